@@ -1,0 +1,78 @@
+# One way to run things: people and CI call the same targets.
+#
+# Each target makes the virtual environment it needs. A stamp file in .venv says what was installed, so a second call
+# does nothing; pyproject.toml newer than the stamp installs again. Settable: PYTHON, TORCH, and ARGS for pytest.
+
+PYTHON ?= python3
+# The version that is tested. Installed first and by itself, so that no other package chooses a torch for us.
+TORCH  ?= torch==2.13.0
+ARGS   ?=
+
+VENV := .venv
+BIN  := $(VENV)/bin
+PIP  := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet
+
+.PHONY: help demo test soak lint format bench docs clean
+.DELETE_ON_ERROR:
+
+help:
+	@echo 'make demo    train a small model through a hang and a kill -9 (under 2 minutes, installation aside)'
+	@echo 'make test    all tests but the soak'
+	@echo 'make soak    minutes of repeated failures'
+	@echo 'make lint    ruff and mypy --strict; `make format` mends what ruff can'
+	@echo 'make bench   the figures of docs/benchmarks.md'
+	@echo 'make docs    the documentation into site/'
+	@echo 'make clean   remove .venv and everything that was built'
+
+demo: $(VENV)/.core
+	@$(BIN)/python examples/demo.py
+
+test: $(VENV)/.dev
+	@scripts/test-requirements
+	@$(BIN)/python -m pytest -q -m 'not soak' $(ARGS)
+
+soak: $(VENV)/.dev
+	@scripts/test-requirements
+	@$(BIN)/python -m pytest -q -m soak $(ARGS)
+
+lint: $(VENV)/.dev
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: $(VENV)/.dev
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: $(VENV)/.dev
+	@$(BIN)/python benchmarks/run.py
+
+# The variable silences a notice about another tool, which is not about this site.
+docs: $(VENV)/.docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+clean:
+	rm -rf $(VENV) build dist site .pytest_cache .hypothesis .mypy_cache .ruff_cache src/*.egg-info
+
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("holdfast needs Python 3.10 or newer, and $(PYTHON) is " + sys.version.split()[0] + ": make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.torch: $(VENV)/.created
+	$(PIP) '$(TORCH)'
+	@touch $@
+
+# numpy, because torch warns in the middle of the demo where it is missing.
+$(VENV)/.core: pyproject.toml $(VENV)/.torch
+	$(PIP) --editable '.[torch]' numpy
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.core
+	$(PIP) --editable '.[torch,dev]'
+	@touch $@
+
+# After .dev, so that `make -j` never runs two installations at once in one environment.
+$(VENV)/.docs: $(VENV)/.dev
+	$(PIP) --editable '.[torch,docs]'
+	@touch $@

@@ -1,0 +1,146 @@
+"""The one place that knows where everything lies in a board file.
+
+    page 0            written by the launcher, read-only in the rank: magic, version, size, identity
+    then 8 KiB        written by the rank: counters, times, sections, limits, request
+    then 16 KiB       the ring of the last `RING_EVENTS` events
+
+Every field is one aligned 8-byte word in the machine's own byte order, so a single field is never torn. A group of
+fields belongs together when its sequence word before and after the reading is the same even number; an odd one means
+that a write is in progress, or was when its writer died. There are three groups, each with a sequence of its own: the
+identity, what changes all the time, and what changes rarely. A section's name is written before its first opening.
+
+A change of anything here needs a new `VERSION`: launcher, monitor and rank may run different installations.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import stat
+import struct
+import sys
+
+from ..errors import BoardError
+
+MAGIC = int.from_bytes(b"HOLDFAST", "little")
+VERSION = 2
+WORD = 8
+
+# mmap() offsets are multiples of the page size, which is 64 KiB on some ARM and POWER kernels.
+IDENTITY_BYTES = max(4096, mmap.ALLOCATIONGRANULARITY)
+STATE_WORDS = 1024
+RING_EVENTS = 512  # a power of two: the writer masks instead of dividing
+RING_MASK = RING_EVENTS - 1
+EVENT_WORDS = 4
+RING = STATE_WORDS  # first word of the ring, counted from the rank's part
+RANK_WORDS = STATE_WORDS + RING_EVENTS * EVENT_WORDS
+RANK_BYTES = RANK_WORDS * WORD
+BOARD_BYTES = IDENTITY_BYTES + RANK_BYTES
+
+MAX_SECTIONS = 64
+OTHERS = MAX_SECTIONS  # the slot that sections beyond MAX_SECTIONS share; readers do not see it
+NAME_WORDS = 8
+NAME_BYTES = NAME_WORDS * WORD
+REQUEST_BYTES = 1024
+
+# Page 0, in words from the start of the file.
+P_MAGIC, P_VERSION, P_SIZE, P_SEQUENCE, P_PID, P_START_TIME, P_RANK, P_LOCAL_RANK, P_CYCLE, P_STARTED = range(
+    10
+)
+P_SUCCESSIVE = 10  # 1: any process may write, one after another
+P_WORDS = 11
+
+# The rank's part, in words from its own start. First what changes all the time, stored word by word.
+SEQUENCE = 0  # every change is one event: half of this is how many there were
+FLAGS = 1
+CONNECTED_AT = 2
+HEARTBEATS = 3
+LAST_HEARTBEAT = 4
+STEP = 5  # step + 1, so that zero is "never given"
+SECTIONS_OPENED = 6
+OUT_SINCE = 7
+LAST_EDGE = 8  # the last activity that was no plain heartbeat
+CHECKPOINTS = 9
+FIRST_EVENT = 10  # number of this owner's first event
+OWNER = 11  # pid of the process that writes; another one begins anew
+OWNER_START = 12  # its start time, as in the identity: with it a recycled pid is recognised
+SINCE = 16  # one word per section: when it was opened, 0 = closed
+
+# Then what changes rarely: edited in a copy, stored as one block. Offsets count from the start of this group.
+RARE = SINCE + MAX_SECTIONS + 1
+RARE_WORDS = STATE_WORDS - RARE
+RARE_SEQUENCE = 0
+NAMES = 1
+INITIAL_LIMIT = 2  # limits: see `limit_word`
+SUBSEQUENT_LIMIT = 3
+OUT_LIMIT = 4
+LIMIT_FLAGS = 5
+REQUEST_ACTION = 6  # index into REQUEST_ACTIONS, plus one
+REQUEST_LENGTH = 7
+SECTION_LIMIT = 8
+NAME_LENGTH = SECTION_LIMIT + MAX_SECTIONS
+NAME = NAME_LENGTH + MAX_SECTIONS
+REQUEST_TEXT = NAME + MAX_SECTIONS * NAME_WORDS
+assert REQUEST_TEXT * WORD + REQUEST_BYTES <= RARE_WORDS * WORD
+
+FLAG_CONNECTED = 1
+FLAG_FINISHED = 2
+LIMIT_FLAG_INITIAL_BY_USER = 1
+
+REQUEST_ACTIONS = ("continue", "exclude_this_node", "shutdown_workload")
+EVENT_KINDS = ("connect", "heartbeat", "start", "end", "step", "checkpoint", "mark", "finish")
+CONNECT, HEARTBEAT, START, END, STEPPED, CHECKPOINT, MARK, FINISH = range(len(EVENT_KINDS))
+KIND_BITS = 8  # an event's second word: name slot + 1 (0 = no name), then the kind
+
+WITH_VALUE = {STEPPED, CHECKPOINT, MARK}  # the others leave an event's third word as it is
+
+CHECKPOINTING = "checkpointing"  # the documented section whose end is a checkpoint
+
+
+def cut(text: str, limit: int) -> bytes:
+    """`text` as UTF-8 of at most `limit` bytes, never ending inside a character."""
+    raw = text.encode("utf-8", "replace")
+    return raw if len(raw) <= limit else raw[:limit].decode("utf-8", "ignore").encode("utf-8")
+
+
+def limit_word(seconds: float | None) -> int:
+    """The word that stands for a limit: the bits of a double, zero for no limit."""
+    return 0 if seconds is None else int.from_bytes(struct.pack("=d", seconds), sys.byteorder, signed=True)
+
+
+def limit_seconds(word: int) -> float | None:
+    """The limit that a word stands for; what no writer of ours would have written is no limit."""
+    (seconds,) = struct.unpack("=d", word.to_bytes(WORD, sys.byteorder, signed=True))
+    return float(seconds) if seconds > 0 and math.isfinite(seconds) else None
+
+
+def check_header(path: str, head: bytes, size: int) -> None:
+    """Raise BoardError unless `head` (the file's first words) and `size` (its bytes) are those of a board."""
+    if size < P_WORDS * WORD or len(head) < P_WORDS * WORD:
+        raise BoardError(f"{path}: not a board: {size} bytes found, {BOARD_BYTES} expected")
+    magic, version, declared, *_ = memoryview(head).cast("q")
+    if magic != MAGIC:
+        raise BoardError(
+            f"{path}: not a board: starts with {head[:WORD]!r}, {MAGIC.to_bytes(WORD, 'little')!r} expected"
+        )
+    if version != VERSION:
+        raise BoardError(
+            f"{path}: board of layout version {version}, this holdfast reads version {VERSION}; "
+            "launcher and ranks must use the same installation"
+        )
+    if declared != BOARD_BYTES or size != BOARD_BYTES:
+        raise BoardError(f"{path}: board of {size} bytes that declares {declared}, {BOARD_BYTES} expected")
+
+
+def check_file(path: str, fd: int) -> int:
+    """Bytes of the open file; BoardError unless it is a regular file of this user's. Somebody else's may have been
+    planted where a board is expected: who can write it could have any process of ours signalled."""
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode):
+        raise BoardError(f"{path}: not a board: no regular file (mode {found.st_mode:o})")
+    if found.st_uid != os.geteuid():
+        raise BoardError(
+            f"{path}: belongs to user {found.st_uid}, this process to user {os.geteuid()}: not used"
+        )
+    return found.st_size

@@ -1,0 +1,206 @@
+"""`FaultToleranceConfig`: the settings of supervision, their defaults and their meaning.
+
+Owns the list of settings: YAML keys, environment variables, ``--ft-…`` flags, ``--help`` and the docs are all made
+from the fields of this dataclass. A config that exists is valid: every value went through its grammar
+(`config_fields`), so readers never check again. Assigning to a field later is possible and not checked.
+
+Does not cover: merging the sources of a job (`config_sources`), and options that concern only the launcher
+(`launcher.ft_options`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from . import config_fields as grammar
+from .errors import ConfigError
+
+if TYPE_CHECKING:
+    import argparse
+    import os
+
+__all__ = ["ConfigError", "FaultToleranceConfig"]
+
+SECTION = "fault_tolerance"
+"""The YAML key under which the settings stand."""
+
+_log = logging.getLogger(__name__)
+
+
+def _about(parse: Callable[[object], object], metavar: str, meaning: str) -> dict[str, Any]:
+    return {"parse": parse, "metavar": metavar, "help": meaning}
+
+
+@dataclass
+class FaultToleranceConfig:
+    """Settings of the supervision of ranks. Times are seconds; a limit of None is no limit.
+
+    Values may be given as text, as on the command line (``"60"``, ``"SIGTERM"``, ``"step:180"``); a field always
+    holds its proper type afterwards. Raises `ConfigError` (a `ValueError`) for a value that is not allowed.
+
+    Does not cover: whether limits fit the job. A limit shorter than a healthy step kills a healthy rank.
+    """
+
+    workload_check_interval: float = field(
+        default=5.0,
+        metadata=_about(
+            grammar.seconds, "SECONDS", "longest sleep of the monitor; deadlines are met exactly anyway"
+        ),
+    )
+    initial_rank_heartbeat_timeout: float | None = field(
+        default=3600.0,
+        metadata=_about(grammar.limit, "SECONDS", "from a rank's start to its first heartbeat or section"),
+    )
+    rank_heartbeat_timeout: float | None = field(
+        default=2700.0, metadata=_about(grammar.limit, "SECONDS", "longest time between two heartbeats")
+    )
+    rank_section_timeouts: dict[str, float | None] = field(
+        default_factory=dict,
+        metadata=_about(
+            grammar.sections, "NAME:SECONDS,...", "longest time in each section, like setup:600,step:180"
+        ),
+    )
+    rank_out_of_section_timeout: float | None = field(
+        default=None, metadata=_about(grammar.limit, "SECONDS", "longest time with no section open")
+    )
+    node_health_check_interval: float = field(
+        default=5.0,
+        metadata=_about(
+            grammar.seconds, "SECONDS", "between two looks at GPU and NIC health (not yet effective)"
+        ),
+    )
+    safety_factor: float = field(
+        default=5.0,
+        metadata=_about(grammar.factor, "FACTOR", "learned limit = FACTOR x longest interval observed"),
+    )
+    rank_termination_signal: signal.Signals = field(
+        default=signal.SIGKILL,
+        metadata=_about(grammar.signal_of, "SIGNAL", "first signal to a hung rank; SIGKILL follows"),
+    )
+    log_level: int = field(
+        default=logging.INFO,
+        metadata=_about(grammar.log_level, "LEVEL", "DEBUG, INFO, WARNING, ERROR, CRITICAL or a number"),
+    )
+    restart_check_interval: float = field(
+        default=60.0,
+        metadata=_about(grammar.seconds, "SECONDS", "accepted for compatibility, without effect"),
+    )
+    enable_nic_monitor: bool = field(
+        default=False,
+        metadata=_about(grammar.boolean, "BOOL", "watch InfiniBand link-down counters (not yet effective)"),
+    )
+    pci_topo_file: str | None = field(
+        default=None,
+        metadata=_about(grammar.text, "FILE", "which NIC belongs to which GPU (not yet effective)"),
+    )
+    link_down_path_template: str | None = field(
+        default=None,
+        metadata=_about(grammar.template, "PATH", "link-down counter, with {dev_name} (not yet effective)"),
+    )
+
+    def __post_init__(self) -> None:
+        for name in FIELDS:
+            setattr(self, name, parse_field(name, getattr(self, name), name))
+
+    @classmethod
+    def from_kwargs(cls, ignore_not_recognized: bool = True, **kwargs: object) -> FaultToleranceConfig:
+        """A config of these settings, defaults for the rest.
+
+        An unknown name is left out with a warning in the log, or refused (`ConfigError`) when
+        `ignore_not_recognized` is False.
+        """
+        return cls(**_recognized(kwargs, ignore_not_recognized))
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, object]) -> FaultToleranceConfig:
+        """The config that `to_dict` gave; an unknown name is an error."""
+        return cls(**_recognized(values, False))
+
+    @classmethod
+    def from_yaml_file(
+        cls, cfg_path: str | os.PathLike[str], ignore_not_recognized: bool = True
+    ) -> FaultToleranceConfig:
+        """The config in the ``fault_tolerance`` section of a YAML file, at the top level or nested anywhere.
+
+        Raises `ConfigError` when the file cannot be read, is not YAML, has no such section (or several), or holds
+        a value that is not allowed. Unknown keys: as in `from_kwargs`.
+        """
+        from .config_yaml import read_section
+
+        section = read_section(cfg_path)
+        values = _recognized(section.values, ignore_not_recognized, section.where)
+        return cls(**{name: parse_field(name, value, section.where(name)) for name, value in values.items()})
+
+    @classmethod
+    def from_args(cls, args: argparse.Namespace) -> FaultToleranceConfig:
+        """The config of a parsed command line: built-in default < YAML < arguments.
+
+        Reads ``ft_cfg_path`` (older: ``fault_tol_cfg_path``), ``ft_<setting>`` (older: ``ft_param_<setting>``) and
+        ``ignore_missing_fault_tol_cfg`` (``ft_ignore_missing_cfg``); an absent attribute, or None, was not given.
+        As strict as the command line of ``ft_launcher``. Raises `ConfigError`.
+        """
+        from .config_sources import GivenSettings, load
+
+        return load(GivenSettings.from_namespace(args), environ={}).config
+
+    def to_dict(self) -> dict[str, Any]:
+        """All settings as plain values, JSON-serialisable; the signal and a standard log level by name."""
+        values = dataclasses.asdict(self)
+        values["rank_termination_signal"] = grammar.signal_of(self.rank_termination_signal).name
+        values["log_level"] = grammar.log_level_name(grammar.log_level(self.log_level))
+        return values
+
+    def to_yaml_file(self, cfg_path: str | os.PathLike[str]) -> None:
+        """Write all settings as a YAML file that `from_yaml_file` and ``--ft-cfg-path`` read. Raises `OSError`."""
+        import yaml
+
+        with open(cfg_path, "w", encoding="utf-8") as file:
+            yaml.safe_dump({SECTION: self.to_dict()}, file, sort_keys=False)
+
+
+FIELDS: dict[str, dataclasses.Field[Any]] = {f.name: f for f in dataclasses.fields(FaultToleranceConfig)}
+"""Every setting by name, in the order of the documentation; ``metadata`` has parse, metavar and help."""
+
+
+def parse_field(name: str, value: object, where: str) -> Any:
+    """The typed value of setting `name`. Raises `ConfigError`, as `parse_with` does."""
+    return parse_with(FIELDS[name].metadata["parse"], value, where)
+
+
+def parse_with(parse: Callable[[object], Any], value: object, where: str) -> Any:
+    """What `parse` makes of `value`. Its `ValueError` becomes a `ConfigError` naming where, the value and the rule."""
+    try:
+        return parse(value)
+    except ValueError as problem:
+        raise ConfigError(f"{where}: {shown(value)} is not allowed: {problem}") from None
+
+
+def shown(value: object) -> str:
+    """`value` for an error line: short, on one line."""
+    words = repr(value)
+    return words if len(words) <= 80 else words[:77] + "…"
+
+
+def unknown_setting(name: object, where: str) -> ConfigError:
+    """The error for a key that no setting has; offers the nearest one."""
+    near = grammar.nearest(str(name).replace("-", "_"), FIELDS)
+    hint = f"did you mean {near!r}?" if near else f"there are {', '.join(FIELDS)}"
+    return ConfigError(f"{where}: there is no setting {str(name)!r}; {hint}")
+
+
+def _recognized(
+    values: Mapping[str, object],
+    ignore_not_recognized: bool,
+    where: Callable[[str], str] = lambda name: "FaultToleranceConfig",
+) -> dict[str, Any]:
+    unknown = [unknown_setting(name, where(name)) for name in values if name not in FIELDS]
+    if unknown and not ignore_not_recognized:
+        raise unknown[0]
+    for each in unknown:
+        _log.warning("%s (ignored)", each)
+    return {name: value for name, value in values.items() if name in FIELDS}

@@ -1,0 +1,118 @@
+"""What a rank finds in its environment: its board, its settings, who it is. Reading it never fails training.
+
+A variable that cannot be understood is warned about once and treated as absent. Does not cover: variables of the
+launcher's own settings (`config_sources`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .board import Identity, Limits
+from .limits import Floors
+from .rank_log import log as _log
+
+if TYPE_CHECKING:
+    from .config import FaultToleranceConfig
+
+BOARD = "FT_RANK_MONITOR_IPC_SOCKET"
+"""The path of the rank's board (the name is the documented one; nothing is a socket)."""
+CONFIG = "HOLDFAST_CONFIG"
+"""The settings in force, as JSON of `FaultToleranceConfig.to_dict`."""
+FLOOR = "HOLDFAST_LEARNED_FLOOR"
+INITIAL_FLOOR = "HOLDFAST_LEARNED_INITIAL_FLOOR"
+CONFIG_SUFFIX = ".config.json"
+"""Beside a board whose rank nobody gives an environment: its settings (see `server`)."""
+
+
+@dataclass(frozen=True)
+class RankInfo:
+    """Who this process is in the job. `global_rank` and `local_rank` are -1 where nobody says."""
+
+    global_rank: int
+    local_rank: int
+    host: str
+    pid: int
+
+    @property
+    def rank(self) -> int:
+        """The global rank."""
+        return self.global_rank
+
+
+def rank_info(identity: Identity | None) -> RankInfo:
+    """From the launcher's word on the board where there is one, else from RANK and LOCAL_RANK."""
+    rank = identity.rank if identity else _integer("RANK")
+    local_rank = identity.local_rank if identity else _integer("LOCAL_RANK")
+    return RankInfo(rank, local_rank, socket.gethostname(), os.getpid())
+
+
+def settings(board_path: str, board_limits: Limits) -> FaultToleranceConfig:
+    """The settings that the launcher passed on; where there are none, or none that can be read, the defaults with
+    the limits that are on the board."""
+    from .config import FaultToleranceConfig
+
+    text, where = os.environ.get(CONFIG, ""), f"the environment variable {CONFIG}"
+    try:
+        if not text and board_path:
+            where = os.path.realpath(board_path) + CONFIG_SUFFIX
+            with open(where, encoding="utf-8") as file:
+                text = file.read()
+        if text:
+            values = json.loads(text)
+            if not isinstance(values, dict):
+                raise TypeError(f"{values!r} is no mapping")
+            return FaultToleranceConfig.from_dict(values)
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, TypeError) as error:
+        _log.warning("the settings in %s cannot be read (%s); limits are those of the board", where, error)
+    if not board_path:
+        return FaultToleranceConfig()
+    return FaultToleranceConfig(
+        initial_rank_heartbeat_timeout=board_limits.initial,
+        rank_heartbeat_timeout=board_limits.subsequent,
+        rank_section_timeouts=dict(board_limits.sections),
+        rank_out_of_section_timeout=board_limits.out_of_section,
+    )
+
+
+def limits(config: FaultToleranceConfig, *, initial_set_by_user: bool) -> Limits:
+    """The configured limits."""
+    return Limits(
+        config.initial_rank_heartbeat_timeout,
+        config.rank_heartbeat_timeout,
+        config.rank_section_timeouts,
+        config.rank_out_of_section_timeout,
+        initial_set_by_user,
+    )
+
+
+def floors() -> Floors:
+    """The floors of learned limits: the defaults, or what the environment says (seconds, 0 for no floor)."""
+    default = Floors()
+    return Floors(_seconds(FLOOR, default.general), _seconds(INITIAL_FLOOR, default.initial))
+
+
+def _seconds(name: str, default: float) -> float:
+    text = os.environ.get(name, "")
+    try:
+        value = float(text) if text else default
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value >= 0):
+        _log.warning("%s=%r is not a number of seconds; the floor stays %g s", name, text, default)
+        return default
+    return value
+
+
+def _integer(name: str) -> int:
+    try:
+        return int(os.environ.get(name, "-1"))
+    except ValueError:
+        return -1

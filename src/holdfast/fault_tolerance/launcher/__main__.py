@@ -1,0 +1,5 @@
+"""``python -m holdfast.fault_tolerance.launcher``."""
+
+from .main import console
+
+console()

@@ -1,0 +1,236 @@
+"""Watching the ranks of one cycle until something decides about it.
+
+Takes events from the inbox, writes what they mean into the journal and onto the console, and returns the first
+one that ends the cycle. It stops nobody: that is the agent's part.
+Does not cover: signals other than SIGUSR1/2 that a script uses for its own ends; they mean "stop" here.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from holdfast.journal.writer import Journal
+
+from ...board import Snapshot
+from ...processes import proc
+from .. import console
+from ..inbox import PASSED_ON, Inbox, Signalled
+from ..monitor_keeper import MonitorKeeper, MonitorSaid
+from ..nodes.job import Job
+from ..nodes.node_watch import LocalProgress, Rhythm
+from ..nodes.records import HostLost, Moved, NodeLost, NodesWaiting
+from ..ranks import orphans
+from ..ranks.boards import CycleBoards
+from ..ranks.exits import RankExit
+from ..ranks.group import RankGroup
+from .contradictions import Advice
+from .exit_record import record_exit
+from .harmless import harmless
+from .lingering import Lingering
+from .outcomes import Failed, Outcome, Requested, Succeeded, ToldToStop
+from .resume import Resume
+
+TICK = 1.0
+STOPPING: set[int] = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, *PASSED_ON}
+MILESTONES = {"rank_connect", "first_step", "first_heartbeat", "first_section"}
+SAME_MOMENT = 0.25  # seconds in which a signal that was sent to all processes has reached them all
+
+
+class Surroundings(Protocol):
+    """What a cycle is watched with; the agent has it."""
+
+    node: str
+    inbox: Inbox
+    journal: Journal
+    monitor: MonitorKeeper
+    boards: CycleBoards
+    job: Job
+    advice: Advice
+
+
+class CycleWatch:
+    """One cycle on this node."""
+
+    def __init__(self, around: Surroundings, group: RankGroup, resume: Resume) -> None:
+        self._around = around
+        self._group = group
+        self._resume = resume
+        self._passed_on: set[int] = set()
+        self._cpu = CpuMeter()
+        self._rhythm = Rhythm()
+        self._lingering = Lingering()
+        self._told: set[tuple[str, int]] = set()
+        self.verdicts: dict[int, dict[str, Any]] = {}
+
+    def run(self) -> Outcome:
+        """Wait for the first event that decides about this cycle."""
+        ticked = time.monotonic()
+        while True:
+            events = deque(sorted(self._around.inbox.wait(TICK - (time.monotonic() - ticked)), key=_urgency))
+            while events:
+                outcome = self._handle(events.popleft())
+                if outcome:
+                    self._post_again(events)
+                    return outcome
+            if time.monotonic() - ticked >= TICK:
+                ticked = time.monotonic()
+                outcome = self._tick(ticked)
+                if outcome:
+                    return outcome
+
+    def _handle(self, event: object) -> Outcome | None:
+        if isinstance(event, MonitorSaid):
+            return self._heard(event.message)
+        if isinstance(event, RankExit):
+            return self._ended()
+        if isinstance(event, Signalled):
+            return self._signalled(event.number)
+        if isinstance(event, HostLost):
+            return event
+        if (
+            isinstance(event, Moved | NodeLost | NodesWaiting)
+            and event.cycle == self._around.job.record.cycle
+        ):
+            return event  # others are news of a cycle that is over
+        return None
+
+    def _signalled(self, number: signal.Signals) -> Outcome | None:
+        if number not in PASSED_ON:
+            return ToldToStop(number)
+        self._passed_on.add(number)
+        for rank, pid in self._group.signal(number).items():
+            self._around.journal.record(
+                "signal_sent", pid=pid, local_rank=rank, signal=number.name, by="launcher"
+            )
+        return None
+
+    def _ended(self) -> Outcome | None:
+        # The monitor speaks before it kills: what it said is there by now and explains this exit.
+        for said in self._around.monitor.messages():
+            request = self._heard(said.message)
+            if request:
+                return request
+        exits = self._group.fresh_exits()
+        for found in exits:
+            record_exit(self._around.journal, self._around.boards, found, self._around.job.record.cycle)
+        # A hung rank that was told to end has not succeeded, however politely it leaves.
+        failures = tuple(found for found in exits if found.status != 0 or found.local_rank in self.verdicts)
+        if failures and all(-found.status in self._passed_on for found in failures):
+            return ToldToStop(signal.Signals(-failures[0].status))
+        if failures:
+            request = self._request_on(self._around.boards.snapshots())
+            return request or self._signal_for_all(failures) or Failed(failures)
+        return None if self._group.running else Succeeded()
+
+    def _signal_for_all(self, failures: tuple[RankExit, ...]) -> ToldToStop | None:
+        """Slurm signals every process of a step, so a rank may die of it before this launcher gets its own."""
+        died_of = {-found.status if found.status < 0 else found.status - 128 for found in failures}
+        if not died_of <= STOPPING or any(found.local_rank in self.verdicts for found in failures):
+            return None
+        latest = time.monotonic() + SAME_MOMENT
+        kept: list[object] = []
+        told: ToldToStop | None = None
+        while told is None and (left := latest - time.monotonic()) > 0:
+            for event in self._around.inbox.wait(left):
+                if told is None and isinstance(event, Signalled) and _stops(event.number, died_of):
+                    told = ToldToStop(event.number)
+                else:
+                    kept.append(event)
+        self._post_again(kept)
+        return told
+
+    def _post_again(self, events: Iterable[object]) -> None:
+        """For whoever looks next; exits need not be (:meth:`RankGroup.fresh_exits`)."""
+        for event in events:
+            if not isinstance(event, RankExit):
+                self._around.inbox.post(event)
+
+    def _request_on(self, boards: Mapping[int, Snapshot]) -> Requested | None:
+        """A rank that asks for something and then dies is heard, whether the monitor was quick enough or not."""
+        for board in boards.values():
+            if board.request and board.request.action != "continue":
+                rank = board.identity.rank if board.identity else -1
+                return Requested(board.request.action, board.request.description, rank)
+        return None
+
+    def _heard(self, message: dict[str, Any]) -> Outcome | None:
+        kind = message.pop("event")
+        if self._is_old(kind, message):
+            return None
+        if kind in ("signal_sent", "escalated"):
+            self._lingering.hear(message, time.monotonic())
+        if kind == "verdict":
+            self.verdicts[message["local_rank"]] = message
+            with harmless("the report of a hang"):
+                console.say(console.hang(self._around.node, message))
+        elif kind == "unreadable":
+            console.logger.warning("%s", message["text"])
+        elif kind in ("first_step", "first_heartbeat", "first_section"):
+            with harmless("the report of a restart"):
+                self._resume.seen(kind, message, self._around.journal)
+        if kind == "request" and message["action"] != "continue":
+            self._around.journal.record(kind, **message)
+            return Requested(message["action"], message["description"], message["rank"])
+        self._around.journal.record(kind, **message)
+        return None
+
+    def _is_old(self, kind: str, message: dict[str, Any]) -> bool:
+        """What was read late is about a cycle that is over; what a new monitor tells again was told before."""
+        cycle = self._around.job.record.cycle
+        if message.get("cycle", cycle) != cycle:
+            self._around.journal.record(kind, **message)
+            return True
+        told_again = kind in MILESTONES and (kind, message["rank"]) in self._told
+        self._told.add((kind, message.get("rank", -1)))
+        return told_again
+
+    def _tick(self, now: float) -> Outcome | None:
+        self._around.monitor.check(now)
+        orphans.reap(self._group.pids | {self._around.monitor.pid})
+        lingering = self._lingering.found(self._group, now)
+        if lingering:
+            return Failed(lingering)
+        boards = list(self._around.boards.snapshots().values())
+        with harmless("the check of the limits"):
+            self._around.advice.on(boards)
+        self._around.job.progress = self._progress(boards, now)
+        reason = self._around.job.contact_lost(now)
+        return HostLost(reason) if reason else None
+
+    def _progress(self, boards: list[Snapshot], now: float) -> LocalProgress:
+        cpu = self._cpu.rate(self._group.pids, now)
+        signs = [board.last_activity_ns / 1e9 for board in boards if board.connected]
+        if not signs:
+            return LocalProgress(None, cpu)
+        last = max(signs)
+        return LocalProgress(now - last, cpu, self._rhythm.longest(last, self._around.job.node_timeout))
+
+
+class CpuMeter:
+    """CPU seconds per second that some processes used since the last question."""
+
+    def __init__(self) -> None:
+        self._used = 0.0
+        self._asked = 0.0
+
+    def rate(self, pids: set[int], now: float) -> float:
+        """Since the last call; the first answer is an average over the life of this machine and thus small."""
+        stats = [proc.stat(pid) for pid in pids]
+        used = sum(found.cpu_ticks for found in stats if found) / proc.TICKS_PER_SECOND
+        rate = max(0.0, used - self._used) / max(now - self._asked, 1e-3)
+        self._used, self._asked = used, now
+        return rate
+
+
+def _stops(number: signal.Signals, died_of: set[int]) -> bool:
+    """Whether this signal to the launcher means the end: one that is only passed on does if ranks died of it."""
+    return number not in PASSED_ON or number in died_of
+
+
+def _urgency(event: object) -> int:
+    """What the monitor said first: a verdict explains the exit that it caused. Then signals: an exit may obey one."""
+    return 0 if isinstance(event, MonitorSaid) else 1 if isinstance(event, Signalled) else 2

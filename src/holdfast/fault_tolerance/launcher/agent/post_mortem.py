@@ -1,0 +1,111 @@
+"""Why a cycle failed on this node: who failed first, with what, and who merely followed.
+
+The first to fail need not be the first to end: a rank whose unhandled exception is kept has failed at that moment,
+though its interpreter may take seconds to leave, and a peer that lost its connection may be gone before.
+Does not cover: failures on other nodes; their launchers tell them.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from typing import TYPE_CHECKING
+
+from .. import console, in_time
+from ..nodes.records import END, Record
+from ..ranks import failures
+from ..ranks.exits import RankExit, obeyed
+from ..ranks.failures import Failure
+from ..ranks.group import RankGroup
+from .cycle_watch import CycleWatch
+from .outcomes import Failed
+
+if TYPE_CHECKING:
+    from .agent import Agent
+
+logger = logging.getLogger("holdfast.launcher")
+UNHANDLED = 1  # the exit code of a Python that an exception ended
+PATIENCE = 1.0  # seconds for the disk that has the ranks' logs
+
+
+class PostMortem:
+    """Reads what failed ranks left behind, and says it."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    def failed_until_now(self, failed: Failed, group: RankGroup) -> list[Failure]:
+        """The failures that the watch saw, and ranks that are about to end of an exception; the first comes first.
+
+        Nothing is read from a disk here: it may hang, and ranks still run that have to be stopped.
+        """
+        leaving = []
+        for local_rank, pid in group.running.items():
+            end = RankExit(group.rank_of(local_rank), local_rank, pid, UNHANDLED, time.monotonic())
+            found = self._at_hand(end)
+            leaving += [found] if found.raised else []
+        return failures.in_order([*map(self._at_hand, failed.exits), *leaving])
+
+    def first_words(self, first: Failure, watch: CycleWatch) -> str:
+        """One line on a failure: `rank 1 (node a, pid 7): killed by SIGKILL …`."""
+        verdict = watch.verdicts.get(first.exit.local_rank)
+        meaning = f"hung: {verdict['text']} Ended by {first.exit.end}" if verdict else first.meaning
+        return f"rank {first.exit.rank} (node {self._agent.node}, pid {first.exit.pid}): {meaning}"
+
+    def explain(self, found: list[Failure], group: RankGroup, watch: CycleWatch, counts: Record) -> None:
+        """Who failed first and who followed, all ranks being stopped by now; with the traceback at the job's end.
+
+        `found` are the failures before they were stopped (:meth:`failed_until_now`).
+
+        Before a restart one line is enough: the traceback stands above it, where the rank printed it.
+        """
+        agent, last = self._agent, counts.kind == END
+        known = {failure.exit.local_rank for failure in found}
+        later = [self._at_hand(end) for local_rank, end in group.exits.items() if local_rank not in known]
+        followed = [each for each in later if _by_itself(each, group)]
+        ordered = self._in_full(failures.in_order([*found, *followed]))
+        lines = failures.block(ordered, agent.node, agent.job.record.cycle, whole=last)
+        if ordered[0].exit.local_rank in watch.verdicts:
+            lines[0] = f"FAILED: {self.first_words(ordered[0], watch)}"
+        if counts.node != agent.node:  # another node was first to say so; the line on it follows
+            lines[0] = lines[0].replace("FAILED:", "ALSO FAILED:", 1)
+        if last:
+            spent = f"{counts.restarts} of {agent.rules.max_restarts}"
+            lines.append(f"no restart left ({spent} used): the job ends with exit code {counts.exit_code}")
+        console.say(lines, logging.ERROR if last else logging.WARNING)
+
+    def say_failed(self, found: list[RankExit]) -> None:
+        """The block on ranks that failed while the job was being stopped."""
+        ordered = self._in_full(failures.in_order(map(self._at_hand, found)))
+        console.say(failures.block(ordered, self._agent.node, self._agent.job.record.cycle, whole=True))
+
+    def _at_hand(self, found: RankExit) -> Failure:
+        return failures.at_hand(found, self._agent.boards.error_path(found.local_rank))
+
+    def _in_full(self, known: list[Failure]) -> list[Failure]:
+        """With what the ranks left in their log folder, if its disk answers."""
+        try:
+            return in_time.within(PATIENCE, lambda: [self._from_disk(failure) for failure in known])
+        except in_time.TooLate:
+            logger.warning(
+                "what the ranks wrote cannot be read: the filesystem of %s has not answered for %g s",
+                self._agent.logs.root_log_dir,
+                PATIENCE,
+            )
+            return known
+
+    def _from_disk(self, failure: Failure) -> Failure:
+        destinations, local_rank = self._agent.logs.destinations, failure.exit.local_rank
+        return failures.in_full(
+            failure,
+            destinations.error_files.get(local_rank, "") if destinations else "",
+            destinations.stderrs.get(local_rank, "") if destinations else "",
+        )
+
+
+def _by_itself(failure: Failure, group: RankGroup) -> bool:
+    """Whether a rank that ended while it was being stopped had failed, and did not just obey."""
+    if failure.raised:
+        return True
+    return failure.exit.local_rank not in group.killed and not obeyed(failure.exit, signal.SIGTERM)

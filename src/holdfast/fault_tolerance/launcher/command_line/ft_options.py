@@ -1,0 +1,225 @@
+"""The options that ``ft_launcher`` has beyond torchrun's: one table, from which parsing, help and docs are made.
+
+Every option is known by all the names of its history. A name is written here without leading dashes and with
+hyphens; on the command line each hyphen may be an underscore, and in the environment it is ``PET_`` and the name in
+capitals. Options that are settings of `FaultToleranceConfig` are made from its fields, so none can be forgotten.
+
+Does not cover: torchrun's own options (`torch_options`), and merging (`config_sources`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ... import config_fields as grammar
+from ...config import FIELDS, FaultToleranceConfig
+from ...config_sources import variables_of
+
+__all__ = ["OPTIONS", "FtOption", "by_name", "variables"]
+
+LIMITS = "limits (when is a rank hung?)"
+HEALTH = "health of nodes"
+LAUNCHER = "restarts, signals and files of the launcher"
+
+
+@dataclass(frozen=True)
+class FtOption:
+    """One option. `key` is a field of the config if `is_setting`, else an attribute of `LauncherOptions`."""
+
+    key: str
+    names: tuple[str, ...]  # the name to show first
+    parse: Callable[[object], object]
+    default: object
+    metavar: str
+    meaning: str
+    group: str
+    takes_value: bool = True
+    is_setting: bool = False
+    more_variables: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name in help and errors, with its dashes."""
+        return f"--{self.names[0]}"
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The environment variables that set this option, the strongest first."""
+        if self.is_setting:
+            return variables_of(self.key)
+        return (*(f"PET_{name.upper().replace('-', '_')}" for name in self.names), *self.more_variables)
+
+
+def by_name() -> dict[str, FtOption]:
+    """Every accepted name, hyphenated and without leading dashes → its option."""
+    return {name: option for option in OPTIONS for name in option.names}
+
+
+def variables() -> frozenset[str]:
+    """Every environment variable that sets one of these options."""
+    return frozenset(each for option in OPTIONS for each in option.variables)
+
+
+def _settings() -> list[FtOption]:
+    defaults = FaultToleranceConfig()
+    found = []
+    for name, each in FIELDS.items():
+        dashed = name.replace("_", "-")
+        about: Mapping[str, str] = each.metadata
+        health = name.startswith(("node_", "enable_", "pci_", "link_"))
+        found.append(
+            FtOption(
+                key=name,
+                names=(f"ft-{dashed}", f"ft-param-{dashed}"),
+                parse=each.metadata["parse"],
+                default=getattr(defaults, name),
+                metavar=about["metavar"],
+                meaning=about["help"],
+                group=HEALTH if health else LIMITS,
+                is_setting=True,
+            )
+        )
+    return found
+
+
+def _names(base: str, *, first: str | None = None, older: tuple[str, ...] = ()) -> tuple[str, ...]:
+    every = dict.fromkeys([first or f"ft-{base}", f"ft-{base}", f"ft-param-{base}", *older])
+    return tuple(every)
+
+
+def _file(value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("give a path")
+    return value
+
+
+def _exit_code(value: object) -> int:
+    text = str(value).strip()
+    if not text.isdecimal() or int(text) > 255:
+        raise ValueError("give a number from 0 to 255")
+    return int(text)
+
+
+def _warm_start(value: object) -> str:
+    if value not in ("auto", "off"):
+        raise ValueError("give auto or off")
+    return str(value)
+
+
+def _modules(value: object) -> tuple[str, ...]:
+    if grammar.is_nothing(value):
+        return ()
+    names = tuple(part.strip() for part in str(value).split(","))
+    if not all(word.isidentifier() for name in names for word in name.split(".")):
+        raise ValueError("give names of modules, like torch,numpy,my.model")
+    return names
+
+
+_LAUNCHER = [
+    FtOption(
+        "cfg_path",
+        _names("cfg-path", older=("fault-tol-cfg-path",)),
+        _file,
+        None,
+        "FILE",
+        "YAML file with a 'fault_tolerance' section",
+        LAUNCHER,
+        more_variables=("FAULT_TOL_CFG_PATH",),
+    ),
+    FtOption(
+        "ignore_missing_cfg",
+        _names("ignore-missing-cfg", older=("ignore-missing-fault-tol-cfg",)),
+        grammar.boolean,
+        False,
+        "",
+        "no error when that file or its section is missing",
+        LAUNCHER,
+        takes_value=False,
+    ),
+    FtOption(
+        "restart_policy",
+        _names("restart-policy", older=("restart-policy",)),
+        grammar.restart_policy,
+        "any-failed",
+        "POLICY",
+        "any-failed: a failure of one rank restarts all ranks",
+        LAUNCHER,
+    ),
+    FtOption(
+        "restarts_reset_on_progress",
+        _names("restarts-reset-on-progress"),
+        grammar.boolean,
+        False,
+        "",
+        "--max-restarts counts anew after progress",
+        LAUNCHER,
+        takes_value=False,
+    ),
+    FtOption(
+        "term_timeout",
+        _names("term-timeout", first="term-timeout"),
+        grammar.limit,
+        1800.0,
+        "SECONDS",
+        "time for ranks to save and leave after a preemption signal",
+        LAUNCHER,
+    ),
+    FtOption(
+        "workers_stop_timeout",
+        _names("workers-stop-timeout", first="workers-stop-timeout"),
+        grammar.seconds,
+        5.0,
+        "SECONDS",
+        "SIGTERM to SIGKILL when ranks are stopped for a restart",
+        LAUNCHER,
+    ),
+    FtOption(
+        "preempted_exit_code",
+        _names("preempted-exit-code"),
+        _exit_code,
+        0,
+        "CODE",
+        "exit code of a preempted job in which no rank failed",
+        LAUNCHER,
+    ),
+    FtOption(
+        "run_dir",
+        _names("run-dir"),
+        _file,
+        None,
+        "DIR",
+        "for journal and incidents; else one in the user's state folder",
+        LAUNCHER,
+    ),
+    FtOption(
+        "warm_start",
+        _names("warm-start"),
+        _warm_start,
+        "auto",
+        "auto|off",
+        "restart from processes that have imported (not yet effective)",
+        LAUNCHER,
+    ),
+    FtOption(
+        "preload",
+        _names("preload"),
+        _modules,
+        (),
+        "MODULES",
+        "like torch,numpy: import these ahead (not yet effective)",
+        LAUNCHER,
+    ),
+    FtOption(
+        "node_timeout",
+        _names("node-timeout"),
+        grammar.seconds,
+        10.0,
+        "SECONDS",
+        "silence after which a node counts as gone",
+        HEALTH,
+    ),
+]
+
+OPTIONS: tuple[FtOption, ...] = (*_settings(), *_LAUNCHER)
+"""Every option that torchrun does not have."""

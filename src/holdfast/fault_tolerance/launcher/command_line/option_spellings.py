@@ -1,0 +1,148 @@
+"""Splits a command line into torchrun's options, ours, the training script and the script's own arguments.
+
+What always holds: nothing from the script on is looked at. (torchrun hands its whole line to argparse, which tries
+to read the script's arguments too: ``torchrun train.py --log x`` fails as an "ambiguous option".) An option may be
+spelled with hyphens and underscores in any mixture and be shortened as long as it is clear, with torchrun's own
+options going first, so that each of its abbreviations keeps its meaning.
+
+Does not cover: what values mean. torchrun's options go to torch's own parser, in one spelling.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ...config_fields import nearest
+from ...config_sources import Given
+from ...errors import ConfigError
+from .ft_options import FtOption
+
+__all__ = ["CommandLine", "TorchOption", "UnknownOption", "Vocabulary", "scan"]
+
+
+class UnknownOption(ConfigError):
+    """An option that the vocabulary does not have, or an abbreviation that is not unique."""
+
+
+@dataclass(frozen=True)
+class TorchOption:
+    """An option of torchrun: the name to hand to its parser, with dashes, and whether a value belongs to it."""
+
+    name: str
+    takes_value: bool
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Every option by its hyphenated name without dashes; `letters` are torchrun's one-letter options."""
+
+    torch: Mapping[str, TorchOption]
+    letters: Mapping[str, TorchOption]
+    ft: Mapping[str, FtOption]
+    abbreviations: bool = True
+
+    def find(self, body: str) -> TorchOption | FtOption:
+        """The option that `body`, written after two dashes, means. Raises `UnknownOption`."""
+        name = body.replace("_", "-")
+        known = self.ft.get(name) or self.torch.get(name)
+        if known is not None:
+            return known
+        if self.abbreviations and name:
+            for names in (self.torch, self.ft):
+                matches = {option.name: option for each, option in names.items() if each.startswith(name)}
+                if len(matches) == 1:
+                    return next(iter(matches.values()))
+                if matches:
+                    raise UnknownOption(f"--{body} may be short for {_listed(matches)}; write more of it")
+        raise self._unknown(body)
+
+    def _unknown(self, body: str) -> UnknownOption:
+        near = nearest(body.replace("_", "-"), [*self.torch, *self.ft])
+        if near:
+            return UnknownOption(f"unknown option --{body}; did you mean --{near}?")
+        return UnknownOption(
+            f"unknown option --{body}; options of the training script stand after the script"
+        )
+
+
+@dataclass
+class CommandLine:
+    """A command line taken apart; `torch` holds ``--name=value`` and ``--name``, ready for torch's parser."""
+
+    torch: list[str] = field(default_factory=list)
+    ft: dict[str, Given] = field(default_factory=dict)
+    script: str | None = None
+    script_args: list[str] = field(default_factory=list)
+    help: bool = False
+
+
+def scan(argv: Sequence[str], vocabulary: Vocabulary) -> CommandLine:
+    """Take `argv` (without the program's name) apart. An option given twice counts as given last.
+
+    Raises `UnknownOption` for an option that `vocabulary` does not have and `ConfigError` for a missing value.
+    """
+    line = CommandLine()
+    tokens = deque(argv)
+    while tokens:
+        token = tokens.popleft()
+        if token == "--":
+            break
+        if len(token) < 2 or not token.startswith("-"):
+            tokens.appendleft(token)
+            break
+        _option(token, tokens, vocabulary, line)
+        if line.help:
+            return line
+    if tokens:
+        line.script, *line.script_args = tokens
+    return line
+
+
+def _option(token: str, tokens: deque[str], vocabulary: Vocabulary, line: CommandLine) -> None:
+    if token.startswith("--"):
+        flag, equals, value = token.partition("=")
+        option = vocabulary.find(flag[2:])
+        given = value if equals else None
+    else:
+        flag, rest = token[:2], token[2:]
+        letter = vocabulary.letters.get(token[1])
+        if letter is None:
+            raise UnknownOption(
+                f"unknown option {token}; options of the training script stand after the script"
+            )
+        option, given = letter, (rest.removeprefix("=") if rest else None)
+        if rest and not option.takes_value:
+            # Letters may be glued together, the last one with its value: -mr3 is -m -r 3.
+            tokens.appendleft(f"-{rest}")
+            given = None
+    if given is None and option.takes_value:
+        if not tokens or _looks_like_an_option(tokens[0]):
+            raise ConfigError(f"{flag} needs a value")
+        given = tokens.popleft()
+    _note(option, flag, given, line)
+
+
+def _note(option: TorchOption | FtOption, flag: str, given: str | None, line: CommandLine) -> None:
+    if isinstance(option, FtOption):
+        line.ft[option.key] = Given("true" if given is None else given, flag)
+    elif option.name == "--help":
+        line.help = True
+    else:
+        line.torch.append(option.name if given is None else f"{option.name}={given}")
+
+
+def _looks_like_an_option(token: str) -> bool:
+    """As argparse has it: a dash makes an option, except alone, in a negative number, or in words with spaces."""
+    if not token.startswith("-") or token == "-" or " " in token:
+        return False
+    try:
+        float(token)
+    except ValueError:
+        return True
+    return False
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))

@@ -1,0 +1,146 @@
+"""One place where the launcher waits: signals, exits of processes, the monitor's messages, news from other nodes.
+
+Signals are turned into events, so that none can break the launcher off half-way; only while it waits inside
+torch's rendezvous (which knows nothing of this inbox) a signal raises :class:`Interrupted` instead.
+Does not cover: SIGKILL and SIGSTOP.
+"""
+
+from __future__ import annotations
+
+import queue
+import selectors
+import signal
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, TypeGuard
+
+# Often "save now and go on" (Slurm's --signal, Lightning): passed on to the ranks, without any deadline.
+PASSED_ON = {signal.SIGUSR1, signal.SIGUSR2}
+
+
+class Interrupted(Exception):
+    """A signal arrived while the launcher waited for other nodes."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__(number.name)
+        self.number = number
+
+
+@dataclass(frozen=True, slots=True)
+class Signalled:
+    """The launcher got this signal."""
+
+    number: signal.Signals
+
+
+class Inbox:
+    """Events in the order of their arrival; descriptors may be watched and are handed to their callbacks."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._posted: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._reader, self._writer = socket.socketpair()
+        for end in (self._reader, self._writer):
+            end.setblocking(False)
+        self._selector.register(self._reader, selectors.EVENT_READ, None)
+        self._interruptible = False
+        self._previous: dict[signal.Signals, Any] = {}
+
+    def handle(self, numbers: Iterable[signal.Signals]) -> None:
+        """Turn these signals, and no others, into events from now on; only in the main thread.
+
+        SIGHUP stays ignored where it was: the launcher was started by nohup, to outlive its terminal.
+        """
+        signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        wanted = set(numbers)
+        for number in self._previous.keys() - wanted:
+            signal.signal(number, self._previous.pop(number))
+        for number in wanted - self._previous.keys():
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                self._previous[number] = signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if not self._interruptible:
+            self._posted.put(Signalled(signal.Signals(number)))
+        elif number not in PASSED_ON:
+            self._interruptible = False
+            raise Interrupted(signal.Signals(number))
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Inside, a signal raises :class:`Interrupted`; one that arrived shortly before does so at once.
+
+        No rank runs meanwhile, so what would only be passed on to them is dropped.
+        """
+        waiting = self.drain()
+        stop = next((event for event in waiting if stops(event)), None)
+        if stop:
+            raise Interrupted(stop.number)
+        for event in waiting:
+            if not isinstance(event, Signalled):
+                self._posted.put(event)
+        self._interruptible = True
+        try:
+            yield
+        finally:
+            self._interruptible = False
+
+    def post(self, event: object) -> None:
+        """Add an event, from any thread."""
+        self._posted.put(event)
+        with suppress(OSError):  # full: the reader is woken anyway; closed: nobody waits any more
+            self._writer.send(b"\0")
+
+    def watch(self, descriptor: int, callback: Callable[[], object | None]) -> None:
+        """Call back when the descriptor is readable; what it returns becomes an event unless None."""
+        self._selector.register(descriptor, selectors.EVENT_READ, callback)
+
+    def ignore(self, descriptor: int) -> None:
+        """No longer watch this descriptor."""
+        with suppress(KeyError, ValueError):
+            self._selector.unregister(descriptor)
+
+    def drain(self) -> list[object]:
+        """Everything that was posted, without waiting."""
+        events: list[object] = []
+        while True:
+            try:
+                events.append(self._posted.get_nowait())
+            except queue.Empty:
+                return events
+
+    def wait(self, timeout: float) -> list[object]:
+        """Events, after at most `timeout` seconds."""
+        events = self.drain()
+        for key, _ in self._selector.select(0 if events else max(0.0, timeout)):
+            if key.data is None:
+                self._swallow()
+                continue
+            event = key.data()
+            if event is not None:
+                events.append(event)
+        return events + self.drain()
+
+    def _swallow(self) -> None:
+        try:
+            while self._reader.recv(4096):
+                pass
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        """Give the signals back and close the descriptors."""
+        signal.set_wakeup_fd(-1)
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._selector.close()
+        self._reader.close()
+        self._writer.close()
+
+
+def stops(event: object) -> TypeGuard[Signalled]:
+    """Whether the event is a signal that ends the job (one that is only passed on does not)."""
+    return isinstance(event, Signalled) and event.number not in PASSED_ON

@@ -1,0 +1,294 @@
+"""Puts one launcher together: directories, journal, monitor, job and agent; and takes it apart again.
+
+Whatever happens in between, at the end the monitor is gone, the board directory removed and the journal flushed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import signal
+import socket
+import sys
+import time
+import uuid
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from torch.distributed.elastic.agent.server import WorkerSpec
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.launcher.api import LaunchConfig
+from torch.distributed.run import config_from_args
+
+from holdfast.journal.run_dir import prepare_run_dir
+from holdfast.journal.writer import Journal
+
+from ..board import BoardUnavailable, Limits
+from ..config_sources import ResolvedConfig
+from ..monitor.control import ControlPage
+from . import console
+from .agent.agent import NO_SIGNAL, Agent, Rules
+from .agent.contradictions import Advice
+from .inbox import Inbox, Interrupted
+from .monitor_keeper import MonitorKeeper
+from .nodes.job import Job, JobLost, JobRendezvous, SingleNodeJob
+from .ranks import exits, orphans
+from .ranks.boards import CycleBoards, private_directory
+from .ranks.environment import SupervisedLogs, command, with_prologue
+
+if TYPE_CHECKING:
+    from .command_line.options import LauncherOptions
+
+logger = logging.getLogger("holdfast.launcher")
+DEFAULT_PORT = 29500  # torchrun's default for --master-port
+NO_ID = "none"  # torchrun's default for --rdzv-id
+RUN_SCRIPT = "import sys; from torch.distributed.run import run_script_path; run_script_path(*sys.argv[1:])"
+
+
+def run(options: LauncherOptions, inbox: Inbox) -> int:
+    """Run the job; returns the launcher's exit code. `inbox` has the signals that came until now."""
+    resolved = options.resolved
+    console.set_up(resolved.config.log_level)
+    for warning in options.warnings:
+        logger.warning("%s", warning)
+    inbox.handle(signal.Signals[name.strip()] for name in options.torch.signals_to_handle.split(","))
+    try:
+        return _launch(options, resolved, inbox)
+    except Interrupted as stop:  # before any rank was started
+        console.received(stop.number)
+        return exits.of_stop(stop.number, options.preempted_exit_code)
+    except BoardUnavailable as error:
+        logger.error("%s", error)
+        return exits.FAILED
+    finally:
+        console.flush()
+
+
+def _launch(options: LauncherOptions, resolved: ResolvedConfig, inbox: Inbox) -> int:
+    with inbox.interruptible():
+        pass  # told to stop while torch was imported: nothing is made
+    run_name = options.torch.rdzv_id if options.torch.rdzv_id != NO_ID else _fresh_name()
+    run_dir = prepare_run_dir(options.run_dir, run_name)
+    with ExitStack() as stack:
+        return Launch(options, resolved, run_name, run_dir, inbox, stack).serve()
+
+
+class Launch:
+    """The parts of one launcher; each closes itself when `stack` unwinds, the last made first."""
+
+    def __init__(
+        self,
+        options: LauncherOptions,
+        resolved: ResolvedConfig,
+        run_name: str,
+        run_dir: str,
+        inbox: Inbox,
+        stack: ExitStack,
+    ) -> None:
+        self._options, self._resolved, self._stack = options, resolved, stack
+        self._run_name, self._run_dir = run_name, run_dir
+        self._torch = options.torch
+        self._node_rank = 0
+        self._inbox = inbox
+        orphans.adopt()
+        self._one_node = _is_one_node(self._torch)
+        host = socket.gethostname()
+        self._node = host if self._one_node else f"{host}:{os.getpid()}"
+        self._journal = Journal(run_dir, self._node)
+        stack.callback(self._journal.close)
+        self._board_dir = private_directory()
+        stack.callback(shutil.rmtree, self._board_dir, ignore_errors=True)
+        # At once: whatever ends this launcher from here on, the monitor removes the directory and ends the ranks.
+        self._control = ControlPage(self._board_dir)
+        stack.callback(self._control.close)
+        self._monitor = self._start_monitor()
+        stack.callback(self._monitor.close)
+
+    def serve(self) -> int:
+        """Make the parts, run the agent."""
+        self._prepare_arguments()
+        config, program, args = config_from_args(self._torch)
+        config.run_id = (
+            self._run_name if self._torch.rdzv_id == NO_ID and self._one_node else self._torch.rdzv_id
+        )
+        try:
+            with self._inbox.interruptible():  # it may wait for the node that hosts the rendezvous
+                job = self._job(config)
+        except JobLost as lost:
+            logger.error("%s", lost)
+            return exits.FAILED
+        self._stack.callback(job.close)
+        agent = self._agent(config, program, args, job)
+        self._announce(config)
+        code = agent.serve()
+        return code
+
+    def _prepare_arguments(self) -> None:
+        """Settle what torch would warn about or do in a way that leaves something behind."""
+        given = self._torch
+        streams = given.redirects != "0" or given.tee != "0"
+        if given.log_dir is None:
+            # torch would leave a folder in the shared temporary directory behind.
+            given.log_dir = os.path.join(self._run_dir if streams else self._board_dir, "logs")
+        if given.nproc_per_node != "1":
+            os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does, without its warning
+        if not self._one_node and given.rdzv_backend == "static":
+            # torch's static rendezvous never tells a node that another failed: the same addresses, by c10d.
+            given.rdzv_endpoint = (
+                given.rdzv_endpoint or f"{given.master_addr}:{given.master_port or DEFAULT_PORT}"
+            )
+            is_host = f"is_host={int(given.node_rank == 0)}"
+            given.rdzv_conf = f"{given.rdzv_conf},{is_host}" if given.rdzv_conf else is_host
+        # With c10d, too, it orders the nodes; torch would only warn that it does not.
+        self._node_rank, given.node_rank = given.node_rank, 0
+        given.rdzv_backend = "c10d"
+        given.rdzv_endpoint = given.rdzv_endpoint or "localhost:0"
+        os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = NO_SIGNAL  # the inbox handles them
+
+    def _job(self, config: LaunchConfig) -> Job:
+        if self._one_node:
+            return SingleNodeJob()
+        from .nodes.store_job import StoreJob
+
+        os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # the job brings a fresh store for each cycle
+
+        parameters = RendezvousParameters(
+            backend=config.rdzv_backend,
+            endpoint=config.rdzv_endpoint,
+            run_id=config.run_id,
+            min_nodes=config.min_nodes,
+            max_nodes=config.max_nodes,
+            local_addr=config.local_addr,
+            **config.rdzv_configs,
+        )
+        job = StoreJob(parameters, self._node, self._node_rank, self._options.node_timeout)
+        job.start_watch(self._inbox.post)
+        return job
+
+    def _start_monitor(self) -> MonitorKeeper:
+        cfg = self._resolved.config
+        monitor = MonitorKeeper(
+            self._board_dir,
+            self._control,
+            self._inbox,
+            check_interval=cfg.workload_check_interval,
+            termination=cfg.rank_termination_signal,
+            patience=self._options.workers_stop_timeout,
+            on_replaced=lambda why: self._journal.record("monitor_replaced", reason=why),
+        )
+        monitor.open()
+        return monitor
+
+    def _agent(self, config: LaunchConfig, program: object, args: list[str], job: Job) -> Agent:
+        boards = CycleBoards(self._board_dir, self._limits())
+        entrypoint, arguments = self._command(program, args)
+        spec = WorkerSpec(
+            role=config.role,
+            local_world_size=config.nproc_per_node,
+            entrypoint=entrypoint,
+            args=tuple(arguments),
+            rdzv_handler=JobRendezvous(job, config.run_id),
+            max_restarts=config.max_restarts,
+            monitor_interval=config.monitor_interval,
+            local_addr=config.local_addr,
+            event_log_handler=config.event_log_handler,
+            numa_options=config.numa_options,
+            duplicate_stdout_filters=config.duplicate_stdout_filters,
+            duplicate_stderr_filters=config.duplicate_stderr_filters,
+            virtual_local_rank=config.virtual_local_rank,
+        )
+        assert config.logs_specs is not None
+        logs = SupervisedLogs(config.logs_specs, lambda local: self._variables(local, boards, job))
+        rules = Rules(
+            max_restarts=config.max_restarts,
+            reset_on_progress=self._options.restarts_reset_on_progress,
+            term_timeout=float("inf") if self._options.term_timeout is None else self._options.term_timeout,
+            stop_timeout=self._options.workers_stop_timeout,
+            preempted_code=self._options.preempted_exit_code,
+        )
+        return Agent(
+            spec,
+            logs,
+            config.log_line_prefix_template,
+            node=self._node,
+            rules=rules,
+            job=job,
+            boards=boards,
+            control=self._control,
+            monitor=self._monitor,
+            journal=self._journal,
+            inbox=self._inbox,
+            advice=Advice(self._resolved),
+        )
+
+    def _command(self, program: object, args: list[str]) -> tuple[str, list[str]]:
+        if callable(
+            program
+        ):  # --run-path: torch would call a function in a forked interpreter; a fresh one does it
+            return sys.executable, ["-u", "-c", RUN_SCRIPT, *args]
+        return command(str(program), args, is_python=not self._torch.no_python)
+
+    def _limits(self) -> Limits:
+        cfg = self._resolved.config
+        return Limits(
+            initial=cfg.initial_rank_heartbeat_timeout,
+            subsequent=cfg.rank_heartbeat_timeout,
+            sections=cfg.rank_section_timeouts,
+            out_of_section=cfg.rank_out_of_section_timeout,
+            initial_set_by_user=self._resolved.is_set("initial_rank_heartbeat_timeout"),
+        )
+
+    def _variables(self, local_rank: int, boards: CycleBoards, job: Job) -> dict[str, str]:
+        """Holdfast's additions to a rank's environment."""
+        return {
+            # One number for the whole job, also for restarts that only let a node join: log folders stay apart.
+            "TORCHELASTIC_RESTART_COUNT": str(job.record.cycle),
+            "TORCHELASTIC_SIGNALS_TO_HANDLE": self._torch.signals_to_handle,
+            "FT_RANK_MONITOR_IPC_SOCKET": boards.path(local_rank),
+            "HOLDFAST_CONFIG": json.dumps(self._resolved.config.to_dict()),
+            "HOLDFAST_ERROR_FILE": boards.error_path(local_rank),
+            "HOLDFAST_LAUNCHER_PID": str(os.getpid()),
+            "PYTHONPATH": with_prologue(os.environ.get("PYTHONPATH")),
+        }
+
+    def _announce(self, config: LaunchConfig) -> None:
+        nodes = config.min_nodes, config.max_nodes
+        limits = _describe(self._limits())
+        self._journal.record(
+            "run_start",
+            run_id=config.run_id,
+            argv=sys.argv[1:],
+            limits=limits,
+            nodes=list(nodes),
+            nproc=config.nproc_per_node,
+        )
+        count = config.nproc_per_node
+        ranks = f"{count} rank{'s' if count > 1 else ''} on this node"
+        logger.info("%s; limits: %s; journal in %s", ranks, limits, self._run_dir)
+
+
+def _is_one_node(given: object) -> bool:
+    """One node, and no address at which others could come to join."""
+    nnodes = str(getattr(given, "nnodes", "1"))
+    return getattr(given, "standalone", False) or (
+        nnodes.rpartition(":")[2] == "1" and not getattr(given, "rdzv_endpoint", "")
+    )
+
+
+def _describe(limits: Limits) -> str:
+    """Which limits are in force, in one line."""
+
+    def seconds(value: float | None) -> str:
+        return "none" if value is None else f"{value:g} s"
+
+    sections = ", ".join(f"{name} {seconds(limit)}" for name, limit in limits.sections.items())
+    return (
+        f"first heartbeat {seconds(limits.initial)}, heartbeat {seconds(limits.subsequent)}, "
+        f"sections {sections or 'none'}, out of section {seconds(limits.out_of_section)}"
+    )
+
+
+def _fresh_name() -> str:
+    return time.strftime("%Y%m%d-%H%M%S-") + uuid.uuid4().hex[:6]

@@ -1,0 +1,210 @@
+"""Keeps one monitor process in charge: starts it, replaces one that is dead or stopped, ends it at last.
+
+Training does not notice any of this: ranks write their boards whether anybody reads them or not. When no monitor can
+be started, or each dies before its first look, that is said once and tried again, ever more rarely.
+Does not cover: supervision meanwhile; training then goes on without.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..monitor.channel import LOOK, Channel
+from ..monitor.control import ControlPage
+from ..monitor.main import Settings
+from ..monitor.start import start
+from ..processes import proc
+from .inbox import Inbox
+
+logger = logging.getLogger("holdfast.launcher")
+MAIN = "holdfast.fault_tolerance.monitor.main"
+STANDS_STILL = 3.0  # seconds without a tick (it ticks every second) after which a monitor is replaced
+OWN_GAP = 2.0  # seconds this launcher itself may oversleep before it distrusts its own observation
+NO_PROCESS = "no process can be started: {}"
+LONGEST_PAUSE = 60.0  # seconds between two attempts to start a monitor when all before have failed
+SAID_AT = 3  # failures in a row
+LETTING_GO = 1.0  # seconds in which a killed monitor ends, unless it is frozen or waits for a disk
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorSaid:
+    """One message of the monitor in charge."""
+
+    message: dict[str, Any]
+
+
+class MonitorKeeper:
+    """One monitor at a time, each with an epoch of its own."""
+
+    def __init__(
+        self,
+        directory: str,
+        control: ControlPage,
+        inbox: Inbox,
+        *,
+        check_interval: float,
+        termination: int,
+        patience: float,
+        on_replaced: Callable[[str], object],
+    ) -> None:
+        self._directory = directory
+        self._control = control
+        self._inbox = inbox
+        self._check_interval = check_interval
+        self._termination = termination
+        self._patience = patience
+        self._on_replaced = on_replaced
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: Channel | None = None
+        self._handle = -1  # pidfd: readable once the monitor has ended
+        self._tick = -1
+        self._tick_before = 0
+        self._ticked = self._asked = time.monotonic()
+        self._failures = 0  # attempts in a row that did not lead to a single look
+        self._next_attempt = 0.0
+
+    @property
+    def pid(self) -> int:
+        """Pid of the monitor in charge, or 0."""
+        return self._process.pid if self._process else 0
+
+    def open(self) -> None:
+        """Start the first one; if none can be started, :meth:`check` tries again."""
+        try:
+            self.start()
+        except OSError as error:
+            self._count_failures(NO_PROCESS.format(error), time.monotonic(), failed=True)
+
+    def move_to(self, control: ControlPage) -> None:
+        """Go on with another control page, and a monitor that sees it."""
+        self._control.epoch += 1  # the monitor that sees only the old page leaves
+        control.epoch = self._control.epoch
+        self._control = control
+        self._next_attempt = 0.0
+        self._replace("its control page was removed", time.monotonic())
+
+    def start(self) -> None:
+        """Put a new monitor in charge; the one before must not act from now on. OSError if none can be started."""
+        self._control.epoch += 1
+        self._tick_before = self._control.tick
+        self._ticked = self._asked = time.monotonic()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            try:
+                self._process = self._popen(theirs.fileno())
+                self._handle = os.pidfd_open(self._process.pid)
+            except OSError:
+                ours.close()
+                self._end()
+                raise
+        self._channel = channel = Channel(ours)
+        self._inbox.watch(channel.fileno(), lambda: self._on_readable(channel))
+        handle = self._handle
+        self._inbox.watch(handle, lambda: self._on_end(handle))
+
+    def _popen(self, channel: int) -> subprocess.Popen[bytes]:
+        settings = Settings(
+            directory=self._directory,
+            epoch=self._control.epoch,
+            launcher_pid=os.getpid(),
+            launcher_start=proc.start_time(os.getpid()) or 0,
+            channel=channel,
+            check_interval=self._check_interval,
+            termination=self._termination,
+            patience=self._patience,
+        )
+        return start(MAIN, settings, channel)
+
+    def _on_readable(self, channel: Channel) -> None:
+        if channel is not self._channel:
+            return  # replaced between the wait and this call
+        messages = self.messages()
+        if not messages:
+            # End of file: the monitor ends. Its pidfd tells when; until then do not spin on this descriptor.
+            self._inbox.ignore(channel.fileno())
+        for message in messages:
+            self._inbox.post(message)
+
+    def _on_end(self, handle: int) -> None:
+        self._inbox.ignore(handle)  # it stays readable, also while the next attempt has to wait
+        if handle == self._handle:
+            self.check(time.monotonic())
+
+    def messages(self) -> list[MonitorSaid]:
+        """What the monitor has said so far; it speaks before it acts."""
+        return [MonitorSaid(message) for message in self._channel.receive()] if self._channel else []
+
+    def look(self) -> None:
+        """Have it look at the boards now."""
+        if self._channel:
+            self._channel.send(LOOK)
+
+    def check(self, now: float) -> None:
+        """Replace the monitor if it is dead or stands still. Call it about once a second; a death is seen at once."""
+        if now - self._asked > OWN_GAP:
+            self._ticked = now  # this launcher stood still itself: the monitor may have as well
+        self._asked = now
+        if self._control.tick != self._tick:
+            self._tick, self._ticked = self._control.tick, now
+        status = self._process.poll() if self._process else None
+        if self._process is None:
+            self._replace("there was none", now)
+        elif status is not None:
+            self._replace(f"it ended with status {status}", now)
+        elif now - self._ticked > STANDS_STILL:
+            self._replace(f"it has stood still for {STANDS_STILL:.0f} s", now)
+
+    def _replace(self, why: str, now: float) -> None:
+        if now < self._next_attempt:
+            return
+        before, never_looked = self.pid, self._control.tick == self._tick_before
+        for last_word in self.messages():
+            self._inbox.post(last_word)
+        self._end()
+        try:
+            self.start()
+        except OSError as error:
+            why = NO_PROCESS.format(error)
+        else:
+            self._on_replaced(f"monitor {before}: {why}; monitor {self.pid} carries on")
+        self._count_failures(why, now, failed=never_looked)
+
+    def _count_failures(self, why: str, now: float, *, failed: bool) -> None:
+        """Monitors in a row that were lost before they had looked: wait longer for the next, and say it once."""
+        self._failures = self._failures + 1 if failed else 0
+        self._next_attempt = now + min(LONGEST_PAUSE, 2.0**self._failures) if self._failures > 1 else now
+        if self._failures == SAID_AT:
+            logger.error("no monitor can be kept running (%s): training goes on, hangs are not found", why)
+
+    def _end(self) -> None:
+        if self._channel:
+            self._inbox.ignore(self._channel.fileno())
+            self._channel.close()
+            self._channel = None
+        if self._handle >= 0:
+            self._inbox.ignore(self._handle)
+            os.close(self._handle)
+            self._handle = -1
+        if self._process:
+            self._process.kill()
+            # One that is frozen or in a disk wait ends later, without having acted: it is superseded.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(LETTING_GO)
+            self._process = None
+
+    def close(self) -> None:
+        """End it in good order: superseded, it leaves; otherwise it would take the launcher's end for a crash."""
+        self._control.epoch += 1
+        self.look()
+        if self._process:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(0.5)
+        self._end()

@@ -1,0 +1,119 @@
+"""The boards of this node's ranks, cycle by cycle, in a private directory on tmpfs.
+
+A board that cannot be allocated costs supervision of that rank, never the rank.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import stat
+import tempfile
+import time
+from contextlib import suppress
+
+from ...board import Board, BoardUnavailable, Identity, Limits, Snapshot
+from ...monitor.control import FILE as CONTROL
+from ...monitor.control import ControlPage
+from ...processes import proc
+
+logger = logging.getLogger("holdfast.launcher")
+TMPFS = "/dev/shm"
+
+
+def private_directory() -> str:
+    """A fresh 0700 directory with a control page, on tmpfs where that is possible: a board must never wait for a disk.
+
+    Raises BoardUnavailable, in one line, when there is no room for it anywhere.
+    """
+    problems = []
+    for base in (TMPFS, None):
+        try:
+            made = tempfile.mkdtemp(prefix="holdfast-", dir=base)
+        except OSError as error:
+            problems.append(f"{base or 'no temporary folder'}: {error.strerror}")
+            continue
+        try:
+            ControlPage.create(made).close()
+        except OSError as error:
+            shutil.rmtree(made, ignore_errors=True)
+            problems.append(f"{os.path.dirname(made)}: {error.strerror}")
+            continue
+        if problems:
+            logger.warning("the boards are in %s, for want of room on tmpfs (%s)", made, problems[0])
+        return made
+    raise BoardUnavailable(
+        f"there is no place for the boards of the ranks: {'; '.join(problems)}. Free some space"
+    )
+
+
+class CycleBoards:
+    """Boards by local rank for the cycle that runs."""
+
+    def __init__(self, directory: str, limits: Limits) -> None:
+        self._directory = directory
+        self._limits = limits
+        self._folder = ""
+        self._boards: dict[int, Board] = {}
+        self._cycle = -1
+
+    def open(self, cycle: int, count: int) -> ControlPage | None:
+        """Make fresh boards; those of the cycle before are removed.
+
+        Returns a new control page where somebody has removed the directory meanwhile (a clean-up of /dev/shm at a
+        logout, say): the old page is still mapped, but no new monitor can find it.
+        """
+        self.close()
+        self._cycle = cycle
+        self._folder = os.path.join(self._directory, f"cycle-{cycle}")
+        page = None
+        try:
+            page = self._restore()
+            os.mkdir(self._folder, 0o700)
+            for local_rank in range(count):
+                self._boards[local_rank] = Board.create(self.path(local_rank), self._limits)
+        except (BoardUnavailable, OSError) as error:
+            without = count - len(self._boards)
+            logger.warning("no board for %d of %d ranks in this cycle: %s", without, count, error)
+        return page
+
+    def _restore(self) -> ControlPage | None:
+        if os.path.exists(os.path.join(self._directory, CONTROL)):
+            return None
+        with suppress(FileExistsError):
+            os.mkdir(self._directory, 0o700)
+        found = os.lstat(self._directory)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+            raise PermissionError(f"{self._directory} has become somebody else's")
+        page = ControlPage.create(self._directory)
+        logger.warning("the ranks' boards in %s were removed while the job ran: made again", self._directory)
+        return page
+
+    def path(self, local_rank: int) -> str:
+        """Where this local rank's board is; the rank finds it in FT_RANK_MONITOR_IPC_SOCKET."""
+        return os.path.join(self._folder, f"{local_rank}.board")
+
+    def error_path(self, local_rank: int) -> str:
+        """Where the rank's unhandled exception is kept."""
+        return os.path.join(self._folder, f"{local_rank}.error")
+
+    def admit(self, local_rank: int, rank: int, pid: int) -> None:
+        """The rank's process has started: its clock runs from here."""
+        started = proc.start_time(pid)
+        if local_rank in self._boards and started is not None:
+            identity = Identity(pid, started, rank, local_rank, self._cycle, time.monotonic_ns())
+            self._boards[local_rank].admit(identity)
+
+    def snapshots(self) -> dict[int, Snapshot]:
+        """What every board of this cycle says now."""
+        return {local_rank: board.snapshot() for local_rank, board in self._boards.items()}
+
+    def close(self) -> None:
+        """Unmap and remove the boards of this cycle."""
+        for board in self._boards.values():
+            board.close()
+        self._boards.clear()
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = ""

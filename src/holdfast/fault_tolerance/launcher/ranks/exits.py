@@ -1,0 +1,85 @@
+"""What an exit status means, in words and as the launcher's own exit code. Pure.
+
+The table for people who write requeue scripts is docs/exit-codes.md.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+FAILED = 1
+USAGE = 2
+DO_NOT_REQUEUE = 93  # a rank asked for the shutdown of the whole workload
+INTERRUPTED = 130  # Ctrl-C
+
+_HINTS = {
+    "SIGKILL": "ended from outside, often by the kernel for lack of memory",
+    "SIGSEGV": "crashed in native code (invalid memory access)",
+    "SIGBUS": "crashed in native code (bad memory mapping, often a full /dev/shm)",
+    "SIGABRT": "aborted by native code (failed assertion, or a watchdog such as NCCL's)",
+    "SIGFPE": "crashed in native code (arithmetic)",
+    "SIGILL": "crashed in native code (illegal instruction)",
+    "SIGTERM": "asked to stop by someone other than the launcher",
+    "SIGINT": "interrupted",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RankExit:
+    """How one rank ended: `status` as subprocess has it (negative = signal), `at` in monotonic seconds."""
+
+    rank: int
+    local_rank: int
+    pid: int
+    status: int
+    at: float
+    patience: float | None = None  # seconds after which the launcher itself killed it
+
+    @property
+    def signal_name(self) -> str | None:
+        """The signal that ended it, by name, or None."""
+        if self.status >= 0:
+            return None
+        try:
+            return signal.Signals(-self.status).name
+        except ValueError:
+            return f"signal {-self.status}"
+
+    @property
+    def end(self) -> str:
+        """How it ended, in short: `SIGKILL` or `exit code 3`."""
+        return self.signal_name or f"exit code {self.status}"
+
+    @property
+    def meaning(self) -> str:
+        """In words: `exit code 3`, `killed by SIGSEGV (crashed in native code …)`."""
+        name = self.signal_name
+        if name is None:
+            return f"exit code {self.status}"
+        if self.patience is not None:
+            return f"killed by {name} (by the launcher, after {max(0.0, self.patience):.1f} s)"
+        hint = _HINTS.get(name)
+        return f"killed by {name}" + (f" ({hint})" if hint else "")
+
+
+def as_exit_code(status: int) -> int:
+    """A rank's own code, or 128+n for signal n, as a shell reports it."""
+    return 128 - status if status < 0 else status
+
+
+def of_stop(number: signal.Signals, preempted_code: int) -> int:
+    """The code of a job that was told to stop by this signal and in which no rank failed."""
+    return INTERRUPTED if number == signal.SIGINT else preempted_code
+
+
+def obeyed(found: RankExit, number: int) -> bool:
+    """Whether the rank ended by the signal that was passed on (or as a shell reports it): that is no failure."""
+    return found.status in (0, -number, 128 + number)
+
+
+def of_failures(failures: Iterable[RankExit]) -> int:
+    """The failing ranks' own code where they agree, else 1. A hung rank's own code may be 0: that is a failure too."""
+    codes = {as_exit_code(failure.status) for failure in failures}
+    return (codes.pop() or FAILED) if len(codes) == 1 else FAILED

@@ -1,0 +1,145 @@
+"""Why a rank failed, from what it left behind: the kept exception, torch's error file, its last stderr lines.
+
+Does not cover: output of a rank that went straight to the terminal; it stands above the launcher's own lines.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from .exits import RankExit
+
+LAST_LINES = 20
+TAIL_BYTES = 16384
+SOON = 5.0  # seconds
+DYING, DYING_WITH_GPU = 1.0, 10.0  # seconds between the end of a process's connections and its own
+# What gloo, NCCL, the store and sockets say.
+LOST_CONNECTION = re.compile(
+    r"connection (was )?(closed|reset|refused|aborted)|broken pipe|remote process exited|ncclRemoteError"
+    r"|pair closure|failed to recv|socket (has been )?closed",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One rank's end with what is known of the cause; `error` has type, message, traceback and at, or is None."""
+
+    exit: RankExit
+    error: dict[str, Any] | None
+    last_lines: tuple[str, ...] = ()
+
+    @property
+    def raised(self) -> bool:
+        """Whether an exception of the rank's own process is known, not one of a program that a shell script ran."""
+        return self.error is not None and self.error.get("pid") == self.exit.pid
+
+    @property
+    def began(self) -> float:
+        """When it began to fail (monotonic seconds): the exception's moment, else the exit's."""
+        at = self.error.get("at") if self.error else None
+        return min(float(at), self.exit.at) if at else self.exit.at
+
+    @property
+    def lost_connection(self) -> bool:
+        """Whether all that is known is that a peer was gone."""
+        return self.error is not None and bool(LOST_CONNECTION.search(self.error["message"]))
+
+    @property
+    def meaning(self) -> str:
+        """`ValueError: bad batch (exit code 1)` or the bare meaning of the exit."""
+        if not self.error:
+            return self.exit.meaning
+        return f"{self.error['type']}: {self.error['message']} ({self.exit.meaning})".replace("\n", " ")
+
+
+def at_hand(exit: RankExit, kept_error: str) -> Failure:
+    """What is known at once: the kept exception, which is in memory. The path may name nothing."""
+    return Failure(exit, kept(kept_error, exit))
+
+
+def in_full(failure: Failure, torch_error: str, stderr_file: str) -> Failure:
+    """With what rank `failure.exit.rank` left on disk, if no exception was kept. May wait for the disk for ever."""
+    if failure.error:
+        return failure
+    error = _torch_error(torch_error)
+    return Failure(failure.exit, error, () if error else _tail(stderr_file))
+
+
+def in_order(failures: Iterable[Failure]) -> list[Failure]:
+    """Who failed first comes first; one that only lost its connection follows the one that it lost.
+
+    The kernel closes a dying process's connections before anybody is told that it has died (with a GPU, seconds
+    before), so its peers' exceptions may well be the earlier ones.
+    """
+    found = list(failures)
+    killed = any(failure.exit.status == -signal.SIGKILL for failure in found)
+    doubt = DYING_WITH_GPU if killed else DYING
+    return sorted(found, key=lambda failure: failure.began + doubt * failure.lost_connection)
+
+
+def block(failures: list[Failure], node: str, cycle: int, *, whole: bool) -> list[str]:
+    """The failed cycle in lines: the first to fail, its traceback if `whole`, then who followed."""
+    first, *followers = failures
+    who = f"rank {first.exit.rank} (node {node}, pid {first.exit.pid}, cycle {cycle})"
+    lines = [f"FAILED: {who}: {first.meaning}"]
+    if whole and first.error and first.error.get("traceback"):
+        lines += ["  " + line for line in first.error["traceback"].rstrip().splitlines()[-LAST_LINES:]]
+    elif whole and first.last_lines:
+        lines += ["  last lines of its stderr:", *("  | " + line for line in first.last_lines)]
+    for other in followers[:8]:
+        after = max(0.0, other.began - first.began)
+        lines.append(f"  rank {other.exit.rank} followed {after:.2f} s later: {other.meaning}")
+    if len(followers) > 8:
+        lines.append(f"  and {len(followers) - 8} more ranks followed")
+    return lines
+
+
+def kept(path: str, exit: RankExit) -> dict[str, Any] | None:
+    """What the prologue kept, unless it is about another process.
+
+    A shell script as a rank may run several Pythons and go on when one fails; the exception of the last one explains
+    the script's end if the script ends soon after it.
+    """
+    try:
+        with open(path) as file:
+            found = json.load(file)
+        own, at = found["pid"] == exit.pid, float(found["at"])
+        found["type"], found["message"] = str(found["type"]), str(found["message"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return found if own or 0 <= exit.at - at < SOON else None
+
+
+def _torch_error(path: str) -> dict[str, Any] | None:
+    """What torch's ``@record`` wrote: {"message": {"message": "Type: text", "extraInfo": {"py_callstack": …}}}."""
+    try:
+        with open(path) as file:
+            message = json.load(file)["message"]
+        if isinstance(message, str):
+            return {"type": "error", "message": message, "traceback": ""}
+        kind, _, text = str(message["message"]).partition(": ")
+        calls = message["extraInfo"]["py_callstack"]
+        whole = "".join(map(str, calls)) if isinstance(calls, list) else str(calls)
+        return {"type": kind, "message": text, "traceback": whole}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _tail(path: str) -> tuple[str, ...]:
+    if not path:
+        return ()
+    try:
+        with open(path, "rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ()
+    return tuple(text.rstrip().splitlines()[-LAST_LINES:])

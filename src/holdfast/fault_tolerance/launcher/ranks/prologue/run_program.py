@@ -1,0 +1,27 @@
+"""Start a program that is not Python (``--no-python``) as a rank: tie its life to the launcher's, then exec it.
+
+Run as ``python -I -S run_program.py PROGRAM ARGS…``. Exits 127 when there is no such program and 126 when it
+cannot be run, as a shell does.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+
+
+def main() -> None:
+    launcher = os.environ.get("HOLDFAST_LAUNCHER_PID", "")
+    if launcher and os.getppid() == int(launcher):
+        # The signal is kept over exec, unless the program is set-uid.
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if os.getppid() != int(launcher):
+            os._exit(1)
+    try:
+        os.execvp(sys.argv[1], sys.argv[1:])
+    except OSError as error:
+        sys.stderr.write(f"ft_launcher: error: cannot run {sys.argv[1]}: {error.strerror}\n")
+        sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
+
+
+main()

@@ -1,0 +1,86 @@
+"""Runs first in a rank's interpreter, then disappears: the script finds the environment it would have had.
+
+The launcher puts this folder on the rank's PYTHONPATH. It ties the rank's life to the launcher's, and keeps an
+unhandled exception where the launcher finds it, so that a failed job ends with a traceback. It imports nothing
+of Holdfast (the rank's interpreter may not have it) and must never fail.
+Does not cover: a script that replaces ``sys.excepthook``; exceptions in threads; other languages.
+"""
+
+import os
+import sys
+
+
+def _vanish() -> None:
+    """Take this folder off the paths, and let a sitecustomize of the site's own run in its place."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if entries == [here]:
+        del os.environ["PYTHONPATH"]
+    elif here in entries:
+        os.environ["PYTHONPATH"] = os.pathsep.join(entry for entry in entries if entry != here)
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
+    ours = sys.modules.pop("sitecustomize", None)
+    try:
+        import sitecustomize  # type: ignore[import-not-found] # noqa: F401
+    except ImportError as error:
+        if error.name != "sitecustomize":
+            raise
+    finally:
+        if ours is not None:
+            sys.modules.setdefault("sitecustomize", ours)
+
+
+def _die_with_launcher() -> None:
+    launcher = os.environ.pop("HOLDFAST_LAUNCHER_PID", "")
+    if not launcher or os.getppid() != int(launcher):
+        return
+    import ctypes
+    import signal
+
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != int(launcher):  # it died between the fork and the line above
+        os._exit(1)
+
+
+def _keep_exception() -> None:
+    target = os.environ.pop("HOLDFAST_ERROR_FILE", "")
+    if not target:
+        return
+    inner = sys.excepthook
+    owner = os.getpid()
+
+    def hook(kind, value, trace):  # type: ignore[no-untyped-def]
+        # Ctrl-C is nobody's failure. And imports here would make Python forget that it has to end by SIGINT.
+        if os.getpid() == owner and not issubclass(kind, KeyboardInterrupt):
+            try:  # noqa: SIM105 - contextlib would be one import more in every rank
+                _write(target, kind, value, trace)
+            except Exception:
+                pass  # the record is a courtesy; the exception itself must be shown whatever happens
+        inner(kind, value, trace)
+
+    sys.excepthook = hook
+
+
+def _write(target, kind, value, trace) -> None:  # type: ignore[no-untyped-def]
+    import json
+    import time
+    import traceback
+
+    text = "".join(traceback.format_exception(kind, value, trace))
+    record = {
+        "at": time.monotonic(),
+        "pid": os.getpid(),
+        "type": kind.__name__,
+        "message": str(value)[:2000],
+        "traceback": text[-20000:],
+    }
+    with open(f"{target}.new", "w") as file:
+        json.dump(record, file)
+    os.replace(f"{target}.new", target)  # the launcher may look at any moment
+
+
+try:
+    _vanish()
+finally:
+    _die_with_launcher()
+    _keep_exception()

@@ -1,0 +1,95 @@
+"""Reading ``/proc``: the state, parent, start time, children and environment of a process.
+
+Every function answers ``None`` or an empty value when the process is gone or not ours to read; none raises.
+Does not cover: processes of another pid namespace.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from dataclasses import dataclass
+
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """One line of ``/proc/<pid>/stat`` (proc(5)): times are clock ticks, `state` is the one-letter code."""
+
+    pid: int
+    state: str
+    ppid: int
+    session: int
+    cpu_ticks: int
+    start_time: int
+
+
+def stat(pid: int) -> Stat | None:
+    """The process's ``/proc/<pid>/stat``, or None when there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            line = file.read()
+    except OSError:
+        return None
+    # The command name may hold spaces and brackets, so fields are counted from its closing bracket.
+    fields = line[line.rindex(b")") + 2 :].split()
+    return Stat(
+        pid=pid,
+        state=fields[0].decode(),
+        ppid=int(fields[1]),
+        session=int(fields[3]),
+        cpu_ticks=int(fields[11]) + int(fields[12]),
+        start_time=int(fields[19]),
+    )
+
+
+def start_time(pid: int) -> int | None:
+    """When the process started, in clock ticks since boot; with the pid it names a process for good."""
+    found = stat(pid)
+    return found.start_time if found else None
+
+
+def wait_channel(pid: int) -> str:
+    """The kernel function the process sleeps in, or '' when it runs or the kernel does not tell."""
+    try:
+        with open(f"/proc/{pid}/wchan") as file:
+            name = file.read()
+    except OSError:
+        return ""
+    return "" if name == "0" else name
+
+
+def all_stats() -> dict[int, Stat]:
+    """Every process that is visible now, by pid."""
+    stats = (stat(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return {found.pid: found for found in stats if found}
+
+
+def descendants(roots: set[int], stats: dict[int, Stat]) -> set[int]:
+    """The pids below `roots` (roots not included) in the given picture of the process tree."""
+    children: dict[int, list[int]] = defaultdict(list)
+    for found in stats.values():
+        children[found.ppid].append(found.pid)
+    below: set[int] = set()
+    queue = list(roots)
+    while queue:
+        for child in children.get(queue.pop(), ()):
+            if child not in below:
+                below.add(child)
+                queue.append(child)
+    return below - roots
+
+
+def has_environment(pid: int, marker: bytes) -> bool:
+    """Whether the process, one of this user's, was started with `marker` somewhere in its environment.
+
+    The read waits while the process holds its memory map for writing.
+    """
+    try:
+        if os.stat(f"/proc/{pid}").st_uid != os.geteuid():
+            return False
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return marker in file.read()
+    except OSError:
+        return False

@@ -1,0 +1,11 @@
+"""The event log of a job, and its readings.
+
+    writer.py         Journal: what the launcher records with; never waits for the disk
+    event.py          one line
+    run_dir.py        where it is kept
+    reader.py         all nodes' lines as one list of events
+    cycles.py         events sorted into runs and restart cycles
+    incident_list.py  what went wrong, who, and how long until the job went on
+
+Import from the modules; this package itself imports nothing.
+"""

@@ -1,0 +1,181 @@
+"""The writing end of a node's journal: events go into a queue, a thread of its own writes them to the run directory.
+
+What always holds: `record` neither waits for the disk nor raises, so a full disk, a vanished folder or a network
+filesystem that hangs costs records, never supervision; it may be called from any thread and from a signal handler.
+Each record is appended by one write, so lines of two writers never mix. Trouble is told once, on standard error.
+
+Does not cover: a power failure (nothing is synced: what the kernel has is safe from any end of this process only),
+and filesystems whose calls even SIGKILL cannot end (some FUSE servers once a request is under way): there the thread
+is left behind, but the kernel lets the process go only when the call returns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import queue
+import re
+import sys
+import threading
+import time
+from typing import Any
+
+from .event import encode
+
+CAPACITY = 4096
+"""Records that wait while the disk does not take them. Later ones are lost."""
+
+UNANSWERED = 10.0
+"""Seconds that one write may take before the run directory is said to hang."""
+
+PREFIX, SUFFIX = "journal-", ".jsonl"
+
+
+def file_name(node: str) -> str:
+    """The name of a node's journal in the run directory."""
+    return PREFIX + (re.sub(r"[^A-Za-z0-9._-]", "_", node) or "_") + SUFFIX
+
+
+class Journal:
+    """The journal of one node, for appending. Nothing is opened, and no thread runs, before the first record."""
+
+    def __init__(self, run_dir: str, node: str) -> None:
+        """`node` names the file, `journal-<node>.jsonl`, and stands in every record."""
+        self.path = os.path.join(run_dir, file_name(node))
+        self._node = node
+        # SimpleQueue, because its put is reentrant: a signal handler may record.
+        self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()  # around the start of the thread only
+        self._closed = False
+        self._writing_since = 0.0  # monotonic seconds, 0 while the thread waits for records
+        self._trouble = _Once()
+
+    def record(self, kind: str, /, **fields: Any) -> None:
+        """Note that something happened now. Never waits for the disk, never raises; after `close` it does nothing.
+
+        Fields are what JSON can say; anything else is kept as its `repr`. A field called `node`, `t` or `mono`
+        replaces the record's own, for an event about another node or of another time.
+        """
+        if self._closed:
+            return
+        line = self._encode(kind, fields)
+        if self._queue.qsize() >= CAPACITY:
+            self._trouble.tell(
+                f"{self.path}: the disk does not take records as fast as they come; some are lost."
+            )
+            return
+        self._queue.put(line)
+        since = self._writing_since
+        if since and time.monotonic() - since > UNANSWERED:
+            self._trouble.tell(f"{self.path}: the filesystem has not answered for {UNANSWERED:g} s.")
+        if self._thread is None:
+            self._start()
+
+    def close(self, timeout: float = 1.0) -> None:
+        """Write what still waits, for at most `timeout` seconds, then give up on it."""
+        self._closed = True
+        thread = self._thread
+        if thread is None:
+            return
+        self._queue.put(None)
+        thread.join(timeout)
+        if thread.is_alive():
+            waiting = self._queue.qsize()
+            self._trouble.tell(
+                f"{self.path}: not written within {timeout:g} s, the last {waiting} records are lost."
+            )
+
+    def _encode(self, kind: str, fields: dict[str, Any]) -> bytes:
+        when = {"t": time.time(), "mono": time.monotonic()}
+        try:
+            return encode(kind, fields, node=self._node, **when)
+        except (
+            Exception
+        ) as error:  # a value changed by another thread meanwhile, or a stranger's object: anything
+            return encode(kind, {"unrecordable": repr(error)}, node=self._node, **when)
+
+    def _start(self) -> None:
+        # Without waiting: a signal handler may have interrupted the very thread that holds the lock.
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="holdfast-journal", daemon=True)
+                thread.start()
+                self._thread = thread
+        except RuntimeError as error:  # no thread to be had; tried again at the next record
+            self._trouble.tell(f"{self.path}: {error}; records wait in memory.")
+        finally:
+            self._lock.release()
+
+    def _run(self) -> None:
+        file = _File(self.path)
+        try:
+            while (line := self._queue.get()) is not None:
+                self._writing_since = time.monotonic()
+                try:
+                    file.append(line)
+                except OSError as error:
+                    self._trouble.tell(f"{self.path}: {error.strerror or error}.")
+                self._writing_since = 0.0
+        finally:
+            file.close()
+
+
+class _File:
+    """The file, opened when it is needed and again after an error."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._descriptor = -1
+        self._torn = False
+
+    def append(self, line: bytes) -> None:
+        """Append the line by one write. On an error nothing of it counts, and the next line starts afresh."""
+        if self._descriptor < 0:
+            self._open()
+        if self._torn:
+            line = b"\n" + line
+        self._torn = True  # until all of it is known to be there
+        try:
+            whole = os.write(self._descriptor, line) == len(line)
+        except OSError:
+            self.close()
+            raise
+        if not whole:
+            self.close()
+            raise OSError(errno.ENOSPC, "disk full in the middle of a record")
+        self._torn = False
+
+    def _open(self) -> None:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._descriptor = os.open(self._path, flags, 0o600)
+        # An earlier writer may have died in the middle of its last line.
+        self._torn = self._torn or os.fstat(self._descriptor).st_size > 0
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class _Once:
+    """Says the first trouble on standard error, and nothing after it."""
+
+    def __init__(self) -> None:
+        self._untold = (
+            threading.Lock()
+        )  # taken by the first to tell and never given back: two threads may try
+
+    def tell(self, what: str) -> None:
+        if not self._untold.acquire(blocking=False):
+            return
+        text = f"[holdfast] warning: journal {what} Training and supervision go on; this is said once.\n"
+        with contextlib.suppress(
+            OSError, ValueError, AttributeError
+        ):  # standard error may be closed, or None
+            sys.stderr.write(text)
+            sys.stderr.flush()

@@ -1,0 +1,52 @@
+"""Faults to inject into a training job, to see it recover: part of the product, for users' tests and for ours.
+
+    HOLDFAST_FAULT='hang@step=12,rank=1' ft_launcher --nproc-per-node=2 train.py     # train.py: see Faults
+    HOLDFAST_FAULT='kill@after=5s' ft_launcher --nproc-per-node=2 -m holdfast.testing train.py   # any train.py
+
+Importing it imports no torch. The kinds are in `holdfast.testing.fault.KINDS`, the text form in
+`holdfast.testing.grammar`; docs/testing-your-recovery.md is the page to start with.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.testing.errors import FaultSpecError, InjectedFault
+    from holdfast.testing.fault import KINDS, Fault
+    from holdfast.testing.grammar import parse
+    from holdfast.testing.injector import Faults, inject
+    from holdfast.testing.simulated import SimulatedFaultParams
+
+__all__ = [
+    "Fault",
+    "Faults",
+    "inject",
+    "parse",
+    "KINDS",
+    "SimulatedFaultParams",
+    "FaultSpecError",
+    "InjectedFault",
+]
+
+_HOME = {
+    "Fault": "fault",
+    "KINDS": "fault",
+    "Faults": "injector",
+    "inject": "injector",
+    "parse": "grammar",
+    "SimulatedFaultParams": "simulated",
+    "FaultSpecError": "errors",
+    "InjectedFault": "errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

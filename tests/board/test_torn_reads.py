@@ -1,0 +1,175 @@
+"""A reader against a writer that never pauses, is stopped, or is killed in the middle of a write."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from holdfast.fault_tolerance.board import Board, BoardReader, BoardWriter, Limits, Snapshot, layout
+from tests.processes import Spawned, Spawner, wait_until
+
+# Every field is tied to the others: whatever moment a reading is of, `_check` holds.
+_WRITER = """
+import sys
+from holdfast.fault_tolerance.board import BoardWriter, Limits
+writer = BoardWriter(sys.argv[1])
+writer.connect()
+print("writing", flush=True)
+step = 0
+while True:
+    writer.heartbeat(step)
+    writer.start_section("checkpointing")
+    writer.end_section("checkpointing")
+    step += 1
+    if step % 40 == 0:
+        writer.set_limits(Limits(step, step, {"checkpointing": step}, step))
+"""
+
+
+def _check(snapshot: Snapshot) -> None:
+    beats, sections = snapshot.heartbeat_count, snapshot.section_count
+    assert snapshot.step == (beats - 1 if beats else None)
+    assert sections in (beats, beats - 1)
+    assert snapshot.checkpoints == sections - len(snapshot.open_sections)
+    assert bool(snapshot.out_of_section_since_ns) == (sections > 0 and not snapshot.open_sections)
+    for section in snapshot.open_sections:
+        assert section.name == "checkpointing"
+        assert section.since_ns == snapshot.last_activity_ns > snapshot.last_heartbeat_ns
+    limits = snapshot.limits
+    assert (
+        limits.initial == limits.subsequent == limits.out_of_section == limits.sections.get("checkpointing")
+    )
+
+
+@pytest.fixture
+def writing(board: Board, spawn: Spawner) -> Spawned:
+    """A process that writes to the board as fast as it can."""
+    process = spawn.python(_WRITER, board.path)
+    process.wait_for("writing")
+    return process
+
+
+def test_every_consistent_reading_is_of_one_moment(board: Board, writing: Spawned) -> None:
+    reader = BoardReader(board.path)
+    steps: set[int | None] = set()
+    last = -1
+
+    def enough() -> bool:
+        nonlocal last
+        for _ in range(1000):
+            snapshot = reader.snapshot()
+            if snapshot.consistent:
+                _check(snapshot)
+                assert snapshot.heartbeat_count >= last, "time went back"
+                last = snapshot.heartbeat_count
+                steps.add(snapshot.step)
+        return len(steps) > 1000  # distinct: on a busy machine the two processes rarely run at the same time
+
+    wait_until(enough, what="readings of 1000 different moments of a board that is written without a pause")
+    reader.close()
+
+
+def test_events_are_never_torn_and_never_out_of_order(board: Board, writing: Spawned) -> None:
+    expected = {"heartbeat", "step", "start", "end"}
+    seen: set[int] = set()
+
+    def enough() -> bool:
+        events = board.events()
+        times = [event.at_ns for event in events]
+        assert times == sorted(times)
+        story = [event for event in events if event.kind != "connect"]
+        assert {event.kind for event in story} <= expected
+        for before, after in pairwise(story):
+            assert {"step": "start", "start": "end", "end": "step"}[before.kind] == after.kind
+            assert (after.kind == "step") == (after.name == "")
+        seen.update(event.value for event in story if event.kind == "step")
+        return len(seen) > 20_000
+
+    wait_until(enough, what="events of 20,000 different steps")
+
+
+def _raw_sequence(path: str) -> int:
+    with open(path, "rb") as file:
+        file.seek(layout.IDENTITY_BYTES + layout.SEQUENCE * layout.WORD)
+        return int.from_bytes(file.read(layout.WORD), "little")
+
+
+def _stop_in_mid_write(writing: Spawned, path: str) -> None:
+    def stopped_with_an_odd_sequence() -> bool:
+        writing.send_signal(signal.SIGSTOP)
+        wait_until(lambda: "(stopped)" in Path(f"/proc/{writing.pid}/status").read_text(), what="SIGSTOP")
+        if _raw_sequence(path) & 1:
+            return True
+        writing.send_signal(signal.SIGCONT)
+        return False
+
+    wait_until(stopped_with_an_odd_sequence, what="a writer stopped in the middle of a write")
+
+
+def _readable_fast(read: Callable[[], Snapshot]) -> Snapshot:
+    start = time.monotonic()
+    snapshot = read()
+    assert time.monotonic() - start < 1.0  # a few milliseconds, on a machine that others use too
+    assert not snapshot.consistent
+    assert snapshot.connected and snapshot.heartbeat_count > 0
+    return snapshot
+
+
+def test_a_writer_stopped_in_mid_write_neither_blocks_nor_blinds(board: Board, writing: Spawned) -> None:
+    _stop_in_mid_write(writing, board.path)
+    frozen = _readable_fast(board.snapshot)
+    assert _readable_fast(board.snapshot) == frozen
+    assert board.events()
+    writing.send_signal(signal.SIGCONT)
+    thawed = wait_until(lambda: (s := board.snapshot()).consistent and s, what="a consistent reading again")
+    _check(thawed)
+    wait_until(lambda: board.snapshot().heartbeat_count > frozen.heartbeat_count, what="the writer goes on")
+
+
+def test_a_writer_killed_in_mid_write_leaves_a_readable_board(board: Board, writing: Spawned) -> None:
+    _stop_in_mid_write(writing, board.path)
+    writing.stop(signal.SIGKILL)
+    last = _readable_fast(board.snapshot)
+    events = board.events()
+    assert len(events) == layout.RING_EVENTS - 1
+    # Whoever writes this board next makes it whole again, and is not taken for its predecessor.
+    successor = BoardWriter(board.path)
+    successor.connect()
+    new = board.snapshot()
+    assert new.consistent and (new.heartbeat_count, new.section_count, new.open_sections) == (0, 0, ())
+    assert new.connected_ns == new.last_activity_ns > last.last_activity_ns and new.step is None
+    assert [event.kind for event in board.events()] == ["connect"]
+    successor.detach()
+
+
+def test_a_killed_writers_last_words_are_still_there(board: Board, spawn: Spawner) -> None:
+    process = spawn.python(
+        "import sys, os, signal\n"
+        "from holdfast.fault_tolerance.board import BoardWriter\n"
+        "writer = BoardWriter(sys.argv[1]); writer.connect(); writer.start_section('data'); writer.heartbeat(4181)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)",
+        board.path,
+    )
+    assert process.wait() == -signal.SIGKILL
+    snapshot = board.snapshot()
+    assert snapshot.consistent and snapshot.step == 4181
+    assert [section.name for section in snapshot.open_sections] == ["data"]
+    assert [event.kind for event in board.events()] == ["connect", "start", "step"]
+
+
+def test_a_reader_of_its_own_process_reads_while_limits_change(shm: Path) -> None:
+    board = Board.create(str(shm / "0.board"), Limits(1, 1, {"checkpointing": 1}, 1))
+    writer = BoardWriter(board.path)
+    for step in range(1, 50):
+        writer.set_limits(Limits(step, step, {"checkpointing": step}, step))
+        _check(board.snapshot())
+        assert board.snapshot().limits.initial == step
+    writer.detach()
+    board.close()
+    assert os.path.exists(board.path)

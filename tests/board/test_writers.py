@@ -1,0 +1,289 @@
+"""Who may write a board: all threads of one process, signal handlers among them, and no other process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from holdfast.fault_tolerance.board import Board, BoardError, BoardWriter, Limits, layout
+from holdfast.fault_tolerance.board.memory import holder
+from tests.processes import Spawner
+
+from .conftest import identity
+
+_HOLD = """
+import sys, time
+from holdfast.fault_tolerance.board import BoardWriter
+writer = BoardWriter(sys.argv[1])
+writer.connect()
+print("holding", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def writer(board: Board) -> Iterator[BoardWriter]:
+    writer = BoardWriter(board.path)
+    yield writer
+    writer.detach()
+
+
+def test_no_heartbeat_of_any_thread_is_lost(board: Board, writer: BoardWriter) -> None:
+    threads, each = 4, 5000
+    together = threading.Barrier(threads)
+
+    def work(number: int) -> None:
+        together.wait()
+        for _ in range(each):
+            writer.heartbeat()
+            assert writer.start_section(f"thread {number}")
+            assert writer.end_section(f"thread {number}")
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(work, range(threads)))
+    snapshot = board.snapshot()
+    assert snapshot.consistent
+    assert (snapshot.heartbeat_count, snapshot.section_count) == (threads * each, threads * each)
+    assert snapshot.open_sections == () and snapshot.out_of_section_since_ns > 0
+    times = [event.at_ns for event in board.events()]
+    assert times == sorted(times)
+
+
+def test_of_many_threads_that_open_one_section_exactly_one_does(writer: BoardWriter) -> None:
+    together = threading.Barrier(4)
+
+    def open_all(_: int) -> list[bool]:
+        together.wait()
+        return [writer.start_section(f"section {number}") for number in range(50)]
+
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(open_all, range(4)))
+    assert [sum(column) for column in zip(*results, strict=True)] == [1] * 50
+
+
+def test_a_signal_handler_may_write_in_the_middle_of_a_write(board: Board, writer: BoardWriter) -> None:
+    handled = 0
+
+    def handler(*_: object) -> None:
+        nonlocal handled
+        handled += 1
+        writer.heartbeat()
+        writer.start_section("saving")
+        writer.end_all_sections()
+
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+    beats = 0
+    try:
+        while handled < 200:
+            beats += 1
+            writer.heartbeat()
+            writer.start_section("step")
+            writer.end_section("step")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    snapshot = board.snapshot()
+    assert snapshot.consistent and snapshot.open_sections == () == writer.open_sections
+    assert snapshot.heartbeat_count == beats + handled
+
+
+def test_letting_go_of_the_board_disturbs_no_other_thread(board: Board) -> None:
+    writer = BoardWriter(board.path)
+    together = threading.Barrier(3)
+
+    def work(number: int) -> bool:
+        together.wait()
+        for count in range(20_000):
+            writer.heartbeat(count)
+            writer.start_section(f"thread {number}")
+            writer.end_section(f"thread {number}")
+        return writer.limits.initial is None
+
+    with ThreadPoolExecutor(2) as pool:
+        results = [pool.submit(work, number) for number in range(2)]
+        together.wait()
+        while not board.snapshot().heartbeat_count:
+            pass
+        writer.detach()
+        assert [result.result() for result in results] == [True, True]
+    assert 0 < board.snapshot().heartbeat_count < 40_000 and board.snapshot().consistent
+
+
+def test_a_signal_handler_may_let_go_of_the_board(board: Board) -> None:
+    for delay in range(1, 200, 7):
+        writer = BoardWriter(board.path)
+        before = signal.signal(signal.SIGALRM, lambda *_, writer=writer: writer.detach())
+        signal.setitimer(signal.ITIMER_REAL, delay / 1e5)
+        try:
+            while writer.attached:
+                writer.heartbeat()
+                writer.start_section("step")
+                writer.end_section("step")
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        assert board.snapshot().consistent
+
+
+def test_a_forked_child_does_not_write_the_board_of_its_parent(board: Board, writer: BoardWriter) -> None:
+    writer.connect()
+    writer.start_section("step")
+    before = board.snapshot()
+    child = os.fork()
+    if child == 0:
+        # A data loader's worker that got the client by inheritance. _exit: this is still pytest.
+        writer.heartbeat()
+        writer.start_section("in the child")
+        writer.finish()
+        os._exit(writer.attached)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert board.snapshot() == before
+    writer.heartbeat()
+    assert board.snapshot().heartbeat_count == 1
+
+
+def test_a_fork_while_another_thread_writes_leaves_the_child_free(board: Board, writer: BoardWriter) -> None:
+    """The lock may be held at the moment of the fork by a thread that the child does not have."""
+    done = threading.Event()
+
+    def write() -> None:
+        while not done.is_set():
+            writer.heartbeat()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    codes = []
+    for _ in range(20):
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)  # a deadlocked child ends by this, and the test fails
+            writer.heartbeat()
+            os._exit(0)
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    done.set()
+    thread.join()
+    assert codes == [0] * 20
+
+
+def test_another_process_cannot_take_the_board(board: Board, spawn: Spawner) -> None:
+    assert holder(board.path) is None
+    rank = spawn.python(_HOLD, board.path)
+    rank.wait_for("holding")
+    assert holder(board.path) == rank.pid
+    with pytest.raises(BoardError, match=f"process {rank.pid} already writes this board"):
+        BoardWriter(board.path)
+    assert board.snapshot().connected
+    rank.stop(signal.SIGKILL)
+    assert holder(board.path) is None
+    BoardWriter(board.path).detach()
+
+
+_THEN = """
+import os, sys
+from holdfast.fault_tolerance.board import BoardError, BoardWriter
+try:
+    writer = BoardWriter(sys.argv[1])
+    writer.connect()
+    writer.heartbeat()
+    print("taken")
+except BoardError as error:
+    print(error)
+"""
+
+
+def _then(board: Board, spawn: Spawner) -> str:
+    """What another process is told that wants to write this board now."""
+    process = spawn.python(_THEN, board.path)
+    assert process.wait() == 0, process.output()
+    return process.out().strip()
+
+
+@pytest.mark.parametrize("admitted", [True, False])
+def test_a_rank_that_has_finished_is_not_blamed_for_its_child(
+    board: Board, spawn: Spawner, admitted: bool
+) -> None:
+    """It starts an evaluation that uses the client and ends without a shutdown."""
+    if admitted:
+        board.admit(identity())
+    rank = BoardWriter(board.path)
+    rank.connect()
+    rank.finish()
+    rank.detach()
+    before = board.snapshot()
+    assert f"this is the board of process {os.getpid()}, which still runs" in _then(board, spawn)
+    assert board.snapshot() == before and before.finished
+    again = BoardWriter(board.path)  # the rank itself may come back
+    again.connect()
+    assert not board.snapshot().finished
+    again.detach()
+
+
+def test_the_first_to_write_need_not_be_the_one_that_was_admitted(board: Board, spawn: Spawner) -> None:
+    """The rank is a shell script, say, that starts one program after another; then it writes itself."""
+    board.admit(identity())
+    assert _then(board, spawn) == "taken"
+    assert _then(board, spawn) == "taken"
+    assert board.snapshot().heartbeat_count == 1
+    rank = BoardWriter(board.path)
+    rank.detach()
+    assert "which still runs" in _then(board, spawn)
+
+
+def test_the_admitted_process_may_take_its_board_from_a_child(board: Board, spawn: Spawner) -> None:
+    child = spawn.python(_HOLD.replace('print("hold', 'writer.detach()\nprint("hold'), board.path)
+    child.wait_for("holding")
+    with pytest.raises(BoardError, match=f"the board of process {child.pid}, which still runs"):
+        BoardWriter(board.path)
+    board.admit(identity())
+    BoardWriter(board.path).detach()
+
+
+def test_a_recycled_pid_owns_nothing(board: Board, spawn: Spawner) -> None:
+    child = spawn.python(_HOLD.replace('print("hold', 'writer.detach()\nprint("hold'), board.path)
+    child.wait_for("holding")
+    with open(board.path, "r+b") as file:
+        file.seek(layout.IDENTITY_BYTES + layout.OWNER_START * layout.WORD)
+        file.write((1).to_bytes(layout.WORD, sys.byteorder))
+    BoardWriter(board.path).detach()
+
+
+def test_on_a_servers_board_one_process_follows_another(shm: Path, spawn: Spawner) -> None:
+    board = Board.create(str(shm / "0.board"), Limits(), successive=True)
+    first = BoardWriter(board.path)
+    first.connect()
+    first.finish()
+    first.detach()
+    assert _then(board, spawn) == "taken"
+    board.close()
+
+
+def test_the_page_with_the_identity_is_read_only_in_the_rank(board: Board, spawn: Spawner) -> None:
+    """Python refuses the store; a stray pointer of native code dies of it instead of changing who gets killed."""
+    rank = spawn.python(
+        "import ctypes, re, sys\n"
+        "from holdfast.fault_tolerance.board import BoardWriter\n"
+        "writer = BoardWriter(sys.argv[1])\n"
+        "lines = [l for l in open('/proc/self/maps') if sys.argv[1] in l]\n"
+        "print([re.split(' +', l)[1] for l in sorted(lines, key=lambda l: l.split()[2])], flush=True)\n"
+        "first = next(l for l in lines if l.split()[2] == '00000000')\n"
+        "ctypes.memset(int(first.split('-')[0], 16), 1, 8)",
+        board.path,
+    )
+    assert rank.wait() == -signal.SIGSEGV
+    assert rank.out().strip() == "['r--s', 'rw-s']"
+    assert board.snapshot().identity is None
+
+
+def test_memory_is_private_when_there_is_no_board() -> None:
+    writer = BoardWriter(None)
+    writer.connect()
+    writer.heartbeat(3)
+    assert writer.start_section("step") and not writer.start_section("step")
+    assert not writer.attached

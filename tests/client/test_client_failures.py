@@ -1,0 +1,148 @@
+"""Supervision that is missing, damaged or somebody else's costs training one line in the log."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.fault_tolerance import (
+    FaultToleranceConfig,
+    RankMonitorClient,
+    RankMonitorClientError,
+    WorkloadAction,
+    WorkloadControlRequest,
+    environment,
+)
+from holdfast.fault_tolerance.board import Board
+from holdfast.fault_tolerance.limits import Floors
+
+from .conftest import NO_FLOORS
+
+
+def test_without_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(environment.BOARD, raising=False)
+    strict = RankMonitorClient()
+    with pytest.raises(
+        RankMonitorClientError, match=r"start the program with ft_launcher, or .*required=False"
+    ):
+        strict.init_workload_monitoring()
+    assert not strict.is_initialized
+    client = RankMonitorClient(required=False, learned_floors=NO_FLOORS)
+    client.init_workload_monitoring()
+    assert client.is_initialized and client.cfg == FaultToleranceConfig()
+    client.heartbeat(1)
+    client.heartbeat(2)
+    with client.section("step"), pytest.raises(RankMonitorClientError, match="open already"):
+        client.start_section("step")  # misuse is found here already, not first on the cluster
+    assert (
+        client.calculate_and_set_hb_timeouts()
+        and client.hb_timeouts is not None
+        and client.hb_timeouts.are_valid
+    )
+    client.send_workload_control_request(WorkloadControlRequest(WorkloadAction.ShutdownWorkload))
+    client.shutdown_workload_monitoring()
+
+
+@pytest.mark.parametrize("damage", ["absent", "empty path", "no board", "truncated", "held by another"])
+def test_a_board_that_cannot_be_used_is_one_warning(
+    shm: Path,
+    board: Board,
+    damage: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    holder = None
+    if damage == "absent":
+        monkeypatch.setenv(environment.BOARD, str(shm / "absent.board"))
+    elif damage == "empty path":  # the launcher had no shared memory for us
+        monkeypatch.setenv(environment.BOARD, "")
+    elif damage == "no board":
+        Path(board.path).write_text("x" * 30_000)
+    elif damage == "truncated":
+        os.truncate(board.path, 5000)
+    else:
+        code = (
+            "import sys\nfrom holdfast.fault_tolerance.board import BoardWriter\n"
+            f"writer = BoardWriter({board.path!r})\nprint('held', flush=True)\nsys.stdin.read()"
+        )
+        holder = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+    client = RankMonitorClient(learned_floors=NO_FLOORS)
+    client.init_workload_monitoring()
+    client.heartbeat(1)
+    client.send_heartbeat()
+    with client.section("step"):
+        pass
+    assert client.calculate_and_set_hb_timeouts()
+    client.shutdown_workload_monitoring()
+    assert len(caplog.messages) == 1 and "does not report what it does" in caplog.messages[0]
+    if holder is not None:
+        holder.communicate()
+
+
+def test_a_forked_child_is_not_supervised(client: RankMonitorClient, board: Board) -> None:
+    """A data loader's worker that calls the client it inherited, and one that makes its own."""
+    client.start_section("step")
+    before = board.snapshot()
+    child = os.fork()
+    if child == 0:
+        client.send_heartbeat()
+        client.start_section("in the child")
+        own = RankMonitorClient()
+        own.init_workload_monitoring()
+        own.send_heartbeat()
+        own.shutdown_workload_monitoring()
+        client.shutdown_workload_monitoring()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert board.snapshot() == before
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "nan", "inf"])
+def test_a_floor_that_is_none_is_a_warning(
+    text: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("HOLDFAST_LEARNED_FLOOR", text)
+    assert environment.floors() == Floors()
+    assert caplog.messages == [
+        f"holdfast: HOLDFAST_LEARNED_FLOOR={text!r} is not a number of seconds; the floor stays 10 s"
+    ]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"rank_heartbeat_timeout": "abc"}', '{"no_such": 1}', "7"])
+def test_settings_that_cannot_be_read_leave_the_boards_limits(
+    board: Board, text: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(environment.CONFIG, text)
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    client.shutdown_workload_monitoring()
+    assert len(caplog.messages) == 1 and environment.CONFIG in caplog.messages[0]
+    assert client.section_timeouts is not None
+    assert client.section_timeouts.section == {"setup": 600.0, "step": 180.0, "free": None}
+
+
+def test_the_client_loads_no_torch() -> None:
+    code = (
+        "import sys; from holdfast.fault_tolerance import RankMonitorClient\n"
+        "client = RankMonitorClient(required=False); client.init_workload_monitoring()\n"
+        "client.heartbeat(1); client.heartbeat(2); client.calculate_and_set_hb_timeouts()\n"
+        "print(sorted(m for m in ('torch', 'numpy', 'yaml', 'rich') if m in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_program_without_logging_shows_who_warns() -> None:
+    code = (
+        "from holdfast.fault_tolerance import RankMonitorClient\n"
+        "client = RankMonitorClient(); client.init_workload_monitoring()"
+    )
+    env = {**os.environ, environment.BOARD: "/nowhere/0.board", environment.FLOOR: "soon"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
+    lines = done.stderr.splitlines()
+    assert len(lines) == 2 and all(line.startswith("holdfast: ") for line in lines), done.stderr

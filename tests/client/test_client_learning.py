@@ -1,0 +1,168 @@
+"""Limits that a client learns or loads: on the board at once, in the state, never from too little data."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import pytest
+
+from holdfast.fault_tolerance import (
+    HeartbeatTimeouts,
+    RankMonitorClient,
+    RankMonitorClientError,
+    environment,
+)
+from holdfast.fault_tolerance.board import Board
+
+from .conftest import NO_FLOORS
+
+
+def test_the_initial_interval_runs_from_the_ranks_start(client: RankMonitorClient, board: Board) -> None:
+    """Not from the client's: the limit runs from there, too."""
+    client.send_heartbeat()
+    client.send_heartbeat()
+    snapshot = board.snapshot()
+    first = next(event.at_ns for event in board.events() if event.kind == "heartbeat")
+    assert snapshot.identity is not None and client.cfg is not None
+    client.calculate_and_set_hb_timeouts()
+    assert client.hb_timeouts is not None
+    assert client.hb_timeouts.initial == pytest.approx(
+        client.cfg.safety_factor * (first - snapshot.identity.started_ns) / 1e9
+    )
+
+
+def test_learned_limits_are_on_the_board_at_once_and_in_the_state(
+    client: RankMonitorClient, board: Board, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("setup", "step", "free", "step"):
+        with client.section(name):
+            client.send_heartbeat()
+    client.start_section("step")  # open: no time is out of section
+    assert client.calculate_and_set_hb_timeouts()
+    assert client.calculate_and_set_section_timeouts(["setup", "step"], calc_out_of_section=False)
+    limits, section = board.snapshot().limits, client.section_timeouts
+    assert section is not None and client.hb_timeouts is not None
+    assert (limits.initial, limits.subsequent) == (client.hb_timeouts.initial, client.hb_timeouts.subsequent)
+    assert limits.sections == section.section and limits.initial_set_by_user
+    assert section.calculated_sections == {"setup", "step"} and not section.is_out_of_section_calculated
+    assert section.section["free"] is None is limits.out_of_section
+    assert client.calculate_and_set_section_timeouts()
+    assert client.section_timeouts is not None and client.section_timeouts.were_calculated
+    state = client.state_dict()
+    assert state["current_timeouts"]["section"]["calculated_sections"] == ["free", "setup", "step"]
+    other = RankMonitorClient(learned_floors=NO_FLOORS)
+    other.load_state_dict(state)
+    assert other.state_dict() == state  # before init
+    client.shutdown_workload_monitoring()
+    other.init_workload_monitoring()
+    assert other.state_dict() == state and other.section_timeouts == client.section_timeouts
+    assert board.snapshot().limits.subsequent == state["current_timeouts"]["heartbeat"]["subsequent"]
+    other.shutdown_workload_monitoring()
+
+
+def test_learning_does_not_hang_the_rank_that_learns(client: RankMonitorClient, board: Board) -> None:
+    """It saves for long after its last heartbeat, in a section that was always short, and then learns."""
+    client.send_heartbeat()
+    for name in ("epoch", "epoch"):
+        with client.section(name):
+            client.send_heartbeat()
+    client.start_section("epoch")
+    time.sleep(0.3)
+    client.calculate_and_set_hb_timeouts()
+    client.calculate_and_set_section_timeouts(["epoch"], calc_out_of_section=False)
+    limits, factor = board.snapshot().limits, client.cfg.safety_factor if client.cfg else 0.0
+    assert limits.subsequent is not None and limits.subsequent >= 0.3 * factor
+    assert (limits.sections["epoch"] or 0.0) >= 0.3 * factor
+
+
+def test_the_time_since_a_new_client_connected_counts(client: RankMonitorClient, board: Board) -> None:
+    """The monitor's clock runs from there, although no heartbeat was sent since."""
+    client.send_heartbeat()
+    client.send_heartbeat()
+    client.shutdown_workload_monitoring()
+    client.init_workload_monitoring()
+    time.sleep(0.3)
+    client.calculate_and_set_hb_timeouts()
+    assert (board.snapshot().limits.subsequent or 0.0) >= 0.3 * 5.0
+
+
+def test_a_state_may_be_loaded_after_init(client: RankMonitorClient, board: Board) -> None:
+    heartbeat = {"initial": 900.0, "subsequent": 90.0, "were_calculated": True}
+    client.load_state_dict({"current_timeouts": {"heartbeat": heartbeat}})
+    assert client.hb_timeouts == HeartbeatTimeouts(900.0, 90.0, True)
+    assert (board.snapshot().limits.initial, board.snapshot().limits.subsequent) == (900.0, 90.0)
+    assert board.snapshot().limits.sections["step"] == 180.0
+    # Learned again: the mean of the loaded and the new, which is next to nothing here.
+    client.send_heartbeat()
+    client.send_heartbeat()
+    client.calculate_and_set_hb_timeouts()
+    assert client.hb_timeouts.subsequent == pytest.approx(45.0, rel=0.1)
+
+
+def test_not_enough_data(client: RankMonitorClient, board: Board) -> None:
+    before = board.snapshot().limits
+    client.send_heartbeat()
+    with pytest.raises(RankMonitorClientError, match="no rank has sent two heartbeats"):
+        client.calculate_and_set_hb_timeouts()
+    assert not client.calculate_and_set_hb_timeouts(skip_if_not_ready=True)
+    client.start_section("step")
+    with pytest.raises(
+        RankMonitorClientError, match=r"'step' was never closed; no time out of section was seen"
+    ):
+        client.calculate_and_set_section_timeouts(["step"])
+    client.end_section("step")
+    with pytest.raises(
+        RankMonitorClientError, match=r"section 'free' was never closed; section 'setup' was never"
+    ):
+        client.calculate_and_set_section_timeouts()
+    assert not client.calculate_and_set_section_timeouts(skip_if_not_ready=True)
+    assert not client.calculate_and_set_section_timeouts(["step", "unheard of"], skip_if_not_ready=True)
+    assert board.snapshot().limits == before
+    assert client.calculate_and_set_section_timeouts(["step"])
+
+
+def test_a_rank_of_several_cannot_learn_alone(
+    client: RankMonitorClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    client.send_heartbeat()
+    client.send_heartbeat()
+    with pytest.raises(RankMonitorClientError, match="one of 4 ranks, and the default process group is not"):
+        client.calculate_and_set_hb_timeouts()
+    assert not client.calculate_and_set_hb_timeouts(skip_if_not_ready=True)
+
+
+def test_floors_come_from_the_environment(
+    board: Board, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("HOLDFAST_LEARNED_FLOOR", "40")
+    monkeypatch.setenv("HOLDFAST_LEARNED_INITIAL_FLOOR", "70.5")
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    client.send_heartbeat()
+    client.send_heartbeat()
+    with caplog.at_level(logging.INFO):
+        monkeypatch.setenv("RANK", "0")
+        client.calculate_and_set_hb_timeouts()
+    client.shutdown_workload_monitoring()
+    assert client.hb_timeouts == HeartbeatTimeouts(70.5, 40.0, True)
+    assert board.snapshot().limits.subsequent == 40.0
+
+
+def test_binding_floors_are_said_by_one_rank(
+    board: Board, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv(environment.BOARD)
+    monkeypatch.setenv("RANK", "0")
+    client = RankMonitorClient(required=False)
+    client.init_workload_monitoring()
+    client.send_heartbeat()
+    client.send_heartbeat()
+    with caplog.at_level(logging.INFO):
+        client.calculate_and_set_hb_timeouts()
+    client.shutdown_workload_monitoring()
+    assert any(
+        "raised to their floor: initial heartbeat 300 s, heartbeat 10 s (HOLDFAST_LEARNED_FLOOR" in message
+        for message in caplog.messages
+    )

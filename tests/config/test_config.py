@@ -1,0 +1,178 @@
+"""The dataclass: documented fields and defaults, normalised types, round trips, the reference's constructors."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import logging
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.fault_tolerance.config import FIELDS, FaultToleranceConfig
+from holdfast.fault_tolerance.errors import ConfigError, HoldfastError
+
+DOCUMENTED = {
+    "workload_check_interval": 5.0,
+    "initial_rank_heartbeat_timeout": 3600.0,
+    "rank_heartbeat_timeout": 2700.0,
+    "rank_section_timeouts": {},
+    "rank_out_of_section_timeout": None,
+    "node_health_check_interval": 5.0,
+    "safety_factor": 5.0,
+    "rank_termination_signal": signal.SIGKILL,
+    "log_level": logging.INFO,
+    "restart_check_interval": 60.0,
+    "enable_nic_monitor": False,
+    "pci_topo_file": None,
+    "link_down_path_template": None,
+}
+
+TIMES = st.floats(min_value=1e-6, max_value=1e9)
+NAMES = st.text(st.characters(blacklist_categories=["Cs"]), min_size=1).map(str.strip).filter(bool)
+WORDS = NAMES.filter(lambda word: word.lower() not in ("none", "null"))
+CONFIGS = st.builds(
+    FaultToleranceConfig,
+    workload_check_interval=TIMES,
+    initial_rank_heartbeat_timeout=st.none() | TIMES,
+    rank_heartbeat_timeout=st.none() | TIMES,
+    rank_section_timeouts=st.dictionaries(NAMES, st.none() | TIMES, max_size=5),
+    rank_out_of_section_timeout=st.none() | TIMES,
+    node_health_check_interval=TIMES,
+    safety_factor=TIMES,
+    rank_termination_signal=st.sampled_from(list(signal.Signals)),
+    log_level=st.integers(10, 50),
+    restart_check_interval=TIMES,
+    enable_nic_monitor=st.booleans(),
+    pci_topo_file=st.none() | WORDS,
+    link_down_path_template=st.none() | st.just("/sys/{dev_name}/down"),
+)
+
+
+def test_fields_and_defaults_are_the_documented_ones() -> None:
+    config = FaultToleranceConfig()
+    found = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    assert found == DOCUMENTED
+    assert list(found) == list(DOCUMENTED) == list(FIELDS)
+
+
+def test_two_configs_do_not_share_their_sections() -> None:
+    FaultToleranceConfig().rank_section_timeouts["step"] = 1.0
+    assert FaultToleranceConfig().rank_section_timeouts == {}
+
+
+def test_values_get_their_proper_types() -> None:
+    config = FaultToleranceConfig(
+        rank_termination_signal="sigterm",  # type: ignore[arg-type]
+        log_level="DBG",  # type: ignore[arg-type]
+        rank_heartbeat_timeout="60",  # type: ignore[arg-type]
+        safety_factor=3,
+    )
+    assert config.rank_termination_signal is signal.SIGTERM
+    assert config.log_level == logging.DEBUG
+    assert config.rank_heartbeat_timeout == 60.0
+    assert isinstance(config.safety_factor, float)
+
+
+def test_a_wrong_value_names_field_value_and_rule() -> None:
+    with pytest.raises(ConfigError) as caught:
+        FaultToleranceConfig(rank_heartbeat_timeout=-1)
+    assert str(caught.value) == (
+        "rank_heartbeat_timeout: -1 is not allowed: give a number of seconds greater than 0, or None for no limit"
+    )
+    assert issubclass(ConfigError, HoldfastError)
+    assert issubclass(ConfigError, ValueError)
+
+
+def test_unknown_names_are_left_out_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    config = FaultToleranceConfig.from_kwargs(rank_heartbeat_timeout=60, rank_hartbeat_timeout=1)
+    assert config.rank_heartbeat_timeout == 60.0
+    assert "no setting 'rank_hartbeat_timeout'; did you mean 'rank_heartbeat_timeout'?" in caplog.text
+
+
+def test_unknown_names_are_refused_on_request() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'rank_heartbeat_timeout'"):
+        FaultToleranceConfig.from_kwargs(ignore_not_recognized=False, rank_hartbeat_timeout=1)
+    with pytest.raises(ConfigError, match="there are workload_check_interval, "):
+        FaultToleranceConfig.from_dict({"xyzzy": 1})
+
+
+@given(CONFIGS)
+def test_a_config_survives_json(config: FaultToleranceConfig) -> None:
+    assert FaultToleranceConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+@given(CONFIGS)
+def test_a_config_survives_yaml(config: FaultToleranceConfig) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "ft.yaml"
+        config.to_yaml_file(path)
+        assert FaultToleranceConfig.from_yaml_file(path, ignore_not_recognized=False) == config
+
+
+def test_to_dict_is_readable() -> None:
+    values = FaultToleranceConfig().to_dict()
+    assert (values["rank_termination_signal"], values["log_level"]) == ("SIGKILL", "INFO")
+
+
+def test_a_field_assigned_later_is_normalised_when_written() -> None:
+    config: Any = FaultToleranceConfig()
+    config.rank_termination_signal = "SIGTERM"
+    config.log_level = "WARN"
+    assert config.to_dict()["rank_termination_signal"] == "SIGTERM"
+    assert config.to_dict()["log_level"] == "WARNING"
+
+
+def test_from_yaml_file_ignores_or_refuses_unknown_keys(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "ft.yaml"
+    path.write_text("fault_tolerance:\n  safety_factor: 2\n  saftey_factor: 3\n")
+    assert FaultToleranceConfig.from_yaml_file(str(path)).safety_factor == 2.0
+    assert f"{path}, line 3, saftey_factor: there is no setting" in caplog.text
+    with pytest.raises(ConfigError, match="did you mean 'safety_factor'"):
+        FaultToleranceConfig.from_yaml_file(path, ignore_not_recognized=False)
+
+
+def test_from_args_merges_file_and_arguments(tmp_path: Path) -> None:
+    path = tmp_path / "ft.yaml"
+    path.write_text("fault_tolerance: {safety_factor: 2, rank_heartbeat_timeout: 60}\n")
+    args = argparse.Namespace(
+        ft_cfg_path=str(path),
+        ft_rank_heartbeat_timeout="None",
+        ft_param_log_level="DBG",
+        ft_safety_factor=None,
+    )
+    config = FaultToleranceConfig.from_args(args)
+    assert config.rank_heartbeat_timeout is None
+    assert config.safety_factor == 2.0
+    assert config.log_level == logging.DEBUG
+
+
+def test_from_args_without_any_setting_gives_the_defaults() -> None:
+    assert FaultToleranceConfig.from_args(argparse.Namespace()) == FaultToleranceConfig()
+
+
+def test_from_args_missing_file(tmp_path: Path) -> None:
+    path = str(tmp_path / "none.yaml")
+    with pytest.raises(ConfigError, match="no such file"):
+        FaultToleranceConfig.from_args(argparse.Namespace(fault_tol_cfg_path=path))
+    forgiven = argparse.Namespace(fault_tol_cfg_path=path, ignore_missing_fault_tol_cfg=True)
+    assert FaultToleranceConfig.from_args(forgiven) == FaultToleranceConfig()
+
+
+def test_importing_the_config_is_cheap() -> None:
+    code = (
+        "import sys, holdfast.fault_tolerance.config, holdfast.fault_tolerance.config_sources\n"
+        "print(*{'torch', 'numpy', 'yaml', 'rich', 'pydantic'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "\n", "")

@@ -1,0 +1,198 @@
+"""The grammar of one value, for text, YAML's types and Python's."""
+
+from __future__ import annotations
+
+import logging
+import math
+import signal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.fault_tolerance import config_fields as grammar
+
+NOT_A_TIME = [
+    0,
+    0.0,
+    -1,
+    "-1",
+    "0",
+    "abc",
+    "nan",
+    "inf",
+    "-inf",
+    math.nan,
+    math.inf,
+    True,
+    False,
+    [1],
+    {},
+    b"1",
+    "60s",
+]
+
+
+@pytest.mark.parametrize("value", ["60", " 60 ", "60.0", "6e1", 60, 60.0])
+def test_a_time_is_a_number_or_its_text(value: object) -> None:
+    assert grammar.limit(value) == 60.0
+    assert grammar.seconds(value) == 60.0
+    assert isinstance(grammar.limit(value), float)
+
+
+@pytest.mark.parametrize("value", [None, "None", "none", "NONE", "null", "Null", "", "  "])
+def test_no_limit(value: object) -> None:
+    assert grammar.limit(value) is None
+    assert grammar.sections(value) == {}
+    assert grammar.text(value) is None
+
+
+@pytest.mark.parametrize("value", NOT_A_TIME)
+def test_a_time_that_cannot_be_a_limit(value: object) -> None:
+    for parse in (grammar.limit, grammar.seconds, grammar.factor):
+        with pytest.raises(ValueError, match="greater than 0"):
+            parse(value)
+
+
+@pytest.mark.parametrize("parse", [grammar.seconds, grammar.factor])
+def test_none_is_refused_where_a_number_is_needed(parse: object) -> None:
+    with pytest.raises(ValueError, match=r"greater than 0$"):
+        parse(None)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("value", ["1e12", 10**30, 10**400, "9" * 400])
+def test_a_time_beyond_any_timer_is_refused(value: object) -> None:
+    with pytest.raises(ValueError):
+        grammar.limit(value)
+
+
+@given(st.floats(min_value=1e-9, max_value=grammar.LONGEST))
+def test_a_number_survives_its_text(number: float) -> None:
+    assert grammar.limit(repr(number)) == grammar.limit(number) == number
+
+
+@given(st.text())
+def test_any_text_is_a_limit_no_limit_or_a_value_error(text: str) -> None:
+    try:
+        found = grammar.limit(text)
+    except ValueError:
+        return
+    assert found is None or 0 < found <= grammar.LONGEST
+
+
+def test_sections_from_text() -> None:
+    assert grammar.sections("setup:600, step:180.5 ,checkpointing:None") == {
+        "setup": 600.0,
+        "step": 180.5,
+        "checkpointing": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("step:", "section 'step' has no limit; write step:180 or step:None"),
+        ("step", "'step' is not NAME:SECONDS"),
+        ("step:180,", "'' is not NAME:SECONDS"),
+        (":180", "a section's name is a word"),
+        ("step:abc", "section 'step' has 'abc': give a number of seconds"),
+        ("step:nan", "section 'step' has 'nan'"),
+        ("step:-1", "section 'step' has '-1'"),
+        ("step:1,step:2", "section 'step' is given twice"),
+        ({"step": 0}, "section 'step' has 0"),
+        ({"step": [1]}, "section 'step' has"),
+        ({3: 5}, "a section's name is a word, not 3"),
+        (["step"], "section names with their limits"),
+        (5, "section names with their limits"),
+    ],
+)
+def test_sections_that_are_refused(value: object, said: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        grammar.sections(value)
+    assert said in str(caught.value)
+
+
+NAMES = st.text(st.characters(blacklist_characters=",:", blacklist_categories=["Cs"]), min_size=1).map(
+    str.strip
+)
+LIMITS = st.none() | st.floats(min_value=1e-6, max_value=grammar.LONGEST)
+
+
+@given(st.dictionaries(NAMES.filter(bool), LIMITS))
+def test_sections_survive_their_text(sections: dict[str, float | None]) -> None:
+    text = ",".join(f"{name}:{limit}" for name, limit in sections.items())
+    assert grammar.sections(text) == grammar.sections(sections) == sections
+
+
+@pytest.mark.parametrize("value", [signal.SIGTERM, 15, "15", "SIGTERM", "sigterm", "TERM", " SIGTERM "])
+def test_signal_by_name_or_number(value: object) -> None:
+    assert grammar.signal_of(value) is signal.SIGTERM
+
+
+@pytest.mark.parametrize("value", ["SIGFOO", "FOO", "", "4711", 0, -9, 4711, True, None, 9.0, [9]])
+def test_no_signal(value: object) -> None:
+    with pytest.raises(ValueError, match="signal"):
+        grammar.signal_of(value)
+
+
+def test_a_misspelt_signal_is_recognised() -> None:
+    with pytest.raises(ValueError, match="did you mean SIGTERM"):
+        grammar.signal_of("SIGTREM")
+
+
+@pytest.mark.parametrize(
+    ("value", "level"),
+    [
+        ("DBG", logging.DEBUG),
+        ("debug", logging.DEBUG),
+        ("info", logging.INFO),
+        ("WARN", logging.WARNING),
+        ("WARNING", logging.WARNING),
+        ("error", logging.ERROR),
+        ("FATAL", logging.CRITICAL),
+        (20, logging.INFO),
+        ("35", 35),
+    ],
+)
+def test_log_level(value: object, level: int) -> None:
+    assert grammar.log_level(value) == level
+
+
+@pytest.mark.parametrize("value", ["LOUD", "", None, True, 0, 60, "9", 20.0])
+def test_no_log_level(value: object) -> None:
+    with pytest.raises(ValueError, match="DEBUG"):
+        grammar.log_level(value)
+
+
+@given(st.integers(logging.DEBUG, logging.CRITICAL))
+def test_a_level_survives_its_name(level: int) -> None:
+    assert grammar.log_level(grammar.log_level_name(level)) == level
+
+
+@pytest.mark.parametrize(
+    ("value", "meant"), [("Yes", True), (1, True), ("on", True), ("0", False), (False, False)]
+)
+def test_boolean(value: object, meant: bool) -> None:
+    assert grammar.boolean(value) is meant
+
+
+@pytest.mark.parametrize("value", ["maybe", "", None, 2, 1.0])
+def test_no_boolean(value: object) -> None:
+    with pytest.raises(ValueError, match="true or false"):
+        grammar.boolean(value)
+
+
+def test_template() -> None:
+    assert grammar.template("/sys/{dev_name}/down") == "/sys/{dev_name}/down"
+    assert grammar.template("None") is None
+    for wrong in ("/sys/down", "/sys/{nic}", "/sys/{dev_name}/{port}", "/sys/{dev_name", "/sys/{}", 5):
+        with pytest.raises(ValueError):
+            grammar.template(wrong)
+
+
+def test_restart_policy() -> None:
+    assert grammar.restart_policy("any_failed") == "any-failed"
+    with pytest.raises(ValueError, match="would hang; use any-failed, "):
+        grammar.restart_policy("min-healthy")
+    with pytest.raises(ValueError, match="give any-failed"):
+        grammar.restart_policy("some-failed")

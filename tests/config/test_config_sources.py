@@ -1,0 +1,163 @@
+"""Precedence, origins, and that every source is checked in full."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.fault_tolerance.config_sources import Given, GivenSettings, load
+from holdfast.fault_tolerance.errors import ConfigError
+
+FIELD = "rank_heartbeat_timeout"
+FLAG = "--ft-rank-heartbeat-timeout"
+VARIABLE = "PET_FT_RANK_HEARTBEAT_TIMEOUT"
+
+
+@pytest.fixture
+def yaml_file(tmp_path: Path) -> str:
+    path = tmp_path / "ft.yaml"
+    path.write_text(f"fault_tolerance:\n  {FIELD}: 20\n  safety_factor: 2\n")
+    return str(path)
+
+
+def test_nothing_given() -> None:
+    found = load(GivenSettings(), {})
+    assert found.config.rank_heartbeat_timeout == 2700.0
+    assert set(found.origins.values()) == {"default"}
+    assert not found.is_set(FIELD)
+
+
+@given(in_yaml=st.booleans(), in_env=st.booleans(), in_flag=st.booleans())
+def test_the_strongest_source_wins_and_is_named(
+    tmp_path_factory: pytest.TempPathFactory, in_yaml: bool, in_env: bool, in_flag: bool
+) -> None:
+    path = tmp_path_factory.mktemp("yaml") / "ft.yaml"
+    path.write_text(f"fault_tolerance: {{{FIELD}: 20, safety_factor: 2}}")
+    flags = {FIELD: Given("40", FLAG)} if in_flag else {}
+    environ = {VARIABLE: "30"} if in_env else {}
+    found = load(GivenSettings(flags, str(path) if in_yaml else None), environ)
+    layers = [
+        (True, 2700.0, "default"),
+        (in_yaml, 20.0, f"yaml {path}"),
+        (in_env, 30.0, f"env {VARIABLE}"),
+        (in_flag, 40.0, FLAG),
+    ]
+    value, origin = next((value, origin) for here, value, origin in reversed(layers) if here)
+    assert (found.config.rank_heartbeat_timeout, found.origins[FIELD]) == (value, origin)
+    # The other setting of the file applies whoever wins this one.
+    assert found.config.safety_factor == (2.0 if in_yaml else 5.0)
+
+
+def test_no_limit_on_the_command_line_beats_a_limit_in_the_file(yaml_file: str) -> None:
+    found = load(GivenSettings({FIELD: Given("None", FLAG)}, yaml_file), {})
+    assert found.config.rank_heartbeat_timeout is None
+    assert found.is_set(FIELD)
+
+
+def test_sections_of_a_stronger_source_replace_the_weaker_ones(tmp_path: Path) -> None:
+    path = tmp_path / "ft.yaml"
+    path.write_text("fault_tolerance: {rank_section_timeouts: {setup: 600, step: 180}}")
+    found = load(GivenSettings({}, str(path)), {"PET_FT_RANK_SECTION_TIMEOUTS": "step:60"})
+    assert found.config.rank_section_timeouts == {"step": 60.0}
+
+
+@pytest.mark.parametrize("variable", ["PET_FT_CFG_PATH", "PET_FAULT_TOL_CFG_PATH", "FAULT_TOL_CFG_PATH"])
+def test_the_file_may_be_named_by_the_environment(yaml_file: str, variable: str) -> None:
+    assert load(GivenSettings(), {variable: yaml_file}).config.safety_factor == 2.0
+
+
+def test_the_flag_names_the_file_before_the_environment_does(yaml_file: str) -> None:
+    environ = {"PET_FT_CFG_PATH": "/nowhere.yaml", "FAULT_TOL_CFG_PATH": "/nowhere.yaml"}
+    assert load(GivenSettings({}, yaml_file), environ).config.safety_factor == 2.0
+
+
+@pytest.mark.parametrize("empty", ["", "  "])
+def test_an_empty_variable_is_not_set(empty: str) -> None:
+    found = load(GivenSettings(), {VARIABLE: empty, "FAULT_TOL_CFG_PATH": empty})
+    assert found.origins[FIELD] == "default"
+
+
+def test_the_oldest_spelling_of_a_variable() -> None:
+    found = load(GivenSettings(), {"PET_FT_PARAM_RANK_HEARTBEAT_TIMEOUT": "30"})
+    assert found.config.rank_heartbeat_timeout == 30.0
+    assert found.origins[FIELD] == "env PET_FT_PARAM_RANK_HEARTBEAT_TIMEOUT"
+
+
+def test_a_missing_file() -> None:
+    path = "/nowhere/ft.yaml"
+    with pytest.raises(ConfigError, match=f"^{path}: no such file$"):
+        load(GivenSettings({}, path), {})
+    with pytest.raises(ConfigError, match=r"no such file \(named by FAULT_TOL_CFG_PATH\)$"):
+        load(GivenSettings(), {"FAULT_TOL_CFG_PATH": path})
+    assert load(GivenSettings({}, path, ignore_missing_cfg=True), {}).warnings == ()
+
+
+def test_a_missing_file_named_by_the_environment_beside_flags_is_a_warning() -> None:
+    found = load(GivenSettings({FIELD: Given("40", FLAG)}), {"FAULT_TOL_CFG_PATH": "/nowhere/ft.yaml"})
+    assert found.config.rank_heartbeat_timeout == 40.0
+    assert len(found.warnings) == 1
+    assert "/nowhere/ft.yaml: no such file (named by FAULT_TOL_CFG_PATH)" in found.warnings[0]
+
+
+def test_a_missing_file_named_by_a_flag_is_an_error_beside_flags() -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        load(GivenSettings({FIELD: Given("40", FLAG)}, "/nowhere/ft.yaml"), {})
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            "rank_hearbeat_timeout: 60",
+            "there is no setting 'rank_hearbeat_timeout'; did you mean 'rank_heartbeat_timeout'?",
+        ),
+        ("rank-heartbeat-timeout: 60", "did you mean 'rank_heartbeat_timeout'?"),
+        ("rank_heartbeat_timeout: -1", "-1 is not allowed"),
+        ("rank_heartbeat_timeout: 0", "0 is not allowed"),
+        ("rank_heartbeat_timeout: abc", "'abc' is not allowed"),
+        ("rank_heartbeat_timeout: .nan", "nan is not allowed"),
+        ("rank_heartbeat_timeout: true", "True is not allowed"),
+        ("rank_heartbeat_timeout: [60]", "[60] is not allowed"),
+        ("workload_check_interval: null", "None is not allowed"),
+        ("rank_section_timeouts: [step]", "['step'] is not allowed"),
+        ("rank_section_timeouts: {step: soon}", "section 'step' has 'soon'"),
+        ("rank_termination_signal: SIGFOO", "'SIGFOO' is not allowed: there is no such signal"),
+        ("log_level: LOUD", "'LOUD' is not allowed"),
+        ("enable_nic_monitor: maybe", "'maybe' is not allowed"),
+        ("pci_topo_file: 5", "5 is not allowed"),
+        ("restart_policy: min-healthy", "use any-failed"),
+    ],
+)
+def test_a_wrong_line_of_yaml_is_an_error_even_when_a_flag_overrides_it(
+    tmp_path: Path, line: str, said: str
+) -> None:
+    path = tmp_path / "ft.yaml"
+    path.write_text(f"fault_tolerance:\n  {line}\n")
+    with pytest.raises(ConfigError) as caught:
+        load(GivenSettings({FIELD: Given("60", FLAG)}, str(path)), {})
+    key = line.partition(":")[0]
+    assert str(caught.value).startswith(f"{path}, line 2, {key}: ")
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_policy_of_published_files_is_accepted(tmp_path: Path) -> None:
+    path = tmp_path / "ft.yaml"
+    path.write_text("fault_tolerance: {restart_policy: any-failed, safety_factor: 2}\n")
+    assert load(GivenSettings({}, str(path)), {}).config.safety_factor == 2.0
+
+
+def test_a_wrong_variable_and_a_wrong_flag_are_named() -> None:
+    with pytest.raises(ConfigError, match=f"^{VARIABLE}: 'nan' is not allowed: "):
+        load(GivenSettings({FIELD: Given("60", FLAG)}), {VARIABLE: "nan"})
+    with pytest.raises(ConfigError, match=r"^--ft-param-log_level: 'LOUD' is not allowed: "):
+        load(GivenSettings({"log_level": Given("LOUD", "--ft-param-log_level")}), {})
+
+
+def test_a_long_value_does_not_flood_the_line() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(GivenSettings(), {VARIABLE: "x" * 5000})
+    assert len(str(caught.value)) < 300

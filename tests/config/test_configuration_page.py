@@ -1,0 +1,44 @@
+"""docs/configuration.md says what is true: every option with its default, and examples that work."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from holdfast.fault_tolerance.config import FaultToleranceConfig
+from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS, FtOption, variables
+from holdfast.fault_tolerance.launcher.command_line.help import default_text
+from holdfast.fault_tolerance.launcher.command_line.option_spellings import scan
+from holdfast.fault_tolerance.launcher.command_line.torch_options import known_vocabulary
+
+PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key)
+def test_every_option_has_a_row_with_its_default(option: FtOption) -> None:
+    first = f"| `{option.key}` |" if option.is_setting else f"| `{option.name}"
+    (row,) = (line for line in PAGE.splitlines() if line.startswith(first))
+    assert f"| {default_text(option)} |" in row
+    assert ("not yet effective" in option.meaning) == ("Not yet effective" in row)
+
+
+def test_every_flag_and_variable_on_the_page_exists() -> None:
+    known = known_vocabulary()
+    for name in set(re.findall(r"--([a-z][a-z_-]+)", PAGE)) - {"log", "lr"}:
+        if not name.endswith("-"):
+            known.find(name)
+    assert set(re.findall(r"\bPET_[A-Z_]+[A-Z]\b", PAGE)) <= variables()
+
+
+def test_the_yaml_example_works(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "ft.yaml").write_text(example)
+    config = FaultToleranceConfig.from_yaml_file(tmp_path / "ft.yaml", ignore_not_recognized=False)
+    assert config.rank_section_timeouts == {"setup": 600.0, "step": 180.0, "checkpointing": 420.0}
+
+
+def test_the_command_lines_work() -> None:
+    for line in re.findall(r"^\$ ft_launcher (.*)$", PAGE, re.MULTILINE):
+        assert scan(line.split(), known_vocabulary()).script == "train.py"

@@ -1,0 +1,100 @@
+"""The frozen list of our options: a name that a script somewhere uses never goes away by accident."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.fault_tolerance.config import FIELDS
+from holdfast.fault_tolerance.config_sources import PATH_VARIABLES
+from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS, FtOption, by_name, variables
+from holdfast.fault_tolerance.launcher.command_line.torch_options import known_vocabulary
+
+# A new option adds a line here; no line is ever removed.
+FROZEN = {
+    "workload_check_interval": "ft-workload-check-interval ft-param-workload-check-interval",
+    "initial_rank_heartbeat_timeout": "ft-initial-rank-heartbeat-timeout ft-param-initial-rank-heartbeat-timeout",
+    "rank_heartbeat_timeout": "ft-rank-heartbeat-timeout ft-param-rank-heartbeat-timeout",
+    "rank_section_timeouts": "ft-rank-section-timeouts ft-param-rank-section-timeouts",
+    "rank_out_of_section_timeout": "ft-rank-out-of-section-timeout ft-param-rank-out-of-section-timeout",
+    "node_health_check_interval": "ft-node-health-check-interval ft-param-node-health-check-interval",
+    "safety_factor": "ft-safety-factor ft-param-safety-factor",
+    "rank_termination_signal": "ft-rank-termination-signal ft-param-rank-termination-signal",
+    "log_level": "ft-log-level ft-param-log-level",
+    "restart_check_interval": "ft-restart-check-interval ft-param-restart-check-interval",
+    "enable_nic_monitor": "ft-enable-nic-monitor ft-param-enable-nic-monitor",
+    "pci_topo_file": "ft-pci-topo-file ft-param-pci-topo-file",
+    "link_down_path_template": "ft-link-down-path-template ft-param-link-down-path-template",
+    "cfg_path": "ft-cfg-path ft-param-cfg-path fault-tol-cfg-path",
+    "ignore_missing_cfg": "ft-ignore-missing-cfg ft-param-ignore-missing-cfg ignore-missing-fault-tol-cfg",
+    "restart_policy": "ft-restart-policy ft-param-restart-policy restart-policy",
+    "restarts_reset_on_progress": "ft-restarts-reset-on-progress ft-param-restarts-reset-on-progress",
+    "term_timeout": "term-timeout ft-term-timeout ft-param-term-timeout",
+    "workers_stop_timeout": "workers-stop-timeout ft-workers-stop-timeout ft-param-workers-stop-timeout",
+    "preempted_exit_code": "ft-preempted-exit-code ft-param-preempted-exit-code",
+    "run_dir": "ft-run-dir ft-param-run-dir",
+    "warm_start": "ft-warm-start ft-param-warm-start",
+    "preload": "ft-preload ft-param-preload",
+    "node_timeout": "ft-node-timeout ft-param-node-timeout",
+}
+
+
+def test_the_frozen_list_of_names() -> None:
+    assert {option.key: " ".join(option.names) for option in OPTIONS} == FROZEN
+
+
+def test_every_setting_has_an_option() -> None:
+    assert [option.key for option in OPTIONS if option.is_setting] == list(FIELDS)
+
+
+def test_no_name_means_two_things() -> None:
+    assert len(by_name()) == sum(len(option.names) for option in OPTIONS)
+    assert not set(by_name()) & set(known_vocabulary().torch)
+
+
+def test_variables() -> None:
+    keyed = {option.key: option.variables for option in OPTIONS}
+    assert keyed["cfg_path"] == PATH_VARIABLES
+    assert keyed["term_timeout"] == ("PET_TERM_TIMEOUT", "PET_FT_TERM_TIMEOUT", "PET_FT_PARAM_TERM_TIMEOUT")
+    assert keyed["log_level"] == ("PET_FT_LOG_LEVEL", "PET_FT_PARAM_LOG_LEVEL")
+    assert len(variables()) == sum(len(each) for each in keyed.values())
+
+
+def option(key: str) -> FtOption:
+    return next(each for each in OPTIONS if each.key == key)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "meant"),
+    [
+        ("term_timeout", "60", 60.0),
+        ("term_timeout", "None", None),
+        ("workers_stop_timeout", "0.5", 0.5),
+        ("preempted_exit_code", "75", 75),
+        ("preload", "torch, my.model", ("torch", "my.model")),
+        ("preload", "", ()),
+        ("warm_start", "off", "off"),
+        ("run_dir", "/tmp/x", "/tmp/x"),
+    ],
+)
+def test_values_of_the_launcher(key: str, value: str, meant: object) -> None:
+    assert option(key).parse(value) == meant
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(
+            (key, value)
+            for key in ("workers_stop_timeout", "node_timeout")
+            for value in ("", "None", "0", "nan", "x")
+        ),
+        *(("term_timeout", value) for value in ("0", "-1", "nan", "inf", "soon")),
+        *(("preempted_exit_code", value) for value in ("-1", "256", "x", "1.0", "")),
+        *(("warm_start", value) for value in ("on", "", "OFF")),
+        *(("preload", value) for value in ("torch;os", "a..b", ",", "-c")),
+        *((key, value) for key in ("run_dir", "cfg_path") for value in ("", "  ")),
+    ],
+)
+def test_values_of_the_launcher_that_are_refused(key: str, value: str) -> None:
+    with pytest.raises(ValueError, match="give "):
+        option(key).parse(value)

@@ -1,0 +1,261 @@
+"""The whole command line: what comes out when it is right, and one line and exit code 2 when it is not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS
+from holdfast.fault_tolerance.launcher.command_line.help import default_text
+from holdfast.fault_tolerance.launcher.command_line.options import LauncherOptions, parse
+
+BEAT = "rank_heartbeat_timeout"
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith(("PET_", "FAULT_TOL_", "TORCH_ELASTIC_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("print(1)\n")
+
+
+def yaml_file(text: str) -> str:
+    Path("ft.yaml").write_text(text)
+    return "ft.yaml"
+
+
+def said(argv: list[str], capsys: pytest.CaptureFixture[str], environ: dict[str, str] | None = None) -> str:
+    """The line with which a wrong command line is refused; fails unless it is one line and the code 2."""
+    with pytest.raises(SystemExit) as caught:
+        parse(argv, environ or {})
+    out, err = capsys.readouterr()
+    assert (caught.value.code, out) == (2, "")
+    assert err.startswith("ft_launcher: error: ")
+    assert err.count("\n") == 1
+    assert err.endswith("\n")
+    return err.removeprefix("ft_launcher: error: ").rstrip("\n")
+
+
+def test_nothing_but_a_script() -> None:
+    found = parse(["train.py", "--lr", "1"], {})
+    assert isinstance(found, LauncherOptions)
+    assert (found.torch.training_script, found.torch.training_script_args) == ("train.py", ["--lr", "1"])
+    assert set(found.resolved.origins.values()) == {"default"}
+    assert (found.term_timeout, found.workers_stop_timeout, found.node_timeout) == (1800.0, 5.0, 10.0)
+    assert (found.preempted_exit_code, found.restarts_reset_on_progress) == (0, False)
+    assert (found.run_dir, found.cfg_path, found.ignore_missing_cfg) == (None, None, False)
+    assert (found.warm_start, found.preload, found.restart_policy) == ("auto", (), "any-failed")
+    assert found.warnings == ()
+
+
+def test_the_launchers_options() -> None:
+    typed = (
+        "--term_timeout 60 --ft-workers-stop-timeout=7 --ft-restarts-reset-on-progress --ft_run_dir runs "
+        "--ft-preempted-exit-code 75 --ft-node-timeout 3 --restart_policy any-failed --ft-warm-start off train.py"
+    )
+    found = parse(typed.split(), {})
+    assert (found.term_timeout, found.workers_stop_timeout, found.node_timeout) == (60.0, 7.0, 3.0)
+    assert (found.restarts_reset_on_progress, found.run_dir, found.preempted_exit_code) == (True, "runs", 75)
+    assert found.warnings == ()
+
+
+def test_the_launchers_options_in_the_environment() -> None:
+    environ = {
+        "PET_TERM_TIMEOUT": "none",
+        "PET_FT_WORKERS_STOP_TIMEOUT": "7",
+        "PET_FT_RUN_DIR": "runs",
+        "PET_FT_RESTARTS_RESET_ON_PROGRESS": "1",
+        "PET_FT_NODE_TIMEOUT": "",
+    }
+    found = parse(["--ft-run-dir=here", "train.py"], environ)
+    assert (found.term_timeout, found.workers_stop_timeout, found.run_dir) == (None, 7.0, "here")
+    assert (found.restarts_reset_on_progress, found.node_timeout) == (True, 10.0)
+
+
+def test_file_environment_and_flags_apply_together() -> None:
+    path = yaml_file(f"fault_tolerance: {{{BEAT}: 20, safety_factor: 2, log_level: WARN}}\n")
+    environ = {"PET_FT_SAFETY_FACTOR": "3", "PET_FT_LOG_LEVEL": "ERROR"}
+    found = parse(["--fault-tol-cfg-path", path, "--ft-param-log_level=DBG", "train.py"], environ).resolved
+    assert (found.config.rank_heartbeat_timeout, found.config.safety_factor, found.config.log_level) == (
+        20.0,
+        3.0,
+        10,
+    )
+    assert found.origins[BEAT] == "yaml ft.yaml"
+    assert found.origins["safety_factor"] == "env PET_FT_SAFETY_FACTOR"
+    assert found.origins["log_level"] == "--ft-param-log_level"
+
+
+@pytest.mark.parametrize("variable", ["FAULT_TOL_CFG_PATH", "PET_FT_CFG_PATH"])
+def test_the_file_in_the_environment(variable: str) -> None:
+    environ = {variable: yaml_file(f"fault_tolerance: {{{BEAT}: 20}}\n")}
+    assert parse(["train.py"], environ).resolved.config.rank_heartbeat_timeout == 20.0
+
+
+def test_nemo_runs_command_line() -> None:
+    """NeMo-Run names a file that it never writes, and passes settings as flags, or --ignore-missing-… without any."""
+    environ = {"FAULT_TOL_CFG_PATH": "never_written.yml"}
+    torchrun = "--rdzv-backend c10d --rdzv-endpoint host:29500 --rdzv-id 1 --nnodes 2 --nproc-per-node 8 --node-rank 1"
+    line = f"--ft-param-initial_rank_heartbeat_timeout 1800 --ft-param-{BEAT} 300 --max-restarts 3 {torchrun} --tee 3"
+    found = parse([*line.split(), "train.py"], environ)
+    assert found.resolved.config.rank_heartbeat_timeout == 300.0
+    assert found.torch.node_rank == 1
+    assert len(found.warnings) == 1
+    quiet = parse(["--ignore-missing-fault-tol-cfg", *torchrun.split(), "train.py"], environ)
+    assert quiet.warnings == ()
+
+
+def test_a_missing_file_is_forgiven_on_request() -> None:
+    found = parse(["--fault-tol-cfg-path=nowhere.yaml", "--ignore-missing-fault-tol-cfg", "train.py"], {})
+    assert found.resolved.origins[BEAT] == "default"
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ", "seconds"),
+    [
+        (["--shutdown-timeout=9"], {}, 9.0),
+        (["--shutdown-timeout=0"], {}, 0.0),
+        (["--shutdown-timeout=9", "--workers-stop-timeout=2"], {}, 2.0),
+        (["--shutdown-timeout=9"], {"PET_WORKERS_STOP_TIMEOUT": "2"}, 2.0),
+        ([], {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "8"}, 8.0),
+        (["--shutdown-timeout=9"], {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "8"}, 9.0),
+    ],
+)
+def test_who_decides_how_long_stopping_takes(
+    argv: list[str], environ: dict[str, str], seconds: float
+) -> None:
+    assert parse([*argv, "train.py"], environ).workers_stop_timeout == seconds
+
+
+@pytest.mark.parametrize(
+    ("argv", "name"),
+    [
+        (["--ft-preload=torch"], "--ft-preload"),
+        (["--ft-warm-start=auto"], "--ft-warm-start"),
+        (["--ft-enable-nic-monitor=yes"], "--ft-enable-nic-monitor"),
+    ],
+)
+def test_what_has_no_effect_yet_says_so(argv: list[str], name: str) -> None:
+    assert parse([*argv, "train.py"], {}).warnings == (
+        f"{name} is accepted and not yet effective in this version",
+    )
+
+
+def test_the_scripts_arguments_are_its_own() -> None:
+    theirs = ["--ft-foo", "--log", "--nproc", f"--ft-{BEAT}=-1", "--help", "--", "-r"]
+    assert parse(["train.py", *theirs], {}).torch.training_script_args == theirs
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (
+            f"- {BEAT}: 3\n",
+            "ft.yaml: the file is a list; expected keys, with a 'fault_tolerance' section among them",
+        ),
+        ("fault_tolerance: {a\n", "ft.yaml, line 2: not valid YAML: "),
+        (
+            "fault_tolerance:\n  rank_hartbeat_timeout: 3\n",
+            "line 2, rank_hartbeat_timeout: there is no setting",
+        ),
+        ("fault_tolerance:\n  rank_hartbeat_timeout: 3\n", "did you mean 'rank_heartbeat_timeout'?"),
+        ("fault_tolerance:\n  safety_factor: [2]\n", "line 2, safety_factor: [2] is not allowed"),
+        (
+            "fault_tolerance:\n  rank_termination_signal: SIGFOO\n",
+            "rank_termination_signal: 'SIGFOO' is not allowed",
+        ),
+        (f"fault_tolerance:\n  {BEAT}: -1\n", f"ft.yaml, line 2, {BEAT}: -1 is not allowed"),
+        (f"fault_tolerance:\n  {BEAT}: 0\n", "0 is not allowed"),
+        (f"fault_tolerance:\n  {BEAT}: abc\n", "'abc' is not allowed"),
+        (f"fault_tolerance:\n  {BEAT}: .nan\n", "nan is not allowed"),
+        ("other: 1\n", "ft.yaml: no 'fault_tolerance' section"),
+    ],
+)
+def test_a_wrong_file(content: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = yaml_file(content)
+    assert line in said(["--ft-cfg-path", path, "train.py"], capsys)
+    assert line in said(["train.py"], capsys, {"FAULT_TOL_CFG_PATH": path})
+
+
+@pytest.mark.parametrize(
+    ("argv", "line"),
+    [
+        (["--ft-cfg-path=nowhere.yaml", "train.py"], "nowhere.yaml: no such file"),
+        (["--ft-cfg-path=.", "train.py"], ".: cannot be read: Is a directory"),
+        (["--ft-cfg-path=", "train.py"], "--ft-cfg-path: '' is not allowed: give a path"),
+        *(([f"--ft-{BEAT}", value, "train.py"], f"--ft-{BEAT}: '{value}' is not allowed: ")
+          for value in ("-1", "0", "abc", "nan", "inf", "-1e3")),
+        (["--ft-rank-section-timeouts", "step:", "train.py"], "section 'step' has no limit"),
+        (["--ft-rank-termination-signal=SIGFOO", "train.py"], "there is no such signal"),
+        (["--ft-rank-hartbeat-timeout=3", "train.py"], "did you mean --ft-rank-heartbeat-timeout?"),
+        (["--restart-policy=min-healthy", "train.py"], "--restart-policy: 'min-healthy' is not allowed: min-healthy "),
+        (["--term-timeout=0", "train.py"], "--term-timeout: '0' is not allowed"),
+        (["--workers-stop-timeout=nan", "train.py"], "--workers-stop-timeout: 'nan' is not allowed"),
+        (["trian.py"], "; did you mean 'train.py'?"),
+        ([], "no training script"),
+        (["--rdzv-backend=etcd", "train.py"], "Holdfast restarts nodes together through a c10d store; use c10d"),
+        (["--rdzv", "x", "train.py"], "--rdzv may be short for --rdzv-backend, "),
+        (["--max-restarts=x", "train.py"], "--max-restarts: invalid int value: 'x'"),
+        (["--max-restarts=-1", "train.py"], "--max-restarts: -1 is not allowed"),
+        (["--nnodes=2:1", "train.py"], "--nnodes: '2:1' is not allowed"),
+        (["--nproc-per-node=0", "train.py"], "--nproc-per-node: '0' is not allowed"),
+        (["--tee=9", "train.py"], "--tee: '9' is not allowed"),
+        (["--signals-to-handle=SIGFOO", "train.py"], "--signals-to-handle: 'SIGFOO' is not allowed"),
+        (["--no-python", "-m", "train"], "--no-python and -m/--module exclude each other"),
+        (["--nproc-per-node"], "--nproc-per-node needs a value"),
+        ([f"--ft-{BEAT}=a\nb", "train.py"], "'a\\nb' is not allowed"),
+        (["--xy\nz", "train.py"], "unknown option --xy z"),
+    ],
+)  # fmt: skip
+def test_a_wrong_command_line(argv: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert line in said(argv, capsys)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "line"),
+    [
+        ("PET_FT_RANK_HEARTBEAT_TIMEOUT", "nan", "PET_FT_RANK_HEARTBEAT_TIMEOUT: 'nan' is not allowed"),
+        ("PET_TERM_TIMEOUT", "soon", "PET_TERM_TIMEOUT: 'soon' is not allowed"),
+        ("PET_FT_RANK_HARTBEAT_TIMEOUT", "3", "did you mean PET_FT_RANK_HEARTBEAT_TIMEOUT?"),
+        ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "x", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT: 'x' is not allowed"),
+        ("FAULT_TOL_CFG_PATH", "nowhere.yaml", "nowhere.yaml: no such file (named by FAULT_TOL_CFG_PATH)"),
+    ],
+)
+def test_a_wrong_environment(
+    variable: str, value: str, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert line in said(["train.py"], capsys, {variable: value})
+
+
+def test_a_wrong_setting_is_found_without_importing_torch() -> None:
+    code = (
+        "import sys\n"
+        "from holdfast.fault_tolerance.launcher.command_line.options import parse\n"
+        "try: parse(sys.argv[1:])\n"
+        "finally: print('torch' in sys.modules)"
+    )
+    for argv in (["--ft-log-level=LOUD", "train.py"], ["nowhere.py"], ["--nproc-per-node=2", "-m"]):
+        done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stdout) == (2, "False\n")
+        assert done.stderr.startswith("ft_launcher: error: ")
+
+
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse(["--help"], {})
+    text, err = capsys.readouterr()
+    assert (caught.value.code, err) == (0, "")
+    assert text.isascii()  # a terminal in any locale can show it
+    for option in OPTIONS:
+        (line,) = (each for each in text.splitlines() if each.startswith(f"  {option.name} "))
+        assert line.endswith(f"[{default_text(option)}]")
+        assert len(line) <= 120
+    for theirs in ("--nproc-per-node", "--rdzv-backend", "--tee", "--standalone", "--virtual-local-rank"):
+        assert theirs in text
+    assert "\nhealth of nodes:\n" in text
+    assert "YAML file < environment < command line" in text

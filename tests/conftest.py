@@ -1,0 +1,61 @@
+"""What every test gets: a private place for temporary files, and the leak check after it.
+
+What always holds: a test that passed and left a process, a thread, a descriptor or a file behind is an error, with a
+list of what it left; leaked processes are ended, so that one bad test does not disturb the next.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from multiprocessing import resource_tracker
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from tests import leaks
+
+pytest_plugins = ["tests.processes"]
+
+SOURCE = Path(__file__).resolve().parent.parent / "src"
+
+# Two shared cores: how long one example takes says nothing about the code.
+settings.register_profile("holdfast", deadline=None)
+settings.load_profile("holdfast")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _private_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Give the session its own $TMPDIR and state folder, and put `src` on the path of the processes it starts.
+
+    Both are short paths: a Unix socket's may have 107 bytes only.
+    """
+    tmp_path_factory.getbasetemp()  # pytest keeps its own folders, for looking at after a failure
+    place = Path(tempfile.mkdtemp(prefix="hf-"))
+    (place / "tmp").mkdir()
+    patch = pytest.MonkeyPatch()
+    patch.setenv("TMPDIR", str(place / "tmp"))
+    patch.setattr(tempfile, "tempdir", None)  # ask $TMPDIR again
+    patch.setenv("XDG_STATE_HOME", str(place / "state"))
+    patch.setenv("PYTHONPATH", str(SOURCE), prepend=os.pathsep)
+    patch.setenv(leaks.MARK, uuid.uuid4().hex)
+    # One tracker per process, started by the first use of shared memory and kept: here it is no test's leak.
+    resource_tracker.ensure_running()
+    yield
+    patch.undo()
+    shutil.rmtree(place, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_behind(_private_places: None) -> Iterator[None]:
+    before = leaks.take()
+    yield
+    left = leaks.since(before)
+    if left:
+        text = "\n".join(f"  {line}" for line in left.lines())
+        leaks.clear(left)
+        pytest.fail(f"left behind by this test:\n{text}", pytrace=False)

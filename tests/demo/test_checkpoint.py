@@ -1,0 +1,67 @@
+"""The example's checkpoints: complete or not there, whenever the writer dies."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.demo.example import FOLDER, load
+from tests.processes import Spawner
+
+checkpoint = load("checkpoint")
+
+SAVING = f"""
+import sys
+sys.path.insert(0, {str(FOLDER)!r})
+import checkpoint, pathlib, torch
+for step in range(1, 100000):
+    checkpoint.save(pathlib.Path(sys.argv[1]), step, {{"step": step, "model": torch.full((200_000,), step)}})
+    print("saved", step, flush=True)
+"""
+
+
+def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, 5, {"step": 5, "model": torch.arange(3)})
+    state = checkpoint.load_newest(tmp_path)
+    assert state["step"] == 5 and torch.equal(state["model"], torch.arange(3))
+    assert checkpoint.load(tmp_path, 5)["step"] == 5
+
+
+def test_the_newest_two_are_kept(tmp_path: Path) -> None:
+    for step in (5, 10, 15, 100):
+        checkpoint.save(tmp_path, step, {"step": step})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000015.pt", "step-00000100.pt"]
+
+
+def test_nothing_there_is_none(tmp_path: Path) -> None:
+    assert checkpoint.load_newest(tmp_path) is None
+
+
+def test_one_that_cannot_be_read_is_named_and_skipped(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for step in (5, 10):
+        checkpoint.save(tmp_path, step, {"step": step, "model": torch.zeros(1000)})
+    newest = tmp_path / "step-00000010.pt"
+    newest.write_bytes(newest.read_bytes()[:-100])
+    assert checkpoint.load_newest(tmp_path)["step"] == 5
+    assert capfd.readouterr().err.startswith("skipped step-00000010.pt, it cannot be read: ")
+
+
+def test_a_half_written_one_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "step-00000010.pt.tmp").write_bytes(b"PK")
+    assert checkpoint.load_newest(tmp_path) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_writer_that_is_killed_leaves_a_complete_one(spawn: Spawner, tmp_path: Path) -> None:
+    writer = spawn.python(SAVING, str(tmp_path))
+    writer.wait_for("saved 20$")
+    assert writer.stop(signal.SIGKILL) == -signal.SIGKILL
+    state = checkpoint.load_newest(tmp_path)
+    last_said = int(writer.out().split()[-1])
+    assert state["step"] >= last_said
+    assert torch.equal(state["model"], torch.full((200_000,), state["step"]))

@@ -1,0 +1,62 @@
+"""The documentation names only what there is: links, options, kinds of events, exit codes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+SUPERVISION = ROOT / "src" / "holdfast" / "fault_tolerance"
+
+# Options of other programs that appear in examples.
+FOREIGN = {
+    "--lr", "--log", "--signal", "--ntasks-per-node", "--json", "--version", "--no-deps", "--wheel-dir", "--dir",
+    "--strict",
+}  # fmt: skip
+
+
+def known_options() -> set[str]:
+    """Every option of ft_launcher, hyphenated."""
+    from torch.distributed.run import get_args_parser
+
+    from holdfast.fault_tolerance.launcher.command_line.ft_options import by_name
+
+    torch_options = {option for action in get_args_parser()._actions for option in action.option_strings}
+    return {option.replace("_", "-") for option in torch_options} | {f"--{name}" for name in by_name()}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_options_exist(page: Path) -> None:
+    # `--rdzv-…` and `--ft-` stand for several.
+    found = re.findall(r"(?<![\w-])(--[a-z][a-z0-9_-]*[a-z0-9])([-_]?…?)", page.read_text())
+    named = {option.replace("_", "-") for option, rest in found if not rest}
+    unknown = named - FOREIGN - known_options()
+    # A misspelt option is shown on purpose where the error for it is.
+    assert {option for option in unknown if "hartbeat" not in option} == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text())
+    assert [target for target in targets if "://" not in target and not (page.parent / target).exists()] == []
+
+
+def test_every_kind_of_event_is_documented() -> None:
+    sources = [path.read_text() for path in SUPERVISION.rglob("*.py")]
+    recorded = {kind for text in sources for kind in re.findall(r'\brecord\(\s*"(\w+)"', text)}
+    told = {kind for text in sources for kind in re.findall(r'"event": "(\w+)"', text)}
+    assert {"run_start", "rank_exit"} <= recorded  # the search finds something
+    assert "verdict" in told
+    page = (ROOT / "docs" / "incidents-and-journal.md").read_text()
+    assert {kind for kind in recorded | told if f"`{kind}`" not in page} == set()
+
+
+def test_the_exit_codes_on_the_page_are_the_launcher_s() -> None:
+    from holdfast.fault_tolerance.launcher.ranks import exits
+
+    page = (ROOT / "docs" / "exit-codes.md").read_text()
+    first_cells = re.findall(r"^\| (\d+)", page, re.MULTILINE)
+    assert {exits.FAILED, exits.USAGE, exits.DO_NOT_REQUEUE, exits.INTERRUPTED} <= set(map(int, first_cells))

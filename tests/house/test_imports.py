@@ -1,0 +1,214 @@
+"""Imports only point inward: core (pure) <- shell (processes, files, signals) <- edge (what people import and run).
+
+The table below says which module is in which ring. What is not in it is shell. A name that a package re-exports
+counts as the module that defines it, and an import inside a function counts as well.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+
+CORE = {
+    "holdfast.fault_tolerance.board.records",
+    "holdfast.fault_tolerance.config_fields",
+    "holdfast.fault_tolerance.errors",
+    "holdfast.fault_tolerance.intervals",
+    "holdfast.fault_tolerance.launcher.ranks.exits",
+    "holdfast.fault_tolerance.launcher.nodes.node_watch",
+    "holdfast.fault_tolerance.launcher.agent.outcomes",
+    "holdfast.fault_tolerance.launcher.agent.policy",
+    "holdfast.fault_tolerance.launcher.nodes.records",
+    "holdfast.fault_tolerance.learned_state",
+    "holdfast.fault_tolerance.limits",
+    "holdfast.fault_tolerance.monitor.deadlines",
+    "holdfast.fault_tolerance.monitor.gaps",
+    "holdfast.fault_tolerance.monitor.observations",
+    "holdfast.fault_tolerance.workload_control",
+    "holdfast.journal.cycles",
+    "holdfast.journal.event",
+    "holdfast.journal.faults",
+    "holdfast.journal.incident_list",
+    "holdfast.testing.errors",
+    "holdfast.testing.fault",
+    "holdfast.testing.grammar",
+}
+"""Decisions as functions of values: no clock, no file, no process, no torch."""
+
+EDGE = {
+    "holdfast.cli",
+    "holdfast.fault_tolerance",
+    "holdfast.fault_tolerance.client",
+    "holdfast.fault_tolerance.launcher.__main__",
+    "holdfast.fault_tolerance.launcher.main",
+    "holdfast.fault_tolerance.section",
+    "holdfast.fault_tolerance.server",
+    "holdfast.testing",
+    "holdfast.testing.__main__",
+}
+"""What training programs import and what people start."""
+
+RINGS = ("core", "shell", "edge")
+
+# Reading a clock or touching anything outside the process takes one of these.
+NOT_IN_CORE = {
+    "fcntl", "glob", "mmap", "multiprocessing", "numpy", "os", "pathlib", "random", "resource", "rich", "select",
+    "selectors", "shutil", "socket", "subprocess", "tempfile", "threading", "time", "torch", "yaml",
+}  # fmt: skip
+
+HEAVY = ("torch", "numpy", "yaml", "rich", "psutil", "pydantic")
+
+LIGHT = [
+    "holdfast",
+    "holdfast.cli",
+    "holdfast.fault_tolerance",
+    "holdfast.fault_tolerance.board",
+    "holdfast.fault_tolerance.monitor",
+    "holdfast.fault_tolerance.monitor.main",
+    "holdfast.journal.incident_list",
+    "holdfast.journal.reader",
+    "holdfast.journal.run_dir",
+    "holdfast.journal.writer",
+    "holdfast.testing",
+]
+"""Importing these loads nothing heavy: training code pays for it at every start, the monitor runs beside every job."""
+
+
+def ring(module: str) -> str:
+    return "core" if module in CORE else "edge" if module in EDGE else "shell"
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every module of the package by its dotted name. The launcher's prologue is code for other processes."""
+    found = {}
+    for path in SOURCE.rglob("*.py"):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        if "prologue" not in parts:
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+@cache
+def imports(module: str) -> tuple[tuple[str, str | None], ...]:
+    """What a module imports: (module, None) or (module, name), absolute."""
+    path = modules()[module]
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    found: list[tuple[str, str | None]] = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found += [(alias.name, None) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            source = ".".join([*base, *([node.module] if node.module else [])])
+            found += [(source, alias.name) for alias in node.names]
+    return tuple(found)
+
+
+def home(source: str, name: str | None) -> str:
+    """The module that defines what is imported: through the re-exports of packages."""
+    if name is None or source not in modules():
+        return source
+    if f"{source}.{name}" in modules():
+        return f"{source}.{name}"
+    if modules()[source].name == "__init__.py":
+        for further, exported in imports(source):
+            if exported == name and further.startswith("holdfast"):
+                return home(further, name)
+    return source
+
+
+def edges() -> Iterator[tuple[str, str]]:
+    """(importer, imported), inside the package, but for what packages re-export."""
+    for module, path in modules().items():
+        if path.name == "__init__.py":
+            continue  # its re-exports are resolved where they are used
+        for source, name in imports(module):
+            target = home(source, name)
+            if target.startswith("holdfast"):
+                yield module, target
+
+
+def test_the_table_names_only_modules_that_exist() -> None:
+    assert (CORE | EDGE) - modules().keys() == set()
+
+
+def test_imports_point_inward() -> None:
+    wrong = {
+        f"{importer} ({ring(importer)}) imports {target} ({ring(target)})"
+        for importer, target in edges()
+        if RINGS.index(ring(target)) > RINGS.index(ring(importer))
+    }
+    assert not wrong, "\n".join(sorted(wrong))
+
+
+def test_core_is_pure() -> None:
+    wrong = {
+        f"{module} imports {source}"
+        for module in CORE & modules().keys()
+        for source, _ in imports(module)
+        if source.partition(".")[0] in NOT_IN_CORE
+    }
+    assert not wrong, "\n".join(sorted(wrong))
+
+
+def test_the_resolution_sees_what_it_should() -> None:
+    """A test of this test: a relative import, a re-export, a module and a name."""
+    assert ("holdfast.journal.incident_list", "holdfast.journal.cycles") in set(edges())
+    assert home("holdfast.fault_tolerance.board", "Snapshot") == "holdfast.fault_tolerance.board.records"
+    assert home("holdfast.fault_tolerance", "errors") == "holdfast.fault_tolerance.errors"
+    assert home("torch.distributed", "Store") == "torch.distributed"
+
+
+@pytest.mark.parametrize("module", LIGHT)
+def test_importing_is_light(module: str) -> None:
+    code = (
+        f"import sys, json, {module}; print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert json.loads(done.stdout) == []
+
+
+PUBLIC = {
+    "holdfast": ["__version__"],
+    "holdfast.fault_tolerance": [
+        "FaultToleranceConfig",
+        "HeartbeatTimeouts",
+        "RankMonitorClient",
+        "RankMonitorClientError",
+        "RankMonitorServer",
+        "SectionTimeouts",
+        "WorkloadAction",
+        "WorkloadControlRequest",
+    ],
+    "holdfast.testing": [
+        "Fault",
+        "FaultSpecError",
+        "Faults",
+        "InjectedFault",
+        "KINDS",
+        "SimulatedFaultParams",
+        "inject",
+        "parse",
+    ],
+}
+
+
+@pytest.mark.parametrize("package", PUBLIC)
+def test_the_public_names(package: str) -> None:
+    module = importlib.import_module(package)
+    assert sorted(module.__all__) == PUBLIC[package]
+    assert [name for name in module.__all__ if not hasattr(module, name)] == []
+    assert set(module.__all__) <= set(dir(module))

@@ -1,0 +1,261 @@
+"""What went wrong, who, and how long: from the events of a journal."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.journal.event import Event
+from holdfast.journal.incident_list import Incident, incidents
+from tests.journal.story import START, Story, pid
+
+
+def only(story: Story) -> Incident:
+    (incident,) = incidents(story.events)
+    return incident
+
+
+def test_a_quiet_run_has_none() -> None:
+    story = Story().tell(0, "run_start").cycle(1, 0)
+    story.exit(9, 0, rank=0, code=0).exit(9, 0, rank=1, code=0).tell(10, "run_end", exit_code=0)
+    assert incidents(story.events) == []
+    assert incidents([]) == []
+
+
+def test_a_crash_and_who_followed() -> None:
+    story = Story().tell(0, "run_start").cycle(1, 0)
+    story.exit(5.0, 0, rank=1, signal="SIGKILL").exit(5.2, 0, rank=0, code=1)
+    story.restart(5.5, to=1).exit(6, 0, rank=0, signal="SIGTERM").cycle(7, 1).tell(
+        9, "resume", cycle=1, rank=0
+    )
+    incident = only(story)
+    assert (incident.number, incident.kind, incident.cycle, incident.node) == (1, "crash", 0, "a")
+    assert (incident.rank, incident.pid) == (1, pid(0, 1))
+    assert incident.what == "killed by SIGKILL"
+    assert incident.t == START + 5
+    assert (incident.unnoticed_seconds, incident.restart_seconds, incident.resume_seconds) == (0.0, 2.1, 4.0)
+    assert incident.lost_seconds == 4.0
+    assert incident.outcome == "restarted (1 of 3)"
+    assert incident.followers == (0,)
+
+
+def hang(story: Story, at: float = 40.0, rank: int = 0) -> Story:
+    return story.tell(
+        at, "verdict", cycle=0, rank=rank, pid=pid(0, rank), waited=31.2, limit=30.0, signal="SIGKILL",
+        text="Did not get subsequent heartbeat. Waited 31.20 seconds.", where="data_loading", step=4181,
+    )  # fmt: skip
+
+
+def test_a_hang_lasts_from_the_last_sign_of_life() -> None:
+    story = hang(Story().cycle(1, 0)).exit(40.1, 0, rank=0, signal="SIGKILL").restart(40.2, to=1)
+    story.cycle(41, 1).tell(42, "first_step", cycle=1, step=4150)
+    incident = only(story)
+    assert (incident.kind, incident.rank) == ("hang", 0)
+    assert incident.what == (
+        "Did not get subsequent heartbeat. Waited 31.20 seconds. in data_loading, step 4181"
+    )
+    assert (incident.unnoticed_seconds, incident.resume_seconds) == (31.2, 2.0)
+    assert incident.lost_seconds == pytest.approx(33.2)
+    assert incident.followers == ()
+
+
+def test_an_exit_with_its_exception() -> None:
+    error = {"type": "ValueError", "message": "bad\nbatch", "traceback": "…"}
+    story = Story().cycle(1, 0)
+    story.tell(5, "rank_exit", cycle=0, rank=1, pid=7, exitcode=3, meaning="exit code 3", error=error)
+    story.tell(5.1, "stop", cycle=0).tell(6, "run_end", exit_code=3)
+    incident = only(story)
+    assert (incident.kind, incident.what) == ("exit", "ValueError: bad batch (exit code 3)")
+    assert incident.outcome == "the job ended with exit code 3"
+    assert (incident.restart_seconds, incident.lost_seconds) == (None, None)
+
+
+def test_an_exception_counts_from_when_it_was_raised() -> None:
+    """Rank 1 was slow to end, so rank 0, which only followed, was seen first."""
+    story = Story().cycle(1, 0).exit(5.0, 0, rank=0, code=1)
+    error = {"type": "ValueError", "message": "bad", "at": 100.0 + 4.2}
+    story.tell(5.4, "rank_exit", cycle=0, rank=1, pid=7, exitcode=1, meaning="exit code 1", error=error)
+    assert only(story).rank == 1
+
+
+def test_whom_the_launcher_names_is_the_first_in_its_words() -> None:
+    """It has read the exceptions that the ranks left behind; the order of their ends tells less."""
+    story = Story().cycle(1, 0).exit(5.0, 0, rank=0, code=1).exit(5.1, 0, rank=1, code=1)
+    story.tell(
+        5.2, "stop", cycle=0, reason=f"rank 1 (node a, pid {pid(0, 1)}): ValueError: bad batch (exit code 1)"
+    )
+    incident = only(story)
+    assert (incident.rank, incident.what) == (1, "ValueError: bad batch (exit code 1)")
+    assert incident.followers == (0,)
+
+
+def test_the_resume_is_when_it_happened_not_when_it_was_told() -> None:
+    story = Story().cycle(1, 0).exit(5.0, 0, rank=0, code=1).restart(5.1, to=1).cycle(6, 1)
+    story.tell(9, "resume", cycle=1, rank=0, seconds=3.1).tell(
+        9, "first_step", cycle=1, rank=0, step=3, at=108.25
+    )
+    assert only(story).resume_seconds == 3.25
+
+
+def test_what_the_launcher_stopped_has_not_failed() -> None:
+    story = Story().cycle(1, 0).tell(5, "stop", cycle=0)
+    story.exit(5.1, 0, rank=0, signal="SIGTERM").exit(5.2, 0, rank=1, signal="SIGKILL")
+    assert incidents(story.events) == []
+
+
+def test_a_signal_that_is_passed_on_excuses_only_a_death_by_it() -> None:
+    story = Story().cycle(1, 0).tell(2, "signal_sent", pid=pid(0, 0), signal="SIGUSR1")
+    story.tell(2, "signal_sent", pid=pid(0, 1), signal="SIGUSR1")
+    story.exit(2.1, 0, rank=1, signal="SIGUSR1").exit(5, 0, rank=0, signal="SIGSEGV")
+    incident = only(story)
+    assert (incident.kind, incident.rank, incident.followers) == ("crash", 0, ())
+
+
+def test_a_preemption_of_two_nodes_is_one_and_its_exits_are_none() -> None:
+    story = Story().cycle(1, 0).cycle(1, 0, node="b", first=2)
+    for node, rank in (("a", 0), ("b", 2)):
+        story.tell(8, "preemption", node, signal="SIGTERM")
+        story.exit(9, 0, rank, node, signal="SIGTERM").tell(10, "run_end", node, exit_code=0)
+    incident = only(story)
+    assert (incident.kind, incident.rank, incident.what) == ("preemption", None, "the launcher got SIGTERM")
+    assert incident.outcome == "the job ended with exit code 0"
+
+
+def test_a_lost_node_is_the_cause_although_peers_failed_first() -> None:
+    story = Story().cycle(1, 0).cycle(1, 0, node="b", first=2)
+    story.exit(10, 0, rank=0, code=1).tell(20, "node_lost", lost="b", waited=14.5).restart(20.1, to=1).cycle(
+        25, 1
+    )
+    incident = only(story)
+    assert (incident.kind, incident.node, incident.rank, incident.followers) == ("node lost", "b", None, (0,))
+    assert (incident.unnoticed_seconds, incident.restart_seconds) == (14.5, 5.1)
+
+
+def test_a_fault_on_one_node_restarts_the_other_without_an_incident_of_its_own() -> None:
+    story = Story().cycle(1, 0).cycle(1.2, 0, node="b", first=2)
+    story.exit(5, 0, rank=2, node="b", signal="SIGSEGV").exit(5.4, 0, rank=0, code=1)
+    story.restart(5.5, to=1, node="b").restart(5.6, to=1).cycle(7, 1, node="b", first=2)
+    story.cycle(7.3, 1).restart(7.4, to=1)  # told late: it still belongs to the cycle that it ended
+    story.tell(8, "resume", cycle=1, rank=0).tell(8.5, "resume", "b", cycle=1, rank=2)
+    incident = only(story)
+    assert (incident.node, incident.rank, incident.followers) == ("b", 2, (0,))
+    assert incident.resume_seconds == 3.5  # by the clock of the node that noticed
+
+
+def test_clocks_a_minute_apart_change_nothing() -> None:
+    def story(**ahead: float) -> Story:
+        told = Story(**ahead).cycle(1, 0).cycle(1.2, 0, node="b", first=2)
+        told.exit(5, 0, rank=2, node="b", signal="SIGSEGV").exit(5.4, 0, rank=0, code=1)
+        return (
+            told.restart(5.5, to=1).restart(5.5, to=1, node="b").cycle(7, 1).cycle(7.2, 1, node="b", first=2)
+        )
+
+    (plain,), (skewed,) = incidents(story().events), incidents(story(b=60.0).events)
+    assert (skewed.rank, skewed.followers) == (plain.rank, plain.followers) == (2, (0,))
+    assert skewed.restart_seconds == plain.restart_seconds
+    assert skewed.t == pytest.approx(plain.t, abs=0.5)
+
+
+def test_a_node_that_joins_is_a_restart_that_spends_none() -> None:
+    story = Story().cycle(1, 0).restart(9, to=1, reason="1 more node(s) came to join").cycle(10, 1)
+    incident = only(story)
+    assert (incident.kind, incident.what) == ("restart", "1 more node(s) came to join")
+    assert incident.outcome == "restarted"
+
+
+def test_an_excluded_node_and_a_shutdown() -> None:
+    story = (
+        Story()
+        .cycle(1, 0)
+        .tell(5, "node_excluded", reason="rank 0 asked for it: ECC errors")
+        .restart(5, to=1)
+    )
+    story.cycle(6, 1).tell(
+        9, "request", cycle=1, rank=1, pid=5, action="shutdown_workload", description="NaN loss"
+    )
+    story.tell(10, "run_end", exit_code=93)
+    excluded, shutdown = incidents(story.events)
+    assert (excluded.kind, excluded.what) == (
+        "excluded",
+        "node a leaves the job: rank 0 asked for it: ECC errors",
+    )
+    assert (shutdown.kind, shutdown.rank) == ("shutdown", 1)
+    assert (shutdown.number, shutdown.outcome) == (2, "the job ended with exit code 93")
+
+
+def test_a_launcher_that_was_killed_and_started_again() -> None:
+    story = Story().tell(0, "run_start").cycle(1, 0).tell(30, "run_start").cycle(31, 0)
+    incident = only(story)
+    assert (incident.kind, incident.run, incident.t) == ("launcher lost", 1, START + 30)
+
+
+def test_a_run_directory_that_is_used_again_keeps_the_runs_apart() -> None:
+    story = Story()
+    for base, rank in ((0, 0), (100, 1)):
+        story.tell(base, "run_start").cycle(base + 1, 0).exit(base + 5, 0, rank, code=9)
+        story.tell(base + 5, "stop", cycle=0).tell(base + 6, "run_end", exit_code=9)
+    first, second = incidents(story.events)
+    assert [(one.run, one.cycle, one.rank) for one in (first, second)] == [(1, 0, 0), (2, 0, 1)]
+    assert first.restart_seconds is None  # the second run is the scheduler's doing, not a restart
+
+
+def test_a_fault_right_after_a_restart_leaves_the_first_without_a_resume() -> None:
+    story = Story().cycle(1, 0).exit(5, 0, rank=0, code=1).restart(5, to=1).cycle(6, 1)
+    story.exit(7, 1, rank=1, code=1).restart(7, to=2, used=2).cycle(8, 2).tell(9, "resume", cycle=2, rank=0)
+    first, second = incidents(story.events)
+    assert (first.restart_seconds, first.resume_seconds) == (1.1, None)
+    assert (second.resume_seconds, second.outcome) == (2.0, "restarted (2 of 3)")
+
+
+def test_a_wall_clock_that_is_set_back_does_no_harm() -> None:
+    story = Story().cycle(1, 0).exit(5, 0, rank=0, code=1).restart(5, to=1)
+    story.ahead["a"] = -3600
+    story.cycle(6, 1).tell(8, "resume", cycle=1, rank=0)
+    incident = only(story)
+    assert (incident.restart_seconds, incident.resume_seconds) == (1.1, 3.0)
+
+
+kinds = st.sampled_from(
+    [
+        "run_start", "cycle_start", "rank_start", "rank_exit", "verdict", "signal_sent", "stop", "restart", "resume",
+        "preemption", "node_lost", "node_excluded", "request", "run_end", "first_step", "from_the_future",
+    ]
+)  # fmt: skip
+values = (
+    st.none()
+    | st.integers(-2, 3)
+    | st.text(max_size=3)
+    | st.floats()
+    | st.dictionaries(st.text(max_size=3), st.none())
+)
+names = st.sampled_from(
+    ["cycle", "rank", "pid", "exitcode", "signal", "error", "waited", "text", "lost", "reason"]
+)
+events = st.lists(
+    st.builds(
+        lambda kind, t, mono, node, fields: Event(kind, t, mono, node, fields, node),
+        kinds, st.floats(0, 1e6), st.floats(0, 1e6), st.sampled_from("ab"),
+        st.dictionaries(names, values) | st.fixed_dictionaries({"cycle": st.integers(0, 3)}),
+    ),
+    max_size=40,
+)  # fmt: skip
+
+
+@given(events)
+def test_any_events_give_a_sound_list(given_events: list[Event]) -> None:
+    found = incidents(given_events)
+    assert [incident.number for incident in found] == list(range(1, len(found) + 1))
+    assert [incident.t for incident in found] == sorted(incident.t for incident in found)
+    per_cycle: dict[Any, int] = {}
+    for incident in found:
+        json.dumps(incident.to_dict())
+        assert "\n" not in incident.what
+        assert all((seconds or 0) >= 0 for seconds in (incident.restart_seconds, incident.resume_seconds))
+        assert incident.rank not in incident.followers
+        key = incident.run, incident.cycle, incident.kind == "preemption"
+        per_cycle[key] = per_cycle.get(key, 0) + 1
+    assert all(count == 1 for count in per_cycle.values())

@@ -1,0 +1,81 @@
+"""Reading a run directory: what can be read is read, several nodes in the order of time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.journal.event import Event, encode
+from holdfast.journal.reader import JournalUnreadable, clock_difference, merge, read_run
+from tests.journal.story import START, Story
+
+
+def line(kind: str, t: float, node: str = "a") -> bytes:
+    return encode(kind, {}, t=t, mono=t, node=node)
+
+
+def test_torn_and_strange_lines_spoil_nothing(tmp_path: Path) -> None:
+    whole = line("run_start", 1), line("from_the_future", 2), line("run_end", 3)
+    strange = b'{"t": 1.5, "mo\n', b"\xff\xfe\n", b"\n", b"[1]\n", line("torn", 4)[:-20]
+    (tmp_path / "journal-a.jsonl").write_bytes(
+        whole[0] + strange[0] + whole[1] + b"".join(strange[1:4]) + whole[2] + strange[4]
+    )
+    assert [event.kind for event in read_run(str(tmp_path))] == ["run_start", "from_the_future", "run_end"]
+
+
+def test_several_nodes_are_merged_and_other_files_ignored(tmp_path: Path) -> None:
+    (tmp_path / "journal-a.jsonl").write_bytes(line("one", 1) + line("three", 3))
+    (tmp_path / "journal-b.jsonl").write_bytes(line("two", 2, "b") + line("four", 4, "b"))
+    (tmp_path / "notes.txt").write_text("{}")
+    found = read_run(str(tmp_path))
+    assert [(event.kind, event.teller) for event in found] == [
+        ("one", "a"),
+        ("two", "b"),
+        ("three", "a"),
+        ("four", "b"),
+    ]
+
+
+@pytest.mark.parametrize("make", [lambda path: path.mkdir(), lambda path: None, lambda path: path.touch()])
+def test_no_journal_is_one_clear_line(tmp_path: Path, make: object) -> None:
+    place = tmp_path / "run"
+    make(place)  # type: ignore[operator]
+    with pytest.raises(JournalUnreadable) as caught:
+        read_run(str(place))
+    assert str(place) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_clock_an_hour_ahead_is_moved_back() -> None:
+    story = Story(b=3600.0)
+    for number, at in enumerate((1.0, 50.0, 90.0)):
+        story.tell(at, "cycle_start", cycle=number).tell(at + 0.3, "cycle_start", "b", cycle=number)
+        story.tell(at + 10, "after", "b").tell(at + 20, "after", "a")
+    merged = story.events
+    assert [event.teller for event in merged if event.kind == "after"] == ["b", "a"] * 3
+    assert all(abs(event.t - START) < 200 for event in merged)
+
+
+def test_a_small_difference_is_the_nodes_own() -> None:
+    assert clock_difference({0: 10.0, 1: 20.0}, {0: 11.5, 1: 21.5}) == 0.0
+    assert clock_difference({0: 10.0}, {1: 99.0}) == 0.0
+    assert clock_difference({0: 10.0, 1: 20.0, 2: 30.0}, {0: 70.0, 1: 80.0, 2: 95.0}) == 60.0
+
+
+times = st.lists(st.floats(0, 1e6), max_size=8)
+
+
+@given(st.lists(times, max_size=4))
+def test_merging_keeps_everything_and_each_node_s_order(clocks: list[list[float]]) -> None:
+    journals = [
+        [Event("step", t, 0.0, str(node), {"n": n}, str(node)) for n, t in enumerate(node_times)]
+        for node, node_times in enumerate(clocks)
+    ]
+    merged = merge(journals)
+    for node, journal in enumerate(journals):
+        assert [event for event in merged if event.teller == str(node)] == journal
+    if all(node_times == sorted(node_times) for node_times in clocks):
+        assert [event.t for event in merged] == sorted(event.t for event in merged)

@@ -1,0 +1,135 @@
+"""The run directory is private and ours, or the launcher says in one line why not."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from holdfast.fault_tolerance.errors import ConfigError
+from holdfast.journal import run_dir
+from holdfast.journal.run_dir import RunDirError, default_run_dir, prepare_run_dir
+from tests.processes import Spawner
+
+
+def refusal(path: Path | str) -> str:
+    with pytest.raises(RunDirError) as caught:
+        prepare_run_dir(str(path), "job")
+    assert isinstance(caught.value, ConfigError)  # so the launcher ends with a usage error
+    text = str(caught.value)
+    assert "\n" not in text
+    assert "--ft-run-dir" in text
+    return text
+
+
+def test_a_new_directory_is_private(tmp_path: Path) -> None:
+    place = tmp_path / "one" / "two"
+    assert prepare_run_dir(str(place), "job") == str(place)
+    assert stat.S_IMODE(place.stat().st_mode) == 0o700
+    assert prepare_run_dir(str(place), "job") == str(place)  # and is used again
+
+
+def test_a_relative_path_becomes_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert prepare_run_dir("runs/a", "job") == str(tmp_path / "runs" / "a")
+
+
+def test_the_default_is_in_the_user_s_state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert prepare_run_dir(None, "job-1") == str(tmp_path / "holdfast" / "job-1")
+    assert stat.S_IMODE((tmp_path / "holdfast").stat().st_mode) == 0o700
+    monkeypatch.setenv("XDG_STATE_HOME", "relative/is/ignored")
+    monkeypatch.setenv("HOME", "/home/u")
+    assert default_run_dir("job-1") == "/home/u/.local/state/holdfast/job-1"
+
+
+@pytest.mark.parametrize("run_id", ["../..", "..", ".", "", "a/b", "/etc"])
+def test_a_run_id_never_leaves_the_state_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_id: str
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    place = Path(default_run_dir(run_id))
+    assert place.parent == tmp_path / "holdfast"
+    assert place.name not in (".", "..")
+
+
+def test_a_symbolic_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    assert f"is a symbolic link (to {tmp_path}/real)" in refusal(tmp_path / "link")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    assert "symbolic link" in refusal(tmp_path / "dangling")
+
+
+def test_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "is not a directory" in refusal(tmp_path / "file")
+    assert "Not a directory" in refusal(tmp_path / "file" / "below")
+
+
+@pytest.mark.parametrize("mode", [0o720, 0o702, 0o777, 0o1777])
+def test_a_directory_that_others_can_write_to_is_refused(tmp_path: Path, mode: int) -> None:
+    place = tmp_path / "open"
+    place.mkdir()
+    place.chmod(mode)
+    assert f"can be written by others (mode {mode:04o})" in refusal(place)
+
+
+def test_a_directory_that_others_can_only_read_is_taken(tmp_path: Path) -> None:
+    place = tmp_path / "readable"
+    place.mkdir()
+    place.chmod(0o755)
+    assert prepare_run_dir(str(place), "job") == str(place)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
+def test_another_user_s_directory_is_refused(tmp_path: Path) -> None:
+    place = tmp_path / "theirs"
+    place.mkdir(mode=0o700)
+    os.chown(place, 65534, 65534)
+    assert "belongs to user nobody, not to root" in refusal(place)
+    os.chown(place, 12345, 12345)
+    assert "belongs to user 12345, not to root" in refusal(place)
+
+
+def test_a_place_without_permission_is_refused(tmp_path: Path, spawn: Spawner) -> None:
+    tmp_path.chmod(0o500)
+    code = (
+        "import os, sys; from holdfast.journal.run_dir import prepare_run_dir\n"
+        "os.geteuid() or os.setuid(65534)  # nothing is forbidden to root\n"
+        "prepare_run_dir(sys.argv[1], 'job')"
+    )
+    process = spawn.python(code, str(tmp_path / "run"))
+    assert process.wait() == 1
+    assert "cannot be made: Permission denied" in process.err()
+
+
+def test_an_empty_name_is_refused() -> None:
+    assert "is empty" in refusal("")
+
+
+def test_a_place_that_cannot_hold_a_directory_is_refused() -> None:
+    assert "cannot be made" in refusal("/proc/holdfast")
+    assert "cannot be made" in refusal("/tmp/" + "x" * 300)
+
+
+def test_a_filesystem_that_does_not_answer_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The stand-in for a mount that hangs: the check itself waits until the test is over."""
+    monkeypatch.setattr(run_dir, "ANSWER", 0.05)
+    reading, writing = os.pipe()
+    monkeypatch.setattr(run_dir, "_prepare", lambda place: os.read(reading, 1))
+    assert "its filesystem has not answered for 0.05 s" in refusal(tmp_path / "run")
+    os.close(writing)  # lets the thread go
+    run_dir_threads_end()
+    os.close(reading)
+
+
+def run_dir_threads_end() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "holdfast-run-dir":
+            thread.join(10)

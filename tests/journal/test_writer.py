@@ -1,0 +1,266 @@
+"""The writer keeps every record when it can, and costs its caller nothing when it cannot."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.journal.reader import read_run
+from holdfast.journal.writer import CAPACITY, Journal, file_name
+from tests.processes import Spawner, wait_until
+
+LINES = "import sys; from holdfast.journal.writer import Journal; "
+
+
+def kinds(run_dir: Path) -> list[str]:
+    return [event.kind for event in read_run(str(run_dir))]
+
+
+def test_records_are_written_in_order_and_private(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path), "gpu-12")
+    before = time.time(), time.monotonic()
+    for number in range(100):
+        journal.record("first_step", step=number)
+    journal.close()
+    events = read_run(str(tmp_path))
+    assert [event.get("step") for event in events] == list(range(100))
+    assert before <= (events[0].t + 1e-6, events[0].mono + 1e-6) <= (time.time(), time.monotonic())
+    assert {event.node for event in events} == {"gpu-12"}
+    assert stat.S_IMODE((tmp_path / "journal-gpu-12.jsonl").stat().st_mode) == 0o600
+
+
+def test_nothing_recorded_makes_no_file_and_no_thread(tmp_path: Path) -> None:
+    threads = threading.active_count()
+    journal = Journal(str(tmp_path), "a")
+    assert threading.active_count() == threads
+    journal.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_record_is_on_disk_without_a_close(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path), "a")
+    journal.record("run_start")
+    wait_until(lambda: (tmp_path / "journal-a.jsonl").exists() and kinds(tmp_path) == ["run_start"])
+    journal.close()
+
+
+def test_closing_twice_and_recording_afterwards_do_nothing(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path), "a")
+    journal.record("run_start")
+    journal.close()
+    journal.close()
+    journal.record("late")
+    assert kinds(tmp_path) == ["run_start"]
+
+
+def test_a_successor_appends_even_after_a_torn_line(tmp_path: Path) -> None:
+    path = tmp_path / "journal-a.jsonl"
+    path.write_text('{"t": 1, "mono": 1, "node": "a", "kind": "run_start"}\n{"t": 2, "mo')
+    journal = Journal(str(tmp_path), "a")
+    journal.record("run_start")
+    journal.close()
+    assert kinds(tmp_path) == ["run_start", "run_start"]
+
+
+def test_many_threads_lose_and_mix_nothing(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path), "a")
+    threads = [
+        threading.Thread(target=lambda who=who: [journal.record("step", who=who, n=n) for n in range(200)])
+        for who in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    journal.close(timeout=30)
+    events = read_run(str(tmp_path))
+    for who in range(4):
+        assert [event.get("n") for event in events if event.get("who") == who] == list(range(200))
+
+
+def test_a_signal_handler_may_record(tmp_path: Path) -> None:
+    """At any moment: here hundreds of times in the middle of other records."""
+    journal = Journal(str(tmp_path), "a")
+    previous = signal.signal(signal.SIGALRM, lambda *_: journal.record("from_handler"))
+    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+    try:
+        for _ in range(2000):
+            journal.record("from_main", text="x" * 100)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+    journal.close(timeout=30)
+    assert kinds(tmp_path).count("from_main") == 2000
+    assert "from_handler" in kinds(tmp_path)
+
+
+def test_a_record_that_cannot_be_encoded_is_still_noted(tmp_path: Path) -> None:
+    class Rude:
+        def __str__(self) -> str:
+            raise RuntimeError("no")
+
+        __repr__ = __str__
+
+    journal = Journal(str(tmp_path), "a")
+    journal.record("odd", mapping={Rude(): 1})
+    journal.close()
+    (event,) = read_run(str(tmp_path))
+    assert event.kind == "odd"
+    assert "RuntimeError" in event.get("unrecordable")
+
+
+@pytest.mark.parametrize("node", ["a/b", "../../etc", "", "naïve host", "."])
+def test_a_node_s_name_never_leaves_the_directory(tmp_path: Path, node: str) -> None:
+    assert os.path.basename(file_name(node)) == file_name(node)
+    journal = Journal(str(tmp_path), node)
+    journal.record("run_start")
+    journal.close()
+    assert [event.node for event in read_run(str(tmp_path))] == [node]
+
+
+def test_a_symbolic_link_is_not_followed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "journal-a.jsonl").symlink_to(tmp_path / "elsewhere")
+    journal = Journal(str(tmp_path), "a")
+    journal.record("run_start")
+    journal.close()
+    assert not (tmp_path / "elsewhere").exists()
+    assert "symbolic link" in capfd.readouterr().err
+
+
+def test_a_vanished_directory_is_one_warning(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    journal = Journal(str(tmp_path / "gone"), "a")
+    for _ in range(10):
+        journal.record("step")
+    journal.close()
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith(f"[holdfast] warning: journal {tmp_path}/gone/journal-a.jsonl: No such file")
+
+
+@pytest.fixture
+def hanging(tmp_path: Path) -> Iterator[Path]:
+    """A run directory whose journal is a FIFO that nobody reads: opening and writing hang, as on a dead mount."""
+    path = tmp_path / "journal-a.jsonl"
+    os.mkfifo(path)
+    yield tmp_path
+    # Let the thread that is left behind go on, so that the leak check sees it end.
+    with open(os.open(path, os.O_RDONLY), "rb") as reader:
+        reader.read()
+
+
+def test_a_filesystem_that_hangs_blocks_neither_record_nor_close(
+    hanging: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    journal = Journal(str(hanging), "a")
+    began = time.monotonic()
+    for _ in range(CAPACITY + 500):
+        journal.record("step")
+    assert time.monotonic() - began < 5  # 4,596 records; a single blocked one would last for ever
+    began = time.monotonic()
+    journal.close(timeout=0.2)
+    assert time.monotonic() - began < 3
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert "some are lost" in lines[0]
+
+
+def test_a_close_that_gives_up_says_so(hanging: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    journal = Journal(str(hanging), "a")
+    journal.record("step")
+    journal.close(timeout=0.05)
+    assert "not written within 0.05 s" in capfd.readouterr().err
+
+
+def test_a_filesystem_that_stops_answering_is_told_while_the_job_runs(
+    hanging: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.journal.writer.UNANSWERED", 0.01)
+    journal = Journal(str(hanging), "a")
+
+    def told() -> bool:
+        journal.record("step")
+        return "has not answered" in capfd.readouterr().err
+
+    wait_until(told)
+    journal.close(timeout=0.05)
+
+
+def test_a_process_ends_while_its_filesystem_hangs(tmp_path: Path, spawn: Spawner) -> None:
+    os.mkfifo(tmp_path / "journal-a.jsonl")
+    code = LINES + "j = Journal(sys.argv[1], 'a'); j.record('run_end'); j.close(0.1); print('bye')"
+    process = spawn.python(code, str(tmp_path))
+    assert process.wait(20) == 0
+    assert process.out() == "bye\n"
+
+
+def test_records_wait_for_a_slow_filesystem(tmp_path: Path) -> None:
+    """A stall that ends loses nothing."""
+    path = tmp_path / "journal-a.jsonl"
+    os.mkfifo(path)
+    journal = Journal(str(tmp_path), "a")
+    for number in range(1000):
+        journal.record("step", number=number)
+    with path.open("rb") as reader:
+        journal.close(timeout=0.01)  # says that the rest may be lost; it is not, since the process lives on
+        seen = [json.loads(line)["number"] for line in reader]
+    assert seen == list(range(1000))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A filesystem of 64 KiB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mount = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k,mode=0700", "tmpfs", str(place)],
+        capture_output=True,
+        text=True,
+    )
+    if mount.returncode:
+        pytest.skip(f"a small tmpfs needs root and CAP_SYS_ADMIN: {mount.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_full_disk_is_one_warning_and_the_journal_goes_on_when_there_is_room(
+    small_disk: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    filler = small_disk / "filler"
+    journal = Journal(str(small_disk), "a")
+    journal.record("before")
+    wait_until(lambda: (small_disk / "journal-a.jsonl").exists() and kinds(small_disk) == ["before"])
+    with filler.open("wb") as file:
+        try:
+            while True:
+                os.write(file.fileno(), b"x" * 4096)
+        except OSError as full:
+            assert "No space" in str(full)
+    for _ in range(100):
+        journal.record("lost", text="x" * 2000)
+    warning = ""
+
+    def warned() -> bool:
+        nonlocal warning
+        warning += capfd.readouterr().err
+        return "\n" in warning
+
+    wait_until(warned, what="the warning")
+    wait_until(lambda: journal._queue.empty(), what="all of them were tried")
+    filler.unlink()
+    journal.record("after")
+    journal.close(timeout=30)
+    warning += capfd.readouterr().err
+    assert len(warning.splitlines()) == 1
+    assert "No space left" in warning or "disk full" in warning
+    seen = kinds(small_disk)
+    assert (seen[0], seen[-1]) == ("before", "after")
+    assert seen.count("lost") < 100

@@ -1,0 +1,172 @@
+"""Real jobs for the launcher's tests: a script, `ft_launcher` with a run directory of its own, and what it said.
+
+What always holds: scripts begin with `PRELUDE`, so a rank tells what it does by one whole line each; nothing is
+written outside the test's own folders. Scripts import torch only where the case needs it (it takes seconds).
+Does not cover: several nodes (`tests/nodes`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.processes import Spawned, Spawner
+
+LAUNCHER = [sys.executable, "-m", "holdfast.fault_tolerance.launcher"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+
+PRELUDE = '''
+import os, signal, subprocess, sys, time
+RANK, CYCLE = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+
+def say(*words):
+    """One whole line by one write: other ranks write into the same file."""
+    os.write(1, (f"rank {RANK} cycle {CYCLE} " + " ".join(map(str, words)) + "\\n").encode())
+
+def wait():
+    while True:
+        signal.pause()
+
+def kill_me(number):
+    os.kill(os.getpid(), number)
+    wait()
+
+def meet(name="here"):
+    """All ranks of this cycle have come this far."""
+    def note(rank):
+        return f"{os.environ['NOTES']}/{name}-{CYCLE}-{rank}"
+    open(note(RANK), "w").close()
+    while not all(os.path.exists(note(rank)) for rank in range(int(os.environ["WORLD_SIZE"]))):
+        time.sleep(0.002)
+'''
+
+
+class Job:
+    """One launcher and what is known of its ranks. `run_dir` is its run directory, `notes` a folder for its ranks."""
+
+    def __init__(self, spawned: Spawned, run_dir: Path, notes: Path) -> None:
+        self.spawned = spawned
+        self.run_dir = run_dir
+        self.notes = notes
+
+    @property
+    def pid(self) -> int:
+        """The launcher's."""
+        return self.spawned.pid
+
+    def wait_for(self, what: str) -> re.Match[str]:
+        """Wait until the output, standard error included, matches a regular expression (multi-line)."""
+        found = self.spawned.wait_for(what)
+        assert isinstance(found, re.Match)
+        return found
+
+    def hear(self, *words: str, ranks: Sequence[int], cycle: int = 0) -> dict[int, str]:
+        """Wait until each of these ranks said a line that matches each word; returns rank -> the first word's group 1
+        (or the whole line)."""
+        told = {}
+        for rank in ranks:
+            for word in reversed(words):
+                found = self.wait_for(rf"^rank {rank} cycle {cycle} {word}")
+                told[rank] = found.group(1) if found.groups() else found.group()
+        return told
+
+    def lines(self, pattern: str) -> list[str]:
+        """The lines of standard output that match, in order."""
+        return [line for line in self.spawned.out().splitlines() if re.search(pattern, line)]
+
+    def wait_for_ends_of_ranks(self, count: int) -> None:
+        """Wait until this many children of the launcher are zombies: they ended, and it has not looked yet."""
+
+        def ended() -> bool:
+            children = psutil.Process(self.pid).children()
+            return sum(child.status() == psutil.STATUS_ZOMBIE for child in children) == count
+
+        self.spawned.wait_for(ended)
+
+    def end(self, code: int) -> str:
+        """Wait for the end with this exit code; returns what the launcher and the ranks wrote to standard error."""
+        ended = self.spawned.wait()
+        assert ended == code, f"exit code {ended} instead of {code}:\n{self.spawned.output()[-4000:]}"
+        return self.spawned.err()
+
+    def said(self) -> list[str]:
+        """The launcher's own lines so far."""
+        return [line for line in self.spawned.err().splitlines() if line.startswith("[holdfast]")]
+
+    def journal(self, *kinds: str) -> list[dict[str, Any]]:
+        """The journal's records of these kinds (all without any), in order."""
+        (path,) = self.run_dir.glob("journal-*.jsonl")
+        records = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+        return [record for record in records if not kinds or record["kind"] in kinds]
+
+
+class Jobs:
+    """Starts jobs."""
+
+    def __init__(self, spawn: Spawner, folder: Path) -> None:
+        self._spawn = spawn
+        self.folder = folder
+        self._count = 0
+
+    def script(self, text: str, name: str = "") -> Path:
+        """A file with `PRELUDE` and this program."""
+        self._count += 1
+        path = self.folder / (name or f"script{self._count}.py")
+        path.write_text(PRELUDE + text)
+        return path
+
+    def __call__(
+        self,
+        text: str,
+        *flags: str | Path,
+        nproc: int = 2,
+        env: Mapping[str, str | None] | None = None,
+        under: Sequence[str] = (),
+    ) -> Job:
+        """Run this program (see `script`) on `nproc` ranks under `ft_launcher`."""
+        arguments = ["--nproc-per-node", str(nproc), *map(str, flags), str(self.script(text))]
+        return self.command(*arguments, env=env, under=under)
+
+    def command(
+        self,
+        *arguments: str | Path,
+        env: Mapping[str, str | None] | None = None,
+        under: Sequence[str] = (),
+    ) -> Job:
+        """Run `ft_launcher` with these arguments and a fresh run directory; `under` another program, like nohup."""
+        run_dir = self.folder / f"run{self._count + 1}"
+        job = self.plain("--ft-run-dir", run_dir, *arguments, env=env, under=under)
+        job.run_dir = run_dir
+        return job
+
+    def plain(
+        self,
+        *arguments: str | Path,
+        env: Mapping[str, str | None] | None = None,
+        under: Sequence[str] = (),
+    ) -> Job:
+        """Run `ft_launcher` with these arguments alone; the job's `run_dir` is not known."""
+        self._count += 1
+        notes = self.folder / f"notes{self._count}"
+        notes.mkdir()
+        variables = {"NOTES": str(notes), **(env or {})}
+        spawned = self._spawn([*under, *LAUNCHER, *arguments], env=variables, cwd=self.folder)
+        return Job(spawned, self.folder / "unknown", notes)
+
+    def torchrun(self, *arguments: str | Path, env: Mapping[str, str | None] | None = None) -> Spawned:
+        """Run the installed torch's `torchrun` with these arguments. It leaves a folder in $TMPDIR behind."""
+        variables = {"TMPDIR": str(self.folder), **(env or {})}
+        return self._spawn([*TORCHRUN, *arguments], env=variables, cwd=self.folder)
+
+
+@pytest.fixture
+def jobs(spawn: Spawner, tmp_path: Path) -> Iterator[Jobs]:
+    """`jobs("say('hello')", "--max-restarts", "1")` runs that script on two ranks."""
+    yield Jobs(spawn, tmp_path)

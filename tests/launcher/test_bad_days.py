@@ -1,0 +1,132 @@
+"""What nobody planned for: the job goes on where it can, and otherwise ends in good order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.fault_tolerance.launcher.inbox import Inbox
+from holdfast.fault_tolerance.launcher.monitor_keeper import MonitorKeeper
+from holdfast.fault_tolerance.launcher.ranks import failures
+from holdfast.fault_tolerance.launcher.ranks.exits import RankExit
+from holdfast.fault_tolerance.launcher.ranks.failures import Failure
+from holdfast.fault_tolerance.monitor.control import ControlPage
+from tests.launcher.conftest import Jobs
+from tests.processes import Spawner, alive, wait_until
+
+CLIENT = """
+from holdfast.fault_tolerance import RankMonitorClient
+client = RankMonitorClient()
+client.init_workload_monitoring()
+client.send_heartbeat()
+"""
+
+
+def test_boards_that_somebody_removed(jobs: Jobs) -> None:
+    text = f"""{CLIENT}
+import shutil
+meet()
+if CYCLE == 0 and RANK == 0:
+    shutil.rmtree(os.path.dirname(os.path.dirname(os.environ["FT_RANK_MONITOR_IPC_SOCKET"])))
+    sys.exit(3)
+wait() if CYCLE < 2 else None
+"""
+    job = jobs(text, "--max-restarts", "2", "--ft-rank-heartbeat-timeout", "0.5")
+    said = job.end(0)
+    assert "were removed while the job ran: made again" in said
+    assert [each["cycle"] for each in job.journal("verdict")][:1] == [1]  # supervision is back
+
+
+# Breaks the launcher in the place that the test names, before it runs.
+BREAK = """
+import sys
+from holdfast.fault_tolerance.launcher import main
+{place} = lambda *_: 1 / 0
+main.console()
+"""
+MODULES = "from holdfast.fault_tolerance.launcher.agent import agent, contradictions, cycle_watch\n"
+
+
+def broken(jobs: Jobs, spawn: Spawner, place: str, script: str) -> tuple[int, str, str]:
+    run_dir = jobs.folder / "run"
+    words = ["--ft-run-dir", run_dir, "--nproc-per-node", "2", jobs.script(script)]
+    notes = jobs.folder / "notes"
+    notes.mkdir()
+    code = MODULES + BREAK.format(place=place)
+    job = spawn([sys.executable, "-c", code, *words], env={"NOTES": str(notes)})
+    ended = job.wait()
+    (journal,) = run_dir.glob("journal-*.jsonl")
+    return ended, job.output(), journal.read_text()
+
+
+def test_a_defect_of_the_launcher_ends_the_job_in_good_order(jobs: Jobs, spawn: Spawner) -> None:
+    text = "say('pid', os.getpid())\nwait()"
+    code, output, journal = broken(jobs, spawn, "cycle_watch.CycleWatch._tick", text)
+    assert code == 1
+    assert "the launcher itself failed: ZeroDivisionError" in output and "report this as a bug" in output
+    assert "Traceback" not in output
+    assert '"kind":"run_end"' in journal.replace(" ", "") and "Traceback" in journal
+    pids = [int(line.split()[-1]) for line in output.splitlines() if " pid " in line and "rank " in line]
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_a_defect_in_stopping_leaves_no_rank(jobs: Jobs, spawn: Spawner) -> None:
+    text = "say('pid', os.getpid())\nmeet()\nsys.exit(3) if RANK else wait()"
+    code, output, _ = broken(jobs, spawn, "agent.Ending.stop", text)
+    assert code == 1 and "they are killed" in output
+    pids = [int(line.split()[-1]) for line in output.splitlines() if line.startswith("rank ")]
+    assert len(pids) == 2 and not any(alive(pid) for pid in pids)
+
+
+@pytest.mark.parametrize("place", ["contradictions.Advice.on", "agent.PostMortem.failed_until_now"])
+def test_a_defect_in_what_only_tells_people_something_is_harmless(
+    jobs: Jobs, spawn: Spawner, place: str
+) -> None:
+    text = "meet()\ntime.sleep(1.5)\nsys.exit(3)"
+    code, output, _ = broken(jobs, spawn, place, text)
+    assert code == 3 and "the job goes on" in output and "no restart left" in output
+
+
+@pytest.fixture
+def keeper() -> Iterator[MonitorKeeper]:
+    folder = tempfile.mkdtemp(prefix="holdfast-", dir="/dev/shm")
+    control, inbox = ControlPage.create(folder), Inbox()
+    keeper = MonitorKeeper(
+        folder,
+        control,
+        inbox,
+        check_interval=1.0,
+        termination=signal.SIGKILL,
+        patience=1.0,
+        on_replaced=lambda _: None,
+    )
+    yield keeper
+    keeper.close()
+    inbox.close()
+    control.close()
+    os.unlink(os.path.join(folder, "control"))
+    os.rmdir(folder)
+
+
+def test_no_monitor_at_first(keeper: MonitorKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "executable", "/nowhere/python")
+        keeper.open()
+        assert keeper.pid == 0
+        keeper.check(time.monotonic())
+    wait_until(lambda: keeper.check(time.monotonic() + 5) or keeper.pid)
+    assert alive(keeper.pid)
+
+
+def test_strange_error_file_of_torch(tmp_path: Path) -> None:
+    path = tmp_path / "error.json"
+    path.write_text('{"message": {"message": "E: x", "extraInfo": {"py_callstack": ["a\\n", "b\\n"]}}}')
+    failure = failures.in_full(Failure(RankExit(0, 0, 1, 1, 1.0), None), str(path), "")
+    assert "  b" in failures.block([failure], "n", 0, whole=True)

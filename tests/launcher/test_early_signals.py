@@ -1,0 +1,98 @@
+"""Signals at awkward moments: while the launcher starts, and in the middle of a restart."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.launcher.conftest import Job, Jobs
+from tests.processes import alive
+
+
+def _handles_sigterm(job: Job) -> bool:
+    try:
+        lines = Path(f"/proc/{job.pid}/status").read_text().splitlines()
+    except OSError:
+        return False
+    caught = next((line for line in lines if line.startswith("SigCgt")), "SigCgt: 0")
+    return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
+def _imports_torch(job: Job) -> bool:
+    return "libtorch" in Path(f"/proc/{job.pid}/maps").read_text()
+
+
+def _has_children(count: int) -> Callable[[Job], bool]:
+    return lambda job: len(psutil.Process(job.pid).children()) >= count
+
+
+MOMENTS = {
+    "the first lines": _handles_sigterm,
+    "torch is being imported": _imports_torch,
+    "the run directory was made": lambda job: job.run_dir.exists(),
+    "the monitor was started": _has_children(1),
+    "a rank was started": _has_children(2),
+    "all ranks were started": _has_children(3),
+}
+
+
+@pytest.mark.parametrize(
+    ("moment", "number", "code"),
+    [
+        *((moment, signal.SIGTERM, 75) for moment in MOMENTS),
+        ("torch is being imported", signal.SIGINT, 130),
+        ("the monitor was started", signal.SIGINT, 130),
+        ("a rank was started", signal.SIGINT, 130),
+    ],
+)
+def test_signal_while_the_launcher_starts(jobs: Jobs, moment: str, number: int, code: int) -> None:
+    """It leaves with the code of a stopped job, and (the leak check sees to it) leaves nothing behind."""
+    job = jobs("wait()", "--ft-preempted-exit-code", "75", "--max-restarts", "3")
+    job.spawned.wait_for(_handles_sigterm_of(job))
+    job.spawned.wait_for(lambda: MOMENTS[moment](job))
+    job.spawned.send_signal(number)
+    said = job.end(code)
+    assert "[holdfast] FAILED" not in said and "restarting" not in said
+
+
+def _handles_sigterm_of(job: Job) -> Callable[[], bool]:
+    """Before this the signal ends a Python that has not come to the launcher's first line."""
+    return lambda: _handles_sigterm(job)
+
+
+STUBBORN = """
+signal.signal(signal.SIGTERM, lambda *_: say("asked to stop"))
+say("pid", os.getpid())
+meet()
+if CYCLE == 0 and RANK == 1:
+    sys.exit(3)
+while True:
+    wait()
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+def test_signal_in_the_middle_of_a_restart(jobs: Jobs, number: int, code: int) -> None:
+    """While the launcher waits for the peers of a dead rank to end, it is told to stop: no new cycle begins."""
+    flags = ("--max-restarts", "3", "--workers-stop-timeout", "2", "--ft-preempted-exit-code", "75")
+    job = jobs(STUBBORN, *flags)
+    pid = job.hear(r"pid (\d+)", ranks=[0])[0]
+    job.hear("asked to stop", ranks=[0])
+    job.spawned.send_signal(number)
+    said = job.end(code)
+    assert f"Received Signals.{signal.Signals(number).name} death signal" in said
+    assert not job.lines("cycle 1") and not alive(int(pid))
+
+
+def test_signal_just_before_a_rank_fails_is_not_lost(jobs: Jobs) -> None:
+    """Both reach the launcher in the same moment, because it was stopped meanwhile."""
+    job = jobs("meet()\nos.kill(os.getppid(), signal.SIGSTOP)\nsys.exit(3)", "--max-restarts", "9", nproc=1)
+    job.wait_for_ends_of_ranks(1)
+    job.spawned.send_signal(signal.SIGTERM)
+    job.spawned.send_signal(signal.SIGCONT)
+    job.end(3)
+    assert not job.journal("restart")

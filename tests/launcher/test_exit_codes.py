@@ -1,0 +1,119 @@
+"""The launcher's exit code, row by row as in the table of docs/exit-codes.md."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.launcher.conftest import Jobs
+
+# Both ranks fail, or only rank 1 does while rank 0 waits (None).
+FAILS = """
+ends = {ends}
+meet()
+end = ends[RANK]
+if end is None:
+    wait()
+if end < 0:
+    kill_me(-end)
+sys.exit(end)
+"""
+
+
+@pytest.mark.parametrize(
+    ("ends", "code"),
+    [
+        ((None, 1), 1),
+        ((None, 3), 3),
+        ((None, 42), 42),
+        ((None, 137), 137),
+        ((None, -signal.SIGKILL), 128 + 9),
+        ((None, -signal.SIGSEGV), 128 + 11),
+        ((None, -signal.SIGTERM), 128 + 15),  # by someone else: the launcher asked nobody to stop
+        ((0, 3), 3),
+        ((0, 0), 0),
+    ],
+)
+def test_code_of_a_rank_that_failed(jobs: Jobs, ends: tuple[int | None, int], code: int) -> None:
+    jobs(FAILS.format(ends=tuple(end if end is None else int(end) for end in ends))).end(code)
+
+
+# The launcher is stopped while both ranks fail, so it sees both failures at once, whichever was first.
+BOTH_FAIL = """
+meet()
+os.kill(os.getppid(), signal.SIGSTOP)
+say("goes")
+{end}
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ("sys.exit(3)", 3),
+        ("kill_me(signal.SIGKILL)", 137),
+        ("sys.exit(137) if RANK else kill_me(signal.SIGKILL)", 137),
+        ("sys.exit(3 + RANK)", 1),
+        ("sys.exit(3) if RANK else kill_me(signal.SIGSEGV)", 1),
+    ],
+)
+def test_code_of_several_failed_ranks(jobs: Jobs, end: str, code: int) -> None:
+    job = jobs(BOTH_FAIL.format(end=end))
+    job.hear("goes", ranks=[0, 1])
+    job.wait_for_ends_of_ranks(2)
+    job.spawned.send_signal(signal.SIGCONT)
+    job.end(code)
+
+
+ASKS = """
+from holdfast.fault_tolerance import RankMonitorClient, WorkloadAction, WorkloadControlRequest
+client = RankMonitorClient()
+client.init_workload_monitoring()
+meet()
+if RANK == 1:
+    client.send_workload_control_request(WorkloadControlRequest(WorkloadAction.{action}, "loss is nan"))
+    {then}
+wait()
+"""
+
+
+@pytest.mark.parametrize("then", ["wait()", "sys.exit(4)", "raise ValueError('loss is nan')"])
+def test_requested_shutdown_is_93_and_restarts_nothing(jobs: Jobs, then: str) -> None:
+    job = jobs(ASKS.format(action="ShutdownWorkload", then=then), "--max-restarts", "3")
+    said = job.end(93)
+    assert "shutting the whole job down: rank 1" in said and "loss is nan" in said
+    assert not job.journal("restart")
+
+
+def test_excluded_node_is_0_with_a_line_saying_so(jobs: Jobs) -> None:
+    job = jobs(ASKS.format(action="ExcludeThisNode", then="sys.exit(4)"), "--max-restarts", "3")
+    said = job.end(0)
+    assert "leaves the job: rank 1" in said and "loss is nan" in said
+    assert job.journal("node_excluded") and not job.journal("restart")
+
+
+def test_request_to_continue_changes_nothing(jobs: Jobs) -> None:
+    job = jobs(ASKS.format(action="Continue", then="sys.exit(4)"), "--max-restarts", "1")
+    job.end(4)
+    assert len(job.journal("restart")) == 1
+
+
+def test_hung_rank_that_leaves_politely_has_failed(jobs: Jobs) -> None:
+    """It was told to end by SIGTERM, and its handler ends it with 0: that is no success."""
+    text = """
+from holdfast.fault_tolerance import RankMonitorClient
+client = RankMonitorClient()
+client.init_workload_monitoring()
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+client.send_heartbeat()
+meet()
+if RANK == 0:
+    client.shutdown_workload_monitoring()
+wait()
+"""
+    flags = ("--ft-rank-heartbeat-timeout", "1", "--ft-rank-termination-signal", "SIGTERM")
+    job = jobs(text, *flags, "--max-restarts", "1")
+    said = job.end(1)
+    assert "hung: Did not get subsequent heartbeat. Waited 1." in said and "Ended by exit code 0" in said
+    assert len(job.journal("restart")) == 1

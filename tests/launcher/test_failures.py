@@ -1,0 +1,82 @@
+"""Who failed first? Decided from moments and what is known of each rank's end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from holdfast.fault_tolerance.launcher.ranks import failures
+from holdfast.fault_tolerance.launcher.ranks.exits import RankExit
+from holdfast.fault_tolerance.launcher.ranks.failures import Failure
+
+
+def failed(rank: int, at: float, status: int = 1, message: str = "", raised: float | None = None) -> Failure:
+    error: dict[str, Any] | None = None
+    if message:
+        error = {"type": "RuntimeError", "message": message, "at": at if raised is None else raised}
+    return Failure(RankExit(rank, rank, 100 + rank, status, at), error)
+
+
+def order(*found: Failure) -> list[int]:
+    return [failure.exit.rank for failure in failures.in_order(found)]
+
+
+GLOO = (
+    "[.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:7841. This is typically ..."
+)
+NCCL = "NCCL error in: ... remote process exited or there was a network error"
+
+
+def test_the_exceptions_moment_counts_not_the_exits() -> None:
+    assert order(failed(0, 5.0, status=5), failed(1, 7.0, message="bad batch", raised=4.9)) == [1, 0]
+
+
+def test_a_lost_connection_follows_the_one_that_was_lost() -> None:
+    for message in (GLOO, NCCL):
+        assert order(failed(0, 5.0, message=message), failed(1, 5.1, status=-9)) == [1, 0]
+        assert order(failed(0, 5.0, message=message), failed(1, 5.1, status=42)) == [1, 0]
+
+
+def test_a_killed_process_may_need_seconds_to_be_gone() -> None:
+    assert order(failed(0, 5.0, message=NCCL), failed(1, 9.0, status=-9)) == [1, 0]
+
+
+def test_a_connection_that_was_really_lost_first() -> None:
+    """What a rank does seconds later, on its own way out, is no cause."""
+    assert order(failed(0, 5.0, message=GLOO), failed(1, 9.0, message="'model'")) == [0, 1]
+
+
+def test_all_lost_a_rank_of_another_node() -> None:
+    assert order(failed(1, 5.2, message=GLOO), failed(0, 5.1, message=GLOO)) == [0, 1]
+
+
+def test_nobody_followed_before_the_first() -> None:
+    lines = failures.block(
+        failures.in_order([failed(0, 5.0, message=GLOO), failed(1, 5.1, status=-9)]), "gpu-1", 3, whole=False
+    )
+    assert lines[0].startswith("FAILED: rank 1 (node gpu-1, pid 101, cycle 3): killed by SIGKILL")
+    assert lines[1].startswith("  rank 0 followed 0.00 s later: RuntimeError: [.../gloo")
+
+
+def test_at_most_eight_followers() -> None:
+    lines = failures.block([failed(rank, 5.0 + rank) for rank in range(12)], "gpu-1", 0, whole=False)
+    assert len(lines) == 10 and lines[-1] == "  and 3 more ranks followed"
+
+
+def test_what_cannot_be_read_is_not_known(tmp_path: Path) -> None:
+    end = RankExit(0, 0, 7, 1, 10.0)
+    for text in ("", "{", "[]", "7", json.dumps({"pid": 7, "at": 9.5})):
+        (tmp_path / "error").write_text(text)
+        known = failures.at_hand(end, str(tmp_path / "error"))
+        found = failures.in_full(known, str(tmp_path / "error"), str(tmp_path / "none"))
+        assert found.error is None and found.meaning == "exit code 1" and found.last_lines == ()
+
+
+def test_an_exception_explains_its_own_process_or_the_script_that_ends_soon(tmp_path: Path) -> None:
+    path = str(tmp_path / "error")
+    Path(path).write_text(json.dumps({"pid": 7, "at": 4.0, "type": "E", "message": "m", "traceback": ""}))
+    assert failures.at_hand(RankExit(0, 0, 7, 1, 100.0), path).raised
+    soon = failures.at_hand(RankExit(0, 0, 8, 1, 5.0), path)
+    assert soon.error and not soon.raised
+    assert failures.at_hand(RankExit(0, 0, 8, 1, 100.0), path).error is None

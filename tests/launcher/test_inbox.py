@@ -1,0 +1,108 @@
+"""Signals as events: none is lost, none breaks anything off but a wait for other nodes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from holdfast.fault_tolerance.launcher.inbox import Inbox, Interrupted, Signalled
+
+HANDLED = [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1]
+
+
+@pytest.fixture
+def inbox() -> Iterator[Inbox]:
+    box = Inbox()
+    box.handle(HANDLED)
+    yield box
+    box.close()
+
+
+def send(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+def test_signals_are_events_in_order(inbox: Inbox) -> None:
+    for number in HANDLED:
+        send(number)
+    assert inbox.wait(0) == [Signalled(number) for number in HANDLED]
+    assert inbox.wait(0) == []
+
+
+def test_a_signal_ends_the_wait(inbox: Inbox) -> None:
+    code = "import os, signal, sys; sys.stdin.readline(); os.kill(int(sys.argv[1]), signal.SIGTERM)"
+    with subprocess.Popen([sys.executable, "-c", code, str(os.getpid())], stdin=subprocess.PIPE) as sender:
+        assert sender.stdin
+        sender.stdin.close()
+        assert inbox.wait(60) == [Signalled(signal.SIGTERM)]
+
+
+def test_a_signal_interrupts_the_wait_for_other_nodes(inbox: Inbox) -> None:
+    with pytest.raises(Interrupted) as stop, inbox.interruptible():
+        send(signal.SIGHUP)
+        pytest.fail("went on")
+    assert stop.value.number == signal.SIGHUP
+    send(signal.SIGTERM)
+    assert inbox.wait(0) == [Signalled(signal.SIGTERM)], "outside it is an event again"
+
+
+def test_a_signal_just_before_interrupts_it_at_once(inbox: Inbox) -> None:
+    send(signal.SIGTERM)
+    with pytest.raises(Interrupted), inbox.interruptible():
+        pytest.fail("went on")
+
+
+def test_other_events_wait_meanwhile(inbox: Inbox) -> None:
+    inbox.post("news")
+    with inbox.interruptible():
+        pass
+    assert inbox.wait(0) == ["news"]
+
+
+def test_what_is_only_passed_on_is_dropped_while_no_rank_runs(inbox: Inbox) -> None:
+    send(signal.SIGUSR1)
+    with inbox.interruptible():
+        send(signal.SIGUSR1)
+    assert inbox.wait(0) == []
+
+
+def test_descriptors_have_callbacks(inbox: Inbox) -> None:
+    reader, writer = os.pipe()
+    try:
+        inbox.watch(reader, lambda: os.read(reader, 1) and "came")
+        os.write(writer, b"x")
+        assert inbox.wait(60) == ["came"]
+        inbox.ignore(reader)
+        inbox.ignore(reader)
+        os.write(writer, b"x")
+        assert inbox.wait(0) == []
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def test_signals_are_given_back() -> None:
+    before = [signal.getsignal(number) for number in HANDLED]
+    box = Inbox()
+    box.handle(HANDLED)
+    box.handle([signal.SIGTERM])  # only this one from now on
+    assert [signal.getsignal(number) for number in HANDLED[1:]] == before[1:]
+    box.close()
+    assert [signal.getsignal(number) for number in HANDLED] == before
+
+
+def test_nohup_is_respected() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    box = Inbox()
+    try:
+        box.handle(HANDLED)
+        send(signal.SIGHUP)
+        assert box.wait(0) == []
+    finally:
+        box.close()
+        signal.signal(signal.SIGHUP, before)

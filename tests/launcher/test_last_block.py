@@ -1,0 +1,197 @@
+"""The failed job's last words: one block with who failed first, where, what its exit means, and why."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import sys
+
+import pytest
+
+from tests.launcher.conftest import Job, Jobs
+
+NODE = socket.gethostname()
+
+
+def block(job: Job) -> list[str]:
+    """The launcher's lines from FAILED on, without the prefix; nothing of the ranks is in between."""
+    lines = job.spawned.err().splitlines()
+    start = max(number for number, line in enumerate(lines) if line.startswith("[holdfast] FAILED"))
+    assert all(line.startswith("[holdfast] ") for line in lines[start:]), lines[start:]
+    return [line.removeprefix("[holdfast] ") for line in lines[start:]]
+
+
+RAISES = """
+class LossError(Exception):
+    pass
+def step(batch):
+    raise LossError(f"loss is nan in {batch}")
+meet()
+step("batch 7") if RANK == 1 else wait()
+"""
+
+
+def test_an_exception_is_shown_with_its_traceback(jobs: Jobs) -> None:
+    job = jobs(RAISES)
+    job.end(1)
+    first, *rest = block(job)
+    assert first.startswith(f"FAILED: rank 1 (node {NODE}, pid ")
+    assert first.endswith("cycle 0): LossError: loss is nan in batch 7 (exit code 1)")
+    assert rest[0] == "  Traceback (most recent call last):"
+    assert "    raise LossError(" in "\n".join(rest) and "in step" in "\n".join(rest)
+    assert rest[-2].endswith("LossError: loss is nan in batch 7")
+    assert rest[-1] == "no restart left (0 of 0 used): the job ends with exit code 1"
+    (error,) = [each["error"] for each in job.journal("rank_exit") if each["rank"] == 1]
+    assert (error["type"], error["message"]) == ("LossError", "loss is nan in batch 7")
+
+
+def test_the_block_is_short(jobs: Jobs) -> None:
+    """Two ranks that raise the same: the reference prints 143 lines."""
+    job = jobs("meet()\nraise ValueError('bad batch')")
+    job.end(1)
+    assert len(block(job)) <= 10
+
+
+@pytest.mark.parametrize(
+    ("number", "meaning"),
+    [
+        (signal.SIGKILL, "killed by SIGKILL (ended from outside, often by the kernel for lack of memory)"),
+        (signal.SIGSEGV, "killed by SIGSEGV (crashed in native code (invalid memory access))"),
+    ],
+)
+def test_a_signal_is_shown_with_its_meaning(jobs: Jobs, number: int, meaning: str) -> None:
+    job = jobs(f"meet()\nkill_me({int(number)}) if RANK == 1 else wait()")
+    job.end(128 + number)
+    assert block(job)[0].endswith(f"cycle 0): {meaning}")
+
+
+FOLLOWS = """
+import socket
+path = os.environ["NOTES"] + "/peer"
+if RANK == 0:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path + ".new")
+    listener.listen()
+    os.rename(path + ".new", path)
+    peer, _ = listener.accept()
+    if not peer.recv(1):
+        os._exit(5)  # at once, as soon as the other is gone
+else:
+    while not os.path.exists(path):
+        time.sleep(0.002)
+    peer = socket.socket(socket.AF_UNIX)
+    peer.connect(path)
+    os.kill(os.getppid(), signal.SIGSTOP)
+    raise ValueError("the first")
+"""
+
+
+def test_who_merely_followed_is_named_after_the_first(jobs: Jobs) -> None:
+    """Rank 0 may be gone earlier than rank 1, whose exception made it fail: the exception's moment counts."""
+    job = jobs(FOLLOWS)
+    job.wait_for_ends_of_ranks(2)
+    job.spawned.send_signal(signal.SIGCONT)
+    job.end(1)
+    lines = block(job)
+    assert lines[0].startswith("FAILED: rank 1 ") and "ValueError: the first" in lines[0]
+    assert any(
+        line.startswith("  rank 0 followed 0.") and line.endswith("later: exit code 5") for line in lines
+    )
+
+
+def test_the_first_to_fail_may_be_the_last_to_leave(jobs: Jobs) -> None:
+    """Rank 1 needs seconds to leave after its exception; rank 0, which lost its peer, is gone long before."""
+    slow = "atexit.register(lambda: (peer.close(), time.sleep(2)))"
+    text = FOLLOWS.replace("os.kill(os.getppid(), signal.SIGSTOP)", slow).replace(
+        "import socket", "import atexit, socket"
+    )
+    job = jobs(text)
+    job.end(1)
+    lines = block(job)
+    assert lines[0].startswith("FAILED: rank 1 ") and "ValueError: the first (exit code 1)" in lines[0]
+    assert any(
+        line.startswith("  rank 0 followed ") and line.endswith("later: exit code 5") for line in lines
+    )
+
+
+DIES_IN_A_LIBRARY = """
+for number in range(30):
+    print(f"line {number} of rank {RANK}", file=sys.stderr)
+sys.stderr.flush()
+meet()
+os._exit(9) if RANK == 1 else wait()
+"""
+
+
+@pytest.mark.parametrize("flags", [("--redirects", "2"), ("--tee", "3"), ("--redirects", "1:3")])
+def test_last_lines_of_stderr_where_they_are_kept(jobs: Jobs, flags: tuple[str, ...]) -> None:
+    job = jobs(DIES_IN_A_LIBRARY, *flags)
+    job.end(9)
+    lines = block(job)
+    assert lines[0].endswith("cycle 0): exit code 9")
+    assert lines[1] == "  last lines of its stderr:"
+    assert lines[2:-1] == [f"  | line {number} of rank 1" for number in range(10, 30)]
+
+
+def test_an_exception_by_torchs_record(jobs: Jobs) -> None:
+    """`@record` writes torch's error file and exits by itself; the traceback is shown once."""
+    text = """
+from torch.distributed.elastic.multiprocessing.errors import record
+@record
+def main():
+    raise ValueError("recorded")
+main()
+"""
+    job = jobs(text, nproc=1)
+    job.end(1)
+    assert "ValueError: recorded (exit code 1)" in block(job)[0]
+    assert any("in main" in line for line in block(job))
+
+
+def test_before_a_restart_one_line_is_enough(jobs: Jobs) -> None:
+    job = jobs("meet()\nif RANK == 0 and CYCLE == 0: raise ValueError('once')", "--max-restarts", "1")
+    job.end(0)
+    said = [line for line in job.said() if "FAILED" in line or "Traceback" in line]
+    assert len(said) == 1 and "rank 0" in said[0] and "ValueError: once (exit code 1)" in said[0]
+
+
+def test_a_rank_that_failed_by_exit_text_is_told(jobs: Jobs) -> None:
+    """`sys.exit("text")` is exit code 1 and the text on stderr: no exception, and yet a reason."""
+    job = jobs("sys.exit('no data in /data')", "--redirects", "2", nproc=1)
+    job.end(1)
+    assert "  | no data in /data" in block(job)
+
+
+SHELL = """#!/bin/sh
+"$PYTHON" -c 'raise KeyError("only a check")'
+touch "$NOTES/checked-$RANK"
+while [ ! -e "$NOTES/checked-0" ] || [ ! -e "$NOTES/checked-1" ]; do sleep 0.01; done
+if [ $RANK = 1 ]; then {end}; fi
+while :; do sleep 0.1; done
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "first"),
+    [
+        ("kill -9 $$", 137, "rank 1 .*: killed by SIGKILL"),
+        (
+            """"$PYTHON" -c 'raise ValueError("real")'; exit""",
+            1,
+            r"rank 1 .*: ValueError: real \(exit code 1\)",
+        ),
+    ],
+)
+def test_a_shell_scripts_pythons(jobs: Jobs, end: str, code: int, first: str) -> None:
+    """The script survived the failure of one program; what ended it is another one."""
+    script = jobs.folder / "rank.sh"
+    # The first exception is forgotten after five seconds, unless it is the rank's own.
+    text = SHELL.replace("{end}", end if "ValueError" in end else f"sleep 5.5; {end}")
+    script.write_text(text)
+    script.chmod(0o755)
+    job = jobs.command("--nproc-per-node", "2", "--no-python", script, env={"PYTHON": sys.executable})
+    job.end(code)
+    lines = block(job)
+    assert re.match(f"FAILED: {first}", lines[0]), lines
+    assert not any("only a check" in line for line in lines)

@@ -1,0 +1,169 @@
+"""SIGTERM: ranks save and leave, the launcher waits for them, and a preempted job is no failed job."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import time
+
+import psutil
+import pytest
+
+from tests.launcher.conftest import Job, Jobs
+from tests.processes import alive
+
+SAVES = """
+def save(number, frame):
+    say("saves")
+    time.sleep({seconds})
+    say("saved")
+    {then}
+signal.signal(signal.SIGTERM, save)
+say("pid", os.getpid(), "ready")
+while True:
+    time.sleep(0.01)
+"""
+
+
+def signal_the_step(job: Job, number: int, *, launcher_last: bool = False) -> None:
+    """As Slurm does: every process below the step's first one and that one itself, in no particular order."""
+    launcher = psutil.Process(job.pid)
+    processes = [launcher, *launcher.children(recursive=True)]
+    for process in reversed(processes) if launcher_last else processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
+
+
+def test_sigterm_to_the_launcher_alone(jobs: Jobs) -> None:
+    job = jobs(SAVES.format(seconds=1, then="sys.exit(0)"), "--max-restarts", "3")
+    pids = job.hear(r"pid (\d+) ready", ranks=[0, 1])
+    job.spawned.send_signal(signal.SIGTERM)
+    said = job.end(0)
+    assert len(job.lines("saved$")) == 2
+    assert "Received Signals.SIGTERM death signal, shutting down workers" in said
+    for pid in pids.values():
+        assert f"Sending process {pid} closing signal SIGTERM" in said
+    assert "FAILED" not in said and not job.journal("restart")
+    assert [each["signal"] for each in job.journal("preemption")] == ["SIGTERM"]
+
+
+@pytest.mark.parametrize("launcher_last", [False, True])
+def test_sigterm_to_every_process_of_the_step_at_once(jobs: Jobs, launcher_last: bool) -> None:
+    """The monitor is signalled too and supervises on; ranks get it twice and save once each."""
+    text = SAVES.replace(
+        "def save(number, frame):", "def save(number, frame):\n    signal.signal(15, signal.SIG_IGN)"
+    )
+    job = jobs(text.format(seconds=0.5, then="sys.exit(0)"), "--max-restarts", "3")
+    job.hear("pid .* ready", ranks=[0, 1])
+    signal_the_step(job, signal.SIGTERM, launcher_last=launcher_last)
+    said = job.end(0)
+    assert len(job.lines("saved$")) == 2
+    assert "FAILED" not in said and not job.journal("restart", "monitor_replaced")
+
+
+@pytest.mark.parametrize("launcher_last", [False, True])
+def test_ranks_without_a_handler_have_not_failed(jobs: Jobs, launcher_last: bool) -> None:
+    job = jobs("say('ready')\nwait()", "--max-restarts", "3", "--ft-preempted-exit-code", "75")
+    job.hear("ready", ranks=[0, 1])
+    signal_the_step(job, signal.SIGTERM, launcher_last=launcher_last)
+    said = job.end(75)
+    assert "FAILED" not in said and not job.journal("restart")
+
+
+def test_rank_killed_by_sigterm_alone_has_failed(jobs: Jobs) -> None:
+    """Nobody told the launcher to stop: a SIGTERM to one rank is a failure like any other."""
+    job = jobs("say('pid', os.getpid())\nwait() if CYCLE == 0 else None", "--max-restarts", "1")
+    os.kill(int(job.hear(r"pid (\d+)", ranks=[0, 1])[1]), signal.SIGTERM)
+    assert "killed by SIGTERM (asked to stop by someone other than the launcher)" in job.end(0)
+    assert len(job.journal("restart")) == 1
+
+
+@pytest.mark.parametrize(("then", "code"), [("sys.exit(0)", 75), ("sys.exit(143)", 75), ("sys.exit(9)", 9)])
+def test_preempted_exit_code_unless_a_rank_failed(jobs: Jobs, then: str, code: int) -> None:
+    job = jobs(SAVES.format(seconds=0, then=then), "--ft-preempted-exit-code", "75", nproc=1)
+    job.hear("pid .* ready", ranks=[0])
+    job.spawned.send_signal(signal.SIGTERM)
+    job.end(code)
+
+
+def test_rank_that_ignores_sigterm_is_killed_after_the_term_timeout(jobs: Jobs) -> None:
+    text = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nsay('pid', os.getpid())\nwait()"
+    job = jobs(text, "--term-timeout", "1.5")
+    pids = job.hear(r"pid (\d+)", ranks=[0, 1])
+    job.spawned.send_signal(signal.SIGTERM)
+    said = job.end(137)  # it had to be killed, so it has failed
+    assert re.search(r"killed by SIGKILL \(by the launcher, after 1\.[5-9] s\)", said)
+    sent, last = job.journal("signal_sent")[0], job.journal("rank_exit")[-1]
+    assert 1.5 <= last["mono"] - sent["mono"] < 10
+    assert not any(alive(int(pid)) for pid in pids.values())
+
+
+def test_a_suspended_job_is_given_the_time_back(jobs: Jobs) -> None:
+    """A frozen cgroup, a paused machine: what its ranks could not use does not count."""
+    text = SAVES.replace("time.sleep({seconds})", "[time.sleep(0.1) for _ in range(10)]")
+    job = jobs(text.format(then="sys.exit(0)"), "--term-timeout", "3")
+    job.hear("pid .* ready", ranks=[0, 1])
+    job.spawned.send_signal(signal.SIGTERM)
+    job.hear("saves", ranks=[0, 1])
+    signal_the_step(job, signal.SIGSTOP, launcher_last=True)
+    time.sleep(4)  # longer than the term timeout
+    signal_the_step(job, signal.SIGCONT)
+    job.end(0)
+    assert len(job.lines("saved$")) == 2
+
+
+def test_saving_may_take_longer_than_a_stop_for_a_restart(jobs: Jobs) -> None:
+    job = jobs(SAVES.format(seconds=3, then="sys.exit(0)"), "--workers-stop-timeout", "0.5", nproc=1)
+    job.hear("pid .* ready", ranks=[0])
+    job.spawned.send_signal(signal.SIGTERM)
+    job.end(0)
+    assert job.lines("saved$")
+
+
+FAILS_WHILE_OTHERS_SAVE = """
+from holdfast.fault_tolerance import RankMonitorClient
+client = RankMonitorClient()
+client.init_workload_monitoring()
+def stop(number, frame):
+    if RANK == 1:
+        sys.exit(3)
+    with client.section("checkpointing"):
+        say("saves")
+        time.sleep(2)
+    say("saved")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, stop)
+say("ready")
+while True:
+    time.sleep(0.01)
+"""
+
+
+def test_rank_that_fails_while_others_save_costs_no_checkpoint(jobs: Jobs) -> None:
+    job = jobs(FAILS_WHILE_OTHERS_SAVE)
+    job.hear("ready", ranks=[0, 1])
+    job.spawned.send_signal(signal.SIGTERM)
+    assert "FAILED: rank 1" in job.end(3)
+    assert job.lines("^rank 0 cycle 0 saved$")
+    meanings = {each["rank"]: each["meaning"] for each in job.journal("rank_exit")}
+    assert meanings == {0: "stopped by the launcher", 1: "exit code 3"}
+
+
+def test_other_preemption_signals_are_passed_on_by_name(jobs: Jobs) -> None:
+    text = """
+def stop(number, frame):
+    say("got", signal.Signals(number).name)
+    sys.exit(0)
+for name in ("SIGHUP", "SIGQUIT"):
+    signal.signal(getattr(signal, name), stop)
+say("ready")
+wait()
+"""
+    for number in (signal.SIGHUP, signal.SIGQUIT):
+        job = jobs(text, nproc=1)
+        job.hear("ready", ranks=[0])
+        job.spawned.send_signal(number)
+        assert f"Received Signals.{number.name} death signal" in job.end(0)
+        assert job.lines(f"got {number.name}")

@@ -1,0 +1,101 @@
+"""A run without trouble is quiet, and two jobs of one user on one machine do not see each other."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import psutil
+
+from tests.launcher.conftest import Jobs
+
+USES_EVERYTHING = """
+from holdfast.fault_tolerance import RankMonitorClient
+client = RankMonitorClient()
+client.init_workload_monitoring()
+with client.section("setup"):
+    pass
+for step in range(20):
+    with client.section("step"):
+        client.heartbeat(step)
+client.shutdown_workload_monitoring()
+say("done")
+"""
+
+
+def test_nothing_to_say_when_all_is_well(jobs: Jobs) -> None:
+    job = jobs(
+        USES_EVERYTHING,
+        "--max-restarts", "3",
+        "--ft-rank-section-timeouts", "setup:600,step:60",
+        "--ft-rank-heartbeat-timeout", "60",
+    )  # fmt: skip
+    said = job.end(0).splitlines()
+    assert 1 <= len(said) <= 2, said
+    assert "limits" in said[0] and "step 60 s" in said[0] and str(job.run_dir) in said[0]
+    assert len(job.spawned.out().splitlines()) == 2  # the two ranks' own lines
+
+
+def test_the_start_says_which_limits_are_in_force(jobs: Jobs) -> None:
+    """One from a YAML file, one from the environment, two from flags, of which one wins over the file's."""
+    settings = jobs.folder / "ft.yaml"
+    settings.write_text("fault_tolerance: {rank_heartbeat_timeout: 40, rank_out_of_section_timeout: 50}\n")
+    flags = (
+        "--ft-cfg-path",
+        settings,
+        "--ft-rank-heartbeat-timeout",
+        "60",
+        "--ft-rank_section_timeouts",
+        "step:7",
+    )
+    job = jobs("say('done')", *flags, env={"PET_FT_INITIAL_RANK_HEARTBEAT_TIMEOUT": "90"})
+    said = job.end(0).splitlines()[0]
+    for words in ("first heartbeat 90 s", "heartbeat 60 s", "sections step 7 s", "out of section 50 s"):
+        assert words in said
+
+
+def test_a_script_that_knows_nothing_of_holdfast(jobs: Jobs) -> None:
+    job = jobs("say('done')")
+    assert len(job.end(0).splitlines()) <= 2
+
+
+def test_two_jobs_at_once_do_not_see_each_other(jobs: Jobs) -> None:
+    """One of them restarts, sweeps and ends while the other one, in the same state folder, works on."""
+    waits = """
+child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+say("board", os.environ["FT_RANK_MONITOR_IPC_SOCKET"])
+while not os.path.exists(os.environ["NOTES"] + "/enough"):
+    time.sleep(0.01)
+say("alive", child.poll() is None)
+child.kill()
+child.wait()
+"""
+    state = {"XDG_STATE_HOME": str(jobs.folder / "state")}
+    first = jobs(waits, "--ft-run-dir", "first", env=state)
+    second = jobs(waits, "--ft-run-dir", "second", "--max-restarts", "1", env=state)
+    boards = [job.hear(r"board (\S+)", ranks=[0, 1]) for job in (first, second)]
+    folders = {os.path.dirname(os.path.dirname(board)) for found in boards for board in found.values()}
+    assert len(folders) == 2
+    victim = next(
+        child for child in psutil.Process(second.pid).children() if "script" in " ".join(child.cmdline())
+    )
+    victim.send_signal(signal.SIGKILL)
+    second.hear("board", ranks=[0, 1], cycle=1)
+    (second.notes / "enough").touch()
+    second.end(0)
+    (first.notes / "enough").touch()
+    assert len(first.end(0).splitlines()) == 1
+    assert len(first.lines("cycle 0 alive True")) == 2
+
+
+def test_two_jobs_with_the_same_name_do_not_mix_their_boards(jobs: Jobs) -> None:
+    """The same --rdzv-id, and so the same default run directory: only the journal is shared."""
+    state = {"XDG_STATE_HOME": str(jobs.folder / "state")}
+    text = "say('board', os.environ['FT_RANK_MONITOR_IPC_SOCKET'])\nmeet()"
+    both = [
+        jobs.plain("--nproc-per-node", "1", "--rdzv-id", "same", jobs.script(text), env=state)
+        for _ in range(2)
+    ]
+    for job in both:
+        job.end(0)
+    assert len({job.hear(r"board (\S+)", ranks=[0])[0] for job in both}) == 2

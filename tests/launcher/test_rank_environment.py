@@ -1,0 +1,79 @@
+"""The environment of a rank: what torchrun sets, and the differences that are meant."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tests.conftest import SOURCE
+from tests.launcher.conftest import Jobs
+from tests.launcher.twins import run_twins
+from tests.processes import Spawner
+
+DUMP = """
+import json
+os.write(1, (json.dumps({"rank": RANK, **os.environ}) + "\\n").encode())
+"""
+
+ADDED = {"FT_RANK_MONITOR_IPC_SOCKET", "HOLDFAST_CONFIG"}
+"""Where the rank finds its board, and the settings for `client.cfg`."""
+
+OTHER = {
+    "MASTER_ADDR": "torchrun's is the host's name; the store of a one-node job listens on loopback only",
+    "MASTER_PORT": "each cycle has a store of its own, on a port that the kernel chose",
+    "TORCHELASTIC_RUN_ID": "both draw one; torchrun draws one even when --rdzv-id gives it",
+    "TORCHELASTIC_ERROR_FILE": "below the launcher's own directory, not in the shared temporary one",
+    "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGUSR1 and SIGUSR2 are passed on too",
+}
+
+PACKAGE = "holdfast.fault_tolerance.launcher"
+TEST_KIT = {"NOTES", "TMPDIR"}
+
+
+def differences(jobs: Jobs, *arguments: str | Path, env: dict[str, str | None] | None = None) -> set[str]:
+    """Names of variables that differ or are missing on one side, on any rank."""
+    ours, theirs = run_twins(jobs, *arguments, jobs.script(DUMP), env=env).reports()
+    assert ours.keys() == theirs.keys()
+    names = set()
+    for rank, variables in ours.items():
+        both = variables.keys() | theirs[rank].keys()
+        names |= {name for name in both if variables.get(name) != theirs[rank].get(name)}
+    return names - TEST_KIT
+
+
+def test_only_the_meant_differences(jobs: Jobs) -> None:
+    assert differences(jobs, "--nproc-per-node", "2", "--max-restarts", "3") == ADDED | set(OTHER)
+
+
+def test_what_the_user_set_arrives(jobs: Jobs) -> None:
+    env = dict.fromkeys(("OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_CPP_LOG_LEVEL"), "3")
+    assert differences(jobs, "--nproc-per-node", "1", env=env) == ADDED | set(OTHER)
+
+
+def test_names_that_the_user_gave_arrive(jobs: Jobs) -> None:
+    flags = ("--role", "trainer", "--rdzv-id", "job-7", "--signals-to-handle", "SIGTERM,SIGINT")
+    found = differences(jobs, "--nproc-per-node", "2", *flags)
+    assert found == ADDED | set(OTHER) - {"TORCHELASTIC_SIGNALS_TO_HANDLE"}
+    job = jobs("say('id', os.environ['TORCHELASTIC_RUN_ID'])", "--rdzv-id", "job-7", nproc=1)
+    job.end(0)
+    assert job.hear(r"id (\S+)", ranks=[0]) == {0: "job-7"}
+
+
+def test_no_python_path_is_added(jobs: Jobs, spawn: Spawner) -> None:
+    """Holdfast is installed as everywhere else: nothing on PYTHONPATH, for the launcher or for its ranks."""
+    start = f"import sys; sys.path.insert(0, {str(SOURCE)!r}); from {PACKAGE} import main; main.console()"
+    script = jobs.script("say('python path', os.environ.get('PYTHONPATH'))")
+    done = spawn([sys.executable, "-c", start, script], env={"PYTHONPATH": None})
+    assert done.wait() == 0
+    assert done.out() == "rank 0 cycle 0 python path None\n"
+
+
+def test_standalone(jobs: Jobs) -> None:
+    """torchrun draws a run id and a port here as well."""
+    assert differences(jobs, "--standalone", "--nproc-per-node", "2") == ADDED | set(OTHER)
+
+
+def test_restart_count_goes_up(jobs: Jobs) -> None:
+    text = "say('restarts', os.environ['TORCHELASTIC_RESTART_COUNT'])\nsys.exit(0 if CYCLE == 2 else 1)"
+    twins = run_twins(jobs, "--nproc-per-node", "1", "--max-restarts", "2", jobs.script(text))
+    assert twins.same_output() == [f"rank 0 cycle {count} restarts {count}" for count in range(3)]

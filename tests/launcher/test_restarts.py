@@ -1,0 +1,87 @@
+"""A rank that fails in whatever way: all ranks start again together, as often as `--max-restarts` allows."""
+
+from __future__ import annotations
+
+from tests.launcher.conftest import Jobs
+
+FAILS_THREE_WAYS = """
+say("pid", os.getpid(), "of", os.environ["TORCHELASTIC_MAX_RESTARTS"])
+meet()
+if CYCLE == 3:
+    sys.exit(0)
+if RANK == 1:
+    if CYCLE == 0:
+        kill_me(signal.SIGKILL)
+    if CYCLE == 1:
+        raise ValueError("bad batch")
+    sys.exit(7)
+wait()
+"""
+
+
+def test_every_way_to_fail_restarts_all_ranks(jobs: Jobs) -> None:
+    job = jobs(FAILS_THREE_WAYS, "--max-restarts", "3")
+    job.end(0)
+    pids = [job.hear(r"pid (\d+) of 3", ranks=[0, 1], cycle=cycle) for cycle in range(4)]
+    assert len({pid for of_cycle in pids for pid in of_cycle.values()}) == 8, "every rank is a new process"
+    exits = [(each["exitcode"], each["signal"]) for each in job.journal("rank_exit") if each["rank"] == 1]
+    assert exits == [(None, "SIGKILL"), (1, None), (7, None), (0, None)]
+    assert [each["restarts_used"] for each in job.journal("restart")] == [1, 2, 3]
+    assert "restarting all 2 local ranks (restart 3 of 3)" in job.spawned.err()
+
+
+def test_no_restart_beyond_the_limit(jobs: Jobs) -> None:
+    job = jobs("say('here')\nmeet()\nsys.exit(7) if RANK == 0 else wait()", "--max-restarts", "2")
+    said = job.end(7)
+    assert "no restart left (2 of 2 used): the job ends with exit code 7" in said
+    assert [len(job.lines(f"^rank 0 cycle {cycle} here")) for cycle in range(4)] == [1, 1, 1, 0]
+    assert [each["exit_code"] for each in job.journal("run_end")] == [7]
+
+
+def test_without_the_option_there_is_no_restart_as_with_torchrun(jobs: Jobs) -> None:
+    job = jobs("say('here')\nsys.exit(RANK)")
+    assert "(0 of 0 used)" in job.end(1)
+    assert len(job.lines("^rank 1")) == 1
+
+
+PROGRESS = """
+from holdfast.fault_tolerance import RankMonitorClient
+client = RankMonitorClient()
+client.init_workload_monitoring()
+reached = {reached}
+client.heartbeat(step=reached[CYCLE])
+say("at step", reached[CYCLE])
+sys.exit(5)
+"""
+
+
+def test_restarts_in_a_row_count_anew_after_progress(jobs: Jobs) -> None:
+    """Two restarts are allowed; steps 10, 20, 30 are progress, staying at 30 is none."""
+    text = PROGRESS.format(reached=[10, 20, 30, 30, 30, 30, 30])
+    job = jobs(text, "--max-restarts", "2", "--ft-restarts-reset-on-progress", nproc=1)
+    job.end(5)
+    assert [each["restarts_used"] for each in job.journal("restart")] == [1, 1, 1, 2]
+    assert len(job.lines("at step")) == 5
+
+
+def test_progress_counts_for_nothing_unless_asked_for(jobs: Jobs) -> None:
+    job = jobs(PROGRESS.format(reached=[10, 20, 30]), "--max-restarts", "1", nproc=1)
+    job.end(5)
+    assert len(job.lines("at step")) == 2
+
+
+CHECKPOINTS = """
+from holdfast.fault_tolerance import RankMonitorClient
+client = RankMonitorClient()
+client.init_workload_monitoring()
+if CYCLE < 2:
+    with client.section("checkpointing"):
+        say("saves")
+sys.exit(5)
+"""
+
+
+def test_a_new_checkpoint_is_progress(jobs: Jobs) -> None:
+    job = jobs(CHECKPOINTS, "--max-restarts", "1", "--ft-restarts-reset-on-progress", nproc=1)
+    job.end(5)
+    assert [each["restarts_used"] for each in job.journal("restart")] == [1, 1]

@@ -1,0 +1,142 @@
+"""The run directory: refused when others could have planted it, and no reason to stop when it hangs or is full."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.launcher.conftest import Jobs
+
+NODE = socket.gethostname()
+NOBODY = 65534
+
+
+def refused(jobs: Jobs, run_dir: Path) -> str:
+    """Start with this run directory; the one line of the refusal. Nothing was started."""
+    job = jobs.plain("--ft-run-dir", run_dir, "--nproc-per-node", "1", jobs.script("say('started')"))
+    said = job.end(2)
+    assert job.spawned.out() == ""
+    (line,) = said.splitlines()
+    assert line.startswith("ft_launcher: error: run directory ") and str(run_dir) in line
+    return line
+
+
+def test_symbolic_link(jobs: Jobs, tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to("real")
+    assert "is a symbolic link (to real)" in refused(jobs, tmp_path / "link")
+    assert not list((tmp_path / "real").iterdir())
+
+
+def test_file(jobs: Jobs, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "is not a directory" in refused(jobs, tmp_path / "file")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
+def test_another_users_directory(jobs: Jobs, tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir(mode=0o700)
+    os.chown(tmp_path / "theirs", NOBODY, NOBODY)
+    assert "belongs to user nobody" in refused(jobs, tmp_path / "theirs")
+
+
+def test_directory_that_others_can_write_to(jobs: Jobs, tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    assert "chmod 700" in refused(jobs, tmp_path / "open")
+
+
+def test_it_is_made_private(jobs: Jobs) -> None:
+    job = jobs("say('done')", nproc=1)
+    job.end(0)
+    assert job.run_dir.stat().st_mode & 0o777 == 0o700
+    (journal,) = job.run_dir.iterdir()
+    assert journal.stat().st_mode & 0o777 == 0o600
+
+
+HANGS_ONCE = """
+from holdfast.fault_tolerance import RankMonitorClient
+client = RankMonitorClient()
+client.init_workload_monitoring()
+client.send_heartbeat()
+say("cycle", CYCLE, "at", time.monotonic())
+if CYCLE == 0:
+    wait()
+if CYCLE == 1:
+    sys.exit(3)
+"""
+FLAGS = ("--max-restarts", "2", "--ft-rank-heartbeat-timeout", "1.5")
+
+
+def check_recovery(jobs: Jobs, run_dir: Path) -> str:
+    """A hang and a failure are found and answered in time; returns standard error."""
+    job = jobs.plain("--ft-run-dir", run_dir, *FLAGS, "--nproc-per-node", "1", jobs.script(HANGS_ONCE))
+    said = job.end(0)
+    assert "HANG: rank 0" in said and "Did not get subsequent heartbeat. Waited 1.5" in said
+    moments = [float(job.hear(rf"cycle {cycle} at (\S+)", ranks=[0], cycle=cycle)[0]) for cycle in range(3)]
+    assert 1.5 <= moments[1] - moments[0] < 8 and moments[2] - moments[1] < 6
+    return said
+
+
+@pytest.fixture
+def tiny_filesystem(tmp_path: Path) -> Iterator[Path]:
+    """A tmpfs of one page, full."""
+    place = tmp_path / "tiny"
+    place.mkdir(mode=0o700)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4k,mode=700", "tmpfs", place], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a tmpfs here: {mounted.stderr.decode().strip()}")
+    yield place
+    subprocess.run(["umount", "--lazy", place], check=True)
+
+
+def test_full_disk_costs_records_only(jobs: Jobs, tiny_filesystem: Path) -> None:
+    (tiny_filesystem / "ballast").write_bytes(b"x" * 4096)
+    said = check_recovery(jobs, tiny_filesystem)
+    warnings = [line for line in said.splitlines() if "warning: journal" in line]
+    assert len(warnings) == 1 and "No space left on device" in warnings[0]
+
+
+def test_hung_filesystem_costs_records_only(jobs: Jobs, tmp_path: Path) -> None:
+    """The stand-in: the journal is a FIFO that nobody reads, so opening it never returns."""
+    run_dir = tmp_path / "hung"
+    run_dir.mkdir(mode=0o700)
+    os.mkfifo(run_dir / f"journal-{NODE}.jsonl", 0o600)
+    said = check_recovery(jobs, run_dir)
+    assert "the last" in said and "records are lost" in said
+
+
+def test_filesystem_that_hangs_later_costs_records_only(jobs: Jobs, tmp_path: Path) -> None:
+    """The FIFO has a reader that stops reading: a write in the middle of the journal never returns."""
+    run_dir = tmp_path / "hung"
+    run_dir.mkdir(mode=0o700)
+    fifo = run_dir / f"journal-{NODE}.jsonl"
+    os.mkfifo(fifo, 0o600)
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    writer = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+    try:
+        with pytest.raises(BlockingIOError):
+            while True:
+                os.write(writer, b"\n" * 4096)
+        check_recovery(jobs, run_dir)
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def test_run_directory_that_vanishes(jobs: Jobs) -> None:
+    """Somebody cleans up too early: the journal is lost, the job is not."""
+    text = """
+import shutil
+shutil.rmtree("vanishes", ignore_errors=True)
+sys.exit(3 if CYCLE == 0 else 0)
+"""
+    flags = ("--max-restarts", "1", "--nproc-per-node", "1", "--ft-run-dir", "vanishes")
+    jobs.plain(*flags, jobs.script(text)).end(0)

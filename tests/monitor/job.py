@@ -1,0 +1,108 @@
+"""A whole job seen from outside: its monitor, its ranks, its boards; and its steps, as its ranks measured them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import psutil
+
+from holdfast.fault_tolerance.processes import proc
+from tests.launcher.conftest import Job
+from tests.processes import alive, wait_until
+
+CLIENT = """
+from holdfast.fault_tolerance import RankMonitorClient
+client = RankMonitorClient()
+"""
+
+STEPS = (
+    CLIENT
+    + """
+def train(seconds, step=0.02):
+    \"\"\"Steps for this long; returns the longest call of the client and the longest step, in seconds.\"\"\"
+    worst_call = worst_step = 0.0
+    end = time.monotonic() + seconds
+    before = time.monotonic()
+    while before < end:
+        client.send_heartbeat()
+        client.start_section("step")
+        called = time.monotonic()
+        time.sleep(step)
+        slept = time.monotonic()
+        client.end_section("step")
+        after = time.monotonic()
+        worst_call = max(worst_call, called - before, after - slept)
+        worst_step = max(worst_step, after - before)
+        before = after
+    return worst_call, worst_step
+"""
+)
+
+
+def monitors(launcher: int) -> list[int]:
+    """The monitor processes of a launcher, also those that are not its children any more."""
+    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _monitors_for(pid, launcher)]
+
+
+def _monitors_for(pid: int, launcher: int) -> bool:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+    return b"fault_tolerance.monitor.main" in words and b'"launcher_pid": %d,' % launcher in words
+
+
+def monitor(job: Job) -> int:
+    """The one monitor that works now."""
+
+    def found() -> int:
+        running = [pid for pid in monitors(job.pid) if alive(pid)]
+        return running[0] if len(running) == 1 else 0
+
+    return wait_until(found, what="there is exactly one monitor")
+
+
+def board_directory(job: Job) -> Path:
+    """Where the job's boards are, as its monitor was told."""
+    words = Path(f"/proc/{monitor(job)}/cmdline").read_text()
+    return Path(words.split('"directory": "')[1].split('"')[0])
+
+
+def ranks(job: Job, cycle: int = 0) -> list[int]:
+    """The pids of the ranks of a cycle, by rank."""
+    started = {
+        record["rank"]: record["pid"] for record in job.journal("rank_start") if record["cycle"] == cycle
+    }
+    return [started[rank] for rank in sorted(started)]
+
+
+def stop(*pids: int) -> None:
+    """SIGSTOP, and wait until they stand still."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    for pid in pids:
+        wait_until(lambda pid=pid: _state(pid) == "T", what=f"{pid} stopped")
+
+
+def go_on(*pids: int) -> None:
+    """SIGCONT, in this order."""
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+
+
+def _state(pid: int) -> str:
+    found = proc.stat(pid)
+    return found.state if found else ""
+
+
+def wait_gone(pids: list[int], ceiling: float, what: str) -> None:
+    """None of these processes runs any more, a zombie or not."""
+    wait_until(lambda: not any(map(alive, pids)), ceiling, what)
+
+
+def tree(job: Job) -> list[int]:
+    """The launcher and everything below it."""
+    top = psutil.Process(job.pid)
+    return [top.pid, *(child.pid for child in top.children(recursive=True))]

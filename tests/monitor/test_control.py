@@ -1,0 +1,101 @@
+"""The page that the launcher and its monitors share."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.fault_tolerance.board import BoardError
+from holdfast.fault_tolerance.monitor.control import FILE, IDLE, RUNNING, STOPPING, ControlPage
+from holdfast.fault_tolerance.monitor.gaps import KEPT
+
+
+@pytest.fixture
+def folder() -> Iterator[str]:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as made:
+        yield made
+
+
+@pytest.fixture
+def page(folder: str) -> Iterator[ControlPage]:
+    page = ControlPage.create(folder)
+    yield page
+    page.close()
+
+
+def test_a_fresh_page_watches_nothing(page: ControlPage) -> None:
+    assert (page.epoch, page.cycle, page.phase, page.tick, page.looked) == (0, 0, IDLE, 0, (0, 0))
+    assert page.gaps.gaps == ()
+
+
+def test_it_is_private_and_allocated_in_full(page: ControlPage, folder: str) -> None:
+    found = os.stat(Path(folder, FILE))
+    assert found.st_mode & 0o777 == 0o600
+    assert found.st_blocks * 512 >= found.st_size == 4096
+
+
+def test_what_one_side_writes_the_other_reads(page: ControlPage, folder: str) -> None:
+    other = ControlPage(folder)
+    page.epoch = 7
+    page.enter(RUNNING, 3)
+    other.beat(11, 22)
+    assert (other.epoch, other.cycle, other.phase) == (7, 3, RUNNING)
+    assert (page.tick, page.looked) == (1, (11, 22))
+    page.enter(STOPPING, 3)
+    assert other.phase == STOPPING
+    other.close()
+
+
+def test_gaps_outlive_the_monitor_that_noticed_them(page: ControlPage, folder: str) -> None:
+    first = ControlPage(folder)
+    first.add_gap(1, 5)
+    first.add_gap(10, 90)
+    first.close()
+    successor = ControlPage(folder)
+    assert successor.gaps.gaps == ((1, 5), (10, 90))
+    successor.close()
+
+
+def test_a_gap_that_a_successor_notices_again_counts_once(page: ControlPage) -> None:
+    """The first to notice it died before it had noted that it had looked."""
+    page.add_gap(10, 90)
+    page.add_gap(10, 95)
+    assert page.gaps.gaps == ((10, 95),)
+
+
+def test_only_the_last_gaps_are_kept_and_nothing_else_is_overwritten(page: ControlPage) -> None:
+    page.epoch = 7
+    page.enter(RUNNING, 3)
+    page.beat(11, 22)
+    for number in range(KEPT + 30):
+        page.add_gap(number, number + 1)
+    assert page.gaps.gaps == tuple((number, number + 1) for number in range(30, KEPT + 30))
+    assert (page.epoch, page.cycle, page.phase, page.tick, page.looked) == (7, 3, RUNNING, 1, (11, 22))
+
+
+def test_a_second_page_in_one_folder_is_refused(page: ControlPage, folder: str) -> None:
+    with pytest.raises(FileExistsError):
+        ControlPage.create(folder)
+
+
+def test_another_file_is_no_page(folder: str) -> None:
+    Path(folder, FILE).write_bytes(bytes(4096))
+    with pytest.raises(ValueError, match="is not a control page of this version of holdfast"):
+        ControlPage(folder)
+
+
+def test_a_page_that_is_no_file_of_this_user_is_refused(folder: str) -> None:
+    os.mkfifo(Path(folder, FILE))
+    with pytest.raises(BoardError, match="no regular file"):
+        ControlPage(folder)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_a_page_of_another_user_is_refused(page: ControlPage, folder: str) -> None:
+    os.chown(Path(folder, FILE), 65534, 65534)
+    with pytest.raises(BoardError, match="belongs to user 65534, this process to user 0"):
+        ControlPage(folder)

@@ -1,0 +1,197 @@
+"""What the monitor is made of and what it withstands: signals, bad boards, recycled pids, ten thousand looks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.fault_tolerance.board import Board, BoardWriter, Identity, Limits, layout
+from holdfast.fault_tolerance.launcher.monitor_keeper import MAIN
+from holdfast.fault_tolerance.monitor.deadlines import deadlines, next_look
+from holdfast.fault_tolerance.monitor.explain import describe
+from holdfast.fault_tolerance.monitor.gaps import Gaps
+from holdfast.fault_tolerance.monitor.observations import Seen
+from holdfast.fault_tolerance.monitor.start import command
+from tests.processes import Spawner
+
+from .node import Node
+from .test_hangs import heartbeats
+from .victims import identity, victim
+
+LIMIT = 0.5
+MEANT_FOR_THE_TRAINING = ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT"]
+
+
+def test_signals_that_are_meant_for_the_training_do_nothing_to_it(node: Node) -> None:
+    (rank,) = node.start(Limits(subsequent=LIMIT))
+    node.looks(1)
+    monitor = node.keeper.pid
+    for name in MEANT_FOR_THE_TRAINING:
+        os.kill(monitor, getattr(signal, name))
+    heartbeats(rank.hand)
+    assert node.hear("verdict")["reason"] == "heartbeat"
+    assert (node.keeper.pid, node.replaced) == (monitor, [])
+
+
+def test_it_has_a_session_of_its_own(node: Node) -> None:
+    """So Ctrl-C and a terminal that hangs up do not even reach it."""
+    assert os.getsid(node.keeper.pid) == node.keeper.pid
+
+
+class TestRecycledPid:
+    """The identity's pid belongs to another process by now. Nobody is killed, and nobody told so."""
+
+    def test_another_start_time(self, node: Node, spawn: Spawner) -> None:
+        ranks = node.start(Limits(sections={"step": LIMIT}), victim(spawn), victim(spawn))
+        recycled, hung = ranks
+        meant = identity(recycled.process, rank=0, started_ns=time.monotonic_ns())
+        recycled.board.admit(replace(meant, start_time=meant.start_time - 1))
+        for rank in ranks:
+            rank.hand.connect()
+            rank.hand.start_section("step")
+        assert node.hear("verdict")["rank"] == 1
+        assert hung.process.wait() == -signal.SIGKILL
+        node.looks(3)
+        assert len(node.heard("verdict")) == 1
+        assert recycled.lives
+
+    def test_another_cycle(self, node: Node) -> None:
+        (rank,) = node.start(Limits(subsequent=LIMIT))
+        rank.board.admit(identity(rank.process, cycle=7, started_ns=time.monotonic_ns()))
+        heartbeats(rank.hand)
+        began = time.monotonic()
+        node.until(lambda: time.monotonic() - began > 2 * LIMIT, "")
+        assert node.heard("verdict") == []
+        assert rank.lives
+
+
+def test_a_rank_that_has_ended_and_waits_to_be_reaped_is_no_hang(node: Node, spawn: Spawner) -> None:
+    """Its launcher may be stopped, and reaps it later: it did not hang, it ended."""
+    ended, hung = node.start(Limits(subsequent=LIMIT), spawn(["true"]), victim(spawn))
+    heartbeats(ended.hand)
+    heartbeats(hung.hand)
+    assert node.hear("verdict")["rank"] == 1
+    node.looks(3)
+    assert len(node.heard("verdict")) == 1
+    assert hung.process.wait() == -signal.SIGKILL
+
+
+DAMAGE = {
+    "truncated": lambda path: os.truncate(path, 4096),
+    "empty": lambda path: os.truncate(path, 0),
+    "not a board": lambda path: Path(path).write_bytes(b"not a board".ljust(layout.BOARD_BYTES)),
+    "another version": lambda path: _store(path, layout.P_VERSION, 99),
+    "gone": os.unlink,
+}
+
+
+def _store(path: str, word: int, value: int) -> None:
+    with open(path, "r+b") as file:
+        file.seek(word * layout.WORD)
+        file.write(value.to_bytes(layout.WORD, sys.byteorder))
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_board_that_cannot_be_read_is_said_and_the_others_are_watched(
+    node: Node, spawn: Spawner, damage: str
+) -> None:
+    ranks = node.start(Limits(subsequent=LIMIT), victim(spawn), victim(spawn), cycle=1)
+    bad, good = ranks
+    DAMAGE[damage](bad.board.path)
+    _watch_anew(node)
+    heartbeats(good.hand)
+    assert node.hear("verdict")["rank"] == 1
+    assert good.process.wait() == -signal.SIGKILL
+    assert bad.lives
+    if damage != "gone":
+        assert bad.board.path in node.hear("unreadable")["text"]
+
+
+def _watch_anew(node: Node) -> None:
+    """A new monitor, which opens the boards as they are now."""
+    os.kill(node.keeper.pid, signal.SIGKILL)
+    node.until(lambda: node.replaced, "the monitor was not replaced")
+
+
+@given(data=st.data())
+def test_whatever_stands_on_a_board_the_monitor_can_go_on(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A rank that scribbles over its own page may be killed for it; the monitor may not fail over it."""
+    folder = tmp_path_factory.mktemp("scribbled")
+    board = Board.create(str(folder / "0.board"), Limits(sections={"step": 1.0}))
+    try:
+        board.admit(Identity(os.getpid(), 1, 0, 0, 0, 1))
+        hand = BoardWriter(board.path)
+        heartbeats(hand)
+        hand.start_section("step")
+        hand.detach()
+        with open(board.path, "r+b") as file:
+            file.seek(layout.IDENTITY_BYTES + 8 * data.draw(st.integers(0, layout.STATE_WORDS - 40)))
+            file.write(data.draw(st.binary(min_size=1, max_size=320)))
+        read = board.snapshot()
+        first = list(deadlines(read, Gaps()))
+        assert isinstance(next_look(read, Gaps(), time.monotonic_ns()), int)
+        told = [*Seen().news(read, board.events), *Seen().suspicion(first[0] if first else None, 10**12)]
+        json.dumps([told, describe(read, time.monotonic_ns())])
+    finally:
+        board.close()
+
+
+def test_it_imports_nothing_heavy(spawn: Spawner) -> None:
+    """The very command that the launcher starts, up to the call of main: what is imported by then."""
+    words = command(MAIN, "{}")
+    words[-2] = words[-2].removesuffix("main()") + "print(*sys.modules)"
+    process = spawn(words)
+    assert process.wait() == 0
+    modules = set(process.out().split())
+    assert "holdfast.fault_tolerance.monitor.main" in modules
+    heavy = {"torch", "numpy", "yaml", "rich", "pydantic", "logging.config", "asyncio", "multiprocessing"}
+    assert modules & heavy == set()
+    assert len(modules) < 150, "it starts in a few hundredths of a second and must stay so"
+
+
+def test_the_running_process_has_no_heavy_library_mapped(node: Node) -> None:
+    node.start(Limits(subsequent=60.0))
+    node.looks(2)
+    maps = Path(f"/proc/{node.keeper.pid}/maps").read_text()
+    libraries = {line.split()[-1] for line in maps.splitlines() if ".so" in line}
+    assert libraries, "there is at least the C library"
+    assert [name for name in libraries if "site-packages" in name or "torch" in name or "numpy" in name] == []
+
+
+def test_ten_thousand_looks_cost_no_memory(node: Node, spawn: Spawner) -> None:
+    ranks = node.start(Limits(subsequent=60.0, sections={"step": 60.0}), victim(spawn), victim(spawn))
+    for rank in ranks:
+        heartbeats(rank.hand)
+
+    def look(count: int) -> None:
+        goal = node.control.tick + count
+        while node.control.tick < goal:
+            for rank in ranks:
+                rank.hand.heartbeat(node.control.tick)
+                rank.hand.start_section("step")
+                rank.hand.end_section("step")
+            node.keeper.look()
+            node.pump(0)
+
+    look(1000)
+    before = _resident(node.keeper.pid)
+    look(10_000)
+    assert _resident(node.keeper.pid) - before <= 256 * 1024
+    assert node.replaced == []
+
+
+def _resident(pid: int) -> int:
+    """Bytes of private memory; pages shared with others say nothing about this process."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_"))

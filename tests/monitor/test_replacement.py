@@ -1,0 +1,183 @@
+"""The monitor may die or stop at any time: another one carries on, and the old one never acts again."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast.fault_tolerance.board import Limits
+from holdfast.fault_tolerance.launcher import monitor_keeper
+from tests.processes import Spawner, wait_until
+
+from .freezer import Freezer
+from .node import Node, thaw
+from .test_hangs import heartbeats
+from .victims import victim
+
+LIMIT = 0.5
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_another_monitor_carries_on_and_still_finds_the_hang(node: Node, number: signal.Signals) -> None:
+    (rank,) = node.start(Limits(subsequent=LIMIT))
+    node.looks(1)
+    first = node.keeper.pid
+    os.kill(first, number)
+    heartbeats(rank.hand)
+    node.until(lambda: node.replaced, "the monitor was not replaced")
+    assert node.hear("verdict")["reason"] == "heartbeat"
+    assert rank.process.wait() == -signal.SIGKILL
+    assert f"monitor {first}: it " in node.replaced[0]
+    assert f"; monitor {node.keeper.pid} carries on" in node.replaced[0]
+    wait_until(lambda: not Path(f"/proc/{first}").exists(), what="the stopped monitor was ended")
+
+
+def test_a_monitor_that_works_is_not_replaced(node: Node) -> None:
+    node.start(Limits(subsequent=60.0))
+    began = time.monotonic()
+    node.until(lambda: time.monotonic() - began > monitor_keeper.STANDS_STILL + 1, "")
+    assert node.replaced == []
+
+
+def test_a_superseded_monitor_that_wakes_up_leaves_and_kills_nobody(node: Node) -> None:
+    (rank,) = node.start(Limits(subsequent=LIMIT))
+    node.looks(1)
+    old = node.keeper._process
+    assert old is not None
+    old.send_signal(signal.SIGSTOP)
+    heartbeats(rank.hand)  # nobody sees this limit pass
+    node.control.epoch += 1
+    time.sleep(LIMIT)
+    thaw(old.pid)
+    assert old.wait(30) == 0
+    assert rank.lives
+    assert os.path.isdir(node.folder), "only the launcher's end makes a monitor clean up"
+
+
+def test_a_successor_knows_of_the_freeze_that_its_predecessor_saw(node: Node) -> None:
+    """The whole job was frozen, thawed, and then the monitor died: the interval still gets the frozen time back."""
+    (rank,) = node.start(Limits(subsequent=4.0))
+    heartbeats(rank.hand)
+    node.looks(1)
+    os.kill(node.keeper.pid, signal.SIGSTOP)
+    time.sleep(5.0)
+    thaw(node.keeper.pid)
+    while not node.heard("gap"):
+        node.pump(0.05)
+    os.kill(node.keeper.pid, signal.SIGKILL)
+    node.until(lambda: node.replaced, "the monitor was not replaced")
+    node.looks(1)
+    assert node.heard("verdict") == []
+    verdict = node.hear("verdict")
+    assert 4.0 + 4.0 < verdict["waited"] < 4.0 + 5.0 + 3.0, "the limit and the frozen time, once"
+    assert rank.process.wait() == -signal.SIGKILL
+
+
+def test_a_monitor_started_after_the_world_stood_still_judges_nobody_for_it(node: Node) -> None:
+    """Only its predecessor's last look on the page tells it that there was a freeze."""
+    (rank,) = node.start(Limits(subsequent=2.0))
+    heartbeats(rank.hand)
+    node.looks(1)
+    os.kill(node.keeper.pid, signal.SIGKILL)
+    time.sleep(4.0)  # the launcher, frozen as well, replaces nobody
+    node.keeper.check(time.monotonic())
+    assert node.hear("gap")["seconds"] > 3.0
+    node.looks(1)
+    assert rank.lives
+    heartbeats(rank.hand)
+    assert node.heard("verdict") == []
+    assert node.hear("verdict")["waited"] < 30
+
+
+def test_the_launcher_itself_stood_still_and_distrusts_its_own_observation(node: Node) -> None:
+    node.start(Limits(subsequent=60.0))
+    node.looks(1)
+    node.keeper.check(time.monotonic())
+    before = node.keeper.pid
+    os.kill(before, signal.SIGSTOP)
+    time.sleep(monitor_keeper.STANDS_STILL + 0.5)  # the launcher sleeps as well
+    node.keeper.check(time.monotonic())
+    assert node.keeper.pid == before
+    thaw(before)
+    node.looks(1)
+    assert node.replaced == []
+
+
+def test_a_monitor_that_sigkill_cannot_end_holds_nobody_up(node: Node, freezer: Freezer) -> None:
+    if not freezer.is_v1:
+        pytest.skip("a process frozen by cgroup v2 dies of SIGKILL")
+    (rank,) = node.start(Limits(subsequent=LIMIT))
+    node.looks(1)
+    frozen = node.keeper.pid
+    freezer.seize(frozen)
+    freezer.freeze()
+    node.until(lambda: node.replaced, "the frozen monitor was not replaced")
+    heartbeats(rank.hand)
+    assert node.hear("verdict")["reason"] == "heartbeat"
+    freezer.thaw()
+    wait_until(lambda: _reaped(frozen), what="the frozen monitor ended")
+
+
+def test_when_no_monitor_can_run_it_is_said_once_and_tried_ever_more_rarely(
+    node: Node, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(monitor_keeper, "LONGEST_PAUSE", 0.5)
+    (rank,) = node.start(Limits(subsequent=LIMIT))
+    node.looks(1)
+    page = Path(node.folder, "control")
+    page.rename(page.with_name("elsewhere"))
+    os.kill(node.keeper.pid, signal.SIGKILL)
+    node.until(lambda: len(node.replaced) >= 6, "it was not tried again")
+    said = [record.getMessage() for record in caplog.records if record.name == "holdfast.launcher"]
+    assert len(said) == 1
+    assert "no monitor can be kept running (it ended with status 1)" in said[0]
+    assert "training goes on, hangs are not found" in said[0]
+    page.with_name("elsewhere").rename(page)
+    heartbeats(rank.hand)
+    assert node.hear("verdict")["reason"] == "heartbeat"
+
+
+def test_a_launcher_without_free_descriptors_goes_on_and_tries_again(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.start(Limits(subsequent=60.0))
+    node.looks(1)
+    os.kill(node.keeper.pid, signal.SIGKILL)
+    wait_until(lambda: node.keeper._process is not None and node.keeper._process.poll() is not None)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        node.keeper.check(time.monotonic())
+        assert node.keeper.pid == 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    node.until(lambda: node.keeper.pid, "no monitor was started once there were descriptors")
+    node.looks(1)
+
+
+def test_a_job_whose_monitor_is_replaced_again_and_again_keeps_its_descriptors(
+    node: Node, spawn: Spawner
+) -> None:
+    ranks = node.start(Limits(subsequent=60.0), victim(spawn), victim(spawn))
+    node.looks(1)
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(1, 6):
+        os.kill(node.keeper.pid, signal.SIGKILL)
+        wait_until(lambda: node.keeper._process is not None and node.keeper._process.poll() is not None)
+        node.keeper.check(time.monotonic())
+        node.until(lambda wanted=number: len(node.replaced) == wanted, "the monitor was not replaced")
+        node.looks(1)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert all(rank.lives for rank in ranks)
+
+
+def _reaped(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG) != (0, 0)
+    except ChildProcessError:  # subprocess has collected it by the way
+        return True

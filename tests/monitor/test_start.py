@@ -1,0 +1,76 @@
+"""Starting a monitor: neither the user's environment nor what else is installed reaches it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.fault_tolerance.monitor import start as starting
+
+PROBE = """
+import dataclasses, json, os, sys
+
+def main():
+    channel = json.loads(sys.argv[-1])["channel"]
+    found = {"env": dict(os.environ), "dataclasses": dataclasses.__file__, "session": os.getsid(0) == os.getpid()}
+    os.write(channel, json.dumps(found).encode())
+"""
+
+
+@dataclass
+class Settings:
+    channel: int
+
+
+def _started(module: str) -> dict[str, object]:
+    """What a monitor that is started finds."""
+    mine, theirs = os.pipe()
+    process = starting.start(module, Settings(theirs), theirs)
+    os.close(theirs)
+    with open(mine, encoding="utf-8") as pipe:
+        found = json.load(pipe)
+    assert process.wait(60) == 0
+    assert isinstance(found, dict)
+    return found
+
+
+def test_what_lies_beside_the_package_is_no_standard_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An old backport in site-packages must not take its place."""
+    (tmp_path / "dataclasses.py").write_text("raise SystemExit('the backport was imported')")
+    (tmp_path / "probe.py").write_text(PROBE)
+    monkeypatch.setattr(starting, "PACKAGE_ROOT", str(tmp_path))
+    assert _started("probe")["dataclasses"] != str(tmp_path / "dataclasses.py")
+
+
+def test_of_the_environment_it_gets_what_an_interpreter_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "probe.py").write_text(PROBE)
+    monkeypatch.setattr(starting, "PACKAGE_ROOT", str(tmp_path))
+    for name in ("LD_PRELOAD", "MALLOC_CONF", "PYTHONMALLOC", "FT_RANK_MONITOR_IPC_SOCKET", "MASTER_ADDR"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/nowhere")
+    monkeypatch.setenv("HOLDFAST_MINE", "1")
+    found = _started("probe")
+    env = found["env"]
+    assert isinstance(env, dict) and env["LD_LIBRARY_PATH"] == "/nowhere"
+    assert env["HOLDFAST_MINE"] == "1"
+    assert {name for name in env if not name.startswith("HOLDFAST_")} <= set(starting.KEPT)
+    assert found["session"] is True
+
+
+def test_the_package_is_found_from_anywhere(tmp_path: Path) -> None:
+    words = starting.command("holdfast.fault_tolerance.monitor.main", "")
+    words[-2] = words[-2].removesuffix("main()") + "import holdfast; print(holdfast.__file__)"
+    done = subprocess.run(words, cwd=tmp_path, env={}, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == holdfast.__file__
+    assert words[0] == sys.executable

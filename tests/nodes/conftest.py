@@ -1,0 +1,283 @@
+"""Jobs of several nodes: launchers of one machine, or each in a network namespace of its own.
+
+Owns the program that ranks run here (`PRELUDE`: no torch, but steps that all ranks take together, as in a
+collective), the launchers of a job (`Cluster`, `Node`), and the ways a node can go.
+What always holds: what a test has started is ended after it, and a node that was made to vanish leaves nothing in
+/dev/shm (a real one takes its memory along).
+Does not cover: real collectives, see `test_vanished_node.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.nodes.network import Network, missing
+from tests.processes import CEILING, Spawned, Spawner, alive, wait_until
+
+LAUNCHER = [sys.executable, "-m", "holdfast.fault_tolerance.launcher"]
+
+PRELUDE = '''
+import os, signal, sys, time
+RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+CYCLE, LOCAL = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), int(os.environ["LOCAL_RANK"])
+NODE, NOTES = os.environ["NODE"], os.environ["NOTES"]
+
+def say(*words):
+    """One whole line by one write: other ranks write into the same file."""
+    os.write(1, (f"rank {RANK} cycle {CYCLE} " + " ".join(map(str, words)) + "\\n").encode())
+
+def wait():
+    while True:
+        signal.pause()
+
+def told(word):
+    """Whether the test has said this word (see Cluster.tell)."""
+    return os.path.exists(os.path.join(NOTES, word))
+
+def until(word):
+    while not told(word):
+        time.sleep(0.01)
+
+def _reached(rank):
+    try:
+        with open(os.path.join(NOTES, f"step-{CYCLE}-{rank}")) as file:
+            return int(file.read() or -1)
+    except (OSError, ValueError):
+        return -1
+
+def step(number):
+    """Take this step together with all ranks of the cycle, as in a collective: who is missing holds up the rest.
+
+    Until the test says "finish": then some have left the loop while others just took one more step.
+    """
+    with open(os.path.join(NOTES, f"step-{CYCLE}-{RANK}"), "w") as file:
+        file.write(f"{number:8d}")
+    while any(_reached(rank) < number for rank in range(WORLD)) and not told("finish"):
+        time.sleep(0.01)
+
+say("starts on", NODE, "in", WORLD)
+'''
+
+QUICK = 3.0
+"""Seconds of node timeout for tests that lose a node."""
+
+TRAINS = """
+number = 0
+while not told("finish"):
+    number += 1
+    step(number)
+    if number == 3:
+        say("trains")
+    time.sleep(0.02)
+say("finished")
+"""
+"""Takes steps until the test says "finish"."""
+
+
+class Node:
+    """One launcher. `name` is what the test calls it; its ranks find it in $NODE."""
+
+    def __init__(self, name: str, spawned: Spawned, run_dir: Path) -> None:
+        self.name = name
+        self.spawned = spawned
+        self.run_dir = run_dir
+
+    @property
+    def pid(self) -> int:
+        """The launcher's."""
+        return self.spawned.pid
+
+    def wait_for(self, what: str, ceiling: float = CEILING) -> re.Match[str]:
+        """Wait until the output matches a regular expression (multi-line)."""
+        found = self.spawned.wait_for(what, ceiling)
+        assert isinstance(found, re.Match)
+        return found
+
+    def hear(self, word: str, cycle: int, *, ranks: int = 2) -> set[int]:
+        """Wait until this many ranks of this node said a line that matches `word` in this cycle; returns them."""
+
+        def who() -> set[int] | None:
+            found = re.findall(rf"^rank (\d+) cycle {cycle} {word}", self.spawned.out(), re.MULTILINE)
+            return {int(rank) for rank in found} if len(set(found)) >= ranks else None
+
+        who.__qualname__ = f"{ranks} ranks of node {self.name} in cycle {cycle} saying {word!r}"
+        found = self.spawned.wait_for(who)
+        assert isinstance(found, set)
+        return found
+
+    def end(self, code: int, ceiling: float = CEILING) -> str:
+        """Wait for the end with this exit code; returns what went to standard error."""
+        ended = self.spawned.wait(ceiling)
+        assert ended == code, f"{self.name} ended with {ended}, not {code}:\n{self.spawned.output()[-6000:]}"
+        return self.spawned.err()
+
+    def journal(self, *kinds: str) -> list[dict[str, Any]]:
+        """The journal's records of these kinds, in order."""
+        paths = list(self.run_dir.glob("journal-*.jsonl"))
+        lines = [line for path in paths for line in path.read_text().splitlines()]
+        records = [json.loads(line) for line in lines]
+        return [record for record in records if record["kind"] in kinds]
+
+    def cycles(self) -> list[int]:
+        """The cycles that this node took part in."""
+        return [record["cycle"] for record in self.journal("cycle_start")]
+
+    def restarts(self) -> list[tuple[int, int]]:
+        """(cycle, restarts spent) of every restart that this node joined."""
+        return [(record["cycle"], record["restarts_used"]) for record in self.journal("restart")]
+
+    def processes(self) -> list[psutil.Process]:
+        """The launcher, its monitor and its ranks."""
+        launcher = psutil.Process(self.pid)
+        return [launcher, *launcher.children(recursive=True)]
+
+    def ranks(self) -> list[psutil.Process]:
+        """The processes of its ranks."""
+        return [child for child in psutil.Process(self.pid).children() if "RANK" in _environment(child)]
+
+    def vanish(self) -> None:
+        """Everything that runs there ends at the same moment, unasked, as when a machine loses power."""
+        places = {
+            Path(path).parent.parent
+            for child in self.ranks()
+            if (path := _environment(child).get("FT_RANK_MONITOR_IPC_SOCKET"))
+        }
+        everyone = self.processes()
+        for process in everyone:
+            process.send_signal(signal.SIGSTOP)  # so that none of them sees another one die
+        for process in everyone:
+            process.kill()
+        self.spawned.wait()
+        for place in places:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+class Cluster:
+    """The launchers of one job. Node `a` hosts the rendezvous; every node has two ranks."""
+
+    def __init__(self, spawn: Spawner, folder: Path, network: Network | None = None) -> None:
+        self._spawn = spawn
+        self.folder = folder
+        self.network = network
+        self.port = _free_port()
+        self.notes = folder / "notes"
+        self.notes.mkdir()
+        self._count = 0
+
+    def script(self, text: str) -> Path:
+        """A file with `PRELUDE` and this program."""
+        path = self.folder / f"script{len(list(self.folder.glob('script*')))}.py"
+        path.write_text(PRELUDE + text)
+        return path
+
+    def tell(self, word: str) -> None:
+        """Say a word to the ranks (`told`, `until` in `PRELUDE`)."""
+        (self.notes / word).touch()
+
+    def address(self, name: str) -> str:
+        """At which others reach this node."""
+        return self.network.address(name) if self.network else "localhost"
+
+    def launch(
+        self,
+        name: str,
+        script: Path,
+        *flags: str,
+        nnodes: str = "2",
+        restarts: int = 3,
+        node_timeout: float | None = 20,
+        conf: str = "last_call_timeout=2",
+        env: Mapping[str, str | None] | None = None,
+    ) -> Node:
+        """Start the launcher of node `name` (a letter; it gives the order of the ranks too).
+
+        `node_timeout` (None: the default) is long where no node is lost: two busy cores keep launchers waiting.
+        """
+        conf = f"{conf},is_host={int(name == 'a')}"
+        rendezvous = ["--rdzv-backend", "c10d", "--rdzv-id", "job", "--rdzv-conf", conf]
+        rendezvous += [
+            "--rdzv-endpoint",
+            f"{self.address('a')}:{self.port}",
+            "--node-rank",
+            str(ord(name) - ord("a")),
+        ]
+        timeout = ["--ft-node-timeout", str(node_timeout)] if node_timeout is not None else []
+        common = ["--nnodes", nnodes, "--nproc-per-node", "2", "--max-restarts", str(restarts), *timeout]
+        return self.command(name, *rendezvous, *common, *flags, str(script), env=env)
+
+    def command(self, name: str, *arguments: str, env: Mapping[str, str | None] | None = None) -> Node:
+        """Start `ft_launcher` with these arguments on node `name`."""
+        self._count += 1
+        run_dir = self.folder / f"run-{name}-{self._count}"
+        inside = self.network.inside(name) if self.network else []
+        variables = {"NODE": name, "NOTES": str(self.notes), **(env or {})}
+        if self.network:
+            variables["GLOO_SOCKET_IFNAME"] = (
+                "eth0"  # gloo would look up the host's name, which is one for all
+            )
+        command = [*inside, *LAUNCHER, "--ft-run-dir", str(run_dir), *arguments]
+        return Node(name, self._spawn(command, env=variables, cwd=self.folder), run_dir)
+
+    def pair(self, text: str, *flags: str, **options: Any) -> tuple[Node, Node]:
+        """Nodes `a` and `b` with this program."""
+        script = self.script(text)
+        return self.launch("a", script, *flags, **options), self.launch("b", script, *flags, **options)
+
+
+def _environment(process: psutil.Process) -> dict[str, str]:
+    try:
+        return process.environ()
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return {}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.fixture
+def cluster(spawn: Spawner, tmp_path: Path) -> Cluster:
+    """Launchers side by side on this machine."""
+    return Cluster(spawn, tmp_path)
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    """Three namespaces, `a`, `b` and `c`, joined by a switch. Skips where they cannot be made."""
+    if reason := missing():
+        pytest.skip(reason)
+    with Network("abc") as made:
+        yield made
+
+
+@pytest.fixture
+def networked(spawn: Spawner, tmp_path: Path, network: Network) -> Cluster:
+    """Launchers that each have a network namespace of their own, and only that, as on several machines."""
+    return Cluster(spawn, tmp_path, network)
+
+
+@pytest.fixture(params=["one machine", "namespaces"])
+def either(request: pytest.FixtureRequest) -> Cluster:
+    """The same test on one machine, then in namespaces."""
+    found: Cluster = request.getfixturevalue("cluster" if request.param == "one machine" else "networked")
+    return found
+
+
+def gone(process: psutil.Process) -> bool:
+    """Whether this process has ended, or does so within the ceiling."""
+    wait_until(lambda: not alive(process.pid), what=f"the end of {process}")
+    return True

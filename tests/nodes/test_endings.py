@@ -1,0 +1,102 @@
+"""How a job of two nodes ends: done, done at different times, preempted."""
+
+from __future__ import annotations
+
+import signal
+
+import psutil
+import pytest
+
+from tests.nodes.conftest import Cluster
+
+A_FINISHES_FIRST = """
+if NODE == "a":
+    say("finished")
+    sys.exit(0)
+if CYCLE == 0:
+    until("fail")
+    sys.exit(3 * LOCAL)
+until("finish")
+say("finished")
+"""
+
+
+@pytest.mark.slow
+def test_a_node_that_is_done_starts_again_if_another_one_fails(cluster: Cluster) -> None:
+    a, b = cluster.pair(A_FINISHES_FIRST)
+    a.hear("finished", 0), b.hear("starts", 0)
+    cluster.tell("fail")
+    a.hear("finished", 1), b.hear("starts", 1)
+    a.spawned.wait_for(lambda: not a.ranks())
+    cluster.tell("finish")
+    a.end(0), b.end(0)
+    assert a.restarts() == b.restarts() == [(1, 1)]
+
+
+SAVES = """
+def save(number, frame):
+    say("saves")
+    time.sleep(0.5)
+    sys.exit(0)
+if LOCAL == 0:  # the others die of it
+    signal.signal(signal.SIGTERM, save)
+say("is ready")
+number = 0
+while True:
+    number += 1
+    step(number)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", [0, 75])
+def test_slurm_signals_every_process_of_both_nodes(cluster: Cluster, code: int) -> None:
+    """Ranks first, so that every launcher sees ranks end before it knows why."""
+    a, b = cluster.pair(SAVES, "--ft-preempted-exit-code", str(code))
+    a.hear("is ready", 0), b.hear("is ready", 0)
+    everyone: list[psutil.Process] = [*a.ranks(), *b.ranks(), *a.processes(), *b.processes()]
+    for process in dict.fromkeys(everyone):
+        process.send_signal(signal.SIGTERM)
+    for node in a, b:
+        said = node.end(code)
+        assert "Received Signals.SIGTERM death signal, shutting down workers" in said
+        assert "FAILED" not in said
+        assert node.cycles() == [0]
+    assert a.hear("saves", 0, ranks=1) == {0} and b.hear("saves", 0, ranks=1) == {2}
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_signals_the_launchers_one_after_the_other(cluster: Cluster) -> None:
+    """The ranks of b find their peers gone before their own launcher hears of it: still nobody restarts."""
+    a, b = cluster.pair(SAVES)
+    a.hear("is ready", 0), b.hear("is ready", 0)
+    a.spawned.send_signal(signal.SIGTERM)
+    a.hear("saves", 0, ranks=1)
+    b.spawned.send_signal(signal.SIGTERM)
+    a.end(0), b.end(0)
+    assert a.cycles() == b.cycles() == [0]
+
+
+SAVES_LONG = """
+def save(number, frame):
+    if NODE == "b":
+        say("saves")
+        until("saved")
+    os._exit(0)
+signal.signal(signal.SIGTERM, save)
+say("is ready")
+wait()
+"""
+
+
+@pytest.mark.slow
+def test_a_preempted_node_that_saves_for_longer_than_the_host_stays_has_not_failed(cluster: Cluster) -> None:
+    """The store has ended with its host by then; that the job was to end is known without it."""
+    a, b = cluster.pair(SAVES_LONG, "--ft-preempted-exit-code", "75")
+    a.hear("is ready", 0), b.hear("is ready", 0)
+    for node in a, b:
+        node.spawned.send_signal(signal.SIGTERM)
+    b.hear("saves", 0)
+    a.end(75)
+    cluster.tell("saved")
+    assert "the node that hosts" not in b.end(75)

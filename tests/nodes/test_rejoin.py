@@ -1,0 +1,59 @@
+"""A launcher dies alone, or leaves while it waits, and is started again."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.nodes.conftest import QUICK, TRAINS, Cluster, gone
+
+
+@pytest.mark.slow
+def test_a_launcher_that_was_killed_and_started_again_rejoins(either: Cluster) -> None:
+    script = either.script(TRAINS)
+    a, b = either.launch("a", script, node_timeout=QUICK), either.launch("b", script, node_timeout=QUICK)
+    a.hear("trains", 0), b.hear("trains", 0)
+    ranks = b.ranks()
+    b.spawned.stop(signal.SIGKILL)
+    again = either.launch("b", script, node_timeout=QUICK)
+    assert a.hear("trains", 1) | again.hear("trains", 1) == {0, 1, 2, 3}
+    assert all(gone(rank) for rank in ranks), "its monitor ended what it left"
+    either.tell("finish")
+    a.end(0), again.end(0)
+    assert a.restarts() == [(1, 1)]
+    assert again.cycles() == [1]
+
+
+@pytest.mark.slow
+def test_a_launcher_that_dies_while_it_waits_is_not_waited_for(cluster: Cluster) -> None:
+    """torch's rendezvous still counts it. The roll call does not, and no restart is spent, as no rank had started."""
+    script = cluster.script(TRAINS)
+    a, b = (cluster.launch(name, script, nnodes="3", node_timeout=QUICK) for name in "ab")
+    b.wait_for("waits for other nodes to join cycle 0")
+    b.spawned.stop(signal.SIGKILL)
+    c, d = (cluster.launch(name, script, nnodes="3", node_timeout=QUICK) for name in "cd")
+    ranks = a.hear("trains", 1) | c.hear("trains", 1) | d.hear("trains", 1)
+    assert ranks == {0, 1, 2, 3, 4, 5}
+    assert any("1 of 3 nodes of cycle 0 did not answer" in node.spawned.err() for node in (a, c, d))
+    cluster.tell("finish")
+    for node in a, c, d:
+        node.end(0)
+        assert node.cycles() == [1]
+        assert node.restarts() == []
+
+
+@pytest.mark.slow
+def test_a_launcher_that_is_told_to_leave_while_it_waits_is_not_counted(cluster: Cluster) -> None:
+    script = cluster.script(TRAINS)
+    a, b = (cluster.launch(name, script, nnodes="3") for name in "ab")
+    b.wait_for("waits for other nodes to join cycle 0")
+    assert b.spawned.stop(signal.SIGTERM) == 0
+    c, d = (cluster.launch(name, script, nnodes="3") for name in "cd")
+    ranks = a.hear("trains", 1) | c.hear("trains", 1) | d.hear("trains", 1)
+    assert ranks == {0, 1, 2, 3, 4, 5}
+    assert "did not answer" not in a.spawned.err(), "nobody had to wait for it"
+    cluster.tell("finish")
+    for node in a, c, d:
+        node.end(0)
+        assert node.restarts() == []

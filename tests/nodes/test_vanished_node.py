@@ -1,0 +1,142 @@
+"""A whole node vanishes while the ranks of the others sit in a collective with its ranks."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.nodes.conftest import QUICK, TRAINS, Cluster, Network, Node, gone
+
+ALL_REDUCES = """
+import datetime, torch, torch.distributed as dist
+dist.init_process_group("gloo", timeout=datetime.timedelta(minutes=30))
+total, number = torch.zeros(1), 0
+while not total.item():  # all leave at the same step
+    number += 1
+    dist.all_reduce(total.fill_(told("finish")))
+    if number == 3:
+        say("trains")
+    time.sleep(0.02)
+say("finished")
+"""
+
+
+@pytest.mark.slow
+def test_noticed_within_15_seconds_and_a_spare_takes_over(networked: Cluster, network: Network) -> None:
+    """The cable is pulled first, so nothing tells the others: real all-reduces wait, and the limit is the default."""
+    script = networked.script(ALL_REDUCES)
+    a, b = (networked.launch(name, script, node_timeout=None) for name in "ab")
+    a.hear("trains", 0)
+    c = networked.launch("c", script, node_timeout=None)
+    c.wait_for("is a spare: the job runs on 2 nodes")
+    network.unplug("b")
+    began = time.monotonic()
+    b.vanish()
+    a.wait_for("NODE LOST: node .* is gone: no sign of it for")
+    assert time.monotonic() - began < 15.0
+    assert a.hear("trains", 1) | c.hear("trains", 1) == {0, 1, 2, 3}
+    networked.tell("finish")
+    a.end(0), c.end(0)
+    assert a.restarts() == [(1, 1)]
+
+
+@pytest.mark.slow
+def test_the_rest_carry_on_alone_where_that_is_allowed(cluster: Cluster) -> None:
+    """At once: nobody else is expected, so there is no last call to wait out (two minutes here)."""
+    a, b = cluster.pair(TRAINS, nnodes="1:2", conf="last_call_timeout=120", node_timeout=QUICK)
+    a.hear("trains", 0)
+    b.vanish()
+    a.wait_for("NODE LOST")
+    a.hear("starts on a in 2", 1)
+    cluster.tell("finish")
+    a.end(0)
+    assert a.restarts() == [(1, 1)]
+
+
+@pytest.mark.slow
+def test_a_spare_is_not_left_behind_where_one_node_would_do(cluster: Cluster) -> None:
+    script = cluster.script(TRAINS)
+    a, b = (cluster.launch(name, script, nnodes="1:2", node_timeout=QUICK) for name in "ab")
+    a.hear("trains", 0)
+    c = cluster.launch("c", script, nnodes="1:2", node_timeout=QUICK)
+    c.wait_for("is a spare")
+    b.vanish()
+    assert a.hear("starts on a in 4", 1) | c.hear("starts on c in 4", 1) == {0, 1, 2, 3}
+    cluster.tell("finish")
+    a.end(0), c.end(0)
+
+
+@pytest.mark.slow
+def test_with_a_fixed_number_the_rest_wait_and_say_so_and_give_up_at_last(cluster: Cluster) -> None:
+    a, b = cluster.pair(TRAINS, nnodes="2", conf="join_timeout=8", node_timeout=QUICK)
+    a.hear("trains", 0)
+    b.vanish()
+    a.wait_for("NODE LOST")
+    a.wait_for("waits for other nodes to join cycle 1: 2 needed; gives up after 8 s")
+    assert "gave up waiting for the other nodes (rendezvous timeout)" in a.end(1)
+    assert "cycle 1" not in a.spawned.out(), "no rank of a started alone"
+
+
+@pytest.mark.slow
+def test_no_restart_left_for_a_lost_node(cluster: Cluster) -> None:
+    a, b = cluster.pair(TRAINS, nnodes="1:2", restarts=0, node_timeout=QUICK)
+    a.hear("trains", 0)
+    b.vanish()
+    a.wait_for("NODE LOST")
+    a.end(1)
+    assert a.cycles() == [0]
+
+
+FINISHES_ALONE = """
+if NODE == "a" and CYCLE == 0:
+    say("finished")
+    sys.exit(0)
+until("finish")
+"""
+
+
+@pytest.mark.slow
+def test_a_node_that_has_finished_still_watches_the_others(cluster: Cluster) -> None:
+    """What the vanished ranks had yet to do is not done: all start again. With less to go by, it takes longer."""
+    a, b = cluster.pair(FINISHES_ALONE, nnodes="1:2", node_timeout=QUICK)
+    a.hear("finished", 0)
+    b.hear("starts", 0)
+    a.spawned.wait_for(lambda: not a.ranks())
+    b.vanish()
+    a.hear("starts on a in 2", 1)
+    cluster.tell("finish")
+    a.end(0)
+    assert a.restarts() == [(1, 1)]
+
+
+def _say_so_and_stop(node: Node) -> None:
+    ranks = node.ranks()
+    said = node.end(1)
+    assert "the node that hosts the rendezvous is gone" in said
+    assert "Start the job again" in said
+    assert all(gone(rank) for rank in ranks)
+
+
+@pytest.mark.slow
+def test_the_host_of_the_rendezvous_vanishes(cluster: Cluster) -> None:
+    a, b = cluster.pair(TRAINS, nnodes="1:2", node_timeout=QUICK)
+    b.hear("trains", 0)
+    a.vanish()
+    _say_so_and_stop(b)
+
+
+@pytest.mark.slow
+def test_the_host_vanishes_without_a_word(networked: Cluster, network: Network) -> None:
+    """No packet tells of it, while one node trains and a spare waits: both find out and leave."""
+    script = networked.script(TRAINS)
+    a, b = (networked.launch(name, script, node_timeout=QUICK) for name in "ab")
+    b.hear("trains", 0)
+    c = networked.launch("c", script, node_timeout=QUICK)
+    c.wait_for("is a spare")
+    network.unplug("a")
+    a.vanish()
+    began = time.monotonic()
+    _say_so_and_stop(b)
+    assert "the node that hosts the rendezvous is gone" in c.end(1)
+    assert time.monotonic() - began < 30.0

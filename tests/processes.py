@@ -1,0 +1,193 @@
+"""Real processes for tests: start one, wait for what it does, stop it.
+
+Owns `spawn`, the fixture that every test with processes uses. What always holds: output goes to files, so a full pipe
+never blocks what is tested and what a killed process wrote is still there; every wait ends as soon as its event is
+seen, and after its ceiling fails with the process's last lines; after the test nothing in the process's group lives.
+
+Does not cover: children that left the process group. Ending those is the work of what is tested, and the leak fixture
+reports the ones it forgot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+import psutil
+import pytest
+
+T = TypeVar("T")
+
+CEILING = 60.0
+"""Seconds after which a wait fails. Generous: reached only when something is broken, or on a very busy machine."""
+
+POLL = 0.01
+
+
+def wait_until(predicate: Callable[[], T], ceiling: float = CEILING, what: str = "") -> T:
+    """The predicate's first true value; fails after `ceiling` seconds. For events that are no process's output."""
+    deadline = time.monotonic() + ceiling
+    while True:
+        value = predicate()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            pytest.fail(f"did not happen within {ceiling:g} s: {what or predicate}")
+        time.sleep(POLL)
+
+
+def alive(pid: int) -> bool:
+    """Whether this process runs. A zombie does not: init may take seconds to reap an orphan."""
+    try:
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
+        return False
+
+
+class Spawned:
+    """A running command. `stdout` and `stderr` are the files that its output goes to."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], command: Sequence[str], stdout: Path, stderr: Path
+    ) -> None:
+        self.process = process
+        self.command = tuple(command)
+        self.stdout = stdout
+        self.stderr = stderr
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """None while it runs; -n when signal n ended it."""
+        return self.process.poll()
+
+    def out(self) -> str:
+        return self.stdout.read_text(errors="replace")
+
+    def err(self) -> str:
+        return self.stderr.read_text(errors="replace")
+
+    def output(self) -> str:
+        """Everything it wrote so far: standard output, then standard error."""
+        return self.out() + self.err()
+
+    def wait_for(self, what: str | Callable[[], T], ceiling: float = CEILING) -> re.Match[str] | T:
+        """Wait until the output matches a regular expression (multi-line), or until a predicate is true.
+
+        Returns the match or the predicate's value. Fails with the last lines of the output when the ceiling is
+        reached, or when the process ended and what it waits for did not come.
+        """
+        look = (lambda: re.search(what, self.output(), re.MULTILINE)) if isinstance(what, str) else what
+        deadline = time.monotonic() + ceiling
+        while True:
+            ended = self.returncode is not None  # asked before the look: its last words count
+            found = look()
+            if found:
+                return found
+            if ended:
+                self._fail(f"ended with {self.returncode} and did not show {what!r}")
+            if time.monotonic() > deadline:
+                self._fail(f"did not show {what!r} within {ceiling:g} s")
+            time.sleep(POLL)
+
+    def wait(self, ceiling: float = CEILING) -> int:
+        """Wait for its end; returns its exit code, -n when signal n ended it."""
+        try:
+            return self.process.wait(ceiling)
+        except subprocess.TimeoutExpired:
+            self._fail(f"still runs after {ceiling:g} s")
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to this process alone."""
+        self.process.send_signal(number)
+
+    def send_signal_to_group(self, number: int) -> None:
+        """Send a signal to the process group, as a terminal does for Ctrl-C."""
+        os.killpg(self.pid, number)
+
+    def stop(self, number: int = signal.SIGTERM, ceiling: float = CEILING) -> int:
+        """Send a signal and wait for the end; returns the exit code."""
+        if self.returncode is None:
+            self.send_signal(number)
+        return self.wait(ceiling)
+
+    def kill(self) -> None:
+        """SIGKILL to the whole group, and reap. Safe to call twice."""
+        if self.process.returncode is None:  # not yet reaped, so the group's number is still ours
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+            self.process.wait(10)
+
+    def _fail(self, why: str) -> NoReturn:
+        lines = self.output().splitlines()[-60:]
+        pytest.fail("\n".join([f"{' '.join(self.command)[:300]}\n  {why}. Its last lines:", *lines]))
+
+
+class Spawner:
+    """Starts commands, each in a session of its own, and ends them after the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._started: list[Spawned] = []
+
+    def __call__(
+        self,
+        command: Sequence[str | os.PathLike[str]],
+        *,
+        env: Mapping[str, str | None] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        pass_fds: Sequence[int] = (),
+    ) -> Spawned:
+        """Start a command. `env` is laid over the test's environment; None takes a name out of it."""
+        words = [os.fspath(word) for word in command]
+        number = len(self._started)
+        stdout, stderr = self._folder / f"{number}.out", self._folder / f"{number}.err"
+        with stdout.open("wb") as out, stderr.open("wb") as err:
+            process = subprocess.Popen(
+                words,
+                env=_environment(env or {}),
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                pass_fds=pass_fds,
+                start_new_session=True,
+            )
+        spawned = Spawned(process, words, stdout, stderr)
+        self._started.append(spawned)
+        return spawned
+
+    def python(
+        self, code_or_file: str | Path, *args: str, env: Mapping[str, str | None] | None = None
+    ) -> Spawned:
+        """Start this Python: a Path is run as a script, a string as `-c` code."""
+        what = [str(code_or_file)] if isinstance(code_or_file, Path) else ["-c", code_or_file]
+        return self([sys.executable, *what, *args], env=env)
+
+    def end_all(self) -> None:
+        for spawned in reversed(self._started):
+            spawned.kill()
+
+
+@pytest.fixture
+def spawn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spawner]:
+    """Start processes: `spawn(["ft_launcher", ...])` or `spawn.python("print(1)")`. See `Spawned` for what follows."""
+    spawner = Spawner(tmp_path_factory.mktemp("spawn"))
+    yield spawner
+    spawner.end_all()
+
+
+def _environment(changes: Mapping[str, str | None]) -> dict[str, str]:
+    merged: dict[str, str | None] = {**os.environ, **changes}
+    return {name: value for name, value in merged.items() if value is not None}

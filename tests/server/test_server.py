@@ -1,0 +1,207 @@
+"""RankMonitorServer: a monitor for one rank that somebody else's launcher starts. Real processes throughout."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.fault_tolerance import FaultToleranceConfig, RankMonitorServer, environment
+from holdfast.fault_tolerance.board import BoardReader, Snapshot
+from holdfast.fault_tolerance.errors import HoldfastError
+from holdfast.fault_tolerance.processes import proc, sweep
+from holdfast.fault_tolerance.server import RankMonitorProcess
+from tests.pipes import full_pipe
+from tests.processes import Spawned, Spawner, wait_until
+
+_RANK = """
+import json, sys, time
+from holdfast.fault_tolerance import RankMonitorClient
+client = RankMonitorClient()
+client.init_workload_monitoring()
+client.send_heartbeat()
+print(json.dumps(client.cfg.to_dict()["rank_section_timeouts"]), flush=True)
+what = sys.argv[1]
+if what == "hang":
+    client.start_section("data loading")
+    time.sleep(600)
+if what == "finish":
+    client.shutdown_workload_monitoring()
+    print("finished", flush=True)
+    time.sleep(600)
+while True:
+    client.send_heartbeat()
+    time.sleep(0.02)
+"""
+
+
+_STARTER = """
+import json, sys, time
+from holdfast.fault_tolerance import FaultToleranceConfig, RankMonitorServer
+monitor = RankMonitorServer.run_in_subprocess(FaultToleranceConfig(**json.loads(sys.argv[2])), sys.argv[1])
+print("monitor", monitor.pid, flush=True)
+time.sleep(600)
+"""
+
+_LIMITS: dict[str, Any] = {
+    "rank_heartbeat_timeout": 30.0,
+    "rank_section_timeouts": {"data loading": 0.5},
+    "rank_termination_signal": "SIGTERM",
+}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "rank.socket")
+
+
+@pytest.fixture
+def server(path: str) -> Iterator[RankMonitorProcess]:
+    """A monitor with short limits."""
+    config = FaultToleranceConfig.from_kwargs(**_LIMITS)
+    process = RankMonitorServer.run_in_subprocess(config, path, is_restarter_logger=False, mp_ctx=None)
+    yield process
+    process.terminate()
+    process.join(30)
+    assert not process.is_alive()
+
+
+def _rank(spawn: Spawner, path: str, what: str) -> Spawned:
+    rank = spawn.python(_RANK, what, env={environment.BOARD: path, "RANK": "5", "LOCAL_RANK": "1"})
+    rank.wait_for(r"^\{")
+    return rank
+
+
+def _starter(spawn: Spawner, path: str) -> Spawned:
+    """A process that starts a monitor, whose lines are in its output."""
+    starter = spawn.python(_STARTER, path, json.dumps(_LIMITS))
+    starter.wait_for("^monitor")
+    return starter
+
+
+def _snapshot(path: str) -> Snapshot:
+    reader = BoardReader(path)
+    snapshot = reader.snapshot()
+    reader.close()
+    return snapshot
+
+
+def _admitted(path: str, rank: Spawned) -> bool:
+    identity = _snapshot(path).identity
+    return identity is not None and identity.pid == rank.pid
+
+
+def test_a_hung_rank_is_ended_and_explained(spawn: Spawner, path: str) -> None:
+    starter = _starter(spawn, path)
+    rank = _rank(spawn, path, "hang")
+    assert rank.out().strip() == '{"data loading": 0.5}', "the rank got other settings"
+    assert rank.wait() == -signal.SIGTERM
+    starter.wait_for(
+        rf"^\[holdfast\] HANG: rank 5 \(node .*, pid {rank.pid}, cycle 0\): "
+        r"Section 'data loading' did not end\. Waited 0\.\d+ seconds\. Limit 0\.5 s\."
+    )
+
+
+def test_a_hung_rank_is_ended_though_nobody_reads_standard_error(spawn: Spawner, path: str) -> None:
+    reader, writer = full_pipe()
+    into = ["bash", "-c", f'exec "$@" 2>/proc/{os.getpid()}/fd/{writer}', "bash"]
+    starter = spawn([*into, sys.executable, "-c", _STARTER, path, json.dumps(_LIMITS)])
+    starter.wait_for("^monitor")
+    assert _rank(spawn, path, "hang").wait() == -signal.SIGTERM
+    starter.kill()
+    for end in (reader, writer):
+        os.close(end)
+
+
+def test_one_monitor_serves_successive_ranks(spawn: Spawner, server: RankMonitorProcess, path: str) -> None:
+    first = _rank(spawn, path, "beat")
+    wait_until(lambda: _admitted(path, first), what="the first rank is known")
+    identity = _snapshot(path).identity
+    assert identity is not None and (identity.rank, identity.local_rank) == (5, 1)
+    first.stop(signal.SIGKILL)
+    second = _rank(spawn, path, "beat")
+    wait_until(lambda: _admitted(path, second), what="the second rank is known")
+    second.stop()
+    third = _rank(spawn, path, "hang")
+    assert third.wait() == -signal.SIGTERM
+    assert server.is_alive() and server.exitcode is None
+
+
+def test_a_rank_that_finished_is_left_alone(spawn: Spawner, server: RankMonitorProcess, path: str) -> None:
+    finished = _rank(spawn, path, "finish")
+    finished.wait_for("finished")
+    # A second process on the same board hangs: it is ended, and the one that finished is not.
+    hung = _rank(spawn, path, "hang")
+    assert hung.wait() == -signal.SIGTERM
+    assert finished.returncode is None
+
+
+def test_a_schedulers_signals_do_not_end_it(spawn: Spawner, server: RankMonitorProcess, path: str) -> None:
+    rank = _rank(spawn, path, "beat")
+    wait_until(lambda: _admitted(path, rank), what="the monitor is up")
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        os.kill(server.pid, number)
+    rank.stop()
+    hung = _rank(spawn, path, "hang")
+    assert hung.wait() == -signal.SIGTERM, "it still watches"
+
+
+def test_nothing_is_left_after_the_end(path: str) -> None:
+    process = RankMonitorServer.run_in_subprocess(FaultToleranceConfig(), path)
+    folder = Path(os.readlink(path)).parent.parent
+    assert folder.stat().st_mode & 0o777 == 0o700 and folder.parent == Path("/dev/shm")
+    process.terminate()
+    process.join(30)
+    assert process.exitcode == 0
+    assert not os.path.lexists(path) and not folder.exists()
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_it_ends_with_its_starter(spawn: Spawner, path: str, how: int) -> None:
+    starter = _starter(spawn, path)
+    pid = int(starter.wait_for(r"^monitor (\d+)$").group(1))  # type: ignore[union-attr]
+    rank = _rank(spawn, path, "beat")
+    wait_until(lambda: _admitted(path, rank), what="the monitor is up")
+    folder = Path(os.readlink(path)).parent.parent
+    starter.stop(how)
+    wait_until(lambda: sweep.ends(proc.stat(pid)), what="the monitor ended with its starter")
+    assert not os.path.lexists(path) and not folder.exists()
+    assert rank.returncode is None, "a rank that works is not the monitor's to end"
+
+
+def test_a_left_over_of_ours_is_replaced(path: str) -> None:
+    killed = RankMonitorServer.run_in_subprocess(FaultToleranceConfig(), path)
+    old = os.readlink(path)
+    successor = RankMonitorServer.run_in_subprocess(FaultToleranceConfig(), path)
+    assert os.readlink(path) != old
+    killed.kill()
+    killed.join(30)
+    assert os.path.exists(path), "the end of the first took the path from the second"
+    successor.terminate()
+    successor.join(30)
+
+
+@pytest.mark.parametrize("what", ["file", "folder", "foreign link"])
+def test_what_is_not_ours_is_not_touched(path: str, what: str, tmp_path: Path) -> None:
+    if what == "file":
+        Path(path).write_text("mine")
+    elif what == "folder":
+        os.mkdir(path)
+    else:
+        os.symlink(tmp_path / "elsewhere", path)
+    with pytest.raises(HoldfastError, match="cannot be made to lead to a board: File exists"):
+        RankMonitorServer.run_in_subprocess(FaultToleranceConfig(), path)
+    assert os.path.lexists(path)
+
+
+def test_the_monitor_loads_no_torch(server: RankMonitorProcess, path: str, spawn: Spawner) -> None:
+    rank = _rank(spawn, path, "beat")
+    wait_until(lambda: _admitted(path, rank), what="the monitor is up")
+    mapped = Path(f"/proc/{server.pid}/maps").read_text()
+    assert "torch" not in mapped and "numpy" not in mapped

@@ -1,0 +1,104 @@
+"""A hundred times kill -9 of a random rank, under one launcher: the job trains again each time, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.launcher.conftest import Job, Jobs
+from tests.monitor.job import board_directory, monitor, ranks, tree, wait_gone
+
+from .conftest import promised
+from .growth import Held, held
+
+RANKS = 4
+SETTLED = 5  # cycles after which a launcher has all that it needs
+ALLOWED = 6.0  # MB that the launcher may hold more after a hundred restarts
+
+ALL_REDUCE = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+number = torch.ones(1024)
+dist.all_reduce(number)
+assert number[0] == int(os.environ["WORLD_SIZE"])
+say("trains", time.monotonic())
+while not os.path.exists(os.environ["NOTES"] + "/enough"):
+    dist.all_reduce(torch.ones(1024))
+    time.sleep(0.005)
+dist.barrier()
+os._exit(0)
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_kill_of_a_random_rank(jobs: Jobs, row: Callable[[str, str, str], None]) -> None:
+    kills = promised(100)
+    chance = random.Random(os.environ.get("HOLDFAST_TEST_SEED", "kill -9"))
+    began = time.monotonic()
+    job = jobs(ALL_REDUCE, "--max-restarts", str(kills), nproc=RANKS, env={"OMP_NUM_THREADS": "1"})
+    seconds, launcher, watcher, processes = [], [], [], []
+    killed = None
+    for cycle in range(kills + 1):
+        trains = max(_trains(job, cycle))
+        if killed is not None:
+            seconds.append(trains - killed)
+        launcher.append(held(job.pid))
+        watcher.append(held(monitor(job)))
+        processes.append(len(tree(job)))
+        if cycle < kills:
+            killed = time.monotonic()
+            os.kill(ranks(job, cycle)[chance.randrange(RANKS)], signal.SIGKILL)
+    _ends_and_leaves_nothing(job)
+    assert [each["restarts_used"] for each in job.journal("restart")] == list(range(1, kills + 1))
+    _does_not_grow(launcher, ALLOWED)
+    _does_not_grow(watcher, 1.0)
+    assert set(processes) == {1 + 1 + RANKS}, "launcher, monitor, ranks, and nobody else, in every cycle"
+    row(
+        f"kill -9 of a random one of {RANKS} gloo ranks, one launcher",
+        f"{len(seconds)} of {kills} train again",
+        f"kill to first all-reduce on all ranks: median {statistics.median(seconds):.2f} s, "
+        f"longest {max(seconds):.2f} s; {time.monotonic() - began:.0f} s in all",
+    )
+    row("launcher over these restarts", *_grown(launcher))
+    row("monitor over these restarts", *_grown(watcher))
+    row("left afterwards", "nothing", "processes, descriptors, /dev/shm, $TMPDIR")
+
+
+def _trains(job: Job, cycle: int) -> list[float]:
+    return [float(when) for when in job.hear(r"trains (\S+)", ranks=range(RANKS), cycle=cycle).values()]
+
+
+def _ends_and_leaves_nothing(job: Job) -> None:
+    everybody, boards = tree(job), board_directory(job)
+    assert [entry.name for entry in boards.glob("cycle-*")] == [
+        f"cycle-{len(job.journal('cycle_start')) - 1}"
+    ]
+    (job.notes / "enough").touch()
+    job.end(0)
+    wait_gone(everybody, 10, "everything of the job ended")
+    assert not boards.exists()
+    assert os.listdir(tempfile.gettempdir()) == []
+
+
+def _does_not_grow(samples: list[Held], allowed: float) -> None:
+    settled, last = samples[min(SETTLED, len(samples) - 2)], samples[-1]
+    assert last.descriptors <= settled.descriptors
+    assert last.threads <= settled.threads
+    assert last.memory - settled.memory <= allowed
+
+
+def _grown(samples: list[Held]) -> tuple[str, str]:
+    first, last = samples[min(SETTLED, len(samples) - 2)], samples[-1]
+    return (
+        f"{last.memory - first.memory:+.1f} MB",
+        f"private memory {first.memory:.1f} → {last.memory:.1f} MB, descriptors {first.descriptors} → "
+        f"{last.descriptors}, threads {first.threads} → {last.threads}, from restart {SETTLED} on",
+    )

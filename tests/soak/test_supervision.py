@@ -1,0 +1,145 @@
+"""Two hundred lost monitors, and fifty hangs of every kind, each found."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import statistics
+import time
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.fault_tolerance.monitor.control import ControlPage
+from tests.launcher.conftest import Job, Jobs
+from tests.monitor.job import CLIENT, STEPS, board_directory, monitor, wait_gone
+from tests.processes import wait_until
+
+from .conftest import promised
+from .growth import held
+
+STOPPED_ONE_IN = 20  # the others are killed; a stopped one is replaced only after it stood still for seconds
+
+TRAIN = (
+    STEPS
+    + """
+client.init_workload_monitoring()
+say("trains")
+worst = 0.0
+while not os.path.exists(os.environ["NOTES"] + "/hang"):
+    worst = max(worst, train(0.5)[0])
+say(f"longest call {worst * 1000:.3f}")
+if CYCLE == 0:
+    wait() if RANK == 1 else train(999)
+client.shutdown_workload_monitoring()
+"""
+)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_lost_monitors(jobs: Jobs, row: Callable[[str, str, str], None]) -> None:
+    losses = promised(200)
+    job = jobs(TRAIN, "--max-restarts", "1", "--ft-rank-heartbeat-timeout", "5")
+    job.hear("trains", ranks=[0, 1])
+    page = ControlPage(str(board_directory(job)))
+    wait_until(lambda: page.tick, what="the monitor looks")
+    before = held(job.pid)
+    blind = [_lose(job, page, stopped=number % STOPPED_ONE_IN == 0) for number in range(losses)]
+    after = held(job.pid)
+    page.close()
+    (job.notes / "hang").touch()
+    job.wait_for("HANG: rank 1 ")
+    calls = [float(call) for call in job.hear(r"longest call (\S+)", ranks=[0, 1]).values()]
+    job.end(0)
+    assert len(job.journal("monitor_replaced")) == losses
+    assert max(calls) < 1000, "a client that waited for a stopped monitor would have waited for three seconds"
+    assert after.descriptors <= before.descriptors
+    assert after.memory - before.memory < 2
+    killed = [seconds for number, seconds in enumerate(blind) if number % STOPPED_ONE_IN]
+    row(
+        "monitor killed or stopped during a run, then a hang",
+        f"{losses} of {losses} replaced, the hang found",
+        f"killed to its successor's first look: median {statistics.median(killed) * 1000:.0f} ms; longest call of a "
+        f"rank's client {max(calls):.1f} ms",
+    )
+
+
+def _lose(job: Job, page: ControlPage, *, stopped: bool) -> float:
+    """Kill or stop the monitor, which has looked at least once; returns the seconds until its successor looks."""
+    pid, epoch, lost = monitor(job), page.epoch, time.monotonic()
+    os.kill(pid, signal.SIGSTOP if stopped else signal.SIGKILL)
+    wait_until(lambda: page.epoch > epoch, what="another monitor is put in charge")
+    looks = page.tick
+    wait_until(lambda: page.tick > looks, what="it looks")
+    seconds = time.monotonic() - lost
+    wait_gone([pid], 60, f"monitor {pid} ended")
+    return seconds
+
+
+KINDS = ["heartbeat", "section", "outer", "out_of_section", "stopped"]
+# The rank that hangs and the way in which it does are given for each cycle, as RANK:KIND.
+HANGS = (
+    CLIENT
+    + """
+def heartbeat():
+    client.heartbeat(step=CYCLE)
+    wait()
+
+def section():
+    client.start_section("step")
+    wait()
+
+def outer():
+    client.start_section("epoch")
+    while True:
+        with client.section("step"):
+            time.sleep(0.01)
+
+def out_of_section():
+    with client.section("step"):
+        pass
+    wait()
+
+def stopped():
+    client.send_heartbeat()
+    kill_me(signal.SIGSTOP)
+
+plan = sys.argv[1:]
+if CYCLE == len(plan):
+    sys.exit()
+culprit, _, kind = plan[CYCLE].partition(":")
+client.init_workload_monitoring()
+meet()
+if RANK == int(culprit):
+    globals()[kind]()
+while True:
+    client.send_heartbeat()
+    time.sleep(0.02)
+"""
+)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_hangs(jobs: Jobs, row: Callable[[str, str, str], None]) -> None:
+    hangs, limit = promised(50), 1.0
+    chance = random.Random(os.environ.get("HOLDFAST_TEST_SEED", "hangs"))
+    plan = [f"{chance.randrange(4)}:{KINDS[number % len(KINDS)]}" for number in range(hangs)]
+    job = jobs.command(
+        *("--nproc-per-node", "4", "--max-restarts", str(hangs), "--ft-rank-heartbeat-timeout", str(limit)),
+        *("--ft-rank-section-timeouts", f"step:{limit},epoch:{limit}"),
+        *("--ft-rank-out-of-section-timeout", str(limit), jobs.script(HANGS), *plan),
+    )
+    job.spawned.wait(1500)
+    job.end(0)
+    found = job.journal("verdict")
+    assert [f"{verdict['rank']}" for verdict in found] == [each.partition(":")[0] for each in plan]
+    assert [verdict["cycle"] for verdict in found] == list(range(hangs))
+    late = sorted(verdict["waited"] - limit for verdict in found)
+    row(
+        f"hangs ({', '.join(KINDS)}) of a random one of 4 ranks",
+        f"{len(found)} of {hangs} found, nobody else accused",
+        f"beyond the limit: median {statistics.median(late) * 1000:.1f} ms, longest {late[-1] * 1000:.0f} ms",
+    )

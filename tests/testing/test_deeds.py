@@ -1,0 +1,205 @@
+"""Each kind of fault in a real process: what is left of it is what its name says."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+import psutil
+import pytest
+
+from tests.processes import Spawned, Spawner, wait_until
+
+LOOP = """
+import atexit, sys
+from holdfast.testing import Faults
+atexit.register(print, "atexit ran", flush=True)
+faults = Faults.from_env()
+for step in range(10):
+    faults.at_step(step)
+    print("step", step, flush=True)
+for line in sys.stdin:
+    pass
+"""
+
+#: As LOOP, with a second thread whose ticks show whether other Python threads run.
+TICKING = """
+import threading, time
+from holdfast.testing import Faults
+ticks = []
+def tick():
+    while True:
+        ticks.append(time.monotonic())
+        time.sleep(0.005)
+threading.Thread(target=tick, daemon=True).start()
+while len(ticks) < 3:
+    time.sleep(0.005)
+faults = Faults.from_env()
+start = time.monotonic()
+faults.at_step(0)
+end = time.monotonic()
+inside = sum(start + 0.02 < t < end - 0.02 for t in ticks)
+print(f"{inside} ticks in {end - start:.3f} seconds", flush=True)
+"""
+
+
+@pytest.fixture
+def run(spawn: Spawner) -> Callable[..., Spawned]:
+    def start(fault: str, program: str = LOOP) -> Spawned:
+        return spawn.python(program, env={"HOLDFAST_FAULT": fault})
+
+    return start
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        ("exit@step=3", 1),
+        ("exit@step=3,code=42", 42),
+        ("kill@step=3", -signal.SIGKILL),
+        ("segv@step=3", -signal.SIGSEGV),
+    ],
+)
+def test_a_process_that_ends_on_the_spot(run: Callable[..., Spawned], fault: str, code: int) -> None:
+    rank = run(fault)
+    assert rank.wait() == code
+    # Exactly the steps before it, and no cleanup.
+    assert rank.out().split() == ["step", "0", "step", "1", "step", "2"]
+    assert f"[holdfast.testing] rank 0, cycle 0: {fault.split('@')[0]}@" in rank.err()
+
+
+def test_exit_shows_what_was_printed_before(spawn: Spawner) -> None:
+    code = "from holdfast.testing import Fault, inject\nprint('buffered', end='')\n"
+    code += "inject('exit@step=0,code=5').at_step(0)"
+    rank = spawn.python(code)
+    assert rank.wait() == 5
+    assert rank.out() == "buffered"
+
+
+def test_exception_passes_through_the_program(run: Callable[..., Spawned]) -> None:
+    rank = run("exception@step=3,message=disk on fire")
+    assert rank.wait() == 1
+    assert "InjectedFault: disk on fire" in rank.err()
+    assert "atexit ran" in rank.out()
+
+
+def test_stop_leaves_the_process_stopped_until_sigcont(run: Callable[..., Spawned]) -> None:
+    rank = run("stop@step=3")
+    rank.wait_for(lambda: psutil.Process(rank.pid).status() == psutil.STATUS_STOPPED)
+    assert "step 3" not in rank.out()
+    rank.send_signal(signal.SIGCONT)
+    assert rank.wait() == 0
+    assert "step 9" in rank.out()
+
+
+def test_sleep_stops_the_loop_and_lets_other_threads_run(run: Callable[..., Spawned]) -> None:
+    rank = run("sleep@step=0,for=0.3s", TICKING)
+    assert rank.wait() == 0
+    ticks, seconds = _ticks(rank)
+    assert ticks > 0 and seconds >= 0.3
+
+
+def test_sleep_without_a_duration_has_no_end_but_a_signal(run: Callable[..., Spawned]) -> None:
+    rank = run("hang@step=3")
+    rank.wait_for("happens now")
+    rank.wait_for(lambda: psutil.Process(rank.pid).status() == psutil.STATUS_SLEEPING)
+    assert rank.stop(signal.SIGTERM) == -signal.SIGTERM
+    assert "step 3" not in rank.out()
+
+
+def test_gil_lets_no_other_thread_run(run: Callable[..., Spawned]) -> None:
+    rank = run("gil@step=0,for=0.5s", TICKING)
+    assert rank.wait() == 0
+    ticks, seconds = _ticks(rank)
+    assert ticks == 0 and seconds >= 0.5
+
+
+def test_gil_keeps_python_signal_handlers_waiting(spawn: Spawner) -> None:
+    rank = spawn.python(
+        "import signal, time\n"
+        "from holdfast.testing import inject\n"
+        "start = time.monotonic()\n"
+        "signal.signal(signal.SIGALRM, lambda *_: print(time.monotonic() - start, flush=True))\n"
+        "signal.setitimer(signal.ITIMER_REAL, 0.1)\n"
+        "inject('gil@step=0,for=0.7s').at_step(0)\n"
+    )
+    assert rank.wait() == 0
+    assert float(rank.out()) >= 0.7
+
+
+def test_a_delayed_gil_stands_in_the_way_of_the_main_thread(spawn: Spawner) -> None:
+    rank = spawn.python(
+        "import time\n"
+        "from holdfast.testing import inject\n"
+        "now = time.monotonic()\n"
+        "inject('gil@after=0.1s,for=0.7s')\n"
+        "while (gap := time.monotonic() - now) < 0.6:\n"
+        "    now += gap\n"
+        "print(gap)\n"
+    )
+    rank.wait_for(r"^0\.[67]")
+
+
+def test_memory_ends_in_a_memory_error_within_its_limit(spawn: Spawner) -> None:
+    rank = spawn.python(
+        "import resource\n"
+        "from holdfast.testing import inject\n"
+        "try:\n"
+        "    inject('memory@step=0,limit=96MiB').at_step(0)\n"
+        "except MemoryError as error:\n"
+        "    print(error)\n"
+        # Not ru_maxrss: a program inherits that from the process it was forked from, here the test runner.
+        "peak = next(line for line in open('/proc/self/status') if line.startswith('VmHWM'))\n"
+        "print(int(peak.split()[1]) // 1024, 'MiB')\n"
+        "print(resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY)\n"
+        "bytearray(128 * 1024 * 1024)\n"  # It can allocate again.
+    )
+    assert rank.wait() == 0
+    error, peak, restored = rank.out().splitlines()
+    assert "MiB more did not fit (memory@step=0" in error
+    assert 64 <= int(peak.split()[0]) <= 96 + 64
+    assert restored == "True"
+
+
+def test_ignore_term_outlives_sigterm(run: Callable[..., Spawned]) -> None:
+    rank = run("ignore_term@step=3;sleep@step=5")
+    rank.wait_for("sleep@.* happens now")
+    rank.send_signal(signal.SIGTERM)
+    with open(f"/proc/{rank.pid}/status", encoding="ascii") as status:
+        ignored = int(dict(line.split(":", 1) for line in status)["SigIgn"], 16)
+    assert ignored & (1 << (signal.SIGTERM - 1))
+    assert rank.stop(signal.SIGINT) != -signal.SIGTERM
+
+
+@pytest.mark.parametrize("ignore", ["no", "yes"])
+def test_child_is_left_in_a_session_of_its_own(run: Callable[..., Spawned], ignore: str) -> None:
+    rank = run(f"child@step=3,ignore_term={ignore};stop@step=4")
+    rank.wait_for(lambda: psutil.Process(rank.pid).status() == psutil.STATUS_STOPPED)
+    (child,) = psutil.Process(rank.pid).children()
+    assert os.getsid(child.pid) == child.pid
+    rank.send_signal(signal.SIGKILL)
+    rank.wait()
+    assert child.is_running()
+    child.terminate()
+    if ignore == "yes":
+        with open(f"/proc/{child.pid}/status", encoding="ascii") as status:
+            assert int(dict(line.split(":", 1) for line in status)["SigIgn"], 16) & (
+                1 << (signal.SIGTERM - 1)
+            )
+        child.kill()
+    wait_until(
+        lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, what="the child's end"
+    )
+
+
+def test_child_ends_by_itself_after_its_time(run: Callable[..., Spawned]) -> None:
+    rank = run("child@step=3,for=0.1s;stop@step=4")
+    rank.wait_for(lambda: psutil.Process(rank.pid).status() == psutil.STATUS_STOPPED)
+    (child,) = psutil.Process(rank.pid).children()
+    rank.wait_for(lambda: child.status() == psutil.STATUS_ZOMBIE)
+
+
+def _ticks(rank: Spawned) -> tuple[int, float]:
+    words = rank.out().split()
+    return int(words[0]), float(words[3])

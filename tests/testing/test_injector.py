@@ -1,0 +1,160 @@
+"""Arming: by environment, code or context manager; at a step or after a delay; on the right rank and cycle."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+
+import pytest
+
+from holdfast.testing import Fault, Faults, FaultSpecError, InjectedFault, SimulatedFaultParams, inject
+from holdfast.testing.injector import WAKE_SIGNAL
+from holdfast.testing.place import Place
+from tests.processes import Spawner
+
+BOOM = Fault("exception", step=3)
+
+
+def test_a_fault_happens_at_its_step_and_only_once() -> None:
+    faults = Faults([BOOM])
+    for step in range(3):
+        faults.at_step(step)
+    with pytest.raises(InjectedFault, match="exception@step=3"):
+        faults.at_step(3)
+    faults.at_step(3)
+
+
+def test_a_later_step_does_not_make_up_for_a_missed_one() -> None:
+    Faults([BOOM]).at_step(4)
+
+
+def test_a_point_chooses_among_the_calls_of_a_step() -> None:
+    faults = Faults([Fault("exception", step=3, point="checkpointing")])
+    faults.at_step(3)
+    faults.at_step(3, "data_loading")
+    with pytest.raises(InjectedFault):
+        faults.at_step(3, "checkpointing")
+
+
+def test_without_a_point_it_is_the_first_call_of_the_step() -> None:
+    with pytest.raises(InjectedFault):
+        Faults([BOOM]).at_step(3, "data_loading")
+
+
+def test_several_faults_of_one_step_happen_in_their_order() -> None:
+    faults = inject("exception@step=1,message=first;exception@step=1,message=second")
+    for message in ("first", "second"):
+        with pytest.raises(InjectedFault, match=message):
+            faults.at_step(1)
+
+
+@pytest.mark.parametrize(("rank", "happens"), [(0, False), (1, True), ("all", True)])
+def test_it_happens_on_its_rank(rank: int | str, happens: bool) -> None:
+    faults = Faults([Fault("exception", step=1, rank=rank)], Place(rank=1, world_size=2))  # type: ignore[arg-type]
+    assert _happens(faults, 1) == happens
+
+
+@pytest.mark.parametrize(("cycle", "happens"), [(0, False), (1, True), ("each", True)])
+def test_it_happens_in_its_cycle(cycle: int | str, happens: bool) -> None:
+    faults = Faults([Fault("exception", step=1, cycle=cycle)], Place(cycle=1))  # type: ignore[arg-type]
+    assert _happens(faults, 1) == happens
+
+
+def test_a_rank_that_does_not_exist_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:
+    for rank in range(2):
+        Faults([Fault("kill", step=1, rank=5)], Place(rank, 2)).at_step(1)
+    assert capfd.readouterr().err.count("will not happen: this job has 2 ranks") == 1
+
+
+def test_no_environment_means_no_fault() -> None:
+    for environ in ({}, {"HOLDFAST_FAULT": " "}):
+        Faults.from_env(environ).at_step(0)
+
+
+def test_the_environment_is_named_in_an_error() -> None:
+    with pytest.raises(FaultSpecError, match=r"HOLDFAST_FAULT: .*'kill@stpe=1'"):
+        Faults.from_env({"HOLDFAST_FAULT": "kill@stpe=1"})
+
+
+def test_the_end_of_the_block_disarms() -> None:
+    with inject("exception@step=1;exception@after=1h;kill@after=1h") as faults:
+        assert _fault_threads()
+    assert not _fault_threads()
+    faults.at_step(1)
+    assert signal.getsignal(WAKE_SIGNAL) == signal.SIG_DFL
+
+
+def test_inject_takes_every_form() -> None:
+    for form in (
+        "exception@after=0s",
+        Fault("exception", after=0.0),
+        [Fault("exception", after=0.0)],
+        SimulatedFaultParams("exception", 0.0),
+        {"fault_type": "exception", "base_delay": 0.0},
+    ):
+        with pytest.raises(InjectedFault), inject(form):
+            _wait_for_a_fault()
+
+
+def test_a_delayed_exception_reaches_a_main_thread_that_waits_in_a_system_call() -> None:
+    start = time.monotonic()
+    with pytest.raises(InjectedFault), inject("exception@after=0.1s"):
+        _wait_for_a_fault()
+    assert time.monotonic() - start >= 0.1
+
+
+def test_a_delayed_exception_cannot_be_armed_outside_the_main_thread() -> None:
+    caught: list[BaseException] = []
+
+    def arm() -> None:
+        try:
+            inject("exception@after=0s")
+        except FaultSpecError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=arm)
+    thread.start()
+    thread.join()
+    assert "main thread" in str(caught[0])
+
+
+def test_a_delayed_kill_does_not_wait_for_the_main_thread(spawn: Spawner) -> None:
+    # A GIL that is free and a main thread that never returns from C.
+    code = "import ctypes\nfrom holdfast.testing import inject\ninject('kill@after=0.05s')\n"
+    rank = spawn.python(code + "while True: ctypes.CDLL(None).pause()")
+    assert rank.wait() == -signal.SIGKILL
+
+
+def test_four_processes_choose_one_rank_between_them(spawn: Spawner) -> None:
+    code = "from holdfast.testing import Faults\nFaults.from_env().at_step(0)\nprint('alive')"
+    shared = {"HOLDFAST_FAULT": "kill@step=0", "WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "one"}
+    ranks = [spawn.python(code, env={**shared, "RANK": str(rank)}) for rank in range(4)]
+    assert sorted(rank.wait() for rank in ranks) == [-signal.SIGKILL, 0, 0, 0]
+
+
+def test_no_torch_is_imported(spawn: Spawner) -> None:
+    code = "import sys\nfrom holdfast.testing import *\nFaults.from_env().at_step(0)\n"
+    code += (
+        "print([name for name in sys.modules if name.split('.')[0] in ('torch', 'numpy', 'yaml', 'rich')])"
+    )
+    process = spawn.python(code, env={"HOLDFAST_FAULT": "deadlock@step=1"})
+    assert process.wait() == 0
+    assert process.out() == "[]\n"
+
+
+def _happens(faults: Faults, step: int) -> bool:
+    try:
+        faults.at_step(step)
+    except InjectedFault:
+        return True
+    return False
+
+
+def _wait_for_a_fault() -> None:
+    """A system call that lasts until something interrupts it; its ceiling is the test's own."""
+    time.sleep(60)
+
+
+def _fault_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("holdfast-fault")]
