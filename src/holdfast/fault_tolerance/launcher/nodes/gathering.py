@@ -21,6 +21,7 @@ from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousParam
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, create_handler
 
+from .precedence import Turn
 from .rank_store import RankStore
 from .records import Record
 from .store_watch import pause
@@ -86,8 +87,12 @@ class Gathering:
     def _let_pass(self, record: Record) -> None:
         """As a spare: let those who trained until now come back first, for as long as a lost node may take."""
         until = time.monotonic() + self._limit + ROLL_CALL  # they may have to stop their ranks first
-        while self._notes.add(f"joined/{record.cycle}", 0) < record.back and time.monotonic() < until:
+        turn = Turn(record, self._places(record), until)
+        while not turn.has_come(self._notes, time.monotonic()):
             time.sleep(0.05)
+
+    def _places(self, record: Record) -> int:
+        return record.places(self._parameters.min_nodes, self._parameters.max_nodes)
 
     def attendance(self, cycle: int) -> tuple[int, int]:
         """How many nodes take part in a cycle that has begun, and how many came since and wait."""
@@ -103,7 +108,7 @@ class Gathering:
             given.endpoint,
             run_id,
             given.min_nodes,
-            record.places(given.min_nodes, given.max_nodes),
+            self._places(record),
             local_addr=self._description,
             **options,
         )

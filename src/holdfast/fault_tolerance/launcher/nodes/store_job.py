@@ -131,7 +131,8 @@ class StoreJob(Job):
                 )
             except (RendezvousClosedError, RendezvousGracefulExitError) as closed:
                 # Another cycle has begun while this node waited; its record was there before the closing.
-                self._was_spare = isinstance(closed, RendezvousGracefulExitError)
+                # Graceful is for those that torch had listed as spares; one that was let wait before, it never saw.
+                self._was_spare |= isinstance(closed, RendezvousGracefulExitError)
                 time.sleep(0.05)
             except Incomplete as error:
                 logger.warning("%s: the nodes gather again, no rank was started", error)
