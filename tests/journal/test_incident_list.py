@@ -135,6 +135,42 @@ def test_a_lost_node_is_the_cause_although_peers_failed_first() -> None:
     assert (incident.unnoticed_seconds, incident.restart_seconds) == (14.5, 5.1)
 
 
+def test_the_rendezvous_host_is_lost() -> None:
+    """Both nodes that are left tell of it, and the ranks' lost connections only follow."""
+    story = Story().cycle(1, 0).cycle(1, 0, node="b", first=2).exit(10, 0, rank=0, code=1)
+    for node, reason in (
+        ("a", "nobody listens at h:29500 any more"),
+        ("b", "h:29500 has not answered for 8 s"),
+    ):
+        story.tell(20, "stop", node, cycle=0, reason="the job is lost")
+        story.tell(20, "job_lost", node, reason=reason, host="h:29500").tell(20, "run_end", node, exit_code=1)
+    incident = only(story)
+    assert (incident.kind, incident.node, incident.rank) == ("node lost", "h:29500", None)
+    assert incident.what == (
+        "the node that hosts the rendezvous at h:29500 is gone: nobody listens at h:29500 any more"
+    )
+    assert incident.followers == (0,)
+    assert incident.outcome == "the job ended with exit code 1"
+
+
+GAVE_UP = "gave up waiting for the other nodes (rendezvous timeout)"
+
+
+def test_giving_up_after_a_lost_node_is_an_incident_of_its_own() -> None:
+    story = Story().cycle(1, 0).tell(20, "node_lost", lost="b", waited=14.5).restart(20.1, to=1)
+    story.tell(80, "job_lost", reason=GAVE_UP, host="").tell(80, "run_end", exit_code=1)
+    lost, gave_up = incidents(story.events)
+    assert (lost.kind, lost.outcome) == ("node lost", "the job ended with exit code 1")
+    assert (gave_up.kind, gave_up.node, gave_up.what) == ("job lost", "a", GAVE_UP)
+    assert gave_up.outcome == "the job ended with exit code 1"
+
+
+def test_a_job_that_never_began_for_want_of_nodes() -> None:
+    story = Story().tell(0, "run_start").tell(60, "job_lost", reason=GAVE_UP, host="")
+    incident = only(story.tell(60, "run_end", exit_code=1))
+    assert (incident.kind, incident.what) == ("job lost", GAVE_UP)
+
+
 def test_a_fault_on_one_node_restarts_the_other_without_an_incident_of_its_own() -> None:
     story = Story().cycle(1, 0).cycle(1.2, 0, node="b", first=2)
     story.exit(5, 0, rank=2, node="b", signal="SIGSEGV").exit(5.4, 0, rank=0, code=1)
@@ -222,7 +258,7 @@ def test_a_wall_clock_that_is_set_back_does_no_harm() -> None:
 kinds = st.sampled_from(
     [
         "run_start", "cycle_start", "rank_start", "rank_exit", "verdict", "signal_sent", "stop", "restart", "resume",
-        "preemption", "node_lost", "node_excluded", "request", "run_end", "first_step", "from_the_future",
+        "preemption", "node_lost", "node_excluded", "job_lost", "request", "run_end", "first_step", "from_the_future",
     ]
 )  # fmt: skip
 values = (
@@ -233,7 +269,7 @@ values = (
     | st.dictionaries(st.text(max_size=3), st.none())
 )
 names = st.sampled_from(
-    ["cycle", "rank", "pid", "exitcode", "signal", "error", "waited", "text", "lost", "reason"]
+    ["cycle", "rank", "pid", "exitcode", "signal", "error", "waited", "text", "lost", "reason", "host"]
 )
 events = st.lists(
     st.builds(
@@ -256,6 +292,7 @@ def test_any_events_give_a_sound_list(given_events: list[Event]) -> None:
         assert "\n" not in incident.what
         assert all((seconds or 0) >= 0 for seconds in (incident.restart_seconds, incident.resume_seconds))
         assert incident.rank not in incident.followers
-        key = incident.run, incident.cycle, incident.kind == "preemption"
+        beside = incident.kind if incident.kind in ("preemption", "job lost") else ""
+        key = incident.run, incident.cycle, beside
         per_cycle[key] = per_cycle.get(key, 0) + 1
     assert all(count == 1 for count in per_cycle.values())

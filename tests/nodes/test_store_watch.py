@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from torch.distributed import TCPStore
 
-from holdfast.fault_tolerance.launcher.nodes.reachable import refuses
+from holdfast.fault_tolerance.launcher.nodes.reachable import Endpoint
 from holdfast.fault_tolerance.launcher.nodes.records import FIRST, RESTART, HostLost, Moved
 from holdfast.fault_tolerance.launcher.nodes.store_watch import StoreWatch
 from tests.processes import CEILING
@@ -28,7 +28,7 @@ class Host:
         before = _sockets()
         self.watch = StoreWatch(
             lambda: TCPStore(HOST, self.port, is_master=False),
-            lambda: refuses(HOST, self.port),
+            Endpoint(HOST, self.port),
             "here",
             1,
             10.0,
@@ -86,13 +86,13 @@ def test_a_connection_that_is_cut_is_no_lost_host(host: Host) -> None:
 
 def test_a_host_that_refuses_is_lost(host: Host) -> None:
     host.store = None  # ends torch's server thread
-    assert isinstance(host.next_news(), HostLost)
+    assert host.next_news() == HostLost(f"nobody listens at {HOST}:{host.port} any more")
 
 
 def test_silence_is_no_refusal() -> None:
     with socket.socket() as listener:
         listener.bind((HOST, 0))
         port = listener.getsockname()[1]
-        assert refuses(HOST, port)
+        assert Endpoint(HOST, port).refuses()
         listener.listen()
-        assert not refuses(HOST, port)
+        assert not Endpoint(HOST, port).refuses()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
 
+from holdfast.journal.incident_list import Incident, incidents
+from holdfast.journal.reader import read_run
 from tests.nodes.conftest import QUICK, TRAINS, Cluster, Network, Node, gone
 
 ALL_REDUCES = """
@@ -76,6 +79,12 @@ def test_with_a_fixed_number_the_rest_wait_and_say_so_and_give_up_at_last(cluste
     a.wait_for("waits for other nodes to join cycle 1: 2 needed; gives up after 8 s")
     assert "gave up waiting for the other nodes (rendezvous timeout)" in a.end(1)
     assert "cycle 1" not in a.spawned.out(), "no rank of a started alone"
+    lost, gave_up = _incidents(a)
+    assert lost.kind == "node lost"
+    assert (gave_up.kind, gave_up.what) == (
+        "job lost",
+        "gave up waiting for the other nodes (rendezvous timeout)",
+    )
 
 
 @pytest.mark.slow
@@ -110,12 +119,21 @@ def test_a_node_that_has_finished_still_watches_the_others(cluster: Cluster) -> 
     assert a.restarts() == [(1, 1)]
 
 
-def _say_so_and_stop(node: Node) -> None:
+def _incidents(node: Node) -> list[Incident]:
+    return incidents(read_run(node.run_dir))
+
+
+def _say_so_and_stop(node: Node, how_we_know: str) -> None:
     ranks = node.ranks()
     said = node.end(1)
     assert "the node that hosts the rendezvous is gone" in said
     assert "Start the job again" in said
     assert all(gone(rank) for rank in ranks)
+    (incident,) = _incidents(node)
+    assert incident.kind == "node lost"
+    assert re.search(
+        f"the node that hosts the rendezvous at {incident.node} is gone: {how_we_know}", incident.what
+    )
 
 
 @pytest.mark.slow
@@ -123,7 +141,7 @@ def test_the_host_of_the_rendezvous_vanishes(cluster: Cluster) -> None:
     a, b = cluster.pair(TRAINS, nnodes="1:2", node_timeout=QUICK)
     b.hear("trains", 0)
     a.vanish()
-    _say_so_and_stop(b)
+    _say_so_and_stop(b, f"nobody listens at localhost:{cluster.port} any more")
 
 
 @pytest.mark.slow
@@ -137,6 +155,6 @@ def test_the_host_vanishes_without_a_word(networked: Cluster, network: Network) 
     network.unplug("a")
     a.vanish()
     began = time.monotonic()
-    _say_so_and_stop(b)
+    _say_so_and_stop(b, rf"10\.77\.0\.1:{networked.port} has not answered for \d+ s")
     assert "the node that hosts the rendezvous is gone" in c.end(1)
     assert time.monotonic() - began < 30.0

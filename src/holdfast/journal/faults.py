@@ -1,7 +1,8 @@
 """What was the first thing to go wrong in a cycle, and what merely followed? Pure.
 
 One function per kind of fault looks at the events of one cycle. What always holds: at most one fault of the training
-per cycle, plus a preemption; an exit that the launcher, the monitor or the preemption asked for is none.
+per cycle, plus a preemption, plus the reason why a node could not go on with the job after it; an exit that the
+launcher, the monitor or the preemption asked for is none.
 
 Does not cover: faults whose cause no event tells; they appear as a restart with the launcher's own reason.
 """
@@ -32,15 +33,16 @@ class Fault:
 
 
 def faults(cycle: Cycle) -> Iterator[Fault]:
-    """The fault of this cycle's training, if there is one, and its preemption, if there is one."""
+    """The fault of this cycle's training, its preemption, and the job's loss after it: what there is of them."""
     found = [_as_told(fault, cycle) for fault in (*_hangs(cycle), *_exits(cycle))]
     found.sort(key=lambda fault: (not fault.named, fault.noticed.t - _earlier(fault.noticed)))
-    lost = [*_lost_nodes(cycle), *_lost_launchers(cycle)]
+    lost = [*_lost_hosts(cycle), *_lost_nodes(cycle), *_lost_launchers(cycle)]
     first = next(iter(lost or found or [*_requests(cycle), *_other_restarts(cycle)]), None)
     if first:
         others = {fault.rank for fault in found if fault.rank is not None} - {first.rank}
         yield replace(first, followers=tuple(sorted(others)))
     yield from _preemptions(cycle)
+    yield from _lost_jobs(cycle)
 
 
 def _as_told(fault: Fault, cycle: Cycle) -> Fault:
@@ -122,6 +124,21 @@ def _lost_nodes(cycle: Cycle) -> Iterator[Fault]:
         waited, lost = _seconds(event.get("waited")), str(event.get("lost") or event.node)
         what = f"no sign of node {lost} for {waited:.1f} s"
         yield Fault("node lost", event, _line(what), lost, unnoticed=waited)
+
+
+def _lost_hosts(cycle: Cycle) -> Iterator[Fault]:
+    """The rendezvous host: every node that is left tells of it, and none can go on."""
+    for event in cycle.of_kind("job_lost"):
+        if event.get("host"):
+            host = _line(event.get("host"))
+            what = f"the node that hosts the rendezvous at {host} is gone: {event.get('reason')}"
+            yield Fault("node lost", event, _line(what), host)
+
+
+def _lost_jobs(cycle: Cycle) -> Iterator[Fault]:
+    """Other reasons why a node cannot go on, such as that too few came back; the first node's is enough."""
+    for event in [event for event in cycle.of_kind("job_lost") if not event.get("host")][:1]:
+        yield Fault("job lost", event, _line(event.get("reason") or "no reason told"), event.node)
 
 
 def _lost_launchers(cycle: Cycle) -> Iterator[Fault]:

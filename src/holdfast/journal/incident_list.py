@@ -1,7 +1,8 @@
 """What went wrong in a job: the journal's events read as a numbered list of incidents. Pure.
 
 A cycle has one incident of its own at most: the first fault in it. What fails after that, in the same cycle, follows
-from it (peers of a dead rank lose their connections) and is listed with it. A node that is lost counts as the first
+from it (peers of a dead rank lose their connections) and is listed with it; only a preemption, and that a node could
+not go on with the job afterwards, are incidents beside it. A node that is lost counts as the first
 fault whenever it was noticed, since noticing takes longer than the peers' failing. What a launcher stopped or a
 preemption ended is no fault. All durations begin when the fault was *noticed* and are taken from the monotonic clock
 of the node that noticed it, so a wall clock that is set does no harm.
@@ -28,8 +29,8 @@ class Incident:
     number: int
     """From 1, in the order of time."""
     kind: str
-    """hang, crash (by a signal), exit (by itself), node lost, launcher lost, preemption, excluded, shutdown, restart
-    (for another reason, such as a node that joins)."""
+    """hang, crash (by a signal), exit (by itself), node lost, launcher lost, preemption, excluded, shutdown, job
+    lost (no way to go on with it), restart (for another reason, such as a node that joins)."""
     t: float
     """When it was noticed: unix seconds, by the clock of the first node in the run directory."""
     run: int
@@ -128,7 +129,7 @@ def _moment(event: Event) -> float:
 
 
 def _outcome(fault: Fault, cycle: Cycle, following: Sequence[Cycle]) -> str:
-    if following and fault.kind != "preemption":
+    if following and fault.kind not in ("preemption", "job lost"):
         return "restarted" + _count(fault, cycle)
     ends = [event for later in (cycle, *following) for event in later.of_kind("run_end")]
     if ends:

@@ -106,6 +106,8 @@ class Agent(LocalElasticAgent):
         except JobLost as lost:
             self._stop_ranks("the job is lost")
             logger.error("node %s leaves the job: %s", self.node, lost)
+            why, host = (lost.host_gone, self.job.host) if lost.host_gone else (str(lost), "")
+            self.journal.record("job_lost", reason=why, host=host)
             self.journal.record("run_end", exit_code=exits.FAILED, reason=str(lost))
             return exits.FAILED
         except Exception as error:

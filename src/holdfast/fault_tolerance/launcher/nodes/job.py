@@ -29,13 +29,17 @@ class JobEnded(Exception):
 class JobLost(Exception):
     """This node cannot go on with the job; the text says why and what the user can do."""
 
+    host_gone = ""  # how we know that the node that hosts the rendezvous is gone, where that is why
+
 
 def host_gone(reason: str) -> JobLost:
-    """The node that hosts the store, on which the others agree, is gone."""
-    return JobLost(
+    """The node that hosts the store, on which the others agree, is gone; `reason` says how we know, and its address."""
+    lost = JobLost(
         f"the node that hosts the rendezvous is gone ({reason}). Start the job again; its ranks resume from their last "
         "checkpoint"
     )
+    lost.host_gone = reason
+    return lost
 
 
 class Job(ABC):
@@ -44,6 +48,7 @@ class Job(ABC):
     record: Record = FIRST
     node_timeout = 0.0  # seconds; of no meaning where there is one node only
     is_host = False  # of the store that the nodes agree through
+    host = ""  # where that store is, as the nodes are told
     progress: LocalProgress = UNKNOWN  # of the local ranks, as last seen
 
     @abstractmethod

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
+from dataclasses import dataclass
 
 LISTEN = "0A"  # proc(5), /proc/net/tcp: state of a listening socket
 
@@ -40,15 +41,25 @@ def address_towards(host: str) -> str:
         return socket.getfqdn()
 
 
-def refuses(host: str, port: int) -> bool:
-    """Whether `host` answers that nobody listens on `port` (no answer within a second is not that)."""
-    try:
-        with socket.create_connection((host.strip("[]"), port), timeout=1.0):
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a server listens."""
+
+    host: str
+    port: int
+
+    def refuses(self) -> bool:
+        """Whether the host answers that nobody listens there (no answer within a second is not that)."""
+        try:
+            with socket.create_connection((self.host.strip("[]"), self.port), timeout=1.0):
+                return False
+        except ConnectionRefusedError:
+            return True
+        except OSError:
             return False
-    except ConnectionRefusedError:
-        return True
-    except OSError:
-        return False
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
 
 
 def listens_on(port: int) -> bool:

@@ -30,10 +30,10 @@ from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 from .gathering import Gathering, Incomplete
 from .job import Job, JobEnded, JobLost, finished, host_gone
 from .node_watch import STANDING
-from .reachable import listens_on, own_address, refuses
+from .reachable import Endpoint, listens_on, own_address
 from .records import END, JOIN, RESTART, Record
 from .store_call import HostGone, ask
-from .store_watch import StoreWatch, pause
+from .store_watch import StoreWatch, pause, refused
 
 T = TypeVar("T")
 logger = logging.getLogger("holdfast.launcher")
@@ -51,7 +51,8 @@ class StoreJob(Job):
         host, port = parse_rendezvous_endpoint(parameters.endpoint, default_port=DEFAULT_PORT)
         self.is_host = listens_on(port)
         address = parameters.local_addr or own_address(host, is_host=self.is_host)
-        self._endpoint = ("127.0.0.1" if self.is_host else host, port)
+        self.host = str(Endpoint(host, port))
+        self._endpoint = Endpoint("127.0.0.1" if self.is_host else host, port)
         self._store = self._notes_on(self._meeting)
         self._store.add("launchers", 1)
         self._gathering = Gathering(
@@ -80,7 +81,7 @@ class StoreJob(Job):
         # A connection of its own: on one, a question waits for the answer to the question before.
         self.watch = StoreWatch(
             lambda: self._notes_on(self._meeting.clone()),  # type: ignore[attr-defined]  # missing in torch's stubs
-            lambda: refuses(*self._endpoint),
+            self._endpoint,
             self._node,
             self._parameters.max_nodes,
             self._limit,
@@ -93,7 +94,7 @@ class StoreJob(Job):
         try:
             return ask(lambda: self._revived(question), self._given_up)
         except (HostGone, RendezvousError, RuntimeError) as error:
-            raise host_gone(_first_line(error)) from error
+            raise host_gone(self._how(error)) from error
 
     def _revived(self, question: Callable[[], T]) -> T:
         """Ask on a connection that works: one that lay idle while the ranks trained may have been cut on the way.
@@ -103,12 +104,17 @@ class StoreJob(Job):
         try:
             self._store.add("check", 0)
         except RuntimeError:
-            if refuses(*self._endpoint):
+            if self._endpoint.refuses():
                 raise
             self._meeting = self._meeting.clone()  # type: ignore[attr-defined]  # missing in torch's stubs
             self._store = self._notes_on(self._meeting)
             self._gathering.use(self._meeting, self._store)
         return question()
+
+    def _how(self, error: Exception) -> str:
+        if isinstance(error, HostGone):
+            return str(error)
+        return refused(self._endpoint) if self._endpoint.refuses() else f"{self.host}: {_first_line(error)}"
 
     def _given_up(self, now: float) -> str | None:
         # Nobody asks while ranks train: there is no progress that could excuse the silence.

@@ -16,12 +16,18 @@ from torch.distributed import Store
 from torch.distributed.elastic.rendezvous import RendezvousError
 
 from .node_watch import SPINNING, STANDING, UNKNOWN, LocalProgress, Neighbour
+from .reachable import Endpoint
 from .records import FIRST, Abandoned, HostLost, Moved, NodeLost, NodesWaiting, Record
 
 LOOK = 0.1  # seconds between two looks at the store in a small job
 NODES_PER_LOOK = 500  # of which larger jobs take longer, so that the store is not flooded
 BEAT = 1.0
 SILENT_HOST = 5.0  # seconds more than for a node before a store that does not answer is given up
+
+
+def refused(host: Endpoint) -> str:
+    """How we know that the store's host is gone where it says so itself."""
+    return f"nobody listens at {host} any more"
 
 
 def pause(world: int) -> float:
@@ -35,7 +41,7 @@ class StoreWatch(threading.Thread):
     def __init__(
         self,
         connect: Callable[[], Store],
-        host_refuses: Callable[[], bool],
+        host: Endpoint,
         node: str,
         most: int,
         limit: float,
@@ -43,7 +49,7 @@ class StoreWatch(threading.Thread):
     ) -> None:
         super().__init__(name="holdfast-store-watch", daemon=True)
         self._connect = connect
-        self._host_refuses = host_refuses
+        self._host = host
         self._store = connect()
         self._node = node
         self._most = most  # nodes that may take part
@@ -97,18 +103,18 @@ class StoreWatch(threading.Thread):
                     self._beat()
                     self._watch_others(now)
                 self._contact = time.monotonic()
-            except (RuntimeError, RendezvousError) as error:
-                if self._ended.is_set() or not self._connected_again(str(error).splitlines()[0]):
+            except (RuntimeError, RendezvousError):
+                if self._ended.is_set() or not self._connected_again():
                     return
 
-    def _connected_again(self, why: str) -> bool:
+    def _connected_again(self) -> bool:
         """A connection may break by itself; the host is gone when nobody listens there any more.
 
         Where the host does not answer at all, time decides, as for a silent one (:meth:`contact_lost`).
         """
         while not self._ended.wait(LOOK):
-            if self._host_refuses():
-                self._post(HostLost(why))
+            if self._host.refuses():
+                self._post(HostLost(refused(self._host)))
                 return False
             with suppress(RuntimeError):
                 self._store = self._connect()
@@ -172,7 +178,7 @@ class StoreWatch(threading.Thread):
         silent = now - self._contact
         if silent < SILENT_HOST + progress.patience(self._limit):
             return None
-        return f"it has not answered for {silent:.0f} s"
+        return f"{self._host} has not answered for {silent:.0f} s"
 
     def stop(self) -> None:
         """End the thread; one that is stuck in the store is left behind (it is a daemon)."""
