@@ -146,6 +146,21 @@ def test_what_has_no_effect_yet_says_so(argv: list[str], name: str) -> None:
     )
 
 
+def test_misspelt_variables_of_torchrun_are_told() -> None:
+    environ = {
+        "PET_MAX_RESTART": "3",
+        "PET_QQQQ": "1",
+        "PET_NNODES": "1",
+        "PET_TERM_TIMEOUT": "5",
+        "PETER": "1",
+    }
+    assert parse(["train.py"], environ).warnings == (
+        "environment variable PET_MAX_RESTART has no effect: ft_launcher has no such option; "
+        "did you mean PET_MAX_RESTARTS?",
+        "environment variable PET_QQQQ has no effect: ft_launcher has no such option; unset it",
+    )
+
+
 def test_the_scripts_arguments_are_its_own() -> None:
     theirs = ["--ft-foo", "--log", "--nproc", f"--ft-{BEAT}=-1", "--help", "--", "-r"]
     assert parse(["train.py", *theirs], {}).torch.training_script_args == theirs

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -30,10 +32,37 @@ def test_scripts_that_can_be_run() -> None:
     run("program")
     run("train.py", run_path=True)
     run("train.py", run_path=True, no_python=True)
-    run("some.module", module=True)
     run("sh", no_python=True)
     Path("run.sh").chmod(0o755)
     run("./run.sh", no_python=True)
+
+
+@pytest.mark.parametrize(
+    "module", ["train", "train.nothing", "package", "json.tool", "pytest", ".odd", "__main__"]
+)
+def test_modules_that_may_be_there(module: str) -> None:
+    """Found in the current folder, in the standard library, among what is installed; or it cannot be known."""
+    Path("train.py").write_text("raise SystemExit('a look imported it')\n")
+    before = list(sys.path)
+    run(module, module=True)
+    assert sys.path == before and "train" not in sys.modules
+
+
+def test_a_finder_of_an_editable_installation_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Finder:
+        @staticmethod
+        def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+            return ModuleSpec(name, None) if name == "editable" else None
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+    run("editable.train", module=True)
+    with pytest.raises(ConfigError, match="there is no module 'other'"):
+        run("other.train", module=True)
+
+
+def test_a_module_of_another_python_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHON_EXEC", sys.executable)
+    run("nowhere", module=True)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +71,8 @@ def test_scripts_that_can_be_run() -> None:
         (None, {}, "no training script"),
         ("", {}, "no training script"),
         (None, {"module": True}, "no training script"),
+        ("trian", {"module": True}, "there is no module 'trian' to run with -m: neither in /"),
+        ("trian.loop", {"module": True}, f"nor on the paths of {sys.executable}; did you mean 'train'?"),
         ("trian.py", {}, "; did you mean 'train.py'?"),
         ("nowhere/train.py", {}, "there is no training script 'nowhere/train.py' in /"),
         ("/nowhere/train.py", {}, "there is no training script '/nowhere/train.py'"),

@@ -28,6 +28,7 @@ from .torch_options import (
     known_vocabulary,
     parse_torch,
     source_of,
+    unknown_variables,
     vocabulary_of,
 )
 from .training_script import check_script
@@ -103,7 +104,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> LauncherOptions:
         line.script, module=namespace.module, no_python=namespace.no_python, run_path=namespace.run_path
     )
     namespace.training_script, namespace.training_script_args = line.script, line.script_args
-    return _options(namespace, settings, environ)
+    return _options(namespace, settings, environ, unknown_variables(parser, environ))
 
 
 def _without_torch(argv: Sequence[str], environ: Mapping[str, str]) -> _Settings | None:
@@ -146,7 +147,7 @@ def _settings(line: CommandLine, environ: Mapping[str, str]) -> _Settings:
 
 
 def _options(
-    namespace: argparse.Namespace, settings: _Settings, environ: Mapping[str, str]
+    namespace: argparse.Namespace, settings: _Settings, environ: Mapping[str, str], warnings: Sequence[str]
 ) -> LauncherOptions:
     values = dict(settings.launcher)
     if "workers_stop_timeout" not in settings.was_set:
@@ -158,7 +159,7 @@ def _options(
         resolved=settings.resolved,
         ft=settings.given.ft,
         cfg_path=settings.given.cfg_path,
-        warnings=(*settings.resolved.warnings, *_without_effect(settings)),
+        warnings=(*settings.resolved.warnings, *_without_effect(settings), *warnings),
         **{key: value for key, value in values.items() if key != "cfg_path"},
     )
 

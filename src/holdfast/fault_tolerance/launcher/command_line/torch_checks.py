@@ -27,6 +27,7 @@ def check(options: argparse.Namespace, where: Where) -> None:
     """Raise `ConfigError` for the first thing that is wrong; `where` says who set an option. Normalises signals."""
     for name, rule in _RULES.items():
         setattr(options, name, parse_with(rule, getattr(options, name), where(name)))
+    parse_with(_existing(options.nproc_per_node), options.local_ranks_filter, where("local_ranks_filter"))
     if not options.standalone:
         _check_rendezvous(options, where)
     elif int(options.nnodes.split(":")[0]) > 1:
@@ -63,8 +64,9 @@ def _restarts(value: int) -> int:
 
 
 def _interval(value: float) -> float:
-    if not 0 <= value < math.inf:
-        raise ValueError("give a number of seconds, 0 or more")
+    # torch takes 0 only until its agent is made, which then fails by an assertion without words.
+    if not 0 < value < math.inf:
+        raise ValueError("give a number of seconds greater than 0")
     return value
 
 
@@ -90,6 +92,21 @@ def _ranks(value: str) -> str:
     if value and not all(part.strip().isdecimal() for part in value.split(",")):
         raise ValueError("give local ranks, like 0,1,2")
     return value
+
+
+def _existing(nproc_per_node: str) -> Callable[[object], object]:
+    """Ranks that a filter names must exist: torch would show nothing, without a word."""
+
+    def rule(value: object) -> object:
+        from torch.distributed.run import determine_local_world_size
+
+        named = [int(part) for part in str(value).split(",")] if value else []
+        if named and max(named) >= (count := determine_local_world_size(nproc_per_node)):
+            has = f"{count} local ranks, 0 to {count - 1}" if count > 1 else "one local rank, 0"
+            raise ValueError(f"this node has {has}")
+        return value
+
+    return rule
 
 
 def _signals(value: str) -> str:

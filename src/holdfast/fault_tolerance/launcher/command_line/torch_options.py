@@ -18,11 +18,19 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
+from ...config_fields import nearest
 from ...errors import ConfigError
-from .ft_options import by_name
+from .ft_options import by_name, variables
 from .option_spellings import TorchOption, Vocabulary
 
-__all__ = ["build_parser", "known_vocabulary", "parse_torch", "source_of", "vocabulary_of"]
+__all__ = [
+    "build_parser",
+    "known_vocabulary",
+    "parse_torch",
+    "source_of",
+    "unknown_variables",
+    "vocabulary_of",
+]
 
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2"
 
@@ -120,6 +128,19 @@ def source_of(dest: str, tokens: Sequence[str]) -> str:
     flag, variable = f"--{dest.replace('_', '-')}", f"PET_{dest.upper()}"
     given = any(token == flag or token.startswith(f"{flag}=") for token in tokens)
     return variable if variable in os.environ and not given else flag
+
+
+def unknown_variables(parser: argparse.ArgumentParser, environ: Mapping[str, str]) -> list[str]:
+    """A warning for each ``PET_…`` variable that neither torchrun nor we have: torchrun passes over them in silence."""
+    known = {
+        f"PET_{action.dest.upper()}" for action in parser._actions if action.option_strings
+    } | variables()
+    found = []
+    for name in sorted(name for name in environ if name.startswith("PET_") and name not in known):
+        near = nearest(name, known)
+        hint = f"did you mean {near}?" if near else "unset it"
+        found.append(f"environment variable {name} has no effect: ft_launcher has no such option; {hint}")
+    return found
 
 
 def _name(action: argparse.Action) -> str:

@@ -1,13 +1,18 @@
 """Is there a training script to run? Asked before anything starts, because a typing error is the commonest failure.
 
-Does not cover: modules (``-m``: whether one can be found depends on the rank's own Python), and scripts that exist on
-this node and not on another.
+Of a module (``-m``) only the first part of its name is looked up, as importing the rest would run the user's code in
+the launcher; and only where the ranks' Python is this one. In doubt it is for the ranks to say.
+
+Does not cover: a submodule that does not exist, a package without ``__main__``, and scripts that exist on this node
+and not on another.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import sys
+from importlib.util import find_spec
 
 from ...config_fields import nearest
 from ...errors import ConfigError
@@ -27,6 +32,8 @@ def check_script(script: str | None, *, module: bool, no_python: bool, run_path:
         _check_program(script)
     elif not module or run_path:
         _check_file(script)
+    else:
+        _check_module(script)
 
 
 def _check_file(script: str) -> None:
@@ -37,6 +44,25 @@ def _check_file(script: str) -> None:
         raise ConfigError(f"the training script {script!r} is a folder without a __main__.py")
     if not os.access(script, os.R_OK):
         raise ConfigError(f"the training script {script!r} cannot be read by this user")
+
+
+def _check_module(module: str) -> None:
+    flags = sys.flags
+    if "PYTHON_EXEC" in os.environ or flags.ignore_environment or flags.no_site or flags.no_user_site:
+        return  # the ranks' Python may look elsewhere
+    name = module.partition(".")[0]
+    sys.path.insert(0, "")  # as `python -m` has it
+    try:
+        here, found = os.getcwd(), find_spec(name)
+    except Exception:  # an odd name, a finder of somebody's own, a folder that is gone
+        return
+    finally:
+        sys.path.remove("")
+    if found is None:
+        raise ConfigError(
+            f"there is no module {name!r} to run with -m: neither in {here} nor on the paths of "
+            f"{sys.executable}{_similar_module(name)}"
+        )
 
 
 def _check_python() -> None:
@@ -64,3 +90,13 @@ def _similar(script: str) -> str:
     except OSError:
         near = None
     return f"; did you mean {os.path.join(folder, near)!r}?" if near else ""
+
+
+def _similar_module(name: str) -> str:
+    """As `_similar`, among what the current folder has to import."""
+    try:
+        files = [each for each in os.listdir() if each.endswith(".py") or os.path.isdir(each)]
+    except OSError:
+        files = []
+    near = nearest(name, [each.removesuffix(".py") for each in files])
+    return f"; did you mean {near!r}?" if near else ""
