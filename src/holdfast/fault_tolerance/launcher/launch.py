@@ -31,6 +31,7 @@ from ..monitor.control import ControlPage
 from . import console
 from .agent.agent import NO_SIGNAL, Agent, Rules
 from .agent.contradictions import Advice
+from .command_line.log_dir import make_log_dir
 from .inbox import Inbox, Interrupted
 from .monitor_keeper import MonitorKeeper
 from .nodes.job import Job, JobLost, JobRendezvous, SingleNodeJob
@@ -69,6 +70,8 @@ def run(options: LauncherOptions, inbox: Inbox) -> int:
 def _launch(options: LauncherOptions, resolved: ResolvedConfig, inbox: Inbox) -> int:
     with inbox.interruptible():
         pass  # told to stop while torch was imported: nothing is made
+    if options.torch.log_dir is not None:
+        make_log_dir(options.torch.log_dir)
     run_name = options.torch.rdzv_id if options.torch.rdzv_id != NO_ID else _fresh_name()
     run_dir = prepare_run_dir(options.run_dir, run_name)
     with ExitStack() as stack:

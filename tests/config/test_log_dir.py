@@ -1,0 +1,38 @@
+"""A folder for logs is there and can be written to, or the launcher says in one line why not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.fault_tolerance.errors import ConfigError
+from holdfast.fault_tolerance.launcher.command_line.log_dir import make_log_dir
+
+
+def test_it_is_made_and_left_empty(tmp_path: Path) -> None:
+    for _ in range(2):
+        make_log_dir(str(tmp_path / "a" / "b"))
+    assert list((tmp_path / "a").rglob("*")) == [tmp_path / "a" / "b"]
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("/proc/x", "No such file or directory"),
+        ("/proc", "No such file or directory"),
+        ("file/x", "Not a directory"),
+        ("x" * 300, "File name too long"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line(
+    path: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    with pytest.raises(ConfigError) as caught:
+        make_log_dir(path)
+    line = str(caught.value)
+    assert line.startswith("--log-dir: no logs can be kept in /")
+    assert f"{path}: {why}; give another folder" in line
+    assert "\n" not in line
