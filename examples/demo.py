@@ -28,8 +28,9 @@ from holdfast.journal.reader import read_run
 TRAIN = Path(__file__).resolve().parent / "char_transformer" / "train.py"
 FAULTS = "stop@step=27,point=data_loading,rank=1,cycle=0 ; kill@step=58,rank=0,cycle=1"
 LIMITS = "setup:60,step:10,data_loading:3,checkpointing:30"
-# The launcher takes a second SIGINT for "at once". Seconds to wait after each signal.
-STOP_SIGNALS = ((signal.SIGINT, 5.0), (signal.SIGINT, 15.0), (signal.SIGKILL, 5.0))
+# SIGTERM first: a Python that has only just been started answers SIGINT with a traceback. SIGINT then means "at once".
+# Seconds to wait after each signal.
+STOP_SIGNALS = ((signal.SIGTERM, 5.0), (signal.SIGINT, 15.0), (signal.SIGKILL, 5.0))
 
 
 @dataclass(frozen=True)
