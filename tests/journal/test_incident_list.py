@@ -115,6 +115,28 @@ def test_a_signal_that_is_passed_on_excuses_only_a_death_by_it() -> None:
     assert (incident.kind, incident.rank, incident.followers) == ("crash", 0, ())
 
 
+def test_a_rank_that_took_long_to_end_is_blamed_when_its_launcher_found_out() -> None:
+    """Its peers lost their connections, were named, and all were stopped before it had ended."""
+    story = Story().cycle(0, 0).exit(5.0, 0, 0, code=1)
+    named = f"rank 0 (node a, pid {pid(0, 0)}): RuntimeError: connection closed (exit code 1)"
+    story.restart(6.0, 1, reason=named).exit(6.5, 0, 1, code=3)
+    blamed = f"rank 1 (node a, pid {pid(0, 1)}): exit code 3"
+    story.tell(6.6, "cause", cycle=0, rank=1, pid=pid(0, 1), reason=blamed).cycle(7.0, 1)
+    (incident,) = incidents(story.events)
+    assert (incident.kind, incident.rank, incident.what) == ("exit", 1, "exit code 3")
+    assert incident.followers == (0,)
+
+
+def test_a_preempted_rank_that_had_to_be_killed_is_told_of() -> None:
+    story = Story().cycle(0, 0).tell(8, "preemption", signal="SIGTERM")
+    why = "did not leave within --term-timeout 5 s of SIGTERM"
+    story.tell(8, "signal_sent", rank=0, pid=pid(0, 0), signal="SIGTERM", by="launcher")
+    story.tell(13, "signal_sent", rank=0, pid=pid(0, 0), signal="SIGKILL", by="launcher", reason=why)
+    story.exit(13, 0, 0, signal="SIGKILL").tell(14, "run_end", exit_code=137)
+    (incident,) = incidents(story.events)
+    assert incident.what == f"the launcher got SIGTERM; rank 0 {why}"
+
+
 def test_a_preemption_of_two_nodes_is_one_and_its_exits_are_none() -> None:
     story = Story().cycle(1, 0).cycle(1, 0, node="b", first=2)
     for node, rank in (("a", 0), ("b", 2)):

@@ -115,5 +115,8 @@ wait()
     flags = ("--ft-rank-heartbeat-timeout", "1", "--ft-rank-termination-signal", "SIGTERM")
     job = jobs(text, *flags, "--max-restarts", "1")
     said = job.end(1)
-    assert "hung: Did not get subsequent heartbeat. Waited 1." in said and "Ended by exit code 0" in said
+    assert (
+        "hung: Did not get subsequent heartbeat. Waited 1." in said
+        and "Ended by Holdfast (exit code 0)" in said
+    )
     assert len(job.journal("restart")) == 1

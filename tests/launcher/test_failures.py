@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,31 @@ def test_a_connection_that_was_really_lost_first() -> None:
 
 def test_all_lost_a_rank_of_another_node() -> None:
     assert order(failed(1, 5.2, message=GLOO), failed(0, 5.1, message=GLOO)) == [0, 1]
+
+
+def hung(rank: int, at: float, status: int = -9, message: str = "", ended: float | None = None) -> Failure:
+    found = failed(rank, at if ended is None else ended, status, message)
+    return replace(found, hung={"at": at, "text": "Section 'step' did not end. Waited 3.00 seconds."})
+
+
+def test_a_hung_rank_is_the_cause_of_what_its_peers_lost() -> None:
+    for message in ("", GLOO):  # whatever it says when it is ended
+        found = [failed(0, 5.01, message=GLOO), hung(1, 5.0, message=message, ended=5.2)]
+        assert order(*found) == [1, 0]
+        assert [failure.exit.rank for failure in failures.causes(found)] == [1]
+    assert hung(1, 5.0).meaning == (
+        "hung: Section 'step' did not end. Waited 3.00 seconds. Ended by Holdfast (SIGKILL)"
+    )
+
+
+def test_who_failed_before_the_hang_comes_before_it() -> None:
+    assert order(hung(1, 9.0), failed(0, 5.0, message="bad batch")) == [0, 1]
+
+
+def test_only_the_causes_decide_about_the_exit_code() -> None:
+    victim, cause = failed(0, 5.0, message=GLOO), failed(1, 5.1, status=3)
+    assert failures.causes([victim, cause]) == [cause]
+    assert failures.causes([victim]) == [victim], "where nobody else is known"
 
 
 def test_nobody_followed_before_the_first() -> None:

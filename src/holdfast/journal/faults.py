@@ -48,7 +48,7 @@ def faults(cycle: Cycle) -> Iterator[Fault]:
 def _as_told(fault: Fault, cycle: Cycle) -> Fault:
     """The launcher has read what the ranks left behind: whom it names as the reason is the first, in its words."""
     whom = f"rank {fault.rank} (node {fault.node}, pid {fault.pid}): "
-    for event in cycle.of_kind("stop"):
+    for event in cycle.of_kind("cause") or cycle.of_kind("stop"):
         reason = _line(event.get("reason"))
         if reason.startswith(whom):
             what = fault.what if fault.kind == "hang" else reason.removeprefix(whom)
@@ -85,6 +85,9 @@ def _exits(cycle: Cycle) -> Iterator[Fault]:
     """Failures that nobody asked for. Several nodes tell: each is judged by what it had done before."""
     stopping: set[str] = set()
     asked: set[tuple[str, int | None, str | None]] = set()  # who signalled which pid with what
+    blamed = {
+        _who(event)[1] for event in cycle.of_kind("cause")
+    }  # it took longer to end than its peers to notice
     for event in cycle.events:
         teller, (_, pid), signal = event.teller, _who(event), _line(event.get("signal"))
         if event.kind in ("stop", "preemption"):
@@ -94,7 +97,7 @@ def _exits(cycle: Cycle) -> Iterator[Fault]:
         elif event.kind == "signal_sent":
             # SIGUSR1 and 2 are passed on for the script's own ends, so only a death by them was asked for.
             asked.add((teller, pid, signal if signal in ("SIGUSR1", "SIGUSR2") else None))
-        elif event.kind == "rank_exit" and _failed(event) and teller not in stopping:
+        elif event.kind == "rank_exit" and _failed(event) and (teller not in stopping or pid in blamed):
             if not asked & {(teller, pid, None), (teller, pid, signal)}:
                 yield _exit(event)
 
@@ -173,7 +176,13 @@ def _preemptions(cycle: Cycle) -> Iterator[Fault]:
     """All nodes of a job are told, often more than once: it is one preemption."""
     for event in cycle.of_kind("preemption")[:1]:
         name = event.get("signal") or "a signal"
-        yield Fault("preemption", event, f"the launcher got {name}", event.node)
+        killed = [
+            f"rank {sent.get('rank')} {sent.get('reason')}"
+            for sent in cycle.of_kind("signal_sent")
+            if sent.get("by") == "launcher" and sent.get("signal") == "SIGKILL"
+        ]
+        what = "; ".join([f"the launcher got {name}", *killed])
+        yield Fault("preemption", event, _line(what), event.node)
 
 
 def _who(event: Event) -> tuple[int | None, int | None]:

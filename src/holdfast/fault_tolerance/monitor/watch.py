@@ -177,6 +177,7 @@ class Watch:
     def _verdict(self, local_rank: int, board: Snapshot, passed: Deadline, now: int) -> dict[str, Any]:
         return {
             "event": "verdict",
+            "at": now / SECOND,
             "reason": passed.reason,
             "section": passed.section,
             "waited": round(passed.waited(now), 3),

@@ -27,7 +27,7 @@ from ..inbox import Inbox, Interrupted
 from ..monitor_keeper import MonitorKeeper
 from ..nodes.job import Job, JobEnded, JobLost, host_gone
 from ..nodes.records import END, EXCLUDE, JOIN, RESTART, Moved, NodeLost, NodesWaiting, Record
-from ..ranks import exits, orphans
+from ..ranks import exits, failures, orphans
 from ..ranks.boards import CycleBoards
 from ..ranks.environment import SupervisedLogs
 from ..ranks.failures import Failure
@@ -204,9 +204,9 @@ class Agent(LocalElasticAgent):
         group, found = self._group, [Failure(end, None) for end in failed.exits]
         reason = found[0].meaning
         with harmless("the post mortem"):
-            found = self.post_mortem.failed_until_now(failed, group)
-            reason = self.post_mortem.first_words(found[0], watch)
-        code = exits.of_failures(each.exit for each in found)
+            found = self.post_mortem.failed_until_now(failed, watch)
+            reason = self.post_mortem.first_words(found[0])
+        code = exits.of_failures(each.exit for each in failures.causes(found))
         if policy.may_restart(used, self.rules.max_restarts):
             proposal = self.job.record.next(RESTART, reason=reason, node=self.node, restarts=used + 1)
         else:

@@ -16,20 +16,21 @@ from typing import Any, Protocol
 from holdfast.journal.writer import Journal
 
 from ...board import Snapshot
-from ...processes import proc
 from .. import console
-from ..inbox import PASSED_ON, Inbox, Signalled
+from ..inbox import PASSED_ON, Inbox, Signalled, stops
 from ..monitor_keeper import MonitorKeeper, MonitorSaid
 from ..nodes.job import Job
 from ..nodes.node_watch import LocalProgress, Rhythm
 from ..nodes.records import HostLost, Moved, NodeLost, NodesWaiting
 from ..ranks import orphans
 from ..ranks.boards import CycleBoards
+from ..ranks.cpu_meter import CpuMeter
 from ..ranks.exits import RankExit
 from ..ranks.group import RankGroup
 from .contradictions import Advice
 from .exit_record import record_exit
 from .harmless import harmless
+from .known import Known
 from .lingering import Lingering
 from .outcomes import Failed, Outcome, Requested, Succeeded, ToldToStop
 from .resume import Resume
@@ -37,6 +38,7 @@ from .resume import Resume
 TICK = 1.0
 STOPPING: set[int] = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, *PASSED_ON}
 MILESTONES = {"rank_connect", "first_step", "first_heartbeat", "first_section"}
+CAUSE = 1.0  # seconds in which a process whose connections are closed has usually ended, a GPU aside
 SAME_MOMENT = 0.25  # seconds in which a signal that was sent to all processes has reached them all
 
 
@@ -64,7 +66,7 @@ class CycleWatch:
         self._rhythm = Rhythm()
         self._lingering = Lingering()
         self._told: set[tuple[str, int]] = set()
-        self.verdicts: dict[int, dict[str, Any]] = {}
+        self.known = Known(around.boards, group)
 
     def run(self) -> Outcome:
         """Wait for the first event that decides about this cycle."""
@@ -114,22 +116,43 @@ class CycleWatch:
             request = self._heard(said.message)
             if request:
                 return request
-        exits = self._group.fresh_exits()
-        for found in exits:
-            record_exit(self._around.journal, self._around.boards, found, self._around.job.record.cycle)
-        # A hung rank that was told to end has not succeeded, however politely it leaves.
-        failures = tuple(found for found in exits if found.status != 0 or found.local_rank in self.verdicts)
+        failures = self._fresh_failures()
         if failures and all(-found.status in self._passed_on for found in failures):
             return ToldToStop(signal.Signals(-failures[0].status))
         if failures:
             request = self._request_on(self._around.boards.snapshots())
-            return request or self._signal_for_all(failures) or Failed(failures)
+            return request or self._signal_for_all(failures) or self._with_cause(failures)
         return None if self._group.running else Succeeded()
+
+    def _fresh_failures(self) -> tuple[RankExit, ...]:
+        exits = self._group.fresh_exits()
+        for found in exits:
+            record_exit(self._around.journal, self._around.boards, found, self._around.job.record.cycle)
+        # A hung rank that was told to end has not succeeded, however politely it leaves.
+        return tuple(found for found in exits if found.status != 0 or found.local_rank in self.known.verdicts)
+
+    def _with_cause(self, failed: tuple[RankExit, ...]) -> Outcome:
+        """Ranks that only lost a peer may be gone before that peer is: wait a moment for the one to blame."""
+        latest = time.monotonic() + CAUSE
+        kept: list[object] = []
+        while self.known.lacks_a_cause(failed) and (left := latest - time.monotonic()) > 0:
+            kept += self._around.inbox.wait(left)
+            for said in [event for event in kept if isinstance(event, MonitorSaid)]:
+                kept.remove(said)
+                request = self._heard(said.message)
+                if request:
+                    self._post_again(kept)
+                    return request
+            failed += self._fresh_failures()
+            if any(isinstance(event, Moved | HostLost) or stops(event) for event in kept):
+                break  # another node was first to fail, or the whole job ends
+        self._post_again(kept)
+        return Failed(failed)
 
     def _signal_for_all(self, failures: tuple[RankExit, ...]) -> ToldToStop | None:
         """Slurm signals every process of a step, so a rank may die of it before this launcher gets its own."""
         died_of = {-found.status if found.status < 0 else found.status - 128 for found in failures}
-        if not died_of <= STOPPING or any(found.local_rank in self.verdicts for found in failures):
+        if not died_of <= STOPPING or any(found.local_rank in self.known.verdicts for found in failures):
             return None
         latest = time.monotonic() + SAME_MOMENT
         kept: list[object] = []
@@ -164,7 +187,7 @@ class CycleWatch:
         if kind in ("signal_sent", "escalated"):
             self._lingering.hear(message, time.monotonic())
         if kind == "verdict":
-            self.verdicts[message["local_rank"]] = message
+            self.known.verdicts[message["local_rank"]] = message
             with harmless("the report of a hang"):
                 console.say(console.hang(self._around.node, message))
         elif kind == "unreadable":
@@ -208,22 +231,6 @@ class CycleWatch:
             return LocalProgress(None, cpu)
         last = max(signs)
         return LocalProgress(now - last, cpu, self._rhythm.longest(last, self._around.job.node_timeout))
-
-
-class CpuMeter:
-    """CPU seconds per second that some processes used since the last question."""
-
-    def __init__(self) -> None:
-        self._used = 0.0
-        self._asked = 0.0
-
-    def rate(self, pids: set[int], now: float) -> float:
-        """Since the last call; the first answer is an average over the life of this machine and thus small."""
-        stats = [proc.stat(pid) for pid in pids]
-        used = sum(found.cpu_ticks for found in stats if found) / proc.TICKS_PER_SECOND
-        rate = max(0.0, used - self._used) / max(now - self._asked, 1e-3)
-        self._used, self._asked = used, now
-        return rate
 
 
 def _stops(number: signal.Signals, died_of: set[int]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import signal
-import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .. import console, in_time
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .agent import Agent
 
 logger = logging.getLogger("holdfast.launcher")
-UNHANDLED = 1  # the exit code of a Python that an exception ended
+LOST = ". No rank of this node had failed before"  # the cause is elsewhere, or the network itself
 PATIENCE = 1.0  # seconds for the disk that has the ranks' logs
 
 
@@ -35,23 +35,14 @@ class PostMortem:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
 
-    def failed_until_now(self, failed: Failed, group: RankGroup) -> list[Failure]:
-        """The failures that the watch saw, and ranks that are about to end of an exception; the first comes first.
+    def failed_until_now(self, failed: Failed, watch: CycleWatch) -> list[Failure]:
+        """The failures that the watch saw, and ranks that are about to end; the first comes first."""
+        return watch.known.until_now(failed.exits)
 
-        Nothing is read from a disk here: it may hang, and ranks still run that have to be stopped.
-        """
-        leaving = []
-        for local_rank, pid in group.running.items():
-            end = RankExit(group.rank_of(local_rank), local_rank, pid, UNHANDLED, time.monotonic())
-            found = self._at_hand(end)
-            leaving += [found] if found.raised else []
-        return failures.in_order([*map(self._at_hand, failed.exits), *leaving])
-
-    def first_words(self, first: Failure, watch: CycleWatch) -> str:
+    def first_words(self, first: Failure) -> str:
         """One line on a failure: `rank 1 (node a, pid 7): killed by SIGKILL …`."""
-        verdict = watch.verdicts.get(first.exit.local_rank)
-        meaning = f"hung: {verdict['text']} Ended by {first.exit.end}" if verdict else first.meaning
-        return f"rank {first.exit.rank} (node {self._agent.node}, pid {first.exit.pid}): {meaning}"
+        who = f"rank {first.exit.rank} (node {self._agent.node}, pid {first.exit.pid})"
+        return f"{who}: {first.meaning}{LOST if first.lost_connection else ''}"
 
     def explain(self, found: list[Failure], group: RankGroup, watch: CycleWatch, counts: Record) -> None:
         """Who failed first and who followed, all ranks being stopped by now; with the traceback at the job's end.
@@ -62,12 +53,15 @@ class PostMortem:
         """
         agent, last = self._agent, counts.kind == END
         known = {failure.exit.local_rank for failure in found}
-        later = [self._at_hand(end) for local_rank, end in group.exits.items() if local_rank not in known]
+        later = [
+            watch.known.failure(end) for local_rank, end in group.exits.items() if local_rank not in known
+        ]
         followed = [each for each in later if _by_itself(each, group)]
-        ordered = self._in_full(failures.in_order([*found, *followed]))
+        ordered = self._in_full(failures.in_order([*(_ended(each, group) for each in found), *followed]))
+        self._correct(found[0], ordered[0])
         lines = failures.block(ordered, agent.node, agent.job.record.cycle, whole=last)
-        if ordered[0].exit.local_rank in watch.verdicts:
-            lines[0] = f"FAILED: {self.first_words(ordered[0], watch)}"
+        if ordered[0].lost_connection:
+            lines[0] += LOST
         if counts.node != agent.node:  # another node was first to say so; the line on it follows
             lines[0] = lines[0].replace("FAILED:", "ALSO FAILED:", 1)
         if last:
@@ -75,13 +69,19 @@ class PostMortem:
             lines.append(f"no restart left ({spent} used): the job ends with exit code {counts.exit_code}")
         console.say(lines, logging.ERROR if last else logging.WARNING)
 
+    def _correct(self, told: Failure, first: Failure) -> None:
+        """Into the journal, when a rank that took long to end turns out to be the one that the others lost."""
+        if first.exit.local_rank != told.exit.local_rank:
+            who = {"rank": first.exit.rank, "pid": first.exit.pid}
+            cycle, why = self._agent.job.record.cycle, self.first_words(first)
+            self._agent.journal.record("cause", cycle=cycle, **who, reason=why)
+
     def say_failed(self, found: list[RankExit]) -> None:
         """The block on ranks that failed while the job was being stopped."""
-        ordered = self._in_full(failures.in_order(map(self._at_hand, found)))
+        paths = self._agent.boards.error_path
+        known = [failures.at_hand(end, paths(end.local_rank)) for end in found]
+        ordered = self._in_full(failures.in_order(known))
         console.say(failures.block(ordered, self._agent.node, self._agent.job.record.cycle, whole=True))
-
-    def _at_hand(self, found: RankExit) -> Failure:
-        return failures.at_hand(found, self._agent.boards.error_path(found.local_rank))
 
     def _in_full(self, known: list[Failure]) -> list[Failure]:
         """With what the ranks left in their log folder, if its disk answers."""
@@ -101,7 +101,14 @@ class PostMortem:
             failure,
             destinations.error_files.get(local_rank, "") if destinations else "",
             destinations.stderrs.get(local_rank, "") if destinations else "",
+            self._agent.boards.stderr_path(local_rank),
         )
+
+
+def _ended(failure: Failure, group: RankGroup) -> Failure:
+    """With how a hung rank really ended, known by now."""
+    end = group.exits.get(failure.exit.local_rank)
+    return replace(failure, exit=end) if failure.hung and end else failure
 
 
 def _by_itself(failure: Failure, group: RankGroup) -> bool:

@@ -1,22 +1,22 @@
 """Why a rank failed, from what it left behind: the kept exception, torch's error file, its last stderr lines.
 
-Does not cover: output of a rank that went straight to the terminal; it stands above the launcher's own lines.
+Does not cover: what native code, children and programs that are no Python write to stderr, where it goes straight to
+the launcher's (no ``--tee``, no ``--redirects``); it stands above the launcher's own lines.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .exits import RankExit
+from .last_words import last_lines
 
 LAST_LINES = 20
-TAIL_BYTES = 16384
 SOON = 5.0  # seconds
 DYING, DYING_WITH_GPU = 1.0, 10.0  # seconds between the end of a process's connections and its own
 # What gloo, NCCL, the store and sockets say.
@@ -29,11 +29,15 @@ LOST_CONNECTION = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One rank's end with what is known of the cause; `error` has type, message, traceback and at, or is None."""
+    """One rank's end with what is known of the cause; `error` has type, message, traceback and at, or is None.
+
+    `hung` is the monitor's verdict on a rank that was ended for a hang: whatever it did then, that was the cause.
+    """
 
     exit: RankExit
     error: dict[str, Any] | None
     last_lines: tuple[str, ...] = ()
+    hung: dict[str, Any] | None = None
 
     @property
     def raised(self) -> bool:
@@ -42,34 +46,40 @@ class Failure:
 
     @property
     def began(self) -> float:
-        """When it began to fail (monotonic seconds): the exception's moment, else the exit's."""
-        at = self.error.get("at") if self.error else None
+        """When it began to fail (monotonic seconds): the verdict's or the exception's moment, else the exit's."""
+        at = self.hung.get("at") if self.hung else self.error.get("at") if self.error else None
         return min(float(at), self.exit.at) if at else self.exit.at
 
     @property
     def lost_connection(self) -> bool:
         """Whether all that is known is that a peer was gone."""
-        return self.error is not None and bool(LOST_CONNECTION.search(self.error["message"]))
+        if self.hung or self.error is None:
+            return False
+        return bool(LOST_CONNECTION.search(self.error["message"]))
 
     @property
     def meaning(self) -> str:
-        """`ValueError: bad batch (exit code 1)` or the bare meaning of the exit."""
+        """`ValueError: bad batch (exit code 1)`, `hung: …`, or the bare meaning of the exit."""
+        if self.hung:
+            return f"hung: {self.hung['text']} Ended by Holdfast ({self.exit.end})".replace("\n", " ")
         if not self.error:
             return self.exit.meaning
         return f"{self.error['type']}: {self.error['message']} ({self.exit.meaning})".replace("\n", " ")
 
 
-def at_hand(exit: RankExit, kept_error: str) -> Failure:
+def at_hand(exit: RankExit, kept_error: str, verdict: dict[str, Any] | None = None) -> Failure:
     """What is known at once: the kept exception, which is in memory. The path may name nothing."""
-    return Failure(exit, kept(kept_error, exit))
+    return Failure(exit, kept(kept_error, exit), hung=verdict)
 
 
-def in_full(failure: Failure, torch_error: str, stderr_file: str) -> Failure:
-    """With what rank `failure.exit.rank` left on disk, if no exception was kept. May wait for the disk for ever."""
+def in_full(failure: Failure, torch_error: str, *stderr_files: str) -> Failure:
+    """With what rank `failure.exit.rank` left on disk, if no exception was kept; of the files that hold its stderr,
+    the first that has any. May wait for the disk for ever."""
     if failure.error:
         return failure
     error = _torch_error(torch_error)
-    return Failure(failure.exit, error, () if error else _tail(stderr_file))
+    tails = (() if error else tail for tail in map(last_lines, filter(None, stderr_files)))
+    return replace(failure, error=error, last_lines=next(filter(None, tails), ()))
 
 
 def in_order(failures: Iterable[Failure]) -> list[Failure]:
@@ -82,6 +92,12 @@ def in_order(failures: Iterable[Failure]) -> list[Failure]:
     killed = any(failure.exit.status == -signal.SIGKILL for failure in found)
     doubt = DYING_WITH_GPU if killed else DYING
     return sorted(found, key=lambda failure: failure.began + doubt * failure.lost_connection)
+
+
+def causes(failures: Iterable[Failure]) -> list[Failure]:
+    """Those that did not merely lose the connection to a peer; all where nobody else is known."""
+    found = list(failures)
+    return [failure for failure in found if not failure.lost_connection] or found
 
 
 def block(failures: list[Failure], node: str, cycle: int, *, whole: bool) -> list[str]:
@@ -130,16 +146,3 @@ def _torch_error(path: str) -> dict[str, Any] | None:
         return {"type": kind, "message": text, "traceback": whole}
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _tail(path: str) -> tuple[str, ...]:
-    if not path:
-        return ()
-    try:
-        with open(path, "rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - TAIL_BYTES))
-            text = file.read().decode(errors="replace")
-    except OSError:
-        return ()
-    return tuple(text.rstrip().splitlines()[-LAST_LINES:])
