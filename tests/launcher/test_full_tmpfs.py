@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tests.launcher.conftest import Job, Jobs
+from tests.launcher.conftest import Jobs
 
 IN_A_NAMESPACE = ["unshare", "--mount", "bash", "-c"]
 SETUP = 'mount -t tmpfs -o {options} tmpfs /dev/shm && {fill} && exec "$@"'
@@ -34,26 +34,41 @@ def _mounts_are_possible() -> None:
         pytest.skip("a private /dev/shm cannot be mounted here")
 
 
-def run(jobs: Jobs, options: str, fill: str = "true") -> Job:
-    setup = SETUP.format(options=options, fill=fill)
-    return jobs(HEARTBEAT, "--max-restarts", "1", nproc=2, under=[*IN_A_NAMESPACE, setup, "bash"])
+def under(options: str, fill: str = "true") -> list[str]:
+    """The command under which the job has a /dev/shm of its own, mounted with these options and then filled."""
+    return [*IN_A_NAMESPACE, SETUP.format(options=options, fill=fill), "bash"]
 
 
-def test_no_room_for_boards(jobs: Jobs) -> None:
-    """One page is left, which the launcher and its monitor need."""
-    job = run(jobs, "size=16k", FILL.format(pages=3))
+FILLS = """
+if CYCLE == 0 and RANK == 0:
+    with open("/dev/shm/ballast", "wb", 0) as ballast:
+        try:
+            while ballast.write(b"0" * 4096):
+                pass
+        except OSError:
+            pass
+"""
+
+
+def test_no_room_any_more(jobs: Jobs) -> None:
+    """There was room when the launcher started; the ranks fill it."""
+    job = jobs(FILLS + HEARTBEAT, "--max-restarts", "1", under=under("size=1M"))
     said = job.end(0)
-    warnings = [line for line in job.said() if "no board" in line]
-    assert warnings[0].startswith("[holdfast] no board for 2 of 2 ranks in this cycle: /dev/shm/")
-    assert "No space left on device" in warnings[0] and len(warnings) == 2
+    (warning,) = [line for line in job.said() if "no board" in line]
+    assert warning.startswith("[holdfast] no board for ") and "of 2 ranks in this cycle: /dev/shm/" in warning
+    assert "No space left on device" in warning
     assert "restarting all 2 local ranks" in said and "Traceback" not in "".join(job.said())
 
 
-@pytest.mark.parametrize(("options", "fill"), [("size=4k", FILL.format(pages=1)), ("ro", "true")])
-def test_no_room_for_anything(jobs: Jobs, options: str, fill: str) -> None:
-    job = run(jobs, options, fill)
+@pytest.mark.parametrize(
+    ("options", "fill"),
+    [("size=4k", FILL.format(pages=1)), ("size=16k", FILL.format(pages=3)), ("ro", "true")],
+)
+def test_no_room(jobs: Jobs, options: str, fill: str) -> None:
+    """For anything; for the boards beside what the launcher itself needs; for nobody."""
+    job = jobs(HEARTBEAT, "--max-restarts", "1", under=under(options, fill))
     said = job.end(0)
-    assert "for want of room on tmpfs (/dev/shm: " in said
+    assert "for want of room on tmpfs (/dev/shm: " in said and "no board" not in said
     boards = job.hear(r"board (\S+)", ranks=[0, 1], cycle=1)
     assert not any(board.startswith("/dev/shm") for board in boards.values())
     assert "without supervision" not in said

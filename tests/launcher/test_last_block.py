@@ -134,6 +134,15 @@ def test_last_lines_of_stderr_where_they_are_kept(jobs: Jobs, flags: tuple[str, 
     assert lines[2:-1] == [f"  | line {number} of rank 1" for number in range(10, 30)]
 
 
+def test_last_lines_of_stderr_that_went_straight_to_the_launchers(jobs: Jobs) -> None:
+    job = jobs(DIES_IN_A_LIBRARY)
+    assert job.end(9).count("line 3 of rank 1\n") == 1
+    assert block(job)[1:-1] == [
+        "  last lines of its stderr:",
+        *(f"  | line {number} of rank 1" for number in range(10, 30)),
+    ]
+
+
 def test_an_exception_by_torchs_record(jobs: Jobs) -> None:
     """`@record` writes torch's error file and exits by itself; the traceback is shown once."""
     text = """
@@ -158,7 +167,7 @@ def test_before_a_restart_one_line_is_enough(jobs: Jobs) -> None:
 
 def test_a_rank_that_failed_by_exit_text_is_told(jobs: Jobs) -> None:
     """`sys.exit("text")` is exit code 1 and the text on stderr: no exception, and yet a reason."""
-    job = jobs("sys.exit('no data in /data')", "--redirects", "2", nproc=1)
+    job = jobs("sys.exit('no data in /data')", nproc=1)
     job.end(1)
     assert "  | no data in /data" in block(job)
 

@@ -95,6 +95,9 @@ def test_rank_that_ignores_sigterm_is_killed_after_the_term_timeout(jobs: Jobs) 
     job.spawned.send_signal(signal.SIGTERM)
     said = job.end(137)  # it had to be killed, so it has failed
     assert re.search(r"killed by SIGKILL \(by the launcher, after 1\.[5-9] s\)", said)
+    for rank, pid in pids.items():
+        who = f"rank {rank} (pid {pid})"
+        assert f"{who} did not leave within --term-timeout 1.5 s of SIGTERM: SIGKILL sent" in said
     sent, last = job.journal("signal_sent")[0], job.journal("rank_exit")[-1]
     assert 1.5 <= last["mono"] - sent["mono"] < 10
     assert not any(alive(int(pid)) for pid in pids.values())

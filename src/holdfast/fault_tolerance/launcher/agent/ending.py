@@ -95,6 +95,7 @@ class Ending:
             agent.journal.record("signal_sent", pid=pid, signal=number.name, by="launcher")
         patience = _Patience(group, number, self.now() + agent.rules.term_timeout, self._is_saving)
         stuck = group.wait(patience.until, patience.sees)
+        self._say_killed(group, number)
         self._record_exits(group, number)
         failed = [found for found in group.exits.values() if not obeyed(found, number)]
         told, clean = exits.of_stop(number, agent.rules.preempted_code), not failed and not stuck
@@ -108,6 +109,25 @@ class Ending:
         if stuck and number != signal.SIGINT:
             return exits.FAILED, clean
         return (exits.of_failures(failed) if failed else told), clean
+
+    def _say_killed(self, group: RankGroup, number: signal.Signals) -> None:
+        """Who did not leave in the time it had: the setting that decided is named."""
+        limit = self._agent.rules.term_timeout
+        for local_rank, waited in group.killed.items():
+            who = f"rank {group.rank_of(local_rank)} (pid {group.pid_of(local_rank)})"
+            if waited >= limit:
+                why = f"did not leave within --term-timeout {limit:g} s of {number.name}"
+            else:
+                why = f"had not left {waited:.1f} s after {number.name}, and was no longer waited for"
+            logger.warning("%s %s: SIGKILL sent", who, why)
+            self._agent.journal.record(
+                "signal_sent",
+                rank=group.rank_of(local_rank),
+                pid=group.pid_of(local_rank),
+                signal="SIGKILL",
+                by="launcher",
+                reason=why,
+            )
 
     # -- with other nodes ---------------------------------------------------------------------------
 

@@ -14,16 +14,19 @@ import time
 from contextlib import suppress
 
 from ...board import Board, BoardUnavailable, Identity, Limits, Snapshot
+from ...board.layout import BOARD_BYTES
 from ...monitor.control import FILE as CONTROL
 from ...monitor.control import ControlPage
 from ...processes import proc
+from .last_words import RING_SUFFIX
 
 logger = logging.getLogger("holdfast.launcher")
 TMPFS = "/dev/shm"
 
 
-def private_directory() -> str:
-    """A fresh 0700 directory with a control page, on tmpfs where that is possible: a board must never wait for a disk.
+def private_directory(ranks: int = 0) -> str:
+    """A fresh 0700 directory with a control page and room for the boards of so many ranks, on tmpfs where that is
+    possible: a board must never wait for a disk.
 
     Raises BoardUnavailable, in one line, when there is no room for it anywhere.
     """
@@ -36,6 +39,7 @@ def private_directory() -> str:
             continue
         try:
             ControlPage.create(made).close()
+            _make_sure_of_room(made, ranks)
         except OSError as error:
             shutil.rmtree(made, ignore_errors=True)
             problems.append(f"{os.path.dirname(made)}: {error.strerror}")
@@ -46,6 +50,14 @@ def private_directory() -> str:
     raise BoardUnavailable(
         f"there is no place for the boards of the ranks: {'; '.join(problems)}. Free some space"
     )
+
+
+def _make_sure_of_room(folder: str, ranks: int) -> None:
+    """Raises OSError when the boards of so many ranks would not fit; later something else may still fill the place."""
+    path = os.path.join(folder, "room")
+    with open(path, "wb") as file:
+        os.posix_fallocate(file.fileno(), 0, max(1, ranks) * BOARD_BYTES)
+    os.unlink(path)
 
 
 class CycleBoards:
@@ -97,6 +109,10 @@ class CycleBoards:
     def error_path(self, local_rank: int) -> str:
         """Where the rank's unhandled exception is kept."""
         return os.path.join(self._folder, f"{local_rank}.error")
+
+    def stderr_path(self, local_rank: int) -> str:
+        """Where the last lines that the rank wrote to stderr are kept (:mod:`.last_words`)."""
+        return os.path.join(self._folder, f"{local_rank}{RING_SUFFIX}")
 
     def admit(self, local_rank: int, rank: int, pid: int) -> None:
         """The rank's process has started: its clock runs from here."""

@@ -74,6 +74,10 @@ class RankGroup:
         """The global rank."""
         return self._ranks[local_rank]
 
+    def pid_of(self, local_rank: int) -> int:
+        """Of its process, also when that has ended."""
+        return self._processes[local_rank].pid
+
     @property
     def running(self) -> dict[int, int]:
         """Local rank -> pid of those that have not ended."""

@@ -1,9 +1,11 @@
 """Runs first in a rank's interpreter, then disappears: the script finds the environment it would have had.
 
 The launcher puts this folder on the rank's PYTHONPATH. It ties the rank's life to the launcher's, and keeps an
-unhandled exception where the launcher finds it, so that a failed job ends with a traceback. It imports nothing
-of Holdfast (the rank's interpreter may not have it) and must never fail.
-Does not cover: a script that replaces ``sys.excepthook``; exceptions in threads; other languages.
+unhandled exception and the last of what Python writes to stderr where the launcher finds them, so that a failed job
+ends with a traceback or with its last lines. It imports nothing of Holdfast (the rank's interpreter may not have it)
+and must never fail.
+Does not cover: a script that replaces ``sys.excepthook`` or ``sys.stderr``; exceptions in threads; what native code
+and child processes write; other languages.
 """
 
 import os
@@ -61,6 +63,56 @@ def _keep_exception() -> None:
     sys.excepthook = hook
 
 
+def _keep_last_lines(old) -> None:  # type: ignore[no-untyped-def]
+    """Python's stderr goes where it did, at the same moment; the last of it is also kept in a ring in memory."""
+    target = os.environ.pop("HOLDFAST_STDERR_FILE", "")
+    if not target or old is None:
+        return
+    import io
+
+    keep = _ring(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
+    owner = os.getpid()
+
+    class Kept(io.FileIO):
+        """Standard error itself: the descriptor, unbuffered."""
+
+        def write(self, data):  # type: ignore[no-untyped-def]
+            done = super().write(data)
+            try:
+                if done and os.getpid() == owner:  # a forked child's lines are not the rank's
+                    keep(bytes(memoryview(data).cast("B")[:done]))
+            except Exception:
+                pass  # a full tmpfs, say: the text itself has been written
+            return done
+
+    raw = Kept(old.fileno(), "wb", closefd=False)
+    raw.name = "<stderr>"
+    # As Python makes its own: buffered, unless it runs with -u.
+    buffer = io.BufferedWriter(raw) if hasattr(old.buffer, "raw") else raw
+    flushes = {"line_buffering": old.line_buffering, "write_through": old.write_through}
+    new = io.TextIOWrapper(buffer, old.encoding, old.errors, "\n", **flushes)
+    new.mode = "w"  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = new  # type: ignore[misc]
+
+
+def _ring(ring: int):  # type: ignore[no-untyped-def]
+    """A function that writes bytes into the file of this descriptor; last_words.py reads it."""
+    size, written = 16384, 0
+
+    def keep(data: bytes) -> None:
+        nonlocal written
+        written += max(0, len(data) - size)
+        data = data[-size:]
+        at = written % size
+        first = data[: size - at]
+        os.pwrite(ring, first, 8 + at)
+        os.pwrite(ring, data[len(first) :], 8)
+        written += len(data)
+        os.pwrite(ring, written.to_bytes(8, "little"), 0)
+
+    return keep
+
+
 def _write(target, kind, value, trace) -> None:  # type: ignore[no-untyped-def]
     import json
     import time
@@ -84,3 +136,7 @@ try:
 finally:
     _die_with_launcher()
     _keep_exception()
+    try:  # noqa: SIM105
+        _keep_last_lines(sys.stderr)
+    except Exception:
+        pass  # a stderr of another kind, or no room: the rank has it as it was

@@ -1,0 +1,76 @@
+"""The ring of last lines: the launcher reads what the prologue keeps, and a rank's stderr stays what it was."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.fault_tolerance.launcher.ranks import last_words
+from holdfast.fault_tolerance.launcher.ranks.environment import PROLOGUE
+from tests.processes import Spawner
+
+PROGRAM = """
+import io, os, sys
+err = sys.stderr
+same = (err.name, err.mode, err.encoding, err.errors, err.line_buffering, err.write_through, err.fileno())
+print(same, type(err) is io.TextIOWrapper, hasattr(err.buffer, "raw"), "HOLDFAST_STDERR_FILE" in os.environ)
+sys.stdout.flush()
+for number in range(int(sys.argv[1])):
+    print("line", number, "grün", file=err)
+if os.fork() == 0:
+    print("a child", file=err)
+    os._exit(0)
+os.wait()
+os.write(2, b"native\\n")
+err.write("the end")
+err.flush()
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("unbuffered", ["1", ""])
+@pytest.mark.parametrize("count", [3, 5000])
+def test_the_last_lines_of_a_killed_process(
+    spawn: Spawner, tmp_path: Path, count: int, unbuffered: str
+) -> None:
+    ring = tmp_path / "0.stderr"
+    kept = {"PYTHONPATH": PROLOGUE, "HOLDFAST_STDERR_FILE": str(ring)}
+    plain, told = (
+        spawn([sys.executable, "-c", PROGRAM, str(count)], env={"PYTHONUNBUFFERED": unbuffered, **env})
+        for env in ({"PYTHONPATH": None}, kept)
+    )
+    assert plain.wait() == told.wait() == -9
+    assert told.out() == plain.out(), "the script cannot tell the difference"
+    assert told.err() == plain.err(), "nothing is lost, nothing comes twice"
+    lines = [f"line {number} grün" for number in range(count)]
+    assert last_words.last_lines(str(ring)) == tuple([*lines, "the end"][-last_words.LINES :])
+    assert ring.stat().st_size <= last_words.HEAD + last_words.RING_BYTES
+
+
+@pytest.mark.parametrize("place", ["/nowhere/0.stderr", "/dev/full"])
+def test_no_room_for_a_ring(spawn: Spawner, place: str) -> None:
+    env = {"PYTHONPATH": PROLOGUE, "HOLDFAST_STDERR_FILE": place}
+    program = spawn([sys.executable, "-c", PROGRAM, "3"], env=env)
+    assert program.wait() == -9
+    assert program.err().splitlines() == [
+        "line 0 grün",
+        "line 1 grün",
+        "line 2 grün",
+        "a child",
+        "native",
+        "the end",
+    ]
+
+
+@given(st.binary(max_size=20))
+def test_what_is_no_ring(content: bytes) -> None:
+    assert len(last_words._ring(content)) <= len(content)
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    assert last_words.last_lines(str(tmp_path / "0.stderr")) == ()
+    assert last_words.last_lines(str(tmp_path)) == ()
