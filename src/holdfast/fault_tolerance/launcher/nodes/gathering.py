@@ -10,25 +10,30 @@ differ by more than ``last_call_timeout`` may start with fewer than could have c
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 
 from torch.distributed import DistStoreError, Store
-from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousParameters, RendezvousStoreInfo
+from torch.distributed.elastic.rendezvous import (
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+    RendezvousTimeoutError,
+)
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, create_handler
 
+from .job import JobLost
 from .precedence import Turn
 from .rank_store import RankStore
 from .records import Record
+from .returning import not_back
 from .store_watch import pause
+from .waiting import Waiting
 
 logger = logging.getLogger("holdfast.launcher")
 NEVER = 10**6  # seconds; torch's keep-alive compares wall clocks of different nodes, so it must never strike
-SAY_WAITING_AFTER = 2.0
 ROLL_CALL = 5.0  # seconds more than for a lost node: nodes look for the rendezvous' end once a second
 
 TakePlace = Callable[[Record, RendezvousInfo], None]
@@ -39,7 +44,8 @@ class Incomplete(Exception):
 
 
 class Gathering:
-    """One node's part in the rendezvous of one cycle after the other. `limit` is the node timeout in seconds."""
+    """One node's part in the rendezvous of one cycle after the other. `limit` is the node timeout in seconds, `note`
+    writes into the journal."""
 
     def __init__(
         self,
@@ -50,11 +56,12 @@ class Gathering:
         order: int,
         address: str,
         limit: float,
+        note: Callable[..., None],
     ) -> None:
         self._parameters = parameters
         self._limit = limit
         self.use(meeting, notes)
-        self._node = node
+        self._node, self._note = node, note
         self._address = address
         # torch ranks nodes in the order of their descriptions: by node rank where given, else by address.
         self._description = f"{order:06d}-{address}-{node}"
@@ -69,18 +76,23 @@ class Gathering:
         self._meeting, self._notes = meeting, notes
 
     def join(self, record: Record, *, was_spare: bool, take_place: TakePlace) -> RendezvousInfo:
-        """Wait for enough nodes; raises torch's rendezvous errors, Incomplete."""
+        """Wait for enough nodes; raises Incomplete, JobLost when they do not come, torch's other rendezvous errors."""
         self.leave()
         cycle = record.cycle
         if was_spare:
             self._let_pass(record)
         self._handler = self._new_handler(record)
+        waiting = self._arrive(record)
         try:
-            with self._notice(cycle):
+            with waiting:
                 info = self._handler.next_rendezvous()
             where = self._roll_call(info, cycle)
+        except RendezvousTimeoutError as error:
+            raise JobLost(waiting.gave_up()) from error
         except DistStoreError as error:  # a word that was waited for did not come
             raise Incomplete(f"not every node of cycle {cycle} answered") from error
+        if info.rank == 0:
+            self._note_who_is_missing(cycle)
         take_place(record, info)
         return RendezvousInfo(info.store, info.rank, info.world_size, where)
 
@@ -146,37 +158,16 @@ class Gathering:
         """Whether all nodes of this cycle were found, so that its ranks could start."""
         return bool(self._notes.check([f"rank_store/{cycle}"]))
 
-    @contextmanager
-    def _notice(self, cycle: int) -> Iterator[None]:
-        """Say what is waited for, unless it comes soon."""
-        arrivals = self._notes.add(f"joined/{cycle}", int(self._counted != cycle))
-        self._counted = cycle
-        timer = threading.Timer(SAY_WAITING_AFTER, self._say_waiting, (cycle, arrivals))
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
+    def _arrive(self, record: Record) -> Waiting:
+        """Count this node, once in each cycle, as one that has come for a place."""
+        arrivals = self._notes.add(f"joined/{record.cycle}", int(self._counted != record.cycle))
+        self._counted = record.cycle
+        return Waiting(self._parameters, self._notes, self._node, record, arrivals)
 
-    def _say_waiting(self, cycle: int, arrivals: int) -> None:
-        least, most = self._parameters.min_nodes, self._parameters.max_nodes
-        who, wanted = f"node {self._node}", f"{least}" if least == most else f"{least} to {most}"
-        if arrivals > most:
-            logger.warning("%s is a spare: the job runs on %d nodes, this one waits", who, most)
-        elif self.began(cycle):
-            logger.warning("%s came while cycle %d runs, and is to be taken in by a restart", who, cycle)
-        elif arrivals >= least:
-            text = "%s waits %d s for more nodes to join cycle %d (%s can take part), then begins"
-            logger.warning(text, who, self._seconds("last_call_timeout", 30), cycle, wanted)
-        else:
-            text = "%s waits for other nodes to join cycle %d: %s needed; gives up after %d s"
-            logger.warning(text, who, cycle, wanted, self._seconds("join_timeout", 600))
-
-    def _seconds(self, name: str, default: int) -> int:
-        """A time of torch's rendezvous, or torch's own default for it."""
-        given = self._parameters.get_as_int(name)
-        return default if given is None else given
+    def _note_who_is_missing(self, cycle: int) -> None:
+        earlier, missing = not_back(self._notes, cycle)
+        if missing:
+            self._note("node_not_back", cycle=earlier, lost=missing)
 
     def call_off(self, record: Record) -> None:
         """End the rendezvous of this cycle for everybody; from any thread, whatever another one does here."""

@@ -22,7 +22,6 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousGracefulExitError,
     RendezvousInfo,
     RendezvousParameters,
-    RendezvousTimeoutError,
 )
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import DEFAULT_PORT, create_backend
 from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
@@ -41,9 +40,16 @@ FAREWELL = 3.0  # seconds the host stays for the others to read how the job ende
 
 
 class StoreJob(Job):
-    """One node's part in a job of several."""
+    """One node's part in a job of several; `note` writes into the journal."""
 
-    def __init__(self, parameters: RendezvousParameters, node: str, order: int, node_timeout: float) -> None:
+    def __init__(
+        self,
+        parameters: RendezvousParameters,
+        node: str,
+        order: int,
+        node_timeout: float,
+        note: Callable[..., None],
+    ) -> None:
         self._parameters = parameters
         self._node = node
         self._limit = self.node_timeout = node_timeout
@@ -56,7 +62,7 @@ class StoreJob(Job):
         self._store = self._notes_on(self._meeting)
         self._store.add("launchers", 1)
         self._gathering = Gathering(
-            parameters, self._meeting, self._store, node, order, address, node_timeout
+            parameters, self._meeting, self._store, node, order, address, node_timeout, note
         )
         self._world = 0
         self._was_spare = self._withdrawn = False
@@ -143,8 +149,6 @@ class StoreJob(Job):
             except Incomplete as error:
                 logger.warning("%s: the nodes gather again, no rank was started", error)
                 self._propose(self.record.next(JOIN, reason=str(error), node=self._node))
-            except RendezvousTimeoutError as error:
-                raise JobLost("gave up waiting for the other nodes (rendezvous timeout)") from error
         raise JobLost("this node has withdrawn")
 
     def _take_place(self, record: Record, info: RendezvousInfo) -> None:
