@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 import threading
 from pathlib import Path
 
@@ -11,13 +12,13 @@ import pytest
 
 from holdfast.fault_tolerance.errors import ConfigError
 from holdfast.journal import run_dir
-from holdfast.journal.run_dir import RunDirError, default_run_dir, prepare_run_dir
+from holdfast.journal.run_dir import RunDirError, default_run_dir, fallback_folder, prepare_run_dir
 from tests.processes import Spawner
 
 
 def refusal(path: Path | str) -> str:
     with pytest.raises(RunDirError) as caught:
-        prepare_run_dir(str(path), "job")
+        prepare_run_dir(str(path), "job", pytest.fail)
     assert isinstance(caught.value, ConfigError)  # so the launcher ends with a usage error
     text = str(caught.value)
     assert "\n" not in text
@@ -27,19 +28,19 @@ def refusal(path: Path | str) -> str:
 
 def test_a_new_directory_is_private(tmp_path: Path) -> None:
     place = tmp_path / "one" / "two"
-    assert prepare_run_dir(str(place), "job") == str(place)
+    assert prepare_run_dir(str(place), "job", pytest.fail) == str(place)
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
-    assert prepare_run_dir(str(place), "job") == str(place)  # and is used again
+    assert prepare_run_dir(str(place), "job", pytest.fail) == str(place)  # and is used again
 
 
 def test_a_relative_path_becomes_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert prepare_run_dir("runs/a", "job") == str(tmp_path / "runs" / "a")
+    assert prepare_run_dir("runs/a", "job", pytest.fail) == str(tmp_path / "runs" / "a")
 
 
 def test_the_default_is_in_the_user_s_state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert prepare_run_dir(None, "job-1") == str(tmp_path / "holdfast" / "job-1")
+    assert prepare_run_dir(None, "job-1", pytest.fail) == str(tmp_path / "holdfast" / "job-1")
     assert stat.S_IMODE((tmp_path / "holdfast").stat().st_mode) == 0o700
     monkeypatch.setenv("XDG_STATE_HOME", "relative/is/ignored")
     monkeypatch.setenv("HOME", "/home/u")
@@ -82,7 +83,7 @@ def test_a_directory_that_others_can_only_read_is_taken(tmp_path: Path) -> None:
     place = tmp_path / "readable"
     place.mkdir()
     place.chmod(0o755)
-    assert prepare_run_dir(str(place), "job") == str(place)
+    assert prepare_run_dir(str(place), "job", pytest.fail) == str(place)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
@@ -100,7 +101,7 @@ def test_a_place_without_permission_is_refused(tmp_path: Path, spawn: Spawner) -
     code = (
         "import os, sys; from holdfast.journal.run_dir import prepare_run_dir\n"
         "os.geteuid() or os.setuid(65534)  # nothing is forbidden to root\n"
-        "prepare_run_dir(sys.argv[1], 'job')"
+        "prepare_run_dir(sys.argv[1], 'job', print)"
     )
     process = spawn.python(code, str(tmp_path / "run"))
     assert process.wait() == 1
@@ -129,7 +130,97 @@ def test_a_filesystem_that_does_not_answer_is_refused(
     os.close(reading)
 
 
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A temporary directory as everybody has it, for a user whose home folder does not exist."""
+    place = tmp_path / "shared"
+    place.mkdir()
+    place.chmod(0o1777)
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "nonexistent"))
+    return place
+
+
+def fallen_back(job: str = "job") -> tuple[str, str]:
+    """The place, and the one warning."""
+    said: list[str] = []
+    place = prepare_run_dir(None, job, said.append)
+    (line,) = said
+    assert "\n" not in line
+    return place, line
+
+
+def test_without_a_home_it_is_a_private_place_in_the_temporary_directory(shared: Path) -> None:
+    place, line = fallen_back()
+    assert place == str(shared / f"holdfast-{os.geteuid()}" / "job") == os.path.join(fallback_folder(), "job")
+    for level in (Path(place), Path(place).parent):
+        assert stat.S_IMODE(level.stat().st_mode) == 0o700
+    assert (
+        line.startswith("run directory ") and "there is no home folder" in line and f"is in {place}" in line
+    )
+    assert "--ft-run-dir" in line
+    assert not Path(os.environ["HOME"]).exists()
+    assert fallen_back()[0] == place  # and is used again
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("HOME", "/proc/1"), ("HOME", "odd"), ("XDG_STATE_HOME", "/proc/1/none")]
+)
+def test_a_default_that_cannot_be_used_is_told_with_its_reason(
+    shared: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    place, line = fallen_back("../..")
+    assert place.startswith(str(shared / "holdfast-"))
+    assert ("has no home folder (HOME)" if value == "odd" else "/proc/1") in line
+
+
+def test_what_the_user_chose_has_no_fallback(shared: Path) -> None:
+    assert "cannot be made" in refusal("/proc/holdfast")
+    assert list(shared.iterdir()) == []
+
+
+@pytest.mark.parametrize("level", ["", "job"])
+@pytest.mark.parametrize("planted", ["a link", "open to all", "a file", "another user's"])
+def test_what_others_planted_is_refused_on_both_levels(
+    shared: Path, tmp_path: Path, planted: str, level: str
+) -> None:
+    place = Path(fallback_folder(), level)
+    place.parent.mkdir(mode=0o700, exist_ok=True)
+    if planted == "a link":
+        place.symlink_to(tmp_path)
+    elif planted == "a file":
+        place.touch()
+    else:
+        place.mkdir()
+        place.chmod(0o777 if planted == "open to all" else 0o700)
+        if planted == "another user's":
+            if os.geteuid():
+                pytest.skip("only root can give a directory to another user")
+            os.chown(place, 65534, 65534)
+    with pytest.raises(RunDirError) as caught:
+        prepare_run_dir(None, "job", pytest.fail)
+    line = str(caught.value)
+    assert "there is no home folder" in line and f"; and run directory {place} " in line and "\n" not in line
+
+
+def test_a_temporary_directory_in_which_others_can_rename_is_refused(shared: Path) -> None:
+    shared.chmod(0o777)
+    with pytest.raises(RunDirError, match=r"others can replace what is ours \(mode 0777, not sticky\)"):
+        prepare_run_dir(None, "job", pytest.fail)
+    assert list(shared.iterdir()) == []
+
+
+def test_no_temporary_directory_either_is_one_line(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/proc/1/none")
+    with pytest.raises(
+        RunDirError, match=r"there is no home folder .*; and .*No such file or directory. Give --ft-run"
+    ):
+        prepare_run_dir(None, "job", pytest.fail)
+
+
 def run_dir_threads_end() -> None:
     for thread in threading.enumerate():
-        if thread.name == "holdfast-run-dir":
+        if thread.name == "holdfast-in-time":
             thread.join(10)

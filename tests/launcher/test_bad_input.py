@@ -88,7 +88,6 @@ def test_one_clear_line(jobs: Jobs, folder: Path, row: str) -> None:
         ("FAULT_TOL_CFG_PATH", "list.yaml", ["list.yaml"]),
         ("PET_NPROC_PER_NODE", "none", ["PET_NPROC_PER_NODE", "none"]),
         ("PYTHON_EXEC", "/no/such/python", ["PYTHON_EXEC", "/no/such/python"]),
-        ("XDG_STATE_HOME", "/proc/1/none", ["/proc/1/none"]),
     ],
 )
 def test_mistake_in_the_environment(

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.journal.incident_list import incidents
+from holdfast.journal.reader import read_run
 from tests.launcher.conftest import Jobs
 
 NODE = socket.gethostname()
@@ -55,8 +57,36 @@ def test_it_is_made_private(jobs: Jobs) -> None:
     job = jobs("say('done')", nproc=1)
     job.end(0)
     assert job.run_dir.stat().st_mode & 0o777 == 0o700
-    (journal,) = job.run_dir.iterdir()
+    lock, journal = sorted(job.run_dir.iterdir())
+    assert (lock.name, lock.stat().st_size) == (f".journal-{NODE}.jsonl.lock", 0)
     assert journal.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_job_without_a_home_trains(jobs: Jobs, tmp_path: Path) -> None:
+    """Its home folder does not exist: one warning, and a private place in the temporary directory."""
+    env = {"HOME": "/nonexistent", "XDG_STATE_HOME": None, "TMPDIR": str(tmp_path)}
+    job = jobs.plain("--nproc-per-node", "1", jobs.script("say('trained')"), env=env)
+    said = job.end(0)
+    assert job.lines("trained")
+    (line,) = [line for line in said.splitlines() if "/nonexistent" in line]
+    (journal,) = tmp_path.glob(f"holdfast-{os.geteuid()}/*/journal-*.jsonl")
+    assert f"this run's journal is in {journal.parent}" in line
+    assert not Path("/nonexistent").exists()
+
+
+def test_two_jobs_at_once_read_right_both(jobs: Jobs) -> None:
+    first = jobs("say('on')\nwait()", nproc=1)
+    first.hear("on", ranks=[0])
+    flags = ("--ft-run-dir", first.run_dir, "--nproc-per-node", "1")
+    said = jobs.plain(*flags, jobs.script("sys.exit(3)")).end(3)
+    (line,) = [line for line in said.splitlines() if "another launcher" in line]
+    (own,) = first.run_dir.glob("also-*")
+    assert str(own) in line
+    kinds = [
+        [incident.kind for incident in incidents(read_run(str(place)))] for place in (first.run_dir, own)
+    ]
+    assert kinds == [[], ["exit"]]
+    first.spawned.stop()
 
 
 HANGS_ONCE = """
