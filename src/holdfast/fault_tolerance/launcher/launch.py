@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from torch.distributed.elastic.agent.server import WorkerSpec
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.launcher.api import LaunchConfig
-from torch.distributed.run import config_from_args
+from torch.distributed.run import config_from_args, determine_local_world_size
 
 from holdfast.journal.claim import claim
 from holdfast.journal.run_dir import prepare_run_dir
@@ -103,7 +103,7 @@ class Launch:
         self._node = _node_name(self._torch)
         self._journal = Journal(run_dir, self._node)
         stack.callback(self._journal.close)
-        self._board_dir = private_directory()
+        self._board_dir = private_directory(determine_local_world_size(self._torch.nproc_per_node))
         stack.callback(shutil.rmtree, self._board_dir, ignore_errors=True)
         # At once: whatever ends this launcher from here on, the monitor removes the directory and ends the ranks.
         self._control = ControlPage(self._board_dir)
@@ -168,7 +168,8 @@ class Launch:
             local_addr=config.local_addr,
             **config.rdzv_configs,
         )
-        job = StoreJob(parameters, self._node, self._node_rank, self._options.node_timeout)
+        limit = self._options.node_timeout
+        job = StoreJob(parameters, self._node, self._node_rank, limit, self._journal.record)
         job.start_watch(self._inbox.post)
         return job
 
@@ -254,6 +255,7 @@ class Launch:
             "FT_RANK_MONITOR_IPC_SOCKET": boards.path(local_rank),
             "HOLDFAST_CONFIG": json.dumps(self._resolved.config.to_dict()),
             "HOLDFAST_ERROR_FILE": boards.error_path(local_rank),
+            "HOLDFAST_STDERR_FILE": boards.stderr_path(local_rank),
             "HOLDFAST_LAUNCHER_PID": str(os.getpid()),
             "PYTHONPATH": with_prologue(os.environ.get("PYTHONPATH")),
         }
@@ -271,7 +273,7 @@ class Launch:
         )
         count = config.nproc_per_node
         ranks = f"{count} rank{'s' if count > 1 else ''} on this node"
-        logger.info("%s; limits: %s; journal in %s", ranks, limits, self._run_dir)
+        logger.info("%s; limits %s; journal in %s", ranks, limits, self._run_dir)
 
 
 def _is_one_node(given: object) -> bool:
@@ -289,16 +291,20 @@ def _node_name(given: object) -> str:
 
 
 def _describe(limits: Limits) -> str:
-    """Which limits are in force, in one line."""
+    """Which limits are in force, and for whom, in one line."""
 
     def seconds(value: float | None) -> str:
         return "none" if value is None else f"{value:g} s"
 
     sections = ", ".join(f"{name} {seconds(limit)}" for name, limit in limits.sections.items())
-    return (
-        f"first heartbeat {seconds(limits.initial)}, heartbeat {seconds(limits.subsequent)}, "
-        f"sections {sections or 'none'}, out of section {seconds(limits.out_of_section)}"
+    first = f"first heartbeat {seconds(limits.initial)}"
+    rest = (
+        f"heartbeat {seconds(limits.subsequent)}, sections {sections or 'none'}, "
+        f"out of section {seconds(limits.out_of_section)}"
     )
+    if limits.initial_set_by_user and limits.initial is not None:
+        return f"for every rank: {first} after its start; for ranks that connect: {rest}"
+    return f"for ranks that connect: {first}, {rest}"
 
 
 def _fresh_name() -> str:
