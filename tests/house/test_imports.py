@@ -39,6 +39,7 @@ CORE = {
     "holdfast.journal.event",
     "holdfast.journal.faults",
     "holdfast.journal.incident_list",
+    "holdfast.journal.lost_connection",
     "holdfast.testing.errors",
     "holdfast.testing.fault",
     "holdfast.testing.grammar",

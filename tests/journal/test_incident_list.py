@@ -175,6 +175,40 @@ def test_the_rendezvous_host_is_lost() -> None:
     assert incident.outcome == "the job ended with exit code 1"
 
 
+def _loses_its_connection(story: Story, at: float = 5.0, rank: int = 0) -> Story:
+    error = {"type": "RuntimeError", "message": "[pair.cc:554] Connection closed by peer [10.0.0.2]:2031"}
+    fields = {"exitcode": 1, "meaning": "exit code 1", "error": error}
+    return story.tell(at, "rank_exit", cycle=0, rank=rank, pid=pid(0, rank), **fields)
+
+
+def test_connections_were_lost_to_a_node_that_did_not_come_back() -> None:
+    """Its launcher was killed: it told nobody, and its ranks died with it."""
+    story = _loses_its_connection(_loses_its_connection(Story().cycle(1, 0)), 5.1, rank=1)
+    story.restart(5.2, to=1).tell(9, "node_not_back", cycle=0, lost=["h:123"]).cycle(9.1, 1)
+    incident = only(story)
+    assert (incident.kind, incident.node, incident.rank, incident.followers) == (
+        "node lost",
+        "h:123",
+        None,
+        (0, 1),
+    )
+    assert incident.what.startswith(
+        "node h:123 did not come back; rank 0 lost its connection: RuntimeError: "
+    )
+    assert (incident.t, incident.restart_seconds) == (START + 5, 4.2)
+
+
+def test_a_node_that_does_not_come_back_after_a_failure_of_its_own_kind_is_not_the_cause() -> None:
+    story = _loses_its_connection(Story().cycle(1, 0)).exit(5.1, 0, rank=1, signal="SIGSEGV")
+    story.restart(5.2, to=1).tell(9, "node_not_back", cycle=0, lost=["h:123"]).cycle(9.1, 1)
+    assert only(story).kind != "node lost"
+
+
+def test_a_lost_connection_where_all_nodes_came_back_is_what_it_was() -> None:
+    story = _loses_its_connection(Story().cycle(1, 0)).restart(5.2, to=1).cycle(9.1, 1)
+    assert (only(story).kind, only(story).rank) == ("exit", 0)
+
+
 GAVE_UP = "gave up waiting for the other nodes (rendezvous timeout)"
 
 
@@ -280,7 +314,8 @@ def test_a_wall_clock_that_is_set_back_does_no_harm() -> None:
 kinds = st.sampled_from(
     [
         "run_start", "cycle_start", "rank_start", "rank_exit", "verdict", "signal_sent", "stop", "restart", "resume",
-        "preemption", "node_lost", "node_excluded", "job_lost", "request", "run_end", "first_step", "from_the_future",
+        "preemption", "node_lost",
+        "node_excluded", "node_not_back", "job_lost", "request", "run_end", "first_step", "from_the_future",
     ]
 )  # fmt: skip
 values = (
@@ -289,6 +324,8 @@ values = (
     | st.text(max_size=3)
     | st.floats()
     | st.dictionaries(st.text(max_size=3), st.none())
+    | st.lists(st.text(max_size=3), max_size=2)
+    | st.just({"type": "RuntimeError", "message": "Connection reset by peer"})
 )
 names = st.sampled_from(
     ["cycle", "rank", "pid", "exitcode", "signal", "error", "waited", "text", "lost", "reason", "host"]

@@ -3,26 +3,51 @@
 from __future__ import annotations
 
 import signal
+import socket
 
 import pytest
 
+from holdfast.journal.incident_list import incidents
+from holdfast.journal.reader import read_run
 from tests.nodes.conftest import QUICK, TRAINS, Cluster, gone
+
+LINKED = """
+import socket
+for number in range(3):
+    step(number)
+end = socket.socket(socket.AF_UNIX)
+if RANK == 0:  # a connection between the nodes, as they have in a collective
+    end.bind(f"notes/{CYCLE}")
+    end.listen()
+    end = end.accept()[0]
+while RANK == 2 and end.connect_ex(f"notes/{CYCLE}"):
+    time.sleep(0.01)
+say("trains")
+if RANK == 0 and not end.recv(1) and not told("finish"):
+    raise ConnectionResetError("Connection reset by peer")
+until("finish")
+"""
 
 
 @pytest.mark.slow
 def test_a_launcher_that_was_killed_and_started_again_rejoins(either: Cluster) -> None:
-    script = either.script(TRAINS)
-    a, b = either.launch("a", script, node_timeout=QUICK), either.launch("b", script, node_timeout=QUICK)
+    """Nobody hears of the death but by lost connections; the journal still tells whose they were."""
+    script = either.script(LINKED)
+    a, b = (either.launch(name, script) for name in "ab")
     a.hear("trains", 0), b.hear("trains", 0)
     ranks = b.ranks()
     b.spawned.stop(signal.SIGKILL)
-    again = either.launch("b", script, node_timeout=QUICK)
+    a.wait_for("restarting all 2 local ranks")
+    again = either.launch("b", script)
     assert a.hear("trains", 1) | again.hear("trains", 1) == {0, 1, 2, 3}
     assert all(gone(rank) for rank in ranks), "its monitor ended what it left"
     either.tell("finish")
     a.end(0), again.end(0)
     assert a.restarts() == [(1, 1)]
     assert again.cycles() == [1]
+    (incident,) = incidents(read_run(str(a.run_dir)))
+    assert (incident.kind, incident.node) == ("node lost", f"{socket.gethostname()}:{b.pid}")
+    assert "rank 0 lost its connection: ConnectionResetError" in incident.what
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from .cycles import Cycle
 from .event import Event
+from .lost_connection import lost_connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ def faults(cycle: Cycle) -> Iterator[Fault]:
     """The fault of this cycle's training, its preemption, and the job's loss after it: what there is of them."""
     found = [_as_told(fault, cycle) for fault in (*_hangs(cycle), *_exits(cycle))]
     found.sort(key=lambda fault: (not fault.named, fault.noticed.t - _earlier(fault.noticed)))
-    lost = [*_lost_hosts(cycle), *_lost_nodes(cycle), *_lost_launchers(cycle)]
+    lost = [*_lost_hosts(cycle), *_lost_nodes(cycle), *_lost_launchers(cycle), *_nodes_not_back(cycle, found)]
     first = next(iter(lost or found or [*_requests(cycle), *_other_restarts(cycle)]), None)
     if first:
         others = {fault.rank for fault in found if fault.rank is not None} - {first.rank}
@@ -157,6 +158,22 @@ def _lost_launchers(cycle: Cycle) -> Iterator[Fault]:
             yield Fault("launcher lost", event, what, event.node)
 
 
+def _nodes_not_back(cycle: Cycle, found: list[Fault]) -> Iterator[Fault]:
+    """Nodes that take no part in the next cycle, where all that failed here had lost its connection to a peer.
+
+    A launcher that is killed takes its ranks along and tells nobody, so this is all that is ever known of it.
+    """
+    if not found or not all(lost_connection(fault.noticed.get("error")) for fault in found):
+        return
+    first = found[0]
+    for event in cycle.of_kind("node_not_back"):
+        names = [str(name) for name in _list(event.get("lost"))]
+        if names:
+            who = f"node{'s' if len(names) > 1 else ''} {', '.join(names)}"
+            what = f"{who} did not come back; rank {first.rank} lost its connection: {first.what}"
+            yield Fault("node lost", first.noticed, _line(what), names[0])
+
+
 def _requests(cycle: Cycle) -> Iterator[Fault]:
     for event in cycle.of_kind("node_excluded"):
         text = event.get("reason") or "a rank asked for it"
@@ -187,6 +204,10 @@ def _preemptions(cycle: Cycle) -> Iterator[Fault]:
 
 def _who(event: Event) -> tuple[int | None, int | None]:
     return _number(event.get("rank")), _number(event.get("pid"))
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
 
 
 def _line(text: object) -> str:

@@ -7,11 +7,12 @@ the launcher's (no ``--tee``, no ``--redirects``); it stands above the launcher'
 from __future__ import annotations
 
 import json
-import re
 import signal
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
+
+from holdfast.journal.lost_connection import lost_connection
 
 from .exits import RankExit
 from .last_words import last_lines
@@ -19,12 +20,6 @@ from .last_words import last_lines
 LAST_LINES = 20
 SOON = 5.0  # seconds
 DYING, DYING_WITH_GPU = 1.0, 10.0  # seconds between the end of a process's connections and its own
-# What gloo, NCCL, the store and sockets say.
-LOST_CONNECTION = re.compile(
-    r"connection (was )?(closed|reset|refused|aborted)|broken pipe|remote process exited|ncclRemoteError"
-    r"|pair closure|failed to recv|socket (has been )?closed",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +48,7 @@ class Failure:
     @property
     def lost_connection(self) -> bool:
         """Whether all that is known is that a peer was gone."""
-        if self.hung or self.error is None:
-            return False
-        return bool(LOST_CONNECTION.search(self.error["message"]))
+        return not self.hung and lost_connection(self.error)
 
     @property
     def meaning(self) -> str:
