@@ -1,7 +1,7 @@
-"""Calls that may never return: a filesystem that hangs, a pipe that nobody reads.
+"""Calls that may never return: a filesystem that hangs, a pipe that nobody reads, a store whose host is gone.
 
-Such a call waits in the kernel, where nothing can be taken back; so it is made in a thread of its own, and the
-caller goes on without it when its time is over.
+Such a call waits in the kernel or in native code, where nothing can be taken back and no signal handler runs; so it
+is made in a thread of its own, and the caller goes on without it when its time is over.
 Does not cover: the thread whose call never returns. It is a daemon, and left behind.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -19,21 +19,34 @@ class TooLate(Exception):
     """The call has not returned in its time."""
 
 
+class UnderWay(Generic[T]):
+    """A call that begins now, in a thread of its own."""
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._call = call
+        self._answers: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name="holdfast-in-time", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._answers.put((self._call(), None))
+        except BaseException as error:
+            self._answers.put((None, error))
+
+    def answer(self, seconds: float) -> T:
+        """What the call returns or raises, once; raises TooLate when it does neither for this many seconds more.
+
+        Raises whatever a signal handler raises meanwhile, too.
+        """
+        try:
+            answer, error = self._answers.get(timeout=seconds)
+        except queue.Empty:
+            raise TooLate from None
+        if error is not None:
+            raise error
+        return answer  # type: ignore[return-value]
+
+
 def within(seconds: float, call: Callable[[], T]) -> T:
     """What the call returns or raises; raises TooLate when it has done neither after this many seconds."""
-    answers: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
-
-    def run() -> None:
-        try:
-            answers.put((call(), None))
-        except BaseException as error:
-            answers.put((None, error))
-
-    threading.Thread(target=run, name="holdfast-in-time", daemon=True).start()
-    try:
-        answer, error = answers.get(timeout=seconds)
-    except queue.Empty:
-        raise TooLate from None
-    if error is not None:
-        raise error
-    return answer  # type: ignore[return-value]
+    return UnderWay(call).answer(seconds)
