@@ -133,7 +133,7 @@ class Gathering:
         self._notes.set(f"node/{cycle}/{rank}", self._node)
         self._notes.add(f"present/{cycle}", 1)
         if rank == 0:
-            self._stores.append(RankStore(self._address, loopback=False))
+            self._stores.append(RankStore(self._address))
             self._await(cycle, world, lambda: self._notes.add(f"present/{cycle}", 0) >= world)
             self._notes.set(key, f"{self._address} {self._stores[-1].port}")
         else:

@@ -95,7 +95,7 @@ class SingleNodeJob(Job):
         """At once: a fresh store for the ranks, node rank 0 of 1."""
         if self._store:
             self._store.close()
-        self._store = RankStore(LOOPBACK, loopback=True)
+        self._store = RankStore(LOOPBACK)
         where = RendezvousStoreInfo(LOOPBACK, self._store.port)
         return RendezvousInfo(HashStore(), 0, 1, where)
 

@@ -4,11 +4,15 @@ Restarted ranks that share a store with the dead ones read the dead ranks' gloo 
 with its default store sharing never recovers). The listening socket is bound here, so the port is known and
 connectable before any rank starts; the server behind it is made in a thread, because constructing a TCPStore
 takes 5 s about once in a hundred times.
-Does not cover: authentication; torch's store has none. A job of one node listens on loopback only.
+What always holds: a store that is told by an address of this machine listens at that address only, so one that is
+told by loopback is out of other machines' reach.
+Does not cover: authentication; torch's store has none. And an address that is a name, or that is only translated to
+this machine: then the store listens on all of its addresses.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
 import threading
@@ -17,14 +21,19 @@ from torch.distributed import TCPStore
 
 logger = logging.getLogger("holdfast.launcher")
 BACKLOG = 2048
+EVERYWHERE = "127.0.0.1"  # by which torch's own client reaches a server that listens on all addresses
 
 
 class RankStore:
-    """A TCPStore server on a port that the kernel chose; `loopback` keeps other machines out."""
+    """A TCPStore server on a port that the kernel chose; `address` is where the ranks are told to find it.
 
-    def __init__(self, address: str, *, loopback: bool) -> None:
-        self.address = address
-        listener = _listen_loopback() if loopback else _listen_everywhere()
+    Raises OSError when no port can be had.
+    """
+
+    def __init__(self, address: str) -> None:
+        listener = _listen_at(address)
+        self.bound = address if listener else None
+        listener = listener or _listen_everywhere()
         self.port: int = listener.getsockname()[1]
         self._store: TCPStore | None = None
         self._ready = threading.Thread(target=self._serve, args=(listener.detach(),), daemon=True)
@@ -32,9 +41,8 @@ class RankStore:
 
     def _serve(self, descriptor: int) -> None:
         try:
-            # torch's own client side of this object connects by loopback whatever address the ranks use.
             self._store = TCPStore(
-                "127.0.0.1",
+                self.bound or EVERYWHERE,
                 self.port,
                 is_master=True,
                 wait_for_workers=False,
@@ -50,10 +58,23 @@ class RankStore:
         self._store = None
 
 
-def _listen_loopback() -> socket.socket:
-    listener = socket.socket(socket.AF_INET)
-    listener.bind(("127.0.0.1", 0))
-    listener.listen(BACKLOG)
+def _listen_at(address: str) -> socket.socket | None:
+    """At this address only; None when it is a name, or none of this machine's addresses."""
+    try:
+        family, _, _, _, place = socket.getaddrinfo(
+            address, 0, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
+        )[0]
+    except socket.gaierror:
+        return None
+    listener = socket.socket(family)
+    try:
+        listener.bind(place)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRNOTAVAIL:
+            return None
+        raise
     return listener
 
 
