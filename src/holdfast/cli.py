@@ -1,9 +1,9 @@
 """The command `holdfast`: readings of what a job left behind.
 
-    holdfast incidents RUN_DIR [--json]
+    holdfast incidents [RUN_DIR] [--json]
 
-Owns the command line and how results look in a terminal. What always holds: results go to standard output, and an
-error is one line on standard error with exit code 2; nothing here writes to a run directory.
+Owns the command line and where results go. What always holds: results go to standard output, and an error, also one
+of standard output itself, is one line on standard error with exit code 2; nothing here writes to a run directory.
 
 Does not cover: starting jobs; that is `ft_launcher`.
 """
@@ -15,14 +15,13 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, NoReturn
 
 from . import __version__
 from .fault_tolerance.errors import HoldfastError
 
 if TYPE_CHECKING:
-    from .journal.incident_list import Incident
+    from .journal.run_list import Run
 
 USAGE = 2
 
@@ -30,23 +29,49 @@ USAGE = 2
 def console() -> int:
     """The entry point; returns the exit code."""
     try:
-        return main(sys.argv[1:])
+        code = _exit_code(sys.argv[1:])
+        if sys.stdout is not None:
+            sys.stdout.flush()  # here, where its error can still be told
+        return code
     except BrokenPipeError:  # `holdfast incidents … | head`: the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the exit would fail to flush
+        _drop_output()
         return 0
+    except OSError as error:
+        _drop_output()
+        print(f"holdfast: error: standard output: {error.strerror}; the result is lost", file=sys.stderr)
+        return USAGE
     except KeyboardInterrupt:
         return 130
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one command; returns the exit code, and raises SystemExit for a wrong command line."""
+    """Run one command; returns the exit code, and raises SystemExit for a wrong command line.
+
+    An `OSError` is one of standard output.
+    """
     arguments = _parser().parse_args(argv)
     try:
-        _incidents(arguments.run_dir, as_json=arguments.json)
+        text = _incidents(arguments.run_dir, as_json=arguments.json)
     except HoldfastError as error:
         print(f"holdfast: error: {error}", file=sys.stderr)
         return USAGE
+    if sys.stdout is None:
+        print("holdfast: error: standard output is closed; the result is lost", file=sys.stderr)
+        return USAGE
+    sys.stdout.write(text)
     return 0
+
+
+def _exit_code(argv: Sequence[str]) -> int:
+    try:
+        return main(argv)
+    except SystemExit as stop:  # argparse: --help, --version, or an error that it has already said
+        return stop.code if isinstance(stop.code, int) else 0
+
+
+def _drop_output() -> None:
+    """Or the interpreter would try once more to flush it at its end, and fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Parser(argparse.ArgumentParser):
@@ -61,81 +86,52 @@ def _parser() -> argparse.ArgumentParser:
     incidents = commands.add_parser(
         "incidents",
         help="list what went wrong, who, and how long until the job went on",
-        description="List what went wrong in a job, one line each, from its journal.",
+        description="List what went wrong in a job, one line each, from its journal; or, for a folder with several "
+        "run directories in it, one line for each run.",
     )
     incidents.add_argument(
-        "run_dir", metavar="RUN_DIR", help="the job's run directory (ft_launcher --ft-run-dir)"
+        "run_dir",
+        metavar="RUN_DIR",
+        nargs="?",
+        help="the job's run directory (ft_launcher --ft-run-dir), or a folder of such; "
+        "default: where jobs without one are kept",
     )
     incidents.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
     return parser
 
 
-def _incidents(run_dir: str, *, as_json: bool) -> None:
+def _incidents(run_dir: str | None, *, as_json: bool) -> str:
     from .journal.incident_list import incidents
     from .journal.reader import read_run
+    from .journal.run_list import beside, holds_journal, runs_in
+    from .journal.table import incident_table
 
+    if run_dir is None:
+        return _runs(_default_runs(), as_json=as_json)
+    if not holds_journal(run_dir) and (runs := runs_in([run_dir])):
+        return _runs(runs, as_json=as_json)
     found = incidents(read_run(run_dir))
     if as_json:
-        print(json.dumps([incident.to_dict() for incident in found], indent=2))
-    else:
-        _print_table(found)
-    sys.stdout.flush()
+        return json.dumps([incident.to_dict() for incident in found], indent=2) + "\n"
+    others = [
+        f"another job ran here at the same time: holdfast incidents {path}\n" for path in beside(run_dir)
+    ]
+    return incident_table(found, terminal=sys.stdout is not None and sys.stdout.isatty()) + "".join(others)
 
 
-def _print_table(found: Sequence[Incident]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def _runs(runs: Sequence[Run], *, as_json: bool) -> str:
+    from .journal.table import run_table
 
-    # Cut to the terminal's width, one line each; whole when a file or another program reads it.
-    out = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=100_000)
-    if not found:
-        print("no incidents")
-        return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for title in ("#", "noticed", "what", "who"):
-        table.add_column(title, no_wrap=True, justify="right" if title == "#" else "left")
-    table.add_column(
-        "how we know", no_wrap=True, overflow="ellipsis", ratio=1 if sys.stdout.isatty() else None
-    )
-    for title in ("unnoticed", "restarted", "resumed"):
-        table.add_column(title, no_wrap=True, justify="right")
-    table.add_column("outcome", no_wrap=True)
-    for incident in found:
-        table.add_row(*map(Text, _row(incident)))
-    with out.capture() as text:  # rich would answer a closed pipe with exit code 1
-        out.print(table)
-        out.print(_summary(found))
-    sys.stdout.write(text.get())
+    return json.dumps([run.to_dict() for run in runs], indent=2) + "\n" if as_json else run_table(runs)
 
 
-def _row(incident: Incident) -> tuple[str, ...]:
-    followers = f"; also rank {', '.join(map(str, incident.followers))}" if incident.followers else ""
-    return (
-        str(incident.number),
-        datetime.fromtimestamp(incident.t).strftime("%Y-%m-%d %H:%M:%S"),
-        incident.kind,
-        _who(incident),
-        incident.what + followers,
-        _seconds(incident.unnoticed_seconds),
-        _seconds(incident.restart_seconds),
-        _seconds(incident.resume_seconds),
-        incident.outcome,
-    )
+def _default_runs() -> list[Run]:
+    from .journal.run_dir import default_folders
+    from .journal.run_list import runs_in
 
-
-def _who(incident: Incident) -> str:
-    if incident.rank is None:
-        return f"node {incident.node}, cycle {incident.cycle}"
-    return f"rank {incident.rank} (node {incident.node}, pid {incident.pid}), cycle {incident.cycle}"
-
-
-def _seconds(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds:.2f} s"
-
-
-def _summary(found: Sequence[Incident]) -> str:
-    lost = [incident.lost_seconds for incident in found if incident.lost_seconds is not None]
-    many = f"{len(found)} incident{'s' if len(found) > 1 else ''}"
-    return f"{many}, {sum(lost):.2f} s without training" if lost else many
+    folders = default_folders()
+    runs = runs_in(folders)
+    if not runs:
+        places = " or ".join(folders)
+        raise HoldfastError(f"no run in {places}. Name a job's run directory (ft_launcher --ft-run-dir).")
+    return runs

@@ -47,6 +47,7 @@ CORE = {
 """Decisions as functions of values: no clock, no file, no process, no torch."""
 
 EDGE = {
+    "holdfast.__main__",
     "holdfast.cli",
     "holdfast.fault_tolerance",
     "holdfast.fault_tolerance.client",

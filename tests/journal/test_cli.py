@@ -16,10 +16,11 @@ from holdfast.journal.event import encode
 from tests.journal.story import Story
 from tests.processes import Spawned, Spawner
 
-CLI = [sys.executable, "-c", "import sys; from holdfast.cli import console; sys.exit(console())"]
+CLI = [sys.executable, "-m", "holdfast"]
 
 
 def write(story: Story, run_dir: Path) -> Path:
+    run_dir.mkdir(parents=True, exist_ok=True)
     for node, events in story.told.items():
         lines = [encode(e.kind, e.fields, t=e.t, mono=e.mono, node=e.node) for e in events]
         (run_dir / f"journal-{node}.jsonl").write_bytes(b"".join(lines))
@@ -36,8 +37,8 @@ def run_dir(tmp_path: Path) -> Path:
     return write(story.restart(51, to=2, used=2).cycle(52, 2).tell(54, "resume", cycle=2, rank=0), tmp_path)
 
 
-def ended(spawn: Spawner, *arguments: str) -> Spawned:
-    process = spawn([*CLI, *arguments])
+def ended(spawn: Spawner, *arguments: str, **env: str) -> Spawned:
+    process = spawn([*CLI, *arguments], env=env)
     process.wait()
     return process
 
@@ -74,6 +75,67 @@ def test_no_incidents(spawn: Spawner, tmp_path: Path) -> None:
     assert (process.returncode, process.out()) == (0, "no incidents\n")
 
 
+@pytest.fixture
+def state(tmp_path: Path, run_dir: Path) -> Path:
+    """A state folder with an old run of two incidents, a new one without any, and things that are no runs."""
+    folder = tmp_path / "state" / "holdfast"
+    old = folder / "z-old"
+    old.mkdir(parents=True)
+    (run_dir / "journal-a.jsonl").rename(old / "journal-a.jsonl")
+    write(Story().tell(900, "run_start").cycle(901, 0), folder / "a-new")
+    write(Story().tell(950, "run_start"), old / "also-77")
+    (folder / "torn").mkdir()
+    (folder / "torn" / "journal-x.jsonl").write_text("{")
+    (folder / "no-run").mkdir()
+    return folder
+
+
+def test_the_runs_of_a_folder_newest_first(spawn: Spawner, state: Path) -> None:
+    process = ended(spawn, "incidents", str(state))
+    assert (process.returncode, process.err()) == (0, "")
+    title, *lines = [line.split() for line in process.out().splitlines()]
+    assert title == ["begun", "incidents", "run"]
+    assert [line[-2:] for line in lines] == [
+        ["0", f"{state}/z-old/also-77"],
+        ["0", f"{state}/a-new"],
+        ["2", f"{state}/z-old"],
+        ["0", f"{state}/torn"],
+    ]
+    assert lines[-1][0] == "-"
+    by_default = ended(spawn, "incidents", XDG_STATE_HOME=str(state.parent))
+    assert by_default.out() == process.out()
+
+
+def test_the_runs_of_a_folder_as_json(spawn: Spawner, state: Path) -> None:
+    runs = json.loads(ended(spawn, "incidents", "--json", XDG_STATE_HOME=str(state.parent)).out())
+    assert [run["incidents"] for run in runs] == [0, 0, 2, 0]
+    assert runs[1] == {
+        "path": f"{state}/a-new",
+        "begun": runs[2]["begun"] + 900,
+        "incidents": 0,
+        "problem": "",
+    }
+
+
+def test_a_run_beside_another_is_named(spawn: Spawner, state: Path) -> None:
+    said = ended(spawn, "incidents", str(state / "z-old")).out()
+    assert said.endswith(f"another job ran here at the same time: holdfast incidents {state}/z-old/also-77\n")
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_an_output_that_takes_nothing_is_one_line(spawn: Spawner, run_dir: Path, form: list[str]) -> None:
+    command = [*CLI, "incidents", str(run_dir), *form]
+    process = spawn(["bash", "-c", 'exec "$@" > /dev/full', "-", *command])
+    assert process.wait() == 2
+    assert process.err() == "holdfast: error: standard output: No space left on device; the result is lost\n"
+
+
+def test_a_closed_output_is_one_line(spawn: Spawner, run_dir: Path) -> None:
+    process = spawn(["bash", "-c", 'exec "$@" >&-', "-", *CLI, "incidents", str(run_dir)])
+    assert process.wait() == 2
+    assert process.err() == "holdfast: error: standard output is closed; the result is lost\n"
+
+
 def test_a_terminal_gets_one_line_each_too(run_dir: Path) -> None:
     leader, follower = pty.openpty()
     with os.fdopen(leader, "rb", buffering=0) as screen:
@@ -101,14 +163,14 @@ def test_a_terminal_gets_one_line_each_too(run_dir: Path) -> None:
     [
         (["incidents", "/nonexistent"], "/nonexistent: No such file or directory"),
         (["incidents", "/"], "/: no journal-<node>.jsonl in it"),
-        (["incidents"], "the following arguments are required: RUN_DIR"),
+        (["incidents"], f"no run in {os.devnull}/holdfast or "),
         (["incident", "x"], "invalid choice: 'incident'"),
         (["incidents", "x", "--jsn"], "unrecognized arguments: --jsn"),
         ([], "the following arguments are required: COMMAND"),
     ],
 )
 def test_errors_are_one_line_and_exit_code_2(spawn: Spawner, arguments: list[str], says: str) -> None:
-    process = ended(spawn, *arguments)
+    process = ended(spawn, *arguments, XDG_STATE_HOME=os.devnull)
     assert (process.returncode, process.out()) == (2, "")
     (line,) = process.err().splitlines()
     assert line.startswith("holdfast")

@@ -18,6 +18,7 @@ import re
 import stat
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from ..fault_tolerance.errors import ConfigError
@@ -65,6 +66,20 @@ def fallback_folder() -> str:
         return os.path.join(tempfile.gettempdir(), f"holdfast-{os.geteuid()}")
     except OSError as error:
         raise RunDirError(f"there is no temporary directory for it: {error.strerror}") from None
+
+
+def default_folders() -> list[str]:
+    """Where runs without a chosen directory are: the state folder and its stand-in, if not another user's.
+
+    Never raises; they need not be there.
+    """
+    found = []
+    for named in (state_folder, fallback_folder):
+        with suppress(RunDirError):
+            place = named()
+            if not os.path.lexists(place) or os.lstat(place).st_uid == os.geteuid():
+                found.append(place)
+    return found
 
 
 def default_run_dir(run_id: str) -> str:
