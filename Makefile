@@ -1,12 +1,14 @@
 # One way to run things: people and CI call the same targets.
 #
 # Each target makes the virtual environment it needs. A stamp file in .venv says what was installed, so a second call
-# does nothing; pyproject.toml newer than the stamp installs again. Settable: PYTHON, TORCH, and ARGS for pytest.
+# does nothing; pyproject.toml newer than the stamp installs again. Settable: PYTHON, TORCH, WORKERS, and ARGS for pytest.
 
 PYTHON ?= python3
 # The version that is tested. Installed first and by itself, so that no other package chooses a torch for us.
 TORCH  ?= torch==2.13.0
 ARGS   ?=
+# Test processes side by side; each needs a /dev/shm of its own, and so root. Most tests wait for processes, not for a core.
+WORKERS ?= $(shell unshare --mount true 2>/dev/null && echo 2 || echo 0)
 
 VENV := .venv
 BIN  := $(VENV)/bin
@@ -29,7 +31,7 @@ demo: $(VENV)/.core
 
 test: $(VENV)/.dev
 	@scripts/test-requirements
-	@$(BIN)/python -m pytest -q -m 'not soak' $(ARGS)
+	@$(BIN)/python -m pytest -q -m 'not soak' -n $(WORKERS) --dist worksteal $(ARGS)
 
 soak: $(VENV)/.dev
 	@scripts/test-requirements

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests import leaks
+from tests import leaks, own_shm
 
 pytest_plugins = ["tests.processes"]
 
@@ -26,6 +27,17 @@ SOURCE = Path(__file__).resolve().parent.parent / "src"
 # Two shared cores: how long one example takes says nothing about the code.
 settings.register_profile("holdfast", deadline=None)
 settings.load_profile("holdfast")
+
+
+# Whoever starts the tests by nohup, or in the background of a script, has these ignored; so would all that they start.
+for _number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+    if signal.getsignal(_number) == signal.SIG_IGN:
+        signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):  # one of several processes that share the tests: `make test WORKERS=2`
+        own_shm.take()
 
 
 @pytest.fixture(scope="session", autouse=True)

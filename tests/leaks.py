@@ -23,6 +23,8 @@ from pathlib import Path
 
 import psutil
 
+from tests import own_shm
+
 SHM = Path("/dev/shm")
 MARK = "HOLDFAST_TEST_SESSION"
 """In the environment of everything that a test starts. It finds the orphans that no longer are our descendants."""
@@ -116,7 +118,9 @@ def _is_in(name: str, path: Path) -> bool:
 
 
 def _another_session() -> bool:
-    """Whether another test session of this machine runs: whose a file in /dev/shm is cannot be told then."""
+    """Whether another test session shares this /dev/shm: whose a file in it is cannot be told then."""
+    if own_shm.MARK in os.environ:
+        return False
     own = os.environ.get(MARK, "").encode()
     for pid in psutil.pids():
         with contextlib.suppress(OSError):
