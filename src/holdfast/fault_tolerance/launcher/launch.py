@@ -157,8 +157,6 @@ class Launch:
             return SingleNodeJob()
         from .nodes.store_job import StoreJob
 
-        os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # the job brings a fresh store for each cycle
-
         parameters = RendezvousParameters(
             backend=config.rdzv_backend,
             endpoint=config.rdzv_endpoint,

@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from types import SimpleNamespace
 
 from torch.distributed import DistStoreError, Store
 from torch.distributed.elastic.rendezvous import (
@@ -34,6 +35,7 @@ from .waiting import Waiting
 
 logger = logging.getLogger("holdfast.launcher")
 NEVER = 10**6  # seconds; torch's keep-alive compares wall clocks of different nodes, so it must never strike
+NO_STORE = SimpleNamespace(port=0)
 ROLL_CALL = 5.0  # seconds more than for a lost node: nodes look for the rendezvous' end once a second
 
 TakePlace = Callable[[Record, RendezvousInfo], None]
@@ -125,7 +127,11 @@ class Gathering:
             **options,
         )
         backend = C10dRendezvousBackend(self._meeting, run_id)
-        return create_handler(self._meeting, backend, parameters)
+        handler = create_handler(self._meeting, backend, parameters)
+        # torch would open a store that the ranks of all cycles share. Its own switch against that is a variable,
+        # which would reach the ranks, whose environment is the user's.
+        handler._create_tcp_store_server = lambda *_: NO_STORE  # type: ignore[assignment,method-assign]
+        return handler
 
     def _roll_call(self, info: RendezvousInfo, cycle: int) -> RendezvousStoreInfo:
         """Where the ranks of this cycle meet: node rank 0 opens a fresh store, and says where once all are there."""
