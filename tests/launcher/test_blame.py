@@ -15,8 +15,19 @@ from holdfast.journal.reader import read_run
 from tests.launcher.conftest import Jobs
 
 BREAKS = """
-import torch, torch.distributed as dist
+import socket, torch, torch.distributed as dist
 from holdfast.fault_tolerance import RankMonitorClient
+
+def hang_up():
+    # All connections, as the kernel does first when it ends a process.
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            with socket.socket(fileno=os.dup(int(name))) as connection:
+                connection.getpeername()  # not one that listens: gloo aborts when it cannot accept
+                connection.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+
 client = RankMonitorClient()
 client.init_workload_monitoring()
 dist.init_process_group("gloo")
@@ -25,8 +36,9 @@ for number in range(4):
     client.send_heartbeat()
     if number == 3 and RANK == culprit:
         if how == "leave":
-            print("no space left for the cache", file=sys.stderr)
-            sys.exit(3)  # Python takes its time to leave; the connections go first
+            hang_up()
+            time.sleep(0.3)  # a large process takes its time to leave
+            os._exit(3)
         elif how == "hang":
             client.start_section("loading")
             wait()
