@@ -79,7 +79,7 @@ def test_a_defect_of_the_launcher_ends_the_job_in_good_order(jobs: Jobs, spawn: 
 
 def test_a_defect_in_stopping_leaves_no_rank(jobs: Jobs, spawn: Spawner) -> None:
     text = "say('pid', os.getpid())\nmeet()\nsys.exit(3) if RANK else wait()"
-    code, output, _ = broken(jobs, spawn, "agent.Ending.stop", text)
+    code, output, _ = broken(jobs, spawn, "agent.Stopping.stop", text)
     assert code == 1 and "they are killed" in output
     pids = [int(line.split()[-1]) for line in output.splitlines() if line.startswith("rank ")]
     assert len(pids) == 2 and not any(alive(pid) for pid in pids)

@@ -30,8 +30,9 @@ from ..board import BoardUnavailable, Limits
 from ..config_sources import ResolvedConfig
 from ..monitor.control import ControlPage
 from . import console
-from .agent.agent import NO_SIGNAL, Agent, Rules
+from .agent.agent import NO_SIGNAL, Agent
 from .agent.contradictions import Advice
+from .agent.surroundings import Rules
 from .command_line.log_dir import make_log_dir
 from .inbox import Inbox, Interrupted
 from .monitor_keeper import MonitorKeeper

@@ -11,47 +11,31 @@ import signal
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
-
-from holdfast.journal.writer import Journal
+from typing import Any
 
 from ...board import Snapshot
 from .. import console
-from ..inbox import PASSED_ON, Inbox, Signalled, stops
-from ..monitor_keeper import MonitorKeeper, MonitorSaid
-from ..nodes.job import Job
+from ..inbox import PASSED_ON, Signalled, stops
+from ..monitor_keeper import MonitorSaid
 from ..nodes.node_watch import LocalProgress, Rhythm
 from ..nodes.records import HostLost, Moved, NodeLost, NodesWaiting
 from ..ranks import orphans
-from ..ranks.boards import CycleBoards
 from ..ranks.cpu_meter import CpuMeter
 from ..ranks.exits import RankExit
 from ..ranks.group import RankGroup
-from .contradictions import Advice
 from .exit_record import record_exit
 from .harmless import harmless
 from .known import Known
 from .lingering import Lingering
 from .outcomes import Failed, Outcome, Requested, Succeeded, ToldToStop
 from .resume import Resume
+from .surroundings import Surroundings
 
 TICK = 1.0
 STOPPING: set[int] = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, *PASSED_ON}
 MILESTONES = {"rank_connect", "first_step", "first_heartbeat", "first_section"}
 CAUSE = 1.0  # seconds in which a process whose connections are closed has usually ended, a GPU aside
 SAME_MOMENT = 0.25  # seconds in which a signal that was sent to all processes has reached them all
-
-
-class Surroundings(Protocol):
-    """What a cycle is watched with; the agent has it."""
-
-    node: str
-    inbox: Inbox
-    journal: Journal
-    monitor: MonitorKeeper
-    boards: CycleBoards
-    job: Job
-    advice: Advice
 
 
 class CycleWatch:

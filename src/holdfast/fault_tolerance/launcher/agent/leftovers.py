@@ -8,28 +8,20 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Protocol
 
-from ..inbox import Inbox, stops
-from ..monitor_keeper import MonitorKeeper
+from ..inbox import stops
 from ..ranks import orphans
+from .surroundings import Surroundings
 
 logger = logging.getLogger("holdfast.launcher")
 UNSAID = 1.0  # seconds in which helpers of a Python that has ended end as well
 LOOK = 0.2
 
 
-class Surroundings(Protocol):
-    """The agent."""
-
-    inbox: Inbox
-    monitor: MonitorKeeper
-
-
-def wait(around: Surroundings, seconds: float) -> None:
+def wait(agent: Surroundings, seconds: float) -> None:
     """Let it run for at most so many seconds; a signal to the launcher cuts that short."""
     began, said, kept = time.monotonic(), False, list[object]()
-    while left := orphans.left({around.monitor.pid}):
+    while left := orphans.left({agent.monitor.pid}):
         waited = time.monotonic() - began
         if waited >= seconds or any(stops(event) for event in kept):
             break
@@ -43,6 +35,6 @@ def wait(around: Surroundings, seconds: float) -> None:
                 ", ".join(map(str, sorted(left)[:8])),
                 seconds,
             )
-        kept += around.inbox.wait(LOOK)
+        kept += agent.inbox.wait(LOOK)
     for event in kept:  # for whoever looks next
-        around.inbox.post(event)
+        agent.inbox.post(event)

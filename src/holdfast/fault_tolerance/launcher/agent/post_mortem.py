@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import signal
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from .. import console, in_time
 from ..nodes.records import END, Record
@@ -20,9 +19,7 @@ from ..ranks.failures import Failure
 from ..ranks.group import RankGroup
 from .cycle_watch import CycleWatch
 from .outcomes import Failed
-
-if TYPE_CHECKING:
-    from .agent import Agent
+from .surroundings import Surroundings
 
 logger = logging.getLogger("holdfast.launcher")
 LOST = ". No rank of this node had failed before"  # the cause is elsewhere, or the network itself
@@ -32,7 +29,7 @@ PATIENCE = 1.0  # seconds for the disk that has the ranks' logs
 class PostMortem:
     """Reads what failed ranks left behind, and says it."""
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: Surroundings) -> None:
         self._agent = agent
 
     def failed_until_now(self, failed: Failed, watch: CycleWatch) -> list[Failure]:

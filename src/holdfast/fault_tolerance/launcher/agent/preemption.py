@@ -1,0 +1,113 @@
+"""A signal to the launcher: it is passed on once, and the ranks get time to save.
+
+Does not cover: what to do next; :mod:`.agent` decides that.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from collections.abc import Callable
+
+from ...monitor.control import STOPPING
+from .. import console
+from ..inbox import Signalled
+from ..ranks import exits
+from ..ranks.exits import obeyed
+from ..ranks.group import RankGroup, describe_stuck
+from .harmless import harmless
+from .post_mortem import PostMortem
+from .stopping import SAVING, Stopping
+from .surroundings import Surroundings
+
+logger = logging.getLogger("holdfast.launcher")
+
+
+class Preemption:
+    """How the agent ends its ranks when it is told to."""
+
+    def __init__(self, agent: Surroundings, stopping: Stopping, post_mortem: PostMortem) -> None:
+        self._agent, self._stopping, self._post_mortem = agent, stopping, post_mortem
+
+    def say_received(self, number: signal.Signals) -> None:
+        """Into the journal and onto the console."""
+        console.received(number)
+        self._agent.journal.record("preemption", signal=number.name)
+
+    def preempt(self, number: signal.Signals) -> tuple[int, bool]:
+        """Pass the signal on and let the ranks save; returns the exit code and whether no rank failed."""
+        agent, group = self._agent, self._agent.group
+        assert group is not None
+        self.say_received(number)
+        # No verdicts any more: the term timeout is the limit.
+        agent.control.enter(STOPPING, agent.job.record.cycle)
+        for pid in group.signal(number).values():
+            logger.warning("Sending process %d closing signal %s", pid, number.name)
+            agent.journal.record("signal_sent", pid=pid, signal=number.name, by="launcher")
+        patience = _Patience(
+            group, number, time.monotonic() + agent.rules.term_timeout, self._stopping.is_saving
+        )
+        stuck = group.wait(patience.until, patience.sees)
+        self._say_killed(group, number)
+        self._stopping.record_exits(group, number)
+        failed = [found for found in group.exits.values() if not obeyed(found, number)]
+        told, clean = exits.of_stop(number, agent.rules.preempted_code), not failed and not stuck
+        if number == signal.SIGINT:  # people know why it ended, whatever the ranks made of it
+            failed = []
+        if failed:
+            with harmless("the post mortem"):
+                self._post_mortem.say_failed(failed)
+        if stuck:
+            logger.error("did not end even by SIGKILL: %s", describe_stuck(stuck))
+        if stuck and number != signal.SIGINT:
+            return exits.FAILED, clean
+        return (exits.of_failures(failed) if failed else told), clean
+
+    def _say_killed(self, group: RankGroup, number: signal.Signals) -> None:
+        """Who did not leave in the time it had: the setting that decided is named."""
+        limit = self._agent.rules.term_timeout
+        for local_rank, waited in group.killed.items():
+            who = f"rank {group.rank_of(local_rank)} (pid {group.pid_of(local_rank)})"
+            if waited >= limit:
+                why = f"did not leave within --term-timeout {limit:g} s of {number.name}"
+            else:
+                why = f"had not left {waited:.1f} s after {number.name}, and was no longer waited for"
+            logger.warning("%s %s: SIGKILL sent", who, why)
+            self._agent.journal.record(
+                "signal_sent",
+                rank=group.rank_of(local_rank),
+                pid=group.pid_of(local_rank),
+                signal="SIGKILL",
+                by="launcher",
+                reason=why,
+            )
+
+
+class _Patience:
+    """While preempted ranks save: a rank that failed shortens the wait for the others, a second Ctrl-C ends it."""
+
+    def __init__(
+        self, group: RankGroup, number: signal.Signals, until: float, saving: Callable[[int], bool]
+    ) -> None:
+        self._group, self._number, self._until, self._saving = group, number, until, saving
+        self._failed_at: float | None = None
+        self.sees([])
+
+    def until(self, local_rank: int) -> float:
+        """The monotonic second at which this rank is killed.
+
+        After a failure its peers may wait for the dead rank in a collective, for ever; one that says that it
+        saves a checkpoint keeps all its time.
+        """
+        if self._failed_at is None or self._saving(local_rank):
+            return self._until
+        return min(self._until, self._failed_at + SAVING)
+
+    def sees(self, events: list[object]) -> bool:
+        """Whether to kill at once."""
+        if self._failed_at is None and not all(
+            obeyed(found, self._number) for found in self._group.exits.values()
+        ):
+            self._failed_at = time.monotonic()
+        return any(isinstance(event, Signalled) and event.number == signal.SIGINT for event in events)
