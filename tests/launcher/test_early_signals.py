@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -62,6 +63,28 @@ def test_signal_while_the_launcher_starts(jobs: Jobs, moment: str, number: int, 
 def _handles_sigterm_of(job: Job) -> Callable[[], bool]:
     """Before this the signal ends a Python that has not come to the launcher's first line."""
     return lambda: _handles_sigterm(job)
+
+
+CATCHES_ALL = """
+import os, signal
+open(os.environ["NOTES"] + "/importing", "w").close()
+try:
+    signal.pause()
+except KeyboardInterrupt:
+    pass
+raise ModuleNotFoundError("numpy", name="numpy")
+"""
+
+
+def test_ctrl_c_cannot_get_lost_in_an_import(jobs: Jobs) -> None:
+    """numpy's extension modules catch whatever is raised while they load: about every sixth Ctrl-C was in vain."""
+    (jobs.folder / "early").mkdir()
+    (jobs.folder / "early" / "numpy.py").write_text(CATCHES_ALL)
+    path = os.pathsep.join([str(jobs.folder / "early"), os.environ["PYTHONPATH"]])
+    job = jobs("say('started')", env={"PYTHONPATH": path})
+    job.spawned.wait_for((job.notes / "importing").exists)
+    job.spawned.send_signal(signal.SIGINT)
+    assert job.end(130) == "" and not job.run_dir.exists()
 
 
 STUBBORN = """
