@@ -43,7 +43,7 @@ def test_a_stopped_launcher_whose_ranks_train_on_is_no_reason_to_restart(cluster
         node.spawned.send_signal(signal.SIGSTOP)
         _let_pass(seconds)
         node.spawned.send_signal(signal.SIGCONT)
-        _let_pass(3.5)  # what was seen too late would be decided now
+        _let_pass(2.5)  # what was seen too late would be decided now
     cluster.tell("finish")
     a.end(0), b.end(0)
     assert a.cycles() == b.cycles() == [0]

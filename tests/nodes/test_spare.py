@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from tests.nodes.conftest import TRAINS, Cluster
+from tests.nodes.conftest import Cluster
 
 FAILS_ONCE = """
 def save(number, frame):
@@ -26,12 +26,17 @@ until("finish")
 
 @pytest.mark.slow
 def test_a_third_launcher_parks_and_leaves_with_the_job(cluster: Cluster) -> None:
-    """And after a restart the nodes that trained before train again: what they keep on local disks is of use."""
+    """And after a restart the nodes that trained before train again: what they keep on local disks is of use. A spare
+    that leaves before disturbs nobody."""
     script = cluster.script(FAILS_ONCE)
     a, b = (cluster.launch(name, script) for name in "ab")
     a.hear("trains", 0)
+    d = cluster.launch("d", script)
+    d.wait_for("is a spare: the job runs on 2 nodes, this one waits")
     c = cluster.launch("c", script)
+    assert d.spawned.stop(signal.SIGTERM) == 0
     c.wait_for("is a spare: the job runs on 2 nodes, this one waits")
+    assert a.cycles() == b.cycles() == [0]
     cluster.tell("fail")
     assert a.hear("trains", 1) | b.hear("trains", 1) == {0, 1, 2, 3}
     c.spawned.wait_for(lambda: c.spawned.err().count("is a spare") == 2)
@@ -53,16 +58,3 @@ def test_a_spare_leaves_with_a_job_that_fails(cluster: Cluster) -> None:
     assert "no restart left (0 of 0 used)" in b.end(3)
     for node in a, c:
         assert "the job ends with exit code 3, node" in node.end(3)
-
-
-@pytest.mark.slow
-def test_a_spare_that_leaves_disturbs_nobody(cluster: Cluster) -> None:
-    script = cluster.script(TRAINS)
-    a, b = (cluster.launch(name, script) for name in "ab")
-    a.hear("trains", 0)
-    c = cluster.launch("c", script)
-    c.wait_for("is a spare")
-    assert c.spawned.stop(signal.SIGTERM) == 0
-    cluster.tell("finish")
-    a.end(0), b.end(0)
-    assert a.cycles() == b.cycles() == [0]
