@@ -10,7 +10,6 @@ import logging
 import os
 import shutil
 import signal
-import socket
 import sys
 import time
 import uuid
@@ -26,15 +25,16 @@ from holdfast.journal.claim import claim
 from holdfast.journal.run_dir import prepare_run_dir
 from holdfast.journal.writer import Journal
 
-from ..board import BoardUnavailable, Limits
+from ..board import BoardUnavailable
 from ..config_sources import ResolvedConfig
 from ..monitor.control import ControlPage
-from . import console
-from .agent.agent import NO_SIGNAL, Agent
+from . import console, torch_arguments
+from .agent.agent import Agent
 from .agent.contradictions import Advice
 from .agent.surroundings import Rules
 from .command_line.log_dir import make_log_dir
 from .inbox import Inbox, Interrupted
+from .limits_in_force import describe, limits_of
 from .monitor_keeper import MonitorKeeper
 from .nodes.job import Job, JobLost, JobRendezvous, SingleNodeJob
 from .ranks import exits, orphans
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from .command_line.options import LauncherOptions
 
 logger = logging.getLogger("holdfast.launcher")
-DEFAULT_PORT = 29500  # torchrun's default for --master-port
 NO_ID = "none"  # torchrun's default for --rdzv-id
 RUN_SCRIPT = "import sys; from torch.distributed.run import run_script_path; run_script_path(*sys.argv[1:])"
 
@@ -77,7 +76,7 @@ def _launch(options: LauncherOptions, resolved: ResolvedConfig, inbox: Inbox) ->
     run_name = options.torch.rdzv_id if options.torch.rdzv_id != NO_ID else _fresh_name()
     run_dir = prepare_run_dir(options.run_dir, run_name, logger.warning)
     with ExitStack() as stack:
-        own = claim(run_dir, _node_name(options.torch), logger.warning)
+        own = claim(run_dir, torch_arguments.node_name(options.torch), logger.warning)
         stack.callback(own.close)
         return Launch(options, resolved, run_name, own.run_dir, inbox, stack).serve()
 
@@ -97,11 +96,10 @@ class Launch:
         self._options, self._resolved, self._stack = options, resolved, stack
         self._run_name, self._run_dir = run_name, run_dir
         self._torch = options.torch
-        self._node_rank = 0
         self._inbox = inbox
         orphans.adopt()
-        self._one_node = _is_one_node(self._torch)
-        self._node = _node_name(self._torch)
+        self._one_node = torch_arguments.is_one_node(self._torch)
+        self._node = torch_arguments.node_name(self._torch)
         self._journal = Journal(run_dir, self._node)
         stack.callback(self._journal.close)
         self._board_dir = private_directory(determine_local_world_size(self._torch.nproc_per_node))
@@ -114,7 +112,7 @@ class Launch:
 
     def serve(self) -> int:
         """Make the parts, run the agent."""
-        self._prepare_arguments()
+        self._node_rank = torch_arguments.settle(self._torch, self._run_dir, self._board_dir)
         config, program, args = config_from_args(self._torch)
         config.run_id = (
             self._run_name if self._torch.rdzv_id == NO_ID and self._one_node else self._torch.rdzv_id
@@ -124,34 +122,14 @@ class Launch:
                 job = self._job(config)
         except JobLost as lost:
             logger.error("%s", lost)
+            self._journal.record("job_lost", reason=str(lost), host="")
+            self._journal.record("run_end", exit_code=exits.FAILED, reason=str(lost))
             return exits.FAILED
         self._stack.callback(job.close)
         agent = self._agent(config, program, args, job)
         self._announce(config)
         code = agent.serve()
         return code
-
-    def _prepare_arguments(self) -> None:
-        """Settle what torch would warn about or do in a way that leaves something behind."""
-        given = self._torch
-        streams = given.redirects != "0" or given.tee != "0"
-        if given.log_dir is None:
-            # torch would leave a folder in the shared temporary directory behind.
-            given.log_dir = os.path.join(self._run_dir if streams else self._board_dir, "logs")
-        if given.nproc_per_node != "1":
-            os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does, without its warning
-        if not self._one_node and given.rdzv_backend == "static":
-            # torch's static rendezvous never tells a node that another failed: the same addresses, by c10d.
-            given.rdzv_endpoint = (
-                given.rdzv_endpoint or f"{given.master_addr}:{given.master_port or DEFAULT_PORT}"
-            )
-            is_host = f"is_host={int(given.node_rank == 0)}"
-            given.rdzv_conf = f"{given.rdzv_conf},{is_host}" if given.rdzv_conf else is_host
-        # With c10d, too, it orders the nodes; torch would only warn that it does not.
-        self._node_rank, given.node_rank = given.node_rank, 0
-        given.rdzv_backend = "c10d"
-        given.rdzv_endpoint = given.rdzv_endpoint or "localhost:0"
-        os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = NO_SIGNAL  # the inbox handles them
 
     def _job(self, config: LaunchConfig) -> Job:
         if self._one_node:
@@ -187,7 +165,7 @@ class Launch:
         return monitor
 
     def _agent(self, config: LaunchConfig, program: object, args: list[str], job: Job) -> Agent:
-        boards = CycleBoards(self._board_dir, self._limits())
+        boards = CycleBoards(self._board_dir, limits_of(self._resolved))
         entrypoint, arguments = self._command(program, args)
         spec = WorkerSpec(
             role=config.role,
@@ -235,16 +213,6 @@ class Launch:
             return sys.executable, ["-u", "-c", RUN_SCRIPT, *args]
         return command(str(program), args, is_python=not self._torch.no_python)
 
-    def _limits(self) -> Limits:
-        cfg = self._resolved.config
-        return Limits(
-            initial=cfg.initial_rank_heartbeat_timeout,
-            subsequent=cfg.rank_heartbeat_timeout,
-            sections=cfg.rank_section_timeouts,
-            out_of_section=cfg.rank_out_of_section_timeout,
-            initial_set_by_user=self._resolved.is_set("initial_rank_heartbeat_timeout"),
-        )
-
     def _variables(self, local_rank: int, boards: CycleBoards, job: Job) -> dict[str, str]:
         """Holdfast's additions to a rank's environment."""
         return {
@@ -261,7 +229,7 @@ class Launch:
 
     def _announce(self, config: LaunchConfig) -> None:
         nodes = config.min_nodes, config.max_nodes
-        limits = _describe(self._limits())
+        limits = describe(limits_of(self._resolved))
         self._journal.record(
             "run_start",
             run_id=config.run_id,
@@ -273,37 +241,6 @@ class Launch:
         count = config.nproc_per_node
         ranks = f"{count} rank{'s' if count > 1 else ''} on this node"
         logger.info("%s; limits %s; journal in %s", ranks, limits, self._run_dir)
-
-
-def _is_one_node(given: object) -> bool:
-    """One node, and no address at which others could come to join."""
-    nnodes = str(getattr(given, "nnodes", "1"))
-    return getattr(given, "standalone", False) or (
-        nnodes.rpartition(":")[2] == "1" and not getattr(given, "rdzv_endpoint", "")
-    )
-
-
-def _node_name(given: object) -> str:
-    """In journals and messages. Several launchers of one job may share a machine."""
-    host = socket.gethostname()
-    return host if _is_one_node(given) else f"{host}:{os.getpid()}"
-
-
-def _describe(limits: Limits) -> str:
-    """Which limits are in force, and for whom, in one line."""
-
-    def seconds(value: float | None) -> str:
-        return "none" if value is None else f"{value:g} s"
-
-    sections = ", ".join(f"{name} {seconds(limit)}" for name, limit in limits.sections.items())
-    first = f"first heartbeat {seconds(limits.initial)}"
-    rest = (
-        f"heartbeat {seconds(limits.subsequent)}, sections {sections or 'none'}, "
-        f"out of section {seconds(limits.out_of_section)}"
-    )
-    if limits.initial_set_by_user and limits.initial is not None:
-        return f"for every rank: {first} after its start; for ranks that connect: {rest}"
-    return f"for ranks that connect: {first}, {rest}"
 
 
 def _fresh_name() -> str:

@@ -40,7 +40,6 @@ from .surroundings import Rules
 
 logger = logging.getLogger("holdfast.launcher")
 HELPERS_END = 2.0  # seconds
-NO_SIGNAL = "SIGSYS"  # torch insists on handlers of its own for some signal; nobody sends this one
 
 
 class Agent(LocalElasticAgent):
