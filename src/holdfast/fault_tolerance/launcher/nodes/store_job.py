@@ -230,8 +230,8 @@ class StoreJob(Job):
             self.watch.stand_by()
 
     def wait_as_host(self, seconds: float) -> None:
-        """The store ends with this process: let the others read how the job ended first."""
-        if not self.is_host:
+        """The store ends with this process: let the others read how the job ended first, if there are any."""
+        if not self.is_host or (self.watch and self.watch.abandoned):
             return
         until = time.monotonic() + seconds
         while time.monotonic() < until and self._store.add("bye", 0) < self._store.add("launchers", 0) - 1:

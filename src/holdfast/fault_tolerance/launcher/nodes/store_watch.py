@@ -66,6 +66,7 @@ class StoreWatch(threading.Thread):
         self._asked = 0.0
         self._contact = time.monotonic()
         self.progress = UNKNOWN
+        self.abandoned = False  # as a bystander: there is nobody left
 
     def take_place(self, record: Record, rank: int, world: int) -> None:
         """This node takes part in the cycle of `record` as node `rank` of `world`."""
@@ -142,6 +143,7 @@ class StoreWatch(threading.Thread):
         if self._others is not None:
             waited = self._others.gone(self._store.add("pulse", 0), now, STANDING)
             if waited is not None:
+                self.abandoned = True
                 self._post(Abandoned(waited))
         with self._lock:
             if self._place is None:
