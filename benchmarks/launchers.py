@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -29,9 +32,17 @@ def environment(**more: str) -> dict[str, str]:
         **os.environ,
         "OMP_NUM_THREADS": "1",
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-        "XDG_STATE_HOME": tempfile.gettempdir() + "/holdfast-bench",
+        "XDG_STATE_HOME": _state_folder(),
         **more,
     }
+
+
+@cache
+def _state_folder() -> str:
+    """For the journals of the jobs: a private folder, removed at the end."""
+    folder = tempfile.mkdtemp(prefix="holdfast-bench-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 @contextmanager

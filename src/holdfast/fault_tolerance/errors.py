@@ -5,7 +5,10 @@
      │   └─ NotReady             limits cannot be learned yet
      ├─ BoardError               a board cannot be read: what was found, what was expected
      │   └─ BoardUnavailable     a board cannot be made here (tmpfs full): the rank runs unsupervised
-     └─ ConfigError              a setting or an option of the command line is wrong (also a ``ValueError``)
+     ├─ ConfigError              a setting or an option of the command line is wrong (also a ``ValueError``)
+     │   └─ RunDirError          the run directory cannot be used (:mod:`holdfast.journal.run_dir`)
+     ├─ JournalUnreadable        a run directory cannot be read (:mod:`holdfast.journal.reader`)
+     └─ FaultSpecError           a fault to inject is not one (:mod:`holdfast.testing`; also a ``ValueError``)
 
 Every message is for a person: it says who, what, how we know and what to do. An error that a person cannot act on
 is a defect, not a member of this tree.
