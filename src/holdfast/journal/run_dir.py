@@ -109,7 +109,9 @@ def prepare_run_dir(path: str | None, run_id: str, warn: Callable[[str], None]) 
         place = _answered(lambda: _prepare_fallback(_name(run_id)), "the temporary directory")
     except RunDirError as error:
         raise RunDirError(f"{problem}; and {error.problem}") from None
-    warn(f"{problem}: this run's journal is in {place}, where it may be cleaned away; see --ft-run-dir")
+    warn(
+        f"{problem}; this run's journal is in {place}, where it may be cleaned away; --ft-run-dir names another place"
+    )
     return place
 
 
