@@ -10,6 +10,10 @@ from holdfast.fault_tolerance.errors import ConfigError
 from holdfast.fault_tolerance.launcher.command_line.log_dir import make_log_dir
 
 
+def test_the_null_device_is_no_folder_and_allowed() -> None:
+    make_log_dir("/dev/null")
+
+
 def test_it_is_made_and_left_empty(tmp_path: Path) -> None:
     for _ in range(2):
         make_log_dir(str(tmp_path / "a" / "b"))

@@ -30,6 +30,7 @@ def checked(*argv: str) -> object:
         ("--standalone", "--rdzv-backend=etcd", "--node-rank=5"),
         ("--run-path", "--no-python", "--module"),
         ("--master-port=0",),
+        ("--log-dir=/dev/null",),
         ("--rdzv-backend=c10d", "--rdzv-endpoint=[::1]:29500"),
     ],
 )

@@ -20,7 +20,14 @@ ANSWER = 10.0
 
 
 def make_log_dir(path: str) -> None:
-    """Make the folder where it is missing, and see that folders can be made in it. Raises `ConfigError`."""
+    """Make the folder where it is missing, and see that folders can be made in it. Raises `ConfigError`.
+
+    The null device is torch's word for no logs, and left as it is.
+
+    Does not cover: ranks of other nodes; each launcher looks at its own.
+    """
+    if path == os.devnull:
+        return
     try:
         within(ANSWER, lambda: _make(path))
     except OSError as error:

@@ -124,8 +124,8 @@ def _port(value: int | None) -> int | None:
 
 
 def _log_dir(value: str | None) -> str | None:
-    if value is None:
-        return None
+    if value is None or value == os.devnull:  # torch: no logs are kept
+        return value
     place = os.path.abspath(value)
     while not os.path.lexists(place):  # what does not exist is made
         place = os.path.dirname(place)
