@@ -47,7 +47,8 @@ def test_the_last_lines_of_a_killed_process(
     assert told.out() == plain.out(), "the script cannot tell the difference"
     assert told.err() == plain.err(), "nothing is lost, nothing comes twice"
     lines = [f"line {number} grün" for number in range(count)]
-    assert last_words.last_lines(str(ring)) == tuple([*lines, "the end"][-last_words.LINES :])
+    assert last_words.last_lines(str(ring), told.pid) == tuple([*lines, "the end"][-last_words.LINES :])
+    assert last_words.last_lines(str(ring), plain.pid) == (), "another process wrote it"
     assert ring.stat().st_size <= last_words.HEAD + last_words.RING_BYTES
 
 
@@ -66,11 +67,11 @@ def test_no_room_for_a_ring(spawn: Spawner, place: str) -> None:
     ]
 
 
-@given(st.binary(max_size=20))
+@given(st.binary(max_size=40))
 def test_what_is_no_ring(content: bytes) -> None:
-    assert len(last_words._ring(content)) <= len(content)
+    assert len(last_words._ring(content, 0)) <= len(content)
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    assert last_words.last_lines(str(tmp_path / "0.stderr")) == ()
-    assert last_words.last_lines(str(tmp_path)) == ()
+    assert last_words.last_lines(str(tmp_path / "0.stderr"), 1) == ()
+    assert last_words.last_lines(str(tmp_path), 1) == ()

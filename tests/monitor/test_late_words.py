@@ -107,14 +107,14 @@ def test_a_verdict_of_this_cycle_explains_the_end(watched: Watched) -> None:
     }
     watched.says(**verdict, cycle=CYCLE)
     assert isinstance(watched.outcome(), Failed)
-    assert set(watched.watch.verdicts) == {0}
+    assert set(watched.watch.known.verdicts) == {0}
 
 
 def test_a_verdict_of_a_cycle_that_is_over_explains_nothing_in_this_one(watched: Watched) -> None:
     """Two ranks hung at once: the first to be killed ended that cycle, the word on the second is read in the next."""
     watched.says(**VERDICT, cycle=CYCLE - 1)
     assert isinstance(watched.outcome(), Failed)
-    assert watched.watch.verdicts == {}
+    assert watched.watch.known.verdicts == {}
     assert watched.recorded("verdict") == [CYCLE - 1]
 
 

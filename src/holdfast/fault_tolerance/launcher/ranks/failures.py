@@ -71,7 +71,7 @@ def in_full(failure: Failure, torch_error: str, *stderr_files: str) -> Failure:
     if failure.error:
         return failure
     error = _torch_error(torch_error)
-    tails = (() if error else tail for tail in map(last_lines, filter(None, stderr_files)))
+    tails = (() if error else last_lines(path, failure.exit.pid) for path in stderr_files if path)
     return replace(failure, error=error, last_lines=next(filter(None, tails), ()))
 
 

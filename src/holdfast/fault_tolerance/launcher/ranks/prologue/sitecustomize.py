@@ -70,8 +70,8 @@ def _keep_last_lines(old) -> None:  # type: ignore[no-untyped-def]
         return
     import io
 
-    keep = _ring(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
     owner = os.getpid()
+    keep = _ring(target, owner)
 
     class Kept(io.FileIO):
         """Standard error itself: the descriptor, unbuffered."""
@@ -95,9 +95,10 @@ def _keep_last_lines(old) -> None:  # type: ignore[no-untyped-def]
     sys.stderr = sys.__stderr__ = new  # type: ignore[misc]
 
 
-def _ring(ring: int):  # type: ignore[no-untyped-def]
-    """A function that writes bytes into the file of this descriptor; last_words.py reads it."""
-    size, written = 16384, 0
+def _ring(target: str, owner: int):  # type: ignore[no-untyped-def]
+    """A function that writes bytes into the ring in this file, which last_words.py reads."""
+    size, head, written = 16384, 16, 0
+    pid = owner.to_bytes(8, "little")
 
     def keep(data: bytes) -> None:
         nonlocal written
@@ -105,10 +106,15 @@ def _ring(ring: int):  # type: ignore[no-untyped-def]
         data = data[-size:]
         at = written % size
         first = data[: size - at]
-        os.pwrite(ring, first, 8 + at)
-        os.pwrite(ring, data[len(first) :], 8)
         written += len(data)
-        os.pwrite(ring, written.to_bytes(8, "little"), 0)
+        # Opened anew each time: the script's descriptors are as they would have been.
+        ring = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.pwrite(ring, first, head + at)
+            os.pwrite(ring, data[len(first) :], head)
+            os.pwrite(ring, written.to_bytes(8, "little") + pid, 0)
+        finally:
+            os.close(ring)
 
     return keep
 
