@@ -8,7 +8,7 @@ PYTHON ?= python3
 TORCH  ?= torch==2.13.0
 ARGS   ?=
 # Test processes side by side; each needs a /dev/shm of its own, and so root. Most tests wait for processes, not for a core.
-WORKERS ?= $(shell unshare --mount true 2>/dev/null && echo 2 || echo 0)
+WORKERS ?= $(shell unshare --mount mount -t tmpfs tmpfs /dev/shm 2>/dev/null && echo 2 || echo 0)
 
 VENV := .venv
 BIN  := $(VENV)/bin

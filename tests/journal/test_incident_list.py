@@ -137,6 +137,15 @@ def test_a_preempted_rank_that_had_to_be_killed_is_told_of() -> None:
     assert incident.what == f"the launcher got SIGTERM; rank 0 {why}"
 
 
+@pytest.mark.parametrize("how", [{"signal": "SIGTERM"}, {"code": 143}])
+def test_a_rank_that_got_the_preemptions_signal_first_is_no_fault(how: dict[str, Any]) -> None:
+    """A scheduler signals every process of the step, and the launcher is not the first to hear."""
+    story = Story().cycle(0, 0).exit(8.0, 0, 1, **how).tell(8.1, "preemption", signal="SIGTERM")
+    assert [incident.kind for incident in incidents(story.events)] == ["preemption"]
+    earlier = Story().cycle(0, 0).exit(5.0, 0, 1, **how).tell(8.1, "preemption", signal="SIGTERM")
+    assert len(incidents(earlier.events)) == 2
+
+
 def test_a_preemption_of_two_nodes_is_one_and_its_exits_are_none() -> None:
     story = Story().cycle(1, 0).cycle(1, 0, node="b", first=2)
     for node, rank in (("a", 0), ("b", 2)):

@@ -85,7 +85,7 @@ def test_a_defect_in_stopping_leaves_no_rank(jobs: Jobs, spawn: Spawner) -> None
     assert len(pids) == 2 and not any(alive(pid) for pid in pids)
 
 
-@pytest.mark.parametrize("place", ["contradictions.Advice.on", "agent.PostMortem.failed_until_now"])
+@pytest.mark.parametrize("place", ["contradictions.Advice.on", "agent.PostMortem.first_words"])
 def test_a_defect_in_what_only_tells_people_something_is_harmless(
     jobs: Jobs, spawn: Spawner, place: str
 ) -> None:

@@ -101,8 +101,19 @@ def test_what_cannot_be_read_is_not_known(tmp_path: Path) -> None:
 
 def test_an_exception_explains_its_own_process_or_the_script_that_ends_soon(tmp_path: Path) -> None:
     path = str(tmp_path / "error")
-    Path(path).write_text(json.dumps({"pid": 7, "at": 4.0, "type": "E", "message": "m", "traceback": ""}))
-    assert failures.at_hand(RankExit(0, 0, 7, 1, 100.0), path).raised
+    error = {"pid": 7, "at": 4.0, "type": "E", "message": "m", "traceback": "", "unhandled": True}
+    Path(path).write_text(json.dumps(error))
+    assert failures.at_hand(RankExit(0, 0, 7, 1, 100.0), path).leaving
     soon = failures.at_hand(RankExit(0, 0, 8, 1, 5.0), path)
     assert soon.error and not soon.raised
     assert failures.at_hand(RankExit(0, 0, 8, 1, 100.0), path).error is None
+
+
+def test_an_exception_that_the_program_only_showed_explains_an_end_that_comes_soon(tmp_path: Path) -> None:
+    """By `sys.excepthook(*sys.exc_info())`, as some do to log it; then it went on."""
+    path = str(tmp_path / "error")
+    Path(path).write_text(json.dumps({"pid": 7, "at": 4.0, "type": "E", "message": "m", "unhandled": False}))
+    soon = failures.at_hand(RankExit(0, 0, 7, 1, 5.0), path)
+    assert soon.raised and not soon.leaving
+    assert failures.at_hand(RankExit(0, 0, 7, -11, 5.0), path).error is None
+    assert failures.at_hand(RankExit(0, 0, 7, -9, 100.0), path).error is None

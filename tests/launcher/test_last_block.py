@@ -158,6 +158,24 @@ main()
     assert any("in main" in line for line in block(job))
 
 
+SHOWS_AND_GOES_ON = """
+try:
+    raise ValueError("only shown")
+except ValueError:
+    sys.excepthook(*sys.exc_info())
+meet()
+kill_me(signal.SIGSEGV) if RANK == 1 else wait()
+"""
+
+
+def test_an_exception_that_a_rank_only_showed_is_no_failure(jobs: Jobs) -> None:
+    job = jobs(SHOWS_AND_GOES_ON)
+    assert (
+        job.end(139).count("ValueError: only shown") == 3
+    )  # by each rank; the last lines of the one that failed
+    assert block(job)[0].startswith("FAILED: rank 1 ") and not any("rank 0" in line for line in block(job))
+
+
 def test_before_a_restart_one_line_is_enough(jobs: Jobs) -> None:
     job = jobs("meet()\nif RANK == 0 and CYCLE == 0: raise ValueError('once')", "--max-restarts", "1")
     job.end(0)

@@ -52,6 +52,56 @@ def test_the_last_lines_of_a_killed_process(
     assert ring.stat().st_size <= last_words.HEAD + last_words.RING_BYTES
 
 
+ALARMS = """
+import signal, sys, threading, time
+class Alarm(Exception):
+    pass
+def ring(*_):
+    raise Alarm
+signal.signal(signal.SIGALRM, ring)
+done = []
+def spin():
+    while not done:
+        pass
+threading.Thread(target=spin).start()
+lost = 0
+for _ in range(100):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.003)
+        until = time.monotonic() + 1.0
+        while time.monotonic() < until:
+            print("a bar of progress", file=sys.stderr)
+        lost += 1
+    except Alarm:
+        pass
+done.append(1)
+sys.exit(lost)
+"""
+
+
+def test_what_a_signal_handler_raises_is_raised(spawn: Spawner, tmp_path: Path) -> None:
+    """Also while a line is kept, beside a thread that never lets go of the interpreter by itself."""
+    env = {"PYTHONPATH": PROLOGUE, "HOLDFAST_STDERR_FILE": str(tmp_path / "0.stderr")}
+    assert spawn([sys.executable, "-u", "-c", ALARMS], env=env).wait() == 0
+
+
+STAND_IN = """
+import io, sys
+class Tee(io.StringIO):
+    pass
+sys.stderr = Tee()
+"""
+
+
+def test_a_stderr_that_the_site_has_replaced_is_left_alone(spawn: Spawner, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(STAND_IN)
+    ring = tmp_path / "0.stderr"
+    env = {"PYTHONPATH": f"{PROLOGUE}:{tmp_path}", "HOLDFAST_STDERR_FILE": str(ring)}
+    program = spawn([sys.executable, "-c", "import sys; print(type(sys.stderr).__name__)"], env=env)
+    assert (program.wait(), program.out()) == (0, "Tee\n")
+    assert not ring.exists()
+
+
 @pytest.mark.parametrize("place", ["/nowhere/0.stderr", "/dev/full"])
 def test_no_room_for_a_ring(spawn: Spawner, place: str) -> None:
     env = {"PYTHONPATH": PROLOGUE, "HOLDFAST_STDERR_FILE": place}

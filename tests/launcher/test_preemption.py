@@ -103,6 +103,14 @@ def test_rank_that_ignores_sigterm_is_killed_after_the_term_timeout(jobs: Jobs) 
     assert not any(alive(int(pid)) for pid in pids.values())
 
 
+def test_a_stopped_rank_gets_the_signal_too(jobs: Jobs) -> None:
+    job = jobs("say('pid', os.getpid())\nwait()", "--term-timeout", "30", "--ft-preempted-exit-code", "75")
+    pids = job.hear(r"pid (\d+)", ranks=[0, 1])
+    os.kill(int(pids[0]), signal.SIGSTOP)
+    job.spawned.send_signal(signal.SIGTERM)
+    job.end(75)
+
+
 def test_a_suspended_job_is_given_the_time_back(jobs: Jobs) -> None:
     """A frozen cgroup, a paused machine: what its ranks could not use does not count."""
     text = SAVES.replace("time.sleep({seconds})", "[time.sleep(0.1) for _ in range(10)]")

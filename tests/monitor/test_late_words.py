@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from holdfast.fault_tolerance.board import Limits
@@ -18,17 +19,17 @@ from holdfast.fault_tolerance.config import FaultToleranceConfig
 from holdfast.fault_tolerance.config_sources import FIELDS, ResolvedConfig
 from holdfast.fault_tolerance.launcher.agent.contradictions import Advice
 from holdfast.fault_tolerance.launcher.agent.cycle_watch import CycleWatch
-from holdfast.fault_tolerance.launcher.agent.outcomes import Failed, Requested
+from holdfast.fault_tolerance.launcher.agent.outcomes import Failed, Requested, Succeeded
 from holdfast.fault_tolerance.launcher.agent.resume import Resume
 from holdfast.fault_tolerance.launcher.inbox import Inbox
 from holdfast.fault_tolerance.launcher.monitor_keeper import MonitorKeeper, MonitorSaid
 from holdfast.fault_tolerance.launcher.nodes.job import Job, SingleNodeJob
-from holdfast.fault_tolerance.launcher.nodes.records import FIRST, RESTART
+from holdfast.fault_tolerance.launcher.nodes.records import FIRST, RESTART, NodesWaiting
 from holdfast.fault_tolerance.launcher.ranks.boards import CycleBoards
 from holdfast.fault_tolerance.launcher.ranks.group import RankGroup
 from holdfast.journal.reader import read_run
 from holdfast.journal.writer import Journal
-from tests.processes import Spawned, Spawner
+from tests.processes import Spawned, Spawner, wait_until
 
 from .node import Node
 from .victims import victim
@@ -108,6 +109,21 @@ def test_a_verdict_of_this_cycle_explains_the_end(watched: Watched) -> None:
     watched.says(**verdict, cycle=CYCLE)
     assert isinstance(watched.outcome(), Failed)
     assert set(watched.watch.known.verdicts) == {0}
+
+
+@pytest.mark.parametrize(("script", "expected"), [("import sys; sys.exit(3)", Failed), ("pass", Succeeded)])
+def test_an_exit_that_comes_together_with_news_that_can_wait(
+    watched: Watched, spawn: Spawner, script: str, expected: type
+) -> None:
+    """A spare knocks once a second; the cycle is then watched on."""
+    ended = spawn.python(script)
+    group = RankGroup({0: ended.process}, {0: 0}, watched.around.inbox)
+    wait_until(lambda: psutil.Process(ended.pid).status() == psutil.STATUS_ZOMBIE)
+    watch = CycleWatch(watched.around, group, Resume())
+    watched.around.inbox.post(NodesWaiting(CYCLE, 1))
+    assert isinstance(watch.run(), NodesWaiting)
+    assert isinstance(watch.run(), expected)
+    group.close()
 
 
 def test_a_verdict_of_a_cycle_that_is_over_explains_nothing_in_this_one(watched: Watched) -> None:

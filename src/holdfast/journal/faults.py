@@ -12,10 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from signal import Signals
 
 from .cycles import Cycle
 from .event import Event
 from .lost_connection import lost_connection
+
+SAME_MOMENT = 1.0  # seconds in which a signal that was sent to all processes has reached them all
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,9 @@ def _exits(cycle: Cycle) -> Iterator[Fault]:
     """Failures that nobody asked for. Several nodes tell: each is judged by what it had done before."""
     stopping: set[str] = set()
     asked: set[tuple[str, int | None, str | None]] = set()  # who signalled which pid with what
+    preempted = [
+        (event.teller, event.mono, _line(event.get("signal"))) for event in cycle.of_kind("preemption")
+    ]
     blamed = {
         _who(event)[1] for event in cycle.of_kind("cause")
     }  # it took longer to end than its peers to notice
@@ -99,8 +105,16 @@ def _exits(cycle: Cycle) -> Iterator[Fault]:
             # SIGUSR1 and 2 are passed on for the script's own ends, so only a death by them was asked for.
             asked.add((teller, pid, signal if signal in ("SIGUSR1", "SIGUSR2") else None))
         elif event.kind == "rank_exit" and _failed(event) and (teller not in stopping or pid in blamed):
-            if not asked & {(teller, pid, None), (teller, pid, signal)}:
+            told = any(teller == who and _died_of(event, name, at) for who, at, name in preempted)
+            if not told and not asked & {(teller, pid, None), (teller, pid, signal)}:
                 yield _exit(event)
+
+
+def _died_of(event: Event, signal: str, at: float) -> bool:
+    """Whether a rank died of the signal that its launcher got a moment later: a scheduler sends it to every process."""
+    number = getattr(Signals, signal, None)
+    same = event.get("signal") == signal or (number is not None and event.get("exitcode") == 128 + number)
+    return same and 0.0 <= at - event.mono <= SAME_MOMENT
 
 
 def _failed(event: Event) -> bool:

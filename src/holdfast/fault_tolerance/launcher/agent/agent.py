@@ -126,8 +126,11 @@ class Agent(LocalElasticAgent):
         )
         try:
             self._start_workers(self._worker_group)
-        except OSError as error:  # no process to be had, no file for its output
+        except Exception as error:
             orphans.end_all({self.monitor.pid})  # those that did start
+            if not isinstance(error, OSError):
+                raise
+            # No process to be had, or no file for its output.
             raise JobLost(f"its ranks could not be started: {error}") from error
         self.control.enter(RUNNING, cycle)
         self.monitor.look()

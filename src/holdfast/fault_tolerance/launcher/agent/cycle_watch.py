@@ -50,21 +50,22 @@ class CycleWatch:
         self._rhythm = Rhythm()
         self._lingering = Lingering()
         self._told: set[tuple[str, int]] = set()
+        self._ticked = time.monotonic()
         self.known = Known(around.boards, group)
 
     def run(self) -> Outcome:
-        """Wait for the first event that decides about this cycle."""
-        ticked = time.monotonic()
+        """Wait for the first event that decides about this cycle; may be called again after one that can wait."""
         while True:
-            events = deque(sorted(self._around.inbox.wait(TICK - (time.monotonic() - ticked)), key=_urgency))
+            left = TICK - (time.monotonic() - self._ticked)
+            events = deque(sorted(self._around.inbox.wait(left), key=_urgency))
             while events:
                 outcome = self._handle(events.popleft())
                 if outcome:
                     self._post_again(events)
                     return outcome
-            if time.monotonic() - ticked >= TICK:
-                ticked = time.monotonic()
-                outcome = self._tick(ticked)
+            if time.monotonic() - self._ticked >= TICK:
+                self._ticked = time.monotonic()
+                outcome = self._tick(self._ticked)
                 if outcome:
                     return outcome
 
@@ -96,10 +97,8 @@ class CycleWatch:
 
     def _ended(self) -> Outcome | None:
         # The monitor speaks before it kills: what it said is there by now and explains this exit.
-        for said in self._around.monitor.messages():
-            request = self._heard(said.message)
-            if request:
-                return request
+        if request := self._all_heard(self._around.monitor.messages()):
+            return request
         failures = self._fresh_failures()
         if failures and all(-found.status in self._passed_on for found in failures):
             return ToldToStop(signal.Signals(-failures[0].status))
@@ -121,12 +120,11 @@ class CycleWatch:
         kept: list[object] = []
         while self.known.lacks_a_cause(failed) and (left := latest - time.monotonic()) > 0:
             kept += self._around.inbox.wait(left)
-            for said in [event for event in kept if isinstance(event, MonitorSaid)]:
-                kept.remove(said)
-                request = self._heard(said.message)
-                if request:
-                    self._post_again(kept)
-                    return request
+            said = [event for event in kept if isinstance(event, MonitorSaid)]
+            kept = [event for event in kept if not isinstance(event, MonitorSaid)]
+            if request := self._all_heard(said):
+                self._post_again(kept)
+                return request
             failed += self._fresh_failures()
             if any(isinstance(event, Moved | HostLost) or stops(event) for event in kept):
                 break  # another node was first to fail, or the whole job ends
@@ -151,10 +149,9 @@ class CycleWatch:
         return told
 
     def _post_again(self, events: Iterable[object]) -> None:
-        """For whoever looks next; exits need not be (:meth:`RankGroup.fresh_exits`)."""
+        """For whoever looks next; an exit is told once however often it is posted (:meth:`RankGroup.fresh_exits`)."""
         for event in events:
-            if not isinstance(event, RankExit):
-                self._around.inbox.post(event)
+            self._around.inbox.post(event)
 
     def _request_on(self, boards: Mapping[int, Snapshot]) -> Requested | None:
         """A rank that asks for something and then dies is heard, whether the monitor was quick enough or not."""
@@ -184,6 +181,11 @@ class CycleWatch:
             return Requested(message["action"], message["description"], message["rank"])
         self._around.journal.record(kind, **message)
         return None
+
+    def _all_heard(self, said: Iterable[MonitorSaid]) -> Outcome | None:
+        """The first of these that asks for something decides; the others are heard all the same."""
+        outcomes = [self._heard(each.message) for each in said]
+        return next((outcome for outcome in outcomes if outcome), None)
 
     def _is_old(self, kind: str, message: dict[str, Any]) -> bool:
         """What was read late is about a cycle that is over; what a new monitor tells again was told before."""

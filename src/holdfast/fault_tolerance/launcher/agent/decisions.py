@@ -88,7 +88,7 @@ class Decisions:
         group, found = agent.group, [Failure(end, None) for end in failed.exits]
         reason = found[0].meaning
         with harmless("the post mortem"):
-            found = self._post_mortem.failed_until_now(failed, watch)
+            found = watch.known.until_now(failed.exits)
             reason = self._post_mortem.first_words(found[0])
         code = exits.of_failures(each.exit for each in failures.causes(found))
         if policy.may_restart(used, agent.rules.max_restarts):
@@ -98,7 +98,7 @@ class Decisions:
         counts = agent.job.propose(proposal)
         stuck = self._stopping.stop(reason)
         with harmless("the post mortem"):
-            self._post_mortem.explain(found, group, watch, counts)
+            counts = self._post_mortem.explain(found, group, watch, counts)
         if stuck:
             raise JobLost(f"{stuck} did not end even by SIGKILL, so nothing can be started beside it")
         self._go_on(counts)

@@ -57,5 +57,5 @@ class Known:
             status = -signal.SIGKILL if local_rank in self.verdicts else UNHANDLED
             end = RankExit(self._group.rank_of(local_rank), local_rank, pid, status, time.monotonic())
             failure = self.failure(end)
-            found += [failure] if failure.raised or failure.hung else []
+            found += [failure] if failure.leaving or failure.hung else []
         return found

@@ -1,4 +1,4 @@
-"""How the watching of a cycle can end. Values only; what follows from each is in :mod:`.agent`."""
+"""How the watching of a cycle can end. Values only; what follows from each is in :mod:`.decisions`."""
 
 from __future__ import annotations
 

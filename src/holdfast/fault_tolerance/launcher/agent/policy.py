@@ -1,6 +1,6 @@
 """Restart or not? Pure decisions over one job, which may span nodes.
 
-Does not cover: how a decision is agreed on between nodes (see :mod:`.records`).
+Does not cover: how a decision is agreed on between nodes (see :mod:`..nodes.records`).
 """
 
 from __future__ import annotations

@@ -12,13 +12,13 @@ import signal
 from dataclasses import replace
 
 from .. import console, in_time
+from ..nodes.job import SingleNodeJob
 from ..nodes.records import END, Record
 from ..ranks import failures
-from ..ranks.exits import RankExit, obeyed
+from ..ranks.exits import RankExit, obeyed, of_failures
 from ..ranks.failures import Failure
 from ..ranks.group import RankGroup
 from .cycle_watch import CycleWatch
-from .outcomes import Failed
 from .surroundings import Surroundings
 
 logger = logging.getLogger("holdfast.launcher")
@@ -32,19 +32,16 @@ class PostMortem:
     def __init__(self, agent: Surroundings) -> None:
         self._agent = agent
 
-    def failed_until_now(self, failed: Failed, watch: CycleWatch) -> list[Failure]:
-        """The failures that the watch saw, and ranks that are about to end; the first comes first."""
-        return watch.known.until_now(failed.exits)
-
     def first_words(self, first: Failure) -> str:
         """One line on a failure: `rank 1 (node a, pid 7): killed by SIGKILL …`."""
         who = f"rank {first.exit.rank} (node {self._agent.node}, pid {first.exit.pid})"
         return f"{who}: {first.meaning}{LOST if first.lost_connection else ''}"
 
-    def explain(self, found: list[Failure], group: RankGroup, watch: CycleWatch, counts: Record) -> None:
+    def explain(self, found: list[Failure], group: RankGroup, watch: CycleWatch, counts: Record) -> Record:
         """Who failed first and who followed, all ranks being stopped by now; with the traceback at the job's end.
 
-        `found` are the failures before they were stopped (:meth:`failed_until_now`).
+        `found` are the failures before they were stopped. Returns `counts`, with the exit code as it is known by now
+        where no other node has acted on it.
 
         Before a restart one line is enough: the traceback stands above it, where the rank printed it.
         """
@@ -56,15 +53,18 @@ class PostMortem:
         followed = [each for each in later if _by_itself(each, group)]
         ordered = self._in_full(failures.in_order([*(_ended(each, group) for each in found), *followed]))
         self._correct(found[0], ordered[0])
+        if last and isinstance(agent.job, SingleNodeJob):
+            counts = replace(counts, exit_code=of_failures(each.exit for each in failures.causes(ordered)))
         lines = failures.block(ordered, agent.node, agent.job.record.cycle, whole=last)
         if ordered[0].lost_connection:
             lines[0] += LOST
         if counts.node != agent.node:  # another node was first to say so; the line on it follows
             lines[0] = lines[0].replace("FAILED:", "ALSO FAILED:", 1)
-        if last:
+        if last and counts.node == agent.node:
             spent = f"{counts.restarts} of {agent.rules.max_restarts}"
             lines.append(f"no restart left ({spent} used): the job ends with exit code {counts.exit_code}")
         console.say(lines, logging.ERROR if last else logging.WARNING)
+        return counts
 
     def _correct(self, told: Failure, first: Failure) -> None:
         """Into the journal, when a rank that took long to end turns out to be the one that the others lost."""
@@ -110,6 +110,6 @@ def _ended(failure: Failure, group: RankGroup) -> Failure:
 
 def _by_itself(failure: Failure, group: RankGroup) -> bool:
     """Whether a rank that ended while it was being stopped had failed, and did not just obey."""
-    if failure.raised:
+    if failure.leaving:
         return True
     return failure.exit.local_rank not in group.killed and not obeyed(failure.exit, signal.SIGTERM)

@@ -1,6 +1,6 @@
 """A signal to the launcher: it is passed on once, and the ranks get time to save.
 
-Does not cover: what to do next; :mod:`.agent` decides that.
+Does not cover: what to do next; :mod:`.decisions` says that.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class Preemption:
         for pid in group.signal(number).values():
             logger.warning("Sending process %d closing signal %s", pid, number.name)
             agent.journal.record("signal_sent", pid=pid, signal=number.name, by="launcher")
+        group.signal(signal.SIGCONT)  # a stopped rank would sit on it
         patience = _Patience(
             group, number, time.monotonic() + agent.rules.term_timeout, self._stopping.is_saving
         )

@@ -54,7 +54,7 @@ class RankStore:
 
     def close(self) -> None:
         """Stop serving; dropping the last reference ends torch's server thread."""
-        self._ready.join()
+        self._ready.join(1.0)  # it may be slow to begin, and is a daemon
         self._store = None
 
 

@@ -40,6 +40,11 @@ class Failure:
         return self.error is not None and self.error.get("pid") == self.exit.pid
 
     @property
+    def leaving(self) -> bool:
+        """Whether that exception ends the process: it was not merely shown by the program."""
+        return self.raised and self.error is not None and bool(self.error.get("unhandled"))
+
+    @property
     def began(self) -> float:
         """When it began to fail (monotonic seconds): the verdict's or the exception's moment, else the exit's."""
         at = self.hung.get("at") if self.hung else self.error.get("at") if self.error else None
@@ -113,17 +118,20 @@ def block(failures: list[Failure], node: str, cycle: int, *, whole: bool) -> lis
 def kept(path: str, exit: RankExit) -> dict[str, Any] | None:
     """What the prologue kept, unless it is about another process.
 
-    A shell script as a rank may run several Pythons and go on when one fails; the exception of the last one explains
-    the script's end if the script ends soon after it.
+    A shell script as a rank may run several Pythons and go on when one fails, and a program may show an exception by
+    ``sys.excepthook`` and go on: such a one explains the end if that comes soon after it. Not an end by a signal that
+    the program itself got: what it showed has little to do with it.
     """
     try:
         with open(path) as file:
-            found = json.load(file)
+            found: dict[str, Any] = json.load(file)
         own, at = found["pid"] == exit.pid, float(found["at"])
         found["type"], found["message"] = str(found["type"]), str(found["message"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return found if own or 0 <= exit.at - at < SOON else None
+    if own and found.get("unhandled"):
+        return found
+    return found if 0 <= exit.at - at < SOON and not (own and exit.status < 0) else None
 
 
 def _torch_error(path: str) -> dict[str, Any] | None:

@@ -63,27 +63,23 @@ def _keep_exception() -> None:
     sys.excepthook = hook
 
 
-def _keep_last_lines(old) -> None:  # type: ignore[no-untyped-def]
+def _keep_last_lines(old, standard) -> None:  # type: ignore[no-untyped-def]
     """Python's stderr goes where it did, at the same moment; the last of it is also kept in a ring in memory."""
     target = os.environ.pop("HOLDFAST_STDERR_FILE", "")
-    if not target or old is None:
-        return
     import io
 
-    owner = os.getpid()
-    keep = _ring(target, owner)
+    if not target or old is not standard or type(old) is not io.TextIOWrapper:
+        return  # closed, or a stand-in that the site has put there
+    keep, getpid, owner = _ring(target), os.getpid, os.getpid()
 
     class Kept(io.FileIO):
         """Standard error itself: the descriptor, unbuffered."""
 
         def write(self, data):  # type: ignore[no-untyped-def]
-            done = super().write(data)
-            try:
-                if done and os.getpid() == owner:  # a forked child's lines are not the rank's
-                    keep(bytes(memoryview(data).cast("B")[:done]))
-            except Exception:
-                pass  # a full tmpfs, say: the text itself has been written
-            return done
+            # First the ring: should a signal handler raise in it, nothing is written yet, as without it.
+            if getpid() == owner:  # a forked child's lines are not the rank's
+                keep(memoryview(data).cast("B"))
+            return super().write(data)
 
     raw = Kept(old.fileno(), "wb", closefd=False)
     raw.name = "<stderr>"
@@ -95,28 +91,45 @@ def _keep_last_lines(old) -> None:  # type: ignore[no-untyped-def]
     sys.stderr = sys.__stderr__ = new  # type: ignore[misc]
 
 
-def _ring(target: str, owner: int):  # type: ignore[no-untyped-def]
-    """A function that writes bytes into the ring in this file, which last_words.py reads."""
-    size, head, written = 16384, 16, 0
-    pid = owner.to_bytes(8, "little")
+def _ring(target: str):  # type: ignore[no-untyped-def]
+    """A function that puts bytes into a ring in this file, which last_words.py reads.
 
-    def keep(data: bytes) -> None:
+    Into memory: a system call would let other threads run each time. Does not cover: two threads in the same moment,
+    whose bytes may be mixed.
+    """
+    size, head, written = 16384, 16, 0
+    ring = _mapped(target, head + size)
+    ring[8:head] = os.getpid().to_bytes(8, "little")
+
+    def keep(data: memoryview) -> None:
         nonlocal written
-        written += max(0, len(data) - size)
+        end = written = written + len(data)
         data = data[-size:]
-        at = written % size
+        at = (end - len(data)) % size
         first = data[: size - at]
-        written += len(data)
-        # Opened anew each time: the script's descriptors are as they would have been.
-        ring = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.pwrite(ring, first, head + at)
-            os.pwrite(ring, data[len(first) :], head)
-            os.pwrite(ring, written.to_bytes(8, "little") + pid, 0)
-        finally:
-            os.close(ring)
+        ring[head + at : head + at + len(first)] = first
+        ring[head : head + len(data) - len(first)] = data[len(first) :]
+        ring[:8] = written.to_bytes(8, "little")
 
     return keep
+
+
+def _mapped(target: str, size: int) -> memoryview:
+    """The file's memory, all of it allocated. Python's own mmap would keep a descriptor open in the rank."""
+    import ctypes
+
+    file = os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(file, 0, size)
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype = ctypes.c_void_p
+        libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+        place = libc.mmap(None, size, 3, 1, file, 0)  # PROT_READ | PROT_WRITE, MAP_SHARED
+    finally:
+        os.close(file)
+    if place in (None, ctypes.c_void_p(-1).value):
+        raise OSError(ctypes.get_errno(), "mmap")
+    return memoryview((ctypes.c_char * size).from_address(place)).cast("B")
 
 
 def _write(target, kind, value, trace) -> None:  # type: ignore[no-untyped-def]
@@ -131,6 +144,8 @@ def _write(target, kind, value, trace) -> None:  # type: ignore[no-untyped-def]
         "type": kind.__name__,
         "message": str(value)[:2000],
         "traceback": text[-20000:],
+        # Python notes it before it calls the hook, and a program that calls the hook by itself does not: it goes on.
+        "unhandled": getattr(sys, "last_value", None) is value,
     }
     with open(f"{target}.new", "w") as file:
         json.dump(record, file)
@@ -143,6 +158,6 @@ finally:
     _die_with_launcher()
     _keep_exception()
     try:  # noqa: SIM105
-        _keep_last_lines(sys.stderr)
+        _keep_last_lines(sys.stderr, sys.__stderr__)
     except Exception:
         pass  # a stderr of another kind, or no room: the rank has it as it was
