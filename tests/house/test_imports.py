@@ -34,6 +34,7 @@ CORE = {
     "holdfast.fault_tolerance.monitor.deadlines",
     "holdfast.fault_tolerance.monitor.gaps",
     "holdfast.fault_tolerance.monitor.observations",
+    "holdfast.fault_tolerance.monitor.suspect",
     "holdfast.fault_tolerance.workload_control",
     "holdfast.journal.cycles",
     "holdfast.journal.event",

@@ -191,6 +191,33 @@ def test_of_all_who_stand_still_the_one_that_did_so_first_is_accused(node: Node,
     assert ranks[1].lives
 
 
+def test_the_rank_that_the_others_plainly_wait_for_is_accused(node: Node, spawn: Spawner) -> None:
+    """It has passed no limit itself; and the sentence says whose was passed, and what is plain."""
+    ranks = node.start(Limits(sections={"step": LIMIT}), *(victim(spawn) for _ in range(3)))
+    ranks[1].hand.connect()
+    ranks[1].process.send_signal(signal.SIGSTOP)
+    for rank in (ranks[0], ranks[2]):
+        one_section(rank.hand)
+    verdict = node.hear("verdict")
+    assert (verdict["rank"], verdict["state"]) == (1, "T")
+    assert verdict["text"].startswith("Rank 0: Section 'step' did not end. Waited ")
+    assert verdict["text"].endswith(" Rank 1 is stopped (state T).")
+    assert [other["rank"] for other in verdict["others"]] == [0, 2]
+    assert ranks[1].process.wait() == -signal.SIGKILL
+    assert ranks[0].lives and ranks[2].lives
+
+
+def test_a_rank_that_is_a_step_behind_is_accused(node: Node, spawn: Spawner) -> None:
+    ranks = node.start(Limits(subsequent=60.0, sections={"step": LIMIT}), victim(spawn), victim(spawn))
+    for rank, step in zip(ranks, (8, 7), strict=True):
+        rank.hand.connect()
+        rank.hand.heartbeat(step)
+    ranks[0].hand.start_section("step")
+    verdict = node.hear("verdict")
+    assert verdict["rank"] == 1 and "Rank 1 is behind, at step 7 of 8." in verdict["text"]
+    assert ranks[1].process.wait() == -signal.SIGKILL
+
+
 def test_when_the_cycle_goes_on_regardless_the_next_one_is_accused(
     make_node: MakeNode, spawn: Spawner
 ) -> None:

@@ -28,6 +28,7 @@ def describe(board: Snapshot, now_ns: int) -> dict[str, Any]:
         "cycle": who.cycle,
         "where": " > ".join(section.name for section in board.open_sections),
         "for": round((now_ns - (since or who.started_ns)) / SECOND, 3),
+        "silent": round((now_ns - (board.last_activity_ns or who.started_ns)) / SECOND, 3),
         "step": board.step,
         "heartbeats": board.heartbeat_count,
         "connected": board.connected,
@@ -46,7 +47,7 @@ def describe_safely(board: Snapshot, now_ns: int) -> dict[str, Any]:
         who = board.identity
         return {
             **{"rank": who.rank, "local_rank": who.local_rank, "pid": who.pid, "cycle": who.cycle},
-            **{"where": "", "for": 0.0, "step": None, "heartbeats": board.heartbeat_count},
+            **{"where": "", "for": 0.0, "silent": 0.0, "step": None, "heartbeats": board.heartbeat_count},
             **{"connected": board.connected, "finished": board.finished, "wait_channel": ""},
             "state": f"unknown: {error!r}",
         }

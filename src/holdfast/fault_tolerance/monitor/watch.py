@@ -3,7 +3,8 @@
 State that matters is on the boards and the control page; what is kept here (who was told what, who was signalled) may
 be lost with the process without harm. A verdict is given twice-checked: after the evidence was taken the board is read
 again, the epoch and phase on the control page too, before anyone is signalled. Of several ranks that are late at once
-(the others wait for one in a collective) only the one that is so the longest is accused: its end ends the cycle.
+(the others wait for one in a collective) only one is accused, and its end ends the cycle: the one that is late the
+longest, unless :mod:`.suspect` finds a better one.
 Does not cover: hangs of the launcher itself, and of ranks on other nodes.
 """
 
@@ -23,6 +24,7 @@ from .execution import Executions
 from .explain import describe_safely
 from .gaps import SECOND, overslept
 from .observations import Seen, suspicion_at
+from .suspect import whom_it_waits_for
 
 Tell = Callable[[dict[str, Any]], object]
 LONGEST_SLEEP = 1.0  # the launcher takes a monitor for dead when its tick stands still for a few of these
@@ -151,11 +153,11 @@ class Watch:
 
     def _judge(self, local_rank: int, board: Snapshot, passed: Deadline, now: int) -> int | None:
         """The limit is passed: gather who is where, make sure, then signal the rank. None if it has ended anyway."""
-        who = board.identity
-        assert who is not None
-        if proc.start_time(who.pid) != who.start_time or sweep.ends(proc.stat(who.pid)):
+        if not _runs(board):
             return None
         verdict = self._verdict(local_rank, board, passed, now)
+        who = self._boards[verdict["local_rank"]].snapshot().identity
+        assert who is not None
         if not self._still(local_rank, passed, now):
             return now
         # Told before it is done, so that the launcher can explain the exit that follows.
@@ -175,6 +177,15 @@ class Watch:
         return again == passed and not frozen and not self.superseded and self._control.phase == RUNNING
 
     def _verdict(self, local_rank: int, board: Snapshot, passed: Deadline, now: int) -> dict[str, Any]:
+        """On the late rank, or on the one that it plainly waits for."""
+        late, others = describe_safely(board, now), self._others(local_rank, now)
+        accused, text = late, passed.text(now)
+        candidates = [other for other in others if self._may_be_accused(other["local_rank"])]
+        waits_for = whom_it_waits_for(late, passed.waited(now), candidates)
+        if waits_for:
+            (accused,) = (other for other in others if other["local_rank"] == waits_for[0])
+            others = [late, *(other for other in others if other is not accused)]
+            text = f"Rank {late['rank']}: {text} {waits_for[1]}."
         return {
             "event": "verdict",
             "at": now / SECOND,
@@ -182,21 +193,25 @@ class Watch:
             "section": passed.section,
             "waited": round(passed.waited(now), 3),
             "limit": passed.limit,
-            "text": passed.text(now),
+            "text": text,
             "signal": self._executions.name,
-            **describe_safely(board, now),
-            "others": self._others(local_rank, now),
+            **accused,
+            "others": others[:MOST_OTHERS],
         }
 
     def _others(self, local_rank: int, now: int) -> list[dict[str, Any]]:
         """The neighbours are evidence: one that cannot be read must not save the rank that is hung."""
         found: list[dict[str, Any]] = []
         for rank, other in self._boards.items():
-            if rank != local_rank and len(found) < MOST_OTHERS:
+            if rank != local_rank:
                 with contextlib.suppress(Exception):
                     board = other.snapshot()
                     found += [describe_safely(board, now)] if board.identity else []
         return found
+
+    def _may_be_accused(self, local_rank: int) -> bool:
+        board = self._boards[local_rank].snapshot()
+        return _runs(board) and board.identity is not None and not self._executions.knows(board.identity)
 
     def _escalate(self, now: int) -> None:
         if self._executions.next_ns is None or self.superseded:
@@ -222,3 +237,11 @@ class Watch:
         """Unmap everything."""
         self.close_boards()
         self._control.close()
+
+
+def _runs(board: Snapshot) -> bool:
+    """Whether the rank's process is still the one that was started, and is not ending."""
+    who = board.identity
+    return (
+        who is not None and proc.start_time(who.pid) == who.start_time and not sweep.ends(proc.stat(who.pid))
+    )

@@ -1,0 +1,47 @@
+"""Whom a passed limit is held against: the rank that passed it, or another one of this node that it plainly waits for.
+
+Pure. Ranks of a collective wait for the one that does not come, and whose limit is passed first is chance. Two signs
+are taken for plain: the other rank is stopped, or its board shows an earlier step; and it has been as silent.
+Does not cover: ranks at the same step of which none is stopped (the one that passed its limit first is accused), busy
+loops, and ranks of other nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+STOPPED = ("T", "t")
+AS_SILENT = 0.5  # share of the time that the late rank has waited
+Description = Mapping[str, Any]
+
+
+def whom_it_waits_for(
+    late: Description, waited: float, others: Iterable[Description]
+) -> tuple[int, str] | None:
+    """Local rank and reason, in words; None when the late rank is to be accused itself. `waited` is in seconds.
+
+    Descriptions are those of :func:`.explain.describe`.
+    """
+    if late["state"] in STOPPED:
+        return None
+    silent = [other for other in others if _is_silent(other, waited)]
+    stopped = [other for other in silent if other["state"] in STOPPED]
+    behind = [other for other in silent if _step(other) < _step(late) and _step(other) >= 0]
+    for found in sorted(stopped or behind, key=lambda other: (_step(other), -other["silent"])):
+        return found["local_rank"], _why(found, late)
+    return None
+
+
+def _is_silent(other: Description, waited: float) -> bool:
+    return other["connected"] and not other["finished"] and other["silent"] >= AS_SILENT * waited
+
+
+def _step(found: Description) -> int:
+    return -1 if found["step"] is None else int(found["step"])
+
+
+def _why(found: Description, late: Description) -> str:
+    if found["state"] in STOPPED:
+        return f"Rank {found['rank']} is stopped (state {found['state']})"
+    return f"Rank {found['rank']} is behind, at step {found['step']} of {late['step']}"
