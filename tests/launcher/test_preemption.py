@@ -103,6 +103,64 @@ def test_rank_that_ignores_sigterm_is_killed_after_the_term_timeout(jobs: Jobs) 
     assert not any(alive(int(pid)) for pid in pids.values())
 
 
+LOADS = """
+from torch.utils.data import DataLoader
+stop = []
+signal.signal(signal.SIGTERM, lambda *_: stop.append("later"))
+for number, _ in enumerate(DataLoader(range(1_000_000), num_workers=2)):
+    if number == 10:
+        say("loads")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher_last", [False, True])
+def test_data_loader_workers_get_the_signal_too(jobs: Jobs, launcher_last: bool) -> None:
+    """torch raises in the rank that its workers are gone: that only follows from the signal."""
+    # multiprocessing in a worker that is killed leaves its temporary folder.
+    env = {"TMPDIR": str(jobs.folder)}
+    job = jobs(LOADS, "--ft-preempted-exit-code", "75", nproc=1, env=env)
+    job.hear("loads", ranks=[0])
+    signal_the_step(job, signal.SIGTERM, launcher_last=launcher_last)
+    said = job.end(75)
+    assert "FAILED" not in said and not job.journal("restart")
+    assert re.search(
+        r"rank 0: its data-loader workers ended by SIGTERM: RuntimeError: DataLoader worker", said
+    )
+
+
+REDUCES = """
+import torch, torch.distributed as dist
+if RANK == 1:
+    signal.signal(signal.SIGTERM, lambda *_: None)
+dist.init_process_group("gloo")
+for number in range(1_000_000):
+    dist.all_reduce(torch.ones(8))
+    if number == 10:
+        say("reduces")
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_that_loses_one_that_obeyed_has_not_failed(jobs: Jobs) -> None:
+    job = jobs(REDUCES, "--ft-preempted-exit-code", "75", env={"OMP_NUM_THREADS": "1"})
+    job.hear("reduces", ranks=[0, 1])
+    job.spawned.send_signal(signal.SIGTERM)
+    said = job.end(75)
+    assert "FAILED" not in said
+    assert "rank 1: a rank that it was connected to ended by SIGTERM: RuntimeError: " in said
+
+
+def test_a_rank_that_swallows_ctrl_c_is_told_of(jobs: Jobs) -> None:
+    text = "signal.signal(signal.SIGINT, signal.SIG_IGN)\nsay('ready')\nwait()"
+    job = jobs(text, "--term-timeout", "600", nproc=1)
+    job.hear("ready", ranks=[0])
+    job.spawned.send_signal(signal.SIGINT)
+    job.wait_for("still there after SIGINT: rank 0. Ctrl-C again ends them at once, or they are killed in 59")
+    job.spawned.send_signal(signal.SIGINT)
+    job.end(130)
+
+
 def test_a_stopped_rank_gets_the_signal_too(jobs: Jobs) -> None:
     job = jobs("say('pid', os.getpid())\nwait()", "--term-timeout", "30", "--ft-preempted-exit-code", "75")
     pids = job.hear(r"pid (\d+)", ranks=[0, 1])

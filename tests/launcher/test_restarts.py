@@ -85,3 +85,21 @@ def test_a_new_checkpoint_is_progress(jobs: Jobs) -> None:
     job = jobs(CHECKPOINTS, "--max-restarts", "1", "--ft-restarts-reset-on-progress", nproc=1)
     job.end(5)
     assert [each["restarts_used"] for each in job.journal("restart")] == [1, 1]
+
+
+BRIEF = """
+from holdfast.fault_tolerance import RankMonitorClient
+client = RankMonitorClient()
+client.init_workload_monitoring()
+client.heartbeat(step=5 + CYCLE)
+os._exit(0 if CYCLE else 3)
+"""
+
+
+def test_what_a_rank_did_just_before_its_end_is_in_the_journal(jobs: Jobs) -> None:
+    """The monitor looks about once a second; a rank may be gone before."""
+    job = jobs(BRIEF, "--max-restarts", "1", nproc=1)
+    said = job.end(0)
+    assert [each["cycle"] for each in job.journal("rank_connect")] == [0, 1]
+    assert [(each["cycle"], each["step"]) for each in job.journal("first_step")] == [(0, 5), (1, 6)]
+    assert len(job.journal("resume")) == 1 and "step 6 resumed " in said

@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 import uuid
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from torch.distributed.elastic.agent.server import WorkerSpec
@@ -33,11 +33,12 @@ from .agent.agent import Agent
 from .agent.contradictions import Advice
 from .agent.surroundings import Rules
 from .command_line.log_dir import make_log_dir
+from .command_line.rendezvous_options import NO_ID
 from .inbox import Inbox, Interrupted
 from .limits_in_force import describe, limits_of
 from .monitor_keeper import MonitorKeeper
 from .nodes.job import Job, JobLost, JobRendezvous, SingleNodeJob
-from .ranks import exits, orphans
+from .ranks import exits, orphans, stale
 from .ranks.boards import CycleBoards, private_directory
 from .ranks.environment import SupervisedLogs, command, with_prologue
 
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from .command_line.options import LauncherOptions
 
 logger = logging.getLogger("holdfast.launcher")
-NO_ID = "none"  # torchrun's default for --rdzv-id
 RUN_SCRIPT = "import sys; from torch.distributed.run import run_script_path; run_script_path(*sys.argv[1:])"
 
 
@@ -104,6 +104,9 @@ class Launch:
         stack.callback(self._journal.close)
         self._board_dir = private_directory(determine_local_world_size(self._torch.nproc_per_node))
         stack.callback(shutil.rmtree, self._board_dir, ignore_errors=True)
+        with suppress(OSError):  # no room for one more file: then nobody will remove the directory for us
+            stack.callback(os.close, stale.own(self._board_dir))
+        stale.sweep(os.path.dirname(self._board_dir))
         # At once: whatever ends this launcher from here on, the monitor removes the directory and ends the ranks.
         self._control = ControlPage(self._board_dir)
         stack.callback(self._control.close)

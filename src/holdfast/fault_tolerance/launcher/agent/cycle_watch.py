@@ -20,8 +20,9 @@ from ..monitor_keeper import MonitorSaid
 from ..nodes.node_watch import LocalProgress, Rhythm
 from ..nodes.records import HostLost, Moved, NodeLost, NodesWaiting
 from ..ranks import orphans
+from ..ranks.consequences import follows, lost_worker
 from ..ranks.cpu_meter import CpuMeter
-from ..ranks.exits import RankExit
+from ..ranks.exits import RankExit, as_exit_code
 from ..ranks.group import RankGroup
 from .exit_record import record_exit
 from .harmless import harmless
@@ -110,9 +111,18 @@ class CycleWatch:
     def _fresh_failures(self) -> tuple[RankExit, ...]:
         exits = self._group.fresh_exits()
         for found in exits:
+            self._tell_what_was_missed(found)
             record_exit(self._around.journal, self._around.boards, found, self._around.job.record.cycle)
         # A hung rank that was told to end has not succeeded, however politely it leaves.
         return tuple(found for found in exits if found.status != 0 or found.local_rank in self.known.verdicts)
+
+    def _tell_what_was_missed(self, found: RankExit) -> None:
+        """What a rank did between the monitor's last look and its end: its board is still there."""
+        with harmless("the last look at a board"):
+            for news in self._around.boards.news(found.local_rank):
+                if news["event"] in MILESTONES:
+                    who = {"rank": found.rank, "pid": found.pid, "cycle": self._around.job.record.cycle}
+                    self._heard({**who, **news})
 
     def _with_cause(self, failed: tuple[RankExit, ...]) -> Outcome:
         """Ranks that only lost a peer may be gone before that peer is: wait a moment for the one to blame."""
@@ -126,15 +136,18 @@ class CycleWatch:
                 self._post_again(kept)
                 return request
             failed += self._fresh_failures()
-            if any(isinstance(event, Moved | HostLost) or stops(event) for event in kept):
-                break  # another node was first to fail, or the whole job ends
+            if stop := next((event for event in kept if stops(event)), None):
+                self._post_again(event for event in kept if event is not stop)
+                return ToldToStop(stop.number)  # it reached a rank first, and this one lost that rank
+            if any(isinstance(event, Moved | HostLost) for event in kept):
+                break  # another node was first to fail
         self._post_again(kept)
         return Failed(failed)
 
     def _signal_for_all(self, failures: tuple[RankExit, ...]) -> ToldToStop | None:
         """Slurm signals every process of a step, so a rank may die of it before this launcher gets its own."""
         died_of = {-found.status if found.status < 0 else found.status - 128 for found in failures}
-        if not died_of <= STOPPING or any(found.local_rank in self.known.verdicts for found in failures):
+        if not self._look_signalled(failures):
             return None
         latest = time.monotonic() + SAME_MOMENT
         kept: list[object] = []
@@ -147,6 +160,14 @@ class CycleWatch:
                     kept.append(event)
         self._post_again(kept)
         return told
+
+    def _look_signalled(self, failures: tuple[RankExit, ...]) -> bool:
+        """Whether one died of such a signal, or its data loader did, and the rest may only follow from that."""
+        known = [self.known.failure(found) for found in failures]
+        died = [as_exit_code(each.exit.status) - 128 in STOPPING and not each.hung for each in known]
+        return all(by_it or follows(each) for by_it, each in zip(died, known, strict=True)) and (
+            any(died) or any(map(lost_worker, known))
+        )
 
     def _post_again(self, events: Iterable[object]) -> None:
         """For whoever looks next; an exit is told once however often it is posted (:meth:`RankGroup.fresh_exits`)."""

@@ -6,6 +6,7 @@ Does not cover: what to do next; :mod:`.decisions` says that.
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import time
 from collections.abc import Callable
@@ -13,8 +14,9 @@ from collections.abc import Callable
 from ...monitor.control import STOPPING
 from .. import console
 from ..inbox import Signalled
-from ..ranks import exits
-from ..ranks.exits import obeyed
+from ..ranks import exits, failures
+from ..ranks.consequences import follows, lost_worker
+from ..ranks.exits import RankExit, obeyed
 from ..ranks.group import RankGroup, describe_stuck
 from .harmless import harmless
 from .post_mortem import PostMortem
@@ -22,6 +24,7 @@ from .stopping import SAVING, Stopping
 from .surroundings import Surroundings
 
 logger = logging.getLogger("holdfast.launcher")
+UNSAID = 5.0  # seconds in which ranks leave after Ctrl-C without anything being said
 
 
 class Preemption:
@@ -52,7 +55,7 @@ class Preemption:
         stuck = group.wait(patience.until, patience.sees)
         self._say_killed(group, number)
         self._stopping.record_exits(group, number)
-        failed = [found for found in group.exits.values() if not obeyed(found, number)]
+        failed = self._failed_by_themselves(group, number)
         told, clean = exits.of_stop(number, agent.rules.preempted_code), not failed and not stuck
         if number == signal.SIGINT:  # people know why it ended, whatever the ranks made of it
             failed = []
@@ -64,6 +67,20 @@ class Preemption:
         if stuck and number != signal.SIGINT:
             return exits.FAILED, clean
         return (exits.of_failures(failed) if failed else told), clean
+
+    def _failed_by_themselves(self, group: RankGroup, number: signal.Signals) -> list[RankExit]:
+        """The ranks that neither obeyed nor merely lost a peer or their data-loader workers to the same signal."""
+        failed = []
+        for found in group.exits.values():
+            failure = failures.at_hand(found, self._agent.boards.error_path(found.local_rank))
+            if obeyed(found, number):
+                continue
+            if not follows(failure):
+                failed.append(found)
+                continue
+            what = "its data-loader workers" if lost_worker(failure) else "a rank that it was connected to"
+            logger.warning("rank %d: %s ended by %s: %s", found.rank, what, number.name, failure.meaning)
+        return failed
 
     def _say_killed(self, group: RankGroup, number: signal.Signals) -> None:
         """Who did not leave in the time it had: the setting that decided is named."""
@@ -93,6 +110,7 @@ class _Patience:
     ) -> None:
         self._group, self._number, self._until, self._saving = group, number, until, saving
         self._failed_at: float | None = None
+        self._began, self._said = time.monotonic(), False
         self.sees([])
 
     def until(self, local_rank: int) -> float:
@@ -111,4 +129,16 @@ class _Patience:
             obeyed(found, self._number) for found in self._group.exits.values()
         ):
             self._failed_at = time.monotonic()
+        if self._number == signal.SIGINT:
+            self._say_that_it_waits()
         return any(isinstance(event, Signalled) and event.number == signal.SIGINT for event in events)
+
+    def _say_that_it_waits(self) -> None:
+        """Whoever presses Ctrl-C looks at the terminal; a library may have swallowed a rank's KeyboardInterrupt."""
+        if self._said or time.monotonic() - self._began < UNSAID or not self._group.running:
+            return
+        self._said = True
+        ranks = ", ".join(str(self._group.rank_of(local)) for local in list(self._group.running)[:8])
+        left = self._until - time.monotonic()
+        when = f", or they are killed in {left:.0f} s (--term-timeout)" if left < math.inf else ""
+        logger.warning("still there after SIGINT: rank %s. Ctrl-C again ends them at once%s", ranks, when)

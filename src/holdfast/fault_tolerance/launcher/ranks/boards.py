@@ -12,13 +12,16 @@ import stat
 import tempfile
 import time
 from contextlib import suppress
+from typing import Any
 
 from ...board import Board, BoardUnavailable, Identity, Limits, Snapshot
 from ...board.layout import BOARD_BYTES
 from ...monitor.control import FILE as CONTROL
 from ...monitor.control import ControlPage
+from ...monitor.observations import Seen
 from ...processes import proc
 from .last_words import RING_SUFFIX
+from .stale import PREFIX
 
 logger = logging.getLogger("holdfast.launcher")
 TMPFS = "/dev/shm"
@@ -33,7 +36,7 @@ def private_directory(ranks: int = 0) -> str:
     problems = []
     for base in (TMPFS, None):
         try:
-            made = tempfile.mkdtemp(prefix="holdfast-", dir=base)
+            made = tempfile.mkdtemp(prefix=PREFIX, dir=base)
         except OSError as error:
             problems.append(f"{base or 'no temporary folder'}: {error.strerror}")
             continue
@@ -124,6 +127,11 @@ class CycleBoards:
     def snapshots(self) -> dict[int, Snapshot]:
         """What every board of this cycle says now."""
         return {local_rank: board.snapshot() for local_rank, board in self._boards.items()}
+
+    def news(self, local_rank: int) -> list[dict[str, Any]]:
+        """Everything that the monitor tells of a rank once in a cycle, and may not have told yet."""
+        board = self._boards.get(local_rank)
+        return list(Seen().news(board.snapshot(), board.events)) if board else []
 
     def close(self) -> None:
         """Unmap and remove the boards of this cycle."""

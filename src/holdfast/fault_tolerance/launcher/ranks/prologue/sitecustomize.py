@@ -8,8 +8,17 @@ Does not cover: a script that replaces ``sys.excepthook`` or ``sys.stderr``; exc
 and child processes write; other languages.
 """
 
+import _signal  # type: ignore[import-not-found]  # the part of `signal` that costs no import
 import os
 import sys
+
+
+def _quiet_interrupts() -> bool:
+    """Ctrl-C in the next milliseconds just ends the rank: a traceback would show this file, which is nobody's fault."""
+    if _signal.getsignal(_signal.SIGINT) is not _signal.default_int_handler:
+        return False
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+    return True
 
 
 def _vanish() -> None:
@@ -152,6 +161,7 @@ def _write(target, kind, value, trace) -> None:  # type: ignore[no-untyped-def]
     os.replace(f"{target}.new", target)  # the launcher may look at any moment
 
 
+_quiet = _quiet_interrupts()
 try:
     _vanish()
 finally:
@@ -161,3 +171,5 @@ finally:
         _keep_last_lines(sys.stderr, sys.__stderr__)
     except Exception:
         pass  # a stderr of another kind, or no room: the rank has it as it was
+    if _quiet and _signal.getsignal(_signal.SIGINT) == _signal.SIG_DFL:
+        _signal.signal(_signal.SIGINT, _signal.default_int_handler)
