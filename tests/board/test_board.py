@@ -291,4 +291,5 @@ def test_a_full_tmpfs_is_no_board_and_no_rubbish(tiny_tmpfs: Path) -> None:
     with pytest.raises(BoardUnavailable, match="No space left on device") as raised:
         Board.create(str(path), Limits())
     assert str(path) in str(raised.value) and "without supervision" in str(raised.value)
+    assert str(raised.value).endswith("free space on this filesystem")
     assert list(path.parent.iterdir()) == []

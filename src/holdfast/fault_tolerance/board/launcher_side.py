@@ -7,6 +7,7 @@ is 0600 in directories of 0700. Does not cover: removing directories, which belo
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 
@@ -118,8 +119,20 @@ def _make_private_directories(path: str) -> None:
             os.mkdir(path, 0o700)
 
 
+_FILES = "raise the limit of open files (ulimit -n)"
+_SPACE = "free space on this filesystem"
+_ADVICE = {
+    errno.EMFILE: _FILES,
+    errno.ENFILE: f"{_FILES}, and of this machine's (fs.file-max)",
+    errno.ENOSPC: _SPACE,
+    errno.EDQUOT: _SPACE,
+    errno.ENOMEM: "free memory on this machine",
+}
+
+
 def _unavailable(path: str, error: OSError) -> str:
+    advice = _ADVICE.get(error.errno or 0, "check that this user can make files there")
     return (
         f"{path}: no shared memory for a board ({error.strerror or error}; {L.BOARD_BYTES} bytes needed): "
-        "the rank runs without supervision; free space on this filesystem"
+        f"the rank runs without supervision; {advice}"
     )
