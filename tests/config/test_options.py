@@ -161,6 +161,14 @@ def test_misspelt_variables_of_torchrun_are_told() -> None:
     )
 
 
+def test_misspelt_keys_of_the_rendezvous_are_told() -> None:
+    found = parse(["--rdzv-conf", "last_cal_timeout=5", "train.py"], {}).warnings
+    assert found == (
+        "--rdzv-conf: last_cal_timeout has no effect: torch's rendezvous has no such key; "
+        "did you mean last_call_timeout?",
+    )
+
+
 def test_the_scripts_arguments_are_its_own() -> None:
     theirs = ["--ft-foo", "--log", "--nproc", f"--ft-{BEAT}=-1", "--help", "--", "-r"]
     assert parse(["train.py", *theirs], {}).torch.training_script_args == theirs

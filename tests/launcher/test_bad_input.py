@@ -52,6 +52,8 @@ ROWS = {
     "log folder in /proc": (["--log-dir", "/proc/x", "train.py"], ["--log-dir", "/proc/x", "No such file"]),
     "missing module": (["-m", "trian"], ["there is no module 'trian'", "did you mean 'train'?"]),
     "backend": (["--rdzv-backend", "etcd", "--rdzv-endpoint", "a:1", "train.py"], ["etcd"]),
+    "empty id": (["--rdzv-id=", "--nnodes", "2", "train.py"], ["--rdzv-id", "probably empty", "--nnodes 2"]),
+    "event log": (["--event-log-handler", "foo", "train.py"], ["--event-log-handler", "foo", "console"]),
 }  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from ...config_sources import Given, GivenSettings, ResolvedConfig, load
 from ...errors import ConfigError
 from .ft_options import OPTIONS, variables
 from .option_spellings import CommandLine, UnknownOption, scan
+from .rendezvous_options import without_effect
 from .torch_checks import check, elastic_shutdown_timeout
 from .torch_options import (
     build_parser,
@@ -104,7 +105,9 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> LauncherOptions:
         line.script, module=namespace.module, no_python=namespace.no_python, run_path=namespace.run_path
     )
     namespace.training_script, namespace.training_script_args = line.script, line.script_args
-    return _options(namespace, settings, environ, unknown_variables(parser, environ))
+    warnings = unknown_variables(parser, environ)
+    warnings += without_effect(namespace.rdzv_conf, source_of("rdzv_conf", line.torch))
+    return _options(namespace, settings, environ, warnings)
 
 
 def _without_torch(argv: Sequence[str], environ: Mapping[str, str]) -> _Settings | None:

@@ -3,7 +3,7 @@
 What always holds: after `check` nothing about the command line can fail any more that could have been known from
 the command line, the environment and the files on this node.
 
-Does not cover: whether the rendezvous endpoint is reachable, and what ranks make of the script.
+Does not cover: the options of the rendezvous (`rendezvous_options`), and what ranks make of the script.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from ...config import parse_with
 from ...config_fields import signal_of
 from ...errors import ConfigError
+from .rendezvous_options import check_rendezvous, rdzv_conf
 
 __all__ = ["check"]
 
@@ -29,7 +30,7 @@ def check(options: argparse.Namespace, where: Where) -> None:
         setattr(options, name, parse_with(rule, getattr(options, name), where(name)))
     parse_with(_existing(options.nproc_per_node), options.local_ranks_filter, where("local_ranks_filter"))
     if not options.standalone:
-        _check_rendezvous(options, where)
+        check_rendezvous(options, where)
     elif int(options.nnodes.split(":")[0]) > 1:
         raise ConfigError(f"--standalone is for one node, and {where('nnodes')} is {options.nnodes}")
 
@@ -146,37 +147,14 @@ def _logs_specs(value: str | None) -> str | None:
     return value
 
 
-def _rdzv_conf(value: str) -> str:
-    for entry in value.split(",") if value.strip() else []:
-        key, _, given = (part.strip() for part in entry.partition("="))
-        if not key or not given:
-            raise ValueError(f"{entry.strip()!r} is not KEY=VALUE")
-        if key.endswith(("timeout", "interval", "max_attempt")) and not (
-            given.isdecimal() and int(given) > 0
-        ):
-            raise ValueError(f"{key} has {given!r}; give a whole number greater than 0")
-    return value
+def _event_log_handler(value: str) -> str:
+    from torch.distributed.elastic.events import handlers
 
-
-def _check_rendezvous(options: argparse.Namespace, where: Where) -> None:
-    from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
-
-    backend = options.rdzv_backend
-    if backend not in ("static", "c10d"):
-        raise ConfigError(
-            f"{where('rdzv_backend')}: {backend!r} is not allowed: Holdfast restarts nodes together through a c10d "
-            "store; use c10d"
-        )
     try:
-        parse_rendezvous_endpoint(options.rdzv_endpoint, default_port=0)
-    except ValueError as problem:
-        raise ConfigError(f"{where('rdzv_endpoint')}: {problem}") from None
-    most = int(options.nnodes.split(":")[-1])
-    if backend == "static" and not 0 <= options.node_rank < most:
-        ranks = f"0 to {most - 1}" if most > 1 else "0"
-        raise ConfigError(
-            f"{where('node_rank')}: {options.node_rank} is not allowed: with --nnodes {options.nnodes} give {ranks}"
-        )
+        handlers.get_logging_handler(value)
+    except KeyError:
+        raise ValueError(f"give one of {', '.join(sorted(handlers._log_handlers))}") from None
+    return value
 
 
 _RULES: dict[str, Callable[..., object]] = {
@@ -192,7 +170,8 @@ _RULES: dict[str, Callable[..., object]] = {
     "master_port": _port,
     "log_dir": _log_dir,
     "logs_specs": _logs_specs,
-    "rdzv_conf": _rdzv_conf,
+    "event_log_handler": _event_log_handler,
+    "rdzv_conf": rdzv_conf,
 }
 
 
