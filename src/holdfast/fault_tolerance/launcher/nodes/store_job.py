@@ -23,11 +23,11 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousInfo,
     RendezvousParameters,
 )
-from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import DEFAULT_PORT, create_backend
-from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 
 from .gathering import Gathering, Incomplete
 from .job import Job, JobEnded, JobLost, finished, host_gone
+from .meeting import endpoint_of, meet
+from .node_count import NodeCount, say
 from .node_watch import STANDING
 from .reachable import Endpoint, listens_on, own_address
 from .records import END, JOIN, RESTART, Record
@@ -53,30 +53,22 @@ class StoreJob(Job):
         self._parameters = parameters
         self._node = node
         self._limit = self.node_timeout = node_timeout
-        self._meeting = self._connect()
-        host, port = parse_rendezvous_endpoint(parameters.endpoint, default_port=DEFAULT_PORT)
-        self.is_host = listens_on(port)
-        address = parameters.local_addr or own_address(host, is_host=self.is_host)
-        self.host = str(Endpoint(host, port))
-        self._endpoint = Endpoint("127.0.0.1" if self.is_host else host, port)
+        self._meeting = meet(parameters, node)
+        where = endpoint_of(parameters)
+        self.is_host = listens_on(where.port)
+        address = parameters.local_addr or own_address(where.host, is_host=self.is_host)
+        self.host = str(where)
+        self._endpoint = Endpoint("127.0.0.1", where.port) if self.is_host else where
         self._store = self._notes_on(self._meeting)
         self._store.add("launchers", 1)
+        self._count = NodeCount(node, parameters.min_nodes, parameters.max_nodes)
+        say(self._count.compare(self._store))
         self._gathering = Gathering(
             parameters, self._meeting, self._store, node, order, address, node_timeout, note
         )
         self._world = 0
         self._was_spare = self._withdrawn = False
         self.watch: StoreWatch | None = None
-
-    def _connect(self) -> Store:
-        try:
-            # By `ask`, so that a signal is heard while the host is not there yet; torch has its own time limit.
-            return ask(lambda: create_backend(self._parameters)[1], lambda now: None)
-        except RendezvousError as error:
-            raise JobLost(
-                f"the rendezvous store at {self._parameters.endpoint} cannot be reached: "
-                "check that node 0 is up, the address and the port"
-            ) from error
 
     def _notes_on(self, store: Store) -> Store:
         """Our own keys, apart from torch's."""
@@ -92,6 +84,7 @@ class StoreJob(Job):
             self._parameters.max_nodes,
             self._limit,
             post,
+            lambda notes: say(self._count.look(notes)),
         )
         self.watch.start()
 

@@ -46,6 +46,7 @@ class StoreWatch(threading.Thread):
         most: int,
         limit: float,
         post: Callable[[object], None],
+        also: Callable[[Store], None] = lambda notes: None,
     ) -> None:
         super().__init__(name="holdfast-store-watch", daemon=True)
         self._connect = connect
@@ -55,6 +56,7 @@ class StoreWatch(threading.Thread):
         self._most = most  # nodes that may take part
         self._limit = limit
         self._post = post
+        self._also = also  # done with each beat
         self._ended = threading.Event()
         self._lock = threading.Lock()
         self._record = FIRST
@@ -103,6 +105,7 @@ class StoreWatch(threading.Thread):
                     beaten = now
                     self._beat()
                     self._watch_others(now)
+                    self._also(self._store)
                 self._contact = time.monotonic()
             except (RuntimeError, RendezvousError):
                 if self._ended.is_set() or not self._connected_again():
