@@ -7,7 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from holdfast.fault_tolerance.launcher.ranks import failures
+import pytest
+
+from holdfast.fault_tolerance.launcher.ranks import consequences, failures
 from holdfast.fault_tolerance.launcher.ranks.exits import RankExit
 from holdfast.fault_tolerance.launcher.ranks.failures import Failure
 
@@ -117,3 +119,22 @@ def test_an_exception_that_the_program_only_showed_explains_an_end_that_comes_so
     assert soon.raised and not soon.leaving
     assert failures.at_hand(RankExit(0, 0, 7, -11, 5.0), path).error is None
     assert failures.at_hand(RankExit(0, 0, 7, -9, 100.0), path).error is None
+
+
+LOADER = 'File ".../torch/utils/data/dataloader.py", line 1291, in _try_get_data'
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "traceback", "lost"),
+    [
+        ("RuntimeError", "DataLoader worker (pid(s) 7, 9) exited unexpectedly", "", True),
+        ("RuntimeError", "DataLoader worker (pid 7) is killed by signal: Terminated. ", "", True),
+        ("RuntimeError", "DataLoader worker (pid 7) is killed by signal: Killed. ", "", False),
+        ("ConnectionResetError", "[Errno 104] Connection reset by peer", LOADER, True),
+        ("ConnectionResetError", "[Errno 104] Connection reset by peer", "", False),
+        ("ValueError", "bad batch", LOADER, False),
+    ],
+)
+def test_a_rank_that_lost_its_data_loader(kind: str, message: str, traceback: str, lost: bool) -> None:
+    error = {"type": kind, "message": message, "traceback": traceback}
+    assert consequences.lost_worker(Failure(RankExit(0, 0, 7, 1, 1.0), error)) is lost

@@ -45,11 +45,11 @@ if CYCLE == 0 and RANK == 0:
     while not os.path.exists(os.environ["NOTES"] + "/held"):
         time.sleep(0.01)
 """
-# Fills it when a rank says so, and keeps what the boards of cycle 0 take: their files are gone afterwards, their memory
-# is not. Ends with the launcher, which this shell becomes.
+# Fills it when a rank says so, and keeps what the files of cycle 0 take: they are gone afterwards, their memory is not.
+# Ends with the launcher, which this shell becomes.
 FILLER = """{ {
     until [ -e $NOTES/full ]; do sleep 0.02; done
-    exec 8</dev/shm/holdfast-*/cycle-0/0.board 9</dev/shm/holdfast-*/cycle-0/1.board
+    for file in /dev/shm/holdfast-*/cycle-0/*.*; do exec {held}<$file; done
     dd if=/dev/zero of=/dev/shm/ballast bs=4k status=none
     touch $NOTES/held
     while kill -0 $$; do sleep 0.05; done

@@ -16,18 +16,22 @@ def rank(number: int, **looks: Any) -> dict[str, Any]:
     return {"rank": 10 + number, "local_rank": number, **plain, **looks}
 
 
+def others(*found: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    return {each["local_rank"]: each for each in found}
+
+
 def test_a_stopped_rank_is_what_the_others_wait_for() -> None:
-    found = whom_it_waits_for(rank(0), WAITED, [rank(1), rank(2, state="T")])
+    found = whom_it_waits_for(rank(0), WAITED, others(rank(1), rank(2, state="T")))
     assert found == (2, "Rank 12 is stopped (state T)")
 
 
 def test_a_rank_that_is_a_step_behind_is_what_the_others_wait_for() -> None:
-    found = whom_it_waits_for(rank(0), WAITED, [rank(1, step=6), rank(2, step=5), rank(3)])
+    found = whom_it_waits_for(rank(0), WAITED, others(rank(1, step=6), rank(2, step=5), rank(3)))
     assert found == (2, "Rank 12 is behind, at step 5 of 7")
 
 
 def test_stopped_counts_for_more_than_behind() -> None:
-    found = whom_it_waits_for(rank(0), WAITED, [rank(1, step=5), rank(2, state="t")])
+    found = whom_it_waits_for(rank(0), WAITED, others(rank(1, step=5), rank(2, state="t")))
     assert found is not None and found[0] == 2
 
 
@@ -45,12 +49,12 @@ def test_stopped_counts_for_more_than_behind() -> None:
     ],
 )
 def test_nobody_else_is_accused_without_a_plain_sign(looks: dict[str, Any]) -> None:
-    assert whom_it_waits_for(rank(0), WAITED, [rank(1, **looks)]) is None
+    assert whom_it_waits_for(rank(0), WAITED, others(rank(1, **looks))) is None
 
 
 def test_a_late_rank_that_is_stopped_itself_waits_for_nobody() -> None:
-    assert whom_it_waits_for(rank(0, state="T"), WAITED, [rank(1, state="T", step=3)]) is None
+    assert whom_it_waits_for(rank(0, state="T"), WAITED, others(rank(1, state="T", step=3))) is None
 
 
 def test_without_steps_nobody_is_behind() -> None:
-    assert whom_it_waits_for(rank(0, step=None), WAITED, [rank(1, step=None), rank(2, step=1)]) is None
+    assert whom_it_waits_for(rank(0, step=None), WAITED, others(rank(1, step=None), rank(2, step=1))) is None

@@ -8,7 +8,7 @@ loops, and ranks of other nodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 STOPPED = ("T", "t")
@@ -17,20 +17,22 @@ Description = Mapping[str, Any]
 
 
 def whom_it_waits_for(
-    late: Description, waited: float, others: Iterable[Description]
+    late: Description, waited: float, others: Mapping[int, Description]
 ) -> tuple[int, str] | None:
-    """Local rank and reason, in words; None when the late rank is to be accused itself. `waited` is in seconds.
+    """Which of the others (by the key they are given under), and why, in words; None when the late rank is to be
+    accused itself. `waited` is in seconds.
 
     Descriptions are those of :func:`.explain.describe`.
     """
     if late["state"] in STOPPED:
         return None
-    silent = [other for other in others if _is_silent(other, waited)]
-    stopped = [other for other in silent if other["state"] in STOPPED]
-    behind = [other for other in silent if _step(other) < _step(late) and _step(other) >= 0]
-    for found in sorted(stopped or behind, key=lambda other: (_step(other), -other["silent"])):
-        return found["local_rank"], _why(found, late)
-    return None
+    silent = {key: other for key, other in others.items() if _is_silent(other, waited)}
+    stopped = [key for key, other in silent.items() if other["state"] in STOPPED]
+    behind = [key for key, other in silent.items() if 0 <= _step(other) < _step(late)]
+    if not stopped and not behind:
+        return None
+    found = min(stopped or behind, key=lambda key: (_step(silent[key]), -silent[key]["silent"]))
+    return found, _why(silent[found], late)
 
 
 def _is_silent(other: Description, waited: float) -> bool:

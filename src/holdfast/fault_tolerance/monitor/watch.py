@@ -155,8 +155,8 @@ class Watch:
         """The limit is passed: gather who is where, make sure, then signal the rank. None if it has ended anyway."""
         if not _runs(board):
             return None
-        verdict = self._verdict(local_rank, board, passed, now)
-        who = self._boards[verdict["local_rank"]].snapshot().identity
+        accused, verdict = self._verdict(local_rank, board, passed, now)
+        who = self._boards[accused].snapshot().identity
         assert who is not None
         if not self._still(local_rank, passed, now):
             return now
@@ -176,17 +176,19 @@ class Watch:
         frozen = overslept(now, time.monotonic_ns())
         return again == passed and not frozen and not self.superseded and self._control.phase == RUNNING
 
-    def _verdict(self, local_rank: int, board: Snapshot, passed: Deadline, now: int) -> dict[str, Any]:
-        """On the late rank, or on the one that it plainly waits for."""
-        late, others = describe_safely(board, now), self._others(local_rank, now)
-        accused, text = late, passed.text(now)
-        candidates = [other for other in others if self._may_be_accused(other["local_rank"])]
-        waits_for = whom_it_waits_for(late, passed.waited(now), candidates)
-        if waits_for:
-            (accused,) = (other for other in others if other["local_rank"] == waits_for[0])
-            others = [late, *(other for other in others if other is not accused)]
-            text = f"Rank {late['rank']}: {text} {waits_for[1]}."
-        return {
+    def _verdict(
+        self, local_rank: int, board: Snapshot, passed: Deadline, now: int
+    ) -> tuple[int, dict[str, Any]]:
+        """On the late rank, or on the one that it plainly waits for; with whose board it is."""
+        ranks, text = (
+            {**self._others(local_rank, now), local_rank: describe_safely(board, now)},
+            passed.text(now),
+        )
+        accused, late = local_rank, ranks[local_rank]
+        candidates = {key: ranks[key] for key in ranks if key != local_rank and self._may_be_accused(key)}
+        if waits_for := whom_it_waits_for(late, passed.waited(now), candidates):
+            accused, text = waits_for[0], f"Rank {late['rank']}: {text} {waits_for[1]}."
+        return accused, {
             "event": "verdict",
             "at": now / SECOND,
             "reason": passed.reason,
@@ -195,18 +197,19 @@ class Watch:
             "limit": passed.limit,
             "text": text,
             "signal": self._executions.name,
-            **accused,
-            "others": others[:MOST_OTHERS],
+            **ranks[accused],
+            "others": [ranks[key] for key in sorted(ranks) if key != accused][:MOST_OTHERS],
         }
 
-    def _others(self, local_rank: int, now: int) -> list[dict[str, Any]]:
+    def _others(self, local_rank: int, now: int) -> dict[int, dict[str, Any]]:
         """The neighbours are evidence: one that cannot be read must not save the rank that is hung."""
-        found: list[dict[str, Any]] = []
-        for rank, other in self._boards.items():
-            if rank != local_rank:
+        found: dict[int, dict[str, Any]] = {}
+        for key, other in self._boards.items():
+            if key != local_rank:
                 with contextlib.suppress(Exception):
                     board = other.snapshot()
-                    found += [describe_safely(board, now)] if board.identity else []
+                    if board.identity:
+                        found[key] = describe_safely(board, now)
         return found
 
     def _may_be_accused(self, local_rank: int) -> bool:
