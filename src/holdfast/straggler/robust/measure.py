@@ -1,0 +1,135 @@
+"""One window in numbers: the level of each rank in everything that can be slow, and its distance from the group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .groups import Codes
+from .lateness import lateness
+from .reference import reference_of
+from .sections import section_levels
+from .significance import critical, z_values
+from .slowdown import gpu_levels
+from .thresholds import Thresholds
+from .window import COLLECTIVE, KERNEL, SECTION, Array, Window, selector
+
+GPU_SPREAD, SECTION_SPREAD, LATE_SPREAD = 0.015, 0.05, 0.01
+"""The least spread between healthy ranks that is believed: of GPU levels, of section levels, of the share of late time.
+A handful of ranks can agree better by chance; the wall time of a section on a shared host never does."""
+
+GPU_LEVEL = "gpu"
+"""The name of the GPU's level where levels go by name."""
+
+
+def section_key(name: str) -> str:
+    """The name of a section's level where levels go by name; no section can be taken for the GPU."""
+    return f"section {name}"
+
+
+@dataclass
+class Measure:
+    """Levels of one thing, [ranks]: logarithms of time over the group's reference, NaN where there is none."""
+
+    level: Array
+    z: Array
+    """Robust z of the level among the ranks of the group."""
+    critical: Array
+    """The z that noise hardly ever reaches in this rank's group."""
+
+    @classmethod
+    def empty(cls, ranks: int) -> Measure:
+        """Nothing is known of any rank."""
+        return cls(*(np.full(ranks, np.nan) for _ in range(3)))
+
+    def fill(self, members: NDArray[np.intp], level: Array, floor: float, thresholds: Thresholds) -> None:
+        """Take over the levels of one group [members]; levels are centred, so that the median rank has 0."""
+        known = int(np.isfinite(level).sum())
+        if known < thresholds.min_ranks:
+            return
+        self.level[members] = level - np.nanmedian(level)
+        self.z[members] = z_values(level, floor)
+        self.critical[members] = critical(known, thresholds.error_rate)
+
+    def margin(self, min_effect: float) -> Array:
+        """How far each rank passes effect size and significance [ranks]: 1 is just, 0 where nothing is known."""
+        with np.errstate(invalid="ignore"):
+            return np.nan_to_num(np.minimum(self.z / self.critical, self.level / min_effect), nan=0.0)
+
+
+@dataclass
+class SectionMeasure:
+    """One section on all ranks."""
+
+    median: Measure
+    mean: Measure
+    excess: Array
+    """Seconds above the group's mean per call in this window [ranks]."""
+    cost: Array
+    """The excess as a share of the longest section [ranks]."""
+
+
+@dataclass
+class Measured:
+    """One window of all ranks."""
+
+    codes: Codes
+    gpu: Measure
+    late: Measure
+    """Its level is not a logarithm: seconds that the median rank waits more than this one."""
+    busy: Array
+    """Seconds in kernels and collectives of the group's median rank [ranks]."""
+    sections: dict[str, SectionMeasure]
+
+
+def measure(window: Window, codes: Codes, thresholds: Thresholds) -> Measured:
+    """Compare the ranks inside each group."""
+    ranks = window.ranks
+    names = [window.keys[column] for column in window.columns[SECTION]]
+    measured = Measured(
+        codes,
+        Measure.empty(ranks),
+        Measure.empty(ranks),
+        np.zeros(ranks),
+        {
+            name: SectionMeasure(Measure.empty(ranks), Measure.empty(ranks), np.zeros(ranks), np.zeros(ranks))
+            for name in names
+        },
+    )
+    for code in np.unique(codes):
+        members = np.flatnonzero(codes == code)
+        if len(members) < thresholds.min_ranks:
+            continue
+        _measure_gpu(window, members, thresholds, measured)
+        if names:
+            _measure_sections(window, members, thresholds, measured)
+    return measured
+
+
+def _measure_gpu(
+    window: Window, members: NDArray[np.intp], thresholds: Thresholds, measured: Measured
+) -> None:
+    kernels, collectives = selector(window.columns[KERNEL]), selector(window.columns[COLLECTIVE])
+    least = thresholds.min_samples
+    reference = reference_of(window, members, kernels, collectives, thresholds.min_ranks, least)
+    level = gpu_levels(window, members, kernels, reference, thresholds.min_keys, least)
+    measured.gpu.fill(members, level, max(GPU_SPREAD, reference.noise), thresholds)
+    measured.busy[members] = reference.busy
+    if len(window.columns[COLLECTIVE]):
+        late = lateness(window, members, collectives, thresholds.min_ranks, least)
+        measured.late.fill(members, late, max(LATE_SPREAD * reference.busy, 1e-9), thresholds)
+
+
+def _measure_sections(
+    window: Window, members: NDArray[np.intp], thresholds: Thresholds, measured: Measured
+) -> None:
+    columns = window.columns[SECTION]
+    found = section_levels(window, members, selector(columns), thresholds.min_ranks, thresholds.min_samples)
+    for number, column in enumerate(columns):
+        section = measured.sections[window.keys[column]]
+        section.median.fill(members, found.level[:, number], SECTION_SPREAD, thresholds)
+        section.mean.fill(members, found.mean_level[:, number], SECTION_SPREAD, thresholds)
+        section.excess[members] = found.excess[:, number]
+        section.cost[members] = found.cost[:, number]

@@ -1,0 +1,46 @@
+"""Is a difference more than noise? Robust z values, and how large one must be among n ranks.
+
+z is the distance from the median in units of the median absolute deviation (times 1.4826: the standard deviation of a
+normal distribution). The critical value is the normal quantile for `error_rate` shared among all ranks, so a larger
+world does not find more stragglers by chance; a small group pays for not knowing its own spread well.
+
+Does not cover: a group in which half of the ranks are slow. Its median is slow, too.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from statistics import NormalDist
+
+import numpy as np
+
+from .window import Array
+
+MAD_TO_SIGMA = 1.4826
+
+
+@lru_cache(maxsize=4096)
+def critical(ranks: int, error_rate: float) -> float:
+    """The z that noise reaches on any of `ranks` ranks with a chance of `error_rate`; infinite below two ranks.
+
+    The factor for small groups stands for the error of a spread estimated from few ranks (8 ranks: 1.4, 4 ranks: 2).
+    """
+    if ranks < 2:
+        return float("inf")
+    return NormalDist().inv_cdf(1 - error_rate / ranks) * (1 + 3 / (ranks - 1))
+
+
+def center_and_spread(values: Array) -> tuple[float, float]:
+    """Median and robust standard deviation of the values that are not NaN; NaN and NaN where there are none."""
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return float("nan"), float("nan")
+    center = float(np.median(known))
+    return center, MAD_TO_SIGMA * float(np.median(np.abs(known - center)))
+
+
+def z_values(values: Array, floor: float) -> Array:
+    """Robust z of each value [ranks] among all; `floor` is the least spread that is believed. NaN stays NaN."""
+    center, spread = center_and_spread(values)
+    result: Array = (values - center) / max(spread, floor)
+    return result
