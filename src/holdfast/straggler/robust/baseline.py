@@ -37,37 +37,38 @@ class Baseline:
         self._learning: dict[str, Array] = {}  # [LEARNING_WINDOWS, ranks], NaN where not yet filled
 
     def update(
-        self, levels: Mapping[str, Array], codes: NDArray[np.intp], nodes: Sequence[str]
+        self, levels: Mapping[str, Array], groups: Sequence[NDArray[np.intp]], nodes: Sequence[str]
     ) -> dict[str, Array]:
         """Take one window; log(slowdown against the own past) [ranks] by name, NaN where nothing is learned yet.
 
-        `levels` are logarithms [ranks] by name, `codes` the groups [ranks]. A rank that is on another node than before
+        `levels` are logarithms [ranks] by name, `groups` the ranks of each group. A rank on another node than before
         starts anew; all do when the number of ranks changes.
         """
         self._move(tuple(nodes))
         self._windows += 1
         if self._windows <= self._warmup:
             return {name: np.full(len(nodes), np.nan) for name in levels}
-        return {name: self._follow(name, np.asarray(level, float), codes) for name, level in levels.items()}
+        return {name: self._follow(name, np.asarray(level, float), groups) for name, level in levels.items()}
 
-    def _follow(self, name: str, level: Array, codes: NDArray[np.intp]) -> Array:
+    def _follow(self, name: str, level: Array, groups: Sequence[NDArray[np.intp]]) -> Array:
         nothing = np.full(len(level), np.nan)
         base = self._levels.setdefault(name, nothing.copy())
         excess: Array = level - base
-        base += self._shift(excess, codes)
+        base += self._shift(excess, groups)
         excess = level - base
         rate = np.where(excess < 0, DOWNWARD, UPWARD)
         base += np.nan_to_num(rate * excess)
         self._learn(name, level, base)
         return excess
 
-    def _shift(self, excess: Array, codes: NDArray[np.intp]) -> Array:
+    def _shift(self, excess: Array, groups: Sequence[NDArray[np.intp]]) -> Array:
         """What each rank's group did together."""
         shift = np.zeros(len(excess))
-        for code in np.unique(codes):
-            known = (codes == code) & np.isfinite(excess)
-            if known.sum() >= self._min_ranks:
-                shift[codes == code] = np.median(excess[known])
+        for members in groups:
+            known = excess[members]
+            known = known[np.isfinite(known)]
+            if len(known) >= self._min_ranks:
+                shift[members] = np.median(known)
         return shift
 
     def _learn(self, name: str, level: Array, base: Array) -> None:

@@ -30,6 +30,14 @@ def from_labels(labels: Sequence[Hashable]) -> Codes:
     return np.array([numbers.setdefault(label, len(numbers)) for label in labels], dtype=np.intp)
 
 
+def members_of(codes: Codes) -> list[NDArray[np.intp]]:
+    """The ranks of each group, ascending."""
+    if not len(codes) or bool((codes == codes[0]).all()):  # the usual case, and sorting takes a millisecond
+        return [np.arange(len(codes))]
+    order = np.argsort(codes, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
+
+
 def from_presence(present: NDArray[np.bool_], min_ranks: int) -> Codes:
     """Groups [ranks] from which keys each rank has: `present` [ranks, keys].
 

@@ -115,13 +115,12 @@ class Judge:
     def _own_past(self, window: Window, measured: Measured) -> dict[str, Measure]:
         levels = {GPU_LEVEL: measured.gpu.level}
         levels |= {section_key(name): section.median.level for name, section in measured.sections.items()}
-        excess = self._baseline.update(levels, measured.codes, window.nodes)
+        excess = self._baseline.update(levels, measured.groups, window.nodes)
         past = {}
         for name, values in excess.items():
             past[name] = compared = Measure.empty(window.ranks)
-            for code in np.unique(measured.codes):
-                members = np.flatnonzero(measured.codes == code)
-                floor = GPU_SPREAD if name == GPU_LEVEL else SECTION_SPREAD
+            floor = GPU_SPREAD if name == GPU_LEVEL else SECTION_SPREAD
+            for members in measured.groups:
                 compared.fill(members, values[members], floor, self._thresholds)
         return past
 

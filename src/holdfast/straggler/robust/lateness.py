@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .reference import nan_median
+from .significance import column_medians
 from .window import Array, Selector, Window, cells
 
 
@@ -34,6 +34,6 @@ def lateness(
         return np.full(len(members), np.nan)
     with np.errstate(divide="ignore", invalid="ignore"):
         mean = np.where(known, totals / counts, np.nan)
-    calls = nan_median(np.where(known, counts, np.nan))
-    late = np.nan_to_num((nan_median(mean) - mean) * calls).sum(axis=1)
+    calls = column_medians(np.where(known, counts, np.nan))
+    late = np.nan_to_num((column_medians(mean) - mean) * calls).sum(axis=1)
     return np.where(known.any(axis=1), late, np.nan)

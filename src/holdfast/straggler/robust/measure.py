@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .groups import Codes
+from .groups import Codes, members_of
 from .lateness import lateness
 from .reference import reference_of
 from .sections import section_levels
-from .significance import critical, z_values
+from .significance import center_and_spread, critical
 from .slowdown import gpu_levels
 from .thresholds import Thresholds
 from .window import COLLECTIVE, KERNEL, SECTION, Array, Window, selector
@@ -46,12 +46,13 @@ class Measure:
 
     def fill(self, members: NDArray[np.intp], level: Array, floor: float, thresholds: Thresholds) -> None:
         """Take over the levels of one group [members]; levels are centred, so that the median rank has 0."""
-        known = int(np.isfinite(level).sum())
-        if known < thresholds.min_ranks:
+        known = level[np.isfinite(level)]
+        if len(known) < thresholds.min_ranks:
             return
-        self.level[members] = level - np.nanmedian(level)
-        self.z[members] = z_values(level, floor)
-        self.critical[members] = critical(known, thresholds.error_rate)
+        center, spread = center_and_spread(known)
+        self.level[members] = level - center
+        self.z[members] = self.level[members] / max(spread, floor)
+        self.critical[members] = critical(len(known), thresholds.error_rate)
 
     def margin(self, min_effect: float) -> Array:
         """How far each rank passes effect size and significance [ranks]: 1 is just, 0 where nothing is known."""
@@ -65,6 +66,7 @@ class SectionMeasure:
 
     median: Measure
     mean: Measure
+    """Of the mean time per call; only looked at where a host's losses could explain it."""
     excess: Array
     """Seconds above the group's mean per call in this window [ranks]."""
     cost: Array
@@ -76,6 +78,8 @@ class Measured:
     """One window of all ranks."""
 
     codes: Codes
+    groups: list[NDArray[np.intp]]
+    """The ranks of each group."""
     gpu: Measure
     late: Measure
     """Its level is not a logarithm: seconds that the median rank waits more than this one."""
@@ -90,6 +94,7 @@ def measure(window: Window, codes: Codes, thresholds: Thresholds) -> Measured:
     names = [window.keys[column] for column in window.columns[SECTION]]
     measured = Measured(
         codes,
+        members_of(codes),
         Measure.empty(ranks),
         Measure.empty(ranks),
         np.zeros(ranks),
@@ -98,8 +103,7 @@ def measure(window: Window, codes: Codes, thresholds: Thresholds) -> Measured:
             for name in names
         },
     )
-    for code in np.unique(codes):
-        members = np.flatnonzero(codes == code)
+    for members in measured.groups:
         if len(members) < thresholds.min_ranks:
             continue
         _measure_gpu(window, members, thresholds, measured)
@@ -130,6 +134,7 @@ def _measure_sections(
     for number, column in enumerate(columns):
         section = measured.sections[window.keys[column]]
         section.median.fill(members, found.level[:, number], SECTION_SPREAD, thresholds)
-        section.mean.fill(members, found.mean_level[:, number], SECTION_SPREAD, thresholds)
+        if window.host_losses:
+            section.mean.fill(members, found.mean_level[:, number], SECTION_SPREAD, thresholds)
         section.excess[members] = found.excess[:, number]
         section.cost[members] = found.cost[:, number]

@@ -7,13 +7,12 @@ does not grow with the world.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .significance import MAD_TO_SIGMA
+from .significance import MAD_TO_SIGMA, column_medians
 from .window import Array, Selector, Window, cells
 
 SAMPLE = 384
@@ -57,17 +56,6 @@ def logarithms(medians: Array, counts: Array, min_samples: int) -> Array:
     return table
 
 
-def nan_median(table: Array) -> Array:
-    """Median of each column without its NaN; NaN for a column of nothing else."""
-    if not np.isnan(table).any():
-        result: Array = np.median(table, axis=0)
-        return result
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # "All-NaN slice": that is an answer here
-        result = np.nanmedian(table, axis=0)
-    return result
-
-
 def reference_of(
     window: Window,
     members: NDArray[np.intp],
@@ -81,10 +69,10 @@ def reference_of(
     counts = cells(window.counts, rows, kernels)
     table = logarithms(cells(window.medians, rows, kernels), counts, min_samples)
     times = np.where(np.isnan(table), np.nan, cells(window.totals, rows, kernels))
-    level = nan_median(table)
-    spread = MAD_TO_SIGMA * nan_median(np.abs(table - level))
+    level = column_medians(table)
+    spread = MAD_TO_SIGMA * column_medians(np.abs(table - level))
     common = np.isfinite(table).sum(axis=0) >= min_ranks
-    seconds = np.where(common, np.nan_to_num(nan_median(times)), 0)
+    seconds = np.where(common, np.nan_to_num(column_medians(times)), 0)
     waited = np.nan_to_num(cells(window.totals, rows, collectives)).sum(axis=1)
     return Reference(
         level=np.where(common, level, 0).astype(np.float32),

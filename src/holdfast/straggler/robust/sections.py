@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .reference import logarithms, nan_median
+from .reference import logarithms
+from .significance import column_medians
 from .window import Array, Selector, Window, cells
 
 
@@ -40,12 +41,12 @@ def section_levels(
         mean = np.where(np.isnan(level), np.nan, totals / counts)
     few = np.isfinite(level).sum(axis=0) < min_ranks
     level[:, few] = np.nan
-    usual = nan_median(mean)
+    usual = column_medians(mean)
     excess = np.nan_to_num(np.maximum(mean - usual, 0) * counts)
     with np.errstate(divide="ignore", invalid="ignore"):
         mean_level = np.where(np.isnan(level), np.nan, np.log(mean / usual))
-    seconds = nan_median(np.where(np.isnan(level), np.nan, totals))
+    seconds = column_medians(np.where(np.isnan(level), np.nan, totals))
     longest = float(np.nanmax(seconds)) if np.isfinite(seconds).any() else float("inf")
     return SectionLevels(
-        level=level - nan_median(level), mean_level=mean_level, excess=excess, cost=excess / longest
+        level=level - column_medians(level), mean_level=mean_level, excess=excess, cost=excess / longest
     )

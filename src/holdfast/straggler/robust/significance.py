@@ -30,17 +30,30 @@ def critical(ranks: int, error_rate: float) -> float:
     return NormalDist().inv_cdf(1 - error_rate / ranks) * (1 + 3 / (ranks - 1))
 
 
-def center_and_spread(values: Array) -> tuple[float, float]:
-    """Median and robust standard deviation of the values that are not NaN; NaN and NaN where there are none."""
-    known = values[np.isfinite(values)]
+def center_and_spread(known: Array) -> tuple[float, float]:
+    """Median and robust standard deviation of values without NaN; NaN and NaN where there are none."""
     if not len(known):
         return float("nan"), float("nan")
     center = float(np.median(known))
     return center, MAD_TO_SIGMA * float(np.median(np.abs(known - center)))
 
 
-def z_values(values: Array, floor: float) -> Array:
-    """Robust z of each value [ranks] among all; `floor` is the least spread that is believed. NaN stays NaN."""
-    center, spread = center_and_spread(values)
-    result: Array = (values - center) / max(spread, floor)
-    return result
+def row_medians(table: Array) -> Array:
+    """Median of each row without its NaN; NaN for a row of nothing else.
+
+    By sorting, which numpy does with vector instructions, and which leaves NaN at the end: several times as fast as
+    `nanmedian`.
+    """
+    if not table.size:
+        return np.full(len(table), np.nan, table.dtype)
+    ordered = np.sort(table, axis=1)
+    known = ordered.shape[1] - np.isnan(ordered).sum(axis=1)
+    rows = np.arange(len(ordered))
+    low, high = ordered[rows, np.maximum(known - 1, 0) // 2], ordered[rows, np.minimum(known // 2, known - 1)]
+    middle: Array = (low + high) / 2
+    return middle
+
+
+def column_medians(table: Array) -> Array:
+    """Median of each column without its NaN; NaN for a column of nothing else."""
+    return row_medians(np.ascontiguousarray(table.T))

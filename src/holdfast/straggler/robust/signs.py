@@ -7,13 +7,12 @@ Does not cover: several stragglers in a group so small that they are more than t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .groups import Codes
 from .measure import GPU_LEVEL, Measure, Measured, section_key
 from .thresholds import Thresholds
 from .verdict import GPU, HOST, LATE, SECTION
@@ -51,7 +50,7 @@ def signs_of(
     window: Window, measured: Measured, past: Mapping[str, Measure], thresholds: Thresholds
 ) -> Signs:
     """All signs of one window; `past` has the levels against the own past, by name."""
-    losses = _extra_losses(window, measured.codes)
+    losses = _extra_losses(window, measured)
     margins = _gpu_signs(measured, past, thresholds)
     late_margin = _late_margin(measured, thresholds)
     margins[Cause(LATE)] = late_margin
@@ -60,7 +59,7 @@ def signs_of(
         margins |= _section_signs(name, measured, past, losses, thresholds)
     notes: list[str] = []
     for cause, margin in margins.items():
-        margins[cause] = _without_the_many(cause, margin, measured.codes, thresholds, notes)
+        margins[cause] = _without_the_many(cause, margin, measured.groups, thresholds, notes)
     return Signs(margins, losses, tuple(notes))
 
 
@@ -108,13 +107,13 @@ def _section_signs(
     return signs
 
 
-def _extra_losses(window: Window, codes: Codes) -> dict[str, Array]:
+def _extra_losses(window: Window, measured: Measured) -> dict[str, Array]:
     extra = {}
     for cause, seconds in window.host_losses.items():
         usual = np.zeros(window.ranks)
-        for code in np.unique(codes):
-            known = (codes == code) & np.isfinite(seconds)
-            usual[codes == code] = np.median(seconds[known]) if known.any() else 0
+        for members in measured.groups:
+            known = seconds[members][np.isfinite(seconds[members])]
+            usual[members] = np.median(known) if len(known) else 0
         extra[cause] = np.nan_to_num(np.maximum(seconds - usual, 0))
     return extra
 
@@ -129,20 +128,19 @@ def _explained(losses: Mapping[str, Array], lost: Array) -> NDArray[np.bool_]:
 
 
 def _without_the_many(
-    cause: Cause, margin: Array, codes: Codes, thresholds: Thresholds, notes: list[str]
+    cause: Cause, margin: Array, groups: Sequence[NDArray[np.intp]], thresholds: Thresholds, notes: list[str]
 ) -> Array:
     if not (margin >= 1).any():
         return margin
     margin = margin.copy()
-    for code in np.unique(codes[margin >= 1]):
-        members = codes == code
+    for members in groups:
         blamed = int((margin[members] >= 1).sum())
-        allowed = max(1, int(thresholds.max_blamed_share * members.sum()))
+        allowed = max(1, int(thresholds.max_blamed_share * len(members)))
         if blamed > allowed:
             margin[members] = 0
             what = f"section {cause.section}" if cause.section else cause.kind
             notes.append(
-                f"{blamed} of {int(members.sum())} compared ranks are slow ({what}): too many to be stragglers, so "
+                f"{blamed} of {len(members)} compared ranks are slow ({what}): too many to be stragglers, so "
                 f"probably other work; nobody is blamed. Give groups= if they do different work."
             )
     return margin

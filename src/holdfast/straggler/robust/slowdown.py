@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .reference import Reference
+from .significance import row_medians
 from .window import Array, Selector, Window, cells, selector
 
 BLOCK = 128
@@ -68,21 +69,13 @@ def _block_levels(
         offsets[missing] = np.nan
         share = ~missing @ weight
         enough = (~missing & (weight > 0)).sum(axis=1) >= min_keys
-    middle = _middles(offsets[:, pilots])
+    middle = np.nan_to_num(row_medians(offsets[:, pilots]), copy=False)
     offsets -= middle[:, None]
     limit = CLIP * reference.spread
-    np.clip(offsets, -limit, limit, out=offsets)
+    np.minimum(offsets, limit, out=offsets)  # np.clip with a limit per kernel takes four times as long
+    np.maximum(offsets, -limit, out=offsets)
     if missing is not None:
         np.nan_to_num(offsets, copy=False, nan=0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         levels: Array = middle + (offsets @ weight) / share
     return np.where((share >= MIN_SHARE) & enough, levels, np.nan)
-
-
-def _middles(offsets: Array) -> Array:
-    """Median of each row without its NaN; 0 for a row of nothing else."""
-    ordered = np.sort(offsets, axis=1)  # NaN last
-    known = np.isfinite(ordered).sum(axis=1)
-    rows = np.arange(len(ordered))
-    low, high = ordered[rows, np.maximum(known - 1, 0) // 2], ordered[rows, np.minimum(known // 2, known - 1)]
-    return np.where(known > 0, (low + high) / 2, 0).astype(np.float32)
