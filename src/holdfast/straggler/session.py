@@ -1,0 +1,166 @@
+"""One use of the detector, from `initialize` to `shutdown`: sections, their scores, the talk with the other ranks.
+
+What always holds: with individual scores only and no gathering, nothing is ever sent to another rank.
+Does not cover: reports from several threads at once; as other collectives, they are made one after another.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from time import monotonic, perf_counter
+from typing import TYPE_CHECKING
+
+from .exchange.channel import Alone, Channel, GroupChannel, distributed, rank_alone
+from .exchange.protocol import Exchange, References
+from .gpu_source import Capture, KernelSource, NoKernels
+from .interval import ReportInterval
+from .report import Report
+from .scores import Best, gpu_score, medians, section_scores
+from .sections import Plans, Sections
+from .statistic import Summary
+from .wrapping import Wrapped
+
+if TYPE_CHECKING:
+    from .settings import Settings
+
+log = logging.getLogger("holdfast.straggler")
+Summaries = Mapping[str, Summary]
+
+
+class Session:
+    """What `Detector` holds between `initialize` and `shutdown`."""
+
+    def __init__(
+        self, settings: Settings, plain: Plans, capturing: Plans, source: KernelSource | None = None
+    ) -> None:
+        self.settings = settings
+        self._source = source or NoKernels()
+        capture = Capture(source) if source and source.name != NoKernels.name else None
+        self.sections = Sections(settings.profiling_interval, capture, plain, capturing)
+        self.wrapped = Wrapped(self.sections)
+        self._interval = ReportInterval(settings.report_time_interval, settings.profiling_interval)
+        self.interval_elapsed = False
+        self._best_sections, self._best_kernels = Best(), Best()
+        self._talk: tuple[Channel, Exchange] | None = None
+
+    def close(self) -> None:
+        """End: callables are what they were, sections are no longer measured."""
+        self.wrapped.restore()
+        self.sections.close()
+
+    def step(self) -> Report | None:
+        """Count a step; the report, if one is due and it is this rank's to have."""
+        interval = self._interval
+        interval.step(monotonic())
+        if not interval.agreed:
+            estimate = interval.estimate()
+            if estimate is not None:
+                interval.agree(self._exchange().most_steps(estimate) if self._collective else estimate)
+        self.interval_elapsed = interval.due()
+        if not self.interval_elapsed:
+            return None
+        report = self.report()
+        interval.resume(monotonic())
+        return report
+
+    def report(self) -> Report | None:
+        """The report of the time since the last one. Collective, unless scores are individual and not gathered."""
+        started = perf_counter()
+        sections, kernels = self.sections.take(), dict(self._source.take())
+        section_times, kernel_times = medians(sections), medians(kernels)
+        rank = self._channel().ranks[self._channel().rank]
+        references = self._references(section_times, kernel_times)
+        names = tuple(section_times)
+        if self.settings.gather_on_rank0:
+            names = references.sections
+        own = self._own_scores(names, section_times, kernels, references)
+        gathered: list[dict[int, float]] | None = [{rank: score} for score in own]
+        nodes: dict[int, str] | None = {rank: self.settings.node_name}
+        if self.settings.gather_on_rank0:
+            nodes = self._exchange().nodes()
+            gathered = self._exchange().gather(own)
+        if gathered is None or nodes is None:
+            return None
+        relative, individual = self._named(names, gathered)
+        return Report(
+            gpu_relative_perf_scores=relative[0],
+            section_relative_perf_scores=relative[1],
+            gpu_individual_perf_scores=individual[0],
+            section_individual_perf_scores=individual[1],
+            rank_to_node=nodes,
+            local_section_summaries=sections,
+            local_kernel_summaries=kernels,
+            generate_report_elapsed_time=(perf_counter() - started) * 1e3,
+            gather_on_rank0=self.settings.gather_on_rank0,
+            rank=rank,
+            kernel_source=self._source.name,
+        )
+
+    @property
+    def _collective(self) -> bool:
+        return self.settings.relative or self.settings.gather_on_rank0
+
+    def _references(self, sections: Mapping[str, float], kernels: Mapping[str, float]) -> References:
+        if not self._collective:
+            return References({}, {}, (), None)
+        found = self._exchange().references(
+            sections, kernels, self._interval.estimate(), self.settings.relative
+        )
+        if found.steps is not None:
+            self._interval.agree(found.steps)
+        return found
+
+    def _own_scores(
+        self, names: tuple[str, ...], times: Mapping[str, float], kernels: Summaries, references: References
+    ) -> list[float]:
+        """This rank's scores: of those asked for, relative before individual, the GPU's before the sections'."""
+        best_sections = self._best_sections.update(times)
+        best_kernels = self._best_kernels.update(medians(kernels))
+        scores: list[float] = []
+        if self.settings.relative:
+            scores.append(gpu_score(kernels, references.kernel_times))
+            scores += section_scores(names, times, references.section_times).values()
+        if self.settings.individual:
+            scores.append(gpu_score(kernels, best_kernels))
+            scores += section_scores(names, times, best_sections).values()
+        return scores
+
+    def _named(
+        self, names: tuple[str, ...], gathered: list[dict[int, float]]
+    ) -> list[tuple[dict[int, float], dict[str, dict[int, float]]]]:
+        """Relative and individual scores, each of the GPU and of the sections; empty where not asked for."""
+        rows = iter(gathered)
+        found: list[tuple[dict[int, float], dict[str, dict[int, float]]]] = []
+        for asked in (self.settings.relative, self.settings.individual):
+            if not asked:
+                found.append(({}, {}))
+                continue
+            gpu = next(rows)
+            found.append((gpu, {name: next(rows) for name in names}))
+        return found
+
+    def _channel(self) -> Channel:
+        return self._met()[0]
+
+    def _exchange(self) -> Exchange:
+        return self._met()[1]
+
+    def _met(self) -> tuple[Channel, Exchange]:
+        """The others, looked for when they are first needed: the process group may be made after `initialize`."""
+        if self._talk is None:
+            if self.settings.process_group is not None or distributed():
+                channel: Channel = GroupChannel(self.settings.process_group)
+            else:
+                channel = Alone(rank_alone())
+                ranks = os.environ.get("WORLD_SIZE", "1")
+                if self._collective and ranks != "1":
+                    log.warning(
+                        "this is rank %d of %s, but torch.distributed is not initialised: its straggler reports "
+                        "are about itself only. Call init_process_group() before the first report",
+                        channel.ranks[0],
+                        ranks,
+                    )
+            self._talk = channel, Exchange(channel, self.settings.node_name)
+        return self._talk
