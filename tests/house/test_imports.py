@@ -40,6 +40,11 @@ CORE = {
     "holdfast.journal.faults",
     "holdfast.journal.incident_list",
     "holdfast.journal.lost_connection",
+    "holdfast.straggler.interval",
+    "holdfast.straggler.report",
+    "holdfast.straggler.scores",
+    "holdfast.straggler.settings",
+    "holdfast.straggler.statistic",
     "holdfast.testing.errors",
     "holdfast.testing.fault",
     "holdfast.testing.grammar",
@@ -55,6 +60,8 @@ EDGE = {
     "holdfast.fault_tolerance.launcher.main",
     "holdfast.fault_tolerance.section",
     "holdfast.fault_tolerance.server",
+    "holdfast.straggler",
+    "holdfast.straggler.detector",
     "holdfast.testing",
     "holdfast.testing.__main__",
 }
@@ -81,6 +88,8 @@ LIGHT = [
     "holdfast.journal.reader",
     "holdfast.journal.run_dir",
     "holdfast.journal.writer",
+    "holdfast.straggler",
+    "holdfast.straggler.detector",
     "holdfast.testing",
 ]
 """Importing these loads nothing heavy: training code pays for it at every start, the monitor runs beside every job."""
@@ -195,6 +204,7 @@ PUBLIC = {
         "WorkloadAction",
         "WorkloadControlRequest",
     ],
+    "holdfast.straggler": ["CallableId", "Detector", "Report", "Statistic", "StragglerId"],
     "holdfast.testing": [
         "Fault",
         "FaultSpecError",

@@ -168,9 +168,8 @@ def _running() -> Session:
 
 def _member(group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
     if group is not None:
-        import torch.distributed as dist
-
-        if not isinstance(group, dist.ProcessGroup) or dist.get_rank(group) < 0:
+        loaded = sys.modules.get("torch.distributed")  # without it, nothing is a group
+        if loaded is None or not isinstance(group, loaded.ProcessGroup) or loaded.get_rank(group) < 0:
             raise ValueError(
                 f"Detector.initialize: process_group must be a group that this rank is in, not {group!r}"
             )

@@ -50,9 +50,7 @@ class Sections:
     def enter(self, name: str, profile_cuda: bool) -> SectionContext:
         """The slow path of an entry: its plan is empty, or there is none. ValueError for what is no name."""
         with self._lock:
-            section = self._sections.get(name) if isinstance(name, str) else None
-            if section is None:
-                section = self._add(name)
+            section = self._section(name)
             if section is None:
                 return SKIPPED
             capturing = bool(profile_cuda) and self._capture is not None
@@ -63,7 +61,8 @@ class Sections:
     def entry(self, name: str, profile_cuda: bool) -> Callable[[], SectionContext]:
         """A function that gives the next entry of one section: for callables, whose section never changes. It stays
         harmless when this object was closed."""
-        self.enter(name, profile_cuda)
+        with self._lock:
+            self._section(name)
         plan = self._plans[bool(profile_cuda)].get(name)
         enter = self.enter
         if plan is None:
@@ -91,7 +90,10 @@ class Sections:
         for plans in self._plans:
             plans.clear()
 
-    def _add(self, name: str) -> Section | None:
+    def _section(self, name: str) -> Section | None:
+        """The section, new or known; None if it is one too many."""
+        if isinstance(name, str) and name in self._sections:
+            return self._sections[name]
         if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
             raise ValueError(
                 f"detection_section: name must be a text of 1 to {LONGEST_NAME} characters, not {name!r:.80}"

@@ -74,28 +74,31 @@ class Wrapped:
     def wrap(self, callable_ids: Sequence[CallableId], profile_cuda: bool) -> None:
         """Wrap all, or raise ValueError and wrap none."""
         found = [(one, self._original(one)) for one in check(callable_ids)]
+        originals: dict[tuple[int, str], _Original] = {}
+        replaced: list[tuple[Any, str, Any]] = []
         for one, (own, raw) in found:
             # Class and static methods stay what they are: called on a subclass, it still gets the subclass.
             function = raw.__func__ if isinstance(raw, (staticmethod, classmethod)) else raw
             wrapper: Any = self._wrapper(one, function, profile_cuda)
             if function is not raw:
                 wrapper = type(raw)(wrapper)
+            before = _own(one.obj, one.name)
             try:
                 setattr(one.obj, one.name, wrapper)
             except (AttributeError, TypeError) as error:
+                for obj, name, former in reversed(replaced):
+                    _put_back(obj, name, former)
                 raise ValueError(f"wrap_callables: {one} cannot be replaced: {error}") from None
-            self._originals[id(one.obj), one.name] = _Original(one.obj, one.name, own, raw, wrapper)
+            replaced.append((one.obj, one.name, before))
+            originals[id(one.obj), one.name] = _Original(one.obj, one.name, own, raw, wrapper)
+        self._originals |= originals
 
     def restore(self) -> None:
         """Put back what was there. What somebody else has replaced meanwhile stays."""
         while self._originals:
             _, was = self._originals.popitem()
-            if _own(was.obj, was.name) is not was.wrapper:
-                continue
-            if was.own is _MISSING:
-                delattr(was.obj, was.name)
-            else:
-                setattr(was.obj, was.name, was.own)
+            if _own(was.obj, was.name) is was.wrapper:
+                _put_back(was.obj, was.name, was.own)
 
     def _original(self, one: CallableId) -> tuple[Any, Any]:
         """What the object itself has under the name, and what is found there by inheritance."""
@@ -164,6 +167,13 @@ def check(callable_ids: object) -> list[CallableId]:
 def _own(obj: Any, name: str) -> Any:
     """What the object itself has, not what it inherits; unbound for a class."""
     return getattr(obj, "__dict__", {}).get(name, _MISSING)
+
+
+def _put_back(obj: Any, name: str, own: Any) -> None:
+    if own is _MISSING:
+        delattr(obj, name)
+    else:
+        setattr(obj, name, own)
 
 
 def _by_arguments(
