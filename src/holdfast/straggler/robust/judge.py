@@ -20,9 +20,10 @@ import numpy as np
 from .baseline import Baseline
 from .evidence import verdicts_of
 from .groups import Codes, FoundGroups, from_labels
-from .measure import GPU_LEVEL, GPU_SPREAD, SECTION_SPREAD, Measure, Measured, measure, section_key
+from .measure import GPU_LEVEL, GPU_SPREAD, SECTION_SPREAD, Measure, Measured, Rules, measure, section_key
 from .persistence import Persistence
 from .signs import Cause, signs_of
+from .spreads import Spreads
 from .thresholds import Thresholds
 from .verdict import Verdict
 from .window import Array, Window
@@ -60,7 +61,8 @@ class Judge:
         self._given = None if groups is None else from_labels(groups)
         self._codes: Codes | None = None
         self._windows = 0
-        self._thresholds = limits = thresholds or Thresholds()
+        limits = thresholds or Thresholds()
+        self._rules = Rules(limits, Spreads())
         self._found = FoundGroups(limits.min_ranks)
         self._persistence: Persistence[Cause] = Persistence(limits.windows_needed, limits.windows_kept)
         self._baseline = Baseline(limits.warmup_windows, limits.min_ranks)
@@ -68,24 +70,26 @@ class Judge:
     @property
     def thresholds(self) -> Thresholds:
         """The thresholds in force."""
-        return self._thresholds
+        return self._rules.thresholds
 
     @thresholds.setter
     def thresholds(self, thresholds: Thresholds) -> None:
         # What lasted under other thresholds is no evidence under these; what the ranks' past was still holds.
-        self._thresholds = thresholds
+        self._rules = Rules(thresholds, self._rules.spreads)
         self._persistence = Persistence(thresholds.windows_needed, thresholds.windows_kept)
 
     def add(self, window: Window) -> Assessment:
         """Take one window. ValueError if the given groups are not one label per rank."""
         codes = self._groups(window)
-        measured = measure(window, codes, self._thresholds)
+        measured = measure(window, codes, self._rules)
         self._windows += 1
-        warming_up = self._windows <= self._thresholds.warmup_windows
+        warming_up = self._windows <= self.thresholds.warmup_windows
         past = self._own_past(window, measured)
-        signs = signs_of(window, measured, past, self._thresholds)
+        signs = signs_of(window, measured, past, self.thresholds)
         verdicts: tuple[Verdict, ...] = ()
-        if not warming_up:
+        if warming_up:
+            self._rules.spreads.forget()  # ranks that compile differ as they never will again
+        else:
             hits = self._persistence.add(signs.holds(), window.ranks)
             verdicts = verdicts_of(window, measured, past, signs, hits, self._persistence)
         return _assessment(verdicts, () if warming_up else signs.withheld, warming_up, measured, past)
@@ -108,7 +112,8 @@ class Judge:
         codes = self._found.update(window)
         if self._codes is not None and not np.array_equal(codes, self._codes):
             # Levels against another set of ranks are no past to compare with.
-            self._baseline = Baseline(0, self._thresholds.min_ranks)
+            self._baseline = Baseline(0, self.thresholds.min_ranks)
+            self._rules.spreads.forget()
         self._codes = codes.copy()
         return codes
 
@@ -118,10 +123,10 @@ class Judge:
         excess = self._baseline.update(levels, measured.groups, window.nodes)
         past = {}
         for name, values in excess.items():
-            past[name] = compared = Measure.empty(window.ranks)
+            past[name] = compared = Measure.empty(f"past {name}", window.ranks)
             floor = GPU_SPREAD if name == GPU_LEVEL else SECTION_SPREAD
             for members in measured.groups:
-                compared.fill(members, values[members], floor, self._thresholds)
+                compared.fill(members, values[members], floor, self._rules)
         return past
 
 

@@ -13,6 +13,7 @@ from .reference import reference_of
 from .sections import section_levels
 from .significance import center_and_spread, critical
 from .slowdown import gpu_levels
+from .spreads import Spreads
 from .thresholds import Thresholds
 from .window import COLLECTIVE, KERNEL, SECTION, Array, Window, selector
 
@@ -29,10 +30,19 @@ def section_key(name: str) -> str:
     return f"section {name}"
 
 
+@dataclass(frozen=True)
+class Rules:
+    """What levels are judged by."""
+
+    thresholds: Thresholds
+    spreads: Spreads
+
+
 @dataclass
 class Measure:
     """Levels of one thing, [ranks]: logarithms of time over the group's reference, NaN where there is none."""
 
+    name: str
     level: Array
     z: Array
     """Robust z of the level among the ranks of the group."""
@@ -40,19 +50,19 @@ class Measure:
     """The z that noise hardly ever reaches in this rank's group."""
 
     @classmethod
-    def empty(cls, ranks: int) -> Measure:
+    def empty(cls, name: str, ranks: int) -> Measure:
         """Nothing is known of any rank."""
-        return cls(*(np.full(ranks, np.nan) for _ in range(3)))
+        return cls(name, *(np.full(ranks, np.nan) for _ in range(3)))
 
-    def fill(self, members: NDArray[np.intp], level: Array, floor: float, thresholds: Thresholds) -> None:
+    def fill(self, members: NDArray[np.intp], level: Array, floor: float, rules: Rules) -> None:
         """Take over the levels of one group [members]; levels are centred, so that the median rank has 0."""
         known = level[np.isfinite(level)]
-        if len(known) < thresholds.min_ranks:
+        if len(known) < rules.thresholds.min_ranks:
             return
         center, spread = center_and_spread(known)
         self.level[members] = level - center
-        self.z[members] = self.level[members] / max(spread, floor)
-        self.critical[members] = critical(len(known), thresholds.error_rate)
+        self.z[members] = self.level[members] / rules.spreads.believed((self.name, members[0]), spread, floor)
+        self.critical[members] = critical(len(known), rules.thresholds.error_rate)
 
     def margin(self, min_effect: float) -> Array:
         """How far each rank passes effect size and significance [ranks]: 1 is just, 0 where nothing is known."""
@@ -72,6 +82,13 @@ class SectionMeasure:
     cost: Array
     """The excess as a share of the longest section [ranks]."""
 
+    @classmethod
+    def empty(cls, name: str, ranks: int) -> SectionMeasure:
+        """Nothing is known of any rank."""
+        key = section_key(name)
+        median, mean = Measure.empty(key, ranks), Measure.empty(f"mean of {key}", ranks)
+        return cls(median, mean, np.zeros(ranks), np.zeros(ranks))
+
 
 @dataclass
 class Measured:
@@ -88,53 +105,46 @@ class Measured:
     sections: dict[str, SectionMeasure]
 
 
-def measure(window: Window, codes: Codes, thresholds: Thresholds) -> Measured:
+def measure(window: Window, codes: Codes, rules: Rules) -> Measured:
     """Compare the ranks inside each group."""
     ranks = window.ranks
     names = [window.keys[column] for column in window.columns[SECTION]]
     measured = Measured(
         codes,
         members_of(codes),
-        Measure.empty(ranks),
-        Measure.empty(ranks),
+        Measure.empty(GPU_LEVEL, ranks),
+        Measure.empty("late", ranks),
         np.zeros(ranks),
-        {
-            name: SectionMeasure(Measure.empty(ranks), Measure.empty(ranks), np.zeros(ranks), np.zeros(ranks))
-            for name in names
-        },
+        {name: SectionMeasure.empty(name, ranks) for name in names},
     )
     for members in measured.groups:
-        if len(members) < thresholds.min_ranks:
+        if len(members) < rules.thresholds.min_ranks:
             continue
-        _measure_gpu(window, members, thresholds, measured)
+        _measure_gpu(window, members, rules, measured)
         if names:
-            _measure_sections(window, members, thresholds, measured)
+            _measure_sections(window, members, rules, measured)
     return measured
 
 
-def _measure_gpu(
-    window: Window, members: NDArray[np.intp], thresholds: Thresholds, measured: Measured
-) -> None:
+def _measure_gpu(window: Window, members: NDArray[np.intp], rules: Rules, measured: Measured) -> None:
     kernels, collectives = selector(window.columns[KERNEL]), selector(window.columns[COLLECTIVE])
-    least = thresholds.min_samples
+    thresholds, least = rules.thresholds, rules.thresholds.min_samples
     reference = reference_of(window, members, kernels, collectives, thresholds.min_ranks, least)
     level = gpu_levels(window, members, kernels, reference, thresholds.min_keys, least)
-    measured.gpu.fill(members, level, max(GPU_SPREAD, reference.noise), thresholds)
+    measured.gpu.fill(members, level, max(GPU_SPREAD, reference.noise), rules)
     measured.busy[members] = reference.busy
     if len(window.columns[COLLECTIVE]):
         late = lateness(window, members, collectives, thresholds.min_ranks, least)
-        measured.late.fill(members, late, max(LATE_SPREAD * reference.busy, 1e-9), thresholds)
+        measured.late.fill(members, late, max(LATE_SPREAD * reference.busy, 1e-9), rules)
 
 
-def _measure_sections(
-    window: Window, members: NDArray[np.intp], thresholds: Thresholds, measured: Measured
-) -> None:
-    columns = window.columns[SECTION]
-    found = section_levels(window, members, selector(columns), thresholds.min_ranks, thresholds.min_samples)
+def _measure_sections(window: Window, members: NDArray[np.intp], rules: Rules, measured: Measured) -> None:
+    columns, limits = window.columns[SECTION], rules.thresholds
+    found = section_levels(window, members, selector(columns), limits.min_ranks, limits.min_samples)
     for number, column in enumerate(columns):
         section = measured.sections[window.keys[column]]
-        section.median.fill(members, found.level[:, number], SECTION_SPREAD, thresholds)
+        section.median.fill(members, found.level[:, number], SECTION_SPREAD, rules)
         if window.host_losses:
-            section.mean.fill(members, found.mean_level[:, number], SECTION_SPREAD, thresholds)
+            section.mean.fill(members, found.mean_level[:, number], SECTION_SPREAD, rules)
         section.excess[members] = found.excess[:, number]
         section.cost[members] = found.cost[:, number]

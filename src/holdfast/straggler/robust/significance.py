@@ -2,7 +2,7 @@
 
 z is the distance from the median in units of the median absolute deviation (times 1.4826: the standard deviation of a
 normal distribution). The critical value is the normal quantile for `error_rate` shared among all ranks, so a larger
-world does not find more stragglers by chance; a small group pays for not knowing its own spread well.
+world does not find more stragglers by chance; a small group needs a larger one.
 
 Does not cover: a group in which half of the ranks are slow. Its median is slow, too.
 """
@@ -23,7 +23,8 @@ MAD_TO_SIGMA = 1.4826
 def critical(ranks: int, error_rate: float) -> float:
     """The z that noise reaches on any of `ranks` ranks with a chance of `error_rate`; infinite below two ranks.
 
-    The factor for small groups stands for the error of a spread estimated from few ranks (8 ranks: 1.4, 4 ranks: 2).
+    The factor for small groups (8 ranks: 1.4, 4 ranks: 2) pays for part of the error of a spread that is estimated from
+    few ranks; below some 64 ranks the other part is paid for by spreads of past windows and by least spreads.
     """
     if ranks < 2:
         return float("inf")
