@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
+import sys
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.processes import Spawner
 
@@ -52,3 +56,20 @@ def test_no_collective_when_alone_and_the_same_steps_when_not(spawn: Spawner, tm
     refused = "Detector.initialize: process_group must be a group that this rank is in"
     assert groups[0] == [refused, 0, {"step": {"0": 1.0}}, {"0": "node-0"}]
     assert groups[1] == [refused, 1, {"step": {"1": 1.0}}, {"1": "node-1"}]
+
+
+@pytest.mark.slow
+def test_the_program_of_the_page(spawn: Spawner, tmp_path: Path) -> None:
+    """What docs/straggler.md begins with: the program runs, and prints what the page shows."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "straggler.md").read_text()
+    program = tmp_path / "train.py"
+    program.write_text(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0])
+    shown = re.findall(r"```console\n\$ .*?\n(.*?)```", page, re.DOTALL)[0]
+    launcher = [sys.executable, "-m", "holdfast.fault_tolerance.launcher", "--nproc-per-node=2"]
+    job = spawn([*launcher, program])
+    assert job.wait() == 0, job.output()
+    printed = re.findall(r"^\d+ \{.*StragglerId.*\}$", job.out(), re.MULTILINE)
+    assert "data_loading': {StragglerId(rank=1," in printed[0]
+    assert [line.partition(",")[0] for line in printed] == re.findall(
+        r"^\d+ \{'.*?(?=,)", shown, re.MULTILINE
+    )
