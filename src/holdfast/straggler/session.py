@@ -27,14 +27,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("holdfast.straggler")
 Summaries = Mapping[str, Summary]
+Named = tuple[dict[int, float], dict[str, dict[int, float]]]
+"""Scores: rank to the GPU's, and section to rank to the section's."""
 
 
 class Session:
     """What `Detector` holds between `initialize` and `shutdown`."""
 
     def __init__(
-        self, settings: Settings, plain: Plans, capturing: Plans, source: KernelSource | None = None
+        self,
+        settings: Settings,
+        plain: Plans,
+        capturing: Plans,
+        source: KernelSource | None = None,
+        channel: Channel | None = None,
     ) -> None:
+        """`plain` and `capturing` are those of `Sections`. Without a channel, it is torch.distributed's, if any."""
         self.settings = settings
         self._source = source or NoKernels()
         capture = Capture(source) if source and source.name != NoKernels.name else None
@@ -43,6 +51,7 @@ class Session:
         self._interval = ReportInterval(settings.report_time_interval, settings.profiling_interval)
         self.interval_elapsed = False
         self._best_sections, self._best_kernels = Best(), Best()
+        self._channel = channel
         self._talk: tuple[Channel, Exchange] | None = None
 
     def close(self) -> None:
@@ -57,7 +66,7 @@ class Session:
         if not interval.agreed:
             estimate = interval.estimate()
             if estimate is not None:
-                interval.agree(self._exchange().most_steps(estimate) if self._collective else estimate)
+                interval.agree(self._exchange.most_steps(estimate) if self._collective else estimate)
         self.interval_elapsed = interval.due()
         if not self.interval_elapsed:
             return None
@@ -69,21 +78,10 @@ class Session:
         """The report of the time since the last one. Collective, unless scores are individual and not gathered."""
         started = perf_counter()
         sections, kernels = self.sections.take(), dict(self._source.take())
-        section_times, kernel_times = medians(sections), medians(kernels)
-        rank = self._channel().ranks[self._channel().rank]
-        references = self._references(section_times, kernel_times)
-        names = tuple(section_times)
-        if self.settings.gather_on_rank0:
-            names = references.sections
-        own = self._own_scores(names, section_times, kernels, references)
-        gathered: list[dict[int, float]] | None = [{rank: score} for score in own]
-        nodes: dict[int, str] | None = {rank: self.settings.node_name}
-        if self.settings.gather_on_rank0:
-            nodes = self._exchange().nodes()
-            gathered = self._exchange().gather(own)
-        if gathered is None or nodes is None:
+        found = self._scores(sections, kernels)
+        if found is None:
             return None
-        relative, individual = self._named(names, gathered)
+        nodes, relative, individual = found
         return Report(
             gpu_relative_perf_scores=relative[0],
             section_relative_perf_scores=relative[1],
@@ -94,9 +92,26 @@ class Session:
             local_kernel_summaries=kernels,
             generate_report_elapsed_time=(perf_counter() - started) * 1e3,
             gather_on_rank0=self.settings.gather_on_rank0,
-            rank=rank,
+            rank=self._rank,
             kernel_source=self._source.name,
         )
+
+    def _scores(self, sections: Summaries, kernels: Summaries) -> tuple[dict[int, str], Named, Named] | None:
+        """The nodes and the scores, relative and individual, of all ranks that this rank reports on."""
+        times = medians(sections)
+        references = self._references(times, medians(kernels))
+        if not self.settings.gather_on_rank0:
+            names = tuple(times)
+            own = self._own_scores(names, times, kernels, references)
+            relative, individual = self._named(names, [{self._rank: score} for score in own])
+            return {self._rank: self.settings.node_name}, relative, individual
+        names = references.sections  # the same on all ranks, so that scores need no names
+        nodes = self._exchange.nodes()
+        gathered = self._exchange.gather(self._own_scores(names, times, kernels, references))
+        if gathered is None or nodes is None:
+            return None
+        relative, individual = self._named(names, gathered)
+        return nodes, relative, individual
 
     @property
     def _collective(self) -> bool:
@@ -104,10 +119,11 @@ class Session:
 
     def _references(self, sections: Mapping[str, float], kernels: Mapping[str, float]) -> References:
         if not self._collective:
-            return References({}, {}, (), None)
-        found = self._exchange().references(
-            sections, kernels, self._interval.estimate(), self.settings.relative
-        )
+            found = References({}, {}, (), self._interval.estimate())
+        else:
+            found = self._exchange.references(
+                sections, kernels, self._interval.estimate(), self.settings.relative
+            )
         if found.steps is not None:
             self._interval.agree(found.steps)
         return found
@@ -127,12 +143,10 @@ class Session:
             scores += section_scores(names, times, best_sections).values()
         return scores
 
-    def _named(
-        self, names: tuple[str, ...], gathered: list[dict[int, float]]
-    ) -> list[tuple[dict[int, float], dict[str, dict[int, float]]]]:
+    def _named(self, names: tuple[str, ...], gathered: list[dict[int, float]]) -> list[Named]:
         """Relative and individual scores, each of the GPU and of the sections; empty where not asked for."""
         rows = iter(gathered)
-        found: list[tuple[dict[int, float], dict[str, dict[int, float]]]] = []
+        found: list[Named] = []
         for asked in (self.settings.relative, self.settings.individual):
             if not asked:
                 found.append(({}, {}))
@@ -141,26 +155,31 @@ class Session:
             found.append((gpu, {name: next(rows) for name in names}))
         return found
 
-    def _channel(self) -> Channel:
-        return self._met()[0]
+    @property
+    def _rank(self) -> int:
+        channel = self._met()[0]
+        return channel.ranks[channel.rank]
 
+    @property
     def _exchange(self) -> Exchange:
         return self._met()[1]
 
     def _met(self) -> tuple[Channel, Exchange]:
         """The others, looked for when they are first needed: the process group may be made after `initialize`."""
         if self._talk is None:
-            if self.settings.process_group is not None or distributed():
-                channel: Channel = GroupChannel(self.settings.process_group)
-            else:
-                channel = Alone(rank_alone())
-                ranks = os.environ.get("WORLD_SIZE", "1")
-                if self._collective and ranks != "1":
-                    log.warning(
-                        "this is rank %d of %s, but torch.distributed is not initialised: its straggler reports "
-                        "are about itself only. Call init_process_group() before the first report",
-                        channel.ranks[0],
-                        ranks,
-                    )
+            channel = self._channel or self._find_channel()
             self._talk = channel, Exchange(channel, self.settings.node_name)
         return self._talk
+
+    def _find_channel(self) -> Channel:
+        if self.settings.process_group is not None or distributed():
+            return GroupChannel(self.settings.process_group)
+        rank, ranks = rank_alone(), os.environ.get("WORLD_SIZE", "1")
+        if self._collective and ranks != "1":
+            log.warning(
+                "this is rank %d of %s, but torch.distributed is not initialised: its straggler reports are about "
+                "itself only. Call init_process_group() before the first report",
+                rank,
+                ranks,
+            )
+        return Alone(rank)
