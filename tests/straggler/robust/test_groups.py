@@ -81,3 +81,14 @@ def test_groups_are_kept_when_keys_come_and_go() -> None:
 def test_labels_must_fit_the_ranks() -> None:
     with pytest.raises(ValueError, match=r"^straggler groups: 7 labels for 8 ranks; give one per rank$"):
         Judge(groups=[0] * 7).add(Job(8).window())
+
+
+def test_a_new_key_and_a_gap_in_one_window_split_nobody_off() -> None:
+    found, job = FoundGroups(3), Job(16, kernels=40)
+    window = job.window()
+    medians = window.medians.copy()
+    medians[:, 0] = np.nan
+    first = found.update(changed(window, medians=medians))
+    gap = window.medians.copy()  # the first kernel appears, others were not sampled on half of the ranks
+    gap[8:, 10:30] = np.nan
+    assert found.update(changed(window, medians=gap)).tolist() == first.tolist()

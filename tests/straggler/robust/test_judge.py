@@ -140,6 +140,26 @@ def test_warm_up_is_skipped() -> None:
     assert not anybody(job, 3, judge)
 
 
+def test_what_differs_in_the_warm_up_delays_no_verdict() -> None:
+    job, judge = Job(8, factor=np.exp(np.random.default_rng(1).normal(0, 1, 8))), Judge()
+    anybody(job, 1, judge)
+    job.factor = factors(8, {3: 1.2})
+    assert anybody(job, 2, judge) == {3}
+
+
+def test_chips_that_agree_closely_make_no_straggler_of_one_three_percent_off() -> None:
+    job = Job(8, noise=0.001, chip_spread=0.001, factor=factors(8, {3: 1.03}))
+    assert not anybody(job, judge=Judge(thresholds=Thresholds(min_slowdown=1.01)))
+
+
+def test_a_sign_of_one_window_does_not_take_the_place_of_one_that_lasts() -> None:
+    job, judge = Job(16, section_factor={"forward": factors(16, {2: 2.0})}), Judge()
+    assert anybody(job, 3, judge) == {2}
+    job.factor = factors(16, {2: 2.0})
+    assert [verdict.kind for verdict in last(job, 1, judge).verdicts] == [SECTION]
+    assert [verdict.kind for verdict in last(job, 1, judge).verdicts] == [GPU]
+
+
 def test_one_bad_window_is_not_enough() -> None:
     job, judge = Job(16), Judge()
     anybody(job, 2, judge)
@@ -201,8 +221,9 @@ def test_a_section_that_costs_nothing_is_no_trouble() -> None:
 
 
 def test_four_ranks_are_enough_to_name_one() -> None:
-    job = Job(4, kernels=0, section_factor={"forward": factors(4, {1: 2.5})})
-    assert blamed(last(job)) == [1]
+    for seed in range(10):
+        job = Job(4, seed, kernels=0, section_factor={"forward": factors(4, {1: 2.5})})
+        assert blamed(last(job, 5)) == [1]
     assert not anybody(Job(2, kernels=0, section_factor={"forward": factors(2, {1: 2.5})}))
 
 
@@ -251,6 +272,15 @@ def test_a_hosts_losses_are_named_where_they_explain_the_section() -> None:
         "garbage collection took 7.0 s more of this window than on comparable ranks"
     )
     assert "of what section forward lost" in verdict.evidence
+
+
+def test_losses_that_explain_little_of_the_section_leave_it_the_section() -> None:
+    job, judge = Job(16, section_factor={"forward": factors(16, {6: 1.8})}), Judge()
+    lost = np.zeros(16)
+    lost[6] = 1.0  # of 8 s
+    for _ in range(3):
+        found = judge.add(replace(job.window(), host_losses={"garbage collection": lost}))
+    assert [(verdict.rank, verdict.kind) for verdict in found.verdicts] == [(6, SECTION)]
 
 
 def test_rare_long_pauses_show_in_the_mean_and_are_named() -> None:

@@ -9,6 +9,7 @@ from holdfast.straggler.robust.lateness import lateness
 from holdfast.straggler.robust.reference import SAMPLE, Reference, _weights, reference_of, sample_of
 from holdfast.straggler.robust.sections import section_levels
 from holdfast.straggler.robust.slowdown import gpu_levels
+from holdfast.straggler.robust.spreads import Spreads
 from holdfast.straggler.robust.verdict import confidence, percent, seconds
 from holdfast.straggler.robust.window import Window
 
@@ -120,3 +121,23 @@ def test_confidence_orders_verdicts() -> None:
 def test_numbers_as_people_write_them() -> None:
     assert [percent(1.152), percent(3.44)] == ["15 % longer", "3.4 times as long"]
     assert [seconds(2.345), seconds(0.0123), seconds(4.5e-5)] == ["2.3 s", "12 ms", "45 µs"]
+
+
+def test_a_rank_with_little_of_the_groups_time_in_common_has_no_level() -> None:
+    window = Job(16, kernels=40).window()
+    medians = window.medians.copy()
+    lightest = np.argsort(window.totals[:, :40].mean(axis=0))[:10]
+    medians[0] = np.nan
+    medians[0, lightest] = window.medians[0, lightest]
+    assert np.isnan(levels(changed(window, medians=medians))[0])
+
+
+def test_the_believed_spread_is_at_least_that_of_past_windows() -> None:
+    spreads = Spreads()
+    assert spreads.believed("gpu", 0.01, 0.02) == (0.02, 1)
+    assert spreads.believed("gpu", 0.30, 0.02) == (0.30, 2)
+    assert spreads.believed("gpu", 0.20, 0.02) == (0.20, 3)
+    assert spreads.believed("gpu", 0.01, 0.02) == (pytest.approx(0.105), 4)  # median of the four
+    assert spreads.believed("forward", 0.01, 0.02) == (0.02, 1)
+    spreads.forget()
+    assert spreads.believed("gpu", 0.01, 0.02) == (0.02, 1)

@@ -16,6 +16,7 @@ def test_more_ranks_and_few_ranks_both_need_more() -> None:
     assert critical(16384, 1e-4) == pytest.approx(5.7, abs=0.1)
     assert critical(4, 1e-4) == pytest.approx(8.1, abs=0.1)
     assert critical(64, 1e-4) < critical(64, 1e-6)
+    assert 4 < critical(4, 1e-4, windows=8) < critical(4, 1e-4, windows=2) < critical(4, 1e-4)
     assert critical(1, 1e-4) == float("inf")
 
 

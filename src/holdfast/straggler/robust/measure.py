@@ -61,8 +61,9 @@ class Measure:
             return
         center, spread = center_and_spread(known)
         self.level[members] = level - center
-        self.z[members] = self.level[members] / rules.spreads.believed((self.name, members[0]), spread, floor)
-        self.critical[members] = critical(len(known), rules.thresholds.error_rate)
+        believed, windows = rules.spreads.believed((self.name, members[0]), spread, floor)
+        self.z[members] = self.level[members] / believed
+        self.critical[members] = critical(len(known), rules.thresholds.error_rate, windows)
 
     def margin(self, min_effect: float) -> Array:
         """How far each rank passes effect size and significance [ranks]: 1 is just, 0 where nothing is known."""

@@ -21,11 +21,11 @@ class Spreads:
     def __init__(self) -> None:
         self._past: dict[Hashable, deque[float]] = {}
 
-    def believed(self, name: Hashable, spread: float, floor: float) -> float:
-        """Take this window's spread of `name`; the spread to judge by, which is at least `floor`."""
+    def believed(self, name: Hashable, spread: float, floor: float) -> tuple[float, int]:
+        """Take this window's spread of `name`; the spread to judge by, and the number of windows it rests on."""
         past = self._past.setdefault(name, deque(maxlen=KEPT))
         past.append(spread)
-        return max(spread, floor, median(past))
+        return max(spread, floor, median(past)), len(past)
 
     def forget(self) -> None:
         """Start anew, when the groups have changed."""
