@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import types
 from collections.abc import Callable
@@ -36,6 +37,9 @@ class Model(Base):
 
     async def fetch(self) -> str:
         return "fetched"
+
+    cast = functools.partial(int, base=2)
+    largest = max
 
     def fail(self) -> None:
         raise KeyError("x")
@@ -71,6 +75,13 @@ def test_methods_of_every_kind_are_measured_and_restored() -> None:
     assert Model.forward.__name__ == "forward"
     Detector.restore_original_callables()
     assert dict(vars(Model)) == before
+
+
+def test_what_gets_no_instance_still_gets_none() -> None:
+    Detector.wrap_callables([CallableId(Model, "cast"), CallableId(Model, "largest")])
+    assert Model().cast("101") == Model.cast("101") == 5
+    assert Model().largest(1, 2) == Model.largest(1, 2) == 2
+    assert counts() == {f"{PREFIX}.cast": 2, f"{PREFIX}.largest": 2}
 
 
 def test_wrapping_again_adds_and_never_doubles() -> None:

@@ -7,7 +7,6 @@ Does not cover: the times of GPU kernels. No source for them is built in yet, so
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import sys
 from collections.abc import Sequence
@@ -179,6 +178,6 @@ def _member(group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
 def _caller() -> str:
     """File and line of whoever asked for a section without a name, past the likes of `ExitStack`."""
     frame = sys._getframe(2)
-    while frame.f_code.co_filename == contextlib.__file__ and frame.f_back is not None:
+    while frame.f_globals.get("__name__") == "contextlib" and frame.f_back is not None:
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"

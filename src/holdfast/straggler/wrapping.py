@@ -82,6 +82,10 @@ class Wrapped:
             wrapper: Any = self._wrapper(one, function, profile_cuda)
             if function is not raw:
                 wrapper = type(raw)(wrapper)
+            elif inspect.isclass(one.obj) and not hasattr(type(raw), "__get__"):
+                wrapper = staticmethod(
+                    wrapper
+                )  # a partial or a builtin does not get the instance, so it must not
             before = _own(one.obj, one.name)
             try:
                 setattr(one.obj, one.name, wrapper)
@@ -122,27 +126,40 @@ class Wrapped:
     ) -> Callable[..., Any]:
         if one.arg_filter_fn or one.extra_args_fn:
             choose = _by_arguments(one, function, self._sections, profile_cuda)
-        else:
-            entry = self._sections.entry(str(one), profile_cuda)
+            return _measured(function, choose)
+        return _measured_always(function, self._sections.entry(str(one), profile_cuda))
 
-            def choose(args: Any, kwargs: Any) -> SectionContext:
-                return entry()
 
-        if inspect.iscoroutinefunction(function):
+def _measured_always(function: Callable[..., Any], entry: Callable[[], SectionContext]) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(function):
+        return _measured(function, lambda args, kwargs: entry())
 
-            @functools.wraps(function)
-            async def measured_coroutine(*args: Any, **kwargs: Any) -> Any:
-                with choose(args, kwargs):
-                    return await function(*args, **kwargs)
+    @functools.wraps(function)
+    def measured(*args: Any, **kwargs: Any) -> Any:
+        with entry():
+            return function(*args, **kwargs)
 
-            return measured_coroutine
+    return measured
+
+
+def _measured(
+    function: Callable[..., Any], choose: Callable[[Any, Any], SectionContext]
+) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
-        def measured(*args: Any, **kwargs: Any) -> Any:
+        async def measured_coroutine(*args: Any, **kwargs: Any) -> Any:
             with choose(args, kwargs):
-                return function(*args, **kwargs)
+                return await function(*args, **kwargs)
 
-        return measured
+        return measured_coroutine
+
+    @functools.wraps(function)
+    def measured(*args: Any, **kwargs: Any) -> Any:
+        with choose(args, kwargs):
+            return function(*args, **kwargs)
+
+    return measured
 
 
 def check(callable_ids: object) -> list[CallableId]:
