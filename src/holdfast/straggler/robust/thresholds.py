@@ -24,8 +24,9 @@ class Thresholds:
     """Share of the group's busy time that the others must lose waiting for a rank, in (0, 1)."""
     min_cost_share: float = 0.01
     """A section counts only if its excess is this share of the longest section, in [0, 1)."""
-    error_rate: float = 1e-4
-    """Chance that noise alone passes the significance test in one window, over all ranks of a group, in (0, 0.1]."""
+    error_rate: float = 1e-3
+    """Chance that noise passes the significance test in one window, over all ranks of a group, in (0, 0.1]. What noise
+    does to a rank is independent between windows, and two windows are needed."""
     windows_needed: int = 2
     windows_kept: int = 3
     """A verdict needs `windows_needed` of the last `windows_kept` windows; >= 1."""
