@@ -9,12 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.straggler import scores
-from holdfast.straggler.scores import Best, gpu_score, medians, section_scores
+from holdfast.straggler.scores import Best, medians, section_scores
 from holdfast.straggler.statistic import Statistic, Summary, summarise
 
 
 def kernel(median: float, number: int = 1, average: float | None = None) -> Summary:
     return {**summarise([median]), Statistic.NUM: number, Statistic.AVG: average or median}
+
+
+def gpu_score(kernels: dict[str, Summary], references: dict[str, float]) -> float:
+    return scores.gpu_score(medians(kernels), scores.weights(kernels), references)
 
 
 def test_twice_as_slow_is_half_the_score() -> None:

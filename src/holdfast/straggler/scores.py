@@ -37,15 +37,19 @@ def section_scores(
     }
 
 
-def gpu_score(kernels: Mapping[str, Summary], references: Mapping[str, float]) -> float:
-    """The weighted mean over the kernels that have a reference; NaN if none has."""
-    weighted = weights = 0.0
-    for name, median in medians(kernels).items():
-        if name in references:
-            weight = kernels[name][Statistic.NUM] * kernels[name][Statistic.AVG]
-            weighted += weight * references[name] / median
-            weights += weight
-    return weighted / weights if weights > 0 else math.nan
+def weights(kernels: Mapping[str, Summary]) -> dict[str, float]:
+    """The time that this rank spent in each kernel."""
+    return {name: one[Statistic.NUM] * one[Statistic.AVG] for name, one in kernels.items()}
+
+
+def gpu_score(
+    times: Mapping[str, float], weights: Mapping[str, float], references: Mapping[str, float]
+) -> float:
+    """The weighted mean over the kernels that have a time, this rank's median, and a reference; NaN if none has."""
+    common = [name for name in times if name in references]
+    total = math.fsum(weights[name] for name in common)
+    weighted = math.fsum(weights[name] * references[name] / times[name] for name in common)
+    return weighted / total if total > 0 else math.nan
 
 
 class Best:

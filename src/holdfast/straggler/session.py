@@ -17,7 +17,7 @@ from .exchange.protocol import Exchange, References
 from .gpu_source import Capture, KernelSource, NoKernels
 from .interval import ReportInterval
 from .report import Report
-from .scores import Best, gpu_score, medians, section_scores
+from .scores import Best, gpu_score, medians, section_scores, weights
 from .sections import Plans, Sections
 from .statistic import Summary
 from .wrapping import Wrapped
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("holdfast.straggler")
 Summaries = Mapping[str, Summary]
+Times = Mapping[str, float]
 Named = tuple[dict[int, float], dict[str, dict[int, float]]]
 """Scores: rank to the GPU's, and section to rank to the section's."""
 
@@ -98,16 +99,17 @@ class Session:
 
     def _scores(self, sections: Summaries, kernels: Summaries) -> tuple[dict[int, str], Named, Named] | None:
         """The nodes and the scores, relative and individual, of all ranks that this rank reports on."""
-        times = medians(sections)
-        references = self._references(times, medians(kernels))
+        times, kernel_times = medians(sections), medians(kernels)
+        references = self._references(times, kernel_times)
+        gpu = kernel_times, weights(kernels)
         if not self.settings.gather_on_rank0:
             names = tuple(times)
-            own = self._own_scores(names, times, kernels, references)
+            own = self._own_scores(names, times, gpu, references)
             relative, individual = self._named(names, [{self._rank: score} for score in own])
             return {self._rank: self.settings.node_name}, relative, individual
         names = references.sections  # the same on all ranks, so that scores need no names
         nodes = self._exchange.nodes()
-        gathered = self._exchange.gather(self._own_scores(names, times, kernels, references))
+        gathered = self._exchange.gather(self._own_scores(names, times, gpu, references))
         if gathered is None or nodes is None:
             return None
         relative, individual = self._named(names, gathered)
@@ -129,17 +131,18 @@ class Session:
         return found
 
     def _own_scores(
-        self, names: tuple[str, ...], times: Mapping[str, float], kernels: Summaries, references: References
+        self, names: tuple[str, ...], times: Times, gpu: tuple[Times, Times], references: References
     ) -> list[float]:
-        """This rank's scores: of those asked for, relative before individual, the GPU's before the sections'."""
+        """This rank's scores: of those asked for, relative before individual, the GPU's before the sections'.
+        `gpu` has the median and the weight of each kernel."""
         best_sections = self._best_sections.update(times)
-        best_kernels = self._best_kernels.update(medians(kernels))
+        best_kernels = self._best_kernels.update(gpu[0])
         scores: list[float] = []
         if self.settings.relative:
-            scores.append(gpu_score(kernels, references.kernel_times))
+            scores.append(gpu_score(*gpu, references.kernel_times))
             scores += section_scores(names, times, references.section_times).values()
         if self.settings.individual:
-            scores.append(gpu_score(kernels, best_kernels))
+            scores.append(gpu_score(*gpu, best_kernels))
             scores += section_scores(names, times, best_sections).values()
         return scores
 

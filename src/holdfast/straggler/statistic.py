@@ -22,6 +22,9 @@ class Statistic(Enum):
     STD = auto()
     NUM = auto()
 
+    # Members are singletons. Enum's own hash is Python code, which would be a third of the cost of a report.
+    __hash__ = object.__hash__
+
     def __str__(self) -> str:
         return self.name
 

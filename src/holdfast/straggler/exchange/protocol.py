@@ -12,6 +12,7 @@ Does not cover: two kernels of one rank with the same 64-bit hash; sections of a
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -130,6 +131,7 @@ class Exchange:
         return kernels < 0 or news_of < math.inf
 
 
+@functools.lru_cache(maxsize=20_000)
 def hashed(name: str) -> int:
     """The 8-byte number that stands for a name on all ranks."""
     return int.from_bytes(
