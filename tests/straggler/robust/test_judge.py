@@ -34,6 +34,12 @@ def test_nobody_is_blamed_in_a_healthy_large_job(ranks: int) -> None:
     assert not anybody(Job(ranks, seed=ranks, noise=0.10), windows=2, judge=Judge(thresholds=AT_ONCE))
 
 
+@pytest.mark.parametrize("noise", [0.01, 0.10])
+def test_many_groups_of_a_large_job_blame_only_the_slow_rank(noise: float) -> None:
+    job = Job(4096, noise=noise, factor=factors(4096, {700: 1.2}))
+    assert anybody(job, 3, Judge(groups=[rank % 32 for rank in range(4096)])) == {700}
+
+
 AT_ONCE = Thresholds(warmup_windows=0, windows_needed=1, windows_kept=1)
 """No second window forgives a mistake of the first."""
 

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from holdfast.straggler.robust.lateness import lateness
-from holdfast.straggler.robust.reference import SAMPLE, Reference, _weights, reference_of, sample_of
+from holdfast.straggler.robust.reference import (
+    MAX_SAMPLE,
+    Reference,
+    _weights,
+    reference_of,
+    sample_of,
+    sample_size,
+)
 from holdfast.straggler.robust.sections import section_levels
 from holdfast.straggler.robust.slowdown import gpu_levels
 from holdfast.straggler.robust.spreads import Spreads
@@ -35,9 +42,10 @@ def test_no_kernel_decides_alone() -> None:
 
 
 def test_a_large_group_is_sampled_and_a_small_one_is_not() -> None:
-    assert sample_of(np.arange(SAMPLE)).tolist() == list(range(SAMPLE))
+    assert sample_of(np.arange(MAX_SAMPLE)).tolist() == list(range(MAX_SAMPLE))
+    assert [sample_size(groups) for groups in (1, 16, 1000)] == [384, 256, 64]
     drawn = sample_of(np.arange(16384))
-    assert len(set(drawn.tolist())) == SAMPLE
+    assert len(set(drawn.tolist())) == MAX_SAMPLE
     assert len(set((drawn % 8).tolist())) == 8  # every slot of a node
 
 

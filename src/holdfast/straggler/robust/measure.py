@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from .groups import Codes, members_of
 from .lateness import lateness
-from .reference import reference_of
+from .reference import reference_of, sample_size
 from .sections import section_levels
 from .significance import center_and_spread, critical
 from .slowdown import gpu_levels
@@ -130,7 +130,8 @@ def measure(window: Window, codes: Codes, rules: Rules) -> Measured:
 def _measure_gpu(window: Window, members: NDArray[np.intp], rules: Rules, measured: Measured) -> None:
     kernels, collectives = selector(window.columns[KERNEL]), selector(window.columns[COLLECTIVE])
     thresholds, least = rules.thresholds, rules.thresholds.min_samples
-    reference = reference_of(window, members, kernels, collectives, thresholds.min_ranks, least)
+    size = sample_size(len(measured.groups))
+    reference = reference_of(window, members, kernels, collectives, thresholds.min_ranks, least, size)
     level = gpu_levels(window, members, kernels, reference, thresholds.min_keys, least)
     measured.gpu.fill(members, level, max(GPU_SPREAD, reference.noise), rules)
     measured.busy[members] = reference.busy

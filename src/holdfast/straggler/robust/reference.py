@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from .significance import MAD_TO_SIGMA, column_medians
 from .window import Array, Selector, Window, cells
 
-SAMPLE = 384
+MIN_SAMPLE, MAX_SAMPLE, ALL_SAMPLES = 64, 384, 4096
+"""Ranks of a group that its medians are taken over, and about how many of all groups together."""
 MAX_WEIGHT = 0.10
 """No kernel decides alone, however long it runs."""
 MIN_SPREAD = 0.005
@@ -40,11 +41,16 @@ class Reference:
         return float(np.sqrt(np.sum((self.weight * self.spread) ** 2)))
 
 
-def sample_of(members: NDArray[np.intp]) -> NDArray[np.intp]:
-    """At most SAMPLE members. Drawn, because every n-th rank would often be the same slot of each node."""
-    if len(members) <= SAMPLE:
+def sample_size(groups: int) -> int:
+    """How many ranks of each group are sampled where there are so many groups."""
+    return max(MIN_SAMPLE, min(MAX_SAMPLE, ALL_SAMPLES // max(groups, 1)))
+
+
+def sample_of(members: NDArray[np.intp], size: int = MAX_SAMPLE) -> NDArray[np.intp]:
+    """At most `size` members. Drawn, because every n-th rank would often be the same slot of each node."""
+    if len(members) <= size:
         return members
-    drawn = np.random.default_rng(len(members)).choice(len(members), SAMPLE, replace=False)
+    drawn = np.random.default_rng(len(members)).choice(len(members), size, replace=False)
     return members[np.sort(drawn)]
 
 
@@ -63,9 +69,10 @@ def reference_of(
     collectives: Selector,
     min_ranks: int,
     min_samples: int,
+    size: int = MAX_SAMPLE,
 ) -> Reference:
-    """The reference of the ranks `members`, from `window`."""
-    rows = sample_of(members)
+    """The reference of the ranks `members`, from at most `size` of them in `window`."""
+    rows = sample_of(members, size)
     counts = cells(window.counts, rows, kernels)
     table = logarithms(cells(window.medians, rows, kernels), counts, min_samples)
     times = np.where(np.isnan(table), np.nan, cells(window.totals, rows, kernels))
