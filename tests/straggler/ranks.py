@@ -48,10 +48,6 @@ class ThreadChannel:
         assert len(found) == length
         return found
 
-    def to_rank_0(self, values: list[float]) -> list[list[float]] | None:
-        rows = self._table.meet(self.rank, "to_rank_0", 8 * len(values), values)
-        return [list(column) for column in zip(*rows, strict=True)] if self.rank == 0 else None
-
     def bytes_to_rank_0(self, payload: bytes, length: int) -> list[bytes] | None:
         rows = self._table.meet(self.rank, "bytes_to_rank_0", length, payload.ljust(length, b"\0"))
         return rows if self.rank == 0 else None

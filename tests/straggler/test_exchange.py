@@ -98,9 +98,10 @@ def test_scores_and_nodes_come_to_rank_0_under_global_ranks() -> None:
 
     nodes = {4: "gpu-", 6: "gpu-x", 9: "gpu-xx"}
     found, calls = run(3, work, ranks=[4, 6, 9])
-    assert found[0] == [[{4: 0.0, 6: 1.0, 9: 2.0}, dict.fromkeys((4, 6, 9), 0.5)], nodes, nodes]
+    scores = [{4: 0.0, 6: 1.0, 9: 2.0}, dict.fromkeys((4, 6, 9), 0.5)]
+    assert found[0] == [(scores, b""), nodes, nodes]
     assert found[1:] == [[None, None, None]] * 2
-    assert [kind for kind, _ in calls].count("bytes_to_rank_0") == 1
+    assert [length for kind, length in calls if kind == "bytes_to_rank_0"] == [16, 16, 6]
 
 
 def test_a_rank_alone_is_its_own_reference() -> None:
@@ -108,4 +109,4 @@ def test_a_rank_alone_is_its_own_reference() -> None:
     found = exchange.references({"a": 2.0}, {"k": 4.0}, None, True)
     assert (found.section_times, found.kernel_times) == ({"a": 2.0}, {"k": 4.0})
     assert exchange.nodes() == {3: "here"}
-    assert exchange.gather([0.5]) == [{3: 0.5}]
+    assert exchange.gather([0.5]) == ([{3: 0.5}], b"")

@@ -114,4 +114,4 @@ def test_a_report_costs_two_collectives_once_names_are_known() -> None:
             one.report()
 
     _, calls = run(3, work)
-    assert [kind for kind, _ in calls[-4:]] == ["least", "to_rank_0"] * 2
+    assert [kind for kind, _ in calls[-4:]] == ["least", "bytes_to_rank_0"] * 2

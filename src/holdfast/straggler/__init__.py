@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from .detector import Detector as Detector
     from .report import Report as Report
     from .report import StragglerId as StragglerId
+    from .robust.thresholds import Thresholds as Thresholds
+    from .robust.verdict import Verdict as Verdict
     from .statistic import Statistic as Statistic
     from .wrapping import CallableId as CallableId
 
@@ -22,9 +24,11 @@ _HOME = {
     "Report": "report",
     "Statistic": "statistic",
     "StragglerId": "report",
+    "Thresholds": "robust.thresholds",
+    "Verdict": "robust.verdict",
 }
 
-__all__ = ["CallableId", "Detector", "Report", "Statistic", "StragglerId"]
+__all__ = ["CallableId", "Detector", "Report", "Statistic", "StragglerId", "Thresholds", "Verdict"]
 
 
 def __getattr__(name: str) -> Any:

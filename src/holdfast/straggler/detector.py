@@ -16,11 +16,14 @@ from .measurement import SectionContext
 from .report import Report
 from .sections import Plans
 from .session import Session
-from .settings import checked
+from .settings import checked, checked_thresholds
 from .wrapping import CallableId
 
 if TYPE_CHECKING:
     import torch.distributed as dist
+
+    from .robust.thresholds import Thresholds
+    from .verdicts import Groups
 
 # What the next entries of each section are. They are read in the hot path, so they are global, and never replaced.
 _PLAIN: Plans = {}
@@ -51,6 +54,8 @@ class Detector:
         report_time_interval: float = 60,
         node_name: str | None = None,
         process_group: dist.ProcessGroup | None = None,
+        groups: Groups | None = None,
+        thresholds: Thresholds | None = None,
     ) -> None:
         """Begin. The same on every rank; sends nothing to other ranks.
 
@@ -61,6 +66,9 @@ class Detector:
             report_time_interval: about how many seconds between reports of `generate_report_if_interval_elapsed`.
             node_name: what reports call this node; None is the host's name.
             process_group: the ranks that are compared; None is all of them. Rank 0 is the group's first.
+            groups: for verdicts, which ranks do the same work: a label for each rank of the process group in order, or
+                a function from (global) rank to label, called on rank 0. None finds it from the sections that they run.
+            thresholds: what a verdict takes; None is `Thresholds()`.
 
         Raises:
             ValueError: an argument is not what is allowed.
@@ -77,6 +85,8 @@ class Detector:
             report_time_interval,
             socket.gethostname() if node_name is None else node_name,
             _member(process_group),
+            groups,
+            thresholds,
         )
         cls._session = Session(settings, _PLAIN, _CAPTURING)
         cls.initialized = True
@@ -128,6 +138,21 @@ class Detector:
         """Put back all callables as they were before they were wrapped."""
         if cls._session is not None:
             cls._session.wrapped.restore()
+
+    @classmethod
+    def set_thresholds(cls, thresholds: Thresholds) -> None:
+        """Judge by other thresholds from the next report on. Only rank 0's count; sends nothing to other ranks.
+
+        What lasted under the old ones is forgotten: a verdict takes `windows_needed` new reports. The warm-up is not
+        repeated.
+
+        Raises:
+            RuntimeError: the detector is not initialised.
+            ValueError: these are no `Thresholds`.
+
+        Does not cover: `min_ranks` of groups that are found from sections, which stays that of the first report.
+        """
+        _running().verdicts.use(checked_thresholds(thresholds, "set_thresholds"))
 
     @classmethod
     def generate_report(cls) -> Report | None:

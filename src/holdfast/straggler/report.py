@@ -1,6 +1,7 @@
 """What a report says, and which ranks it calls stragglers.
 
-Pure. Does not cover: how sure it is. One window decides, and a score is compared with a fixed threshold.
+Pure. Does not cover: how sure scores are. One window decides, and a score is compared with a fixed threshold; verdicts
+are made from several windows, and come with a confidence.
 """
 
 from __future__ import annotations
@@ -8,10 +9,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from .statistic import Summary
+
+if TYPE_CHECKING:
+    from .robust.verdict import Verdict
 
 Scores = Mapping[int, float]
 
@@ -44,6 +48,7 @@ class Report:
         gather_on_rank0: whether the scores of all ranks were gathered.
         rank: the rank that has this report.
         kernel_source: where kernel times came from; `none` without a source, and all GPU scores are NaN.
+        withheld: why there are no verdicts, or none about some ranks, a sentence each.
     """
 
     gpu_relative_perf_scores: Scores
@@ -57,6 +62,8 @@ class Report:
     gather_on_rank0: bool
     rank: int
     kernel_source: str = "none"
+    withheld: tuple[str, ...] = ()
+    _verdicts: tuple[Verdict, ...] = ()
 
     def identify_stragglers(
         self,
@@ -104,9 +111,29 @@ class Report:
         found = {section: self._below(ranks, threshold) for section, ranks in scores.items()}
         return {section: stragglers for section, stragglers in found.items() if stragglers}
 
+    def verdicts(self) -> list[Verdict]:
+        """The ranks that are plainly slow, slowest first; empty if there are none, or `withheld` says why not.
+
+        Each has `rank`, `node`, `kind`, `slowdown` (1.5 takes 50 % longer), `confidence`, `evidence` (a sentence) and
+        `section`. A rank is compared with the median of ranks that do the same work and with its own past, and must
+        be slow beyond size and noise (see `Thresholds`) in two of the last three reports.
+
+        Needs `gather_on_rank0`, and then only rank 0 has them; numpy on rank 0 (`pip install 'holdfast[straggler]'`);
+        at least 3 ranks that do the same work; one report to warm up and two more; in each of them 3 runs of a section.
+
+        Does not cover: GPU kernels and late arrival at collectives, which have no source yet, so only sections count;
+        more than a tenth of the ranks slow at once (`withheld` says so); small noisy jobs, where most are missed.
+        """
+        return list(self._verdicts)
+
     def to_dict(self) -> dict[str, Any]:
-        """All fields as plain dicts, texts and numbers: names of statistics instead of `Statistic`, None for NaN."""
-        return {name: _plain(value) for name, value in vars(self).items()}
+        """All fields as plain dicts, lists, texts and numbers: names of statistics instead of `Statistic`, None for
+        NaN. `verdicts` is a list with a dict for each."""
+        found = {name: _plain(value) for name, value in vars(self).items() if name != "_verdicts"}
+        return found | {
+            "withheld": list(self.withheld),
+            "verdicts": [asdict(verdict) for verdict in self._verdicts],
+        }
 
     def to_json(self, indent: int | None = None) -> str:
         """`to_dict` as JSON. Ranks are keys, so they are texts there."""

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING
 
 from .exchange.channel import Alone, Channel, GroupChannel, distributed, rank_alone
 from .exchange.protocol import Exchange, References
+from .exchange.rows import figures
 from .gpu_source import Capture, KernelSource, NoKernels
 from .interval import ReportInterval
 from .report import Report
 from .scores import Best, gpu_score, medians, section_scores, weights
 from .sections import Plans, Sections
 from .statistic import Summary
+from .verdicts import NOT_GATHERED, Judged, Verdicts
 from .wrapping import Wrapped
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ class Session:
         capture = Capture(source) if source and source.name != NoKernels.name else None
         self.sections = Sections(settings.profiling_interval, capture, plain, capturing)
         self.wrapped = Wrapped(self.sections)
+        self.verdicts = Verdicts(settings.groups, settings.thresholds)
         self._interval = ReportInterval(settings.report_time_interval, settings.profiling_interval)
         self.interval_elapsed = False
         self._best_sections, self._best_kernels = Best(), Best()
@@ -82,7 +85,7 @@ class Session:
         found = self._scores(sections, kernels)
         if found is None:
             return None
-        nodes, relative, individual = found
+        nodes, relative, individual, judged = found
         return Report(
             gpu_relative_perf_scores=relative[0],
             section_relative_perf_scores=relative[1],
@@ -95,10 +98,14 @@ class Session:
             gather_on_rank0=self.settings.gather_on_rank0,
             rank=self._rank,
             kernel_source=self._source.name,
+            withheld=judged.withheld,
+            _verdicts=judged.verdicts,
         )
 
-    def _scores(self, sections: Summaries, kernels: Summaries) -> tuple[dict[int, str], Named, Named] | None:
-        """The nodes and the scores, relative and individual, of all ranks that this rank reports on."""
+    def _scores(
+        self, sections: Summaries, kernels: Summaries
+    ) -> tuple[dict[int, str], Named, Named, Judged] | None:
+        """The nodes, the scores, relative and individual, and the verdicts of all ranks that this rank reports on."""
         times, kernel_times = medians(sections), medians(kernels)
         references = self._references(times, kernel_times)
         gpu = kernel_times, weights(kernels)
@@ -106,14 +113,16 @@ class Session:
             names = tuple(times)
             own = self._own_scores(names, times, gpu, references)
             relative, individual = self._named(names, [{self._rank: score} for score in own])
-            return {self._rank: self.settings.node_name}, relative, individual
+            return {self._rank: self.settings.node_name}, relative, individual, NOT_GATHERED
         names = references.sections  # the same on all ranks, so that scores need no names
         nodes = self._exchange.nodes()
-        gathered = self._exchange.gather(self._own_scores(names, times, gpu, references))
+        own = self._own_scores(names, times, gpu, references)
+        gathered = self._exchange.gather(own, figures(names, sections))
         if gathered is None or nodes is None:
             return None
-        relative, individual = self._named(names, gathered)
-        return nodes, relative, individual
+        scores, measured = gathered
+        relative, individual = self._named(names, scores)
+        return nodes, relative, individual, self.verdicts.of(names, nodes, measured)
 
     @property
     def _collective(self) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
+
+from .robust.thresholds import Thresholds
 
 RELATIVE = "relative_perf_scores"
 INDIVIDUAL = "individual_perf_scores"
@@ -22,6 +24,8 @@ class Settings:
     report_time_interval: float
     node_name: str
     process_group: Any
+    groups: Any = None
+    thresholds: Thresholds | None = None
 
 
 def scores(asked: object) -> tuple[bool, bool]:
@@ -46,6 +50,8 @@ def checked(
     report_time_interval: object,
     node_name: object,
     process_group: object,
+    groups: object = None,
+    thresholds: object = None,
 ) -> Settings:
     """The settings; ValueError with the argument, its value and what is allowed."""
     relative, individual = scores(scores_to_compute)
@@ -69,7 +75,29 @@ def checked(
         float(report_time_interval),
         node_name,
         process_group,
+        checked_groups(groups),
+        None if thresholds is None else checked_thresholds(thresholds, "initialize"),
     )
+
+
+def checked_groups(groups: object) -> object:
+    """The labels as a tuple, or the function that gives them; ValueError for anything else."""
+    if groups is None or callable(groups):
+        return groups
+    if (
+        not isinstance(groups, Sequence)
+        or isinstance(groups, (str, bytes))
+        or not all(isinstance(label, Hashable) for label in groups)
+    ):
+        raise _wrong("groups", "one label for each rank, a function from rank to label, or None", groups)
+    return tuple(groups)
+
+
+def checked_thresholds(thresholds: object, call: str) -> Thresholds:
+    """The thresholds; ValueError for anything else."""
+    if not isinstance(thresholds, Thresholds):
+        raise ValueError(f"Detector.{call}: thresholds must be straggler.Thresholds(...), not {thresholds!r}")
+    return thresholds
 
 
 def is_number(value: object) -> TypeGuard[float]:

@@ -1,4 +1,4 @@
-"""The way the ranks of a process group talk: the least of each value, bytes from one rank, values to rank 0.
+"""The way the ranks of a process group talk: the least of each value, bytes from one rank, bytes to rank 0.
 
 Each call is one collective: every rank of the group makes the same calls in the same order.
 Does not cover: ranks that died or do not call. As with any collective of the training, the others then wait.
@@ -32,9 +32,6 @@ class Channel(Protocol):
     def from_rank(self, root: int, payload: bytes, length: int) -> bytes:
         """The payload of the rank `root`, `length` bytes; what other ranks give is not looked at."""
 
-    def to_rank_0(self, values: list[float]) -> list[list[float]] | None:
-        """On rank 0, for each value a list over ranks; None elsewhere."""
-
     def bytes_to_rank_0(self, payload: bytes, length: int) -> list[bytes] | None:
         """On rank 0 the payload of each rank, padded with zeros to `length`; None elsewhere."""
 
@@ -67,10 +64,6 @@ class Alone:
     def from_rank(self, root: int, payload: bytes, length: int) -> bytes:
         """The payload."""
         return payload
-
-    def to_rank_0(self, values: list[float]) -> list[list[float]] | None:
-        """The values of the only rank."""
-        return [[value] for value in values]
 
     def bytes_to_rank_0(self, payload: bytes, length: int) -> list[bytes] | None:
         """The payload of the only rank."""
@@ -108,23 +101,17 @@ class GroupChannel:
         dist.broadcast(tensor, src=self.ranks[root], group=self._group)
         return bytes(tensor.tolist())
 
-    def to_rank_0(self, values: list[float]) -> list[list[float]] | None:
-        """One gather."""
-        import torch
-
-        rows = self._gather(torch.tensor(values, dtype=torch.float64, device=self._device()))
-        if rows is None:
-            return None
-        columns: list[list[float]] = rows.cpu().t().contiguous().tolist()
-        return columns
-
     def bytes_to_rank_0(self, payload: bytes, length: int) -> list[bytes] | None:
         """One gather."""
         import torch
 
         padded = bytearray(payload.ljust(length, b"\0"))
         rows = self._gather(torch.frombuffer(padded, dtype=torch.uint8).to(self._device()))
-        return None if rows is None else [bytes(row) for row in rows.cpu().tolist()]
+        if rows is None:
+            return None
+        host = bytearray(self.size * length)
+        torch.frombuffer(host, dtype=torch.uint8).copy_(rows.view(-1))
+        return [bytes(host[start : start + length]) for start in range(0, len(host), length)]
 
     def _gather(self, row: torch.Tensor) -> torch.Tensor | None:
         import torch

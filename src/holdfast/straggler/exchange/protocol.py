@@ -4,8 +4,8 @@ A rank's medians travel as one list of numbers, in the order of two tables that 
 all-reduce makes references of them. Only kernels that *all* ranks ran have a reference, so rank 0's kernels are the
 table, as 8-byte hashes; no kernel's name ever travels. Sections are listed by name, since rank 0 must show those that
 it does not know; each name travels once, from the lowest rank that has it. The same all-reduce says whether a table has
-to grow first, and carries what the ranks agree on about the next report. With gathering, one gather of scores follows;
-before the first, one of the names of nodes.
+to grow first, and carries what the ranks agree on about the next report. With gathering, one gather of scores and
+figures of sections (see `rows`) follows; before the first, one of the names of nodes.
 
 Does not cover: two kernels of one rank with the same 64-bit hash; sections of all ranks together beyond `MOST_AGREED`.
 """
@@ -17,9 +17,10 @@ import hashlib
 import json
 import math
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from . import rows
 from .channel import Channel
 
 MOST_AGREED = 1000
@@ -89,17 +90,22 @@ class Exchange:
         """On rank 0 the node of each rank, None elsewhere. One gather at the first call, after `references`."""
         if not self._nodes:
             width = max(self._node_length, 1)
-            rows = self._channel.bytes_to_rank_0(self._node, width)
-            told = [row.rstrip(b"\0").decode() for row in rows or [self._node]]
+            gathered = self._channel.bytes_to_rank_0(self._node, width)
+            told = [node.rstrip(b"\0").decode() for node in gathered or [self._node]]
             self._nodes = dict(zip(self._channel.ranks, told, strict=False))
         return self._nodes if self._channel.rank == 0 else None
 
-    def gather(self, scores: list[float]) -> list[dict[int, float]] | None:
-        """On rank 0, for each score a dict from rank to its value; None elsewhere. One gather."""
-        columns = self._channel.to_rank_0(scores)
-        if columns is None:
+    def gather(
+        self, scores: Sequence[float], figures: Sequence[float] = ()
+    ) -> tuple[list[dict[int, float]], bytes] | None:
+        """On rank 0, for each score a dict from rank to its value, and the figures of all ranks, packed, rank after
+        rank; None elsewhere. All ranks give equally many. One gather."""
+        row = rows.pack(scores, figures)
+        told = self._channel.bytes_to_rank_0(row, len(row))
+        if told is None:
             return None
-        return [dict(zip(self._channel.ranks, column, strict=True)) for column in columns]
+        columns, packed = rows.unpack(told, len(scores))
+        return [dict(zip(self._channel.ranks, column, strict=True)) for column in columns], packed
 
     def _news(self, sections: Iterable[str]) -> bytes:
         known = set(self._sections)

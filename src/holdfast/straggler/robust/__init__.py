@@ -8,13 +8,36 @@
     measure, signs, evidence, verdict: one window in numbers, what speaks against whom, and the sentences
     judge       the state over windows
 
-Pure: values in, values out; numpy is all it needs.
+Pure: values in, values out; numpy is all it needs. `Thresholds` and `Verdict` do without, so that the ranks that judge
+nobody need not load it: names are imported when they are asked for.
 """
 
-from .baseline import Baseline
-from .judge import Assessment, Judge
-from .thresholds import Thresholds
-from .verdict import Verdict
-from .window import Window
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .baseline import Baseline as Baseline
+    from .judge import Assessment as Assessment
+    from .judge import Judge as Judge
+    from .thresholds import Thresholds as Thresholds
+    from .verdict import Verdict as Verdict
+    from .window import Window as Window
+
+_HOME = {
+    "Assessment": "judge",
+    "Baseline": "baseline",
+    "Judge": "judge",
+    "Thresholds": "thresholds",
+    "Verdict": "verdict",
+    "Window": "window",
+}
 
 __all__ = ["Assessment", "Baseline", "Judge", "Thresholds", "Verdict", "Window"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

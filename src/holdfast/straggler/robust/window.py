@@ -65,6 +65,14 @@ class Window:
         return {kind: np.flatnonzero(kinds == kind) for kind in KINDS}
 
 
+def of_sections(names: Sequence[str], nodes: Sequence[str], figures: bytes) -> Window:
+    """The window of sections only. `figures` are 32-bit floats, of each rank and of each section its median and total
+    in seconds and its count. ValueError if they are not as many."""
+    table = np.frombuffer(figures, dtype="<f4").reshape(len(nodes), len(names), 3)
+    medians, totals, counts = np.moveaxis(table, 2, 0)
+    return Window(tuple(names), (SECTION,) * len(names), tuple(nodes), medians, totals, counts)
+
+
 def selector(indices: NDArray[np.intp]) -> Selector:
     """The same rows or columns as a slice where they lie side by side, so that numpy need not copy them."""
     if len(indices) and indices[-1] - indices[0] + 1 == len(indices) and np.all(np.diff(indices) == 1):
