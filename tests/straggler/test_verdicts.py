@@ -187,7 +187,7 @@ logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stdo
 from tests.straggler.test_verdicts import one_loads_slowly, reports
 for report in reports(one_loads_slowly, windows=3):
     assert report.verdicts() == [] and report.section_relative_perf_scores["data_loading"][5] < 0.75
-    assert "pip install 'holdfast[straggler]'" in report.withheld[0]
+    assert "install it there (extra `straggler`)" in report.withheld[0]
 """
 
 

@@ -118,7 +118,7 @@ class Report:
         `section`. A rank is compared with the median of ranks that do the same work and with its own past, and must
         be slow beyond size and noise (see `Thresholds`) in two of the last three reports.
 
-        Needs `gather_on_rank0`, and then only rank 0 has them; numpy on rank 0 (`pip install 'holdfast[straggler]'`);
+        Needs `gather_on_rank0`, and then only rank 0 has them; numpy on rank 0 (extra `straggler`);
         at least 3 ranks that do the same work; one report to warm up and two more; in each of them 3 runs of a section.
 
         Does not cover: GPU kernels and late arrival at collectives, which have no source yet, so only sections count;

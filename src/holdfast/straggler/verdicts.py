@@ -59,7 +59,7 @@ class Verdicts:
             return self._judged(names, nodes, figures)
         except ImportError as error:
             return self._without(
-                f"numpy cannot be imported on this rank ({error}): pip install 'holdfast[straggler]'"
+                f"numpy cannot be imported on this rank ({error}); install it there (extra `straggler`)"
             )
         except Exception as error:  # the user's groups, or a fault of ours: the training goes on
             return self._without(f"they could not be computed ({type(error).__name__}: {error})")
