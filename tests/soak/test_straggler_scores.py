@@ -66,6 +66,26 @@ def test_a_rank_too_fast_and_gaps_blame_nobody(row: Row) -> None:
     assert wrong == 0
 
 
+@pytest.mark.parametrize(
+    ("ranks", "noise"), [(4, 0.02), (4, 0.05), (4, 0.10), (8, 0.05), (8, 0.10), (32, 0.10)]
+)
+def test_a_section_that_takes_twice_as_long(ranks: int, noise: float, row: Row) -> None:
+    """What docs/straggler.md says about small noisy jobs: how many are missed, and that nobody else is blamed."""
+    seeds, third, within_ten = promised(40), 0, 0
+    slow = {"data_loading": factors(ranks, {1: 2.0})}
+    for seed in range(seeds):
+        job = Job(ranks, seed, kernels=0, section_noise=noise, section_factor=slow)
+        told = [blamed(assessment) for assessment in assess(job, 10)]
+        assert all(who in ([], [1]) for who in told)
+        third += told[2] == [1]
+        within_ten += [1] in told
+    row(
+        f"one of {ranks} ranks twice as long in a section, noise {noise:.0%}",
+        f"{third} of {seeds} found with the third report",
+        f"{within_ten} within ten",
+    )
+
+
 @pytest.mark.parametrize("ranks", [4, 8])
 def test_noisy_sections_of_few_ranks_blame_nobody(ranks: int, row: Row) -> None:
     seeds, wrong = promised(100), 0
