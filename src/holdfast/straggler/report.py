@@ -1,0 +1,146 @@
+"""What a report says, and which ranks it calls stragglers.
+
+Pure. Does not cover: how sure scores are. One window decides, and a score is compared with a fixed threshold; verdicts
+are made from several windows, and come with a confidence.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from .statistic import Summary
+
+if TYPE_CHECKING:
+    from .robust.verdict import Verdict
+
+Scores = Mapping[int, float]
+
+
+@dataclass(frozen=True)
+class StragglerId:
+    """A slow rank and the node that it is on."""
+
+    rank: int
+    node: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """The scores of one window, the time since the last report. Scores go from 0.0 (worst) to 1.0 (best).
+
+    With `gather_on_rank0` rank 0 has the scores of all ranks; without, each rank has its own. Scores that were not
+    asked for are empty. NaN says that there is nothing to compare with: a section or all kernels that some rank did
+    not run.
+
+    Attributes:
+        gpu_relative_perf_scores: rank → score of its GPU, against the fastest rank.
+        section_relative_perf_scores: section → rank → score, against the fastest rank.
+        gpu_individual_perf_scores: rank → score of its GPU, against its own best window.
+        section_individual_perf_scores: section → rank → score, against its own best window.
+        rank_to_node: rank → name of its node.
+        local_section_summaries: section → `Statistic` → milliseconds, of this rank.
+        local_kernel_summaries: kernel → `Statistic` → microseconds, of this rank.
+        generate_report_elapsed_time: what making this report took on this rank, in milliseconds.
+        gather_on_rank0: whether the scores of all ranks were gathered.
+        rank: the rank that has this report.
+        kernel_source: where kernel times came from; `none` without a source, and all GPU scores are NaN.
+        withheld: why there are no verdicts, or none about some ranks, a sentence each.
+    """
+
+    gpu_relative_perf_scores: Scores
+    section_relative_perf_scores: Mapping[str, Scores]
+    gpu_individual_perf_scores: Scores
+    section_individual_perf_scores: Mapping[str, Scores]
+    rank_to_node: Mapping[int, str]
+    local_section_summaries: Mapping[str, Summary]
+    local_kernel_summaries: Mapping[str, Summary]
+    generate_report_elapsed_time: float
+    gather_on_rank0: bool
+    rank: int
+    kernel_source: str = "none"
+    withheld: tuple[str, ...] = ()
+    _verdicts: tuple[Verdict, ...] = ()
+
+    def identify_stragglers(
+        self,
+        gpu_rel_threshold: float = 0.75,
+        section_rel_threshold: float = 0.75,
+        gpu_indiv_threshold: float = 0.75,
+        section_indiv_threshold: float = 0.75,
+    ) -> dict[str, Any]:
+        """The ranks whose scores are below the thresholds.
+
+        Returns:
+            `straggler_gpus_relative` and `straggler_gpus_individual`, each a set of `StragglerId`;
+            `straggler_sections_relative` and `straggler_sections_individual`, each a dict from section to such a set,
+            with only the sections that have stragglers.
+
+        Raises:
+            ValueError: a threshold is not a number from 0 on.
+
+        Does not cover: synchronised training, where all ranks wait for the slow one in every step: put sections
+        around work before the collective. A score of NaN is never below a threshold.
+        """
+        thresholds = {
+            "gpu_rel_threshold": gpu_rel_threshold,
+            "section_rel_threshold": section_rel_threshold,
+            "gpu_indiv_threshold": gpu_indiv_threshold,
+            "section_indiv_threshold": section_indiv_threshold,
+        }
+        for name, value in thresholds.items():
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+                raise ValueError(f"identify_stragglers: {name} must be a number from 0 on, not {value!r}")
+        relative, individual = self.section_relative_perf_scores, self.section_individual_perf_scores
+        return {
+            "straggler_gpus_relative": self._below(self.gpu_relative_perf_scores, gpu_rel_threshold),
+            "straggler_gpus_individual": self._below(self.gpu_individual_perf_scores, gpu_indiv_threshold),
+            "straggler_sections_relative": self._sections_below(relative, section_rel_threshold),
+            "straggler_sections_individual": self._sections_below(individual, section_indiv_threshold),
+        }
+
+    def _below(self, scores: Scores, threshold: float) -> set[StragglerId]:
+        return {
+            StragglerId(rank, self.rank_to_node[rank]) for rank, score in scores.items() if score < threshold
+        }
+
+    def _sections_below(self, scores: Mapping[str, Scores], threshold: float) -> dict[str, set[StragglerId]]:
+        found = {section: self._below(ranks, threshold) for section, ranks in scores.items()}
+        return {section: stragglers for section, stragglers in found.items() if stragglers}
+
+    def verdicts(self) -> list[Verdict]:
+        """The ranks that are plainly slow, slowest first; empty if there are none, or `withheld` says why not.
+
+        Each has `rank`, `node`, `kind`, `slowdown` (1.5 takes 50 % longer), `confidence`, `evidence` (a sentence) and
+        `section`. A rank is compared with the median of ranks that do the same work and with its own past, and must
+        be slow beyond size and noise (see `Thresholds`) in two of the last three reports.
+
+        Needs `gather_on_rank0`, and then only rank 0 has them; numpy on rank 0 (extra `straggler`);
+        at least 3 ranks that do the same work; one report to warm up and two more; in each of them 3 runs of a section.
+
+        Does not cover: GPU kernels and late arrival at collectives, which have no source yet, so only sections count;
+        more than a tenth of the ranks slow at once (`withheld` says so); small noisy jobs, where most are missed.
+        """
+        return list(self._verdicts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as plain dicts, lists, texts and numbers: names of statistics instead of `Statistic`, None for
+        NaN. `verdicts` is a list with a dict for each."""
+        found = {name: _plain(value) for name, value in vars(self).items() if name != "_verdicts"}
+        return found | {
+            "withheld": list(self.withheld),
+            "verdicts": [asdict(verdict) for verdict in self._verdicts],
+        }
+
+    def to_json(self, indent: int | None = None) -> str:
+        """`to_dict` as JSON. Ranks are keys, so they are texts there."""
+        return json.dumps(self.to_dict(), indent=indent)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key if isinstance(key, (int, str)) else str(key): _plain(item) for key, item in value.items()}
+    return None if isinstance(value, float) and math.isnan(value) else value

@@ -1,0 +1,168 @@
+"""From lasting signs to verdicts: one cause per rank, and the sentence that says how we know."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .measure import GPU_LEVEL, Measure, Measured, section_key
+from .persistence import Persistence
+from .signs import Cause, Signs
+from .verdict import GPU, HOST, KINDS, LATE, SECTION, Verdict, confidence, percent, seconds
+from .window import Window
+
+Hits = Mapping[Cause, NDArray[np.intp]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Everything that is known about one window, for writing verdicts."""
+
+    window: Window
+    measured: Measured
+    past: Mapping[str, Measure]
+    signs: Signs
+    hits: Hits
+    persistence: Persistence[Cause]
+
+    def lasting(self, rank: int) -> list[Cause]:
+        """What speaks against a rank now and often enough, the most specific kind and the clearest sign first."""
+        causes = [
+            cause
+            for cause, hits in self.hits.items()
+            if hits[rank] >= self.persistence.needed
+            and cause in self.signs.margins
+            and self.signs.margins[cause][rank] >= 1
+        ]
+        return sorted(causes, key=lambda cause: (KINDS.index(cause.kind), -self.signs.margins[cause][rank]))
+
+    def compared(self, rank: int) -> int:
+        """How many other ranks this rank was compared with."""
+        return int((self.measured.codes == self.measured.codes[rank]).sum()) - 1
+
+
+def verdicts_of(
+    window: Window,
+    measured: Measured,
+    past: Mapping[str, Measure],
+    signs: Signs,
+    hits: Mapping[Cause, NDArray[np.intp]],
+    persistence: Persistence[Cause],
+) -> tuple[Verdict, ...]:
+    """One verdict for each rank with lasting signs, slowest first."""
+    case = Case(window, measured, past, signs, hits, persistence)
+    suspects = np.zeros(window.ranks, dtype=bool)
+    for cause, number in hits.items():
+        suspects |= (number >= persistence.needed) & (signs.margins.get(cause, suspects * 0) >= 1)
+    verdicts = [_verdict(case, int(rank), case.lasting(int(rank))[0]) for rank in np.flatnonzero(suspects)]
+    return tuple(sorted(_with_nodes(verdicts, window), key=lambda verdict: (-verdict.slowdown, verdict.rank)))
+
+
+def _verdict(case: Case, rank: int, cause: Cause) -> Verdict:
+    slowdown, sentence = _WRITERS[cause.kind](case, rank, cause)
+    hits = int(case.hits[cause][rank])
+    arrival, supported = _arrival(case, rank, cause)
+    return Verdict(
+        rank=rank,
+        node=case.window.nodes[rank],
+        kind=cause.kind,
+        slowdown=round(float(slowdown), 3),
+        confidence=confidence(
+            float(case.signs.margins[cause][rank]), hits, case.persistence.needed, supported
+        ),
+        evidence=f"{sentence}, in {hits} of the last {case.persistence.windows} windows{arrival}",
+        section=cause.section,
+    )
+
+
+def _gpu(case: Case, rank: int, cause: Cause) -> tuple[float, str]:
+    return _slow(
+        case.past[GPU_LEVEL] if cause.past else case.measured.gpu, "its kernels take", case, rank, cause
+    )
+
+
+def _section(case: Case, rank: int, cause: Cause) -> tuple[float, str]:
+    name = str(cause.section)
+    compared = case.past[section_key(name)] if cause.past else case.measured.sections[name].median
+    return _slow(compared, f"section {name} takes", case, rank, cause)
+
+
+def _slow(compared: Measure, what: str, case: Case, rank: int, cause: Cause) -> tuple[float, str]:
+    slowdown = float(np.exp(compared.level[rank]))
+    than = "as" if slowdown >= 3 else "than"
+    against = (
+        "in its own past, while comparable ranks stayed as they were"
+        if cause.past
+        else f"on the median of {case.compared(rank)} comparable ranks"
+    )
+    return (
+        slowdown,
+        f"{what} {percent(slowdown)} {than} {against} ({compared.z[rank]:.0f} times the usual spread)",
+    )
+
+
+def _host(case: Case, rank: int, cause: Cause) -> tuple[float, str]:
+    losses = {name: float(lost[rank]) for name, lost in case.signs.losses.items()}
+    main = max(losses, key=lambda name: losses[name])
+    if cause.section is None:
+        lost, slowdown = float(case.measured.late.level[rank]), _late_slowdown(case, rank)
+        where = "its lateness at the collectives"
+    else:
+        section = case.measured.sections[cause.section]
+        lost = float(section.excess[rank])
+        slowdown = float(np.exp(max(section.median.level[rank], section.mean.level[rank])))
+        where = f"what section {cause.section} lost"
+    share = min(1.0, sum(losses.values()) / lost)
+    return slowdown, (
+        f"{main} took {seconds(losses[main])} more of this window than on comparable ranks, "
+        f"which with all host causes explains {share * 100:.0f} % of {where} ({seconds(lost)})"
+    )
+
+
+def _late(case: Case, rank: int, cause: Cause) -> tuple[float, str]:
+    share = float(case.measured.late.level[rank] / case.measured.busy[rank])
+    return _late_slowdown(case, rank), (
+        f"it arrives last at the collectives ({share * 100:.0f} % of the busy time is lost waiting for it), "
+        f"and neither its kernels nor its sections say why"
+    )
+
+
+_WRITERS = {GPU: _gpu, SECTION: _section, HOST: _host, LATE: _late}
+
+
+def _late_slowdown(case: Case, rank: int) -> float:
+    """The step's time over what it would be without this rank's lateness."""
+    busy, late = float(case.measured.busy[rank]), float(case.measured.late.level[rank])
+    return busy / max(busy - late, 0.01 * busy)
+
+
+def _arrival(case: Case, rank: int, cause: Cause) -> tuple[str, bool | None]:
+    """What the collectives say about a verdict that has another reason."""
+    late = case.measured.late
+    if not np.isfinite(late.z[rank]):
+        return "", None
+    if late.z[rank] >= late.critical[rank]:
+        return f"; at the collectives the others wait {seconds(float(late.level[rank]))} for it", True
+    if late.z[rank] <= -late.critical[rank]:
+        return "; yet it waits for others at the collectives, so something else costs more", False
+    return "; nobody waits for it at the collectives yet", None
+
+
+def _with_nodes(verdicts: list[Verdict], window: Window) -> list[Verdict]:
+    """Say so where several ranks of a node have the same trouble: then it is the node."""
+    alike = Counter((verdict.node, verdict.kind) for verdict in verdicts)
+    size = Counter(window.nodes)
+    return [
+        replace(
+            verdict,
+            evidence=f"{verdict.evidence}; the same holds for {alike[verdict.node, verdict.kind]} "
+            f"of the {size[verdict.node]} ranks of this node",
+        )
+        if alike[verdict.node, verdict.kind] > 1
+        else verdict
+        for verdict in verdicts
+    ]

@@ -1,0 +1,39 @@
+"""Who keeps the others waiting at the collectives? The rank that waits least.
+
+In synchronised training every rank's step takes equally long, since all wait for the slowest: its own collectives are
+short, everybody else's are long by what they wait. So a collective's time is evidence against the rank that has little
+of it, and for the rank that has much.
+
+Does not cover: ranks of one group that take part in different collectives; a rank that is late in a communicator of a
+few ranks is seen only if the groups are those communicators. A slow link, which makes a collective long for everybody.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .significance import column_medians
+from .window import Array, Selector, Window, cells
+
+
+def lateness(
+    window: Window, members: NDArray[np.intp], collectives: Selector, min_ranks: int, min_samples: int
+) -> Array:
+    """Seconds [members] in this window by which each rank waited less than the median rank; negative: it waited more.
+
+    NaN where the rank or too few ranks have collectives. Compared per call, because ranks may have measured different
+    numbers of calls, and times the group's usual number of calls.
+    """
+    counts = cells(window.counts, members, collectives)
+    medians = cells(window.medians, members, collectives)
+    totals = cells(window.totals, members, collectives)
+    known = np.isfinite(medians) & (counts >= min_samples)
+    known &= known.sum(axis=0) >= min_ranks
+    if not known.any():
+        return np.full(len(members), np.nan)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = np.where(known, totals / counts, np.nan)
+    calls = column_medians(np.where(known, counts, np.nan))
+    late = np.nan_to_num((column_medians(mean) - mean) * calls).sum(axis=1)
+    return np.where(known.any(axis=1), late, np.nan)

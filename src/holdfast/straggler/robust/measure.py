@@ -1,0 +1,152 @@
+"""One window in numbers: the level of each rank in everything that can be slow, and its distance from the group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .groups import Codes, members_of
+from .lateness import lateness
+from .reference import reference_of, sample_size
+from .sections import section_levels
+from .significance import center_and_spread, critical
+from .slowdown import gpu_levels
+from .spreads import Spreads
+from .thresholds import Thresholds
+from .window import COLLECTIVE, KERNEL, SECTION, Array, Window, selector
+
+GPU_SPREAD, SECTION_SPREAD, LATE_SPREAD = 0.015, 0.05, 0.01
+"""The least spread between healthy ranks that is believed: of GPU levels, of section levels, of the share of late time.
+A handful of ranks can agree better by chance; the wall time of a section on a shared host never does."""
+
+GPU_LEVEL = "gpu"
+"""The name of the GPU's level where levels go by name."""
+
+
+def section_key(name: str) -> str:
+    """The name of a section's level where levels go by name; no section can be taken for the GPU."""
+    return f"section {name}"
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What levels are judged by."""
+
+    thresholds: Thresholds
+    spreads: Spreads
+
+
+@dataclass
+class Measure:
+    """Levels of one thing, [ranks]: logarithms of time over the group's reference, NaN where there is none."""
+
+    name: str
+    level: Array
+    z: Array
+    """Robust z of the level among the ranks of the group."""
+    critical: Array
+    """The z that noise hardly ever reaches in this rank's group."""
+
+    @classmethod
+    def empty(cls, name: str, ranks: int) -> Measure:
+        """Nothing is known of any rank."""
+        return cls(name, *(np.full(ranks, np.nan) for _ in range(3)))
+
+    def fill(self, members: NDArray[np.intp], level: Array, floor: float, rules: Rules) -> None:
+        """Take over the levels of one group [members]; levels are centred, so that the median rank has 0."""
+        known = level[np.isfinite(level)]
+        if len(known) < rules.thresholds.min_ranks:
+            return
+        center, spread = center_and_spread(known)
+        self.level[members] = level - center
+        believed, windows = rules.spreads.believed((self.name, members[0]), spread, floor)
+        self.z[members] = self.level[members] / believed
+        self.critical[members] = critical(len(known), rules.thresholds.error_rate, windows)
+
+    def margin(self, min_effect: float) -> Array:
+        """How far each rank passes effect size and significance [ranks]: 1 is just, 0 where nothing is known."""
+        with np.errstate(invalid="ignore"):
+            return np.nan_to_num(np.minimum(self.z / self.critical, self.level / min_effect), nan=0.0)
+
+
+@dataclass
+class SectionMeasure:
+    """One section on all ranks."""
+
+    median: Measure
+    mean: Measure
+    """Of the mean time per call; only looked at where a host's losses could explain it."""
+    excess: Array
+    """Seconds above the group's mean per call in this window [ranks]."""
+    cost: Array
+    """The excess as a share of the longest section [ranks]."""
+
+    @classmethod
+    def empty(cls, name: str, ranks: int) -> SectionMeasure:
+        """Nothing is known of any rank."""
+        key = section_key(name)
+        median, mean = Measure.empty(key, ranks), Measure.empty(f"mean of {key}", ranks)
+        return cls(median, mean, np.zeros(ranks), np.zeros(ranks))
+
+
+@dataclass
+class Measured:
+    """One window of all ranks."""
+
+    codes: Codes
+    groups: list[NDArray[np.intp]]
+    """The ranks of each group."""
+    gpu: Measure
+    late: Measure
+    """Its level is not a logarithm: seconds that the median rank waits more than this one."""
+    busy: Array
+    """Seconds in kernels and collectives of the group's median rank [ranks]."""
+    sections: dict[str, SectionMeasure]
+
+
+def measure(window: Window, codes: Codes, rules: Rules) -> Measured:
+    """Compare the ranks inside each group."""
+    ranks = window.ranks
+    names = [window.keys[column] for column in window.columns[SECTION]]
+    measured = Measured(
+        codes,
+        members_of(codes),
+        Measure.empty(GPU_LEVEL, ranks),
+        Measure.empty("late", ranks),
+        np.zeros(ranks),
+        {name: SectionMeasure.empty(name, ranks) for name in names},
+    )
+    for members in measured.groups:
+        if len(members) < rules.thresholds.min_ranks:
+            continue
+        _measure_gpu(window, members, rules, measured)
+        if names:
+            _measure_sections(window, members, rules, measured)
+    return measured
+
+
+def _measure_gpu(window: Window, members: NDArray[np.intp], rules: Rules, measured: Measured) -> None:
+    kernels, collectives = selector(window.columns[KERNEL]), selector(window.columns[COLLECTIVE])
+    thresholds, least = rules.thresholds, rules.thresholds.min_samples
+    size = sample_size(len(measured.groups))
+    reference = reference_of(window, members, kernels, collectives, thresholds.min_ranks, least, size)
+    level = gpu_levels(window, members, kernels, reference, thresholds.min_keys, least)
+    measured.gpu.fill(members, level, max(GPU_SPREAD, reference.noise), rules)
+    measured.busy[members] = reference.busy
+    if len(window.columns[COLLECTIVE]):
+        late = lateness(window, members, collectives, thresholds.min_ranks, least)
+        measured.late.fill(members, late, max(LATE_SPREAD * reference.busy, 1e-9), rules)
+
+
+def _measure_sections(window: Window, members: NDArray[np.intp], rules: Rules, measured: Measured) -> None:
+    columns, limits = window.columns[SECTION], rules.thresholds
+    found = section_levels(window, members, selector(columns), limits.min_ranks, limits.min_samples)
+    for number, column in enumerate(columns):
+        section = measured.sections[window.keys[column]]
+        section.median.fill(members, found.level[:, number], SECTION_SPREAD, rules)
+        if window.host_losses:
+            section.mean.fill(members, found.mean_level[:, number], SECTION_SPREAD, rules)
+        section.excess[members] = found.excess[:, number]
+        section.cost[members] = found.cost[:, number]

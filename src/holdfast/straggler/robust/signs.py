@@ -1,0 +1,146 @@
+"""What speaks against whom in one window: for each possible cause, how far each rank passes the thresholds.
+
+A sign against more ranks than `max_blamed_share` of a group is withheld: so many slow alike do different work.
+
+Does not cover: several stragglers in a group so small that they are more than that share; the note says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .measure import GPU_LEVEL, Measure, Measured, section_key
+from .thresholds import Thresholds
+from .verdict import GPU, HOST, LATE, SECTION
+from .window import Array, Window
+
+EXPLAINED = 0.5
+"""A host's loss is the cause if it is at least this share of the time that the rank lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """What a sign is about: a kind of verdict, the section if one, and whether the rank's own past is the measure."""
+
+    kind: str
+    section: str | None = None
+    past: bool = False
+
+
+@dataclass(frozen=True)
+class Signs:
+    """The signs of one window, by cause; arrays [ranks]."""
+
+    margins: dict[Cause, Array]
+    """1 just passes all thresholds but persistence; 0: nothing."""
+    losses: dict[str, Array]
+    """Seconds that each rank's host lost beyond what the group's median rank did, by cause of loss."""
+    withheld: tuple[str, ...]
+
+    def holds(self) -> dict[Cause, NDArray[np.bool_]]:
+        """Which ranks each sign speaks against."""
+        return {cause: margin >= 1 for cause, margin in self.margins.items()}
+
+
+def signs_of(
+    window: Window, measured: Measured, past: Mapping[str, Measure], thresholds: Thresholds
+) -> Signs:
+    """All signs of one window; `past` has the levels against the own past, by name."""
+    losses = _extra_losses(window, measured)
+    margins = _gpu_signs(measured, past, thresholds)
+    late_margin = _late_margin(measured, thresholds)
+    margins[Cause(LATE)] = late_margin
+    margins[Cause(HOST)] = np.where(_explained(losses, measured.late.level), late_margin, 0)
+    for name in measured.sections:
+        margins |= _section_signs(name, measured, past, losses, thresholds)
+    notes: list[str] = []
+    for cause, margin in margins.items():
+        margins[cause] = _without_the_many(cause, margin, measured.groups, thresholds, notes)
+    return Signs(margins, losses, tuple(notes))
+
+
+def _gpu_signs(measured: Measured, past: Mapping[str, Measure], thresholds: Thresholds) -> dict[Cause, Array]:
+    effect = thresholds.min_effect
+    signs = {Cause(GPU): measured.gpu.margin(effect)}
+    if GPU_LEVEL in past:
+        signs[Cause(GPU, past=True)] = _past_margin(past[GPU_LEVEL], measured.gpu.level, effect)
+    return signs
+
+
+def _past_margin(past: Measure, level: Array, effect: float) -> Array:
+    """Slower than its own past, and not merely back among the others after a time of less work."""
+    with np.errstate(invalid="ignore"):
+        return np.where(level > effect / 2, past.margin(effect), 0)
+
+
+def _late_margin(measured: Measured, thresholds: Thresholds) -> Array:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = measured.late.level / (measured.busy * thresholds.min_late_share)
+        return np.nan_to_num(np.minimum(measured.late.z / measured.late.critical, share), nan=0.0, posinf=0.0)
+
+
+def _section_signs(
+    name: str,
+    measured: Measured,
+    past: Mapping[str, Measure],
+    losses: Mapping[str, Array],
+    thresholds: Thresholds,
+) -> dict[Cause, Array]:
+    section, effect = measured.sections[name], thresholds.min_effect
+    with np.errstate(invalid="ignore"):
+        # Who waits at the collectives more than the others is held up; its long section is the waiting.
+        waits = measured.late.z <= -measured.late.critical
+    counts = (section.cost >= thresholds.min_cost_share) & ~waits
+    slow = np.where(counts, section.median.margin(effect), 0)
+    either = np.where(counts, np.maximum(slow, section.mean.margin(effect)), 0)
+    signs = {
+        Cause(SECTION, name): slow,
+        Cause(HOST, name): np.where(_explained(losses, section.excess), either, 0),
+    }
+    if section_key(name) in past:
+        own = _past_margin(past[section_key(name)], section.median.level, effect)
+        signs[Cause(SECTION, name, past=True)] = np.where(counts, own, 0)
+    return signs
+
+
+def _extra_losses(window: Window, measured: Measured) -> dict[str, Array]:
+    extra = {}
+    for cause, seconds in window.host_losses.items():
+        usual = np.zeros(window.ranks)
+        for members in measured.groups:
+            known = seconds[members][np.isfinite(seconds[members])]
+            usual[members] = np.median(known) if len(known) else 0
+        extra[cause] = np.nan_to_num(np.maximum(seconds - usual, 0))
+    return extra
+
+
+def _explained(losses: Mapping[str, Array], lost: Array) -> NDArray[np.bool_]:
+    """Where the host's losses are most of `lost` seconds [ranks]."""
+    if not losses:
+        return np.zeros(len(lost), dtype=bool)
+    with np.errstate(invalid="ignore"):
+        explained: NDArray[np.bool_] = (lost > 0) & (sum(losses.values()) >= EXPLAINED * lost)
+    return explained
+
+
+def _without_the_many(
+    cause: Cause, margin: Array, groups: Sequence[NDArray[np.intp]], thresholds: Thresholds, notes: list[str]
+) -> Array:
+    if not (margin >= 1).any():
+        return margin
+    margin = margin.copy()
+    for members in groups:
+        blamed = int((margin[members] >= 1).sum())
+        allowed = max(1, int(thresholds.max_blamed_share * len(members)))
+        if blamed > allowed:
+            margin[members] = 0
+            what = f"section {cause.section}" if cause.section else cause.kind
+            notes.append(
+                f"{blamed} of {len(members)} compared ranks are slow ({what}): too many to be stragglers, so "
+                f"probably other work; nobody is blamed. Give groups= if they do different work."
+            )
+    return margin

@@ -1,0 +1,85 @@
+"""What all ranks measured between two reports: the input of the robust verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Selector = slice | NDArray[np.intp]
+
+KERNEL, SECTION, COLLECTIVE = "kernel", "section", "collective"
+KINDS = (KERNEL, SECTION, COLLECTIVE)
+
+
+@dataclass(frozen=True)
+class Window:
+    """One window of `ranks` x `keys`. ValueError if shapes or kinds do not fit together.
+
+    `medians` and `totals` are in seconds; a NaN median says that the rank did not measure the key, and `totals` and
+    `counts` of such a cell are ignored. float32 halves the time of a large world.
+    """
+
+    keys: Sequence[str]
+    """Names, one per column."""
+    kinds: Sequence[str]
+    """"kernel" (compute on the GPU), "section" (wall time) or "collective" (waiting included), one per column."""
+    nodes: Sequence[str]
+    """Names of the nodes, one per rank."""
+    medians: Array
+    totals: Array
+    counts: Array
+    host_losses: Mapping[str, Array] = field(default_factory=dict)
+    """Seconds that each rank's host lost in this window, by cause ("garbage collection", "CPU steal"): [ranks]."""
+
+    def __post_init__(self) -> None:
+        shape = (len(self.nodes), len(self.keys))
+        for name in ("medians", "totals", "counts"):
+            if getattr(self, name).shape != shape:
+                raise ValueError(
+                    f"window: {name} has shape {getattr(self, name).shape}, not {shape} (ranks, keys)"
+                )
+        if len(self.kinds) != len(self.keys):
+            raise ValueError(f"window: {len(self.kinds)} kinds for {len(self.keys)} keys")
+        unknown = set(self.kinds) - set(KINDS)
+        if unknown:
+            raise ValueError(f"window: unknown kinds {sorted(unknown)}; allowed: {', '.join(KINDS)}")
+        for cause, seconds in self.host_losses.items():
+            if seconds.shape != shape[:1]:
+                raise ValueError(f"window: losses by {cause} have shape {seconds.shape}, not {shape[:1]}")
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks."""
+        return len(self.nodes)
+
+    @cached_property
+    def columns(self) -> dict[str, NDArray[np.intp]]:
+        """The columns of each kind."""
+        kinds = np.asarray(self.kinds, dtype=str)
+        return {kind: np.flatnonzero(kinds == kind) for kind in KINDS}
+
+
+def of_sections(names: Sequence[str], nodes: Sequence[str], figures: bytes) -> Window:
+    """The window of sections only. `figures` are 32-bit floats, of each rank and of each section its median and total
+    in seconds and its count. ValueError if they are not as many."""
+    table = np.frombuffer(figures, dtype="<f4").reshape(len(nodes), len(names), 3)
+    medians, totals, counts = np.moveaxis(table, 2, 0)
+    return Window(tuple(names), (SECTION,) * len(names), tuple(nodes), medians, totals, counts)
+
+
+def selector(indices: NDArray[np.intp]) -> Selector:
+    """The same rows or columns as a slice where they lie side by side, so that numpy need not copy them."""
+    if len(indices) and indices[-1] - indices[0] + 1 == len(indices) and np.all(np.diff(indices) == 1):
+        return slice(int(indices[0]), int(indices[-1]) + 1)
+    return indices
+
+
+def cells(table: Array, rows: Selector, columns: Selector) -> Array:
+    """These rows and columns of a table [ranks, keys]; a view where both lie side by side."""
+    return table[rows][:, columns] if isinstance(rows, slice) else table[:, columns][rows]

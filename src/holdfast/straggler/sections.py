@@ -1,0 +1,147 @@
+"""All sections of this process: which there are, what their next entries are, and what they measured.
+
+What always holds: there are at most `MOST_SECTIONS`; the common case of an entry takes no lock (see `measurement`).
+Does not cover: interpreters without the global lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from .measurement import (
+    SKIPPED,
+    CapturingMeasurement,
+    Measurement,
+    PlannedMeasurement,
+    Section,
+    SectionContext,
+)
+from .statistic import Statistic, summarise
+
+if TYPE_CHECKING:
+    from .gpu_source import Capture
+
+log = logging.getLogger("holdfast.straggler")
+
+MOST_SECTIONS = 1000
+"""Further names are not measured: names that count something (steps, batches) would grow without end."""
+LONGEST_NAME = 1000
+_STRETCH = 1024
+"""Entries that are marked as skipped at a time: a long profiling interval must not become a long list."""
+Plans = dict[str, list[SectionContext]]
+
+
+class Sections:
+    """All sections of this process. `plain` and `capturing` are the plans, by name, for entries without and with GPU
+    kernels; they are given by whoever reads them on the hot path, and belong to this object until `close`.
+    """
+
+    def __init__(self, interval: int, capture: Capture | None, plain: Plans, capturing: Plans) -> None:
+        self._interval = interval
+        self._capture = capture
+        self._plans = (plain, capturing)
+        self._sections: dict[str, Section] = {}
+        self._lock = threading.Lock()
+        self._full = False
+
+    def enter(self, name: str, profile_cuda: bool) -> SectionContext:
+        """The slow path of an entry: its plan is empty, or there is none. ValueError for what is no name."""
+        with self._lock:
+            section = self._section(name)
+            if section is None:
+                return SKIPPED
+            capturing = bool(profile_cuda) and self._capture is not None
+            if self._interval == 1:
+                return self._measurement(section, capturing)
+            return self._next_planned(section, capturing)
+
+    def entry(self, name: str, profile_cuda: bool) -> Callable[[], SectionContext]:
+        """A function that gives the next entry of one section: for callables, whose section never changes. It stays
+        harmless when this object was closed."""
+        with self._lock:
+            self._section(name)
+        plan = self._plans[bool(profile_cuda)].get(name)
+        enter = self.enter
+        if plan is None:
+            return lambda: SKIPPED
+
+        def next_entry() -> SectionContext:
+            try:
+                return plan.pop() if plan else enter(name, profile_cuda)
+            except IndexError:  # another thread took the last one
+                return enter(name, profile_cuda)
+
+        return next_entry
+
+    def take(self) -> dict[str, dict[Statistic, float]]:
+        """The summaries, in milliseconds, of the sections that ran since the last call."""
+        found = {}
+        for name, section in list(self._sections.items()):
+            times, number = section.take()
+            if times:
+                found[name] = summarise(times, number)
+        return found
+
+    def close(self) -> None:
+        """Give the plans back, empty."""
+        for plans in self._plans:
+            plans.clear()
+
+    def _section(self, name: str) -> Section | None:
+        """The section, new or known; None if it is one too many."""
+        if isinstance(name, str) and name in self._sections:
+            return self._sections[name]
+        if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
+            raise ValueError(
+                f"detection_section: name must be a text of 1 to {LONGEST_NAME} characters, not {name!r:.80}"
+            )
+        if len(self._sections) >= MOST_SECTIONS:
+            if not self._full:
+                log.warning(
+                    "section %r is not measured, nor any further one: there are %d already. A section's name "
+                    "should not contain a step or a batch number",
+                    name,
+                    MOST_SECTIONS,
+                )
+            self._full = True
+            return None
+        section = self._sections[name] = Section(name)
+        plain, capturing = self._plans
+        if self._interval == 1 and self._capture is not None:
+            plain[name], capturing[name] = section.free
+        else:
+            # Skipped entries are the same for both; and so are measured ones where there is nothing to capture.
+            plain[name] = capturing[name] = section.free[0] if self._interval == 1 else []
+        return section
+
+    def _measurement(self, section: Section, capturing: bool) -> SectionContext:
+        free = section.free[capturing]
+        if self._interval > 1 and free:
+            return free.pop()
+        if capturing and self._capture is not None:
+            return CapturingMeasurement(section, free, self._capture)
+        return Measurement(section, free)
+
+    def _next_planned(self, section: Section, capturing: bool) -> SectionContext:
+        plan = self._plans[0].get(section.name)
+        if plan is None:  # closed while a thread was on its way here
+            return SKIPPED
+        if plan:  # another thread was first
+            return plan.pop()
+        if section.skips_left:  # a long interval: the plan held its first stretch only
+            self._skip(section, plan)
+            return plan.pop()
+        if self._capture is None and self._interval <= _STRETCH:
+            return PlannedMeasurement(section, plan, [SKIPPED] * (self._interval - 1))
+        section.skips_left = self._interval - 1
+        self._skip(section, plan)
+        return self._measurement(section, capturing)
+
+    @staticmethod
+    def _skip(section: Section, plan: list[SectionContext]) -> None:
+        stretch = min(section.skips_left, _STRETCH)
+        section.skips_left -= stretch
+        plan.extend([SKIPPED] * stretch)

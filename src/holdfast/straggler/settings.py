@@ -1,0 +1,109 @@
+"""The arguments of `Detector.initialize`, checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+from .robust.thresholds import Thresholds
+
+RELATIVE = "relative_perf_scores"
+INDIVIDUAL = "individual_perf_scores"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`relative`, `individual`: the scores to compute. `report_time_interval` is in seconds."""
+
+    relative: bool
+    individual: bool
+    gather_on_rank0: bool
+    profiling_interval: int
+    report_time_interval: float
+    node_name: str
+    process_group: Any
+    groups: Any = None
+    thresholds: Thresholds | None = None
+
+
+def scores(asked: object) -> tuple[bool, bool]:
+    """Whether relative and individual scores are asked for; ValueError if something else is."""
+    names: object = [RELATIVE, INDIVIDUAL] if asked == "all" else [asked] if isinstance(asked, str) else asked
+    if (
+        not isinstance(names, Sequence)
+        or not names
+        or not all(one in (RELATIVE, INDIVIDUAL) for one in names)
+    ):
+        raise ValueError(
+            f"Detector.initialize: scores_to_compute must be 'all' or a list of {RELATIVE!r} and {INDIVIDUAL!r}, "
+            f"not {asked!r}"
+        )
+    return RELATIVE in names, INDIVIDUAL in names
+
+
+def checked(
+    scores_to_compute: object,
+    gather_on_rank0: object,
+    profiling_interval: object,
+    report_time_interval: object,
+    node_name: object,
+    process_group: object,
+    groups: object = None,
+    thresholds: object = None,
+) -> Settings:
+    """The settings; ValueError with the argument, its value and what is allowed."""
+    relative, individual = scores(scores_to_compute)
+    if not isinstance(gather_on_rank0, bool):
+        raise _wrong("gather_on_rank0", "True or False", gather_on_rank0)
+    if (
+        not isinstance(profiling_interval, int)
+        or isinstance(profiling_interval, bool)
+        or profiling_interval < 1
+    ):
+        raise _wrong("profiling_interval", "a whole number from 1 on", profiling_interval)
+    if not is_number(report_time_interval) or not 0 < report_time_interval < math.inf:
+        raise _wrong("report_time_interval", "seconds above 0", report_time_interval)
+    if not isinstance(node_name, str) or not node_name:
+        raise _wrong("node_name", "a non-empty text, or None for the host's name", node_name)
+    return Settings(
+        relative,
+        individual,
+        gather_on_rank0,
+        profiling_interval,
+        float(report_time_interval),
+        node_name,
+        process_group,
+        checked_groups(groups),
+        None if thresholds is None else checked_thresholds(thresholds, "initialize"),
+    )
+
+
+def checked_groups(groups: object) -> object:
+    """The labels as a tuple, or the function that gives them; ValueError for anything else."""
+    if groups is None or callable(groups):
+        return groups
+    if (
+        not isinstance(groups, Sequence)
+        or isinstance(groups, (str, bytes))
+        or not all(isinstance(label, Hashable) for label in groups)
+    ):
+        raise _wrong("groups", "one label for each rank, a function from rank to label, or None", groups)
+    return tuple(groups)
+
+
+def checked_thresholds(thresholds: object, call: str) -> Thresholds:
+    """The thresholds; ValueError for anything else."""
+    if not isinstance(thresholds, Thresholds):
+        raise ValueError(f"Detector.{call}: thresholds must be straggler.Thresholds(...), not {thresholds!r}")
+    return thresholds
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """A number, and no truth value."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _wrong(name: str, allowed: str, value: object) -> ValueError:
+    return ValueError(f"Detector.initialize: {name} must be {allowed}, not {value!r}")

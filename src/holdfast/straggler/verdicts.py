@@ -1,0 +1,101 @@
+"""Who is plainly slow, after each report, on the rank that has the times of all: `robust` fed with what was gathered.
+
+What always holds: nothing here raises into the training; numpy is loaded only where there are enough ranks to judge.
+Does not cover: GPU kernels, and who arrives late at collectives. No source for them is built in yet: sections decide.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from .robust.thresholds import Thresholds
+
+if TYPE_CHECKING:
+    from .robust.judge import Assessment, Judge
+    from .robust.verdict import Verdict
+
+log = logging.getLogger("holdfast.straggler")
+Groups = Sequence[Hashable] | Callable[[int], Hashable]
+"""Labels of ranks: one for each, in order, or a function from a rank to its label. Equal labels, equal work."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The verdicts of one report, and why there are none, or fewer: a sentence each."""
+
+    verdicts: tuple[Verdict, ...] = ()
+    withheld: tuple[str, ...] = ()
+
+
+NOT_GATHERED = Judged(
+    withheld=("the times of all ranks are needed in one place: initialize with gather_on_rank0=True",)
+)
+
+
+class Verdicts:
+    """The verdicts of one job, report after report."""
+
+    def __init__(self, groups: Groups | None, thresholds: Thresholds | None) -> None:
+        self._groups = groups
+        self._thresholds = thresholds or Thresholds()
+        self._judge: Judge | None = None
+        self._warned = False
+
+    def use(self, thresholds: Thresholds) -> None:
+        """Judge by these from the next report on."""
+        self._thresholds = thresholds
+        if self._judge is not None:
+            self._judge.thresholds = thresholds
+
+    def of(self, names: Sequence[str], nodes: Mapping[int, str], figures: bytes) -> Judged:
+        """The verdicts after one more report. `nodes` has the ranks in the order of `figures` (see `exchange.rows`)."""
+        if len(nodes) < self._thresholds.min_ranks:
+            return Judged(withheld=(self._too_few(len(nodes), len(nodes)),))
+        try:
+            return self._judged(names, nodes, figures)
+        except ImportError as error:
+            return self._without(
+                f"numpy cannot be imported on this rank ({error}); install it there (extra `straggler`)"
+            )
+        except Exception as error:  # the user's groups, or a fault of ours: the training goes on
+            return self._without(f"they could not be computed ({type(error).__name__}: {error})")
+
+    def _judged(self, names: Sequence[str], nodes: Mapping[int, str], figures: bytes) -> Judged:
+        from .robust.judge import Judge
+        from .robust.window import of_sections
+
+        ranks = list(nodes)
+        if self._judge is None:
+            self._judge = Judge(self._labels(ranks), self._thresholds)
+        assessment = self._judge.add(of_sections(names, list(nodes.values()), figures))
+        # The judge counts the ranks of the process group; users know their global numbers.
+        verdicts = tuple(replace(verdict, rank=ranks[verdict.rank]) for verdict in assessment.verdicts)
+        return Judged(verdicts, (*self._notes(assessment), *assessment.withheld))
+
+    def _labels(self, ranks: Sequence[int]) -> Sequence[Hashable] | None:
+        groups = self._groups
+        return [groups(rank) for rank in ranks] if callable(groups) else groups
+
+    def _notes(self, assessment: Assessment) -> list[str]:
+        """Why some or all ranks could not be blamed, whatever they measured."""
+        if assessment.warming_up:
+            return ["the job is warming up: this report counts for nothing"]
+        sizes = Counter(assessment.groups.tolist()).values()
+        alone = sum(size for size in sizes if size < self._thresholds.min_ranks)
+        return [self._too_few(alone, sum(sizes))] if alone else []
+
+    def _too_few(self, ranks: int, of: int) -> str:
+        return (
+            f"{ranks} of {of} ranks are compared with nobody: there must be {self._thresholds.min_ranks} ranks that "
+            "do the same work"
+        )
+
+    def _without(self, why: str) -> Judged:
+        if not self._warned:
+            log.warning("straggler reports have no verdicts: %s. Scores are not affected", why)
+        self._warned = True
+        return Judged(withheld=(why,))

@@ -1,0 +1,193 @@
+"""Sections in the hot path: what is measured, what is skipped, what is bounded."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import threading
+from collections.abc import Mapping
+from contextlib import ExitStack
+
+import pytest
+
+from holdfast.straggler import Detector, Statistic
+from holdfast.straggler.gpu_source import Capture
+from holdfast.straggler.measurement import KEPT
+from holdfast.straggler.sections import MOST_SECTIONS, Sections
+from holdfast.straggler.statistic import Summary
+
+
+def number(sections: Sections, name: str) -> float:
+    return sections.take()[name][Statistic.NUM]
+
+
+@pytest.fixture
+def sections() -> Sections:
+    return Sections(1, None, {}, {})
+
+
+def run(sections: Sections, name: str, times: int = 1) -> None:
+    enter = sections.entry(name, False)
+    for _ in range(times):
+        with enter():
+            pass
+
+
+def test_times_are_milliseconds_of_wall_time(sections: Sections) -> None:
+    waiting = threading.Event()
+    with sections.enter("wait", False):
+        waiting.wait(0.02)
+    summary = sections.take()["wait"]
+    assert 20 <= summary[Statistic.MED] < 5000
+    assert summary[Statistic.NUM] == 1
+
+
+def test_each_window_has_its_own_times(sections: Sections) -> None:
+    run(sections, "a", 3)
+    run(sections, "b", 1)
+    assert {name: one[Statistic.NUM] for name, one in sections.take().items()} == {"a": 3, "b": 1}
+    run(sections, "a", 2)
+    assert {name: one[Statistic.NUM] for name, one in sections.take().items()} == {"a": 2}
+    assert sections.take() == {}
+
+
+def test_a_body_that_raises_is_measured(sections: Sections) -> None:
+    with pytest.raises(KeyError), sections.enter("fails", False):
+        raise KeyError("x")
+    assert number(sections, "fails") == 1
+
+
+def test_a_skipped_body_that_raises_raises() -> None:
+    enter = Sections(10, None, {}, {}).entry("fails", False)
+    for _ in range(3):
+        with pytest.raises(KeyError), enter():
+            raise KeyError("x")
+
+
+@pytest.mark.parametrize("interval", [1, 2, 3, 7, 1000, 2500])
+def test_of_n_entries_the_first_is_measured(interval: int) -> None:
+    sections = Sections(interval, None, {}, {})
+    measured = []
+    for entry in range(3 * interval + 1):
+        run(sections, "a")
+        if sections.take():
+            measured.append(entry)
+    assert measured == [0, interval, 2 * interval, 3 * interval]
+
+
+def test_nested_sections_of_one_name_are_two(sections: Sections) -> None:
+    with sections.enter("a", False), sections.enter("a", False):
+        pass
+    assert number(sections, "a") == 2
+
+
+@pytest.mark.parametrize("interval", [1, 4])
+def test_threads_do_not_mix_their_times(interval: int) -> None:
+    sections = Sections(interval, None, {}, {})
+    gate = threading.Barrier(4)
+
+    def work() -> None:
+        gate.wait()
+        run(sections, "a", 2000)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    summary = sections.take()["a"]
+    # With skipping, an entry that comes while another begins may be measured as well.
+    assert 8000 / interval <= summary[Statistic.NUM] <= (8000 if interval == 1 else 8000 / interval * 1.5)
+    assert summary[Statistic.MIN] >= 0
+
+
+def test_memory_is_bounded_and_the_number_is_not(sections: Sections) -> None:
+    run(sections, "a", KEPT + 100)
+    assert len(sections._sections["a"].kept) == KEPT
+    assert number(sections, "a") == KEPT + 100
+
+
+def test_too_many_names_are_told_once(sections: Sections, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "holdfast.straggler"):
+        for step in range(MOST_SECTIONS + 5):
+            run(sections, f"step_{step}")
+    assert len(sections.take()) == MOST_SECTIONS
+    assert [one.getMessage() for one in caplog.records] == [
+        "section 'step_1000' is not measured, nor any further one: there are 1000 already. "
+        "A section's name should not contain a step or a batch number"
+    ]
+
+
+class Recorded:
+    """A source of kernels that writes down when it was started and stopped."""
+
+    name = "recorded"
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def start(self) -> None:
+        self.calls.append("start")
+
+    def stop(self) -> None:
+        self.calls.append("stop")
+
+    def take(self) -> Mapping[str, Summary]:
+        return {}
+
+
+@pytest.mark.parametrize("interval", [1, 2])
+def test_kernels_are_captured_from_the_first_section_to_the_last(interval: int) -> None:
+    source = Recorded()
+    sections = Sections(interval, Capture(source), {}, {})
+    with sections.enter("outer", True):
+        with sections.enter("inner", True), sections.enter("host", False):
+            assert source.calls == ["start"]
+        assert source.calls == ["start"]
+    assert source.calls == ["start", "stop"]
+    with sections.enter("only_host", False):
+        assert source.calls == ["start", "stop"]
+
+
+def test_a_raising_body_stops_the_capture() -> None:
+    source = Recorded()
+    sections = Sections(1, Capture(source), {}, {})
+    for _ in range(2):
+        with pytest.raises(KeyError), sections.enter("a", True):
+            raise KeyError("x")
+    assert source.calls == ["start", "stop"] * 2
+
+
+def test_with_and_without_kernels_is_one_section() -> None:
+    sections = Sections(1, Capture(Recorded()), {}, {})
+    for capturing in (True, False, True):
+        with sections.entry("a", capturing)():
+            pass
+    assert number(sections, "a") == 3
+
+
+def line() -> int:
+    caller = inspect.currentframe().f_back  # type: ignore[union-attr]
+    assert caller is not None
+    return caller.f_lineno
+
+
+def test_a_section_without_a_name_is_called_after_its_place() -> None:
+    Detector.initialize(scores_to_compute="individual_perf_scores", gather_on_rank0=False)
+    with Detector.detection_section():
+        first = line() - 1
+    with ExitStack() as stack:
+        stack.enter_context(Detector.detection_section(profile_cuda=False))
+        second = line() - 1
+    report = Detector.generate_report()
+    assert report is not None
+    assert set(report.local_section_summaries) == {f"{__file__}:{first}", f"{__file__}:{second}"}
+
+
+@pytest.mark.parametrize("name", ["", 3, b"fwd", ["fwd"], "x" * 1001])
+def test_a_name_must_be_a_text(name: object) -> None:
+    Detector.initialize()
+    with pytest.raises(
+        ValueError, match=r"detection_section: name must be a text of 1 to 1000 characters, not"
+    ):
+        Detector.detection_section(name)  # type: ignore[arg-type]

@@ -1,0 +1,117 @@
+"""Whole reports of several ranks with given times: the documented example of eight ranks, from times to stragglers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from holdfast.straggler import Report, Statistic
+from holdfast.straggler.session import Session
+from holdfast.straggler.settings import checked
+from holdfast.straggler.statistic import Summary, summarise
+from tests.straggler.ranks import ThreadChannel, run
+from tests.straggler.test_detector import Kernels
+from tests.straggler.test_report import DATA_LOADING, FWD, GPU
+
+SETTINGS = {
+    "scores_to_compute": "all",
+    "gather_on_rank0": True,
+    "profiling_interval": 1,
+    "report_time_interval": 60,
+    "process_group": None,
+}
+SECTIONS = {"data_loading": DATA_LOADING, "fwd": FWD}
+
+
+def session(channel: ThreadChannel, *kernels: dict[str, Summary], **changes: object) -> Session:
+    settings = checked(**{**SETTINGS, "node_name": f"node-{channel.rank // 4}", **changes})  # type: ignore[arg-type]
+    return Session(settings, {}, {}, Kernels(*kernels), channel)
+
+
+def ran(session: Session, section: str, milliseconds: float) -> None:
+    """As if a body had taken so long."""
+    with session.sections.enter(section, False):
+        pass
+    kept = session.sections._sections[section].kept
+    kept.pop()
+    kept.append(round(milliseconds * 1e6))
+
+
+def eight_ranks(channel: ThreadChannel, **changes: object) -> list[Report | None]:
+    """Two windows: in the first all ranks are fast, in the second as slow as in the documented example."""
+    rank = channel.rank
+    kernels = [
+        {"gemm": summarise([1.0])},
+        {"gemm": summarise([1.0 / GPU[rank]]), f"own_{rank}": summarise([1.0])},
+    ]
+    one = session(channel, *kernels, **changes)
+    reports = []
+    for window in range(2):
+        for name, scores in SECTIONS.items():
+            ran(one, name, 10.0 / scores[rank] if window else 10.0)
+        reports.append(one.report())
+    return reports
+
+
+def test_the_documented_example_of_eight_ranks() -> None:
+    found, _ = run(8, eight_ranks)
+    assert found[1:] == [[None, None]] * 7
+    first, second = found[0]
+    assert first is not None and second is not None
+    assert first.identify_stragglers()["straggler_sections_relative"] == {}
+    for name, scores in SECTIONS.items():
+        assert second.section_relative_perf_scores[name] == pytest.approx(scores, rel=1e-6)
+        assert second.section_individual_perf_scores[name] == pytest.approx(scores, rel=1e-6)
+    best = max(GPU.values())
+    assert second.gpu_relative_perf_scores == pytest.approx({rank: one / best for rank, one in GPU.items()})
+    assert second.rank_to_node == {rank: f"node-{rank // 4}" for rank in range(8)}
+    stragglers = second.identify_stragglers()["straggler_sections_relative"]
+    assert {name: {one.rank for one in who} for name, who in stragglers.items()} == {"data_loading": {6}}
+    assert second.local_section_summaries["fwd"][Statistic.NUM] == 1
+
+
+def test_each_rank_its_own() -> None:
+    found, calls = run(8, lambda channel: eight_ranks(channel, gather_on_rank0=False))
+    for rank, (_, second) in enumerate(found):
+        assert second is not None
+        assert second.rank == rank
+        assert second.section_relative_perf_scores["fwd"] == pytest.approx({rank: FWD[rank]}, rel=1e-6)
+        assert second.rank_to_node == {rank: f"node-{rank // 4}"}
+    assert {kind for kind, _ in calls} == {"least", "from_rank"}
+
+
+def test_individual_scores_that_are_not_gathered_send_nothing() -> None:
+    changes = {"gather_on_rank0": False, "scores_to_compute": "individual_perf_scores"}
+    found, calls = run(8, lambda channel: eight_ranks(channel, **changes))
+    assert calls == []
+    assert found[5][1] is not None
+    assert found[5][1].section_individual_perf_scores["data_loading"] == pytest.approx({5: 0.847}, rel=1e-6)
+
+
+def test_a_section_of_one_rank_has_an_individual_score_and_blames_nobody() -> None:
+    def work(channel: ThreadChannel) -> Report | None:
+        one = session(channel, {})
+        ran(one, "step", 1.0)
+        if channel.rank == 1:
+            ran(one, "save", 5.0)
+        return one.report()
+
+    report = run(2, work)[0][0]
+    assert report is not None
+    assert all(math.isnan(score) for score in report.section_relative_perf_scores["save"].values())
+    assert math.isnan(report.section_individual_perf_scores["save"][0])
+    assert report.section_individual_perf_scores["save"][1] == 1.0
+    assert report.identify_stragglers()["straggler_sections_relative"] == {}
+    assert report.local_section_summaries.keys() == {"step"}
+
+
+def test_a_report_costs_two_collectives_once_names_are_known() -> None:
+    def work(channel: ThreadChannel) -> None:
+        one = session(channel, *[{"gemm": summarise([1.0])}] * 3)
+        for _ in range(3):
+            ran(one, "fwd", 1.0)
+            one.report()
+
+    _, calls = run(3, work)
+    assert [kind for kind, _ in calls[-4:]] == ["least", "bytes_to_rank_0"] * 2

@@ -1,0 +1,75 @@
+"""Two real ranks over gloo: both examples of the guide, reports without any collective, process groups."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.processes import Spawner
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+def run(spawn: Spawner, program: str, folder: Path) -> list[list[Any]]:
+    """What each rank printed, line by line."""
+    ranks = [spawn.python(PROGRAMS / program, f"file://{folder / 'store'}", str(rank)) for rank in range(2)]
+    codes = [rank.wait() for rank in ranks]
+    assert codes == [0, 0], ranks[0].output() + ranks[1].output()
+    return [[json.loads(line) for line in rank.out().splitlines() if line.startswith("[")] for rank in ranks]
+
+
+def test_both_examples_of_the_guide(spawn: Spawner, tmp_path: Path) -> None:
+    first, second = run(spawn, "guide.py", tmp_path)
+    assert second == [[None] * 3] * 2
+    names = (
+        ("data_loading", "fwd"),
+        ("__main__.DataLoaderClass.get_next_batch", "__main__.ModelClass.forward"),
+    )
+    for reports, (loading, forward) in zip(first, names, strict=True):
+        assert len(reports) == 3
+        for report, stragglers in reports[1:]:
+            relative = report["section_relative_perf_scores"]
+            assert set(relative) == set(report["section_individual_perf_scores"]) == {loading, forward}
+            assert relative[loading]["0"] == 1.0 and relative[loading]["1"] < 0.6
+            assert relative[forward].keys() == {"0", "1"} and max(relative[forward].values()) == 1.0
+            assert report["gpu_relative_perf_scores"] == {"0": None, "1": None}
+            assert report["rank_to_node"] == dict.fromkeys("01", socket.gethostname())
+            assert report["local_section_summaries"][loading]["NUM"] == 10
+            assert report["local_section_summaries"][loading]["MED"] >= 2.0
+            assert f"'{loading}': {{StragglerId(rank=1, node='{socket.gethostname()}')}}" in stragglers
+
+
+def test_no_collective_when_alone_and_the_same_steps_when_not(spawn: Spawner, tmp_path: Path) -> None:
+    first, second = run(spawn, "quiet_and_groups.py", tmp_path)
+    alone, intervals, groups = zip(first, second, strict=True)
+    assert alone[0][:16] == [None] * 16 and len(alone[0]) == 19
+    assert all(0 < scores["step"]["0"] <= 1 for scores in alone[0][16:])
+    assert alone[1] == []
+    assert intervals[0][:20] == intervals[1][:20] == [[False, False]] * 20
+    assert intervals[0][20:] == intervals[1][20:] == [[False, False]] * 16 + [[True, True]] * 4
+    refused = "Detector.initialize: process_group must be a group that this rank is in"
+    assert groups[0] == [refused, 0, {"step": {"0": 1.0}}, {"0": "node-0"}]
+    assert groups[1] == [refused, 1, {"step": {"1": 1.0}}, {"1": "node-1"}]
+
+
+@pytest.mark.slow
+def test_the_program_of_the_page(spawn: Spawner, tmp_path: Path) -> None:
+    """What docs/straggler.md begins with: the program runs, and prints what the page shows."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "straggler.md").read_text()
+    program = tmp_path / "train.py"
+    program.write_text(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0])
+    shown = re.findall(r"```console\n\$ .*?\n(.*?)```", page, re.DOTALL)[0]
+    launcher = [sys.executable, "-m", "holdfast.fault_tolerance.launcher", "--nproc-per-node=2"]
+    job = spawn([*launcher, program])
+    assert job.wait() == 0, job.output()
+    printed = re.findall(r"^\d+ \{.*StragglerId.*\}$", job.out(), re.MULTILINE)
+    assert "data_loading': {StragglerId(rank=1," in printed[0]
+    assert [line.partition(",")[0] for line in printed] == re.findall(
+        r"^\d+ \{'.*?(?=,)", shown, re.MULTILINE
+    )

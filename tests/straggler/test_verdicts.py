@@ -1,0 +1,230 @@
+"""Verdicts in reports: ranks as threads that report over several windows, one of them slow or none."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast.straggler import Detector, Report, Statistic, Thresholds
+from holdfast.straggler.exchange.rows import figures, pack, unpack
+from holdfast.straggler.session import Session
+from holdfast.straggler.statistic import summarise
+from tests.straggler.ranks import ThreadChannel, run
+from tests.straggler.test_session import ran, session
+
+RUNS = 5
+Slow = Callable[[int, str], float]
+"""How many times as long a rank takes for a section."""
+
+
+def window(one: Session, rank: int, slow: Slow, noise: random.Random) -> Report | None:
+    for name, milliseconds in (("data_loading", 10.0), ("fwd", 30.0)):
+        for _ in range(RUNS):
+            ran(one, name, milliseconds * slow(rank, name) * noise.gauss(1.0, 0.01))
+    return one.report()
+
+
+def reports(slow: Slow, size: int = 8, windows: int = 4, **changes: Any) -> list[Report]:
+    """Rank 0's reports; the others must have none."""
+
+    def work(channel: ThreadChannel) -> list[Report | None]:
+        one = session(channel, *[{}] * windows, **changes)
+        noise = random.Random(channel.rank)
+        return [window(one, channel.rank, slow, noise) for _ in range(windows)]
+
+    found, _ = run(size, work)
+    assert found[1:] == [[None] * windows] * (size - 1)
+    return [report for report in found[0] if report is not None]
+
+
+def one_loads_slowly(rank: int, section: str) -> float:
+    return 1.5 if (rank, section) == (5, "data_loading") else 1.0
+
+
+def test_a_rank_that_is_slow_in_a_section_is_named_once_it_lasts() -> None:
+    first, second, third, fourth = reports(one_loads_slowly)
+    assert first.withheld == ("the job is warming up: this report counts for nothing",)
+    assert first.verdicts() == second.verdicts() == []
+    for report in (third, fourth):
+        (verdict,) = report.verdicts()
+        assert (verdict.rank, verdict.node, verdict.kind, verdict.section) == (
+            5,
+            "node-1",
+            "section",
+            "data_loading",
+        )
+        assert verdict.slowdown == pytest.approx(1.5, rel=0.03)
+        assert 0.5 < verdict.confidence < 1
+        assert re.match(
+            r"section data_loading takes \d\d % longer than on the median of 7 ", verdict.evidence
+        )
+        assert report.withheld == ()
+    assert "in 3 of the last 3 windows" in fourth.verdicts()[0].evidence
+
+
+def test_verdicts_are_in_json() -> None:
+    last = reports(one_loads_slowly, windows=3)[-1]
+    read = json.loads(last.to_json())
+    (told,) = read["verdicts"]
+    assert told == last.to_dict()["verdicts"][0]
+    assert told.keys() == {"rank", "node", "kind", "slowdown", "confidence", "evidence", "section"}
+    assert (told["rank"], told["kind"], read["withheld"]) == (5, "section", [])
+
+
+def test_healthy_ranks_are_not_named() -> None:
+    assert [(one.verdicts(), one.withheld) for one in reports(lambda rank, section: 1.0, windows=6)[1:]] == [
+        ([], ())
+    ] * 5
+
+
+@pytest.mark.parametrize("groups", [[0] * 4 + ["last"] * 4, lambda rank: rank // 4])
+def test_a_slower_stage_is_no_straggler_and_hides_none(groups: Any) -> None:
+    def healthy(rank: int, section: str) -> float:
+        return 1.5 if rank >= 4 else 1.0
+
+    def with_a_slow_rank(rank: int, section: str) -> float:
+        return healthy(rank, section) * (1.6 if (rank, section) == (2, "fwd") else 1.0)
+
+    assert [(one.verdicts(), one.withheld) for one in reports(healthy, groups=groups)[1:]] == [([], ())] * 3
+    assert [one.rank for one in reports(with_a_slow_rank, groups=groups)[-1].verdicts()] == [2]
+    assert reports(with_a_slow_rank)[-1].verdicts() == []  # without groups, it is as fast as half of them
+
+
+def test_many_slow_ranks_are_withheld_with_a_reason() -> None:
+    last = reports(lambda rank, section: 1.5 if rank in (1, 2) else 1.0)[-1]
+    assert last.verdicts() == []
+    assert last.withheld[0].startswith("2 of 8 compared ranks are slow (section data_loading): too many")
+
+
+def test_too_few_comparable_ranks_are_said() -> None:
+    assert reports(lambda rank, section: 1.0 + rank, size=2)[-1].withheld == (
+        "2 of 2 ranks are compared with nobody: there must be 3 ranks that do the same work",
+    )
+    assert reports(one_loads_slowly, size=5, groups=[0, 0, 0, 1, 1])[-1].withheld == (
+        "2 of 5 ranks are compared with nobody: there must be 3 ranks that do the same work",
+    )
+
+
+def test_ranks_of_a_process_group_have_their_global_numbers() -> None:
+    def work(channel: ThreadChannel) -> list[Report | None]:
+        asked: list[int] = []
+        one = session(channel, *[{}] * 3, groups=lambda rank: asked.append(rank))
+        found = [window(one, channel.rank, one_loads_slowly, random.Random(channel.rank)) for _ in range(3)]
+        assert asked == ([] if channel.rank else list(range(10, 18)))
+        return found
+
+    last = run(8, work, ranks=range(10, 18))[0][0][-1]
+    assert last is not None
+    assert [one.rank for one in last.verdicts()] == [15]
+
+
+def test_thresholds_can_be_changed_at_run_time() -> None:
+    def work(channel: ThreadChannel) -> list[Report | None]:
+        one = session(channel, *[{}] * 6, thresholds=Thresholds(min_slowdown=2))
+        noise = random.Random(channel.rank)
+        found = []
+        for number in range(6):
+            if number == 3:
+                one.verdicts.use(Thresholds())
+            found.append(window(one, channel.rank, one_loads_slowly, noise))
+        return found
+
+    told = [len(one.verdicts()) for one in run(8, work)[0][0] if one is not None]
+    assert told == [0, 0, 0, 0, 1, 1]
+
+
+def test_set_thresholds_is_checked() -> None:
+    with pytest.raises(RuntimeError, match="not initialized"):
+        Detector.set_thresholds(Thresholds())
+    Detector.initialize(thresholds=Thresholds(min_slowdown=1.2), groups=[0])
+    Detector.set_thresholds(Thresholds(min_slowdown=1.3))
+    with pytest.raises(ValueError, match=r"Detector.set_thresholds: thresholds must be .*, not 1.3"):
+        Detector.set_thresholds(1.3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"), [("groups", "aabb"), ("groups", [[0], [1]]), ("groups", 2), ("thresholds", 1.2)]
+)
+def test_wrong_arguments_are_refused(argument: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=rf"Detector.initialize: {argument} must be "):
+        Detector.initialize(**{argument: value})
+    assert not Detector.initialized
+
+
+def test_groups_that_do_not_fit_cost_only_the_verdicts(caplog: pytest.LogCaptureFixture) -> None:
+    def fails(rank: int) -> int:
+        raise KeyError(rank)
+
+    last = reports(one_loads_slowly, groups=[0, 1, 2])[-1]
+    assert last.verdicts() == [] and "3 labels for 8 ranks" in last.withheld[0]
+    assert last.section_relative_perf_scores["data_loading"][5] < 0.75
+    assert "KeyError: 0" in reports(one_loads_slowly, groups=fails)[-1].withheld[0]
+    assert len(caplog.messages) == 2  # once for each job, of four reports
+
+
+def test_without_gathering_it_is_said() -> None:
+    def work(channel: ThreadChannel) -> Report | None:
+        return window(session(channel, {}, gather_on_rank0=False), 0, one_loads_slowly, random.Random(0))
+
+    for report in run(3, work)[0]:
+        assert report is not None and report.verdicts() == []
+        assert "gather_on_rank0=True" in report.withheld[0]
+
+
+WITHOUT_NUMPY = """
+import logging, sys
+sys.modules["numpy"] = None
+logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stdout)
+from tests.straggler.test_verdicts import one_loads_slowly, reports
+for report in reports(one_loads_slowly, windows=3):
+    assert report.verdicts() == [] and report.section_relative_perf_scores["data_loading"][5] < 0.75
+    assert "install it there (extra `straggler`)" in report.withheld[0]
+"""
+
+
+def test_without_numpy_there_are_scores_and_one_warning() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_NUMPY], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("straggler reports have no verdicts: numpy cannot be imported on this rank")
+
+
+def test_only_rank_0_needs_numpy() -> None:
+    code = (
+        "import sys; from holdfast.straggler import Detector, Thresholds, Verdict\n"
+        "Detector.initialize(thresholds=Thresholds(), groups=[0])\n"
+        "with Detector.detection_section('a'): pass\n"
+        "assert Detector.generate_report().verdicts() == []; assert 'numpy' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_what_travels() -> None:
+    summaries = {"fwd": {**summarise([1.0, 2.0, 6.0]), Statistic.NUM: 10}}
+    told = figures(("bwd", "fwd"), summaries)
+    assert math.isnan(told[0]) and told[1:] == pytest.approx([0, 0, 0.002, 0.030, 10])
+    third = 1 / 3
+    columns, packed = unpack([pack([third, 0.5], told), pack([1.0, math.pi], told)], 2)
+    assert columns == [(third, 1.0), (0.5, math.pi)]  # exactly
+    assert packed == struct.pack("<6f", *told) * 2
+
+
+def test_verdicts_travel_in_the_gather_of_scores() -> None:
+    def work(channel: ThreadChannel) -> None:
+        one = session(channel, *[{}] * 3)
+        for _ in range(3):
+            window(one, channel.rank, one_loads_slowly, random.Random(0))
+
+    _, calls = run(3, work)
+    scores, sections = 2 * (1 + 2), 2
+    assert calls[-1] == ("bytes_to_rank_0", 8 * scores + 12 * sections)
+    assert [kind for kind, _ in calls[-4:]] == ["least", "bytes_to_rank_0"] * 2
