@@ -24,8 +24,10 @@ pytest_plugins = ["tests.processes"]
 
 SOURCE = Path(__file__).resolve().parent.parent / "src"
 
-# Two shared cores: how long one example takes says nothing about the code.
-settings.register_profile("holdfast", deadline=None)
+# Two shared cores: how long one example takes says nothing about the code. The same examples in each run, so that who
+# changes something sees what that changed; `ARGS=--hypothesis-profile=explore` looks for new ones.
+settings.register_profile("holdfast", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None, derandomize=False)
 settings.load_profile("holdfast")
 
 

@@ -15,7 +15,8 @@ WITHOUT_BOARDS_IDLE = LocalProgress(silent=None, cpu=0.0)
 WITHOUT_BOARDS_SPINNING = LocalProgress(silent=None, cpu=1.0)
 
 progress = st.sampled_from([STUCK, TRAINING, WITHOUT_BOARDS_IDLE, WITHOUT_BOARDS_SPINNING])
-pauses = st.floats(0.05, LIMIT / 2)  # between two looks of an observer that itself runs
+# Between two looks of an observer that itself runs; at half the limit exactly, rounding would decide whether it does.
+pauses = st.floats(0.05, 0.49 * LIMIT)
 
 
 @pytest.mark.parametrize(
