@@ -5,8 +5,9 @@ Nothing is loaded until it is asked for: importing this package imports no torch
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from holdfast.lazy import names
 
 if TYPE_CHECKING:
     from .client import RankMonitorClient as RankMonitorClient
@@ -40,14 +41,4 @@ __all__ = [
     "WorkloadControlRequest",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(__all__))
+__getattr__, __dir__ = names(__name__, _HOME)

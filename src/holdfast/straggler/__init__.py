@@ -6,8 +6,9 @@ for: importing this package imports no torch and no numpy.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from holdfast.lazy import names
 
 if TYPE_CHECKING:
     from .detector import Detector as Detector
@@ -30,14 +31,4 @@ _HOME = {
 
 __all__ = ["CallableId", "Detector", "Report", "Statistic", "StragglerId", "Thresholds", "Verdict"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(__all__))
+__getattr__, __dir__ = names(__name__, _HOME)

@@ -9,8 +9,9 @@ Importing it imports no torch. The kinds are in `holdfast.testing.fault.KINDS`, 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from holdfast.lazy import names
 
 if TYPE_CHECKING:
     from holdfast.testing.errors import FaultSpecError, InjectedFault
@@ -41,12 +42,4 @@ _HOME = {
     "InjectedFault": "errors",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = names(__name__, _HOME)

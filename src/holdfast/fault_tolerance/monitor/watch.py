@@ -180,11 +180,8 @@ class Watch:
         self, local_rank: int, board: Snapshot, passed: Deadline, now: int
     ) -> tuple[int, dict[str, Any]]:
         """On the late rank, or on the one that it plainly waits for; with whose board it is."""
-        ranks, text = (
-            {**self._others(local_rank, now), local_rank: describe_safely(board, now)},
-            passed.text(now),
-        )
-        accused, late = local_rank, ranks[local_rank]
+        late, text, accused = describe_safely(board, now), passed.text(now), local_rank
+        ranks = {**self._others(local_rank, now), local_rank: late}
         candidates = {key: ranks[key] for key in ranks if key != local_rank and self._may_be_accused(key)}
         if waits_for := whom_it_waits_for(late, passed.waited(now), candidates):
             accused, text = waits_for[0], f"Rank {late['rank']}: {text} {waits_for[1]}."

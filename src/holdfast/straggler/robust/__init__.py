@@ -14,8 +14,9 @@ nobody need not load it: names are imported when they are asked for.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from holdfast.lazy import names
 
 if TYPE_CHECKING:
     from .baseline import Baseline as Baseline
@@ -36,8 +37,4 @@ _HOME = {
 
 __all__ = ["Assessment", "Baseline", "Judge", "Thresholds", "Verdict", "Window"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__, __dir__ = names(__name__, _HOME)
