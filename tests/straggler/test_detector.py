@@ -14,6 +14,7 @@ from holdfast.straggler import CallableId, Detector, Report, Statistic
 from holdfast.straggler.session import Session
 from holdfast.straggler.settings import checked
 from holdfast.straggler.statistic import Summary, summarise
+from tests.straggler.sources import Told
 
 NOT_INITIALIZED: list[Callable[[], object]] = [
     lambda: Detector.detection_section("a"),
@@ -163,25 +164,9 @@ def test_reports_by_interval() -> None:
     assert made == [False] * 16 + [True] * 4
 
 
-class Kernels:
-    """A source that was told what it measures."""
-
-    name = "told"
-
-    def __init__(self, *windows: dict[str, Summary]) -> None:
-        self._windows = list(windows)
-
-    def start(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-    def take(self) -> dict[str, Summary]:
-        return self._windows.pop(0)
-
-
 def test_the_scores_of_kernels() -> None:
     windows: list[dict[str, Summary]] = [{"gemm": summarise([10.0])}, {"gemm": summarise([20.0])}]
-    session = Session(checked("all", True, 1, 60, "here", None), {}, {}, Kernels(*windows))
+    session = Session(checked("all", True, 1, 60, "here", None), {}, {}, Told(*windows))
     first, second = session.report(), session.report()
     assert first is not None and second is not None
     assert (first.gpu_individual_perf_scores, second.gpu_individual_perf_scores) == ({0: 1.0}, {0: 0.5})

@@ -5,16 +5,15 @@ from __future__ import annotations
 import inspect
 import logging
 import threading
-from collections.abc import Mapping
 from contextlib import ExitStack
 
 import pytest
 
 from holdfast.straggler import Detector, Statistic
-from holdfast.straggler.gpu_source import Capture
+from holdfast.straggler.kernels.source import Capture
 from holdfast.straggler.measurement import KEPT
 from holdfast.straggler.sections import MOST_SECTIONS, Sections
-from holdfast.straggler.statistic import Summary
+from tests.straggler.sources import Told
 
 
 def number(sections: Sections, name: str) -> float:
@@ -118,48 +117,30 @@ def test_too_many_names_are_told_once(sections: Sections, caplog: pytest.LogCapt
     ]
 
 
-class Recorded:
-    """A source of kernels that writes down when it was started and stopped."""
-
-    name = "recorded"
-
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-
-    def start(self) -> None:
-        self.calls.append("start")
-
-    def stop(self) -> None:
-        self.calls.append("stop")
-
-    def take(self) -> Mapping[str, Summary]:
-        return {}
-
-
 @pytest.mark.parametrize("interval", [1, 2])
 def test_kernels_are_captured_from_the_first_section_to_the_last(interval: int) -> None:
-    source = Recorded()
+    source = Told()
     sections = Sections(interval, Capture(source), {}, {})
     with sections.enter("outer", True):
         with sections.enter("inner", True), sections.enter("host", False):
-            assert source.calls == ["start"]
-        assert source.calls == ["start"]
-    assert source.calls == ["start", "stop"]
+            assert source.calls == ["start outer"]
+        assert source.calls == ["start outer"]
+    assert source.calls == ["start outer", "stop"]
     with sections.enter("only_host", False):
-        assert source.calls == ["start", "stop"]
+        assert source.calls == ["start outer", "stop"]
 
 
 def test_a_raising_body_stops_the_capture() -> None:
-    source = Recorded()
+    source = Told()
     sections = Sections(1, Capture(source), {}, {})
     for _ in range(2):
         with pytest.raises(KeyError), sections.enter("a", True):
             raise KeyError("x")
-    assert source.calls == ["start", "stop"] * 2
+    assert source.calls == ["start a", "stop"] * 2
 
 
 def test_with_and_without_kernels_is_one_section() -> None:
-    sections = Sections(1, Capture(Recorded()), {}, {})
+    sections = Sections(1, Capture(Told()), {}, {})
     for capturing in (True, False, True):
         with sections.entry("a", capturing)():
             pass

@@ -11,7 +11,7 @@ from holdfast.straggler.session import Session
 from holdfast.straggler.settings import checked
 from holdfast.straggler.statistic import Summary, summarise
 from tests.straggler.ranks import ThreadChannel, run
-from tests.straggler.test_detector import Kernels
+from tests.straggler.sources import Told
 from tests.straggler.test_report import DATA_LOADING, FWD, GPU
 
 SETTINGS = {
@@ -26,7 +26,7 @@ SECTIONS = {"data_loading": DATA_LOADING, "fwd": FWD}
 
 def session(channel: ThreadChannel, *kernels: dict[str, Summary], **changes: object) -> Session:
     settings = checked(**{**SETTINGS, "node_name": f"node-{channel.rank // 4}", **changes})  # type: ignore[arg-type]
-    return Session(settings, {}, {}, Kernels(*kernels), channel)
+    return Session(settings, {}, {}, Told(*kernels), channel)
 
 
 def ran(session: Session, section: str, milliseconds: float) -> None:

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from .gpu_source import Capture
+    from .kernels.source import Capture
 
 KEPT = 8192
 """Times kept of each section between two reports; older ones are counted, and forgotten."""
@@ -131,7 +131,7 @@ class CapturingMeasurement(Measurement):
         self._capture = capture
 
     def __enter__(self) -> None:
-        self._capture.enter()
+        self._capture.enter(self._section.name)
         self._started = perf_counter_ns()
 
     def __exit__(

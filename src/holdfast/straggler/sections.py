@@ -22,7 +22,7 @@ from .measurement import (
 from .statistic import Statistic, summarise
 
 if TYPE_CHECKING:
-    from .gpu_source import Capture
+    from .kernels.source import Capture
 
 log = logging.getLogger("holdfast.straggler")
 

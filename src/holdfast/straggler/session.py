@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from .exchange.channel import Alone, Channel, GroupChannel, distributed, rank_alone
 from .exchange.protocol import Exchange, References
 from .exchange.rows import figures
-from .gpu_source import Capture, KernelSource, NoKernels
 from .interval import ReportInterval
+from .kernels.source import Capture, KernelSource, NoKernels
 from .report import Report
 from .scores import Best, gpu_score, medians, section_scores, weights
 from .sections import Plans, Sections
@@ -62,6 +62,7 @@ class Session:
         """End: callables are what they were, sections are no longer measured."""
         self.wrapped.restore()
         self.sections.close()
+        self._source.close()
 
     def step(self) -> Report | None:
         """Count a step; the report, if one is due and it is this rank's to have."""
@@ -81,7 +82,7 @@ class Session:
     def report(self) -> Report | None:
         """The report of the time since the last one. Collective, unless scores are individual and not gathered."""
         started = perf_counter()
-        sections, kernels = self.sections.take(), dict(self._source.take())
+        sections, kernels = self.sections.take(), self._source.take().compute
         found = self._scores(sections, kernels)
         if found is None:
             return None
