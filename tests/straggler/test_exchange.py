@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.straggler.exchange import protocol, tables
 from holdfast.straggler.exchange.channel import Alone
-from holdfast.straggler.exchange.protocol import Exchange, References
+from holdfast.straggler.exchange.protocol import Exchange, Identities, References
 from holdfast.straggler.exchange.tables import Own, Tables, judged, key
 from tests.straggler.ranks import ThreadChannel, run
 
@@ -138,7 +138,7 @@ def test_scores_and_nodes_come_to_rank_0_under_global_ranks() -> None:
         gathered = [exchange.gather([float(channel.rank), 0.5]) for _ in range(2)][1]
         return [gathered and gathered.scores(ranks), exchange.identities(), exchange.identities()]
 
-    identities = {4: ("gpu-", "stage 0"), 6: ("gpu-x", "stage 1"), 9: ("gpu-xx", "stage 2")}
+    identities = Identities({4: "gpu-", 6: "gpu-x", 9: "gpu-xx"}, ("stage 0", "stage 1", "stage 2"))
     found, calls = run(3, work, ranks=ranks)
     scores = [{4: 0.0, 6: 1.0, 9: 2.0}, dict.fromkeys((4, 6, 9), 0.5)]
     assert found[0] == [scores, identities, identities]
@@ -150,6 +150,6 @@ def test_a_rank_alone_is_its_own_reference() -> None:
     exchange = Exchange(Alone(3), "here")
     found = exchange.references(own({"a": 2.0}, {"k": 4.0}), None, True)
     assert (found.section_times, times(found, "k")) == ({"a": 2.0}, {"k": 4.0})
-    assert exchange.identities() == {3: ("here", "")}
+    assert exchange.identities() == Identities({3: "here"}, ("",))
     gathered = exchange.gather([0.5])
     assert gathered is not None and gathered.scores([3]) == [{3: 0.5}]

@@ -27,7 +27,7 @@ def test_what_travels() -> None:
     third, layout = 1 / 3, Layout(2, 5, 1)
     rows = [pack(scores, columns, [9.0]) for scores in ([third, 0.5], [1.0, math.pi])]
     assert [len(row) for row in rows] == [layout.length] * 2
-    assert scores_of(b"".join(rows), layout) == [(third, 1.0), (0.5, math.pi)]  # exactly
+    assert scores_of(b"".join(rows), layout) == [[third, 1.0], [0.5, math.pi]]  # exactly
     kinds = [("bwd", "section"), ("fwd", "section"), ("1", "collective"), ("2", "kernel"), ("3", "kernel")]
     window = of_rows(b"".join(rows), 16, kinds, ["here"] * 2, ["steal"])
     assert window.medians[1] == pytest.approx([math.nan, 0.002, 70e-6, 50e-6, math.nan], nan_ok=True)

@@ -24,7 +24,7 @@ MOST_REMEMBERED = 20_000
 """Best times remembered of sections, and of kernels; beyond it, only of those in the latest window."""
 
 
-def medians(summaries: Mapping[str, Summary]) -> dict[str, float]:
+def medians(summaries: Mapping[Name, Summary]) -> dict[Name, float]:
     """The median of each, where there is one above zero."""
     found = ((name, summary[Statistic.MED]) for name, summary in summaries.items())
     return {name: median for name, median in found if median > 0}
@@ -40,7 +40,7 @@ def section_scores(
     }
 
 
-def weights(kernels: Mapping[str, Summary]) -> dict[str, float]:
+def weights(kernels: Mapping[Name, Summary]) -> dict[Name, float]:
     """The time that this rank spent in each kernel."""
     return {name: one[Statistic.NUM] * one[Statistic.AVG] for name, one in kernels.items()}
 

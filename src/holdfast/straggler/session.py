@@ -125,7 +125,7 @@ class Session:
         gathered = self._exchange.gather(own, columns, tuple(mine.losses.values()))
         if gathered is None or identities is None:
             return None
-        nodes = {rank: node for rank, (node, _) in identities.items()}
+        nodes = identities.nodes
         scores = self._scoring.named(names, gathered.scores(tuple(nodes)))
         return nodes, scores, self.verdicts.of(nodes, references, gathered, tuple(mine.losses))
 

@@ -7,7 +7,7 @@ seconds.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -41,18 +41,16 @@ class Snapshot:
     @cached_property
     def kernel_times(self) -> dict[int, float]:
         """Medians of the kernels that are compared, by key."""
-        return {key(name): time for name, time in medians(self.kernels.compute).items()}
+        return medians(self._compute)
 
     @cached_property
     def kernel_weights(self) -> dict[int, float]:
         """The time that was spent in each of them."""
-        return {key(name): weight for name, weight in weights(self.kernels.compute).items()}
+        return weights(self._compute)
 
     def own(self) -> Own:
         """For the exchange."""
-        spent = self.kernel_weights | {
-            key(name, True): weight for name, weight in weights(self.kernels.collectives).items()
-        }
+        spent = self.kernel_weights | weights(self._collectives)
         total = math.fsum(spent.values())
         shares = {one: weight / total for one, weight in spent.items()} if total > 0 else {}
         waiting = [name for name in self.sections if name in self.waiting]
@@ -60,14 +58,18 @@ class Snapshot:
 
     def columns(self, sections: Iterable[str], kernels: Iterable[int]) -> list[Figures]:
         """What travels of these sections and kernels."""
-        summaries = dict(self._keyed())
+        summaries = self._compute | self._collectives
         return [_figures(self.sections.get(name), _MS) for name in sections] + [
             _figures(summaries.get(one), _US) for one in kernels
         ]
 
-    def _keyed(self) -> Iterator[tuple[int, Summary]]:
-        for waits, kernels in ((False, self.kernels.compute), (True, self.kernels.collectives)):
-            yield from ((key(name, waits), summary) for name, summary in kernels.items())
+    @cached_property
+    def _compute(self) -> dict[int, Summary]:
+        return {key(name): summary for name, summary in self.kernels.compute.items()}
+
+    @cached_property
+    def _collectives(self) -> dict[int, Summary]:
+        return {key(name, True): summary for name, summary in self.kernels.collectives.items()}
 
 
 def _figures(summary: Summary | None, unit: float) -> Figures:

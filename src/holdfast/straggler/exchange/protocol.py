@@ -42,6 +42,16 @@ class References:
 
 
 @dataclass(frozen=True)
+class Identities:
+    """Who the ranks are."""
+
+    nodes: dict[int, str]
+    """The name of the node of each rank, by rank."""
+    labels: Sequence[str]
+    """What each rank said of its work, in the same order; empty for most."""
+
+
+@dataclass(frozen=True)
 class Gathered:
     """The rows of all ranks, rank after rank, on rank 0."""
 
@@ -60,7 +70,8 @@ class Exchange:
         """`label`: what work this rank does, if only it knows."""
         self._channel = channel
         self._identity = json.dumps([node, label]).encode()
-        self._identities: dict[int, tuple[str, str]] = {}
+        self._identities: Identities | None = None
+        self._identified = False
         self._longest_identity = 0
         self._tables = Tables()
         self._judged: tuple[int, ...] = ()
@@ -92,17 +103,20 @@ class Exchange:
         self._longest_identity = int(-least[2])
         return self._found(least, compare)
 
-    def identities(self) -> dict[int, tuple[str, str]] | None:
-        """On rank 0 the node and the label of each rank, None elsewhere. One gather at the first call, after
-        `references`."""
-        if not self._identities:
+    def identities(self) -> Identities | None:
+        """On rank 0 who all ranks are, None elsewhere. One gather at the first call, after `references`."""
+        if not self._identified:
             told = self._channel.bytes_to_rank_0(self._identity, self._longest_identity)
-            length = self._longest_identity if told is not None else len(self._identity)
-            every = told if told is not None else self._identity
-            for number, rank in enumerate(self._channel.ranks[: len(every) // length]):
-                node, label = json.loads(every[number * length : (number + 1) * length].rstrip(b"\0"))
-                self._identities[rank] = (node, label)
-        return self._identities if self._channel.rank == 0 else None
+            self._identities = None if told is None else self._read(told)
+            self._identified = True
+        return self._identities
+
+    def _read(self, told: bytes | bytearray) -> Identities:
+        length = self._longest_identity
+        starts = range(0, len(told), length)
+        pairs = [json.loads(told[start : start + length].rstrip(b"\0")) for start in starts]
+        nodes, labels = zip(*pairs, strict=True)
+        return Identities(dict(zip(self._channel.ranks, nodes, strict=True)), labels)
 
     def gather(
         self, scores: Sequence[float], columns: Sequence[Figures] = (), extras: Sequence[float] = ()

@@ -2,7 +2,8 @@
 
 First its scores with all 64 bits, since they are compared with thresholds and printed. Then 32-bit floats: of each
 column (sections, then kernels) the medians, the totals and the counts, side by side so that they need not be copied to
-be computed with; and last what its host lost and its GPU's facts. Times are in seconds; NaN says: not measured.
+be computed with; and last what its host lost. Rows are whole words of 8 bytes, in the machine's byte order, which is
+that of all ranks. Times are in seconds; NaN says: not measured.
 Pure.
 """
 
@@ -29,17 +30,23 @@ class Layout:
     @property
     def length(self) -> int:
         """Bytes."""
-        return 8 * self.scores + 4 * (3 * self.columns + self.extras)
+        return 8 * self.words
+
+    @property
+    def words(self) -> int:
+        """Of 8 bytes; two floats each."""
+        return self.scores + (3 * self.columns + self.extras + 1) // 2
 
 
 def pack(scores: Sequence[float], columns: Sequence[Figures], extras: Sequence[float]) -> bytes:
     """One rank's row."""
     medians, totals, counts = zip(*columns, strict=True) if columns else ((), (), ())
     floats = (*medians, *totals, *counts, *extras)
-    return struct.pack(f"<{len(scores)}d{len(floats)}f", *scores, *floats)
+    padding = len(floats) % 2
+    return struct.pack(f"={len(scores)}d{len(floats)}f{4 * padding}x", *scores, *floats)
 
 
-def scores_of(rows: bytes | bytearray, layout: Layout) -> list[tuple[float, ...]]:
-    """Each score as a tuple over ranks."""
-    rest = layout.length - 8 * layout.scores
-    return list(zip(*struct.iter_unpack(f"<{layout.scores}d{rest}x", rows), strict=True))
+def scores_of(rows: bytes | bytearray, layout: Layout) -> list[list[float]]:
+    """Each score as a list over ranks."""
+    numbers = memoryview(rows).cast("d")
+    return [list[float](numbers[score :: layout.words]) for score in range(layout.scores)]

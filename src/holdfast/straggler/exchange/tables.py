@@ -22,7 +22,7 @@ MOST_AGREED = 1000
 """Names of sections that the ranks agree on; further ones are scored nowhere."""
 MOST_KERNELS = 2000
 """Keys of kernels in the table: 16 kB of references in each report."""
-JUDGED_KERNELS, JUDGED_COLLECTIVES = 256, 32
+JUDGED_KERNELS, JUDGED_COLLECTIVES = 192, 32
 """Kernels whose figures are gathered for verdicts: those that take most time, of both kinds together."""
 STALE = 0.5
 """A full table begins anew if less than this share of a rank's kernel time is in it."""

@@ -73,9 +73,11 @@ def of_rows(
     losses: Sequence[str],
 ) -> Window:
     """The window in what all ranks sent, without copying it: of each rank `skipped` bytes, then 32-bit floats: the
-    medians, totals and counts of all columns (name and kind), and the losses. ValueError if they are not as many."""
-    fields = [(name, "<f4", (len(columns),)) for name in ("medians", "totals", "counts")]
-    row = np.dtype([("skipped", f"V{skipped}"), *fields, ("losses", "<f4", (len(losses),))])
+    medians, totals and counts of all columns (name and kind), the losses, and what fills words of 8 bytes. ValueError
+    if they are not as many."""
+    fields = [(name, "=f4", (len(columns),)) for name in ("medians", "totals", "counts")]
+    filled = (3 * len(columns) + len(losses)) % 2
+    row = np.dtype([("skipped", f"V{skipped}"), *fields, ("losses", "=f4", (len(losses) + filled,))])
     table = np.frombuffer(rows, dtype=row)
     return Window(
         keys=tuple(name for name, _ in columns),
