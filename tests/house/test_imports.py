@@ -43,6 +43,7 @@ CORE = {
     "holdfast.journal.lost_connection",
     "holdfast.straggler.exchange.rows",
     "holdfast.straggler.exchange.tables",
+    "holdfast.straggler.host.kernel_texts",
     "holdfast.straggler.interval",
     "holdfast.straggler.report",
     "holdfast.straggler.robust.baseline",
