@@ -43,6 +43,7 @@ CORE = {
     "holdfast.journal.lost_connection",
     "holdfast.straggler.exchange.rows",
     "holdfast.straggler.interval",
+    "holdfast.straggler.kernels.names",
     "holdfast.straggler.report",
     "holdfast.straggler.robust.baseline",
     "holdfast.straggler.robust.evidence",
