@@ -59,9 +59,8 @@ class CudaEventSource:
         self._cuda = cuda or TorchCuda()
         self._lock = threading.Lock()
         self._counts: dict[str, _Count] = {}
-        self._free: dict[
-            int, list[_Pair]
-        ] = {}  # by device: an event stays on the one that it was first used on
+        # By device: an event stays on the one that it was first used on.
+        self._free: dict[int, list[_Pair]] = {}
         self._ended: list[_Pair] = []
         self._open: _Pair | None = None
         self._pairs = self._dropped = 0
@@ -83,9 +82,7 @@ class CudaEventSource:
         if pair is None:
             return
         try:
-            if (
-                not self._cuda.usable()
-            ):  # a graph is being captured since: an event in it is none that can be asked
+            if not self._cuda.usable():  # a capture began in the section: an event in a graph cannot be asked
                 with self._lock:
                     self._dropped += 1
                     self._free.setdefault(pair.device, []).append(pair)
