@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from .exchange.channel import Channel, find
 from .exchange.protocol import Exchange, References
+from .host.losses import HostLosses
 from .interval import ReportInterval
 from .kernels.source import Capture, KernelSource, NoKernels
 from .report import Report
@@ -45,6 +46,7 @@ class Session:
         self.sections = Sections(settings.profiling_interval, capture, plain, capturing)
         self.wrapped = Wrapped(self.sections)
         self.verdicts = Verdicts(settings.groups, settings.thresholds)
+        self._host = HostLosses()
         self._scoring = Scoring(settings.relative, settings.individual)
         self._interval = ReportInterval(settings.report_time_interval, settings.profiling_interval)
         self.interval_elapsed = False
@@ -56,6 +58,7 @@ class Session:
         self.wrapped.restore()
         self.sections.close()
         self._source.close()
+        self._host.close()
 
     def step(self) -> Report | None:
         """Count a step; the report, if one is due and it is this rank's to have."""
@@ -75,7 +78,13 @@ class Session:
     def report(self) -> Report | None:
         """The report of the time since the last one. Collective, unless scores are individual and not gathered."""
         started = perf_counter()
-        mine = Snapshot(self.sections.take(), self._source.take(), steps=self._interval.estimate())
+        mine = Snapshot(
+            self.sections.take(),
+            self._source.take(),
+            frozenset(self.sections.waiting),
+            self._host.take(),
+            self._interval.estimate(),
+        )
         references = self._references(mine)
         found = (
             self._gathered(mine, references)
