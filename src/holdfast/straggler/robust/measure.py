@@ -17,8 +17,9 @@ from .spreads import Spreads
 from .thresholds import Thresholds
 from .window import COLLECTIVE, KERNEL, SECTION, Array, Window, selector
 
-GPU_SPREAD, SECTION_SPREAD, LATE_SPREAD = 0.015, 0.05, 0.01
-"""The least spread between healthy ranks that is believed: of GPU levels, of section levels, of the share of late time.
+GPU_SPREAD, SECTION_SPREAD, LATE_SPREAD, LOSS_SPREAD = 0.015, 0.05, 0.01, 0.01
+"""The least spread between healthy ranks that is believed: of GPU levels, of section levels, of the share of late time
+and of the time that a host lost.
 A handful of ranks can agree better by chance; the wall time of a section on a shared host never does."""
 
 GPU_LEVEL = "gpu"
@@ -102,8 +103,10 @@ class Measured:
     late: Measure
     """Its level is not a logarithm: seconds that the median rank waits more than this one."""
     busy: Array
-    """Seconds in kernels and collectives of the group's median rank [ranks]."""
+    """Seconds of the group's median rank [ranks] in kernels and collectives, or in sections where that is more."""
     sections: dict[str, SectionMeasure]
+    losses: dict[str, Measure]
+    """Of what hosts lost, by cause. Levels are no logarithms: seconds beyond what the median rank lost."""
 
 
 def measure(window: Window, codes: Codes, rules: Rules) -> Measured:
@@ -117,6 +120,7 @@ def measure(window: Window, codes: Codes, rules: Rules) -> Measured:
         Measure.empty("late", ranks),
         np.zeros(ranks),
         {name: SectionMeasure.empty(name, ranks) for name in names},
+        {cause: Measure.empty(f"lost by {cause}", ranks) for cause in window.host_losses},
     )
     for members in measured.groups:
         if len(members) < rules.thresholds.min_ranks:
@@ -124,6 +128,7 @@ def measure(window: Window, codes: Codes, rules: Rules) -> Measured:
         _measure_gpu(window, members, rules, measured)
         if names:
             _measure_sections(window, members, rules, measured)
+        _measure_waits(window, members, rules, measured)
     return measured
 
 
@@ -135,9 +140,6 @@ def _measure_gpu(window: Window, members: NDArray[np.intp], rules: Rules, measur
     level = gpu_levels(window, members, kernels, reference, thresholds.min_keys, least)
     measured.gpu.fill(members, level, max(GPU_SPREAD, reference.noise), rules)
     measured.busy[members] = reference.busy
-    if len(window.columns[COLLECTIVE]):
-        late = lateness(window, members, collectives, thresholds.min_ranks, least)
-        measured.late.fill(members, late, max(LATE_SPREAD * reference.busy, 1e-9), rules)
 
 
 def _measure_sections(window: Window, members: NDArray[np.intp], rules: Rules, measured: Measured) -> None:
@@ -150,3 +152,17 @@ def _measure_sections(window: Window, members: NDArray[np.intp], rules: Rules, m
             section.mean.fill(members, found.mean_level[:, number], SECTION_SPREAD, rules)
         section.excess[members] = found.excess[:, number]
         section.cost[members] = found.cost[:, number]
+    # Sections may lie within each other, so the sum can be too large: then less time counts as lost.
+    measured.busy[members] = np.maximum(measured.busy[members], np.sum(found.seconds))
+
+
+def _measure_waits(window: Window, members: NDArray[np.intp], rules: Rules, measured: Measured) -> None:
+    """What is compared with the time that the ranks are busy."""
+    limits, busy = rules.thresholds, float(measured.busy[members[0]])
+    if len(window.columns[COLLECTIVE]):
+        collectives = selector(window.columns[COLLECTIVE])
+        late = lateness(window, members, collectives, limits.min_ranks, limits.min_samples)
+        measured.late.fill(members, late, max(LATE_SPREAD * busy, 1e-9), rules)
+    for cause, seconds in window.host_losses.items():
+        lost = np.asarray(seconds[members], float)
+        measured.losses[cause].fill(members, lost, max(LOSS_SPREAD * busy, 1e-9), rules)

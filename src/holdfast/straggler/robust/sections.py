@@ -28,6 +28,8 @@ class SectionLevels:
     """Seconds in this window above the group's mean per call; 0 for a rank that is not slower."""
     cost: Array
     """The excess as a share of the group's longest section."""
+    seconds: Array
+    """Of the median rank in this window [sections]; 0 where nobody can be compared."""
 
 
 def section_levels(
@@ -48,5 +50,9 @@ def section_levels(
     seconds = column_medians(np.where(np.isnan(level), np.nan, totals))
     longest = float(np.nanmax(seconds)) if np.isfinite(seconds).any() else float("inf")
     return SectionLevels(
-        level=level - column_medians(level), mean_level=mean_level, excess=excess, cost=excess / longest
+        level=level - column_medians(level),
+        mean_level=mean_level,
+        excess=excess,
+        cost=excess / longest,
+        seconds=np.nan_to_num(seconds),
     )
