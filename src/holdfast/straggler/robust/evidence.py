@@ -65,6 +65,9 @@ def verdicts_of(
 def _verdict(case: Case, rank: int, cause: Cause) -> Verdict:
     slowdown, sentence = _WRITERS[cause.kind](case, rank, cause)
     hits = int(case.hits[cause][rank])
+    often = f"in {hits} of the last {case.persistence.windows} windows"
+    if cause.pooled:
+        often = f"in the last {case.measured.pooled_windows} windows taken together"
     arrival, supported = _arrival(case, rank, cause)
     return Verdict(
         rank=rank,
@@ -74,7 +77,7 @@ def _verdict(case: Case, rank: int, cause: Cause) -> Verdict:
         confidence=confidence(
             float(case.signs.margins[cause][rank]), hits, case.persistence.needed, supported
         ),
-        evidence=f"{sentence}, in {hits} of the last {case.persistence.windows} windows{arrival}",
+        evidence=f"{sentence}, {often}{arrival}",
         section=cause.section,
     )
 

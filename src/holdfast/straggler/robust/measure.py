@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from .groups import Codes, members_of
 from .lateness import lateness
+from .pooled import Pools
 from .reference import reference_of, sample_size
 from .sections import section_levels
 from .significance import center_and_spread, critical
@@ -37,6 +38,12 @@ class Rules:
 
     thresholds: Thresholds
     spreads: Spreads
+    pools: Pools
+
+    def forget(self) -> None:
+        """Start anew: what was usual is usual no more."""
+        self.spreads.forget()
+        self.pools.forget()
 
 
 @dataclass
@@ -49,22 +56,36 @@ class Measure:
     """Robust z of the level among the ranks of the group."""
     critical: Array
     """The z that noise hardly ever reaches in this rank's group."""
+    pooled: Array
+    """How far the last windows taken together pass the thresholds; 1 is just, 0 where they were not."""
+    windows: int = 0
+    """How many those are."""
 
     @classmethod
     def empty(cls, name: str, ranks: int) -> Measure:
         """Nothing is known of any rank."""
-        return cls(name, *(np.full(ranks, np.nan) for _ in range(3)))
+        level, z, limit = np.full((3, ranks), np.nan)
+        return cls(name, level, z, limit, np.zeros(ranks))
 
-    def fill(self, members: NDArray[np.intp], level: Array, floor: float, rules: Rules) -> None:
-        """Take over the levels of one group [members]; levels are centred, so that the median rank has 0."""
+    def fill(self, members: NDArray[np.intp], level: Array, floor: float | Array, rules: Rules) -> None:
+        """Take over the levels of one group [members]; levels are centred, so that the median rank has 0. `floor`
+        is the least spread that is believed, of all or of each."""
         known = level[np.isfinite(level)]
         if len(known) < rules.thresholds.min_ranks:
             return
         center, spread = center_and_spread(known)
         self.level[members] = level - center
-        believed, windows = rules.spreads.believed((self.name, members[0]), spread, floor)
-        self.z[members] = self.level[members] / believed
+        believed, windows = rules.spreads.believed((self.name, members[0]), spread, float(np.min(floor)))
+        self.z[members] = self.level[members] / np.maximum(believed, floor)
         self.critical[members] = critical(len(known), rules.thresholds.error_rate, windows)
+
+    def pool(
+        self, members: NDArray[np.intp], level: Array, floor: float, effect: float, rules: Rules
+    ) -> None:
+        """Take the levels of one group [members] together with those of the last windows."""
+        key = (self.name, members[0])
+        self.pooled[members] = rules.pools.margin(key, level, floor, effect, rules.thresholds)
+        self.windows = max(self.windows, rules.pools.windows(key))
 
     def margin(self, min_effect: float) -> Array:
         """How far each rank passes effect size and significance [ranks]: 1 is just, 0 where nothing is known."""
@@ -108,6 +129,11 @@ class Measured:
     losses: dict[str, Measure]
     """Of what hosts lost, by cause. Levels are no logarithms: seconds beyond what the median rank lost."""
 
+    @property
+    def pooled_windows(self) -> int:
+        """How many windows were taken together."""
+        return max((self.late.windows, *(section.median.windows for section in self.sections.values())))
+
 
 def measure(window: Window, codes: Codes, rules: Rules) -> Measured:
     """Compare the ranks inside each group."""
@@ -147,7 +173,9 @@ def _measure_sections(window: Window, members: NDArray[np.intp], rules: Rules, m
     found = section_levels(window, members, selector(columns), limits.min_ranks, limits.min_samples)
     for number, column in enumerate(columns):
         section = measured.sections[window.keys[column]]
-        section.median.fill(members, found.level[:, number], SECTION_SPREAD, rules)
+        level, floor = found.level[:, number], np.maximum(SECTION_SPREAD, found.noise[:, number])
+        section.median.fill(members, level, floor, rules)
+        section.median.pool(members, level, SECTION_SPREAD, limits.min_effect, rules)
         if window.host_losses:
             section.mean.fill(members, found.mean_level[:, number], SECTION_SPREAD, rules)
         section.excess[members] = found.excess[:, number]
@@ -163,6 +191,8 @@ def _measure_waits(window: Window, members: NDArray[np.intp], rules: Rules, meas
         collectives = selector(window.columns[COLLECTIVE])
         late = lateness(window, members, collectives, limits.min_ranks, limits.min_samples)
         measured.late.fill(members, late, max(LATE_SPREAD * busy, 1e-9), rules)
+        if busy > 0:
+            measured.late.pool(members, late / busy, LATE_SPREAD, limits.min_late_share, rules)
     for cause, seconds in window.host_losses.items():
         lost = np.asarray(seconds[members], float)
         measured.losses[cause].fill(members, lost, max(LOSS_SPREAD * busy, 1e-9), rules)

@@ -18,8 +18,11 @@ from .thresholds import Thresholds
 from .verdict import GPU, HOST, LATE, SECTION
 from .window import Array, Window
 
-EXPLAINED = 0.5
-"""A host's loss is the cause if it is at least this share of the time that the rank lost."""
+EXPLAINED_BY_HOST = 0.75
+"""A host's losses are the cause if they are at least this share of the time that the rank lost. On a machine with too
+few CPUs a rank that has more to do also waits more, so half would not tell the two apart."""
+EXPLAINED_BY_SECTIONS = 0.5
+"""What sections took longer is why a rank is late if it is at least this share of its lateness."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,8 @@ class Cause:
     kind: str
     section: str | None = None
     past: bool = False
+    pooled: bool = False
+    """It is the last windows taken together that say so, which is lasting by itself."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +47,16 @@ class Signs:
     withheld: tuple[str, ...]
 
     def holds(self) -> dict[Cause, NDArray[np.bool_]]:
-        """Which ranks each sign speaks against."""
-        return {cause: margin >= 1 for cause, margin in self.margins.items()}
+        """Which ranks each sign of this window speaks against."""
+        return {cause: margin >= 1 for cause, margin in self.margins.items() if not cause.pooled}
+
+    def together(self, thresholds: Thresholds) -> dict[Cause, NDArray[np.intp]]:
+        """The same of several windows taken together, as the hits that a verdict takes."""
+        return {
+            cause: np.where(margin >= 1, thresholds.windows_needed, 0)
+            for cause, margin in self.margins.items()
+            if cause.pooled
+        }
 
 
 def signs_of(
@@ -52,11 +65,10 @@ def signs_of(
     """All signs of one window; `past` has the levels against the own past, by name."""
     losses = _extra_losses(measured)
     margins = _gpu_signs(measured, past, thresholds)
-    late_margin = _late_margin(measured, thresholds)
-    margins[Cause(LATE)] = late_margin
-    margins[Cause(HOST)] = np.where(_explained(losses, measured.late.level), late_margin, 0)
+    margins |= _late_signs(measured, losses, thresholds)
     for name in measured.sections:
-        margins |= _section_signs(name, measured, past, losses, thresholds)
+        for cause, margin in _section_signs(name, measured, past, losses, thresholds).items():
+            margins[cause] = np.maximum(margin, margins.get(cause, 0))
     notes: list[str] = []
     for cause, margin in margins.items():
         margins[cause] = _without_the_many(cause, margin, measured.groups, thresholds, notes)
@@ -83,6 +95,25 @@ def _late_margin(measured: Measured, thresholds: Thresholds) -> Array:
         return np.nan_to_num(np.minimum(measured.late.z / measured.late.critical, share), nan=0.0, posinf=0.0)
 
 
+def _late_signs(
+    measured: Measured, losses: Mapping[str, Array], thresholds: Thresholds
+) -> dict[Cause, Array]:
+    """Who is late, and why: the host, the section that took so much longer, or nothing that was measured."""
+    late = measured.late.level
+    by_host = _explained(losses, late)
+    excess = np.array([one.excess for one in measured.sections.values()]).reshape(-1, len(late))
+    with np.errstate(invalid="ignore"):
+        by_sections = (late > 0) & (excess.sum(axis=0) >= EXPLAINED_BY_SECTIONS * late)
+    signs = {}
+    for pooled, margin in ((False, _late_margin(measured, thresholds)), (True, measured.late.pooled)):
+        signs[Cause(HOST, pooled=pooled)] = np.where(by_host, margin, 0)
+        signs[Cause(LATE, pooled=pooled)] = np.where(by_sections, 0, margin)
+        for name, section in measured.sections.items():
+            longest = by_sections & (section.excess > 0) & (section.excess == excess.max(axis=0))
+            signs[Cause(SECTION, name, pooled=pooled)] = np.where(longest, margin, 0)
+    return signs
+
+
 def _section_signs(
     name: str,
     measured: Measured,
@@ -95,12 +126,13 @@ def _section_signs(
         # Who waits at the collectives more than the others is held up; its long section is the waiting.
         waits = measured.late.z <= -measured.late.critical
     counts = (section.cost >= thresholds.min_cost_share) & ~waits
-    slow = np.where(counts, section.median.margin(effect), 0)
-    either = np.where(counts, np.maximum(slow, section.mean.margin(effect)), 0)
-    signs = {
-        Cause(SECTION, name): slow,
-        Cause(HOST, name): np.where(_explained(losses, section.excess), either, 0),
-    }
+    explained = _explained(losses, section.excess)
+    signs = {}
+    for pooled, margin in ((False, section.median.margin(effect)), (True, section.median.pooled)):
+        signs[Cause(SECTION, name, pooled=pooled)] = np.where(counts, margin, 0)
+        signs[Cause(HOST, name, pooled=pooled)] = np.where(counts & explained, margin, 0)
+    of_mean = np.where(counts & explained, section.mean.margin(effect), 0)
+    signs[Cause(HOST, name)] = np.maximum(signs[Cause(HOST, name)], of_mean)
     if section_key(name) in past:
         own = _past_margin(past[section_key(name)], section.median.level, effect)
         signs[Cause(SECTION, name, past=True)] = np.where(counts, own, 0)
@@ -121,7 +153,7 @@ def _explained(losses: Mapping[str, Array], lost: Array) -> NDArray[np.bool_]:
     if not losses:
         return np.zeros(len(lost), dtype=bool)
     with np.errstate(invalid="ignore"):
-        explained: NDArray[np.bool_] = (lost > 0) & (sum(losses.values()) >= EXPLAINED * lost)
+        explained: NDArray[np.bool_] = (lost > 0) & (sum(losses.values()) >= EXPLAINED_BY_HOST * lost)
     return explained
 
 
