@@ -21,9 +21,9 @@ from torch.nn.parallel import DistributedDataParallel
 from holdfast.straggler import Detector
 
 KINDS = ("healthy", "busy", "data", "gc", "late")
-REPORTS, STEPS = 9, 25
-WIDTH, BATCH = 384, 64
-LOADING, SLOW_LOADING, BUSY, LATE = 0.002, 0.014, 0.015, 0.020
+REPORTS, STEPS = 9, 30
+WIDTH, BATCH = 256, 64
+LOADING, SLOW_LOADING, BUSY, LATE = 0.002, 0.012, 0.010, 0.020
 HEAP = 200_000
 """Objects of every rank that a collection looks at."""
 

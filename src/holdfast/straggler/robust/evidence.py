@@ -112,7 +112,8 @@ def _host(case: Case, rank: int, cause: Cause) -> tuple[float, str]:
     losses = {name: float(lost[rank]) for name, lost in case.signs.losses.items()}
     main = max(losses, key=lambda name: losses[name])
     if cause.section is None:
-        lost, slowdown = float(case.measured.late.level[rank]), _late_slowdown(case, rank)
+        lost = _late_seconds(case, rank)
+        slowdown = _late_slowdown(case, rank)
         where = "its lateness at the collectives"
     else:
         section = case.measured.sections[cause.section]
@@ -127,7 +128,7 @@ def _host(case: Case, rank: int, cause: Cause) -> tuple[float, str]:
 
 
 def _late(case: Case, rank: int, cause: Cause) -> tuple[float, str]:
-    share = float(case.measured.late.level[rank] / case.measured.busy[rank])
+    share = _late_seconds(case, rank) / float(case.measured.busy[rank])
     return _late_slowdown(case, rank), (
         f"it arrives last at the collectives ({share * 100:.0f} % of the busy time is lost waiting for it), "
         f"and neither its kernels nor its sections say why"
@@ -139,8 +140,13 @@ _WRITERS = {GPU: _gpu, SECTION: _section, HOST: _host, LATE: _late}
 
 def _late_slowdown(case: Case, rank: int) -> float:
     """The step's time over what it would be without this rank's lateness."""
-    busy, late = float(case.measured.busy[rank]), float(case.measured.late.level[rank])
+    busy, late = float(case.measured.busy[rank]), _late_seconds(case, rank)
     return busy / max(busy - late, 0.01 * busy)
+
+
+def _late_seconds(case: Case, rank: int) -> float:
+    """With rare pauses, where they count."""
+    return float(np.fmax(case.measured.late.level[rank], case.measured.mean_late.level[rank]))
 
 
 def _arrival(case: Case, rank: int, cause: Cause) -> tuple[str, bool | None]:

@@ -122,7 +122,9 @@ class Measured:
     """The ranks of each group."""
     gpu: Measure
     late: Measure
-    """Its level is not a logarithm: seconds that the median rank waits more than this one."""
+    """Its level is not a logarithm: seconds that the median rank waits more than this one, step after step."""
+    mean_late: Measure
+    """The same with rare long pauses; only looked at where a host's losses could explain it."""
     busy: Array
     """Seconds of the group's median rank [ranks] in kernels and collectives, or in sections where that is more."""
     sections: dict[str, SectionMeasure]
@@ -144,6 +146,7 @@ def measure(window: Window, codes: Codes, rules: Rules) -> Measured:
         members_of(codes),
         Measure.empty(GPU_LEVEL, ranks),
         Measure.empty("late", ranks),
+        Measure.empty("mean late", ranks),
         np.zeros(ranks),
         {name: SectionMeasure.empty(name, ranks) for name in names},
         {cause: Measure.empty(f"lost by {cause}", ranks) for cause in window.host_losses},
@@ -190,9 +193,12 @@ def _measure_waits(window: Window, members: NDArray[np.intp], rules: Rules, meas
     if len(window.columns[COLLECTIVE]):
         collectives = selector(window.columns[COLLECTIVE])
         late = lateness(window, members, collectives, limits.min_ranks, limits.min_samples)
-        measured.late.fill(members, late, max(LATE_SPREAD * busy, 1e-9), rules)
+        floor = max(LATE_SPREAD * busy, 1e-9)
+        measured.late.fill(members, late.usual, floor, rules)
+        if window.host_losses:
+            measured.mean_late.fill(members, late.mean, floor, rules)
         if busy > 0:
-            measured.late.pool(members, late / busy, LATE_SPREAD, limits.min_late_share, rules)
+            measured.late.pool(members, late.usual / busy, LATE_SPREAD, limits.min_late_share, rules)
     for cause, seconds in window.host_losses.items():
         lost = np.asarray(seconds[members], float)
         measured.losses[cause].fill(members, lost, max(LOSS_SPREAD * busy, 1e-9), rules)

@@ -89,10 +89,10 @@ def _past_margin(past: Measure, level: Array, effect: float) -> Array:
         return np.where(level > effect / 2, past.margin(effect), 0)
 
 
-def _late_margin(measured: Measured, thresholds: Thresholds) -> Array:
+def _late_margin(late: Measure, busy: Array, thresholds: Thresholds) -> Array:
     with np.errstate(invalid="ignore", divide="ignore"):
-        share = measured.late.level / (measured.busy * thresholds.min_late_share)
-        return np.nan_to_num(np.minimum(measured.late.z / measured.late.critical, share), nan=0.0, posinf=0.0)
+        share = late.level / (busy * thresholds.min_late_share)
+        return np.nan_to_num(np.minimum(late.z / late.critical, share), nan=0.0, posinf=0.0)
 
 
 def _late_signs(
@@ -104,13 +104,17 @@ def _late_signs(
     excess = np.array([one.excess for one in measured.sections.values()]).reshape(-1, len(late))
     with np.errstate(invalid="ignore"):
         by_sections = (late > 0) & (excess.sum(axis=0) >= EXPLAINED_BY_SECTIONS * late)
+    single = _late_margin(measured.late, measured.busy, thresholds)
     signs = {}
-    for pooled, margin in ((False, _late_margin(measured, thresholds)), (True, measured.late.pooled)):
+    for pooled, margin in ((False, single), (True, measured.late.pooled)):
         signs[Cause(HOST, pooled=pooled)] = np.where(by_host, margin, 0)
         signs[Cause(LATE, pooled=pooled)] = np.where(by_sections, 0, margin)
         for name, section in measured.sections.items():
             longest = by_sections & (section.excess > 0) & (section.excess == excess.max(axis=0))
             signs[Cause(SECTION, name, pooled=pooled)] = np.where(longest, margin, 0)
+    mean = _late_margin(measured.mean_late, measured.busy, thresholds)
+    mean = np.where(_explained(losses, measured.mean_late.level), mean, 0)
+    signs[Cause(HOST)] = np.maximum(signs[Cause(HOST)], mean)
     return signs
 
 
