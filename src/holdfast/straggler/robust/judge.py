@@ -76,7 +76,7 @@ class Judge:
     @thresholds.setter
     def thresholds(self, thresholds: Thresholds) -> None:
         # What lasted under other thresholds is no evidence under these; what the ranks' past was still holds.
-        self._rules = Rules(thresholds, self._rules.spreads, self._rules.pools)
+        self._rules = Rules(thresholds, self._rules.spreads, Pools())
         self._persistence = Persistence(thresholds.windows_needed, thresholds.windows_kept)
 
     def add(self, window: Window) -> Assessment:

@@ -40,7 +40,7 @@ def lateness(
     counts = cells(window.counts, members, collectives)
     medians = cells(window.medians, members, collectives)
     totals = cells(window.totals, members, collectives)
-    known = np.isfinite(medians) & (counts >= min_samples)
+    known = np.isfinite(medians) & (medians > 0) & (counts >= min_samples)
     known &= known.sum(axis=0) >= min_ranks
     if not known.any():
         nothing = np.full(len(members), np.nan)

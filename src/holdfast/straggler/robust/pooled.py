@@ -5,7 +5,7 @@ been measured several times: the other ranks' scatter, from all these windows, i
 from them. The suspect's difference is a median over windows, the lower one: one bad window makes no straggler.
 
 Always holds: with noise that is independent from window to window, the chance that a healthy rank passes is that of
-passing `windows_needed` single windows.
+passing two single windows.
 
 Does not cover: groups beyond `MOST_RANKS` ranks, where one window is enough. Differences that last, between healthy
 ranks, are covered up to the least spread that is believed, and as far as the others show them.
@@ -76,7 +76,7 @@ def _margin(levels: Array, rank: int, floor: float, effect: float, rules: Thresh
     noise = math.sqrt(float(np.nansum(scatter**2)) / freedom)
     agreeing = windows // 2 + 1  # so many windows show at least the lower median
     limit = noise * math.sqrt((1 + 1 / (ranks - 1)) / agreeing)
-    chance = rules.error_rate**rules.windows_needed / ranks
+    chance = rules.error_rate**2 / ranks
     standing = column_medians(levels - row_medians(levels)[:, None])
     _, lasting = center_and_spread(standing[np.isfinite(standing)])
     return min(

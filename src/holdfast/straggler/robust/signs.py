@@ -108,9 +108,9 @@ def _late_signs(
     signs = {}
     for pooled, margin in ((False, single), (True, measured.late.pooled)):
         signs[Cause(HOST, pooled=pooled)] = np.where(by_host, margin, 0)
-        signs[Cause(LATE, pooled=pooled)] = np.where(by_sections, 0, margin)
+        signs[Cause(LATE, pooled=pooled)] = np.where(by_sections | by_host, 0, margin)
         for name, section in measured.sections.items():
-            longest = by_sections & (section.excess > 0) & (section.excess == excess.max(axis=0))
+            longest = by_sections & ~by_host & (section.excess > 0) & (section.excess == excess.max(axis=0))
             signs[Cause(SECTION, name, pooled=pooled)] = np.where(longest, margin, 0)
     mean = _late_margin(measured.mean_late, measured.busy, thresholds)
     mean = np.where(_explained(losses, measured.mean_late.level), mean, 0)
@@ -133,13 +133,14 @@ def _section_signs(
     explained = _explained(losses, section.excess)
     signs = {}
     for pooled, margin in ((False, section.median.margin(effect)), (True, section.median.pooled)):
-        signs[Cause(SECTION, name, pooled=pooled)] = np.where(counts, margin, 0)
+        signs[Cause(SECTION, name, pooled=pooled)] = np.where(counts & ~explained, margin, 0)
         signs[Cause(HOST, name, pooled=pooled)] = np.where(counts & explained, margin, 0)
+    # The host took the time: then the section is no reason, whether or not the loss lasts.
     of_mean = np.where(counts & explained, section.mean.margin(effect), 0)
     signs[Cause(HOST, name)] = np.maximum(signs[Cause(HOST, name)], of_mean)
     if section_key(name) in past:
         own = _past_margin(past[section_key(name)], section.median.level, effect)
-        signs[Cause(SECTION, name, past=True)] = np.where(counts, own, 0)
+        signs[Cause(SECTION, name, past=True)] = np.where(counts & ~explained, own, 0)
     return signs
 
 
