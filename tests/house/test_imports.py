@@ -72,6 +72,8 @@ CORE = {
 EDGE = {
     "holdfast.__main__",
     "holdfast.cli",
+    "holdfast.cli.incidents",
+    "holdfast.cli.main",
     "holdfast.fault_tolerance",
     "holdfast.fault_tolerance.client",
     "holdfast.fault_tolerance.launcher.__main__",
