@@ -43,6 +43,8 @@ CORE = {
     "holdfast.journal.lost_connection",
     "holdfast.straggler.exchange.rows",
     "holdfast.straggler.interval",
+    "holdfast.straggler.log_texts",
+    "holdfast.straggler.record",
     "holdfast.straggler.report",
     "holdfast.straggler.robust.baseline",
     "holdfast.straggler.robust.evidence",
