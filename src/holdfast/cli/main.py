@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from .. import __version__
 from ..fault_tolerance.errors import HoldfastError
-from . import incidents
+from . import incidents, stragglers
 
 USAGE = 2
 
@@ -78,6 +78,6 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="holdfast", description="Look at what a job that ft_launcher started left behind.")
     parser.add_argument("--version", action="version", version=f"holdfast {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (incidents,):
+    for command in (incidents, stragglers):
         command.add(commands).set_defaults(text=command.text)
     return parser

@@ -1,0 +1,9 @@
+"""What people look at: readings of the straggler reports in a job's journal.
+
+    kept.py       the reports of a run, in order
+    text.py       as text
+    heat_map.py   rank × time as a table of bounded size
+    plot.py       the picture of it
+
+Import from the modules; this package itself imports nothing.
+"""
