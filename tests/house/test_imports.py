@@ -46,6 +46,7 @@ CORE = {
     "holdfast.straggler.log_texts",
     "holdfast.straggler.readings.heat_map",
     "holdfast.straggler.readings.kept",
+    "holdfast.straggler.readings.often",
     "holdfast.straggler.readings.score_table",
     "holdfast.straggler.readings.text",
     "holdfast.straggler.record",

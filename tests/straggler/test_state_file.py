@@ -224,10 +224,15 @@ def test_a_reader_sees_the_old_or_the_new_file(tmp_path: Path) -> None:
     path = tmp_path / "s"
     saved(path, {"n": 0, "pad": "x" * 100_000})
     file = StateFile(str(path))
-    seen = set()
-    for number in range(1, 200):
-        file.save({"n": number, "pad": "x" * 100_000}, NODES)
+    seen: set[int] = set()
+    numbers = iter(range(1, 100_000))
+
+    def three_were_seen() -> bool:
+        file.save({"n": next(numbers), "pad": "x" * 100_000}, NODES)
         seen.add(json.loads(path.read_bytes())["state"]["n"])
+        return len(seen) > 3
+
+    wait_until(three_were_seen)
+    file.save({"n": -1}, NODES)
     file.close(timeout=30)
-    assert len(seen) > 1
-    assert json.loads(path.read_bytes())["state"]["n"] == 199
+    assert load(path) == {"n": -1}

@@ -65,7 +65,8 @@ def text(arguments: argparse.Namespace) -> str:
     if arguments.json:
         wanted = [shown] if arguments.report else told
         return json.dumps([report.to_dict() for report in wanted], indent=2) + "\n"
-    return overview(run_dir, told, shown, len(found), _width())
+    picture = f"\nPicture in {arguments.plot}\n" if arguments.plot else ""
+    return overview(run_dir, told, shown, len(found), _width()) + picture
 
 
 def _found(path: str | None) -> tuple[str, Sequence[KeptReport]]:

@@ -136,6 +136,7 @@ def test_a_picture(spawn: Spawner, tmp_path: Path, ranks: int, ending: str, begi
     picture = tmp_path / f"ranks.{ending}"
     process = ended(spawn, run, "--plot", picture)
     assert (process.returncode, process.err()) == (0, ""), process.output()
+    assert process.out().endswith(f"\nPicture in {picture}\n")
     content = picture.read_bytes()
     assert content.startswith(begins) and len(content) < 1_000_000
     if ending == "SVG":

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.straggler.readings.heat_map import heat_map
+from holdfast.straggler.readings.heat_map import Mark, frames, heat_map, labels
 from holdfast.straggler.readings.kept import KeptReport, Named
 
 Scores = dict[int, float | None]
@@ -78,3 +78,17 @@ def test_reports_of_one_moment_do_no_harm() -> None:
     scores: Scores = {0: 1.0}
     found = heat_map([told(60.0, scores), told(60.0, scores), told(60.0, scores, 1)])
     assert all(one.end >= one.start for one in found.columns)
+
+
+def test_ranks_that_were_named_together_have_one_frame() -> None:
+    marks = [Mark(rank, "n0", rank, 0.0, 60.0, 1.2) for rank in (4, 5, 6, 9)]
+    marks.append(Mark(7, "n0", 7, 60.0, 120.0, 1.2))
+    assert [(first.rank, last.rank) for first, last in frames(marks)] == [(4, 6), (9, 9), (7, 7)]
+
+
+def test_a_label_for_each_node_and_what_has_no_room() -> None:
+    scores: Scores = dict.fromkeys(range(6), 1.0)
+    reports = [told(60.0, scores, named={0: 1.2, 4: 1.5}), told(120.0, scores, named={2: 1.1, 4: 1.3})]
+    found = heat_map(reports)
+    assert labels(found, 8) == [(0, "rank 0, 1.20x\nn0"), (2, "rank 2, 1.10x\nn2"), (4, "rank 4, 1.50x\nn4")]
+    assert labels(found, 1) == [(4, "rank 4, 1.50x\nn4"), (5, "and ranks on\n2 more nodes")]

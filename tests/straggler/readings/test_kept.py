@@ -121,6 +121,15 @@ def test_unknown_fields_are_no_matter() -> None:
     assert (found.step, len(found.overall)) == (40, 8)
 
 
+def test_what_a_newer_version_says_of_a_verdict_is_kept() -> None:
+    event = decode(line(1, 0.0, report(8, {3: 1.3})))
+    assert event is not None
+    (told,) = event.fields["verdicts"]
+    newer = {**event.fields, "verdicts": [{**told, "clock_mhz": 1200}]}
+    (found,) = reports([Event(event.kind, event.t, event.mono, event.node, newer)])
+    assert (found.verdicts[0].rank, found.to_dict()["verdicts"][0]["more"]) == (3, {"clock_mhz": 1200})
+
+
 def test_json(tmp_path: Path) -> None:
     found = reports(read_run(str(job(tmp_path, 8, reports=1))))
     read_back = json.loads(json.dumps(found[0].to_dict(), allow_nan=False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -107,10 +108,14 @@ def test_who_was_named_how_often(tmp_path: Path) -> None:
     start = said.index("Named in 12 reports")
     assert said[start + 1].startswith("  rank 76 (node gpu-0009): 8 times, since ")
     assert said[start + 1].endswith(" (report 5); GPU; up to 1.31x")
-    assert said[start + 6] == "  node gpu-0005: 4 of its ranks were named (rank 40–43)"
+    assert said[start + 2].startswith("  rank 40–43 (node gpu-0005): 4 times, since ")
+    assert said[start + 3] == "  node gpu-0005: 4 of its ranks were named (rank 40–43)"
     assert said[-1].split()[-4:] == ["0.97", "rank", "40–43,", "76"]
     until_ten = [replace(one, verdicts=()) if one.number > 10 else one for one in found]
-    assert " 6 times, until " in overview("runs/a", until_ten, found[-1], 12)
+    assert re.search(
+        r" 6 times, from [\d:]+ \(report 5\) to [\d:]+ \(report 10\); GPU",
+        overview("runs/a", until_ten, found[-1], 12),
+    )
 
 
 def test_a_report_without_any_score() -> None:

@@ -144,3 +144,34 @@ def _marks(
         done += [mark for rank, mark in going.items() if rank not in now]
         going = now
     return tuple(sorted([*done, *going.values()], key=lambda mark: (mark.start, mark.rank)))
+
+
+def frames(marks: Sequence[Mark]) -> list[tuple[Mark, Mark]]:
+    """The first and the last of each series of ranks that were named together."""
+    found: list[tuple[Mark, Mark]] = []
+    for mark in sorted(marks, key=lambda mark: (mark.start, mark.end, mark.rank)):
+        if found:
+            first, last = found[-1]
+            if (last.start, last.end) == (mark.start, mark.end) and mark.row - last.row <= 1:
+                found[-1] = first, mark
+                continue
+        found.append((mark, mark))
+    return found
+
+
+def labels(found: HeatMap, most: int) -> list[tuple[int, str]]:
+    """Row and text for each node with named ranks, those that were named longest; in the order of rows."""
+    nodes: dict[str, list[Mark]] = {}
+    for mark in found.marks:
+        nodes.setdefault(mark.node, []).append(mark)
+    longest = sorted(nodes.values(), key=lambda marks: -sum(mark.end - mark.start for mark in marks))
+    texts = []
+    for marks in longest[:most]:
+        ranks = sorted({mark.rank for mark in marks})
+        who = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks from {ranks[0]}"
+        worst = max(mark.slowdown for mark in marks)
+        texts.append((min(mark.row for mark in marks), f"{who}, {worst:.2f}x\n{marks[0].node}"))
+    texts.sort()
+    if len(longest) > most:
+        texts.append((found.rows - 1, f"and ranks on\n{len(longest) - most} more nodes"))
+    return texts

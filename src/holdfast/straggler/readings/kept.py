@@ -29,6 +29,8 @@ class Named:
     confidence: float | None = None
     evidence: str = ""
     section: str | None = None
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """What a verdict of a newer version has beside these."""
 
     def __str__(self) -> str:
         """A plain sentence."""
@@ -139,6 +141,7 @@ def _named(told: Mapping[str, Any]) -> Named:
         None if confidence is None else float(confidence),
         str(told.get("evidence", "")),
         None if section is None else str(section),
+        {name: value for name, value in told.items() if name not in Named.__slots__},
     )
 
 

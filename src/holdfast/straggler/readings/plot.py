@@ -17,7 +17,7 @@ from typing import Any
 
 from holdfast.fault_tolerance.errors import HoldfastError
 
-from .heat_map import HeatMap, Mark, heat_map
+from .heat_map import HeatMap, frames, heat_map, labels
 from .kept import KeptReport
 
 FORMATS = ("png", "svg")
@@ -36,11 +36,11 @@ def draw(told: Sequence[KeptReport], path: str) -> None:
     ending = os.path.splitext(path)[1].lower().removeprefix(".")
     if ending not in FORMATS:
         raise HoldfastError(f"--plot {path}: the file must end in .png or .svg")
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # its notes about fonts and caches
     try:
         import matplotlib
     except ImportError as error:
         raise HoldfastError(f"--plot needs matplotlib ({error}): pip install 'holdfast[plot]'") from None
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # its notes about fonts and caches
     found = heat_map(told)
     picture = io.BytesIO()
     with matplotlib.rc_context({"font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "holdfast"}):
@@ -131,14 +131,18 @@ def _rank_axis(axes: Any, found: HeatMap, told: Sequence[KeptReport]) -> None:
 
 
 def _restarts(axes: Any, found: HeatMap) -> None:
-    for number, (at, cycle) in enumerate(found.restarts):
+    span = found.columns[-1].end - found.columns[0].start
+    labelled = -span
+    for at, cycle in found.restarts:
         axes.axvline(_day(at), color="black", linestyle=(0, (4, 3)), linewidth=1)
-        if len(found.restarts) <= 10 or number == len(found.restarts) - 1:
-            text = axes.annotate(
-                f"restart, cycle {cycle}", (_day(at), 1), (0, 3), xycoords=("data", "axes fraction"),
-                textcoords="offset points", fontsize=8, ha="center", va="bottom",
-            )  # fmt: skip
-            text.set_in_layout(False)
+        if at - labelled < span / 9:  # no room for one more text
+            continue
+        labelled = at
+        text = axes.annotate(
+            f"restart, cycle {cycle}", (_day(at), 1), (0, 3), xycoords=("data", "axes fraction"),
+            textcoords="offset points", fontsize=8, ha="center", va="bottom",
+        )  # fmt: skip
+        text.set_in_layout(False)
 
 
 def _named(axes: Any, found: HeatMap) -> None:
@@ -146,53 +150,21 @@ def _named(axes: Any, found: HeatMap) -> None:
     from matplotlib.patches import Rectangle
 
     least = found.rows / 90  # rows, so that a frame around one of hundreds is seen
-    for first, last in _frames(found.marks):
+    for first, last in frames(found.marks):
         height = last.row - first.row + 1
         pad = max(0.0, least - height) / 2
         corner = _day(first.start), first.row - pad
         size = _day(first.end) - _day(first.start), height + 2 * pad
         axes.add_patch(Rectangle(corner, *size, fill=False, edgecolor=NAMED, linewidth=1.3, clip_on=False))
-    labels = _labels(found)
     gap = found.rows / 16
     place = -gap
-    for row, text in labels:
+    for row, text in labels(found, LABELS):
         place = max(row + 0.5, place + gap)
         axes.annotate(
             text, (1, row + 0.5), (1.02, place), xycoords=axes.get_yaxis_transform(),
             textcoords=axes.get_yaxis_transform(), color=NAMED, fontsize=8, va="center", annotation_clip=False,
             arrowprops={"arrowstyle": "-", "color": NAMED, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 0},
         )  # fmt: skip
-
-
-def _frames(marks: Sequence[Mark]) -> list[tuple[Mark, Mark]]:
-    """The first and the last of each series of ranks that were named together."""
-    frames: list[tuple[Mark, Mark]] = []
-    for mark in sorted(marks, key=lambda mark: (mark.start, mark.end, mark.rank)):
-        if frames:
-            first, last = frames[-1]
-            if (last.start, last.end) == (mark.start, mark.end) and mark.row - last.row <= 1:
-                frames[-1] = first, mark
-                continue
-        frames.append((mark, mark))
-    return frames
-
-
-def _labels(found: HeatMap) -> list[tuple[int, str]]:
-    """Row and text for each node with named ranks, those that were named longest; in the order of rows."""
-    nodes: dict[str, list[Mark]] = {}
-    for mark in found.marks:
-        nodes.setdefault(mark.node, []).append(mark)
-    longest = sorted(nodes.values(), key=lambda marks: -sum(mark.end - mark.start for mark in marks))
-    labels = []
-    for marks in longest[:LABELS]:
-        ranks = sorted({mark.rank for mark in marks})
-        who = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks from {ranks[0]}"
-        worst = max(mark.slowdown for mark in marks)
-        labels.append((min(mark.row for mark in marks), f"{who}, {worst:.2f}x\n{marks[0].node}"))
-    labels.sort()
-    if len(longest) > LABELS:
-        labels.append((found.rows - 1, f"and ranks on\n{len(longest) - LABELS} more nodes"))
-    return labels
 
 
 def _title(found: HeatMap, told: Sequence[KeptReport]) -> str:
