@@ -31,7 +31,7 @@ def test_reports_of_two_cycles_are_read_beside_the_launcher_s_records(tmp_path: 
         log = ReportLog(str(tmp_path), "n0", 0, cycle)
         for step in (100, 200):
             before = time.time()
-            log.write(report(8), step=step, kernels={"records": 12})
+            log.write(report(8), step)
             after = time.time()
         log.close(timeout=30)
         log.write(report(8))

@@ -10,7 +10,6 @@ Does not cover: reports of the last second before a rank is killed, which may be
 from __future__ import annotations
 
 import atexit
-from collections.abc import Mapping
 from typing import Any
 
 from holdfast.journal.run_dir import RunDirError, make_private
@@ -33,24 +32,22 @@ class ReportLog:
         self._reports = 0
         self._ready = False
 
-    def write(
-        self, report: Report, *, step: int | None = None, kernels: Mapping[str, Any] | None = None
-    ) -> None:
-        """Keep this report. Never waits, never raises. `step` is the training's, `kernels` as for `record_of`."""
+    def write(self, report: Report, step: int | None = None) -> None:
+        """Keep this report. Never waits, never raises. `step` is the training's, where it is known."""
         if not self._reports:
             atexit.register(self.close)  # of a program that ends without Detector.shutdown()
         self._reports += 1
         head: dict[str, Any] = {"node": self._node, "cycle": self._cycle, "report": self._reports}
         if step is not None:
             head["step"] = step
-        self._journal.defer(KIND, lambda: {**head, **self._fields(report, kernels)})
+        self._journal.defer(KIND, lambda: {**head, **self._fields(report)})
 
     def close(self, timeout: float = 1.0) -> None:
         """Write what still waits, for at most `timeout` seconds."""
         atexit.unregister(self.close)
         self._journal.close(timeout)
 
-    def _fields(self, report: Report, kernels: Mapping[str, Any] | None) -> dict[str, Any]:
+    def _fields(self, report: Report) -> dict[str, Any]:
         """On the journal's thread."""
         if not self._ready:
             try:
@@ -58,4 +55,4 @@ class ReportLog:
             except RunDirError as error:
                 raise OSError(error.problem) from None
             self._ready = True
-        return record_of(report, kernels)
+        return record_of(report)

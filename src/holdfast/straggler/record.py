@@ -51,12 +51,8 @@ class Column:
     section: str = ""
 
 
-def record_of(report: Report, kernels: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The fields of the journal's event for this report.
-
-    `kernels` says how much the source of kernel times saw: `records`, `dropped`, `share` (of GPU time that was scored,
-    0 to 1) and `note`, as far as they are known.
-    """
+def record_of(report: Report) -> dict[str, Any]:
+    """The fields of the journal's event for this report."""
     columns, left_out = _columns(report)
     verdicts = report.verdicts()
     named = [verdict.rank for verdict in verdicts]
@@ -64,7 +60,7 @@ def record_of(report: Report, kernels: Mapping[str, Any] | None = None) -> dict[
         "rank": report.rank,
         "gathered": report.gather_on_rank0,
         "elapsed_ms": round(report.generate_report_elapsed_time, 3),
-        "kernels": {"source": report.kernel_source, **(kernels or {})},
+        "kernels": _kernels(report),
         "verdicts": [asdict(verdict) for verdict in verdicts[:VERDICTS]],
         "further_verdicts": [
             [verdict.rank, verdict.kind, round(verdict.slowdown, 3)] for verdict in verdicts[VERDICTS:]
@@ -98,6 +94,17 @@ def summary(columns: Sequence[Column], nodes: Mapping[int, str], named: Sequence
         "worst_nodes": _nodes(overall, nodes, named),
         "overall": [None if score is None else round(score * 1000) for score in overall.values()],
     }
+
+
+def _kernels(report: Report) -> dict[str, Any]:
+    """What the source of kernel times saw on the rank that has the report; only what there is."""
+    found: dict[str, Any] = {"source": report.kernel_source}
+    if report.kernel_records or report.kernel_source != "none":
+        found |= {"records": report.kernel_records, "dropped": report.kernel_records_dropped}
+    if _known(report.gpu_time_scored):
+        found["share"] = round(report.gpu_time_scored, 3)
+    texts = {"reason": report.kernel_source_reason, "note": report.kernel_note}
+    return found | {name: text for name, text in texts.items() if text}
 
 
 def _columns(report: Report) -> tuple[list[Column], int]:

@@ -51,6 +51,9 @@ def report(
         "gather_on_rank0": True,
         "rank": 0,
         "kernel_source": "cupti" if gpu else "none",
+        "kernel_source_reason": "" if gpu else "no GPU",
+        "kernel_records": 1_204_332 if gpu else 0,
+        "gpu_time_scored": 0.98 if gpu else math.nan,
         "_verdicts": tuple(verdict(rank, nodes[rank], factor, gpu, ranks) for rank, factor in slow.items()),
     }  # fmt: skip
     return Report(**{**fields, **changes})
@@ -67,11 +70,9 @@ def verdict(rank: int, node: str, slowdown: float, gpu: bool = True, ranks: int 
     )
 
 
-def line(
-    number: int, at: float, told: Report, cycle: int = 0, kernels: dict[str, Any] | None = None, **more: Any
-) -> bytes:
+def line(number: int, at: float, told: Report, cycle: int = 0, **more: Any) -> bytes:
     """The journal's line of a report; `at` is seconds since the beginning."""
-    fields = {"cycle": cycle, "report": number, **more, **record_of(told, kernels)}
+    fields = {"cycle": cycle, "report": number, **more, **record_of(told)}
     return encode(KIND, fields, t=START + at, mono=100.0 + at, node="gpu-0000")
 
 
@@ -86,8 +87,7 @@ def job(run_dir: Path, ranks: int, reports: int = 12, gpu: bool = True, restart:
             slow |= dict.fromkeys(range(40, 44), 1.22)
         again = restart is not None and number > restart
         at += EVERY + (900.0 if number - 1 == restart else random.Random(number).uniform(-20, 20))
-        kernels = {"records": 1_204_332 + number, "dropped": 0, "share": 0.98} if gpu else {"note": "no GPU"}
         own = number - (restart or 0) if again else number
-        lines.append(line(own, at, report(ranks, slow, gpu=gpu, seed=number), int(again), kernels))
+        lines.append(line(own, at, report(ranks, slow, gpu=gpu, seed=number), int(again)))
     (run_dir / "journal-gpu-0000.rank-0.jsonl").write_bytes(b"".join(lines))
     return run_dir

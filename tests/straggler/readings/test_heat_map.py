@@ -13,7 +13,9 @@ Scores = dict[int, float | None]
 
 
 def told(t: float, overall: Scores, cycle: int = 0, named: dict[int, float] | None = None) -> KeptReport:
-    fields: dict[str, Any] = dict.fromkeys(("kernels", "withheld", "columns", "rows", "worst_nodes"), ())
+    fields: dict[str, Any] = dict.fromkeys(
+        ("holders", "kernels", "withheld", "columns", "rows", "worst_nodes"), ()
+    )
     verdicts = tuple(Named(rank, f"n{rank}", "GPU", slow) for rank, slow in (named or {}).items())
     return KeptReport(
         number=0, t=t, run=1, cycle=cycle, step=None, elapsed_ms=None, verdicts=verdicts, nodes=1,

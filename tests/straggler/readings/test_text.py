@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +17,8 @@ from holdfast.straggler.readings.text import overview
 from tests.straggler.readings.history import job, line, report
 
 
-def one(*arguments: Any, kernels: dict[str, Any] | None = None, **more: Any) -> KeptReport:
-    event = decode(line(1, 0.0, report(*arguments, **more), kernels=kernels))
+def one(*arguments: Any, **more: Any) -> KeptReport:
+    event = decode(line(1, 0.0, report(*arguments, **more)))
     assert event is not None
     return reports([event])[0]
 
@@ -77,21 +78,25 @@ def test_many_named_ranks_are_few_lines_in_a_terminal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "kernels", "says"),
+    ("changes", "says"),
     [
+        ({}, "GPU kernels on rank 0: cupti, 1,204,332 records, 0 dropped, 98 % of GPU time scored"),
         (
-            "cupti",
-            {"records": 1_204_332, "dropped": 0, "share": 0.98},
-            "GPU kernels: cupti, 1,204,332 records, 0 dropped, 98 % of GPU time scored",
+            {
+                "kernel_source": "cuda_events",
+                "kernel_source_reason": "CUPTI is in use",
+                "kernel_note": "3 windows lost",
+                "gpu_time_scored": math.nan,
+            },
+            "GPU kernels on rank 0: cuda_events, 1,204,332 records, 0 dropped; CUPTI is in use; 3 windows lost",
         ),
-        ("cuda_events", {"note": "CUPTI is in use"}, "GPU kernels: cuda_events; CUPTI is in use"),
-        ("none", {"note": "no GPU"}, "GPU kernels: none: no GPU"),
-        ("none", None, "GPU kernels: none"),
-        ("cupti", {"records": "?", "share": None}, "GPU kernels: cupti"),
+        ({"gpu": False}, "GPU kernels on rank 0: none; no GPU"),
+        ({"gpu": False, "kernel_source_reason": ""}, "GPU kernels on rank 0: none"),
     ],
 )
-def test_what_the_source_saw(source: str, kernels: dict[str, Any] | None, says: str) -> None:
-    assert says in text(one(8, kernel_source=source, kernels=kernels), None).splitlines()
+def test_what_the_source_saw(changes: dict[str, Any], says: str) -> None:
+    assert says in text(one(8, **changes), None).splitlines()
+    assert says.replace(" on rank 0", "") in text(one(1, **changes), None).splitlines()
 
 
 def test_a_node_whose_ranks_are_slow_is_named() -> None:

@@ -52,8 +52,10 @@ class KeptReport:
     step: int | None
     elapsed_ms: float | None
     """What making it took on the rank that has it; the longest where there are several."""
+    holders: tuple[int, ...]
+    """The ranks that had it: rank 0, or each of them for itself."""
     kernels: tuple[Mapping[str, Any], ...]
-    """What sources of kernel times saw, one for each rank that has a report."""
+    """What the sources of kernel times saw on these."""
     verdicts: tuple[Named, ...]
     withheld: tuple[str, ...]
     nodes: int
@@ -81,14 +83,14 @@ def reports(events: Iterable[Event]) -> list[KeptReport]:
     for cycle in cycles(events):
         for event in cycle.of_kind(KIND):
             try:
-                rank, report = int(event.fields["rank"]), _report(event, cycle.run)
+                report = _report(event, cycle.run)
             except (KeyError, IndexError, TypeError, ValueError, AttributeError):
                 continue
             group = latest.get(report._key) if report._key else None
-            if group is None or rank in group:
+            if group is None or report.holders[0] in group:
                 group = latest[report._key] = {}
                 groups.append(group)
-            group[rank] = report
+            group[report.holders[0]] = report
     found = [_together(list(group.values())) for group in groups]
     found.sort(key=lambda report: report.t)
     return [replace(report, number=number) for number, report in enumerate(found, 1)]
@@ -118,6 +120,7 @@ def _report(event: Event, run: int) -> KeptReport:
         cycle=cycle,
         step=step if isinstance(step, int) else None,
         elapsed_ms=float(elapsed) if isinstance(elapsed, (int, float)) else None,
+        holders=(int(event.fields["rank"]),),
         kernels=(dict(event.get("kernels", {})),),
         verdicts=tuple(verdicts),
         withheld=tuple(map(str, event.get("withheld", []))),
@@ -191,6 +194,7 @@ def _together(parts: Sequence[KeptReport]) -> KeptReport:
         parts[0],
         t=max(part.t for part in parts),
         elapsed_ms=max((part.elapsed_ms for part in parts if part.elapsed_ms is not None), default=None),
+        holders=tuple(rank for part in parts for rank in part.holders),
         kernels=tuple(facts for part in parts for facts in part.kernels),
         verdicts=verdicts,
         withheld=tuple(dict.fromkeys(why for part in parts for why in part.withheld)),

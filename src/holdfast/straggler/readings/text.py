@@ -73,12 +73,9 @@ def _verdicts(report: KeptReport, of: int, width: int | None) -> Iterator[str]:
 
 
 def _kernels(report: KeptReport) -> Iterator[str]:
-    """The source of kernel times, and how much it saw; the sources of several ranks together."""
+    """The source of kernel times, and how much it saw; of all ranks that have a report together."""
+    where = f" on rank {report.holders[0]}" if len(report.holders) == 1 < len(report.overall) else ""
     sources = sorted({str(facts.get("source", "none")) for facts in report.kernels})
-    notes = sorted({str(facts["note"]) for facts in report.kernels if facts.get("note")})
-    if sources == ["none"]:
-        yield f"GPU kernels: none{': ' if notes else ''}{'; '.join(notes)}"
-        return
     parts = [", ".join(sources)]
     parts += [
         f"{sum(known):,} {name}"
@@ -87,8 +84,9 @@ def _kernels(report: KeptReport) -> Iterator[str]:
     ]
     shares = [float(facts["share"]) for facts in report.kernels if _is_number(facts.get("share"))]
     if shares:
-        parts.append(f"{min(shares):.0%} of GPU time scored".replace("%", " %"))
-    yield f"GPU kernels: {', '.join(parts)}{'; ' if notes else ''}{'; '.join(notes)}"
+        parts.append(f"{100 * min(shares):.0f} % of GPU time scored")
+    whys = [str(facts[name]) for name in ("reason", "note") for facts in report.kernels if facts.get(name)]
+    yield "; ".join([f"GPU kernels{where}: {', '.join(parts)}", *dict.fromkeys(whys)])
 
 
 def _nodes(report: KeptReport) -> Iterator[str]:
