@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
+from holdfast.journal.event import encode
+from holdfast.journal.reader import read_run
 from holdfast.straggler.robust import Judge
-from holdfast.straggler.state_file import VERSION, StateFile
+from holdfast.straggler.state_file import VERSION, StateFile, in_run_dir
 from tests.processes import Spawner, wait_until
 from tests.straggler.robust.simulation import Job, assess
 
@@ -46,6 +48,16 @@ def test_what_was_saved_is_loaded(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert [entry.name for entry in path.parent.iterdir()] == ["state.json"]
     assert caplog.messages == []
+
+
+def test_a_run_directory_with_a_state_is_read_as_before(tmp_path: Path) -> None:
+    (tmp_path / "journal-a.jsonl").write_bytes(encode("run_start", {}, t=1.0, mono=1.0, node="a"))
+    saved(Path(in_run_dir(str(tmp_path), 0)))
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [
+        "journal-a.jsonl",
+        "straggler-state.rank-0.json",
+    ]
+    assert [event.kind for event in read_run(str(tmp_path))] == ["run_start"]
 
 
 def test_a_rank_on_another_node_does_not_spoil_the_others(tmp_path: Path) -> None:

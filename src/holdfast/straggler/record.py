@@ -79,7 +79,7 @@ def summary(columns: Sequence[Column], nodes: Mapping[int, str], named: Sequence
         some ranks, in the order of the columns, the worst rank first), `worst_nodes`, and `overall` (thousandths, in
         the order of ranks, None where unknown).
     """
-    overall = {rank: _overall(rank, columns) for rank in nodes}
+    overall = _overall(nodes, columns)
     order = _ascending(overall)
     shown = dict.fromkeys([*order[:LISTED], *order[-LISTED:], *named[:VERDICTS]])
     place = {rank: number for number, rank in enumerate(order)}
@@ -147,18 +147,19 @@ def _column(column: Column) -> dict[str, Any]:
     }
 
 
-def _overall(rank: int, columns: Iterable[Column]) -> float | None:
-    found: dict[tuple[str, str], float] = {}
-    for column in columns:
-        score = column.scores.get(rank, math.nan)
-        if score == score:
-            which = column.score, column.of
-            found[which] = min(found.get(which, math.inf), score)
-    for score_kind in (RELATIVE, INDIVIDUAL):
-        for of in (GPU, SECTION):
-            if (score_kind, of) in found:
-                return found[score_kind, of]
-    return None
+def _overall(ranks: Iterable[int], columns: Sequence[Column]) -> dict[int, float | None]:
+    """The overall score of each rank, in their order."""
+    found: dict[int, float | None] = dict.fromkeys(ranks)
+    missing = list(found)
+    for kind in ((RELATIVE, GPU), (RELATIVE, SECTION), (INDIVIDUAL, GPU), (INDIVIDUAL, SECTION)):
+        tables = [column.scores for column in columns if (column.score, column.of) == kind]
+        for scores in tables:
+            for rank in missing:
+                score, lowest = scores.get(rank, math.nan), found[rank]
+                if score == score and (lowest is None or score < lowest):
+                    found[rank] = score
+        missing = [rank for rank in missing if found[rank] is None]
+    return found
 
 
 def _nodes(
@@ -194,7 +195,7 @@ def _node(node: str, scores: Mapping[int, float], named: list[int], limit: float
 def _ascending(scores: Mapping[int, float] | Mapping[int, float | None]) -> list[int]:
     """The ranks whose score is known, the worst first."""
     known = {rank: score for rank, score in scores.items() if score is not None and score == score}
-    return sorted(known, key=lambda rank: known[rank])
+    return sorted(known, key=known.__getitem__)
 
 
 def _lowest(scores: Scores) -> float:

@@ -76,6 +76,11 @@ class StateFile:
         self._writer.close(timeout)
 
 
+def in_run_dir(run_dir: str, rank: int) -> str:
+    """Where the state is kept unless another place is named: in the job's run directory, for the rank that judges."""
+    return os.path.join(run_dir, f"straggler-state.rank-{rank}.json")
+
+
 def fitting(text: bytes, nodes: Sequence[str]) -> dict[str, Any]:
     """The state in a file's content; ValueError, with the reason in one clause, if it is none for these ranks."""
     try:
