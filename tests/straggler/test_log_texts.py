@@ -77,15 +77,24 @@ def test_a_verdict_is_told_when_it_begins_and_when_it_is_over_and_not_between() 
     assert news.of([verdict(3, "n0", 1.4, gpu=False)]) == []
     both = [verdict(3, "n0", 1.4, gpu=False), verdict(1, "n0", 1.2)]
     assert [text.partition(": GPU")[0] for text in news.of(both)] == ["STRAGGLER: rank 1 (node n0)"]
+    assert news.of(both[1:]) == []
     assert news.of(both[1:]) == ["STRAGGLER: rank 3 (node n0) is no longer slow: section data_loading"]
+    assert news.of([]) == []
     assert news.of([]) == ["STRAGGLER: rank 1 (node n0) is no longer slow: GPU"]
     assert news.of([]) == []
     assert news.of([slow]) == [f"STRAGGLER: {slow}"]
 
 
+def test_a_verdict_that_comes_and_goes_is_told_once() -> None:
+    news, slow = VerdictNews(), verdict(3, "n0", 1.31)
+    assert len(news.of([slow])) == 1
+    for _ in range(5):
+        assert news.of([]) == []
+        assert news.of([slow]) == []
+
+
 def test_a_verdict_that_is_withheld_is_not_called_over() -> None:
-    news = VerdictNews()
+    news, why = VerdictNews(), "9 of 64 compared ranks are slow (GPU): too many"
     news.of([verdict(3, "n0", 1.31)])
-    assert news.of([], ("9 of 64 compared ranks are slow (GPU): too many",)) == [
-        "STRAGGLER: rank 3 (node n0) is no longer named for GPU: 9 of 64 compared ranks are slow (GPU): too many"
-    ]
+    assert news.of([], (why,)) == []
+    assert news.of([], (why,)) == [f"STRAGGLER: rank 3 (node n0) is no longer named for GPU: {why}"]

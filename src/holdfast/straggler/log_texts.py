@@ -8,6 +8,7 @@ Does not cover: where the texts go, and at which level.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -54,18 +55,29 @@ def processing_time(seconds: float) -> str:
     return f"Straggler report processing time: {seconds:.3f} sec."
 
 
+ABSENT = 2
+"""A verdict is over when so many reports in a row are without it: one that comes and goes is not told each time."""
+
+
 class VerdictNews:
     """Which verdicts are new and which are over, report after report: each is told once."""
 
     def __init__(self) -> None:
         self._told: dict[tuple[int, str, str | None], Verdict] = {}
+        self._absent: Counter[tuple[int, str, str | None]] = Counter()  # reports in a row without it
 
     def of(self, verdicts: Sequence[Verdict], withheld: Sequence[str] = ()) -> list[str]:
-        """A line for each verdict that the last report did not have, and for each of its that this one has not."""
+        """A line for each verdict that is new, and for each that the last two reports did not have any more."""
         now = {(one.rank, one.kind, one.section): one for one in verdicts}
         began = [f"STRAGGLER: {one}" for key, one in now.items() if key not in self._told]
-        ended = [_over(one, withheld) for key, one in self._told.items() if key not in now]
-        self._told = now
+        for key in now:
+            self._absent.pop(key, None)
+        self._absent.update(self._told.keys() - now.keys())
+        over = [key for key in self._told if self._absent[key] >= ABSENT]
+        self._told |= now
+        ended = [_over(self._told.pop(key), withheld) for key in over]
+        for key in over:
+            del self._absent[key]
         return began + ended
 
 
