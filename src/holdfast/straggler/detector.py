@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+from . import labels
 from .measurement import SectionContext
 from .report import Report
 from .sections import Plans
@@ -22,8 +23,8 @@ from .wrapping import CallableId
 if TYPE_CHECKING:
     import torch.distributed as dist
 
+    from .labels import Groups
     from .robust.thresholds import Thresholds
-    from .verdicts import Groups
 
 # What the next entries of each section are. They are read in the hot path, so they are global, and never replaced.
 _PLAIN: Plans = {}
@@ -56,6 +57,7 @@ class Detector:
         process_group: dist.ProcessGroup | None = None,
         groups: Groups | None = None,
         thresholds: Thresholds | None = None,
+        background: bool = False,
     ) -> None:
         """Begin. The same on every rank; sends nothing to other ranks.
 
@@ -66,9 +68,12 @@ class Detector:
             report_time_interval: about how many seconds between reports of `generate_report_if_interval_elapsed`.
             node_name: what reports call this node; None is the host's name.
             process_group: the ranks that are compared; None is all of them. Rank 0 is the group's first.
-            groups: for verdicts, which ranks do the same work: a label for each rank of the process group in order, or
-                a function from (global) rank to label, called on rank 0. None finds it from the sections that they run.
+            groups: for verdicts, which ranks do the same work: a label for each rank of the process group in order, a
+                function from (global) rank to label, called on rank 0, the `DeviceMesh` of the job, or `"megatron"` for
+                Megatron's parallel state. None finds it from the sections that they run.
             thresholds: what a verdict takes; None is `Thresholds()`.
+            background: exchange and judge in a thread, over a gloo group of its own that the first report makes. A
+                report is then returned by a later call: the newest that is finished.
 
         Raises:
             ValueError: an argument is not what is allowed.
@@ -78,15 +83,17 @@ class Detector:
             raise RuntimeError(
                 "Detector is initialized already: call Detector.shutdown() before initializing it again"
             )
+        group = _member(process_group)
         settings = checked(
             scores_to_compute,
             gather_on_rank0,
             profiling_interval,
             report_time_interval,
             socket.gethostname() if node_name is None else node_name,
-            _member(process_group),
-            groups,
+            group,
+            labels.checked(groups, group),
             thresholds,
+            background,
         )
         cls._session = Session(settings, _PLAIN, _CAPTURING)
         cls.initialized = True

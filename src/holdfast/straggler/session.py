@@ -1,18 +1,22 @@
 """One use of the detector, from `initialize` to `shutdown`: sections, their scores, the talk with the other ranks.
 
 What always holds: with individual scores only and no gathering, nothing is ever sent to another rank.
+In the background, what is measured is taken on the calling thread, and everything else is the reports' thread's.
 Does not cover: reports from several threads at once; as other collectives, they are made one after another.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING
 
+from .background import Background, begin
 from .exchange.channel import Channel, find
 from .exchange.protocol import Exchange, References
 from .interval import ReportInterval
 from .kernels.source import Capture, KernelSource, NoKernels
+from .labels import own_label
 from .report import Report
 from .scoring import Named, Scoring, scored_share
 from .sections import Plans, Sections
@@ -50,11 +54,14 @@ class Session:
         self.interval_elapsed = False
         self._channel = channel
         self._talk: tuple[Channel, Exchange] | None = None
+        self._background: Background[Report] | None = None
 
     def close(self) -> None:
         """End: callables are what they were, sections are no longer measured."""
         self.wrapped.restore()
         self.sections.close()
+        if self._background is not None:
+            self._background.close()
         self._source.close()
 
     def step(self) -> Report | None:
@@ -63,8 +70,9 @@ class Session:
         interval.step(monotonic())
         if not interval.agreed:
             estimate = interval.estimate()
-            if estimate is not None:
-                interval.agree(self._exchange.most_steps(estimate) if self._collective else estimate)
+            steps = None if estimate is None else self._most_steps(estimate)
+            if steps is not None:
+                interval.agree(steps)
         self.interval_elapsed = interval.due()
         if not self.interval_elapsed:
             return None
@@ -73,9 +81,19 @@ class Session:
         return report
 
     def report(self) -> Report | None:
-        """The report of the time since the last one. Collective, unless scores are individual and not gathered."""
-        started = perf_counter()
+        """The report of the time since the last one. Collective, unless scores are individual and not gathered.
+
+        In the background, the newest that is finished.
+        """
         mine = Snapshot(self.sections.take(), self._source.take(), steps=self._interval.estimate())
+        background = self._beside()
+        if background is None:
+            return self._made(mine)
+        background.hand_over(partial(self._made, mine))
+        return background.newest()
+
+    def _made(self, mine: Snapshot) -> Report | None:
+        started = perf_counter()
         references = self._references(mine)
         found = (
             self._gathered(mine, references)
@@ -127,7 +145,11 @@ class Session:
             return None
         nodes = identities.nodes
         scores = self._scoring.named(names, gathered.scores(tuple(nodes)))
-        return nodes, scores, self.verdicts.of(nodes, references, gathered, tuple(mine.losses))
+        return (
+            nodes,
+            scores,
+            self.verdicts.of(nodes, references, gathered, tuple(mine.losses), identities.labels),
+        )
 
     @property
     def _collective(self) -> bool:
@@ -138,9 +160,25 @@ class Session:
             found = References({}, {}, steps=mine.steps)
         else:
             found = self._exchange.references(mine.own(), mine.steps, self.settings.relative)
-        if found.steps is not None:
+        # In the background ranks get to know it in different steps, and `is_interval_elapsed` is the same on all.
+        if found.steps is not None and self._background is None:
             self._interval.agree(found.steps)
         return found
+
+    def _most_steps(self, estimate: float) -> float | None:
+        """What all ranks agree on as steps between reports; None if they cannot."""
+        if not self._collective:
+            return estimate
+        background = self._beside()
+        if background is None:
+            return self._exchange.most_steps(estimate)
+        return background.ask(lambda: self._exchange.most_steps(estimate))
+
+    def _beside(self) -> Background[Report] | None:
+        """What makes reports in the background, if that is asked for and there is anybody to talk to."""
+        if self._background is None and self.settings.background and self._collective:
+            self._background = begin(lambda: self._met()[0])
+        return self._background
 
     @property
     def _rank(self) -> int:
@@ -154,6 +192,11 @@ class Session:
     def _met(self) -> tuple[Channel, Exchange]:
         """The others, looked for when they are first needed: the process group may be made after `initialize`."""
         if self._talk is None:
-            channel = self._channel or find(self.settings.process_group, self._collective)
-            self._talk = channel, Exchange(channel, self.settings.node_name)
+            channel = self._channel or find(
+                self.settings.process_group,
+                self._collective,
+                own=self.settings.background and self._collective,
+            )
+            label = own_label(self.settings.groups) or ""
+            self._talk = channel, Exchange(channel, self.settings.node_name, label)
         return self._talk
