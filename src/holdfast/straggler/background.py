@@ -16,6 +16,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import textwrap
 import threading
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
@@ -31,6 +32,7 @@ MOST_WAITING = 8
 CLOSING = 5.0
 """Seconds that `close` gives the windows that wait, and a second more to the thread itself."""
 _ENDING = 1.0
+_LONGEST_REASON = 200  # gloo's texts are long
 
 log = logging.getLogger("holdfast.straggler")
 
@@ -120,7 +122,9 @@ class Background(Generic[T]):
             self._waiting.clear()
             self._changed.notify_all()
         log.warning(
-            "straggler reports have ended: %s: %s. Training goes on without them", type(error).__name__, error
+            "straggler reports have ended: %s: %s. Training goes on without them",
+            type(error).__name__,
+            textwrap.shorten(str(error), _LONGEST_REASON),
         )
 
     def close(self, seconds: float = CLOSING) -> None:

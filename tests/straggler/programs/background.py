@@ -44,7 +44,10 @@ def finished(seconds: float = 20.0) -> None:
 
 
 def shown(report: Report | None) -> object:
-    return report and [report.section_relative_perf_scores, report.local_section_summaries["load"].popitem()[1]]
+    return report and [
+        report.section_relative_perf_scores,
+        report.local_section_summaries["load"].popitem()[1],
+    ]
 
 
 def reports() -> None:
@@ -87,6 +90,20 @@ def interval() -> None:
     tell(seen=seen, got=got, cost_ms=sorted(costs)[len(costs) // 2] * 1e3 if costs else None)
 
 
+def last() -> None:
+    """Shutdown right after a report was asked for, gathered and not."""
+    made = []
+    for number in range(20):
+        Detector.initialize(background=True, gather_on_rank0=number % 2 == 0)
+        sections()
+        Detector.generate_report()
+        background = Detector._session._background  # type: ignore[union-attr]
+        Detector.shutdown()
+        assert background is not None
+        made.append(background.newest() is not None)
+    tell(reports=made)
+
+
 def killed() -> None:
     """The last rank dies in the middle of an exchange; the others go on, and end."""
     Detector.initialize(background=True)
@@ -126,8 +143,8 @@ def stopped() -> None:
         raise RuntimeError("the training failed")
 
 
-{"reports": reports, "interval": interval, "killed": killed}.get(what, stopped)()
-if what in ("reports", "interval"):
+{"reports": reports, "interval": interval, "last": last, "killed": killed}.get(what, stopped)()
+if what in ("reports", "interval", "last"):
     dist.barrier()
     dist.destroy_process_group()
 tell(ended=True)
