@@ -178,6 +178,18 @@ def test_closing_finishes_what_waits_and_gives_up_in_time() -> None:
         assert thread is not None and not thread.is_alive()
 
 
+def test_a_forked_process_closes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ranks(2) as (first, second):
+        first.hand_over(1)
+        with monkeypatch.context() as patch:
+            patch.setattr("os.getpid", lambda: -1)
+            first.background.close()
+        second.hand_over(1)
+        second.wait()
+        first.wait()
+        assert first.made == second.made == [1]
+
+
 def test_without_others_there_is_no_thread(caplog: pytest.LogCaptureFixture) -> None:
     assert begin(lambda: Alone(0)) is None
     Detector.initialize(background=True)
@@ -186,6 +198,11 @@ def test_without_others_there_is_no_thread(caplog: pytest.LogCaptureFixture) -> 
     report = Detector.generate_report()
     assert report is not None and report.section_relative_perf_scores == {"a": {0: 1.0}}
     assert caplog.records == []
+
+
+def test_a_wrong_argument() -> None:
+    with pytest.raises(ValueError, match=r"^Detector\.initialize: background must be True or False, not 1$"):
+        Detector.initialize(background=1)  # type: ignore[arg-type]
 
 
 def test_a_group_that_cannot_be_made_ends_the_reports(caplog: pytest.LogCaptureFixture) -> None:

@@ -21,62 +21,22 @@ PROGRAMS = Path(__file__).parent / "programs"
 STATE = "megatron.core.parallel_state"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "pp",
-        "PP",
-        "pp_stage",
-        "pipe",
-        "pipeline",
-        "pipeline_parallel",
-        "pipeline-parallel",
-        "stage",
-        "Stages",
-        "stage_0",
-        "ep",
-        "EP",
-        "expert",
-        "experts",
-        "expert_parallel",
-        "ExpertParallel",
-        "pp_dp",
-        "dp_shard_in_ep",
-    ],
+DIFFERENT = (
+    "pp PP pp_stage pipe pipeline pipeline_parallel pipeline-parallel stage Stages stage_0 ep EP expert experts",
+    "expert_parallel ExpertParallel pp_dp dp_shard_in_ep",
 )
+ALIKE = (
+    "dp dp_replicate dp_shard dp_shard_cp dp_shard_mod_ep fsdp hsdp cfsdp tp TP cp sp etp efsdp edp batch",
+    "expert_data_parallel expert_tensor_parallel data tensor epoch loss shipping apple",
+)
+
+
+@pytest.mark.parametrize("name", " ".join(DIFFERENT).split())
 def test_dimensions_of_different_work(name: str) -> None:
     assert different_work(name)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "dp",
-        "dp_replicate",
-        "dp_shard",
-        "dp_shard_cp",
-        "dp_shard_mod_ep",
-        "fsdp",
-        "hsdp",
-        "cfsdp",
-        "tp",
-        "TP",
-        "cp",
-        "sp",
-        "etp",
-        "efsdp",
-        "edp",
-        "batch",
-        "expert_data_parallel",
-        "expert_tensor_parallel",
-        "data",
-        "tensor",
-        "epoch",
-        "loss",
-        "shipping",
-        "apple",
-    ],
-)
+@pytest.mark.parametrize("name", " ".join(ALIKE).split())
 def test_dimensions_of_the_same_work(name: str) -> None:
     assert not different_work(name)
 

@@ -64,6 +64,7 @@ class Background(Generic[T]):
 
     def __init__(self, channel: OwnChannel | None) -> None:
         self._channel = channel
+        self._process = os.getpid()
         self._changed = threading.Condition()
         self._waiting: dict[int, Callable[[], T | None]] = {}
         self._number = 0
@@ -129,12 +130,14 @@ class Background(Generic[T]):
 
     def close(self, seconds: float = CLOSING) -> None:
         """Finish what waits within so many seconds, then give up. Called on all ranks; may be called twice."""
+        if os.getpid() != self._process:
+            return  # after a fork there is no thread, the group is the parent's, and the lock may be held for ever
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         thread, self._thread = self._thread, None
-        if thread is None or os.getpid() != self._process:
-            return  # after a fork there is no thread, and the group is the parent's
+        if thread is None:
+            return
         atexit.unregister(self._exit)
         thread.join(seconds)
         if thread.is_alive() and self._channel is not None:
@@ -143,7 +146,6 @@ class Background(Generic[T]):
             thread.join(_ENDING)
 
     def _begin(self, channel: OwnChannel) -> None:
-        self._process = os.getpid()
         self._thread = threading.Thread(
             target=self._run, args=(channel,), name="holdfast-straggler-reports", daemon=True
         )

@@ -167,6 +167,8 @@ class Detector:
 
         Returns:
             On rank 0 the report of all ranks, on others None; without `gather_on_rank0` each rank's own report.
+            With `background` the newest one that is finished and was not returned yet, or None: usually that of the
+            call before. The first call makes the group, which waits for all ranks.
 
         Raises:
             RuntimeError: the detector is not initialised.
@@ -180,7 +182,8 @@ class Detector:
         """Call this in each step of every rank; about every `report_time_interval` seconds it makes a report.
 
         It counts steps, so that no rank has to ask the others; there is no report in the first 16. Returns None
-        in other steps, and on ranks that get no report (`is_interval_elapsed` tells the two apart).
+        in other steps, and on ranks that get no report (`is_interval_elapsed` tells the two apart). With `background`
+        the number of steps is agreed on once, and not revised with each report.
         """
         return _running().step()
 
