@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+from .kernels.choose import choose
 from .measurement import SectionContext
 from .report import Report
 from .sections import Plans
@@ -72,7 +73,7 @@ class Detector:
             thresholds: what a verdict takes; None is `Thresholds()`.
 
         Raises:
-            ValueError: an argument is not what is allowed.
+            ValueError: an argument, or HOLDFAST_KERNEL_SOURCE, is not what is allowed.
             RuntimeError: it is initialised already.
         """
         if cls._session is not None:
@@ -89,7 +90,7 @@ class Detector:
             groups,
             thresholds,
         )
-        cls._session = Session(settings, _PLAIN, _CAPTURING)
+        cls._session = Session(settings, _PLAIN, _CAPTURING, choose())
         cls.initialized = True
 
     @classmethod

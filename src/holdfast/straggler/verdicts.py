@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from .exchange.tables import is_collective
+from .gpu_facts import FIELDS, told, typical
 from .robust.thresholds import Thresholds
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast.straggler")
 Groups = Sequence[Hashable] | Callable[[int], Hashable]
 """Labels of ranks: one for each, in order, or a function from a rank to its label. Equal labels, equal work."""
+MOST_COMPARED = 64
+"""Ranks whose GPUs' facts are put beside those of one in a verdict."""
 
 
 @dataclass(frozen=True)
@@ -83,11 +86,12 @@ class Verdicts:
         if self._judge is None:
             self._judge = Judge(self._labels(ranks), self._thresholds)
         skipped = 8 * gathered.layout.scores
-        window = of_rows(gathered.rows, skipped, columns, list(nodes.values()), losses)
+        window = of_rows(gathered.rows, skipped, columns, list(nodes.values()), losses, len(FIELDS))
         assessment = self._judge.add(window)
+        verdicts = [_with_facts(verdict, assessment, gathered) for verdict in assessment.verdicts]
         # The judge counts the ranks of the process group; users know their global numbers.
-        verdicts = tuple(replace(verdict, rank=ranks[verdict.rank]) for verdict in assessment.verdicts)
-        return Judged(verdicts, (*self._notes(assessment), *assessment.withheld))
+        named = tuple(replace(verdict, rank=ranks[verdict.rank]) for verdict in verdicts)
+        return Judged(named, (*self._notes(assessment), *assessment.withheld))
 
     def _labels(self, ranks: Sequence[int]) -> Sequence[Hashable] | None:
         groups = self._groups
@@ -112,6 +116,14 @@ class Verdicts:
             log.warning("straggler reports have no verdicts: %s. Scores are not affected", why)
         self._warned = True
         return Judged(withheld=(why,))
+
+
+def _with_facts(verdict: Verdict, assessment: Assessment, gathered: Gathered) -> Verdict:
+    """With what is remarkable of this rank's GPU beside those of some comparable ranks."""
+    alike = (assessment.groups == assessment.groups[verdict.rank]).nonzero()[0].tolist()
+    rows = [gathered.extras(rank)[-len(FIELDS) :] for rank in alike[:MOST_COMPARED] if rank != verdict.rank]
+    clause = told(gathered.extras(verdict.rank)[-len(FIELDS) :], typical(rows))
+    return replace(verdict, evidence=f"{verdict.evidence}; {clause}") if clause else verdict
 
 
 def _columns(references: References) -> list[tuple[str, str]]:
