@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from . import labels
+from .kernels.choose import choose
 from .measurement import SectionContext
 from .report import Report
 from .sections import Plans
@@ -22,6 +23,7 @@ from .wrapping import CallableId
 
 if TYPE_CHECKING:
     import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
 
     from .labels import Groups
     from .robust.thresholds import Thresholds
@@ -76,7 +78,7 @@ class Detector:
                 report is then returned by a later call: the newest that is finished.
 
         Raises:
-            ValueError: an argument is not what is allowed.
+            ValueError: an argument, or HOLDFAST_KERNEL_SOURCE, is not what is allowed.
             RuntimeError: it is initialised already.
         """
         if cls._session is not None:
@@ -95,7 +97,7 @@ class Detector:
             thresholds,
             background,
         )
-        cls._session = Session(settings, _PLAIN, _CAPTURING)
+        cls._session = Session(settings, _PLAIN, _CAPTURING, choose())
         cls.initialized = True
 
     @classmethod
@@ -118,7 +120,7 @@ class Detector:
 
         Raises:
             RuntimeError: the detector is not initialised.
-            ValueError: the name is no text of 1 to 1,000 characters.
+            ValueError: the name is no text of 1 to 1,000 characters, or that of a `collective_section`.
 
         Does not cover: work that the GPU does after the body has ended; wall time is measured without waiting for it.
         A section beyond the first 1,000 names is not measured.
@@ -129,6 +131,41 @@ class Detector:
             return (_CAPTURING if profile_cuda else _PLAIN)[name].pop()
         except (KeyError, IndexError, TypeError):
             return _running().sections.enter(name, profile_cuda)
+
+    @staticmethod
+    def collective_section(name: str, profile_cuda: bool = True) -> SectionContext:
+        """A context manager around what waits for other ranks: a barrier, an explicit all-reduce, a step of FSDP.
+
+        In synchronised training the rank that others wait for is the one that waits least. So these times are in no
+        score, where the fast ranks would look slow: verdicts take them to tell who arrives late, and reports show them
+        in `local_section_summaries`.
+
+        Raises:
+            RuntimeError: the detector is not initialised.
+            ValueError: the name is no text of 1 to 1,000 characters, or that of a `detection_section`.
+
+        Does not cover: collectives in which only some of the compared ranks take part.
+        """
+        return _running().sections.enter_waiting(name, profile_cuda)
+
+    @classmethod
+    def watch_ddp(cls, model: DistributedDataParallel) -> None:
+        """Measure how long each backward of `model` waits for the other ranks, as a collective section called
+        `ddp all-reduce`. Before the first backward, on all ranks; again after another `initialize`.
+
+        It registers a communication hook that does what DistributedDataParallel does without one. On GPUs it measures
+        nothing: there the kernels tell.
+
+        Raises:
+            RuntimeError: the detector is not initialised.
+            ValueError: this is no DistributedDataParallel, or one with a communication hook of its own.
+
+        Does not cover: `join(divide_by_initial_world_size=False)`, where the hook still divides by all ranks.
+        """
+        session = _running()
+        from .ddp import watch
+
+        watch(model, session.sections)
 
     @classmethod
     def wrap_callables(cls, callable_ids: Sequence[CallableId], profile_cuda: bool = True) -> None:

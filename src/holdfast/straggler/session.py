@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 from .background import Background, begin
 from .exchange.channel import Channel, find
 from .exchange.protocol import Exchange, References
+from .instruments import Instruments
 from .interval import ReportInterval
-from .kernels.source import Capture, KernelSource, NoKernels
+from .kernels.source import KernelSource, NoKernels
 from .labels import own_label
 from .report import Report
 from .scoring import Named, Scoring, scored_share
-from .sections import Plans, Sections
+from .sections import Plans
 from .snapshot import Snapshot
 from .verdicts import NOT_GATHERED, Judged, Verdicts
-from .wrapping import Wrapped
 
 if TYPE_CHECKING:
     from .settings import Settings
@@ -44,10 +44,8 @@ class Session:
     ) -> None:
         """`plain` and `capturing` are those of `Sections`. Without a channel, it is torch.distributed's, if any."""
         self.settings = settings
-        self._source = source or NoKernels()
-        capture = Capture(source) if source and source.name != NoKernels.name else None
-        self.sections = Sections(settings.profiling_interval, capture, plain, capturing)
-        self.wrapped = Wrapped(self.sections)
+        self._instruments = Instruments(settings.profiling_interval, plain, capturing, source or NoKernels())
+        self.sections, self.wrapped = self._instruments.sections, self._instruments.wrapped
         self.verdicts = Verdicts(settings.groups, settings.thresholds)
         self._scoring = Scoring(settings.relative, settings.individual)
         self._interval = ReportInterval(settings.report_time_interval, settings.profiling_interval)
@@ -58,11 +56,9 @@ class Session:
 
     def close(self) -> None:
         """End: callables are what they were, sections are no longer measured."""
-        self.wrapped.restore()
-        self.sections.close()
         if self._background is not None:
             self._background.close()
-        self._source.close()
+        self._instruments.close()
 
     def step(self) -> Report | None:
         """Count a step; the report, if one is due and it is this rank's to have."""
@@ -85,7 +81,7 @@ class Session:
 
         In the background, the newest that is finished.
         """
-        mine = Snapshot(self.sections.take(), self._source.take(), steps=self._interval.estimate())
+        mine = self._instruments.take(self._interval.estimate())
         background = self._beside()
         if background is None:
             return self._made(mine)
@@ -115,8 +111,8 @@ class Session:
             gather_on_rank0=self.settings.gather_on_rank0,
             rank=self._rank,
             local_collective_summaries=mine.kernels.collectives,
-            kernel_source=self._source.name,
-            kernel_source_reason=self._source.reason,
+            kernel_source=self._instruments.source.name,
+            kernel_source_reason=self._instruments.source.reason,
             kernel_note=mine.kernels.note,
             kernel_records=mine.kernels.records,
             kernel_records_dropped=mine.kernels.dropped,
@@ -140,7 +136,7 @@ class Session:
         identities = self._exchange.identities()
         own = self._scoring.own(names, mine, references)
         columns = mine.columns(references.sections, references.judged)
-        gathered = self._exchange.gather(own, columns, tuple(mine.losses.values()))
+        gathered = self._exchange.gather(own, columns, mine.extras())
         if gathered is None or identities is None:
             return None
         nodes = identities.nodes

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from .exchange.tables import is_collective
+from .gpu_facts import FIELDS, told, typical
 from .labels import GroupsError, labels_of
 from .robust.thresholds import Thresholds
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from .robust.verdict import Verdict
 
 log = logging.getLogger("holdfast.straggler")
+MOST_COMPARED = 64
+"""Ranks whose GPUs' facts are put beside those of one in a verdict."""
 
 
 @dataclass(frozen=True)
@@ -57,14 +60,14 @@ class Verdicts:
         references: References,
         gathered: Gathered,
         losses: Sequence[str] = (),
-        told: Sequence[str] = (),
+        labels: Sequence[str] = (),
     ) -> Judged:
         """The verdicts after one more report. `nodes` has the ranks in the order of the rows, and `losses` the causes
-        in that of each row's last numbers. `told`: what work each rank said that it does (see `labels`)."""
+        in that of each row's last numbers. `labels`: what work each rank said that it does (see `labels.own_label`)."""
         if len(nodes) < self._thresholds.min_ranks:
             return Judged(withheld=(self._too_few(len(nodes), len(nodes)),))
         try:
-            return self._judged(nodes, _columns(references), gathered, losses, told)
+            return self._judged(nodes, _columns(references), gathered, losses, labels)
         except ImportError as error:
             return self._without(
                 f"numpy cannot be imported on this rank ({error}); install it there (extra `straggler`)"
@@ -80,22 +83,23 @@ class Verdicts:
         columns: Sequence[tuple[str, str]],
         gathered: Gathered,
         losses: Sequence[str],
-        told: Sequence[str],
+        labels: Sequence[str],
     ) -> Judged:
         from .robust.judge import Judge
         from .robust.window import of_rows
 
         ranks = list(nodes)
         if self._judge is None:
-            self._judge = Judge(labels_of(self._groups, ranks, told), self._thresholds)
+            self._judge = Judge(labels_of(self._groups, ranks, labels), self._thresholds)
         if self._judge.thresholds is not self._thresholds:
             self._judge.thresholds = self._thresholds
         skipped = 8 * gathered.layout.scores
-        window = of_rows(gathered.rows, skipped, columns, list(nodes.values()), losses)
+        window = of_rows(gathered.rows, skipped, columns, list(nodes.values()), losses, len(FIELDS))
         assessment = self._judge.add(window)
+        verdicts = [_with_facts(verdict, assessment, gathered) for verdict in assessment.verdicts]
         # The judge counts the ranks of the process group; users know their global numbers.
-        verdicts = tuple(replace(verdict, rank=ranks[verdict.rank]) for verdict in assessment.verdicts)
-        return Judged(verdicts, (*self._notes(assessment), *assessment.withheld))
+        named = tuple(replace(verdict, rank=ranks[verdict.rank]) for verdict in verdicts)
+        return Judged(named, (*self._notes(assessment), *assessment.withheld))
 
     def _notes(self, assessment: Assessment) -> list[str]:
         """Why some or all ranks could not be blamed, whatever they measured."""
@@ -116,6 +120,14 @@ class Verdicts:
             log.warning("straggler reports have no verdicts: %s. Scores are not affected", why)
         self._warned = True
         return Judged(withheld=(why,))
+
+
+def _with_facts(verdict: Verdict, assessment: Assessment, gathered: Gathered) -> Verdict:
+    """With what is remarkable of this rank's GPU beside those of some comparable ranks."""
+    alike = (assessment.groups == assessment.groups[verdict.rank]).nonzero()[0].tolist()
+    rows = [gathered.extras(rank)[-len(FIELDS) :] for rank in alike[:MOST_COMPARED] if rank != verdict.rank]
+    clause = told(gathered.extras(verdict.rank)[-len(FIELDS) :], typical(rows))
+    return replace(verdict, evidence=f"{verdict.evidence}; {clause}") if clause else verdict
 
 
 def _columns(references: References) -> list[tuple[str, str]]:
