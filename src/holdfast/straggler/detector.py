@@ -7,10 +7,13 @@ Does not cover: the times of GPU kernels. No source for them is built in yet, so
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
+
+from holdfast.fault_tolerance import environment
 
 from . import labels
 from .kernels.choose import choose
@@ -60,6 +63,8 @@ class Detector:
         groups: Groups | None = None,
         thresholds: Thresholds | None = None,
         background: bool = False,
+        run_dir: str | os.PathLike[str] | None = None,
+        state_file: str | os.PathLike[str] | None = None,
     ) -> None:
         """Begin. The same on every rank; sends nothing to other ranks.
 
@@ -76,6 +81,10 @@ class Detector:
             thresholds: what a verdict takes; None is `Thresholds()`.
             background: exchange and judge in a thread, over a gloo group of its own that the first report makes. A
                 report is then returned by a later call: the newest that is finished.
+            run_dir: where ranks that have reports keep them for `holdfast stragglers`; None is the job's run directory
+                under ft_launcher, else nowhere.
+            state_file: where rank 0 keeps what verdicts know of the ranks' past, for the next start; None is a file in
+                the run directory, if there is one.
 
         Raises:
             ValueError: an argument, or HOLDFAST_KERNEL_SOURCE, is not what is allowed.
@@ -96,6 +105,8 @@ class Detector:
             labels.checked(groups, group),
             thresholds,
             background,
+            environment.run_dir() if run_dir is None else _absolute(run_dir),
+            _absolute(state_file),
         )
         cls._session = Session(settings, _PLAIN, _CAPTURING, choose())
         cls.initialized = True
@@ -245,6 +256,12 @@ def _member(group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
                 f"Detector.initialize: process_group must be a group that this rank is in, not {group!r}"
             )
     return group
+
+
+def _absolute(path: object) -> object:
+    """Whatever the training does to its working directory later. What is no path is for `checked` to refuse."""
+    text = os.fspath(path) if isinstance(path, os.PathLike) else path
+    return os.path.abspath(text) if isinstance(text, str) and text.strip() else text
 
 
 def _caller() -> str:

@@ -16,6 +16,7 @@ from .exchange.channel import Channel, find
 from .exchange.protocol import Exchange, References
 from .instruments import Instruments
 from .interval import ReportInterval
+from .keeping import Keeping
 from .kernels.source import KernelSource, NoKernels
 from .labels import own_label
 from .report import Report
@@ -46,7 +47,8 @@ class Session:
         self.settings = settings
         self._instruments = Instruments(settings.profiling_interval, plain, capturing, source or NoKernels())
         self.sections, self.wrapped = self._instruments.sections, self._instruments.wrapped
-        self.verdicts = Verdicts(settings.groups, settings.thresholds)
+        self._keeping = Keeping(settings.run_dir, settings.state_file, settings.node_name)
+        self.verdicts = Verdicts(settings.groups, settings.thresholds, self._keeping.state)
         self._scoring = Scoring(settings.relative, settings.individual)
         self._interval = ReportInterval(settings.report_time_interval, settings.profiling_interval)
         self.interval_elapsed = False
@@ -59,6 +61,7 @@ class Session:
         if self._background is not None:
             self._background.close()
         self._instruments.close()
+        self._keeping.close()
 
     def step(self) -> Report | None:
         """Count a step; the report, if one is due and it is this rank's to have."""
@@ -99,7 +102,7 @@ class Session:
         if found is None:
             return None
         nodes, (relative, individual), judged = found
-        return Report(
+        report = Report(
             gpu_relative_perf_scores=relative.gpu,
             section_relative_perf_scores=relative.sections,
             gpu_individual_perf_scores=individual.gpu,
@@ -120,6 +123,8 @@ class Session:
             withheld=judged.withheld,
             _verdicts=judged.verdicts,
         )
+        self._keeping.keep(report)
+        return report
 
     def _alone(self, mine: Snapshot, references: References) -> Found:
         """This rank's own scores."""

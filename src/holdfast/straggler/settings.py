@@ -27,6 +27,8 @@ class Settings:
     groups: Any = None
     thresholds: Thresholds | None = None
     background: bool = False
+    run_dir: str | None = None
+    state_file: str | None = None
 
 
 def scores(asked: object) -> tuple[bool, bool]:
@@ -54,6 +56,8 @@ def checked(
     groups: object = None,
     thresholds: object = None,
     background: object = False,
+    run_dir: object = None,
+    state_file: object = None,
 ) -> Settings:
     """The settings; ValueError with the argument, its value and what is allowed."""
     relative, individual = scores(scores_to_compute)
@@ -82,7 +86,15 @@ def checked(
         groups,
         None if thresholds is None else checked_thresholds(thresholds, "initialize"),
         background,
+        _path("run_dir", run_dir),
+        _path("state_file", state_file),
     )
+
+
+def _path(name: str, value: object) -> str | None:
+    if value is not None and (not isinstance(value, str) or not value.strip() or "\0" in value):
+        raise _wrong(name, "a path, or None", value)
+    return value
 
 
 def checked_thresholds(thresholds: object, call: str) -> Thresholds:

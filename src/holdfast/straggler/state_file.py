@@ -21,7 +21,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.fault_tolerance.launcher.in_time import TooLate, UnderWay
+from holdfast.in_time import TooLate, UnderWay
 
 log = logging.getLogger("holdfast.straggler")
 

@@ -1,14 +1,14 @@
 """Who is plainly slow, after each report, on the rank that has the times of all: `robust` fed with what was gathered.
 
 What always holds: nothing here raises into the training; numpy is loaded only where there are enough ranks to judge.
-Does not cover: GPU kernels, and who arrives late at collectives. No source for them is built in yet: sections decide.
+Does not cover: what `robust` does not: see there.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .labels import Given
     from .robust.judge import Assessment, Judge
     from .robust.verdict import Verdict
+    from .state_file import StateFile
 
 log = logging.getLogger("holdfast.straggler")
 MOST_COMPARED = 64
@@ -44,7 +45,14 @@ NOT_GATHERED = Judged(
 class Verdicts:
     """The verdicts of one job, report after report."""
 
-    def __init__(self, groups: Given | None, thresholds: Thresholds | None) -> None:
+    def __init__(
+        self,
+        groups: Given | None,
+        thresholds: Thresholds | None,
+        state: Callable[[int], StateFile | None] = lambda rank: None,
+    ) -> None:
+        """`state` gives the file where the rank that judges keeps what it knows."""
+        self._state = state
         self._groups = groups
         self._thresholds = thresholds or Thresholds()
         self._judge: Judge | None = None
@@ -90,16 +98,29 @@ class Verdicts:
 
         ranks = list(nodes)
         if self._judge is None:
-            self._judge = Judge(labels_of(self._groups, ranks, labels), self._thresholds)
+            self._judge = self._begun(Judge(labels_of(self._groups, ranks, labels), self._thresholds), nodes)
         if self._judge.thresholds is not self._thresholds:
             self._judge.thresholds = self._thresholds
         skipped = 8 * gathered.layout.scores
         window = of_rows(gathered.rows, skipped, columns, list(nodes.values()), losses, len(FIELDS))
         assessment = self._judge.add(window)
+        if (state := self._state(ranks[0])) is not None:
+            state.save(self._judge.save(), list(nodes.values()))
         verdicts = [_with_facts(verdict, assessment, gathered) for verdict in assessment.verdicts]
         # The judge counts the ranks of the process group; users know their global numbers.
         named = tuple(replace(verdict, rank=ranks[verdict.rank]) for verdict in verdicts)
         return Judged(named, (*self._notes(assessment), *assessment.withheld))
+
+    def _begun(self, judge: Judge, nodes: Mapping[int, str]) -> Judge:
+        """With what the last start of the job has learned."""
+        state = self._state(next(iter(nodes)))
+        known = None if state is None else state.load(list(nodes.values()))
+        if known is not None:
+            try:
+                judge.restore(known)
+            except ValueError as error:
+                log.warning("the straggler state file is not used: %s. It is learned anew", error)
+        return judge
 
     def _notes(self, assessment: Assessment) -> list[str]:
         """Why some or all ranks could not be blamed, whatever they measured."""
