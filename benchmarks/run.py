@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.table import Row, markdown  # noqa: E402
 
 PAGE = ROOT / "docs" / "benchmarks.md"
-NAMES = ("heartbeat", "hang_detection", "launch", "restart", "footprint", "straggler")
+NAMES = ("heartbeat", "hang_detection", "launch", "restart", "footprint", "straggler", "straggler_reports")
 BETWEEN = re.compile(r"(?<=<!-- figures -->\n).*(?=\n<!-- end of figures -->)", re.DOTALL)
 
 

@@ -42,6 +42,7 @@ CORE = {
     "holdfast.journal.incident_list",
     "holdfast.journal.lost_connection",
     "holdfast.straggler.exchange.rows",
+    "holdfast.straggler.exchange.tables",
     "holdfast.straggler.interval",
     "holdfast.straggler.report",
     "holdfast.straggler.robust.baseline",

@@ -48,9 +48,9 @@ class ThreadChannel:
         assert len(found) == length
         return found
 
-    def bytes_to_rank_0(self, payload: bytes, length: int) -> list[bytes] | None:
+    def bytes_to_rank_0(self, payload: bytes, length: int) -> bytes | None:
         rows = self._table.meet(self.rank, "bytes_to_rank_0", length, payload.ljust(length, b"\0"))
-        return rows if self.rank == 0 else None
+        return b"".join(rows) if self.rank == 0 else None
 
 
 def run(

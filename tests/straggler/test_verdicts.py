@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import random
 import re
-import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,10 +12,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.straggler import Detector, Report, Statistic, Thresholds
-from holdfast.straggler.exchange.rows import figures, pack, unpack
+from holdfast.straggler import Detector, Report, Thresholds
 from holdfast.straggler.session import Session
-from holdfast.straggler.statistic import summarise
 from tests.straggler.ranks import ThreadChannel, run
 from tests.straggler.test_session import ran, session
 
@@ -206,16 +202,6 @@ def test_only_rank_0_needs_numpy() -> None:
         "assert Detector.generate_report().verdicts() == []; assert 'numpy' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-
-def test_what_travels() -> None:
-    summaries = {"fwd": {**summarise([1.0, 2.0, 6.0]), Statistic.NUM: 10}}
-    told = figures(("bwd", "fwd"), summaries)
-    assert math.isnan(told[0]) and told[1:] == pytest.approx([0, 0, 0.002, 0.030, 10])
-    third = 1 / 3
-    columns, packed = unpack([pack([third, 0.5], told), pack([1.0, math.pi], told)], 2)
-    assert columns == [(third, 1.0), (0.5, math.pi)]  # exactly
-    assert packed == struct.pack("<6f", *told) * 2
 
 
 def test_verdicts_travel_in_the_gather_of_scores() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .statistic import Summary
@@ -47,7 +47,15 @@ class Report:
         generate_report_elapsed_time: what making this report took on this rank, in milliseconds.
         gather_on_rank0: whether the scores of all ranks were gathered.
         rank: the rank that has this report.
+        local_collective_summaries: kernel → `Statistic` → microseconds, of kernels that wait for other ranks. They
+            have no scores.
         kernel_source: where kernel times came from; `none` without a source, and all GPU scores are NaN.
+        kernel_source_reason: why there is no better source, on this rank; empty for the best.
+        kernel_note: why this rank's source saw less than it could in this window; empty if it saw all.
+        kernel_records: how many kernels were measured on this rank.
+        kernel_records_dropped: how many are known to be lost.
+        gpu_time_scored: the share (0 to 1) of this rank's time in computing kernels that is in its relative score:
+            in kernels that all ranks ran. NaN without kernels.
         withheld: why there are no verdicts, or none about some ranks, a sentence each.
     """
 
@@ -61,7 +69,13 @@ class Report:
     generate_report_elapsed_time: float
     gather_on_rank0: bool
     rank: int
+    local_collective_summaries: Mapping[str, Summary] = field(default_factory=dict)
     kernel_source: str = "none"
+    kernel_source_reason: str = ""
+    kernel_note: str = ""
+    kernel_records: int = 0
+    kernel_records_dropped: int = 0
+    gpu_time_scored: float = math.nan
     withheld: tuple[str, ...] = ()
     _verdicts: tuple[Verdict, ...] = ()
 

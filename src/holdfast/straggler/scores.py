@@ -13,15 +13,18 @@ added.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Generic, TypeVar
 
 from .statistic import Statistic, Summary
+
+Name = TypeVar("Name", bound=Hashable)
 
 MOST_REMEMBERED = 20_000
 """Best times remembered of sections, and of kernels; beyond it, only of those in the latest window."""
 
 
-def medians(summaries: Mapping[str, Summary]) -> dict[str, float]:
+def medians(summaries: Mapping[Name, Summary]) -> dict[Name, float]:
     """The median of each, where there is one above zero."""
     found = ((name, summary[Statistic.MED]) for name, summary in summaries.items())
     return {name: median for name, median in found if median > 0}
@@ -37,13 +40,13 @@ def section_scores(
     }
 
 
-def weights(kernels: Mapping[str, Summary]) -> dict[str, float]:
+def weights(kernels: Mapping[Name, Summary]) -> dict[Name, float]:
     """The time that this rank spent in each kernel."""
     return {name: one[Statistic.NUM] * one[Statistic.AVG] for name, one in kernels.items()}
 
 
 def gpu_score(
-    times: Mapping[str, float], weights: Mapping[str, float], references: Mapping[str, float]
+    times: Mapping[Name, float], weights: Mapping[Name, float], references: Mapping[Name, float]
 ) -> float:
     """The weighted mean over the kernels that have a time, this rank's median, and a reference; NaN if none has."""
     common = [name for name in times if name in references]
@@ -52,13 +55,13 @@ def gpu_score(
     return weighted / total if total > 0 else math.nan
 
 
-class Best:
+class Best(Generic[Name]):
     """The least median of each section or kernel that this rank ever had."""
 
     def __init__(self) -> None:
-        self._least: dict[str, float] = {}
+        self._least: dict[Name, float] = {}
 
-    def update(self, times: Mapping[str, float]) -> dict[str, float]:
+    def update(self, times: Mapping[Name, float]) -> dict[Name, float]:
         """Take a window's medians in; the references for that window."""
         for name, time in times.items():
             self._least[name] = min(time, self._least.get(name, time))

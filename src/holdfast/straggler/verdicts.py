@@ -12,9 +12,11 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from .exchange.tables import is_collective
 from .robust.thresholds import Thresholds
 
 if TYPE_CHECKING:
+    from .exchange.protocol import Gathered, References
     from .robust.judge import Assessment, Judge
     from .robust.verdict import Verdict
 
@@ -51,12 +53,15 @@ class Verdicts:
         if self._judge is not None:
             self._judge.thresholds = thresholds
 
-    def of(self, names: Sequence[str], nodes: Mapping[int, str], figures: bytes) -> Judged:
-        """The verdicts after one more report. `nodes` has the ranks in the order of `figures` (see `exchange.rows`)."""
+    def of(
+        self, nodes: Mapping[int, str], references: References, gathered: Gathered, losses: Sequence[str] = ()
+    ) -> Judged:
+        """The verdicts after one more report. `nodes` has the ranks in the order of the rows, and `losses` the causes
+        in that of each row's last numbers."""
         if len(nodes) < self._thresholds.min_ranks:
             return Judged(withheld=(self._too_few(len(nodes), len(nodes)),))
         try:
-            return self._judged(names, nodes, figures)
+            return self._judged(nodes, _columns(references), gathered, losses)
         except ImportError as error:
             return self._without(
                 f"numpy cannot be imported on this rank ({error}); install it there (extra `straggler`)"
@@ -64,14 +69,22 @@ class Verdicts:
         except Exception as error:  # the user's groups, or a fault of ours: the training goes on
             return self._without(f"they could not be computed ({type(error).__name__}: {error})")
 
-    def _judged(self, names: Sequence[str], nodes: Mapping[int, str], figures: bytes) -> Judged:
+    def _judged(
+        self,
+        nodes: Mapping[int, str],
+        columns: Sequence[tuple[str, str]],
+        gathered: Gathered,
+        losses: Sequence[str],
+    ) -> Judged:
         from .robust.judge import Judge
-        from .robust.window import of_sections
+        from .robust.window import of_rows
 
         ranks = list(nodes)
         if self._judge is None:
             self._judge = Judge(self._labels(ranks), self._thresholds)
-        assessment = self._judge.add(of_sections(names, list(nodes.values()), figures))
+        skipped = 8 * gathered.layout.scores
+        window = of_rows(gathered.rows, skipped, columns, list(nodes.values()), losses)
+        assessment = self._judge.add(window)
         # The judge counts the ranks of the process group; users know their global numbers.
         verdicts = tuple(replace(verdict, rank=ranks[verdict.rank]) for verdict in assessment.verdicts)
         return Judged(verdicts, (*self._notes(assessment), *assessment.withheld))
@@ -99,3 +112,12 @@ class Verdicts:
             log.warning("straggler reports have no verdicts: %s. Scores are not affected", why)
         self._warned = True
         return Judged(withheld=(why,))
+
+
+def _columns(references: References) -> list[tuple[str, str]]:
+    """The name and the kind of each column of the rows."""
+    sections = [
+        (name, "collective" if name in references.waiting else "section") for name in references.sections
+    ]
+    kernels = [(f"{one:016x}", "collective" if is_collective(one) else "kernel") for one in references.judged]
+    return sections + kernels

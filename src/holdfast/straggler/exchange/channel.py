@@ -6,6 +6,7 @@ Does not cover: ranks that died or do not call. As with any collective of the tr
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     import torch
     import torch.distributed as dist
+
+
+log = logging.getLogger("holdfast.straggler")
 
 
 class Channel(Protocol):
@@ -32,20 +36,26 @@ class Channel(Protocol):
     def from_rank(self, root: int, payload: bytes, length: int) -> bytes:
         """The payload of the rank `root`, `length` bytes; what other ranks give is not looked at."""
 
-    def bytes_to_rank_0(self, payload: bytes, length: int) -> list[bytes] | None:
-        """On rank 0 the payload of each rank, padded with zeros to `length`; None elsewhere."""
+    def bytes_to_rank_0(self, payload: bytes, length: int) -> bytes | bytearray | None:
+        """On rank 0 the payloads of all ranks, rank after rank, each padded with zeros to `length`; None elsewhere."""
 
 
-def distributed() -> bool:
-    """True if torch's default process group is initialised. Loads no torch that is not loaded."""
+def find(group: dist.ProcessGroup | None, collective: bool) -> Channel:
+    """The channel over this group, or the default one; without torch.distributed that of a rank alone, about which a
+    warning is due if there are others and reports are `collective`. Loads no torch that is not loaded."""
     module: Any = sys.modules.get("torch.distributed")
-    return module is not None and module.is_available() and module.is_initialized()
-
-
-def rank_alone() -> int:
-    """The rank of a process without a process group: what its launcher said, or 0."""
+    if group is not None or (module is not None and module.is_available() and module.is_initialized()):
+        return GroupChannel(group)
     told = os.environ.get("RANK", "")
-    return int(told) if told.isdecimal() else 0
+    rank, ranks = int(told) if told.isdecimal() else 0, os.environ.get("WORLD_SIZE", "1")
+    if collective and ranks != "1":
+        log.warning(
+            "this is rank %d of %s, but torch.distributed is not initialised: its straggler reports are about "
+            "itself only. Call init_process_group() before the first report",
+            rank,
+            ranks,
+        )
+    return Alone(rank)
 
 
 class Alone:
@@ -65,9 +75,9 @@ class Alone:
         """The payload."""
         return payload
 
-    def bytes_to_rank_0(self, payload: bytes, length: int) -> list[bytes] | None:
+    def bytes_to_rank_0(self, payload: bytes, length: int) -> bytes:
         """The payload of the only rank."""
-        return [payload]
+        return payload.ljust(length, b"\0")
 
 
 class GroupChannel:
@@ -101,27 +111,24 @@ class GroupChannel:
         dist.broadcast(tensor, src=self.ranks[root], group=self._group)
         return bytes(tensor.tolist())
 
-    def bytes_to_rank_0(self, payload: bytes, length: int) -> list[bytes] | None:
+    def bytes_to_rank_0(self, payload: bytes, length: int) -> bytearray | None:
         """One gather."""
-        import torch
-
-        padded = bytearray(payload.ljust(length, b"\0"))
-        rows = self._gather(torch.frombuffer(padded, dtype=torch.uint8).to(self._device()))
-        if rows is None:
-            return None
-        host = bytearray(self.size * length)
-        torch.frombuffer(host, dtype=torch.uint8).copy_(rows.view(-1))
-        return [bytes(host[start : start + length]) for start in range(0, len(host), length)]
-
-    def _gather(self, row: torch.Tensor) -> torch.Tensor | None:
         import torch
         import torch.distributed as dist
 
-        # One block of memory for all rows, so that they come to the host in one copy.
-        rows = row.new_empty((self.size, len(row))) if self.rank == 0 else None
-        places = None if rows is None else list(torch.unbind(rows))
+        device = self._device()
+        row = torch.frombuffer(bytearray(payload.ljust(length, b"\0")), dtype=torch.uint8).to(device)
+        told = bytearray(self.size * length) if self.rank == 0 else bytearray()
+        # One block of memory for all rows: on the CPU that of the result, elsewhere one that comes over in one copy.
+        host = torch.frombuffer(told, dtype=torch.uint8) if told else row
+        rows = host if device.type == "cpu" else row.new_empty(len(told))
+        places = list(rows.view(self.size, length).unbind()) if told else None
         dist.gather(row, places, dst=self.ranks[0], group=self._group)
-        return rows
+        if not told:
+            return None
+        if rows is not host:
+            host.copy_(rows)
+        return told
 
     def _device(self) -> torch.device:
         """Where the group's tensors must live: the CPU if any of its backends serves it, else the GPU."""

@@ -1,43 +1,52 @@
-"""What one rank sends to rank 0 for a report: its scores, then the figures of its sections.
+"""What one rank sends to rank 0 for a report: a row of fixed length.
 
-Pure. Scores keep all 64 bits, since they are compared with thresholds and printed. Figures are 32-bit floats: the
-median and the total in seconds, and the count of each section, in the order of the names that all ranks share.
+First its scores with all 64 bits, since they are compared with thresholds and printed. Then 32-bit floats: of each
+column (sections, then kernels) the medians, the totals and the counts, side by side so that they need not be copied to
+be computed with; and last what its host lost. Rows are whole words of 8 bytes, in the machine's byte order, which is
+that of all ranks. Times are in seconds; NaN says: not measured.
+Pure.
 """
 
 from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from ..statistic import Statistic, Summary
-
-FIGURES = 3
-"""Of each section: median, total, count."""
-_S = 1e-3  # summaries of sections are in milliseconds
-
-
-def figures(names: Iterable[str], summaries: Mapping[str, Summary]) -> list[float]:
-    """The figures of this rank's sections; NaN, 0, 0 of one that it did not run."""
-    found: list[float] = []
-    for name in names:
-        one = summaries.get(name)
-        if one is None:
-            found += (math.nan, 0.0, 0.0)
-        else:
-            number = one[Statistic.NUM]
-            found += (one[Statistic.MED] * _S, number * one[Statistic.AVG] * _S, number)
-    return found
+Figures = tuple[float, float, float]
+"""Median and total in seconds, and count."""
+ABSENT: Figures = (math.nan, 0.0, 0.0)
 
 
-def pack(scores: Sequence[float], figures: Sequence[float]) -> bytes:
+@dataclass(frozen=True)
+class Layout:
+    """How many numbers of each kind a row has."""
+
+    scores: int
+    columns: int
+    extras: int
+
+    @property
+    def length(self) -> int:
+        """Bytes."""
+        return 8 * self.words
+
+    @property
+    def words(self) -> int:
+        """Of 8 bytes; two floats each."""
+        return self.scores + (3 * self.columns + self.extras + 1) // 2
+
+
+def pack(scores: Sequence[float], columns: Sequence[Figures], extras: Sequence[float]) -> bytes:
     """One rank's row."""
-    return struct.pack(f"<{len(scores)}d{len(figures)}f", *scores, *figures)
+    medians, totals, counts = zip(*columns, strict=True) if columns else ((), (), ())
+    floats = (*medians, *totals, *counts, *extras)
+    padding = len(floats) % 2
+    return struct.pack(f"={len(scores)}d{len(floats)}f{4 * padding}x", *scores, *floats)
 
 
-def unpack(rows: Sequence[bytes], scores: int) -> tuple[list[tuple[float, ...]], bytes]:
-    """Of the rows of all ranks, each of the first `scores` numbers as a tuple over ranks, and all figures, rank after
-    rank, as they came: only who judges them needs them as numbers."""
-    form = struct.Struct(f"<{scores}d")
-    columns = list(zip(*(form.unpack_from(row) for row in rows), strict=True))
-    return columns, b"".join(row[form.size :] for row in rows)
+def scores_of(rows: bytes | bytearray, layout: Layout) -> list[list[float]]:
+    """Each score as a list over ranks."""
+    numbers = memoryview(rows).cast("d")
+    return [list[float](numbers[score :: layout.words]) for score in range(layout.scores)]

@@ -105,18 +105,23 @@ class FoundGroups:
         self._min_ranks = min_ranks
         self._keys: tuple[str, ...] = ()
         self._seen = np.zeros((0, 0), dtype=bool)
+        self._complete = False  # all ranks have been seen with all keys
         self._codes: Codes = np.zeros(0, dtype=np.intp)
 
     def update(self, window: Window) -> Codes:
         """The groups [ranks] after this window."""
-        present = np.isfinite(window.medians)
         keys = tuple(window.keys)
-        if keys != self._keys or len(present) != len(self._seen):
+        same = keys == self._keys and window.ranks == len(self._seen)
+        if same and len(self._codes) and self._complete:
+            return self._codes
+        present = np.isfinite(window.medians)
+        if not same:
             self._seen = self._carried(keys, present.shape)
             self._keys = keys
             self._codes = np.zeros(0, dtype=np.intp)
         if not len(self._codes) or bool((present > self._seen).any()):
             self._seen |= present
+            self._complete = bool(self._seen.all())
             self._codes = from_presence(self._seen, self._min_ranks)
         return self._codes
 

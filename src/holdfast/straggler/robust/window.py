@@ -65,12 +65,29 @@ class Window:
         return {kind: np.flatnonzero(kinds == kind) for kind in KINDS}
 
 
-def of_sections(names: Sequence[str], nodes: Sequence[str], figures: bytes) -> Window:
-    """The window of sections only. `figures` are 32-bit floats, of each rank and of each section its median and total
-    in seconds and its count. ValueError if they are not as many."""
-    table = np.frombuffer(figures, dtype="<f4").reshape(len(nodes), len(names), 3)
-    medians, totals, counts = np.moveaxis(table, 2, 0)
-    return Window(tuple(names), (SECTION,) * len(names), tuple(nodes), medians, totals, counts)
+def of_rows(
+    rows: bytes | bytearray,
+    skipped: int,
+    columns: Sequence[tuple[str, str]],
+    nodes: Sequence[str],
+    losses: Sequence[str],
+) -> Window:
+    """The window in what all ranks sent, without copying it: of each rank `skipped` bytes, then 32-bit floats: the
+    medians, totals and counts of all columns (name and kind), the losses, and what fills words of 8 bytes. ValueError
+    if they are not as many."""
+    fields = [(name, "=f4", (len(columns),)) for name in ("medians", "totals", "counts")]
+    filled = (3 * len(columns) + len(losses)) % 2
+    row = np.dtype([("skipped", f"V{skipped}"), *fields, ("losses", "=f4", (len(losses) + filled,))])
+    table = np.frombuffer(rows, dtype=row)
+    return Window(
+        keys=tuple(name for name, _ in columns),
+        kinds=tuple(kind for _, kind in columns),
+        nodes=tuple(nodes),
+        medians=table["medians"],
+        totals=table["totals"],
+        counts=table["counts"],
+        host_losses={cause: table["losses"][:, number] for number, cause in enumerate(losses)},
+    )
 
 
 def selector(indices: NDArray[np.intp]) -> Selector:

@@ -1,0 +1,95 @@
+"""Verdicts from GPU kernels, through whole reports: ranks as threads, with sources that were told what they measure."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.straggler import Report
+from holdfast.straggler.kernels.source import KernelWindow
+from holdfast.straggler.statistic import Summary, summarise
+from tests.straggler.ranks import ThreadChannel, run
+from tests.straggler.test_session import session
+
+KERNELS, CALLS, RANKS, WINDOWS = 20, 8, 8, 3
+Factor = Callable[[int, str], float]
+"""How many times as long a kernel takes on a rank; 0: it does not run it."""
+
+
+def window(rank: int, seed: int, factor: Factor) -> KernelWindow:
+    noise = random.Random(f"{rank} {seed}")
+
+    def summary(name: str, microseconds: float) -> dict[str, Summary]:
+        times = [microseconds * factor(rank, name) * noise.gauss(1.0, 0.01) for _ in range(CALLS)]
+        return {name: summarise(times)} if times[0] else {}
+
+    compute: dict[str, Summary] = {}
+    for number in range(KERNELS):
+        compute |= summary(f"gemm_{number}", 100.0 + number)
+    collectives = summary("all_reduce", 3000.0)
+    return KernelWindow(compute, collectives, (KERNELS + 1) * CALLS)
+
+
+def reports(factor: Factor) -> list[Report]:
+    def work(channel: ThreadChannel) -> list[Report | None]:
+        one = session(channel, *[window(channel.rank, number, factor) for number in range(WINDOWS)])
+        return [one.report() for _ in range(WINDOWS)]
+
+    return [report for report in run(RANKS, work)[0][0] if report is not None]
+
+
+def test_a_slow_gpu_is_named() -> None:
+    def factor(rank: int, name: str) -> float:
+        if name == "all_reduce":
+            return 1.0 if rank != 5 else 0.8  # the others wait for it
+        return 1.3 if rank == 5 else 1.0
+
+    last = reports(factor)[-1]
+    (verdict,) = last.verdicts()
+    assert (verdict.rank, verdict.node, verdict.kind) == (5, "node-1", "GPU")
+    assert verdict.slowdown == pytest.approx(1.3, rel=0.02)
+    assert "the others wait" in verdict.evidence
+    assert {
+        one.rank for one in last.identify_stragglers(gpu_rel_threshold=0.8)["straggler_gpus_relative"]
+    } == {5}
+    assert last.local_collective_summaries.keys() == {"all_reduce"}
+    assert "all_reduce" not in last.local_kernel_summaries
+    assert last.kernel_records == (KERNELS + 1) * CALLS
+    assert last.gpu_time_scored == 1.0
+
+
+def test_who_arrives_last_at_the_collectives_is_named() -> None:
+    last = reports(lambda rank, name: 0.3 if (rank, name) == (2, "all_reduce") else 1.0)[-1]
+    (verdict,) = last.verdicts()
+    assert (verdict.rank, verdict.kind) == (2, "collective/late arrival")
+
+
+def test_kernels_that_some_ranks_do_not_run_cost_the_others_no_verdict() -> None:
+    def factor(rank: int, name: str) -> float:
+        if name in ("gemm_0", "gemm_1") and rank < 4:
+            return 0.0
+        return 1.3 if rank == 6 and name != "all_reduce" else 1.0
+
+    last = reports(factor)[-1]
+    assert [verdict.rank for verdict in last.verdicts()] == [6]
+    assert 0.85 < last.gpu_time_scored <= 1.0
+
+
+def test_ranks_that_run_other_kernels_are_compared_among_themselves() -> None:
+    """Two stages of a pipeline: rank 0 knows none of the second's kernels."""
+
+    def factor(rank: int, name: str) -> float:
+        number = int(name.partition("_")[2]) if name != "all_reduce" else -1
+        if number >= 0 and (number < KERNELS // 2) != (rank < 4):
+            return 0.0
+        return 1.5 if rank == 6 and number >= 0 else 1.0
+
+    last = reports(factor)[-1]
+    assert [(verdict.rank, verdict.kind) for verdict in last.verdicts()] == [(6, "GPU")]
+    assert last.gpu_time_scored == 0.0  # no kernel is common to all: the documented scores say nothing
+
+
+def test_healthy_gpus_are_left_alone() -> None:
+    assert [report.verdicts() for report in reports(lambda rank, name: 1.0)] == [[]] * WINDOWS
