@@ -75,7 +75,7 @@ setup(
             sources=sorted(str(path) for path in NATIVE.glob("*.cpp")),
             depends=sorted(str(path) for path in (*NATIVE.glob("*.h"), NATIVE / "exports.map")),
             language="c++",
-            extra_compile_args=["-std=c++17", "-O2", "-g0", "-fvisibility=hidden", "-Wall", "-Wextra"],
+            extra_compile_args=["-std=c++17", "-O3", "-g0", "-fvisibility=hidden", "-Wall", "-Wextra"],
             # Nothing of the machine that built it is needed but glibc.
             extra_link_args=[
                 "-static-libstdc++",

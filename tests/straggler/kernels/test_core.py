@@ -189,9 +189,9 @@ for text, times in ((b"first", 3), (b"second", 2), (b"first", 4)):
     counts = {kernel.name: kernel.summary[Statistic.NUM] for kernel in core.take().kernels}
     expected = {"first": times, "second": 1} if text == b"first" else {"second": times + 1}
     assert counts == expected, (counts, expected)
-# Within a window: after a few thousand records at the latest.
+# Within a window: after some ten thousand records at the latest.
 memory.value = b"third"
-launch_many(["filler"], 5000, 10)
+launch_many(["filler"], 17_000, 10)
 launch(memory, 1000)
 assert core.flush(forced=False) == ""
 assert {kernel.name for kernel in core.take().kernels} == {"filler", "third"}

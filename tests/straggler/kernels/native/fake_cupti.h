@@ -38,7 +38,7 @@ uint64_t fake_calls(int call);
 uint64_t fake_other_tool_records(void);
 int fake_enabled(void);
 int fake_attached(void);
-/* Seconds of fake_launch_many with a client that throws its buffers away. */
+/* Seconds of the processor for fake_launch_many with a client that throws its buffers away. */
 double fake_seconds_alone(const char *const *names, int number, long count, uint64_t duration);
 
 #ifdef __cplusplus

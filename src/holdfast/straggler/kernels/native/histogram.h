@@ -61,9 +61,13 @@ class Histogram {
     // False when the octave that it takes cannot be had.
     bool add(std::uint64_t nanoseconds, OctavePool &pool) {
         const Place at = place(nanoseconds);
-        std::uint16_t &number = octaves_[at.octave];
-        if (number == 0 && (number = pool.add()) == 0) return false;
-        ++pool[number][at.bucket];
+        if (at.octave != recent_octave_ || recent_number_ == 0) {
+            std::uint16_t &number = octaves_[at.octave];
+            if (number == 0 && (number = pool.add()) == 0) return false;
+            recent_octave_ = static_cast<std::uint16_t>(at.octave);
+            recent_number_ = number;
+        }
+        ++pool[recent_number_][at.bucket];
         return true;
     }
 
@@ -87,6 +91,8 @@ class Histogram {
     }
 
   private:
+    // A kernel takes about as long as the last time: most often the long list below need not be fetched.
+    std::uint16_t recent_octave_ = 0, recent_number_ = 0;
     std::array<std::uint16_t, OCTAVES> octaves_{};
 };
 

@@ -1,7 +1,7 @@
 // The names of kernels: a copy of each text, and where in CUPTI's memory it was last seen.
 //
-// A record points at its name. The pointer is compared with each record, and its text again after each few thousand
-// records and in each window, because CUPTI may use the memory for another name once a module was unloaded. Not
+// A record points at its name. The pointer is compared with each record, and its text again after each few ten
+// thousand records and in each window, because CUPTI may use the memory for another name once a module was unloaded. Not
 // covered: memory that was used again before the record came, or since its text was compared last.
 // For people a name is demangled and bounded; where it was cut, a hash of the whole keeps two kernels apart.
 #pragma once

@@ -1,23 +1,25 @@
 #include "kernel_table.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace holdfast {
 namespace {
 
-// Tables of what was seen, with open addressing: powers of two, and never more than half full.
-constexpr std::size_t SEEN = 16384;
-constexpr std::size_t NAMES_SEEN = 16384;
+constexpr std::size_t LEAST_SEEN = 1024;  // places in the table of what was seen, powers of two
+constexpr std::size_t MOST_SEEN = 16384;
+constexpr std::size_t GROUP = 16;
+constexpr std::uint32_t UNTIMED = NONE - 1;
 constexpr char UNNAMED[] = "";
 
-inline std::size_t mixed(std::uint64_t value) { return static_cast<std::size_t>((value ^ (value >> 32)) >> 3); }
-
-inline std::size_t hash(const char *name, const Shape &shape) {
+inline std::size_t hash(const cupti::KernelRecord &record) {
     std::uint64_t words[3];
-    std::memcpy(words, shape.data(), sizeof words);
-    const auto pointer = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(name));
-    return mixed(pointer * 0x9E3779B97F4A7C15u + words[0] * 0xC2B2AE3D27D4EB4Fu + words[1] * 0x165667B19E3779F9u +
-                 words[2] * 0xD6E8FEB86659FD93u);
+    std::memcpy(words, record.grid, sizeof words);
+    const auto name = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(record.name));
+    // The upper bits of a product depend on all bits.
+    return static_cast<std::size_t>((name * 0x9E3779B97F4A7C15u + words[0] * 0xC2B2AE3D27D4EB4Fu +
+                                     words[1] * 0x165667B19E3779F9u + words[2] * 0xD6E8FEB86659FD93u) >>
+                                    40);
 }
 
 inline bool same(const Shape &one, const Shape &other) {
@@ -26,74 +28,96 @@ inline bool same(const Shape &one, const Shape &other) {
 
 }  // namespace
 
-KernelTable::KernelTable() { forget_seen(); }
+KernelTable::KernelTable() { forget_seen(LEAST_SEEN); }
 
-void KernelTable::add(const cupti::KernelRecord &record) {
+void KernelTable::add(const cupti::KernelRecord *const *records, std::size_t count) {
+    std::uint32_t kernels[GROUP];
+    std::size_t hashes[GROUP];
+    for (std::size_t first = 0; first < count; first += GROUP) {
+        const std::size_t size = std::min(GROUP, count - first);
+        // Each step for all of a group, so that the processor fetches what the next one needs in the meantime.
+        for (std::size_t index = 0; index < size; ++index) {
+            hashes[index] = hash(*records[first + index]);
+            __builtin_prefetch(&seen_[hashes[index] & (seen_.size() - 1)]);
+        }
+        for (std::size_t index = 0; index < size; ++index) {
+            kernels[index] = kernel_of(*records[first + index], hashes[index]);
+            if (kernels[index] < kernels_.size()) __builtin_prefetch(&kernels_[kernels[index]].statistics, 1);
+        }
+        for (std::size_t index = 0; index < size; ++index) {
+            const cupti::KernelRecord &record = *records[first + index];
+            if (kernels[index] != UNTIMED) measure(kernels[index], record.end - record.start);
+        }
+    }
+}
+
+std::uint32_t KernelTable::kernel_of(const cupti::KernelRecord &record, std::size_t hash) {
     if (record.start == 0 || record.end < record.start) {
         ++counts_.untimed;
-        return;
+        return UNTIMED;
     }
     if (--left_in_turn_ == 0) {
         left_in_turn_ = TURN;
         ++turn_;
     }
-    const Seen *seen = find(record);
-    if (seen->kernel == NONE || !kernels_[seen->kernel].statistics.add(record.end - record.start, pool_)) {
-        full_ = true;
-        ++counts_.unmeasured;
-        return;
+    try {
+        return find(record, hash)->kernel;
+    } catch (...) {  // no memory: what is lost is counted, and the training goes on
+        return NONE;
     }
-    ++counts_.measured;
 }
 
-const KernelTable::Seen *KernelTable::find(const cupti::KernelRecord &record) {
+void KernelTable::measure(std::uint32_t kernel, std::uint64_t nanoseconds) {
+    bool measured = false;
+    try {
+        measured = kernel != NONE && kernels_[kernel].statistics.add(nanoseconds, pool_);
+    } catch (...) {
+    }
+    full_ = full_ || !measured;
+    ++(measured ? counts_.measured : counts_.unmeasured);
+}
+
+const KernelTable::Seen *KernelTable::find(const cupti::KernelRecord &record, std::size_t hash) {
     const char *name = record.name ? record.name : UNNAMED;
     Shape shape;
     std::memcpy(shape.data(), record.grid, sizeof shape);
-    for (std::size_t at = hash(name, shape);; ++at) {
-        Seen *place = &seen_[at & (SEEN - 1)];
-        if (place->name == nullptr) place = learn(place, record, shape);
+    for (std::size_t at = hash;; ++at) {
+        Seen *place = &seen_[at & (seen_.size() - 1)];
+        if (place->name == nullptr) {
+            if (seen_count_ < seen_.size() / 2) {
+                learn(place, name, shape);
+            } else {
+                forget_seen(seen_.size() < MOST_SEEN ? seen_.size() * 2 : MOST_SEEN);
+                at = hash - 1;
+                continue;
+            }
+        }
         if (place->name != name || !same(place->shape, shape)) continue;
+        if (place->turn == turn_) return place;
         NameSeen &of = names_seen_[place->at];
-        if (of.turn == turn_) return place;
-        if (of.number == NONE || names_.still(of.number, name)) {
-            of.turn = turn_;
+        if (of.turn == turn_ || of.number == NONE || names_.still(of.number, name)) {
+            of.turn = place->turn = turn_;
             return place;
         }
-        forget_seen();  // the memory holds another name by now
-        at = hash(name, shape) - 1;
+        forget_seen(seen_.size());  // the memory holds another name by now
+        at = hash - 1;
     }
 }
 
-KernelTable::Seen *KernelTable::learn(Seen *place, const cupti::KernelRecord &record, const Shape &shape) {
-    const char *name = record.name ? record.name : UNNAMED;
-    if (seen_count_ >= SEEN / 2 || names_seen_count_ >= NAMES_SEEN / 2) {
-        forget_seen();
-        place = &seen_[hash(name, shape) & (SEEN - 1)];
-    }
-    NameSeen *of = find_name(name);
-    if (of->turn != turn_ && of->number != NONE && !names_.still(of->number, name)) {
-        forget_seen();
-        place = &seen_[hash(name, shape) & (SEEN - 1)];
-        of = find_name(name);
-    }
-    of->turn = turn_;
-    const std::uint32_t number = of->number == NONE ? NONE : kernel(of->number, shape);
-    *place = {name, shape, number, static_cast<std::uint32_t>(of - names_seen_.data())};
+void KernelTable::learn(Seen *place, const char *name, const Shape &shape) {
+    const std::uint32_t at = find_name(name);
+    const std::uint32_t number = names_seen_[at].number;
+    *place = {name, shape, number == NONE ? NONE : kernel(number, shape), at, 0};
     ++seen_count_;
-    return place;
 }
 
-KernelTable::NameSeen *KernelTable::find_name(const char *name) {
-    const auto pointer = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(name));
-    for (std::size_t at = mixed(pointer * 0x9E3779B97F4A7C15u);; ++at) {
-        NameSeen &place = names_seen_[at & (NAMES_SEEN - 1)];
-        if (place.name == name) return &place;
-        if (place.name != nullptr) continue;
-        place = {name, names_.number(name), turn_};
-        ++names_seen_count_;
-        return &place;
-    }
+std::uint32_t KernelTable::find_name(const char *name) {
+    const auto known = places_of_names_.find(name);
+    if (known != places_of_names_.end()) return known->second;
+    const auto at = static_cast<std::uint32_t>(names_seen_.size());
+    names_seen_.push_back({names_.number(name), turn_});
+    places_of_names_.emplace(name, at);
+    return at;
 }
 
 std::uint32_t KernelTable::kernel(std::uint32_t name, const Shape &shape) {
@@ -116,7 +140,7 @@ std::uint32_t KernelTable::kernel(std::uint32_t name, const Shape &shape) {
 
 std::uint32_t KernelTable::new_kernel(std::uint32_t name, bool shaped, const Shape &shape) {
     if (kernels_.size() >= MOST_KERNELS) return NONE;
-    kernels_.push_back({name, shaped, shape, {}});
+    kernels_.push_back({{}, name, shaped, shape});
     if (shaped) names_.one_more_shape(name);
     return static_cast<std::uint32_t>(kernels_.size() - 1);
 }
@@ -145,14 +169,15 @@ void KernelTable::take(Rows &into) {
     if (full_ || names_.full()) forget_all();
 }
 
-void KernelTable::forget_seen() {
-    seen_.assign(SEEN, Seen{nullptr, {}, NONE, 0});
-    names_seen_.assign(NAMES_SEEN, NameSeen{nullptr, NONE, 0});
-    seen_count_ = names_seen_count_ = 0;
+void KernelTable::forget_seen(std::size_t places) {
+    seen_.assign(places, Seen{nullptr, {}, NONE, 0, 0});
+    seen_count_ = 0;
+    names_seen_.clear();
+    places_of_names_.clear();
 }
 
 void KernelTable::forget_all() {
-    forget_seen();
+    forget_seen(LEAST_SEEN);
     names_.clear();
     kernels_.clear();
     numbers_.clear();

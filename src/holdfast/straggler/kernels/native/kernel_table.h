@@ -20,7 +20,7 @@ namespace holdfast {
 
 constexpr std::size_t MOST_KERNELS = 4096;
 constexpr std::uint32_t MOST_SHAPES_OF_A_NAME = 256;
-constexpr std::uint32_t TURN = 4096;  // records, after which the texts of names are compared again
+constexpr std::uint32_t TURN = 16384;  // records, after which the texts of names are compared again
 
 using Shape = std::array<std::int32_t, 6>;  // grid, block
 
@@ -50,39 +50,44 @@ struct Rows {
 class KernelTable {
   public:
     KernelTable();
-    void add(const cupti::KernelRecord &record);
+    void add(const cupti::KernelRecord *const *records, std::size_t count);
     // What was added since the last time.
     void take(Rows &into);
 
   private:
-    struct Seen {  // a launch as a record has it, and the kernel that it is
+    struct alignas(64) Seen {  // a launch as a record has it, and the kernel that it is
         const char *name;
         Shape shape;
         std::uint32_t kernel;
-        std::uint32_t at;  // in names_seen_
+        std::uint32_t at;    // of its name in names_seen_
+        std::uint32_t turn;  // in which its name was known to be the same
     };
     struct NameSeen {
-        const char *name;
         std::uint32_t number;
         std::uint32_t turn;  // in which the text was compared last
     };
     struct Kernel {
+        Statistics statistics;
         std::uint32_t name;
         bool shaped;
         Shape shape;
-        Statistics statistics;
     };
-    const Seen *find(const cupti::KernelRecord &record);
-    Seen *learn(Seen *place, const cupti::KernelRecord &record, const Shape &shape);
-    NameSeen *find_name(const char *name);
+    std::uint32_t kernel_of(const cupti::KernelRecord &record, std::size_t hash);
+    const Seen *find(const cupti::KernelRecord &record, std::size_t hash);
+    void measure(std::uint32_t kernel, std::uint64_t nanoseconds);
+    void learn(Seen *place, const char *name, const Shape &shape);
+    std::uint32_t find_name(const char *name);
     std::uint32_t kernel(std::uint32_t name, const Shape &shape);
     std::uint32_t new_kernel(std::uint32_t name, bool shaped, const Shape &shape);
-    void forget_seen();
+    void forget_seen(std::size_t places);
     void forget_all();
 
+    // What was seen is a cache of what is known, as small as can be for the sake of the processor's: forgotten when it
+    // is half full, and begun anew with twice the places.
     std::vector<Seen> seen_;
+    std::size_t seen_count_ = 0;
     std::vector<NameSeen> names_seen_;
-    std::size_t seen_count_ = 0, names_seen_count_ = 0;
+    std::unordered_map<const char *, std::uint32_t> places_of_names_;
     std::uint32_t turn_ = 1;
     std::uint32_t left_in_turn_ = TURN;
     KernelNames names_;

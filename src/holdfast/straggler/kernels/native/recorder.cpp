@@ -147,13 +147,7 @@ void Recorder::read(std::uint8_t *buffer, std::size_t filled) {
 
 void Recorder::add(const cupti::KernelRecord *const *records, std::size_t count) {
     const std::lock_guard<std::mutex> guard(table_lock_);
-    for (std::size_t index = 0; index < count; ++index) {
-        try {
-            table_.add(*records[index]);
-        } catch (...) {  // no memory: what is lost is said, and the training goes on
-            dropped_.fetch_add(1);
-        }
-    }
+    table_.add(records, count);
 }
 
 void Recorder::count_dropped(void *context, std::uint32_t stream) {

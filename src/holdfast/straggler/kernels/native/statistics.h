@@ -10,7 +10,8 @@
 
 namespace holdfast {
 
-class Statistics {
+// What each record changes lies in one line of the processor's cache.
+class alignas(64) Statistics {
   public:
     std::uint64_t count() const { return count_; }
     double least() const { return static_cast<double>(least_); }
