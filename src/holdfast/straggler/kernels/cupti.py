@@ -49,6 +49,9 @@ class _Stage(Enum):
     DONE = auto()  # until the next report
 
 
+_MEASURING, _DONE = _Stage.MEASURING, _Stage.DONE  # for the hot path
+
+
 class CuptiSource:
     """The source named `cupti`. `cuda_in_use` tells whether this process uses CUDA already; with `leave=False` CUPTI
     stays attached between windows."""
@@ -74,6 +77,8 @@ class CuptiSource:
 
     def start(self, section: str) -> None:
         """Begin the window with its first section, and end it some sections after its last."""
+        if self._stage is _DONE:  # most sections: they pay for nothing but this line
+            return
         if os.getpid() == self._process:
             with self._lock:
                 self._sections += 1
@@ -81,7 +86,7 @@ class CuptiSource:
 
     def stop(self) -> None:
         """Count the section; after the last of the window, switch off."""
-        if os.getpid() == self._process:
+        if self._stage is _MEASURING and os.getpid() == self._process:
             with self._lock:
                 self._on_stop()
 
@@ -104,8 +109,6 @@ class CuptiSource:
                 self._stage = _Stage.DONE
 
     def _on_start(self) -> None:
-        if self._stage is _Stage.DONE:
-            return
         if _profiler_runs():
             self._yield_to_profiler()
         elif self._stage is _Stage.WAITING:

@@ -7,6 +7,7 @@
 namespace holdfast {
 namespace {
 constexpr std::size_t BATCH = 512;  // records found without the lock, then added under it
+constexpr auto COUNTS = std::memory_order_relaxed;  // orders nothing: these are sums
 }
 
 Recorder &Recorder::of_this_process() {
@@ -102,7 +103,7 @@ void Recorder::on_call(void *, std::uint32_t, std::uint32_t, const void *data) {
     if (!recorder.leaving_.compare_exchange_strong(asked, LEAVES)) return;
     if (recorder.cupti_.Finalize() == 0) {
         recorder.buffers_.cupti_left();
-        recorder.times_left_.fetch_add(1);
+        recorder.times_left_.fetch_add(1, COUNTS);
     }
     recorder.leaving_.store(STAYS);
 }
@@ -121,10 +122,10 @@ void Recorder::on_complete(void *context, std::uint32_t stream, std::uint8_t *bu
     Recorder &recorder = of_this_process();
     if (!recorder.belongs_here()) return;
     if (!recorder.buffers_.is_out(buffer)) {
-        recorder.foreign_.fetch_add(1);
+        recorder.foreign_.fetch_add(1, COUNTS);
         return;
     }
-    recorder.delivered_.fetch_add(1);
+    recorder.delivered_.fetch_add(1, COUNTS);
     recorder.read(buffer, filled);
     recorder.count_dropped(context, stream);
     recorder.buffers_.come_back(buffer);
@@ -152,7 +153,7 @@ void Recorder::add(const cupti::KernelRecord *const *records, std::size_t count)
 
 void Recorder::count_dropped(void *context, std::uint32_t stream) {
     std::size_t dropped = 0;
-    if (cupti_.ActivityGetNumDroppedRecords(context, stream, &dropped) == 0) dropped_.fetch_add(dropped);
+    if (cupti_.ActivityGetNumDroppedRecords(context, stream, &dropped) == 0) dropped_.fetch_add(dropped, COUNTS);
 }
 
 void Recorder::take(Rows &rows, Lost &lost) {
@@ -160,9 +161,9 @@ void Recorder::take(Rows &rows, Lost &lost) {
         const std::lock_guard<std::mutex> guard(table_lock_);
         table_.take(rows);
     }
-    lost.dropped = dropped_.exchange(0);
-    lost.foreign = foreign_.exchange(0);
-    lost.delivered = delivered_.exchange(0);
+    lost.dropped = dropped_.exchange(0, COUNTS);
+    lost.foreign = foreign_.exchange(0, COUNTS);
+    lost.delivered = delivered_.exchange(0, COUNTS);
 }
 
 std::size_t Recorder::buffers_out() { return buffers_.out(); }
