@@ -172,3 +172,59 @@ def test_a_name_must_be_a_text(name: object) -> None:
         ValueError, match=r"detection_section: name must be a text of 1 to 1000 characters, not"
     ):
         Detector.detection_section(name)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("interval", [1, 3])
+def test_a_section_that_waits_is_measured_and_known_as_such(interval: int) -> None:
+    sections = Sections(interval, None, {}, {})
+    for _ in range(6):
+        with sections.enter_waiting("barrier", False), sections.enter("work", False):
+            pass
+    assert sections.waiting == {"barrier"}
+    assert {name: one[Statistic.NUM] for name, one in sections.take().items()} == dict.fromkeys(
+        ("barrier", "work"), 6 // interval
+    )
+
+
+def test_a_wait_may_be_told_by_another_thread(sections: Sections) -> None:
+    add = sections.waits("ddp all-reduce")
+    thread = threading.Thread(target=add, args=(5_000_000,))
+    thread.start()
+    thread.join()
+    assert sections.take()["ddp all-reduce"][Statistic.MED] == 5.0
+    sections.close()
+    add(1)
+
+
+def test_a_name_is_for_work_or_for_waiting() -> None:
+    Detector.initialize()
+    for _ in range(2):
+        with Detector.detection_section("fwd"), Detector.collective_section("barrier", profile_cuda=False):
+            pass
+    with pytest.raises(
+        ValueError, match="collective_section: 'fwd' is a detection_section already; a name is"
+    ):
+        Detector.collective_section("fwd")
+    for profile_cuda in (True, False):
+        with pytest.raises(
+            ValueError, match="detection_section: 'barrier' is a collective_section already; a"
+        ):
+            Detector.detection_section("barrier", profile_cuda)
+    with pytest.raises(ValueError, match="collective_section: name must be a text of 1 to 1000 characters"):
+        Detector.collective_section("")
+
+
+def test_kernels_are_captured_in_a_section_that_waits() -> None:
+    source = Told()
+    sections = Sections(1, Capture(source), {}, {})
+    for _ in range(2):
+        with sections.enter_waiting("barrier", True), sections.enter_waiting("barrier", False):
+            assert source.calls[-1] == "start barrier"
+    assert source.calls == ["start barrier", "stop"] * 2
+
+
+def test_after_the_end_nothing_waits_for_sections() -> None:
+    with pytest.raises(RuntimeError, match=r"Detector\.initialize\(\) first"):
+        Detector.collective_section("barrier")
+    with pytest.raises(RuntimeError, match=r"Detector\.initialize\(\) first"):
+        Detector.watch_ddp(None)  # type: ignore[arg-type]

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+from . import labels
+from .kernels.choose import choose
 from .measurement import SectionContext
 from .report import Report
 from .sections import Plans
@@ -21,9 +23,10 @@ from .wrapping import CallableId
 
 if TYPE_CHECKING:
     import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
 
+    from .labels import Groups
     from .robust.thresholds import Thresholds
-    from .verdicts import Groups
 
 # What the next entries of each section are. They are read in the hot path, so they are global, and never replaced.
 _PLAIN: Plans = {}
@@ -56,6 +59,7 @@ class Detector:
         process_group: dist.ProcessGroup | None = None,
         groups: Groups | None = None,
         thresholds: Thresholds | None = None,
+        background: bool = False,
     ) -> None:
         """Begin. The same on every rank; sends nothing to other ranks.
 
@@ -66,29 +70,34 @@ class Detector:
             report_time_interval: about how many seconds between reports of `generate_report_if_interval_elapsed`.
             node_name: what reports call this node; None is the host's name.
             process_group: the ranks that are compared; None is all of them. Rank 0 is the group's first.
-            groups: for verdicts, which ranks do the same work: a label for each rank of the process group in order, or
-                a function from (global) rank to label, called on rank 0. None finds it from the sections that they run.
+            groups: for verdicts, which ranks do the same work: a label for each rank of the process group in order, a
+                function from (global) rank to label, called on rank 0, the `DeviceMesh` of the job, or `"megatron"` for
+                Megatron's parallel state. None finds it from the sections that they run.
             thresholds: what a verdict takes; None is `Thresholds()`.
+            background: exchange and judge in a thread, over a gloo group of its own that the first report makes. A
+                report is then returned by a later call: the newest that is finished.
 
         Raises:
-            ValueError: an argument is not what is allowed.
+            ValueError: an argument, or HOLDFAST_KERNEL_SOURCE, is not what is allowed.
             RuntimeError: it is initialised already.
         """
         if cls._session is not None:
             raise RuntimeError(
                 "Detector is initialized already: call Detector.shutdown() before initializing it again"
             )
+        group = _member(process_group)
         settings = checked(
             scores_to_compute,
             gather_on_rank0,
             profiling_interval,
             report_time_interval,
             socket.gethostname() if node_name is None else node_name,
-            _member(process_group),
-            groups,
+            group,
+            labels.checked(groups, group),
             thresholds,
+            background,
         )
-        cls._session = Session(settings, _PLAIN, _CAPTURING)
+        cls._session = Session(settings, _PLAIN, _CAPTURING, choose())
         cls.initialized = True
 
     @classmethod
@@ -111,7 +120,7 @@ class Detector:
 
         Raises:
             RuntimeError: the detector is not initialised.
-            ValueError: the name is no text of 1 to 1,000 characters.
+            ValueError: the name is no text of 1 to 1,000 characters, or that of a `collective_section`.
 
         Does not cover: work that the GPU does after the body has ended; wall time is measured without waiting for it.
         A section beyond the first 1,000 names is not measured.
@@ -122,6 +131,41 @@ class Detector:
             return (_CAPTURING if profile_cuda else _PLAIN)[name].pop()
         except (KeyError, IndexError, TypeError):
             return _running().sections.enter(name, profile_cuda)
+
+    @staticmethod
+    def collective_section(name: str, profile_cuda: bool = True) -> SectionContext:
+        """A context manager around what waits for other ranks: a barrier, an explicit all-reduce, a step of FSDP.
+
+        In synchronised training the rank that others wait for is the one that waits least. So these times are in no
+        score, where the fast ranks would look slow: verdicts take them to tell who arrives late, and reports show them
+        in `local_section_summaries`.
+
+        Raises:
+            RuntimeError: the detector is not initialised.
+            ValueError: the name is no text of 1 to 1,000 characters, or that of a `detection_section`.
+
+        Does not cover: collectives in which only some of the compared ranks take part.
+        """
+        return _running().sections.enter_waiting(name, profile_cuda)
+
+    @classmethod
+    def watch_ddp(cls, model: DistributedDataParallel) -> None:
+        """Measure how long each backward of `model` waits for the other ranks, as a collective section called
+        `ddp all-reduce`. Before the first backward, on all ranks; again after another `initialize`.
+
+        It registers a communication hook that does what DistributedDataParallel does without one. On GPUs it measures
+        nothing: there the kernels tell.
+
+        Raises:
+            RuntimeError: the detector is not initialised.
+            ValueError: this is no DistributedDataParallel, or one with a communication hook of its own.
+
+        Does not cover: `join(divide_by_initial_world_size=False)`, where the hook still divides by all ranks.
+        """
+        session = _running()
+        from .ddp import watch
+
+        watch(model, session.sections)
 
     @classmethod
     def wrap_callables(cls, callable_ids: Sequence[CallableId], profile_cuda: bool = True) -> None:
@@ -160,6 +204,8 @@ class Detector:
 
         Returns:
             On rank 0 the report of all ranks, on others None; without `gather_on_rank0` each rank's own report.
+            With `background` the newest one that is finished and was not returned yet, or None: usually that of the
+            call before. The first call makes the group, which waits for all ranks.
 
         Raises:
             RuntimeError: the detector is not initialised.
@@ -173,7 +219,8 @@ class Detector:
         """Call this in each step of every rank; about every `report_time_interval` seconds it makes a report.
 
         It counts steps, so that no rank has to ask the others; there is no report in the first 16. Returns None
-        in other steps, and on ranks that get no report (`is_interval_elapsed` tells the two apart).
+        in other steps, and on ranks that get no report (`is_interval_elapsed` tells the two apart). With `background`
+        the number of steps is agreed on once, and not revised with each report.
         """
         return _running().step()
 

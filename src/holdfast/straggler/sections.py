@@ -32,37 +32,63 @@ LONGEST_NAME = 1000
 _STRETCH = 1024
 """Entries that are marked as skipped at a time: a long profiling interval must not become a long list."""
 Plans = dict[str, list[SectionContext]]
+_CALLED = {False: "detection_section", True: "collective_section"}
 
 
 class Sections:
     """All sections of this process. `plain` and `capturing` are the plans, by name, for entries without and with GPU
     kernels; they are given by whoever reads them on the hot path, and belong to this object until `close`.
+
+    A section either computes or waits for other ranks: its first use decides.
     """
 
     def __init__(self, interval: int, capture: Capture | None, plain: Plans, capturing: Plans) -> None:
         self._interval = interval
         self._capture = capture
         self._plans = (plain, capturing)
+        # Apart from the others, so that no use of a name by the wrong call is overlooked.
+        self._waiting_plans: tuple[Plans, Plans] = ({}, {})
+        self.waiting: set[str] = set()
+        """Names of the sections that wait for other ranks; their times are never compared as work is."""
         self._sections: dict[str, Section] = {}
         self._lock = threading.Lock()
         self._full = False
+        self.closed = False
 
     def enter(self, name: str, profile_cuda: bool) -> SectionContext:
         """The slow path of an entry: its plan is empty, or there is none. ValueError for what is no name."""
         with self._lock:
-            section = self._section(name)
-            if section is None:
-                return SKIPPED
-            capturing = bool(profile_cuda) and self._capture is not None
-            if self._interval == 1:
-                return self._measurement(section, capturing)
-            return self._next_planned(section, capturing)
+            return self._enter(name, profile_cuda, False)
+
+    def enter_waiting(self, name: str, profile_cuda: bool) -> SectionContext:
+        """An entry of a section that waits for other ranks. ValueError for what is no name, or one that computes."""
+        plan = self._waiting_plans[bool(profile_cuda)].get(name)
+        try:
+            if plan:
+                return plan.pop()
+        except IndexError:  # another thread took the last one
+            pass
+        with self._lock:
+            return self._enter(name, profile_cuda, True)
+
+    def waits(self, name: str) -> Callable[[int], None]:
+        """A function that adds one wait, in nanoseconds, to a section that waits for other ranks. Any thread may call
+        it, not several at once; after `close` it is harmless. ValueError as above."""
+        with self._lock:
+            section = self._section(name, True)
+
+        def add(spent: int) -> None:
+            if section is not None:
+                section.kept.append(spent)
+                section.count += 1
+
+        return add
 
     def entry(self, name: str, profile_cuda: bool) -> Callable[[], SectionContext]:
         """A function that gives the next entry of one section: for callables, whose section never changes. It stays
         harmless when this object was closed."""
         with self._lock:
-            self._section(name)
+            self._section(name, False)
         plan = self._plans[bool(profile_cuda)].get(name)
         enter = self.enter
         if plan is None:
@@ -87,16 +113,31 @@ class Sections:
 
     def close(self) -> None:
         """Give the plans back, empty."""
-        for plans in self._plans:
+        self.closed = True
+        for plans in (*self._plans, *self._waiting_plans):
             plans.clear()
 
-    def _section(self, name: str) -> Section | None:
+    def _enter(self, name: str, profile_cuda: bool, waits: bool) -> SectionContext:
+        section = self._section(name, waits)
+        if section is None:
+            return SKIPPED
+        capturing = bool(profile_cuda) and self._capture is not None
+        if self._interval == 1:
+            return self._measurement(section, capturing)
+        return self._next_planned(section, capturing)
+
+    def _section(self, name: str, waits: bool) -> Section | None:
         """The section, new or known; None if it is one too many."""
         if isinstance(name, str) and name in self._sections:
+            if waits is not (name in self.waiting):
+                raise ValueError(
+                    f"{_CALLED[waits]}: {name!r} is a {_CALLED[not waits]} already; a name is either for work or for "
+                    "waiting for other ranks"
+                )
             return self._sections[name]
         if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
             raise ValueError(
-                f"detection_section: name must be a text of 1 to {LONGEST_NAME} characters, not {name!r:.80}"
+                f"{_CALLED[waits]}: name must be a text of 1 to {LONGEST_NAME} characters, not {name!r:.80}"
             )
         if len(self._sections) >= MOST_SECTIONS:
             if not self._full:
@@ -109,13 +150,18 @@ class Sections:
             self._full = True
             return None
         section = self._sections[name] = Section(name)
-        plain, capturing = self._plans
+        if waits:
+            self.waiting.add(name)
+        plain, capturing = self._plans_of(name)
         if self._interval == 1 and self._capture is not None:
             plain[name], capturing[name] = section.free
         else:
             # Skipped entries are the same for both; and so are measured ones where there is nothing to capture.
             plain[name] = capturing[name] = section.free[0] if self._interval == 1 else []
         return section
+
+    def _plans_of(self, name: str) -> tuple[Plans, Plans]:
+        return self._waiting_plans if name in self.waiting else self._plans
 
     def _measurement(self, section: Section, capturing: bool) -> SectionContext:
         free = section.free[capturing]
@@ -126,7 +172,7 @@ class Sections:
         return Measurement(section, free)
 
     def _next_planned(self, section: Section, capturing: bool) -> SectionContext:
-        plan = self._plans[0].get(section.name)
+        plan = self._plans_of(section.name)[0].get(section.name)
         if plan is None:  # closed while a thread was on its way here
             return SKIPPED
         if plan:  # another thread was first

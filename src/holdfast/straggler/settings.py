@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -26,6 +26,7 @@ class Settings:
     process_group: Any
     groups: Any = None
     thresholds: Thresholds | None = None
+    background: bool = False
 
 
 def scores(asked: object) -> tuple[bool, bool]:
@@ -52,6 +53,7 @@ def checked(
     process_group: object,
     groups: object = None,
     thresholds: object = None,
+    background: object = False,
 ) -> Settings:
     """The settings; ValueError with the argument, its value and what is allowed."""
     relative, individual = scores(scores_to_compute)
@@ -67,6 +69,8 @@ def checked(
         raise _wrong("report_time_interval", "seconds above 0", report_time_interval)
     if not isinstance(node_name, str) or not node_name:
         raise _wrong("node_name", "a non-empty text, or None for the host's name", node_name)
+    if not isinstance(background, bool):
+        raise _wrong("background", "True or False", background)
     return Settings(
         relative,
         individual,
@@ -75,22 +79,10 @@ def checked(
         float(report_time_interval),
         node_name,
         process_group,
-        checked_groups(groups),
+        groups,
         None if thresholds is None else checked_thresholds(thresholds, "initialize"),
+        background,
     )
-
-
-def checked_groups(groups: object) -> object:
-    """The labels as a tuple, or the function that gives them; ValueError for anything else."""
-    if groups is None or callable(groups):
-        return groups
-    if (
-        not isinstance(groups, Sequence)
-        or isinstance(groups, (str, bytes))
-        or not all(isinstance(label, Hashable) for label in groups)
-    ):
-        raise _wrong("groups", "one label for each rank, a function from rank to label, or None", groups)
-    return tuple(groups)
 
 
 def checked_thresholds(thresholds: object, call: str) -> Thresholds:

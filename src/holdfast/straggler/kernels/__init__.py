@@ -1,6 +1,10 @@
 """Where the times of GPU kernels come from.
 
-    source      the interface of a source, and the source for machines without one
+    source       the interface of a source, and the source for machines without one
+    choose       which source this process uses
+    cuda_events  the GPU time of sections, by CUDA events
+    torch_cuda   what that needs of torch
+    names        which kernels wait for other ranks
 
 Import from the modules; this package itself imports nothing.
 """

@@ -1,0 +1,136 @@
+"""Which source of kernel times a process uses: `cupti` where it can be opened, else `cuda_events`, else `none`.
+
+The choice is made at the first measured section after the training initialised CUDA, not before: opening CUPTI
+initialises CUDA, and that reads `CUDA_VISIBLE_DEVICES` for good and breaks processes that are forked later, while
+`Detector.initialize` usually runs before the training chose its GPU.
+
+What always holds: without a driver, nothing of CUDA is loaded or called; torch is never loaded.
+Does not cover: GPUs of other makers than NVIDIA, but with `HOLDFAST_KERNEL_SOURCE=cuda_events`, which needs torch only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Mapping
+from importlib import import_module
+
+from .cuda_events import CudaEventSource
+from .source import KernelSource, KernelWindow, NoKernels
+from .torch_cuda import TorchCuda
+
+VARIABLE = "HOLDFAST_KERNEL_SOURCE"
+ALLOWED = ("cupti", "cuda_events", "none")
+DRIVER_DEVICE = "/dev/nvidiactl"
+DRIVER_LIBRARY = "libcuda.so.1"
+"""Where there is no such device, as on WSL and Jetson, the library says that there is a driver."""
+NO_DRIVER = f"no NVIDIA driver: neither {DRIVER_DEVICE} nor {DRIVER_LIBRARY} is there"
+NOT_YET = "CUDA is not initialised in this process yet"
+
+Opened = KernelSource | str
+"""A source, or why it cannot be used."""
+
+
+def choose(
+    environ: Mapping[str, str] = os.environ,
+    driver: Callable[[], bool] | None = None,
+    usable: Callable[[], bool] | None = None,
+    open_cupti: Callable[[], Opened] | None = None,
+) -> KernelSource:
+    """The source for this process, which may choose between several later; see the module's docstring.
+
+    `driver` says whether there is a driver, `usable` whether CUDA is initialised and no graph is being captured, and
+    `open_cupti` opens CUPTI or says why not; None are those of this machine.
+
+    Raises:
+        ValueError: `HOLDFAST_KERNEL_SOURCE` is set to something else than cupti, cuda_events or none.
+    """
+    asked = environ.get(VARIABLE, "")
+    if asked and asked not in ALLOWED:
+        raise ValueError(f"{VARIABLE} is {asked!r}: allowed are {', '.join(ALLOWED)}, or nothing at all")
+    if asked == "none":
+        return NoKernels(f"{VARIABLE}=none")
+    if asked == "cuda_events":
+        return CudaEventSource(f"{VARIABLE}=cuda_events")
+    if not (driver or _driver)():
+        return NoKernels(NO_DRIVER)
+
+    def decide() -> KernelSource:
+        found = (open_cupti or _open_cupti)()
+        if not isinstance(found, str):
+            return found
+        if asked:
+            return NoKernels(f"{VARIABLE}=cupti, but {found}")
+        return CudaEventSource(f"cupti is not used: {found}")
+
+    return LaterSource(decide, usable or TorchCuda().usable)
+
+
+class LaterSource:
+    """The source that `decide` gives at the first `start` at which CUDA is `usable`; until then, none."""
+
+    def __init__(self, decide: Callable[[], KernelSource], usable: Callable[[], bool]) -> None:
+        self._decide = decide
+        self._usable = usable
+        self._waiting = True
+        self._source: KernelSource = NoKernels(NOT_YET)
+
+    @property
+    def name(self) -> str:
+        """See `KernelSource`. `none` while CUDA is not initialised."""
+        return self._source.name
+
+    @property
+    def reason(self) -> str:
+        """See `KernelSource`."""
+        return self._source.reason
+
+    def start(self, section: str) -> None:
+        """See `KernelSource`."""
+        if self._waiting:
+            self._look()
+        self._source.start(section)
+
+    def stop(self) -> None:
+        """See `KernelSource`."""
+        self._source.stop()
+
+    def take(self) -> KernelWindow:
+        """See `KernelSource`."""
+        return self._source.take()
+
+    def close(self) -> None:
+        """See `KernelSource`."""
+        self._waiting = False
+        self._source.close()
+
+    def _look(self) -> None:
+        try:
+            if not self._usable():
+                return
+            self._waiting = False
+            self._source = self._decide()
+        except Exception as error:  # of the native core, or of a CUDA that is broken
+            self._waiting = False
+            self._source = NoKernels(f"choosing a source failed: {type(error).__name__}: {error}")
+
+
+def _open_cupti() -> Opened:
+    """CUPTI, or why it cannot be used. Imported here, because it is native code that not every install has."""
+    try:
+        cupti = import_module(".cupti", __package__)
+    except ImportError:
+        return "the native core is not built"
+    opened: Opened = cupti.open_cupti()
+    return opened
+
+
+def _driver() -> bool:
+    """Whether an NVIDIA driver is there. Opens its library at most, and calls nothing of it."""
+    if os.path.exists(DRIVER_DEVICE):
+        return True
+    try:
+        ctypes.CDLL(DRIVER_LIBRARY)
+    except OSError:
+        return False
+    return True

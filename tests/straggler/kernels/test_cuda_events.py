@@ -1,0 +1,306 @@
+"""GPU times of sections by CUDA events: with a stand-in of torch's events, whose times the test sets, and with CUDA."""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from holdfast.straggler.kernels.cuda_events import MOST_PAIRS, PAIRS_OF_A_SECTION, CudaEventSource
+from holdfast.straggler.kernels.source import Capture, KernelWindow
+from holdfast.straggler.kernels.torch_cuda import TorchCuda
+from holdfast.straggler.statistic import Statistic
+
+
+class Gpu:
+    """As much of torch.cuda as a source asks for. The GPU has come to `done` milliseconds; recording takes `now`."""
+
+    def __init__(self) -> None:
+        self.now, self.done = 0.0, math.inf
+        self.initialised, self.capturing, self.error = True, False, ""
+        self.device_index = 0
+        self.events = self.asked = 0
+
+    def usable(self) -> bool:
+        return self.initialised and not self.capturing
+
+    def stream(self) -> SimpleNamespace:
+        return SimpleNamespace(device_index=self.device_index)
+
+    def event(self) -> Moment:
+        self.events += 1
+        return Moment(self)
+
+    def works(self, source: CudaEventSource, section: str, milliseconds: float) -> None:
+        source.start(section)
+        self.now += milliseconds
+        source.stop()
+
+
+class Moment:
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+        self._at: float | None = None
+        self._stream: SimpleNamespace | None = None
+
+    def record(self, stream: SimpleNamespace) -> None:
+        assert not self._gpu.capturing, "recorded into a graph"
+        if self._gpu.error:
+            raise RuntimeError(self._gpu.error)
+        assert self._stream is None or self._stream.device_index == stream.device_index, (
+            "moved to another GPU"
+        )
+        self._at, self._stream = self._gpu.now, stream
+
+    def query(self) -> bool:
+        assert not self._gpu.capturing, "asked during a capture, which ends the capture"
+        self._gpu.asked += 1
+        if self._gpu.error:
+            raise RuntimeError(self._gpu.error)
+        assert self._at is not None
+        return self._at <= self._gpu.done
+
+    def elapsed_time(self, end_event: Moment) -> float:
+        assert self._at is not None and end_event._at is not None
+        assert end_event._stream is self._stream, "ended on another stream"
+        assert end_event.query() and self.query(), "torch raises for events that are not over"
+        return end_event._at - self._at
+
+
+@pytest.fixture
+def gpu() -> Gpu:
+    return Gpu()
+
+
+@pytest.fixture
+def source(gpu: Gpu) -> CudaEventSource:
+    return CudaEventSource("no cupti", gpu)
+
+
+def test_a_section_has_its_time_in_microseconds(gpu: Gpu, source: CudaEventSource) -> None:
+    for milliseconds in (3.0, 1.0, 2.0):
+        gpu.works(source, "fwd", milliseconds)
+    gpu.works(source, "bwd", 7.0)
+    window = source.take()
+    assert window.compute.keys() == {"fwd", "bwd"}
+    assert window.compute["fwd"][Statistic.MED] == pytest.approx(2000)
+    assert window.compute["fwd"][Statistic.NUM] == 3
+    assert window.compute["bwd"][Statistic.MAX] == pytest.approx(7000)
+    assert (window.records, window.dropped, window.note, window.collectives) == (4, 0, "", {})
+    assert source.take() == KernelWindow()
+    assert (source.name, source.reason) == ("cuda_events", "no cupti")
+
+
+def test_the_outermost_section_has_the_time(gpu: Gpu, source: CudaEventSource) -> None:
+    capture = Capture(source)
+    capture.enter("step")
+    capture.enter("fwd")
+    gpu.now += 2
+    capture.leave()
+    gpu.now += 3
+    capture.leave()
+    assert {name: found[Statistic.MAX] for name, found in source.take().compute.items()} == {"step": 5000}
+
+
+def test_what_the_gpu_has_not_finished_is_in_a_later_window(gpu: Gpu, source: CudaEventSource) -> None:
+    gpu.done = 1.5
+    gpu.works(source, "fwd", 1.0)
+    gpu.works(source, "fwd", 1.0)
+    assert source.take().records == 1
+    gpu.works(source, "fwd", 4.0)
+    gpu.done = math.inf
+    window = source.take()
+    assert window.records == 2
+    assert window.compute["fwd"][Statistic.MAX] == pytest.approx(4000)
+
+
+def test_events_are_used_again_and_never_asked_while_training_runs(gpu: Gpu, source: CudaEventSource) -> None:
+    for _ in range(20):
+        for _ in range(10):
+            asked = gpu.asked
+            gpu.works(source, "fwd", 1.0)
+            assert gpu.asked == asked
+        assert source.take().records == 10
+    assert gpu.events == 20
+
+
+def test_a_busy_section_is_thinned_out_in_the_next_window(gpu: Gpu, source: CudaEventSource) -> None:
+    entries = 3 * PAIRS_OF_A_SECTION
+    for _ in range(entries):
+        gpu.works(source, "fwd", 1.0)
+    gpu.works(source, "rare", 1.0)
+    window = source.take()
+    assert (window.records, window.dropped) == (PAIRS_OF_A_SECTION + 1, entries - PAIRS_OF_A_SECTION)
+    for _ in range(entries):
+        gpu.works(source, "fwd", 1.0)
+    gpu.works(source, "rare", 1.0)
+    window = source.take()
+    assert window.compute["fwd"][Statistic.NUM] == PAIRS_OF_A_SECTION
+    assert window.compute["rare"][Statistic.NUM] == 1
+    assert window.dropped == 0
+    assert window.note == "1 in 3 entries of the busiest section is timed"
+    gpu.works(source, "fwd", 1.0)
+    gpu.works(source, "fwd", 1.0)
+    source.take()
+    gpu.works(source, "fwd", 1.0)
+    gpu.works(source, "fwd", 1.0)
+    assert (source.take().records, source.take().note) == (2, "")
+
+
+def test_a_gpu_that_never_finishes_costs_a_bounded_number_of_events(
+    gpu: Gpu, source: CudaEventSource
+) -> None:
+    gpu.done = -1.0
+    entries = 2 * MOST_PAIRS
+    dropped = 0
+    for number in range(entries):
+        gpu.works(source, f"section {number % 100}", 1.0)
+        if number % 500 == 499:
+            dropped += source.take().dropped
+    assert gpu.events == 2 * MOST_PAIRS
+    assert dropped + source.take().dropped == entries - MOST_PAIRS
+    gpu.done = math.inf
+    assert source.take().records == MOST_PAIRS
+
+
+def test_nothing_is_asked_of_cuda_before_the_training_initialised_it(
+    gpu: Gpu, source: CudaEventSource
+) -> None:
+    gpu.initialised = False
+    gpu.works(source, "fwd", 1.0)
+    assert source.take() == KernelWindow()
+    assert (gpu.events, gpu.asked) == (0, 0)
+    gpu.initialised = True
+    gpu.works(source, "fwd", 1.0)
+    assert source.take().records == 1
+
+
+def test_a_capture_is_left_alone(gpu: Gpu, source: CudaEventSource) -> None:
+    gpu.works(source, "fwd", 1.0)
+    gpu.capturing = True
+    gpu.works(source, "fwd", 1.0)
+    assert source.take().records == 0  # asking now would end the capture
+    gpu.capturing = False
+    window = source.take()
+    assert (window.records, window.dropped) == (1, 0)
+
+
+def test_a_section_that_ends_in_a_capture_is_dropped(gpu: Gpu, source: CudaEventSource) -> None:
+    source.start("fwd")
+    gpu.capturing = True
+    source.stop()
+    gpu.capturing = False
+    window = source.take()
+    assert (window.records, window.dropped) == (0, 1)
+    gpu.works(source, "fwd", 1.0)
+    assert source.take().records == 1
+    assert gpu.events == 2
+
+
+def test_each_gpu_has_its_own_events(gpu: Gpu, source: CudaEventSource) -> None:
+    for device in (0, 1, 0, 1):
+        gpu.device_index = device
+        gpu.works(source, "fwd", 1.0)
+        assert source.take().records == 1
+    assert gpu.events == 4
+
+
+@pytest.mark.parametrize("when", ["start", "stop", "take"])
+def test_an_error_of_cuda_ends_it_with_a_note(gpu: Gpu, source: CudaEventSource, when: str) -> None:
+    gpu.works(source, "fwd", 1.0)
+    gpu.error = "CUDA error: an illegal memory access was encountered" if when == "start" else ""
+    source.start("fwd")
+    gpu.error = gpu.error or ("CUDA error: unspecified launch failure" if when == "stop" else "")
+    source.stop()
+    gpu.error = gpu.error or ("CUDA error: device-side assert triggered" if when == "take" else "")
+    window = source.take()
+    assert window.records == 0
+    assert window.note == f"timing by CUDA events ended after an error: RuntimeError: {gpu.error}"
+    gpu.error = ""
+    gpu.works(source, "fwd", 1.0)
+    assert source.take() == window
+    source.close()
+
+
+def test_the_end_may_come_in_another_thread(gpu: Gpu, source: CudaEventSource) -> None:
+    source.start("fwd")
+    gpu.now += 2
+    thread = threading.Thread(target=source.stop)
+    thread.start()
+    thread.join()
+    assert source.take().compute["fwd"][Statistic.MAX] == pytest.approx(2000)
+
+
+def test_windows_taken_while_sections_run(gpu: Gpu, source: CudaEventSource) -> None:
+    """Every entry is in exactly one window, or was dropped, or left out by thinning."""
+    stop = threading.Event()
+    windows: list[KernelWindow] = []
+
+    def taking() -> None:
+        while not stop.is_set():
+            windows.append(source.take())
+
+    thread = threading.Thread(target=taking)
+    thread.start()
+    try:
+        for _ in range(5000):
+            gpu.works(source, "fwd", 1.0)
+    finally:
+        stop.set()
+        thread.join()
+    windows.append(source.take())
+    assert all(window.note == "" or window.note.startswith("1 in") for window in windows)
+    assert 0 < sum(window.records for window in windows) <= 5000
+    assert all(found[Statistic.MAX] == 1000 for window in windows for found in window.compute.values())
+    assert gpu.events <= 2 * MOST_PAIRS
+
+
+def test_torch_is_only_used_where_it_is_loaded_and_initialised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    assert not TorchCuda().usable()
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())  # as while it is being imported
+    assert not TorchCuda().usable()
+    source = CudaEventSource()
+    source.start("fwd")
+    source.stop()
+    assert source.take() == KernelWindow()
+
+
+def test_with_the_torch_of_this_environment() -> None:
+    """Without CUDA: silent, and CUDA stays as it is."""
+    torch = pytest.importorskip("torch")
+    before = torch.cuda.is_initialized()
+    source = CudaEventSource()
+    source.start("fwd")
+    source.stop()
+    assert source.take().note == ""
+    assert torch.cuda.is_initialized() == before
+
+
+def test_with_real_cuda() -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU and torch with CUDA")
+    left = torch.randn(2048, 2048, device="cuda")
+    source = CudaEventSource()
+    for _ in range(20):
+        source.start("gemm")
+        for _ in range(10):
+            left @ left
+        source.stop()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        source.start("captured")
+        left @ left
+        source.stop()
+    graph.replay()
+    torch.cuda.synchronize()
+    window = source.take()
+    assert window.note == ""
+    assert window.compute.keys() == {"gemm"}
+    assert window.records == 20
+    # Ten products of 17 Gflop each: no GPU takes less than 10 us or more than a second.
+    assert 10 < window.compute["gemm"][Statistic.MED] < 1e6

@@ -1,0 +1,212 @@
+"""Kernels that wait for other ranks are told from kernels that compute, by real names of both."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.straggler.kernels.names import FAMILIES, family_of, is_collective
+
+COLLECTIVES = {
+    "NCCL": [
+        "ncclAllReduceRingLLKernel_sum_f32(ncclColl)",
+        "ncclKernel_AllReduce_RING_LL_Sum_half(ncclWorkElem)",
+        "_Z37ncclKernel_AllReduce_RING_LL_Sum_half12ncclWorkElem",
+        "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)",
+        "ncclKernel_AllReduce_DDA2_Flat<float, 8u>(unsigned long, DdaDeviceState*, int)",
+        "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+        "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)",
+        "_Z40ncclDevKernel_AllReduce_Sum_bf16_RING_LL24ncclDevKernelArgsStorageILm4096EE",
+        "ncclDevKernel_AllGather_RING_LL",
+        "ncclDevKernel_SendRecv",
+        "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL_blk_544_1_1_grid_24_1_1",
+        "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>) [clone .kd]",
+        "ncclDevKernelDebug_Generic_4(ncclDevKernelArgsStorage<4096ul>)",
+        "ncclSymDevKernel_AllReduce_RSxLD_AGxST_sum_bf16(ncclSymDevArgs)",
+        "_Z47ncclSymDevKernel_AllReduce_RSxLD_AGxST_sum_bf1614ncclSymDevArgs",
+        "ncclSymkDevKernel_AllGather_LLMC",
+        "ncclSymkDevKernel_ReduceScatter_LDMC_sum_f8e5m2(ncclSymkDevWorkArgs4K)",
+        "ncclDevFunc_AllReduce_Sum_f32_RING_LL128()",
+        "_Z44ncclFunction_AllReduce_RING_SIMPLE_Sum_floatv",
+    ],
+    "RCCL": ["mscclKernel_Sum_half_Simple_false(ncclDevComm*, mscclAlgo*, mscclWork*)"],
+    "MSCCL++": [
+        "_ZN7mscclpp10collective15allreducePacketIiEEvPT_",
+        "void mscclpp::collective::allgatherFullmesh2<false>(void*, unsigned long)",
+        "void executionKernel<float, mscclpp::LL16Packet>(int, float*, float*, float*)",
+    ],
+    "NVSHMEM": [
+        "nvshmemi_signal_wait_until_on_stream_kernel(unsigned long volatile*, int, unsigned long)",
+        "void barrier_on_stream_kernel_threadgroup<(threadgroup_t)1>(int, int)",
+        "void nvshmemi_proxy_put_signal<0>(void*)",
+    ],
+    "torch symmetric memory": [
+        "_ZN4c10d17nvshmem_extension22exchangeSplitAndOffsetEPlii",
+        "c10d::nvshmem_extension::allToAllV(void*, void*, long*, unsigned long, int, int)",
+        "void (anonymous namespace)::two_shot_all_reduce_kernel_inplace<c10::BFloat16, 16, 2>(c10::BFloat16**)",
+        "_ZN12_GLOBAL__N_134two_shot_all_reduce_kernel_inplaceIfLi16ELi2EEEvPPT_m",
+        "void (anonymous namespace)::one_shot_all_reduce_kernel<c10::BFloat16, 16, 8, false>(c10::BFloat16**)",
+        "void (anonymous namespace)::multimem_one_shot_all_reduce_kernel<float, 16>(float*, float*)",
+        "void (anonymous namespace)::multimem_all_gather_kernel<16>(char*, char*, unsigned long)",
+        "_multimem_all_gather_kernel",
+        "c10d::symmetric_memory::(anonymous namespace)::barrier_kernel(unsigned int**, int, int, int)",
+        "c10d::symmetric_memory::put_signal_kernel(unsigned int**, int, int, int, int, unsigned long)",
+        "wait_signal_kernel(unsigned int**, int, int, int, int, unsigned long)",
+        "void lsa_put_signal_kernel<float>(void**, void**, float const*)",
+    ],
+    "DeepEP": [
+        "_ZN7deep_ep9intranode8dispatchILi8ELi768EEEvPiPf",
+        "_ZN7deep_ep12internode_ll7combineILb1ELi7168EEEvPv",
+        "void deep_ep::intranode::cached_notify_combine<8>(void**, int*, int, int, int, int**, int)",
+        "void deep_ep::internode::notify_dispatch<false, 4>(int const*, int*, int, int const*)",
+        "void primus_turbo::deep_ep::intranode::notify_dispatch<8>(int const*)",
+        "void hybrid_ep::dispatch_kernel<unsigned short, 4>(hybrid_ep::dispatch_kernel_param_t<unsigned short>)",
+        "hybrid_ep::device_sync_kernel(unsigned int*, unsigned int const*)",
+    ],
+    "expert-parallel all-to-all": [
+        "void tensorrt_llm::kernels::moe_comm::moeA2ADispatchKernel<8, true>(int const*)",
+        "moeA2ACombineKernel",
+        "void a2a_dispatch_send_kernel<true, 16, 8>(unsigned long, unsigned long)",
+        "EpDispatchIntraNodeKernel_bf16",
+        "void mori::moe::EpCombineInterNodeKernel<float>(mori::moe::EpDispatchCombineArgs<float>)",
+        "void pplx::dispatchKernel<true, false>(unsigned long)",
+    ],
+    "TransformerEngine userbuffers": [
+        "_Z38userbuffers_fp16_sum_inplace_gpu_rr_rsILi2EEviPPv",
+        "void userbuffers_fp16_sum_inplace_gpu_rw_ag<2>(int, int, int, int, int, int, int, void**, int)",
+        "kuserbuffers_pushsend(int*, int*, int4*, int4*, int)",
+        "kuserbuffers_pushrecv(int, int, int*, int*, int)",
+    ],
+    "custom all-reduce": [
+        "_ZN4vllm26cross_device_reduce_1stageIfLi8EEEvPNS_8RankDataEPNS_6SignalEPT_ii",
+        "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*, vllm::RankSignals)",
+        "void sglang::cross_device_reduce_2stage<__half, 8>(sglang::RankData*, sglang::RankSignals)",
+        "void aiter::reduce_scatter_cross_device_store<__hip_bfloat16, 8>(aiter::RankData*)",
+        "void quickreduce::allreduce_prototype_twoshot<AllReduceTwoshot<__half, CodecQ4<__half, 8>, true>, __half>()",
+        "void rmsNormLamport<1, __nv_bfloat16, __nv_bfloat16, 8>(float*)",
+    ],
+    "Flux": ["CudaIpcBarrierAllKernel(CudaIpcBarrierAllArgs)", "barrier_all_intra_node_kernel"],
+    "named after a collective": [
+        "_ZN10flashinfer23trtllm_allreduce_fusion39allreduce_fusion_kernel_oneshot_lamportIiLi8EEEvT_",
+        "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_twoshot_sync<4, 8>(float*)",
+        "void flashinfer::trtllm_mnnvl_allreduce::twoshotAllreduceKernel<(unsigned char)2, __nv_bfloat16, true>(int)",
+        "void tensorrt_llm::kernels::twoShotAllReduceKernel<__half, 8, false>(AllReduceParams)",
+        "dlslime::intranode_alltoall_kernel(char*)",
+        "all_gather_matmul_kernel",
+        "my_reduce_scatter",
+    ],
+}
+
+COMPUTE = [
+    "",
+    "_Z",
+    "_ZN",
+    "()",
+    "ampere_sgemm_128x64_tn",
+    "volta_fp16_s884gemm_fp16_256x128_ldg8_f2f_nn",
+    "nvjet_tst_192x192_64x4_2x1_v_bz_coopB_TNN",
+    "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_segment_k_off_kernel",
+    "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_128x64_64x3_tn_align8>(int)",
+    "_ZN7cutlass7Kernel2IPN4vllm8RankDataEEEvT_",
+    "void cutlass::device_kernel<at::cuda::detail::enable_3x_kernel_for_sm9x<cutlass::gemm::kernel::X>>(int)",
+    "void deep_gemm::sm90_fp8_gemm_1d2d_impl<0u, 7168u, 2048u>(float*, int*)",
+    "void splitKreduce_kernel<32, 16, int, float, float, float, float, true, true, false>(cublasSplitKParams<float>)",
+    "void gemv2T_kernel_val<int, int, float, float, float, float, 128, 16, 4, 4, false, false>(int)",
+    "void flash_fwd_splitkv_combine_kernel<Flash_fwd_kernel_traits<128, 64, 128, 4>>(Flash_fwd_params)",
+    "_ZN5flash16flash_fwd_kernelI23Flash_fwd_kernel_traitsILi128EEEEv16Flash_fwd_params",
+    "fmha_cutlassF_f16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<float>::Params)",
+    "triton_poi_fused_add_mul_native_layer_norm_3",
+    "triton_red_fused__to_copy_mean_pow_7",
+    # Inductor names its kernels after the operations around them: a copy into an all-reduce's buffer is no all-reduce.
+    "triton_poi_fused_all_reduce_0",
+    "triton_poi_fused_all_gather_into_tensor_out_wait_tensor_12",
+    "triton_for_fused_reduce_scatter_tensor_1",
+    "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::NormTwoOps<float>>>(float)",
+    "_ZN2at6native13reduce_kernelILi512E14ncclSymDevArgsEEvT0_",
+    "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::TensorListMetadata<4>>(int)",
+    "void at::native::_scatter_gather_elementwise_kernel<128, 4, scatter_reduce<float>>(int)",
+    "void at::native::<unnamed>::CatArrayBatchedCopy_contig<at::native::<unnamed>::OpaqueType<1>, unsigned int>(int)",
+    "void at::native::vectorized_elementwise_kernel<4, at::native::AllReduceLike, at::detail::Array<char*, 2>>(int)",
+    "_ZN2at6native12_GLOBAL__N_115all_gather_likeIiEEvT_",
+    "void cub::CUB_200302_800_NS::DeviceSegmentedReduceKernel<cub::DeviceReducePolicy<float>::Policy600>(float*)",
+    "DeviceSegmentedReduceKernel",
+    "void cub::DeviceReduceSingleTileKernel<cub::DeviceReducePolicy<int, int, int, cub::Sum>::Policy600>(int*)",
+    "void thrust::cuda_cub::core::_kernel_agent<thrust::cuda_cub::__reduce_by_key::ReduceByKeyAgent<int*>>(int*)",
+    "void layer_norm_grad_input_kernel_vectorized<c10::BFloat16, float, false>(c10::BFloat16 const*)",
+    "void transformer_engine::normalization::rmsnorm_fwd_general_kernel<float>(float*)",
+    "Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x256x64_MI16x16x1",
+    "void elementwise_kernel_with_index<int, at::native::arange_cuda_out(c10::Scalar const&)::lambda>(int)",
+    # One GPU's own reductions, and what others call reduction, gathering, scattering, barrier or broadcast.
+    "block_all_reduce_sum_f32_f32_kernel(float*, float*, int)",
+    "void warp_all_reduce_kernel<float>(float*)",
+    "cluster_allreduce_kernel",
+    "void radixFindKthValues<float, unsigned int>(float const*)",
+    "reduce_1stage_kernel",
+    "void index_put_broadcast_kernel<int>(int*)",
+    "gather_kernel",
+    "moe_combine_kernel",
+    "void moe_dispatch_mask<int>(int*)",
+    # Beside collectives, yet with nobody to wait for.
+    "void (anonymous namespace)::oneRankReduce<FuncPreMulSum<float>>(void*, void*, unsigned long)",
+    "_ZN12_GLOBAL__N_113oneRankReduceIiEEvPvT_",
+    "ncclDevFunc_OneRankReduce_PreMulSum_f32()",
+    "_ZN7deep_ep6layout19get_dispatch_layoutILi256EEEvPl",
+    "void deep_ep::layout::get_dispatch_layout<256>(long*)",
+    "void hybrid_ep::scan<512>(int*)",
+    "void tensorrt_llm::kernels::ar_fusion::lamport_initialize_kernel(float*, int)",
+    "void c10d::checkForNaN<float>(float*, unsigned long)",
+    "void torch::distributed::c10d::quantization::_float_to_bfloat16_cuda_kernel(float const*)",
+    # A user's own, with a word of NCCL in the name, the arguments or the parameters.
+    "my_nccl_buffer_pack(float*, int)",
+    "nccl_stats_kernel",
+    "_ZN4mine5scaleI18ncclDevRedOpHelperIiEEEvT_14ncclDevRedOp_t",
+    "void mine::scale<ncclDevRedOp_t, FuncSum>(ncclDevKernelArgsStorage<4096ul>)",
+    "ncclDevRedOpToString",
+    "void pack<deep_ep::intranode::Config>(ncclDevKernel_AllReduce*)",
+    # Names in other alphabets and shapes.
+    "_ZN99999999999999999999foo",
+    "<lambda>",
+    "Memcpy PtoP (Device -> Device)",
+    "ядро",
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "family"), [(name, family) for family, names in COLLECTIVES.items() for name in names]
+)
+def test_collectives(name: str, family: str) -> None:
+    assert is_collective(name)
+    assert family_of(name) == family
+
+
+@pytest.mark.parametrize("name", COMPUTE)
+def test_compute(name: str) -> None:
+    assert family_of(name) is None
+    assert not is_collective(name)
+
+
+def test_every_family_has_a_name_here_and_a_source() -> None:
+    assert {family.name for family in FAMILIES} == COLLECTIVES.keys()
+    assert all(family.source for family in FAMILIES)
+
+
+@pytest.mark.parametrize("suffix", ["", "_blk_256_1_1_grid_24_1_1", "(int)", "<float>(int)", " [clone .kd]"])
+def test_what_follows_the_name_changes_nothing(suffix: str) -> None:
+    assert is_collective(f"ncclDevKernel_AllGather_RING_LL{suffix}")
+    assert not is_collective(f"ampere_sgemm_128x64_tn{suffix}")
+
+
+@given(st.text() | st.from_regex(r"_Z[LN]?[0-9]{0,4}[a-zA-Z_:<>( ]{0,30}"))
+def test_any_text_gets_an_answer(name: str) -> None:
+    """And arguments never count, whatever they are."""
+    assert is_collective(name) in (True, False)
+    assert not is_collective(f"scale<{name}>")
+
+
+def test_a_known_name_is_not_looked_at_again() -> None:
+    family_of.cache_clear()
+    for _ in range(1000):
+        is_collective("ncclDevKernel_AllGather_RING_LL")
+    assert family_of.cache_info().misses == 1
+    assert family_of.cache_info().maxsize is not None

@@ -1,0 +1,398 @@
+"""Facts of a GPU: the clause that a verdict says of them, and their reading by the real nvidia-ml-py from an NVML that
+is a stand-in of the driver's library."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from holdfast.straggler.gpu_facts import FIELDS, IDLE, REASONS, UNKNOWN, told, typical
+from holdfast.straggler.nvml import Gpu, GpuFacts, identified
+
+HW_THERMAL, HW_SLOWDOWN, POWER_CAP = 0x40, 0x8, 0x4
+
+
+def facts(**changes: float) -> tuple[float, ...]:
+    """Those of a healthy GPU under load, but for these."""
+    healthy = {
+        "sm_clock": 1935.0,
+        "max_sm_clock": 1980.0,
+        "slowed_by": 0.0,
+        "temperature": 62.0,
+        "power": 650.0,
+        "power_limit": 700.0,
+        "corrected_ecc": 0.0,
+        "uncorrected_ecc": 0.0,
+        "remapped_rows": 0.0,
+        "remapping": 0.0,
+    }
+    assert changes.keys() <= healthy.keys() == set(FIELDS)
+    return tuple((healthy | changes).values())
+
+
+def test_a_gpu_with_everything_wrong() -> None:
+    sick = facts(
+        sm_clock=1200, slowed_by=HW_THERMAL, temperature=88, power=412, corrected_ecc=3, uncorrected_ecc=1
+    )
+    assert told(sick, facts()) == (
+        "its SM clock is 1,200 of 1,980 MHz (others 1,935), slowed by: HW thermal slowdown; 88 °C (others 62); "
+        "412 of 700 W; 1 new uncorrected ECC error; 3 new corrected ECC errors"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "others", "text"),
+    [
+        ({}, {}, ""),
+        # Clocks.
+        ({"sm_clock": 1900}, {}, ""),
+        ({"sm_clock": 1700}, {}, "its SM clock is 1,700 of 1,980 MHz (others 1,935); 650 of 700 W"),
+        ({"sm_clock": 1700}, {"sm_clock": 1710}, ""),
+        ({"sm_clock": 1700, "max_sm_clock": math.nan}, {}, "its SM clock is 1,700 MHz (others 1,935); 650 of 700 W"),
+        ({"sm_clock": 1700}, {"sm_clock": math.nan}, "its SM clock is 1,700 of 1,980 MHz; 650 of 700 W"),
+        ({"sm_clock": 1850}, {"sm_clock": math.nan}, ""),
+        ({"sm_clock": 345, "slowed_by": IDLE}, {}, ""),  # it had no work just then
+        ({"sm_clock": 1700}, {"sm_clock": 345, "slowed_by": IDLE}, "its SM clock is 1,700 of 1,980 MHz; 650 of 700 W"),
+        # Why they are low: what all have is no news, heat and hardware always are.
+        ({"slowed_by": POWER_CAP}, {}, "its clocks are slowed by: SW power cap; 650 of 700 W"),
+        ({"slowed_by": POWER_CAP}, {"slowed_by": POWER_CAP}, ""),
+        (
+            {"slowed_by": HW_THERMAL | HW_SLOWDOWN | POWER_CAP, "power": math.nan},
+            {"slowed_by": HW_THERMAL | HW_SLOWDOWN | POWER_CAP},
+            "its clocks are slowed by: HW slowdown, HW thermal slowdown",
+        ),
+        # Heat.
+        ({"temperature": 85}, {"temperature": 84}, "its GPU: 85 °C"),
+        ({"temperature": 75}, {}, "its GPU: 75 °C (others 62)"),
+        ({"temperature": 71}, {}, ""),
+        # Power.
+        ({"power_limit": 500, "power": 498}, {}, "its GPU: 498 of 500 W (others' limit 700)"),
+        ({"power_limit": 500, "power": math.nan}, {}, "its GPU: power limit 500 W (others' limit 700)"),
+        ({"power": 699}, {}, ""),
+        # Memory.
+        ({"corrected_ecc": 1200}, {}, "its GPU: 1,200 new corrected ECC errors"),
+        ({"remapped_rows": 1}, {}, "its GPU: 1 remapped memory row"),
+        ({"remapped_rows": 2}, {"remapped_rows": 2}, ""),
+        ({"remapped_rows": 2}, {"remapped_rows": math.nan}, "its GPU: 2 remapped memory rows"),
+        ({"remapping": 1}, {}, "its GPU: row remapping waits for a GPU reset"),
+        ({"remapping": 3}, {}, "its GPU: row remapping waits for a GPU reset; row remapping failed"),
+    ],
+)  # fmt: skip
+def test_only_what_is_remarkable_is_told(
+    changes: dict[str, float], others: dict[str, float], text: str
+) -> None:
+    assert told(facts(**changes), facts(**others)) == text
+
+
+def test_nothing_known_is_nothing_told() -> None:
+    assert told(None, facts()) == ""
+    assert told(UNKNOWN, UNKNOWN) == ""
+    assert told(UNKNOWN, facts()) == ""
+    assert told(facts(), UNKNOWN) == ""
+    assert told(facts()) == ""
+    with pytest.raises(ValueError):
+        told((1.0, 2.0), facts())
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_any_single_fact_may_be_unknown(field: str) -> None:
+    assert told(facts(**{field: math.nan}), facts()) == ""
+    assert told(facts(), facts(**{field: math.nan})) == ""
+
+
+def test_what_is_typical() -> None:
+    assert typical([]) == pytest.approx(UNKNOWN, nan_ok=True)
+    assert typical([facts(sm_clock=1900), UNKNOWN, facts(sm_clock=1950), facts(sm_clock=100)]) == facts(
+        sm_clock=1900
+    )
+    # Bits have no median: those of more than half count.
+    rows = [facts(slowed_by=POWER_CAP), facts(slowed_by=POWER_CAP | HW_THERMAL), facts(slowed_by=HW_SLOWDOWN)]
+    assert typical(rows) == facts(slowed_by=POWER_CAP)
+    assert typical([*rows, facts()]) == facts()
+
+
+def test_facts_travel_as_32_bit_floats() -> None:
+    for bits in range(2 * max(REASONS)):
+        row = facts(slowed_by=float(bits), corrected_ecc=16_000_000)
+        assert struct.unpack(f"<{len(row)}f", struct.pack(f"<{len(row)}f", *row)) == row
+
+
+def test_which_gpu_it_is() -> None:
+    torch = SimpleNamespace(pci_domain_id=0, pci_bus_id=0x3B, pci_device_id=0, uuid="8f0a-1")
+    assert identified(torch, 0, None) == Gpu("00000000:3b:00.0", "8f0a-1", "0")
+    assert identified(torch, 1, "4, 6") == Gpu("00000000:3b:00.0", "8f0a-1", "6")
+    older = SimpleNamespace()
+    assert identified(older, 1, "GPU-1,MIG-2") == Gpu("", "", "MIG-2")
+    assert identified(older, 0, "") == Gpu("", "", "0")
+    assert identified(older, 2, "4,6") == Gpu("", "", "")
+
+
+def test_without_cuda_nothing_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "pynvml", raising=False)
+    one = GpuFacts()
+    assert one.take() is None
+    one.close()
+    assert "pynvml" not in sys.modules
+
+
+def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    one = GpuFacts(lambda: Gpu(visible="0"))
+    assert one.take() is None
+    assert one.reason == "nvidia-ml-py is not installed"
+
+
+NVML = r"""
+/* A stand-in of libnvidia-ml.so.1: one GPU, and one MIG part of it. What it answers is in the environment. */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { OK = 0, NOT_SUPPORTED = 3, NOT_FOUND = 6 };
+static int gpu, part;
+
+static int answer(const char *name) {
+    const char *hangs = getenv("NVML_HANGS"), *refused = getenv("NVML_NOT_SUPPORTED");
+    if (hangs && strcmp(hangs, name) == 0) usleep(500000);
+    return refused && (strcmp(refused, "all") == 0 || strcmp(refused, name) == 0) ? NOT_SUPPORTED : OK;
+}
+static unsigned told(const char *name, unsigned otherwise) {
+    const char *value = getenv(name);
+    return value ? (unsigned)atol(value) : otherwise;
+}
+int nvmlInitWithFlags(unsigned flags) { return told("NVML_INIT", OK); }
+int nvmlInit_v2(void) { return told("NVML_INIT", OK); }
+int nvmlShutdown(void) { fputs("shut down\n", stderr); return OK; }
+const char *nvmlErrorString(int error) { return error == NOT_SUPPORTED ? "Not Supported" : "Not Found"; }
+static int by(const char *given, const char *variable, int *found, int **handle) {
+    const char *known = getenv(variable);
+    if (!known || strcasecmp(known, given) != 0) return NOT_FOUND;
+    *handle = found;
+    return OK;
+}
+int nvmlDeviceGetHandleByPciBusId_v2(const char *place, int **handle) { return by(place, "NVML_PCI", &gpu, handle); }
+int nvmlDeviceGetHandleByUUID(const char *uuid, int **handle) {
+    return by(uuid, "NVML_UUID", &gpu, handle) == OK ? OK : by(uuid, "NVML_PART", &part, handle);
+}
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, int **handle) {
+    char text[16];
+    snprintf(text, sizeof text, "%u", index);
+    return by(text, "NVML_INDEX", &gpu, handle);
+}
+int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(int *from, int **handle) {
+    *handle = &gpu;
+    return from == &part ? OK : NOT_FOUND;
+}
+#define ASKED(value_) { *value = (value_); return handle == &gpu ? answer(__func__) : NOT_SUPPORTED; }
+int nvmlDeviceGetClockInfo(int *handle, int type, unsigned *value) ASKED(type == 1 ? 1200 : 0)
+int nvmlDeviceGetMaxClockInfo(int *handle, int type, unsigned *value) ASKED(type == 1 ? 1980 : 0)
+int nvmlDeviceGetCurrentClocksEventReasons(int *handle, unsigned long long *value) ASKED(0x40 | 1ull << 40)
+int nvmlDeviceGetCurrentClocksThrottleReasons(int *handle, unsigned long long *value) ASKED(0x20)
+int nvmlDeviceGetTemperature(int *handle, int sensor, unsigned *value) ASKED(88)
+int nvmlDeviceGetPowerUsage(int *handle, unsigned *value) ASKED(412345)
+int nvmlDeviceGetEnforcedPowerLimit(int *handle, unsigned *value) ASKED(700000)
+int nvmlDeviceGetTotalEccErrors(int *handle, int kind, int counter, unsigned long long *value)
+    ASKED(counter == 0 ? told(kind ? "NVML_UNCORRECTED" : "NVML_CORRECTED", 0) : 999)
+int nvmlDeviceGetRemappedRows(int *handle, unsigned *value, unsigned *second, unsigned *pending, unsigned *failed) {
+    *second = 1;
+    *pending = 1;
+    *failed = 0;
+    ASKED(2)
+}
+"""
+
+TAKES = """
+import json, os, sys
+from holdfast.straggler.nvml import Gpu, GpuFacts
+assert "pynvml" not in sys.modules
+one = GpuFacts(lambda: Gpu(**json.loads(os.environ["GPU"])), patience=30)
+libc = __import__("ctypes").CDLL(None)
+for corrected, uncorrected in ((5, 0), (8, 1), (2, 1)):
+    libc.setenv(b"NVML_CORRECTED", str(corrected).encode(), 1)
+    libc.setenv(b"NVML_UNCORRECTED", str(uncorrected).encode(), 1)
+    print(json.dumps([one.take(), one.reason]))
+one.close()
+"""
+
+READ = {
+    "sm_clock": 1200,
+    "max_sm_clock": 1980,
+    "slowed_by": HW_THERMAL,
+    "temperature": 88,
+    "power": 412.345,
+    "power_limit": 700,
+    "corrected_ecc": math.nan,
+    "uncorrected_ecc": math.nan,
+    "remapped_rows": 3,
+    "remapping": 1,
+}
+"""What the stand-in makes of the first window."""
+
+CALLS = {
+    "nvmlDeviceGetClockInfo": ["sm_clock"],
+    "nvmlDeviceGetMaxClockInfo": ["max_sm_clock"],
+    "nvmlDeviceGetTemperature": ["temperature"],
+    "nvmlDeviceGetPowerUsage": ["power"],
+    "nvmlDeviceGetEnforcedPowerLimit": ["power_limit"],
+    "nvmlDeviceGetTotalEccErrors": ["corrected_ecc", "uncorrected_ecc"],
+    "nvmlDeviceGetRemappedRows": ["remapped_rows", "remapping"],
+}
+Windows = list[tuple[list[float] | None, str]]
+
+
+@pytest.fixture(scope="module")
+def nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a libnvidia-ml.so.1."""
+    if find_spec("pynvml") is None:
+        pytest.skip("needs nvidia-ml-py")
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("needs a C compiler for a stand-in of NVML")
+    folder = tmp_path_factory.mktemp("nvml")
+    (folder / "nvml.c").write_text(NVML)
+    command = [
+        compiler,
+        "-w",
+        "-shared",
+        "-fPIC",
+        str(folder / "nvml.c"),
+        "-o",
+        str(folder / "libnvidia-ml.so.1"),
+    ]
+    subprocess.run(command, check=True, timeout=60)
+    return folder
+
+
+def windows(nvml: Path, gpu: dict[str, str], **environ: str) -> tuple[Windows, str]:
+    """Three windows, and the error output."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", TAKES],
+        env=os.environ | {"LD_LIBRARY_PATH": str(nvml), "GPU": json.dumps(gpu)} | environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
+
+
+def same(found: list[float] | None, expected: dict[str, float]) -> None:
+    assert found is not None
+    assert dict(zip(FIELDS, found, strict=True)) == pytest.approx(expected, nan_ok=True)
+
+
+def test_three_windows(nvml: Path) -> None:
+    """Errors are those of the window, also when their counter began again."""
+    (first, second, third), output = windows(nvml, {"visible": "0"}, NVML_INDEX="0")
+    same(first[0], READ)
+    same(second[0], READ | {"corrected_ecc": 3, "uncorrected_ecc": 1})
+    same(third[0], READ | {"corrected_ecc": 2, "uncorrected_ecc": 0})
+    assert [reason for _, reason in (first, second, third)] == ["", "", ""]
+    assert output == "shut down\n"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "environ"),
+    [
+        ({"pci": "00000000:3b:00.0", "uuid": "1", "visible": "7"}, {"NVML_PCI": "00000000:3B:00.0"}),
+        ({"pci": "00000000:3b:00.0", "uuid": "8f-1"}, {"NVML_UUID": "GPU-8f-1"}),
+        ({"uuid": "GPU-8f-1"}, {"NVML_UUID": "GPU-8f-1"}),
+        ({"uuid": "8f-1"}, {"NVML_PART": "MIG-8f-1"}),
+        ({"visible": "GPU-8f-1"}, {"NVML_UUID": "GPU-8f-1"}),
+        ({"visible": "MIG-8f-1"}, {"NVML_PART": "MIG-8f-1"}),
+        ({"uuid": "other", "visible": "3"}, {"NVML_INDEX": "3"}),
+    ],
+)
+def test_the_gpu_is_found(nvml: Path, gpu: dict[str, str], environ: dict[str, str]) -> None:
+    found, _ = windows(nvml, gpu, **environ)
+    same(found[0][0], READ)
+
+
+@pytest.mark.parametrize("gpu", [{}, {"pci": "00000000:ff:00.0", "uuid": "other", "visible": "9"}])
+def test_a_gpu_that_is_not_found(nvml: Path, gpu: dict[str, str]) -> None:
+    found, _ = windows(nvml, gpu, NVML_INDEX="0")
+    reason = "NVML: Not Found" if gpu else "NVML: torch does not say which GPU it uses"
+    assert found == [[None, reason]] * 3
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_what_a_gpu_does_not_know_is_nan(nvml: Path, call: str) -> None:
+    found, _ = windows(nvml, {"visible": "0"}, NVML_INDEX="0", NVML_NOT_SUPPORTED=call)
+    unknown = dict.fromkeys(CALLS[call], math.nan)
+    same(found[0][0], READ | unknown)
+    same(found[1][0], READ | {"corrected_ecc": 3, "uncorrected_ecc": 1} | unknown)
+
+
+def test_reasons_of_an_older_driver(nvml: Path) -> None:
+    refused = "nvmlDeviceGetCurrentClocksEventReasons"
+    found, _ = windows(nvml, {"visible": "0"}, NVML_INDEX="0", NVML_NOT_SUPPORTED=refused)
+    same(found[0][0], READ | {"slowed_by": 0x20})
+
+
+def test_a_gpu_that_knows_nothing(nvml: Path) -> None:
+    found, _ = windows(nvml, {"visible": "0"}, NVML_INDEX="0", NVML_NOT_SUPPORTED="all")
+    same(found[1][0], dict.fromkeys(FIELDS, math.nan))
+
+
+def test_nvml_that_does_not_start(nvml: Path) -> None:
+    found, output = windows(nvml, {"visible": "0"}, NVML_INDEX="0", NVML_INIT="6")
+    assert found == [[None, "NVML: Not Found"]] * 3
+    assert output == ""
+
+
+def test_no_library(nvml: Path, tmp_path: Path) -> None:
+    if Path("/dev/nvidiactl").exists():
+        pytest.skip("this machine has an NVIDIA driver")
+    found, _ = windows(tmp_path, {"visible": "0"})
+    assert found == [[None, "NVML: NVML Shared Library Not Found"]] * 3
+
+
+SLOW = """
+import json, threading, time
+from holdfast.straggler.nvml import MOST_LATE, Gpu, GpuFacts
+one = GpuFacts(lambda: Gpu(visible="0"))
+took, readings = [], []
+for _ in range(MOST_LATE + 1):
+    started = time.perf_counter()
+    assert one.take() is None
+    took.append(time.perf_counter() - started)
+    threads = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+    assert one.take() is None  # and none more is started
+    assert threading.active_count() <= 1 + len(threads)
+    assert all(thread.daemon for thread in threads)
+    readings.append(len(threads))
+    for thread in threads:
+        thread.join(30)
+print(json.dumps([took, readings]))
+"""
+
+
+def test_a_driver_that_hangs_costs_little_and_is_not_asked_for_ever(nvml: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SLOW],
+        env=os.environ
+        | {"LD_LIBRARY_PATH": str(nvml), "NVML_INDEX": "0", "NVML_HANGS": "nvmlDeviceGetClockInfo"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    took, readings = json.loads(done.stdout)
+    assert max(took) < 0.5  # the call itself takes that long
+    assert readings == [1, 1, 1, 0]
+    assert (
+        "NVML did not answer within 50 ms, 3 times: verdicts go without clocks and temperatures"
+        in done.stderr
+    )
