@@ -101,14 +101,16 @@ def source(leave: bool = True) -> CuptiSource:
     core = load_core()
     assert not isinstance(core, str), core
     assert core.open(os.environ["FAKE_CUPTI"], False) == ""
-    return CuptiSource(core, cuda_in_use=lambda: True, leave=leave)
+    return CuptiSource(core, usable=lambda: True, leave=leave)
 
 
 def stand_in_torch(cuda: str | None = "13.0", in_use: bool = True) -> types.ModuleType:
     """What the source asks of torch, of a build for this CUDA."""
     torch = types.ModuleType("torch")
     torch.version = types.SimpleNamespace(cuda=cuda)
-    torch.cuda = types.SimpleNamespace(is_initialized=lambda: in_use)
+    torch.cuda = types.SimpleNamespace(
+        is_initialized=lambda: in_use, is_current_stream_capturing=lambda: False
+    )
     sys.modules["torch"] = torch
     profiler = types.ModuleType("torch.autograd.profiler")
     profiler._is_profiler_enabled = False

@@ -137,10 +137,11 @@ assert gpu.fake_calls(FINALIZE) == 0
 print(os.getpid())
 """
     )
-    pid = told.split()[0]
+    pid = told.splitlines()[0]
+    assert told.count("stays attached") == 1
     assert (
-        f"INFO CUPTI stays attached to this process (pid {pid}): cuptiSubscribe failed: "
-        "CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED (39)" in told
+        f"INFO CUPTI stays attached to this process (pid {pid}) between reports, which may slow it down: "
+        "cuptiSubscribe failed: CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED (39)" in told
     )
 
 
@@ -243,6 +244,54 @@ assert works() == 0
 torch.cuda.is_initialized = lambda: True
 step()
 assert one.take().records == 2 and works() == 1
+"""
+    )
+
+
+def test_cupti_that_does_not_work_is_known_when_it_is_opened(run: Run) -> None:
+    """So that another source can be chosen."""
+    run(
+        """
+stand_in_torch()
+gpu.fake_fail(CALLS.index("enable"), 999, 1)
+told = open_cupti()
+assert told == "cuptiActivityEnable failed: CUPTI_ERROR_UNKNOWN (999)", told
+one = open_cupti()
+assert not isinstance(one, str)
+one.start("fwd"); launch("gemm"); one.stop()
+assert one.take().records == 1 and gpu.fake_calls(CALLS.index("enable")) == 2
+"""
+    )
+
+
+def test_a_graph_that_is_captured_is_not_disturbed(run: Run) -> None:
+    run(
+        """
+torch = stand_in_torch()
+torch.cuda.is_current_stream_capturing = lambda: True
+one = open_cupti()
+one.start("fwd"); launch("gemm"); one.stop()
+assert [gpu.fake_calls(call) for call in range(len(CALLS))] == [0] * len(CALLS)
+def broken(): raise RuntimeError("CUDA error")
+torch.cuda.is_current_stream_capturing = broken
+one.start("fwd"); one.stop()
+torch.cuda.is_current_stream_capturing = lambda: False
+one.start("fwd"); launch("gemm"); one.stop()
+assert one.take().records == 1
+"""
+    )
+
+
+def test_the_chosen_source_is_cupti(run: Run) -> None:
+    run(
+        """
+from holdfast.straggler.kernels.choose import choose
+stand_in_torch()
+one = choose()
+assert one.name == "none"
+one.start("fwd"); launch("gemm"); one.stop()
+assert (one.name, one.reason, one.take().records) == ("cupti", "", 1)
+one.close()
 """
     )
 

@@ -28,6 +28,7 @@ from .cupti_core import CoreWindow, CuptiCore, load_core
 from .cupti_library import candidates, tool_in_the_way
 from .names import is_collective
 from .source import KernelWindow
+from .torch_cuda import TorchCuda
 
 log = logging.getLogger("holdfast.straggler")
 
@@ -53,17 +54,15 @@ _MEASURING, _DONE = _Stage.MEASURING, _Stage.DONE  # for the hot path
 
 
 class CuptiSource:
-    """The source named `cupti`. `cuda_in_use` tells whether this process uses CUDA already; with `leave=False` CUPTI
-    stays attached between windows."""
+    """The source named `cupti`. `usable` tells whether this process uses CUDA already, and captures no graph now; with
+    `leave=False` CUPTI stays attached between windows."""
 
     name = "cupti"
     reason = ""
 
-    def __init__(
-        self, core: CuptiCore, cuda_in_use: Callable[[], bool] | None = None, leave: bool = True
-    ) -> None:
+    def __init__(self, core: CuptiCore, usable: Callable[[], bool] | None = None, leave: bool = True) -> None:
         self._core = core
-        self._cuda_in_use = cuda_in_use or _torch_uses_cuda
+        self._usable = usable or TorchCuda().usable
         self._leave = leave
         self._process = os.getpid()
         self._lock = threading.Lock()  # CUPTI's callbacks never take it
@@ -72,8 +71,17 @@ class CuptiSource:
         self._measured = 0  # of this window that were measured to their end
         self._drained = 0
         self._empty = 0  # windows in a row
+        self._stays = False  # it was said that CUPTI does not leave
         self._notes: dict[str, None] = {}
         core.take()  # of a source before this one
+
+    def try_now(self) -> str:
+        """Begin the first window before its first section, if CUDA is in use: why CUPTI does not work, one clause, is
+        known only then. Empty if it does, or if that cannot be known yet."""
+        with self._lock:
+            if not _profiler_runs():
+                self._begin()
+            return "; ".join(self._notes)
 
     def start(self, section: str) -> None:
         """Begin the window with its first section, and end it some sections after its last."""
@@ -130,11 +138,17 @@ class CuptiSource:
             self._note(self._core.pause())
 
     def _begin(self) -> None:
-        if not self._cuda_in_use():
+        if not self._can_begin():
             return
         failed = self._core.attach()
         self._note(failed)
         self._stage = _Stage.DONE if failed else _Stage.MEASURING
+
+    def _can_begin(self) -> bool:
+        try:
+            return self._usable()
+        except Exception:  # torch's, about a CUDA that is broken: the training will say so itself
+            return False
 
     def _yield_to_profiler(self) -> None:
         # Switching off would switch its trace off as well.
@@ -148,8 +162,13 @@ class CuptiSource:
             return
         self._note(self._core.flush(forced=True))
         stays = self._core.detach()
-        if stays:
-            log.info("CUPTI stays attached to this process (pid %d): %s", self._process, stays)
+        if stays and not self._stays:
+            log.info(
+                "CUPTI stays attached to this process (pid %d) between reports, which may slow it down: %s",
+                self._process,
+                stays,
+            )
+        self._stays = self._stays or bool(stays)
 
     def _take(self) -> KernelWindow:
         attached = self._stage in (_Stage.MEASURING, _Stage.DRAINING)
@@ -201,7 +220,7 @@ class CuptiSource:
 
 
 def open_cupti() -> CuptiSource | str:
-    """The source, or why there can be none, one clause. Calls no function of CUDA."""
+    """The source, or why there can be none, one clause. Calls functions of CUDA only where torch has before."""
     tool = tool_in_the_way()
     if tool:
         return f"CUPTI is left to the profiler that started this process ({tool} is set)"
@@ -215,13 +234,9 @@ def open_cupti() -> CuptiSource | str:
     for place in places:
         missing = core.open(place.path, place.loaded_only)
         if not missing:
-            return CuptiSource(core)
+            source = CuptiSource(core)
+            return source.try_now() or source
     return f"no CUPTI library ({missing})"
-
-
-def _torch_uses_cuda() -> bool:
-    cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    return cuda is not None and bool(cuda.is_initialized())
 
 
 def _profiler_runs() -> bool:
