@@ -26,8 +26,7 @@ struct KernelRecord {
     std::uint64_t end;
     std::uint64_t completed;
     std::uint32_t device, context, stream;
-    std::int32_t grid[3];
-    std::int32_t block[3];
+    std::int32_t shape[6];  // grid, block
     std::uint8_t unread2[16];
     std::uint32_t correlation;
     std::int64_t grid_id;
@@ -37,8 +36,7 @@ static_assert(offsetof(KernelRecord, kind) == 0);
 static_assert(offsetof(KernelRecord, start) == 16);
 static_assert(offsetof(KernelRecord, end) == 24);
 static_assert(offsetof(KernelRecord, device) == 40);
-static_assert(offsetof(KernelRecord, grid) == 52);
-static_assert(offsetof(KernelRecord, block) == 64);
+static_assert(offsetof(KernelRecord, shape) == 52);
 static_assert(offsetof(KernelRecord, correlation) == 92);
 static_assert(offsetof(KernelRecord, grid_id) == 96);
 static_assert(offsetof(KernelRecord, name) == 104);

@@ -14,7 +14,7 @@ constexpr char UNNAMED[] = "";
 
 inline std::size_t hash(const cupti::KernelRecord &record) {
     std::uint64_t words[3];
-    std::memcpy(words, record.grid, sizeof words);
+    std::memcpy(words, record.shape, sizeof words);
     const auto name = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(record.name));
     // The upper bits of a product depend on all bits.
     return static_cast<std::size_t>((name * 0x9E3779B97F4A7C15u + words[0] * 0xC2B2AE3D27D4EB4Fu +
@@ -26,9 +26,42 @@ inline bool same(const Shape &one, const Shape &other) {
     return std::memcmp(one.data(), other.data(), sizeof(Shape)) == 0;
 }
 
+inline bool same(const Shape &one, const cupti::KernelRecord &record) {
+    return std::memcmp(one.data(), record.shape, sizeof(Shape)) == 0;
+}
+
 }  // namespace
 
 KernelTable::KernelTable() { forget_seen(LEAST_SEEN); }
+
+inline std::uint32_t KernelTable::kernel_of(const cupti::KernelRecord &record, std::size_t hash) {
+    if (record.start == 0 || record.end < record.start) {
+        ++counts_.untimed;
+        return UNTIMED;
+    }
+    if (--left_in_turn_ == 0) {
+        left_in_turn_ = TURN;
+        ++turn_;
+    }
+    // Nearly always: seen in this turn, and where it should be.
+    const Seen &likely = seen_[hash & (seen_.size() - 1)];
+    if (likely.turn == turn_ && likely.name == record.name && same(likely.shape, record)) return likely.kernel;
+    try {
+        return find(record, hash)->kernel;
+    } catch (...) {  // no memory: what is lost is counted, and the training goes on
+        return NONE;
+    }
+}
+
+inline void KernelTable::measure(std::uint32_t kernel, std::uint64_t nanoseconds) {
+    bool measured = false;
+    try {
+        measured = kernel != NONE && kernels_[kernel].statistics.add(nanoseconds, pool_);
+    } catch (...) {
+    }
+    full_ = full_ || !measured;
+    ++(measured ? counts_.measured : counts_.unmeasured);
+}
 
 void KernelTable::add(const cupti::KernelRecord *const *records, std::size_t count) {
     std::uint32_t kernels[GROUP];
@@ -51,36 +84,10 @@ void KernelTable::add(const cupti::KernelRecord *const *records, std::size_t cou
     }
 }
 
-std::uint32_t KernelTable::kernel_of(const cupti::KernelRecord &record, std::size_t hash) {
-    if (record.start == 0 || record.end < record.start) {
-        ++counts_.untimed;
-        return UNTIMED;
-    }
-    if (--left_in_turn_ == 0) {
-        left_in_turn_ = TURN;
-        ++turn_;
-    }
-    try {
-        return find(record, hash)->kernel;
-    } catch (...) {  // no memory: what is lost is counted, and the training goes on
-        return NONE;
-    }
-}
-
-void KernelTable::measure(std::uint32_t kernel, std::uint64_t nanoseconds) {
-    bool measured = false;
-    try {
-        measured = kernel != NONE && kernels_[kernel].statistics.add(nanoseconds, pool_);
-    } catch (...) {
-    }
-    full_ = full_ || !measured;
-    ++(measured ? counts_.measured : counts_.unmeasured);
-}
-
 const KernelTable::Seen *KernelTable::find(const cupti::KernelRecord &record, std::size_t hash) {
     const char *name = record.name ? record.name : UNNAMED;
     Shape shape;
-    std::memcpy(shape.data(), record.grid, sizeof shape);
+    std::memcpy(shape.data(), record.shape, sizeof shape);
     for (std::size_t at = hash;; ++at) {
         Seen *place = &seen_[at & (seen_.size() - 1)];
         if (place->name == nullptr) {
