@@ -10,6 +10,9 @@ ARGS   ?=
 # Test processes side by side; each needs a /dev/shm of its own, and so root. Most tests wait for processes, not for a core.
 WORKERS ?= $(shell unshare --mount mount -t tmpfs tmpfs /dev/shm 2>/dev/null && echo 2 || echo 0)
 
+# The kernel core, a library in C++: built with the installation, and again when one of these changed.
+NATIVE := setup.py $(wildcard src/holdfast/straggler/kernels/native/*)
+
 VENV := .venv
 BIN  := $(VENV)/bin
 PIP  := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet
@@ -29,12 +32,10 @@ help:
 demo: $(VENV)/.core
 	@$(BIN)/python examples/demo.py
 
-test: $(VENV)/.dev
-	@scripts/test-requirements
+test: $(VENV)/.native
 	@$(BIN)/python -m pytest -q -m 'not soak' -n $(WORKERS) --dist worksteal $(ARGS)
 
-soak: $(VENV)/.dev
-	@scripts/test-requirements
+soak: $(VENV)/.native
 	@$(BIN)/python -m pytest -q -m soak $(ARGS)
 
 lint: $(VENV)/.dev
@@ -46,7 +47,7 @@ format: $(VENV)/.dev
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: $(VENV)/.dev
+bench: $(VENV)/.native
 	@$(BIN)/python benchmarks/run.py
 
 # The variable silences a notice about another tool, which is not about this site.
@@ -55,6 +56,7 @@ docs: $(VENV)/.docs
 
 clean:
 	rm -rf $(VENV) build dist site .pytest_cache .hypothesis .mypy_cache .ruff_cache src/*.egg-info
+	rm -f src/holdfast/straggler/kernels/*.so
 
 $(VENV)/.created:
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("holdfast needs Python 3.10 or newer, and $(PYTHON) is " + sys.version.split()[0] + ": make PYTHON=python3.11 ...")'
@@ -72,6 +74,12 @@ $(VENV)/.core: pyproject.toml $(VENV)/.torch
 
 $(VENV)/.dev: $(VENV)/.core
 	$(PIP) --editable '.[torch,dev]'
+	@touch $@
+
+# Tests and figures are of the core too; the requirements bring a compiler where they can.
+$(VENV)/.native: $(NATIVE) scripts/test-requirements $(VENV)/.dev
+	@scripts/test-requirements
+	$(PIP) --no-deps --editable .
 	@touch $@
 
 # After .dev, so that `make -j` never runs two installations at once in one environment.

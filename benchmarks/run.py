@@ -19,7 +19,16 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.table import Row, markdown  # noqa: E402
 
 PAGE = ROOT / "docs" / "benchmarks.md"
-NAMES = ("heartbeat", "hang_detection", "launch", "restart", "footprint", "straggler", "straggler_reports")
+NAMES = (
+    "heartbeat",
+    "hang_detection",
+    "launch",
+    "restart",
+    "footprint",
+    "straggler",
+    "straggler_reports",
+    "kernel_records",
+)
 BETWEEN = re.compile(r"(?<=<!-- figures -->\n).*(?=\n<!-- end of figures -->)", re.DOTALL)
 
 

@@ -79,3 +79,25 @@ def test_merging_keeps_everything_and_each_node_s_order(clocks: list[list[float]
         assert [event for event in merged if event.teller == str(node)] == journal
     if all(node_times == sorted(node_times) for node_times in clocks):
         assert [event.t for event in merged] == sorted(event.t for event in merged)
+
+
+def test_a_journal_without_cycles_goes_by_its_node_s_clock() -> None:
+    """As a rank's, which tells of no cycles; it is no measure for others either, even when its name comes first."""
+    story = Story(b=3600.0)
+    for number in range(3):
+        story.cycle(10.0 * number, number, "a").cycle(10.0 * number, number, "b")
+    rank = [event_at(15.0 + 3600.0, "b")]
+    merged = merge([[event_at(5.0, "x")], *story.told.values(), rank])
+    assert [round(event.t - START) for event in merged if event.kind == "straggler_report"] == [5, 15]
+    assert [round(event.t - START) for event in merged if event.kind == "cycle_start"] == [
+        0,
+        0,
+        10,
+        10,
+        20,
+        20,
+    ]
+
+
+def event_at(at: float, node: str) -> Event:
+    return Event("straggler_report", START + at, 100.0 + at, node, {"cycle": 1}, f"{node}.rank-0")

@@ -118,6 +118,52 @@ def test_a_record_that_cannot_be_encoded_is_still_noted(tmp_path: Path) -> None:
     assert "RuntimeError" in event.get("unrecordable")
 
 
+def test_a_deferred_record_is_made_by_the_thread_and_has_the_time_of_the_call(tmp_path: Path) -> None:
+    makers: list[str] = []
+
+    def make() -> dict[str, object]:
+        makers.append(threading.current_thread().name)
+        return {"rank": 3, "node": "another"}
+
+    journal = Journal(str(tmp_path), "a")
+    before = time.time()
+    journal.defer("straggler_report", make)
+    after = time.time()
+    journal.close(timeout=30)
+    journal.defer("late", make)
+    (event,) = read_run(str(tmp_path))
+    assert (event.get("rank"), event.node, makers) == (3, "another", ["holdfast-journal"])
+    assert before <= event.t + 1e-6 <= after + 2e-6
+
+
+def test_a_deferred_record_that_cannot_be_made_is_one_warning(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fails() -> dict[str, object]:
+        raise KeyError("rank 3")
+
+    journal = Journal(str(tmp_path), "a")
+    for _ in range(3):
+        journal.defer("straggler_report", fails)
+    journal.record("step")
+    journal.close(timeout=30)
+    assert kinds(tmp_path) == ["step"]
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "journal-a.jsonl: KeyError: 'rank 3'." in line
+
+
+def test_a_journal_of_large_records_keeps_few_waiting(
+    hanging: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    made: list[int] = []
+    journal = Journal(str(hanging), "a", capacity=3)
+    for number in range(20):
+        journal.defer("report", lambda number=number: {"number": made.append(number)})
+    journal.close(timeout=0.05)
+    assert "some are lost" in capfd.readouterr().err
+    assert len(made) <= 4
+
+
 @pytest.mark.parametrize("node", ["a/b", "../../etc", "", "naïve host", "."])
 def test_a_node_s_name_never_leaves_the_directory(tmp_path: Path, node: str) -> None:
     assert os.path.basename(file_name(node)) == file_name(node)

@@ -15,8 +15,8 @@ import json
 os.write(1, (json.dumps({"rank": RANK, **os.environ}) + "\\n").encode())
 """
 
-ADDED = {"FT_RANK_MONITOR_IPC_SOCKET", "HOLDFAST_CONFIG"}
-"""Where the rank finds its board, and the settings for `client.cfg`."""
+ADDED = {"FT_RANK_MONITOR_IPC_SOCKET", "HOLDFAST_CONFIG", "HOLDFAST_RUN_DIR"}
+"""Where the rank finds its board, the settings for `client.cfg`, and where it writes its straggler reports."""
 
 OTHER = {
     "MASTER_ADDR": "torchrun's is the host's name; the store of a one-node job listens on loopback only",
@@ -77,3 +77,14 @@ def test_restart_count_goes_up(jobs: Jobs) -> None:
     text = "say('restarts', os.environ['TORCHELASTIC_RESTART_COUNT'])\nsys.exit(0 if CYCLE == 2 else 1)"
     twins = run_twins(jobs, "--nproc-per-node", "1", "--max-restarts", "2", jobs.script(text))
     assert twins.same_output() == [f"rank 0 cycle {count} restarts {count}" for count in range(3)]
+
+
+def test_the_run_directory_is_told_in_each_cycle(jobs: Jobs) -> None:
+    """Where this job's journal is, also beside another job that has the directory."""
+    text = "say('in', os.environ['HOLDFAST_RUN_DIR'])\nif CYCLE == 0: sys.exit(1)\nwait()"
+    first = jobs(text, "--max-restarts", "1", nproc=1)
+    assert first.hear(r"in (\S+)", ranks=[0], cycle=1) == {0: str(first.run_dir)}
+    says = jobs.script("say('in', os.environ['HOLDFAST_RUN_DIR'])")
+    second = jobs.plain("--ft-run-dir", first.run_dir, "--nproc-per-node", "1", says)
+    second.end(0)
+    assert second.hear(r"in (\S+)", ranks=[0]) == {0: f"{first.run_dir}/also-{second.pid}"}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 
 import pytest
 
 from holdfast.straggler import Report
+from holdfast.straggler.gpu_facts import FIELDS
 from holdfast.straggler.kernels.source import KernelWindow
 from holdfast.straggler.statistic import Summary, summarise
 from tests.straggler.ranks import ThreadChannel, run
@@ -93,3 +95,23 @@ def test_ranks_that_run_other_kernels_are_compared_among_themselves() -> None:
 
 def test_healthy_gpus_are_left_alone() -> None:
     assert [report.verdicts() for report in reports(lambda rank, name: 1.0)] == [[]] * WINDOWS
+
+
+def test_what_is_remarkable_of_a_slow_gpu_stands_beside_its_verdict() -> None:
+    def facts(clock: float) -> tuple[float, ...]:
+        known = {"sm_clock": clock, "max_sm_clock": 1980.0, "slowed_by": 0x40 if clock < 1500 else 0.0}
+        return tuple(known.get(field, math.nan) for field in FIELDS)
+
+    def work(channel: ThreadChannel) -> list[Report | None]:
+        slow = channel.rank == 5
+        windows = [window(5, number, lambda rank, name: 1.4 if slow else 1.0) for number in range(WINDOWS)]
+        one = session(channel, *windows)
+        one._instruments._gpu.take = lambda: facts(1200.0 if slow else 1935.0)  # type: ignore[method-assign]
+        return [one.report() for _ in range(WINDOWS)]
+
+    last = run(RANKS, work)[0][0][-1]
+    assert last is not None
+    (verdict,) = last.verdicts()
+    assert verdict.evidence.endswith(
+        "; its SM clock is 1,200 of 1,980 MHz (others 1,935), slowed by: HW thermal slowdown"
+    )

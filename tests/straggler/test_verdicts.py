@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast.straggler import Detector, Report, Thresholds
+from holdfast.straggler.gpu_facts import FIELDS
 from holdfast.straggler.host.losses import CAUSES
 from holdfast.straggler.session import Session
 from tests.straggler.ranks import ThreadChannel, run
@@ -212,6 +213,6 @@ def test_verdicts_travel_in_the_gather_of_scores() -> None:
             window(one, channel.rank, one_loads_slowly, random.Random(0))
 
     _, calls = run(3, work)
-    scores, sections, losses = 2 * (1 + 2), 2, len(CAUSES)
-    assert calls[-1] == ("bytes_to_rank_0", 8 * scores + 12 * sections + 4 * (losses + losses % 2))
+    scores, sections, extras = 2 * (1 + 2), 2, len(CAUSES) + len(FIELDS)
+    assert calls[-1] == ("bytes_to_rank_0", 8 * scores + 12 * sections + 4 * (extras + extras % 2))
     assert [kind for kind, _ in calls[-4:]] == ["least", "bytes_to_rank_0"] * 2

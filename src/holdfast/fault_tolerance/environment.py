@@ -24,6 +24,9 @@ BOARD = "FT_RANK_MONITOR_IPC_SOCKET"
 """The path of the rank's board (the name is the documented one; nothing is a socket)."""
 CONFIG = "HOLDFAST_CONFIG"
 """The settings in force, as JSON of `FaultToleranceConfig.to_dict`."""
+RUN_DIR = "HOLDFAST_RUN_DIR"
+"""The run directory of the job on this node: what a rank writes for people to read later goes there."""
+CYCLE = "TORCHELASTIC_RESTART_COUNT"
 FLOOR = "HOLDFAST_LEARNED_FLOOR"
 INITIAL_FLOOR = "HOLDFAST_LEARNED_INITIAL_FLOOR"
 CONFIG_SUFFIX = ".config.json"
@@ -50,6 +53,17 @@ def rank_info(identity: Identity | None) -> RankInfo:
     rank = identity.rank if identity else _integer("RANK")
     local_rank = identity.local_rank if identity else _integer("LOCAL_RANK")
     return RankInfo(rank, local_rank, socket.gethostname(), os.getpid())
+
+
+def run_dir() -> str | None:
+    """The job's run directory, an absolute path; None without ft_launcher."""
+    path = os.environ.get(RUN_DIR, "")
+    return path if os.path.isabs(path) else None
+
+
+def cycle() -> int:
+    """Which start of all ranks this is, from 0; 0 where nobody says."""
+    return max(0, _integer(CYCLE))
 
 
 def settings(board_path: str, board_limits: Limits) -> FaultToleranceConfig:

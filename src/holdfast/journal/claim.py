@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 
-from ..fault_tolerance.launcher.in_time import TooLate, within
+from ..in_time import TooLate, within
 from .run_dir import RunDirError, make_private
 from .writer import file_name
 

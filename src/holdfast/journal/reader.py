@@ -50,11 +50,16 @@ def journal_files(run_dir: str) -> list[str]:
 
 
 def merge(journals: Iterable[Sequence[Event]]) -> list[Event]:
-    """Several nodes' events as one list. Pure; the first journal's clock is the one that counts."""
+    """Several nodes' events as one list. Pure; the clock of the first journal that tells of cycles is the one that
+    counts. A journal that tells of none, as a rank's, goes by the clock of its node's launcher."""
     told = [list(events) for events in journals]
     starts = [_cycle_starts(events) for events in told]
+    of_node = {events[0].node: found for events, found in zip(told, starts, strict=True) if found}
+    reference = next(filter(None, starts), {})
     moved = [
-        _moved(events, clock_difference(starts[0], own)) for events, own in zip(told, starts, strict=True)
+        _moved(events, clock_difference(reference, own or of_node.get(events[0].node, {})))
+        for events, own in zip(told, starts, strict=True)
+        if events
     ]
     return [event for _, event in heapq.merge(*map(_in_order, moved), key=lambda pair: pair[0])]
 

@@ -22,7 +22,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from ..fault_tolerance.errors import ConfigError
-from ..fault_tolerance.launcher.in_time import TooLate, within
+from ..in_time import TooLate, within
 
 T = TypeVar("T")
 

@@ -16,6 +16,7 @@ from ..fault_tolerance.errors import HoldfastError
 from .claim import ALSO
 from .incident_list import incidents
 from .reader import JournalUnreadable, journal_files, read_run
+from .run_dir import default_folders
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,16 @@ def runs_in(folders: Iterable[str]) -> list[Run]:
     """The runs in these folders, newest first; each journal is read. A folder that cannot be listed has none."""
     found = [_run(path) for folder in folders for path in _run_dirs(folder)]
     return sorted(found, key=lambda run: run.begun or 0.0, reverse=True)
+
+
+def default_runs() -> list[Run]:
+    """The runs for which no directory was chosen, newest first, at least one. Raises `JournalUnreadable`."""
+    folders = default_folders()
+    runs = runs_in(folders)
+    if not runs:
+        places = " or ".join(folders)
+        raise JournalUnreadable(f"no run in {places}. Name a job's run directory (ft_launcher --ft-run-dir).")
+    return runs
 
 
 def holds_journal(folder: str) -> bool:

@@ -19,6 +19,7 @@ import re
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .event import encode
@@ -40,12 +41,13 @@ def file_name(node: str) -> str:
 class Journal:
     """The journal of one node, for appending. Nothing is opened, and no thread runs, before the first record."""
 
-    def __init__(self, run_dir: str, node: str) -> None:
-        """`node` names the file, `journal-<node>.jsonl`, and stands in every record."""
+    def __init__(self, run_dir: str, node: str, capacity: int = CAPACITY) -> None:
+        """`node` names the file, `journal-<node>.jsonl`, and stands in each record; at most `capacity` records wait."""
         self.path = os.path.join(run_dir, file_name(node))
         self._node = node
+        self._capacity = capacity
         # SimpleQueue, because its put is reentrant: a signal handler may record.
-        self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[bytes | Callable[[], bytes] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()  # around the start of the thread only
         self._closed = False
@@ -60,8 +62,20 @@ class Journal:
         """
         if self._closed:
             return
-        line = self._encode(kind, fields)
-        if self._queue.qsize() >= CAPACITY:
+        self._put(self._encode(kind, fields))
+
+    def defer(self, kind: str, /, make: Callable[[], Mapping[str, Any]]) -> None:
+        """As `record`, with fields that are large: they are made, and encoded, on the journal's own thread.
+
+        The time is that of this call. Where `make` raises, nothing is written, and standard error has why.
+        """
+        if self._closed:
+            return
+        when = {"t": time.time(), "mono": time.monotonic()}
+        self._put(lambda: encode(kind, {**when, **make()}, node=self._node, t=when["t"], mono=when["mono"]))
+
+    def _put(self, line: bytes | Callable[[], bytes]) -> None:
+        if self._queue.qsize() >= self._capacity:
             self._trouble.tell(
                 f"{self.path}: the disk does not take records as fast as they come; some are lost."
             )
@@ -116,9 +130,11 @@ class Journal:
             while (line := self._queue.get()) is not None:
                 self._writing_since = time.monotonic()
                 try:
-                    file.append(line)
+                    file.append(line if isinstance(line, bytes) else line())
                 except OSError as error:
                     self._trouble.tell(f"{self.path}: {error.strerror or error}.")
+                except Exception as error:  # from what was deferred
+                    self._trouble.tell(f"{self.path}: {type(error).__name__}: {error}.")
                 self._writing_since = 0.0
         finally:
             file.close()

@@ -7,11 +7,16 @@ Does not cover: the times of GPU kernels. No source for them is built in yet, so
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+from holdfast.fault_tolerance import environment
+
+from . import labels
+from .kernels.choose import choose
 from .measurement import SectionContext
 from .report import Report
 from .sections import Plans
@@ -23,8 +28,8 @@ if TYPE_CHECKING:
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
+    from .labels import Groups
     from .robust.thresholds import Thresholds
-    from .verdicts import Groups
 
 # What the next entries of each section are. They are read in the hot path, so they are global, and never replaced.
 _PLAIN: Plans = {}
@@ -57,6 +62,9 @@ class Detector:
         process_group: dist.ProcessGroup | None = None,
         groups: Groups | None = None,
         thresholds: Thresholds | None = None,
+        background: bool = False,
+        run_dir: str | os.PathLike[str] | None = None,
+        state_file: str | os.PathLike[str] | None = None,
     ) -> None:
         """Begin. The same on every rank; sends nothing to other ranks.
 
@@ -67,29 +75,40 @@ class Detector:
             report_time_interval: about how many seconds between reports of `generate_report_if_interval_elapsed`.
             node_name: what reports call this node; None is the host's name.
             process_group: the ranks that are compared; None is all of them. Rank 0 is the group's first.
-            groups: for verdicts, which ranks do the same work: a label for each rank of the process group in order, or
-                a function from (global) rank to label, called on rank 0. None finds it from the sections that they run.
+            groups: for verdicts, which ranks do the same work: a label for each rank of the process group in order, a
+                function from (global) rank to label, called on rank 0, the `DeviceMesh` of the job, or `"megatron"` for
+                Megatron's parallel state. None finds it from the sections that they run.
             thresholds: what a verdict takes; None is `Thresholds()`.
+            background: exchange and judge in a thread, over a gloo group of its own that the first report makes. A
+                report is then returned by a later call: the newest that is finished.
+            run_dir: where ranks that have reports keep them for `holdfast stragglers`; None is the job's run directory
+                under ft_launcher, else nowhere.
+            state_file: where rank 0 keeps what verdicts know of the ranks' past, for the next start; None is a file in
+                the run directory, if there is one.
 
         Raises:
-            ValueError: an argument is not what is allowed.
+            ValueError: an argument, or HOLDFAST_KERNEL_SOURCE, is not what is allowed.
             RuntimeError: it is initialised already.
         """
         if cls._session is not None:
             raise RuntimeError(
                 "Detector is initialized already: call Detector.shutdown() before initializing it again"
             )
+        group = _member(process_group)
         settings = checked(
             scores_to_compute,
             gather_on_rank0,
             profiling_interval,
             report_time_interval,
             socket.gethostname() if node_name is None else node_name,
-            _member(process_group),
-            groups,
+            group,
+            labels.checked(groups, group),
             thresholds,
+            background,
+            environment.run_dir() if run_dir is None else _absolute(run_dir),
+            _absolute(state_file),
         )
-        cls._session = Session(settings, _PLAIN, _CAPTURING)
+        cls._session = Session(settings, _PLAIN, _CAPTURING, choose())
         cls.initialized = True
 
     @classmethod
@@ -196,6 +215,8 @@ class Detector:
 
         Returns:
             On rank 0 the report of all ranks, on others None; without `gather_on_rank0` each rank's own report.
+            With `background` the newest one that is finished and was not returned yet, or None: usually that of the
+            call before. The first call makes the group, which waits for all ranks.
 
         Raises:
             RuntimeError: the detector is not initialised.
@@ -209,7 +230,8 @@ class Detector:
         """Call this in each step of every rank; about every `report_time_interval` seconds it makes a report.
 
         It counts steps, so that no rank has to ask the others; there is no report in the first 16. Returns None
-        in other steps, and on ranks that get no report (`is_interval_elapsed` tells the two apart).
+        in other steps, and on ranks that get no report (`is_interval_elapsed` tells the two apart). With `background`
+        the number of steps is agreed on once, and not revised with each report.
         """
         return _running().step()
 
@@ -234,6 +256,12 @@ def _member(group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
                 f"Detector.initialize: process_group must be a group that this rank is in, not {group!r}"
             )
     return group
+
+
+def _absolute(path: object) -> object:
+    """Whatever the training does to its working directory later. What is no path is for `checked` to refuse."""
+    text = os.fspath(path) if isinstance(path, os.PathLike) else path
+    return os.path.abspath(text) if isinstance(text, str) and text.strip() else text
 
 
 def _caller() -> str:

@@ -1,25 +1,29 @@
 """One use of the detector, from `initialize` to `shutdown`: sections, their scores, the talk with the other ranks.
 
 What always holds: with individual scores only and no gathering, nothing is ever sent to another rank.
+In the background, what is measured is taken on the calling thread, and everything else is the reports' thread's.
 Does not cover: reports from several threads at once; as other collectives, they are made one after another.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING
 
+from .background import Background, begin
 from .exchange.channel import Channel, find
 from .exchange.protocol import Exchange, References
-from .host.losses import HostLosses
+from .instruments import Instruments
 from .interval import ReportInterval
-from .kernels.source import Capture, KernelSource, NoKernels
+from .keeping import Keeping
+from .kernels.source import KernelSource, NoKernels
+from .labels import own_label
 from .report import Report
 from .scoring import Named, Scoring, scored_share
-from .sections import Plans, Sections
+from .sections import Plans
 from .snapshot import Snapshot
 from .verdicts import NOT_GATHERED, Judged, Verdicts
-from .wrapping import Wrapped
 
 if TYPE_CHECKING:
     from .settings import Settings
@@ -41,24 +45,23 @@ class Session:
     ) -> None:
         """`plain` and `capturing` are those of `Sections`. Without a channel, it is torch.distributed's, if any."""
         self.settings = settings
-        self._source = source or NoKernels()
-        capture = Capture(source) if source and source.name != NoKernels.name else None
-        self.sections = Sections(settings.profiling_interval, capture, plain, capturing)
-        self.wrapped = Wrapped(self.sections)
-        self.verdicts = Verdicts(settings.groups, settings.thresholds)
-        self._host = HostLosses()
+        self._instruments = Instruments(settings.profiling_interval, plain, capturing, source or NoKernels())
+        self.sections, self.wrapped = self._instruments.sections, self._instruments.wrapped
+        self._keeping = Keeping(settings.run_dir, settings.state_file, settings.node_name)
+        self.verdicts = Verdicts(settings.groups, settings.thresholds, self._keeping.state)
         self._scoring = Scoring(settings.relative, settings.individual)
         self._interval = ReportInterval(settings.report_time_interval, settings.profiling_interval)
         self.interval_elapsed = False
         self._channel = channel
         self._talk: tuple[Channel, Exchange] | None = None
+        self._background: Background[Report] | None = None
 
     def close(self) -> None:
         """End: callables are what they were, sections are no longer measured."""
-        self.wrapped.restore()
-        self.sections.close()
-        self._source.close()
-        self._host.close()
+        if self._background is not None:
+            self._background.close()
+        self._instruments.close()
+        self._keeping.close()
 
     def step(self) -> Report | None:
         """Count a step; the report, if one is due and it is this rank's to have."""
@@ -66,8 +69,9 @@ class Session:
         interval.step(monotonic())
         if not interval.agreed:
             estimate = interval.estimate()
-            if estimate is not None:
-                interval.agree(self._exchange.most_steps(estimate) if self._collective else estimate)
+            steps = None if estimate is None else self._most_steps(estimate)
+            if steps is not None:
+                interval.agree(steps)
         self.interval_elapsed = interval.due()
         if not self.interval_elapsed:
             return None
@@ -76,15 +80,19 @@ class Session:
         return report
 
     def report(self) -> Report | None:
-        """The report of the time since the last one. Collective, unless scores are individual and not gathered."""
+        """The report of the time since the last one. Collective, unless scores are individual and not gathered.
+
+        In the background, the newest that is finished.
+        """
+        mine = self._instruments.take(self._interval.estimate())
+        background = self._beside()
+        if background is None:
+            return self._made(mine)
+        background.hand_over(partial(self._made, mine))
+        return background.newest()
+
+    def _made(self, mine: Snapshot) -> Report | None:
         started = perf_counter()
-        mine = Snapshot(
-            self.sections.take(),
-            self._source.take(),
-            frozenset(self.sections.waiting),
-            self._host.take(),
-            self._interval.estimate(),
-        )
         references = self._references(mine)
         found = (
             self._gathered(mine, references)
@@ -94,7 +102,7 @@ class Session:
         if found is None:
             return None
         nodes, (relative, individual), judged = found
-        return Report(
+        report = Report(
             gpu_relative_perf_scores=relative.gpu,
             section_relative_perf_scores=relative.sections,
             gpu_individual_perf_scores=individual.gpu,
@@ -106,8 +114,8 @@ class Session:
             gather_on_rank0=self.settings.gather_on_rank0,
             rank=self._rank,
             local_collective_summaries=mine.kernels.collectives,
-            kernel_source=self._source.name,
-            kernel_source_reason=self._source.reason,
+            kernel_source=self._instruments.source.name,
+            kernel_source_reason=self._instruments.source.reason,
             kernel_note=mine.kernels.note,
             kernel_records=mine.kernels.records,
             kernel_records_dropped=mine.kernels.dropped,
@@ -115,6 +123,8 @@ class Session:
             withheld=judged.withheld,
             _verdicts=judged.verdicts,
         )
+        self._keeping.keep(report)
+        return report
 
     def _alone(self, mine: Snapshot, references: References) -> Found:
         """This rank's own scores."""
@@ -131,12 +141,16 @@ class Session:
         identities = self._exchange.identities()
         own = self._scoring.own(names, mine, references)
         columns = mine.columns(references.sections, references.judged)
-        gathered = self._exchange.gather(own, columns, tuple(mine.losses.values()))
+        gathered = self._exchange.gather(own, columns, mine.extras())
         if gathered is None or identities is None:
             return None
         nodes = identities.nodes
         scores = self._scoring.named(names, gathered.scores(tuple(nodes)))
-        return nodes, scores, self.verdicts.of(nodes, references, gathered, tuple(mine.losses))
+        return (
+            nodes,
+            scores,
+            self.verdicts.of(nodes, references, gathered, tuple(mine.losses), identities.labels),
+        )
 
     @property
     def _collective(self) -> bool:
@@ -147,9 +161,25 @@ class Session:
             found = References({}, {}, steps=mine.steps)
         else:
             found = self._exchange.references(mine.own(), mine.steps, self.settings.relative)
-        if found.steps is not None:
+        # In the background ranks get to know it in different steps, and `is_interval_elapsed` is the same on all.
+        if found.steps is not None and self._background is None:
             self._interval.agree(found.steps)
         return found
+
+    def _most_steps(self, estimate: float) -> float | None:
+        """What all ranks agree on as steps between reports; None if they cannot."""
+        if not self._collective:
+            return estimate
+        background = self._beside()
+        if background is None:
+            return self._exchange.most_steps(estimate)
+        return background.ask(lambda: self._exchange.most_steps(estimate))
+
+    def _beside(self) -> Background[Report] | None:
+        """What makes reports in the background, if that is asked for and there is anybody to talk to."""
+        if self._background is None and self.settings.background and self._collective:
+            self._background = begin(lambda: self._met()[0])
+        return self._background
 
     @property
     def _rank(self) -> int:
@@ -163,6 +193,11 @@ class Session:
     def _met(self) -> tuple[Channel, Exchange]:
         """The others, looked for when they are first needed: the process group may be made after `initialize`."""
         if self._talk is None:
-            channel = self._channel or find(self.settings.process_group, self._collective)
-            self._talk = channel, Exchange(channel, self.settings.node_name)
+            channel = self._channel or find(
+                self.settings.process_group,
+                self._collective,
+                own=self.settings.background and self._collective,
+            )
+            label = own_label(self.settings.groups) or ""
+            self._talk = channel, Exchange(channel, self.settings.node_name, label)
         return self._talk

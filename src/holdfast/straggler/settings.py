@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -26,6 +26,9 @@ class Settings:
     process_group: Any
     groups: Any = None
     thresholds: Thresholds | None = None
+    background: bool = False
+    run_dir: str | None = None
+    state_file: str | None = None
 
 
 def scores(asked: object) -> tuple[bool, bool]:
@@ -52,6 +55,9 @@ def checked(
     process_group: object,
     groups: object = None,
     thresholds: object = None,
+    background: object = False,
+    run_dir: object = None,
+    state_file: object = None,
 ) -> Settings:
     """The settings; ValueError with the argument, its value and what is allowed."""
     relative, individual = scores(scores_to_compute)
@@ -67,6 +73,8 @@ def checked(
         raise _wrong("report_time_interval", "seconds above 0", report_time_interval)
     if not isinstance(node_name, str) or not node_name:
         raise _wrong("node_name", "a non-empty text, or None for the host's name", node_name)
+    if not isinstance(background, bool):
+        raise _wrong("background", "True or False", background)
     return Settings(
         relative,
         individual,
@@ -75,22 +83,18 @@ def checked(
         float(report_time_interval),
         node_name,
         process_group,
-        checked_groups(groups),
+        groups,
         None if thresholds is None else checked_thresholds(thresholds, "initialize"),
+        background,
+        _path("run_dir", run_dir),
+        _path("state_file", state_file),
     )
 
 
-def checked_groups(groups: object) -> object:
-    """The labels as a tuple, or the function that gives them; ValueError for anything else."""
-    if groups is None or callable(groups):
-        return groups
-    if (
-        not isinstance(groups, Sequence)
-        or isinstance(groups, (str, bytes))
-        or not all(isinstance(label, Hashable) for label in groups)
-    ):
-        raise _wrong("groups", "one label for each rank, a function from rank to label, or None", groups)
-    return tuple(groups)
+def _path(name: str, value: object) -> str | None:
+    if value is not None and (not isinstance(value, str) or not value.strip() or "\0" in value):
+        raise _wrong(name, "a path, or None", value)
+    return value
 
 
 def checked_thresholds(thresholds: object, call: str) -> Thresholds:

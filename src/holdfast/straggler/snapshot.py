@@ -7,12 +7,13 @@ seconds.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from .exchange.rows import ABSENT, Figures
 from .exchange.tables import Own, key
+from .gpu_facts import UNKNOWN
 from .kernels.source import KernelWindow
 from .scores import medians, weights
 from .statistic import Statistic, Summary
@@ -30,6 +31,8 @@ class Snapshot:
     """Sections whose bodies wait for other ranks."""
     losses: Mapping[str, float] = field(default_factory=dict)
     """Seconds that the host lost, by cause; the same causes on all ranks."""
+    facts: Sequence[float] = UNKNOWN
+    """Of this rank's GPU; see `gpu_facts`."""
     steps: float | None = None
     """The estimate of steps between reports, once there is one."""
 
@@ -55,6 +58,10 @@ class Snapshot:
         shares = {one: weight / total for one, weight in spent.items()} if total > 0 else {}
         waiting = [name for name in self.sections if name in self.waiting]
         return Own(self.section_times, waiting, self.kernel_times, shares)
+
+    def extras(self) -> tuple[float, ...]:
+        """What travels after the columns."""
+        return (*self.losses.values(), *self.facts)
 
     def columns(self, sections: Iterable[str], kernels: Iterable[int]) -> list[Figures]:
         """What travels of these sections and kernels."""

@@ -1,28 +1,32 @@
 """Who is plainly slow, after each report, on the rank that has the times of all: `robust` fed with what was gathered.
 
 What always holds: nothing here raises into the training; numpy is loaded only where there are enough ranks to judge.
-Does not cover: GPU kernels, and who arrives late at collectives. No source for them is built in yet: sections decide.
+Does not cover: what `robust` does not: see there.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from .exchange.tables import is_collective
+from .gpu_facts import FIELDS, told, typical
+from .labels import GroupsError, labels_of
 from .robust.thresholds import Thresholds
 
 if TYPE_CHECKING:
     from .exchange.protocol import Gathered, References
+    from .labels import Given
     from .robust.judge import Assessment, Judge
     from .robust.verdict import Verdict
+    from .state_file import StateFile
 
 log = logging.getLogger("holdfast.straggler")
-Groups = Sequence[Hashable] | Callable[[int], Hashable]
-"""Labels of ranks: one for each, in order, or a function from a rank to its label. Equal labels, equal work."""
+MOST_COMPARED = 64
+"""Ranks whose GPUs' facts are put beside those of one in a verdict."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,14 @@ NOT_GATHERED = Judged(
 class Verdicts:
     """The verdicts of one job, report after report."""
 
-    def __init__(self, groups: Groups | None, thresholds: Thresholds | None) -> None:
+    def __init__(
+        self,
+        groups: Given | None,
+        thresholds: Thresholds | None,
+        state: Callable[[int], StateFile | None] = lambda rank: None,
+    ) -> None:
+        """`state` gives the file where the rank that judges keeps what it knows."""
+        self._state = state
         self._groups = groups
         self._thresholds = thresholds or Thresholds()
         self._judge: Judge | None = None
@@ -49,23 +60,28 @@ class Verdicts:
 
     def use(self, thresholds: Thresholds) -> None:
         """Judge by these from the next report on."""
-        self._thresholds = thresholds
-        if self._judge is not None:
-            self._judge.thresholds = thresholds
+        self._thresholds = thresholds  # taken over by the next report, which may be made in another thread
 
     def of(
-        self, nodes: Mapping[int, str], references: References, gathered: Gathered, losses: Sequence[str] = ()
+        self,
+        nodes: Mapping[int, str],
+        references: References,
+        gathered: Gathered,
+        losses: Sequence[str] = (),
+        labels: Sequence[str] = (),
     ) -> Judged:
         """The verdicts after one more report. `nodes` has the ranks in the order of the rows, and `losses` the causes
-        in that of each row's last numbers."""
+        in that of each row's last numbers. `labels`: what work each rank said that it does (see `labels.own_label`)."""
         if len(nodes) < self._thresholds.min_ranks:
             return Judged(withheld=(self._too_few(len(nodes), len(nodes)),))
         try:
-            return self._judged(nodes, _columns(references), gathered, losses)
+            return self._judged(nodes, _columns(references), gathered, losses, labels)
         except ImportError as error:
             return self._without(
                 f"numpy cannot be imported on this rank ({error}); install it there (extra `straggler`)"
             )
+        except GroupsError as error:
+            return self._without(str(error))
         except Exception as error:  # the user's groups, or a fault of ours: the training goes on
             return self._without(f"they could not be computed ({type(error).__name__}: {error})")
 
@@ -75,23 +91,36 @@ class Verdicts:
         columns: Sequence[tuple[str, str]],
         gathered: Gathered,
         losses: Sequence[str],
+        labels: Sequence[str],
     ) -> Judged:
         from .robust.judge import Judge
         from .robust.window import of_rows
 
         ranks = list(nodes)
         if self._judge is None:
-            self._judge = Judge(self._labels(ranks), self._thresholds)
+            self._judge = self._begun(Judge(labels_of(self._groups, ranks, labels), self._thresholds), nodes)
+        if self._judge.thresholds is not self._thresholds:
+            self._judge.thresholds = self._thresholds
         skipped = 8 * gathered.layout.scores
-        window = of_rows(gathered.rows, skipped, columns, list(nodes.values()), losses)
+        window = of_rows(gathered.rows, skipped, columns, list(nodes.values()), losses, len(FIELDS))
         assessment = self._judge.add(window)
+        if (state := self._state(ranks[0])) is not None:
+            state.save(self._judge.save(), list(nodes.values()))
+        verdicts = [_with_facts(verdict, assessment, gathered) for verdict in assessment.verdicts]
         # The judge counts the ranks of the process group; users know their global numbers.
-        verdicts = tuple(replace(verdict, rank=ranks[verdict.rank]) for verdict in assessment.verdicts)
-        return Judged(verdicts, (*self._notes(assessment), *assessment.withheld))
+        named = tuple(replace(verdict, rank=ranks[verdict.rank]) for verdict in verdicts)
+        return Judged(named, (*self._notes(assessment), *assessment.withheld))
 
-    def _labels(self, ranks: Sequence[int]) -> Sequence[Hashable] | None:
-        groups = self._groups
-        return [groups(rank) for rank in ranks] if callable(groups) else groups
+    def _begun(self, judge: Judge, nodes: Mapping[int, str]) -> Judge:
+        """With what the last start of the job has learned."""
+        state = self._state(next(iter(nodes)))
+        known = None if state is None else state.load(list(nodes.values()))
+        if known is not None:
+            try:
+                judge.restore(known)
+            except ValueError as error:
+                log.warning("the straggler state file is not used: %s. It is learned anew", error)
+        return judge
 
     def _notes(self, assessment: Assessment) -> list[str]:
         """Why some or all ranks could not be blamed, whatever they measured."""
@@ -112,6 +141,14 @@ class Verdicts:
             log.warning("straggler reports have no verdicts: %s. Scores are not affected", why)
         self._warned = True
         return Judged(withheld=(why,))
+
+
+def _with_facts(verdict: Verdict, assessment: Assessment, gathered: Gathered) -> Verdict:
+    """With what is remarkable of this rank's GPU beside those of some comparable ranks."""
+    alike = (assessment.groups == assessment.groups[verdict.rank]).nonzero()[0].tolist()
+    rows = [gathered.extras(rank)[-len(FIELDS) :] for rank in alike[:MOST_COMPARED] if rank != verdict.rank]
+    clause = told(gathered.extras(verdict.rank)[-len(FIELDS) :], typical(rows))
+    return replace(verdict, evidence=f"{verdict.evidence}; {clause}") if clause else verdict
 
 
 def _columns(references: References) -> list[tuple[str, str]]:

@@ -224,6 +224,7 @@ class Launch:
             "TORCHELASTIC_SIGNALS_TO_HANDLE": self._torch.signals_to_handle,
             "FT_RANK_MONITOR_IPC_SOCKET": boards.path(local_rank),
             "HOLDFAST_CONFIG": json.dumps(self._resolved.config.to_dict()),
+            "HOLDFAST_RUN_DIR": self._run_dir,
             "HOLDFAST_ERROR_FILE": boards.error_path(local_rank),
             "HOLDFAST_STDERR_FILE": boards.stderr_path(local_rank),
             "HOLDFAST_LAUNCHER_PID": str(os.getpid()),

@@ -29,7 +29,7 @@ def console() -> None:
     code = main(sys.argv[1:])
     from contextlib import suppress
 
-    from .in_time import TooLate, within
+    from holdfast.in_time import TooLate, within
 
     for stream in (sys.stdout, sys.stderr):
         # Nobody reads it any more, or not now; it is closed, or was so from the start.

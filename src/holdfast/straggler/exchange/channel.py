@@ -12,6 +12,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from .own_group import OwnGroup
+
 if TYPE_CHECKING:
     import torch
     import torch.distributed as dist
@@ -40,12 +42,16 @@ class Channel(Protocol):
         """On rank 0 the payloads of all ranks, rank after rank, each padded with zeros to `length`; None elsewhere."""
 
 
-def find(group: dist.ProcessGroup | None, collective: bool) -> Channel:
+def find(group: dist.ProcessGroup | None, collective: bool, own: bool = False) -> Channel:
     """The channel over this group, or the default one; without torch.distributed that of a rank alone, about which a
-    warning is due if there are others and reports are `collective`. Loads no torch that is not loaded."""
+    warning is due if there are others and reports are `collective`. Loads no torch that is not loaded.
+
+    `own`: a gloo group of the detector's own with the same ranks, if they are several. All of them make it together.
+    """
     module: Any = sys.modules.get("torch.distributed")
     if group is not None or (module is not None and module.is_available() and module.is_initialized()):
-        return GroupChannel(group)
+        channel = GroupChannel(group)
+        return OwnGroup(group) if own and channel.size > 1 else channel
     told = os.environ.get("RANK", "")
     rank, ranks = int(told) if told.isdecimal() else 0, os.environ.get("WORLD_SIZE", "1")
     if collective and ranks != "1":

@@ -58,6 +58,10 @@ class Gathered:
     rows: bytes | bytearray
     layout: Layout
 
+    def extras(self, number: int) -> tuple[float, ...]:
+        """What stands after the columns of the rank of that number in the group."""
+        return rows.extras_of(self.rows, self.layout, number)
+
     def scores(self, ranks: Sequence[int]) -> list[dict[int, float]]:
         """For each score a dict from rank to its value."""
         return [dict(zip(ranks, column, strict=True)) for column in rows.scores_of(self.rows, self.layout)]

@@ -50,3 +50,9 @@ def scores_of(rows: bytes | bytearray, layout: Layout) -> list[list[float]]:
     """Each score as a list over ranks."""
     numbers = memoryview(rows).cast("d")
     return [list[float](numbers[score :: layout.words]) for score in range(layout.scores)]
+
+
+def extras_of(rows: bytes | bytearray, layout: Layout, number: int) -> tuple[float, ...]:
+    """The numbers after the columns of one rank."""
+    start = number * layout.length + 8 * layout.scores + 12 * layout.columns
+    return struct.unpack_from(f"={layout.extras}f", rows, start)

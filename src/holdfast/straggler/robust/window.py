@@ -71,13 +71,14 @@ def of_rows(
     columns: Sequence[tuple[str, str]],
     nodes: Sequence[str],
     losses: Sequence[str],
+    after: int = 0,
 ) -> Window:
     """The window in what all ranks sent, without copying it: of each rank `skipped` bytes, then 32-bit floats: the
-    medians, totals and counts of all columns (name and kind), the losses, and what fills words of 8 bytes. ValueError
-    if they are not as many."""
+    medians, totals and counts of all columns (name and kind), the losses, and `after` others. ValueError if they are
+    not as many."""
     fields = [(name, "=f4", (len(columns),)) for name in ("medians", "totals", "counts")]
-    filled = (3 * len(columns) + len(losses)) % 2
-    row = np.dtype([("skipped", f"V{skipped}"), *fields, ("losses", "=f4", (len(losses) + filled,))])
+    after += (3 * len(columns) + len(losses) + after) % 2  # rows are whole words of 8 bytes
+    row = np.dtype([("skipped", f"V{skipped}"), *fields, ("losses", "=f4", (len(losses) + after,))])
     table = np.frombuffer(rows, dtype=row)
     return Window(
         keys=tuple(name for name, _ in columns),

@@ -17,10 +17,10 @@ from torch.distributed.elastic.agent.server import WorkerGroup, WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
+from holdfast import in_time
 from holdfast.journal.writer import Journal
 
 from ...monitor.control import RUNNING, ControlPage
-from .. import in_time
 from ..inbox import Inbox, Interrupted
 from ..monitor_keeper import MonitorKeeper
 from ..nodes.job import Job, JobEnded, JobLost

@@ -11,7 +11,9 @@ import logging
 import signal
 from dataclasses import replace
 
-from .. import console, in_time
+from holdfast import in_time
+
+from .. import console
 from ..nodes.job import SingleNodeJob
 from ..nodes.records import END, Record
 from ..ranks import failures

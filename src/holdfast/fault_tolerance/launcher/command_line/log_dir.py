@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import tempfile
 
+from holdfast.in_time import TooLate, within
+
 from ...errors import ConfigError
-from ..in_time import TooLate, within
 
 __all__ = ["make_log_dir"]
 

@@ -1,7 +1,7 @@
 """Questions to the rendezvous store that may never be answered: its host can be stopped, or be gone without a word.
 
 The caller waits in Python, where signals are heard, until the answer comes or the host is given up.
-Does not cover: a question that is under way when its host is given up; see :mod:`..in_time`.
+Does not cover: a question that is under way when its host is given up; see `holdfast.in_time`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from ..in_time import TooLate, UnderWay
+from holdfast.in_time import TooLate, UnderWay
 
 T = TypeVar("T")
 LOOK = 0.1  # seconds between two looks at whether the host is given up

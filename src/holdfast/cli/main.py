@@ -1,0 +1,83 @@
+"""The command line of `holdfast`, and where results and errors go.
+
+What always holds: results go to standard output, and an error, also one of standard output itself, is one line on
+standard error with exit code 2.
+
+Does not cover: starting jobs; that is `ft_launcher`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from .. import __version__
+from ..fault_tolerance.errors import HoldfastError
+from . import incidents, stragglers
+
+USAGE = 2
+
+
+def console() -> int:
+    """The entry point; returns the exit code."""
+    try:
+        code = _exit_code(sys.argv[1:])
+        if sys.stdout is not None:
+            sys.stdout.flush()  # here, where its error can still be told
+        return code
+    except BrokenPipeError:  # `holdfast incidents … | head`: the reader has seen enough
+        _drop_output()
+        return 0
+    except OSError as error:
+        _drop_output()
+        print(f"holdfast: error: standard output: {error.strerror}; the result is lost", file=sys.stderr)
+        return USAGE
+    except KeyboardInterrupt:
+        return 130
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command; returns the exit code, and raises SystemExit for a wrong command line.
+
+    An `OSError` is one of standard output.
+    """
+    arguments = _parser().parse_args(argv)
+    try:
+        text: str = arguments.text(arguments)
+    except HoldfastError as error:
+        print(f"holdfast: error: {error}", file=sys.stderr)
+        return USAGE
+    if sys.stdout is None:
+        print("holdfast: error: standard output is closed; the result is lost", file=sys.stderr)
+        return USAGE
+    sys.stdout.write(text)
+    return 0
+
+
+def _exit_code(argv: Sequence[str]) -> int:
+    try:
+        return main(argv)
+    except SystemExit as stop:  # argparse: --help, --version, or an error that it has already said
+        return stop.code if isinstance(stop.code, int) else 0
+
+
+def _drop_output() -> None:
+    """Or the interpreter would try once more to flush it at its end, and fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(USAGE, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="holdfast", description="Look at what a job that ft_launcher started left behind.")
+    parser.add_argument("--version", action="version", version=f"holdfast {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in (incidents, stragglers):
+        command.add(commands).set_defaults(text=command.text)
+    return parser

@@ -1,0 +1,201 @@
+"""Exchanges and judgement off the training thread: a thread that makes one report after another.
+
+Ranks differ in how far they are, so that no rank alone may decide to leave out a window that came too fast: collectives
+would no longer match. Therefore windows are numbered, the same on all ranks, and each round begins with an agreement on
+the newest window that all ranks have. Older ones are left out everywhere. So nobody waits: a call hands over its window
+and returns, whatever the others and the network do, and reports lag behind by one round at most.
+
+What always holds: at most one exchange is under way; at most `MOST_WAITING` windows are kept; the thread never blocks
+where it could not be told to end, so neither `close` nor the end of the interpreter waits for a rank that died; what
+goes wrong in the thread is logged once, ends the reports, and never reaches the training.
+Does not cover: ranks that hand over different numbers of windows. They are compared by number.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import textwrap
+import threading
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from .exchange.channel import Channel
+from .exchange.own_group import TIMEOUT, GivenUp, OwnGroup
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+MOST_WAITING = 8
+"""Windows of this rank that wait. A rank that is further ahead of another than this forgets the oldest."""
+CLOSING = 5.0
+"""Seconds that `close` gives the windows that wait, and a second more to the thread itself."""
+_ENDING = 1.0
+_LONGEST_REASON = 200  # gloo's texts are long
+
+log = logging.getLogger("holdfast.straggler")
+
+
+class OwnChannel(Protocol):
+    """What this needs of a channel that nothing else uses: see `exchange.own_group`."""
+
+    def least(self, values: list[float]) -> list[float]: ...
+    def give_up(self) -> None: ...
+    def close(self) -> None: ...
+
+
+def begin(meet: Callable[[], Channel]) -> Background[T] | None:
+    """Meet the other ranks; None if the channel is not one of our own, because there is nobody to talk to.
+
+    Never raises: where the channel cannot be made, there are no reports.
+    """
+    try:
+        channel = meet()
+    except Exception as error:
+        nobody: Background[T] = Background(None)
+        nobody.end(error)
+        return nobody
+    return Background(channel) if isinstance(channel, OwnGroup) else None
+
+
+class Background(Generic[T]):
+    """The thread, and the windows that wait for it. It begins with the first window."""
+
+    def __init__(self, channel: OwnChannel | None) -> None:
+        self._channel = channel
+        self._process = os.getpid()
+        self._changed = threading.Condition()
+        self._waiting: dict[int, Callable[[], T | None]] = {}
+        self._number = 0
+        self._busy = False
+        self._ended = False
+        self._closing = False
+        self._newest: T | None = None
+        self._thread: threading.Thread | None = None
+        self._left_out = False
+
+    def hand_over(self, make: Callable[[], T | None]) -> None:
+        """Let `make` exchange and judge one window in the thread. All ranks hand theirs over in the same order."""
+        with self._changed:
+            if self._ended or self._closing:
+                return
+            self._number += 1
+            self._waiting[self._number] = make
+            while len(self._waiting) > MOST_WAITING:
+                del self._waiting[next(iter(self._waiting))]
+            if self._thread is None and self._channel is not None:
+                self._begin(self._channel)
+            self._changed.notify_all()
+
+    def newest(self) -> T | None:
+        """The newest result that was not returned yet; older ones are not returned any more."""
+        with self._changed:
+            newest, self._newest = self._newest, None
+        return newest
+
+    def ask(self, question: Callable[[], R]) -> R | None:
+        """Use the channel on the calling thread, at the same point on all ranks: they wait for each other.
+
+        It waits until nothing waits and nothing is under way; ranks that handed over equally many windows are then
+        equally far. None once reports have ended. Never raises: if the question fails, they end.
+        """
+        with self._changed:
+            settled = self._changed.wait_for(
+                lambda: self._ended or not (self._waiting or self._busy), timeout=TIMEOUT
+            )
+            if self._ended:
+                return None
+        try:
+            if not settled:
+                raise TimeoutError(f"a report took longer than {TIMEOUT:g} s")
+            return question()
+        except Exception as error:
+            self.end(error)
+            return None
+
+    def end(self, error: BaseException) -> None:
+        """Make no more reports, because of this error. It is logged once."""
+        with self._changed:
+            if self._ended:
+                return
+            self._ended = True
+            self._waiting.clear()
+            self._changed.notify_all()
+        log.warning(
+            "straggler reports have ended: %s: %s. Training goes on without them",
+            type(error).__name__,
+            textwrap.shorten(str(error), _LONGEST_REASON),
+        )
+
+    def close(self, seconds: float = CLOSING) -> None:
+        """Finish what waits within so many seconds, then give up. Called on all ranks; may be called twice."""
+        if os.getpid() != self._process:
+            return  # after a fork there is no thread, the group is the parent's, and the lock may be held for ever
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        atexit.unregister(self._exit)
+        thread.join(seconds)
+        if thread.is_alive() and self._channel is not None:
+            log.warning("the straggler report under way was given up after %g s: shutting down", seconds)
+            self._channel.give_up()
+            thread.join(_ENDING)
+
+    def _begin(self, channel: OwnChannel) -> None:
+        self._thread = threading.Thread(
+            target=self._run, args=(channel,), name="holdfast-straggler-reports", daemon=True
+        )
+        atexit.register(self._exit)
+        self._thread.start()
+
+    def _exit(self) -> None:
+        """The interpreter ends without `close`. A thread that came back to it later would crash the process."""
+        if self._channel is not None:
+            self._channel.give_up()
+        self.close(_ENDING)
+
+    def _run(self, channel: OwnChannel) -> None:
+        try:
+            while self._round(channel):
+                pass
+        except GivenUp:
+            return
+        except BaseException as error:
+            self.end(error)
+        # After an error too: ranks that are in the middle of this exchange are not kept waiting for this one.
+        channel.close()
+
+    def _round(self, channel: OwnChannel) -> bool:
+        """One agreement, and one result if there is a window that all ranks have; False when it is time to end."""
+        with self._changed:
+            self._busy = False
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._waiting or self._closing or self._ended)
+            if not self._waiting:
+                return False
+            self._busy = True
+            offered = dict(self._waiting)  # one that is agreed on is made, even if it is forgotten meanwhile
+        newest, minus_oldest = channel.least([float(max(offered)), -float(min(offered))])
+        with self._changed:
+            for number in [number for number in self._waiting if number <= newest]:
+                del self._waiting[number]
+        if newest < -minus_oldest:
+            return True  # some rank no longer has it
+        self._tell_left_out(int(newest) - min(offered))
+        result = offered[int(newest)]()
+        if result is not None:
+            with self._changed:
+                self._newest = result
+        return True
+
+    def _tell_left_out(self, windows: int) -> None:
+        if windows > 0 and not self._left_out:
+            self._left_out = True
+            log.info(
+                "straggler reports are asked for faster than ranks can exchange them: %d left out, for the newest",
+                windows,
+            )

@@ -1,0 +1,48 @@
+"""Everything that measures on this rank, between two reports: sections, kernels, the host's losses, the GPU's facts.
+
+Does not cover: other ranks; that is `exchange`.
+"""
+
+from __future__ import annotations
+
+from .gpu_facts import UNKNOWN
+from .host.losses import HostLosses
+from .kernels.source import Capture, KernelSource, NoKernels
+from .nvml import GpuFacts
+from .sections import Plans, Sections
+from .snapshot import Snapshot
+from .wrapping import Wrapped
+
+
+class Instruments:
+    """Measure from creation to `close`, for the thread that created them."""
+
+    def __init__(self, interval: int, plain: Plans, capturing: Plans, source: KernelSource) -> None:
+        """`plain` and `capturing` are those of `Sections`."""
+        self.source = source
+        capture = None if isinstance(source, NoKernels) else Capture(source)
+        self.sections = Sections(interval, capture, plain, capturing)
+        self.wrapped = Wrapped(self.sections)
+        self._host = HostLosses()
+        self._gpu = GpuFacts()
+
+    def take(self, steps: float | None) -> Snapshot:
+        """What was measured since the last call; `steps` is the estimate of steps between reports."""
+        sections, kernels = self.sections.take(), self.source.take()
+        facts = self._gpu.take() if kernels.records else None
+        return Snapshot(
+            sections=sections,
+            kernels=kernels,
+            waiting=frozenset(self.sections.waiting),
+            losses=self._host.take(),
+            facts=facts or UNKNOWN,
+            steps=steps,
+        )
+
+    def close(self) -> None:
+        """End: callables are what they were, nothing is measured any more."""
+        self.wrapped.restore()
+        self.sections.close()
+        self.source.close()
+        self._host.close()
+        self._gpu.close()

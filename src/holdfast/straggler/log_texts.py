@@ -1,0 +1,94 @@
+"""What the log says of straggler reports. Pure.
+
+Two kinds of text: those that are documented for the Lightning callback, letter by letter, since programs search logs
+for them; and one line for each verdict that is new or over, which the detector itself logs.
+
+Does not cover: where the texts go, and at which level.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .report import Scores, StragglerId
+    from .robust.verdict import Verdict
+
+RELATIVE_TITLE = "GPU relative performance"
+INDIVIDUAL_TITLE = "GPU individual performance"
+TERMINATING = "Detected stragglers. Terminating training..."
+
+
+def relative_warning(stragglers: Iterable[StragglerId]) -> str:
+    """The documented warning about GPUs that are slower than others."""
+    return _warning("have worse relative performance", stragglers)
+
+
+def individual_warning(stragglers: Iterable[StragglerId]) -> str:
+    """The documented warning about GPUs that are slower than they were."""
+    return _warning("performance dropped", stragglers)
+
+
+def performance(title: str, scores: Scores, nodes: Mapping[int, str], count: int) -> str:
+    """The documented list of the `count` worst and best scores; of all, the worst first, where there are not more.
+
+    `title` is `RELATIVE_TITLE` or `INDIVIDUAL_TITLE`. Ranks whose score is NaN are not listed.
+    """
+    known = sorted((rank for rank, score in scores.items() if score == score), key=lambda rank: scores[rank])
+    lines = [f"  Rank={rank} Node={nodes[rank]} Score={scores[rank]:.2f}" for rank in known]
+    if not lines:
+        lines = [f"  no score on any of {len(scores)} ranks"]
+    elif len(lines) > 2 * count:
+        lines = [
+            f" Worst performing {count}/{len(scores)} ranks:",
+            *lines[:count],
+            f" Best performing {count}/{len(scores)} ranks:",
+            *lines[::-1][:count],
+        ]
+    return "\n".join([f"\n{title}:", *lines])
+
+
+def processing_time(seconds: float) -> str:
+    """The documented line that ends the texts of each report."""
+    return f"Straggler report processing time: {seconds:.3f} sec."
+
+
+ABSENT = 2
+"""A verdict is over when so many reports in a row are without it: one that comes and goes is not told each time."""
+
+
+class VerdictNews:
+    """Which verdicts are new and which are over, report after report: each is told once."""
+
+    def __init__(self) -> None:
+        self._told: dict[tuple[int, str, str | None], Verdict] = {}
+        self._absent: Counter[tuple[int, str, str | None]] = Counter()  # reports in a row without it
+
+    def of(self, verdicts: Sequence[Verdict], withheld: Sequence[str] = ()) -> list[str]:
+        """A line for each verdict that is new, and for each that the last two reports did not have any more."""
+        now = {(one.rank, one.kind, one.section): one for one in verdicts}
+        began = [f"STRAGGLER: {one}" for key, one in now.items() if key not in self._told]
+        for key in now:
+            self._absent.pop(key, None)
+        self._absent.update(self._told.keys() - now.keys())
+        over = [key for key in self._told if self._absent[key] >= ABSENT]
+        self._told |= now
+        ended = [_over(self._told.pop(key), withheld) for key in over]
+        for key in over:
+            del self._absent[key]
+        return began + ended
+
+
+def _over(verdict: Verdict, withheld: Sequence[str]) -> str:
+    what = f"section {verdict.section}" if verdict.section else verdict.kind
+    who = f"STRAGGLER: rank {verdict.rank} (node {verdict.node})"
+    if withheld:  # it may be slow still
+        return f"{who} is no longer named for {what}: {'; '.join(withheld)}"
+    return f"{who} is no longer slow: {what}"
+
+
+def _warning(what: str, stragglers: Iterable[StragglerId]) -> str:
+    affected = ", ".join(repr(one) for one in sorted(stragglers, key=lambda one: one.rank))
+    return f"STRAGGLER DETECTION WARNING: Some GPUs {what}. Affected ranks: {{{affected}}}"

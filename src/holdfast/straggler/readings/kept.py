@@ -1,0 +1,206 @@
+"""The straggler reports of a run, as the journal keeps them, in order. Pure.
+
+Where each rank has a report of its own (`gather_on_rank0=False`), those of one step are read as one of all ranks.
+What always holds: a record of a newer version, or one with parts that cannot be understood, never spoils the others.
+
+Does not cover: the exact scores of all ranks, which the journal does not have (see `straggler.record`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from holdfast.journal.cycles import cycles
+from holdfast.journal.event import Event
+
+from ..record import KIND, Column, summary
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A verdict, as far as the record has it: beyond the first 64 of a report there is no `evidence`."""
+
+    rank: int
+    node: str
+    kind: str
+    slowdown: float
+    confidence: float | None = None
+    evidence: str = ""
+    section: str | None = None
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """What a verdict of a newer version has beside these."""
+
+    def __str__(self) -> str:
+        """A plain sentence."""
+        sure = "" if self.confidence is None else f", confidence {self.confidence:.2f}"
+        how = self.evidence or f"{self.slowdown:.2f}x"
+        return f"rank {self.rank} (node {self.node}) is slow: {how} ({self.kind}{sure})"
+
+
+@dataclass(frozen=True)
+class KeptReport:
+    """One report. Scores are from 0 (worst) to 1 (best), None where unknown."""
+
+    number: int
+    """From 1, over all restart cycles of all runs in the directory."""
+    t: float
+    """When it was made: unix seconds."""
+    run: int
+    cycle: int
+    step: int | None
+    elapsed_ms: float | None
+    """What making it took on the rank that has it; the longest where there are several."""
+    holders: tuple[int, ...]
+    """The ranks that had it: rank 0, or each of them for itself."""
+    kernels: tuple[Mapping[str, Any], ...]
+    """What the sources of kernel times saw on these."""
+    verdicts: tuple[Named, ...]
+    withheld: tuple[str, ...]
+    nodes: int
+    columns: tuple[Mapping[str, Any], ...]
+    rows: tuple[tuple[int, str, tuple[float | None, ...]], ...]
+    """Rank, node, and its scores in the order of the columns; the worst rank first. Not of all ranks."""
+    worst_nodes: tuple[Mapping[str, Any], ...]
+    overall: Mapping[int, float | None]
+    sections_left_out: int = 0
+    _key: tuple[Any, ...] = field(default=(), repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        found = asdict(self)
+        del found["_key"]
+        found["ranks"] = list(found["overall"])
+        found["overall"] = list(found["overall"].values())
+        return found
+
+
+def reports(events: Iterable[Event]) -> list[KeptReport]:
+    """The reports in a journal, as `read_run` gives it."""
+    groups: list[dict[int, KeptReport]] = []
+    latest: dict[tuple[Any, ...], dict[int, KeptReport]] = {}  # of each step, who has told
+    for cycle in cycles(events):
+        for event in cycle.of_kind(KIND):
+            try:
+                report = _report(event, cycle.run)
+            except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+                continue
+            group = latest.get(report._key) if report._key else None
+            if group is None or report.holders[0] in group:
+                group = latest[report._key] = {}
+                groups.append(group)
+            group[report.holders[0]] = report
+    found = [_together(list(group.values())) for group in groups]
+    found.sort(key=lambda report: report.t)
+    return [replace(report, number=number) for number, report in enumerate(found, 1)]
+
+
+def _report(event: Event, run: int) -> KeptReport:
+    cycle, step, elapsed = event.get("cycle"), event.get("step"), event.get("elapsed_ms")
+    ranks = [
+        rank for first, count in event.fields["ranks"] for rank in range(int(first), int(first) + int(count))
+    ]
+    overall = [None if value is None else float(value) / 1000 for value in event.fields["overall"]]
+    rows = [
+        (int(rank), str(node), tuple(None if score is None else float(score) for score in scores))
+        for rank, node, scores in event.fields["rows"]
+    ]
+    nodes = {rank: node for rank, node, _ in rows}
+    verdicts = [_named(told) for told in event.get("verdicts", [])]
+    verdicts += [
+        Named(int(rank), nodes.get(rank, "?"), str(kind), float(slowdown))
+        for rank, kind, slowdown in event.get("further_verdicts", [])
+    ]
+    cycle = cycle if isinstance(cycle, int) else 0
+    return KeptReport(
+        number=0,
+        t=event.t,
+        run=run,
+        cycle=cycle,
+        step=step if isinstance(step, int) else None,
+        elapsed_ms=float(elapsed) if isinstance(elapsed, (int, float)) else None,
+        holders=(int(event.fields["rank"]),),
+        kernels=(dict(event.get("kernels", {})),),
+        verdicts=tuple(verdicts),
+        withheld=tuple(map(str, event.get("withheld", []))),
+        nodes=int(event.fields["nodes"]),
+        columns=tuple(_column(column) for column in event.fields["columns"]),
+        rows=tuple(rows),
+        worst_nodes=tuple(map(_node, event.fields["worst_nodes"])),
+        overall=dict(zip(ranks, overall, strict=True)),
+        sections_left_out=int(event.get("sections_left_out", 0)),
+        _key=() if event.get("gathered", True) else (run, cycle, event.get("report")),
+    )
+
+
+def _named(told: Mapping[str, Any]) -> Named:
+    confidence, section = told.get("confidence"), told.get("section")
+    return Named(
+        int(told["rank"]),
+        str(told["node"]),
+        str(told["kind"]),
+        float(told["slowdown"]),
+        None if confidence is None else float(confidence),
+        str(told.get("evidence", "")),
+        None if section is None else str(section),
+        {name: value for name, value in told.items() if name not in Named.__slots__},
+    )
+
+
+def _column(told: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "of": str(told["of"]),
+        "score": str(told["score"]),
+        "section": str(told.get("section", "")),
+        "unknown": int(told.get("unknown", 0)),
+        "quantiles": [float(value) for value in told.get("quantiles", [])],
+        "worst": list(told.get("worst", [])),
+        "best": list(told.get("best", [])),
+    }
+
+
+def _node(told: Mapping[str, Any]) -> dict[str, Any]:
+    rank, score = told["worst"]
+    return {
+        "node": str(told["node"]),
+        "ranks": int(told["ranks"]),
+        "named": [int(rank) for rank in told["named"]],
+        "low": int(told["low"]),
+        "worst": [int(rank), float(score)],
+        "median": float(told["median"]),
+    }
+
+
+def _together(parts: Sequence[KeptReport]) -> KeptReport:
+    """The ranks' own reports of one step as one."""
+    if len(parts) == 1:
+        return parts[0]
+    scores: dict[tuple[str, str, str], dict[int, float]] = {}
+    nodes: dict[int, str] = {}
+    for part in parts:
+        titles = [(column["of"], column["score"], column["section"]) for column in part.columns]
+        for rank, node, row in part.rows:
+            nodes[rank] = node
+            for title, score in zip(titles, row, strict=True):
+                if score is not None:
+                    scores.setdefault(title, {})[rank] = score
+    columns = [Column(of, score, ranks, section) for (of, score, section), ranks in scores.items()]
+    nodes = dict(sorted(nodes.items()))
+    verdicts = tuple(verdict for part in parts for verdict in part.verdicts)
+    made = summary(columns, nodes, [verdict.rank for verdict in verdicts])
+    overall = {rank: score for part in parts for rank, score in part.overall.items()}
+    return replace(
+        parts[0],
+        t=max(part.t for part in parts),
+        elapsed_ms=max((part.elapsed_ms for part in parts if part.elapsed_ms is not None), default=None),
+        holders=tuple(rank for part in parts for rank in part.holders),
+        kernels=tuple(facts for part in parts for facts in part.kernels),
+        verdicts=verdicts,
+        withheld=tuple(dict.fromkeys(why for part in parts for why in part.withheld)),
+        nodes=made["nodes"],
+        columns=tuple(_column(column) for column in made["columns"]),
+        rows=tuple((rank, node, tuple(row)) for rank, node, row in made["rows"]),
+        worst_nodes=tuple(made["worst_nodes"]),
+        overall=dict(sorted(overall.items())),
+    )

@@ -1,0 +1,198 @@
+"""The state file: what verdicts know of the ranks' past, kept for the next start of the job.
+
+What always holds: `save` neither waits for the disk nor raises; `load` waits for a second at most; a file that cannot
+be used costs its content and one warning, never training. The file is replaced whole, so a reader sees the old or the
+new one; it is private (0600), and one of another user is not read. A file that does not fit (unreadable, of another
+version, of a job with other ranks or none of these nodes) is kept as `<file>.unused` when the next one is written.
+
+Does not cover: two jobs with one state file: the last to write wins.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import logging
+import os
+import queue
+import stat
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from holdfast.in_time import TooLate, UnderWay
+
+log = logging.getLogger("holdfast.straggler")
+
+VERSION = 1
+ANSWER = 1.0
+"""Seconds that training may wait for the file's content, once."""
+
+LARGEST = 256 * 1024 * 1024
+"""Bytes of a file that is read: 16,384 ranks with 1,000 sections have less."""
+
+
+class StateFile:
+    """The state of one rank's verdicts on disk. Reading begins at once, in a thread; writing is another thread's."""
+
+    def __init__(self, path: str) -> None:
+        """Begin to read `path`. Its folder is made, private, when the state is first written."""
+        self.path = os.path.abspath(path)
+        self._reading = UnderWay(lambda: _read(self.path))
+        self._writer = _Writer(self.path)
+
+    def load(self, nodes: Sequence[str]) -> dict[str, Any] | None:
+        """The state that was last saved, for a job of ranks on these nodes (one for each rank, in order). Call it once.
+
+        None when there is none that fits; that there is one which does not is warned about. Ranks that are on other
+        nodes than before are for the caller to tell apart.
+        """
+        try:
+            text = self._reading.answer(ANSWER)
+            return None if text is None else fitting(text, nodes)
+        except TooLate:
+            problem = f"its filesystem has not answered for {ANSWER:g} s"
+        except OSError as error:
+            problem = error.strerror or str(error)
+        except ValueError as error:
+            problem = str(error)
+        self._writer.keep_old = True
+        log.warning(
+            "straggler state file %s: %s. What ranks were like before this start is not known; it is learned anew, "
+            "and the file is kept as %s.unused when the next is written",
+            self.path,
+            problem,
+            os.path.basename(self.path),
+        )
+        return None
+
+    def save(self, state: Mapping[str, Any], nodes: Sequence[str]) -> None:
+        """Replace the file's content. Of several states that wait for the disk, only the last is written."""
+        self._writer.put({"version": VERSION, "ranks": len(nodes), "nodes": list(nodes), "state": state})
+
+    def close(self, timeout: float = 1.0) -> None:
+        """Write what still waits, for at most `timeout` seconds."""
+        self._writer.close(timeout)
+
+
+def in_run_dir(run_dir: str, rank: int) -> str:
+    """Where the state is kept unless another place is named: in the job's run directory, for the rank that judges."""
+    return os.path.join(run_dir, f"straggler-state.rank-{rank}.json")
+
+
+def fitting(text: bytes, nodes: Sequence[str]) -> dict[str, Any]:
+    """The state in a file's content; ValueError, with the reason in one clause, if it is none for these ranks."""
+    try:
+        found = json.loads(text)
+        version, then, state = found["version"], found["nodes"], found["state"]
+    except (ValueError, RecursionError, KeyError, TypeError):
+        raise ValueError("it is no state file, or cut off") from None
+    if version != VERSION:
+        raise ValueError(f"it is of version {version!r}, not {VERSION}")
+    if not isinstance(state, dict) or not isinstance(then, list):
+        raise ValueError("it is no state file, or cut off")
+    if len(then) != len(nodes):
+        raise ValueError(f"it is of a job with {len(then)} ranks, not {len(nodes)}")
+    if not any(old == new for old, new in zip(then, nodes, strict=True)):
+        raise ValueError(f"it is of a job on other nodes ({then[0]}, …; now {nodes[0]}, …)")
+    return state
+
+
+class _Writer:
+    """The thread that writes; it starts with the first state."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.keep_old = False
+        self._states: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._closed = self._warned = False
+
+    def put(self, state: dict[str, Any]) -> None:
+        if self._closed:
+            return
+        with contextlib.suppress(queue.Empty):  # what waits is out of date
+            while True:
+                self._states.get_nowait()
+        self._states.put(state)
+        if self._thread is None:
+            try:
+                thread = threading.Thread(target=self._run, name="holdfast-straggler-state", daemon=True)
+                thread.start()
+            except RuntimeError as error:  # no thread to be had; tried again with the next state
+                self._warn(str(error))
+                return
+            self._thread = thread
+            atexit.register(self.close)  # for a program that ends without Detector.shutdown()
+
+    def close(self, timeout: float = 1.0) -> None:
+        atexit.unregister(self.close)
+        self._closed = True
+        if self._thread is not None:
+            self._states.put(None)
+            self._thread.join(timeout)
+            if self._thread.is_alive():
+                self._warn(f"not written within {timeout:g} s")
+
+    def _run(self) -> None:
+        while (state := self._states.get()) is not None:
+            try:
+                if self.keep_old:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.replace(self._path, self._path + ".unused")
+                    self.keep_old = False
+                _write(self._path, json.dumps(state, separators=(",", ":")).encode())
+            except OSError as error:
+                self._warn(error.strerror or str(error))
+            except (TypeError, ValueError, RecursionError) as error:  # nothing that JSON can say
+                self._warn(str(error))
+
+    def _warn(self, problem: str) -> None:
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "straggler state file %s cannot be written: %s. Verdicts are not affected now; after a restart the "
+                "ranks' past is learned anew. This is said once",
+                self._path,
+                problem,
+            )
+
+
+def _read(path: str) -> bytes | None:
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        descriptor = os.open(path, flags)
+    except FileNotFoundError:
+        return None
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise ValueError("it is no regular file")
+        if found.st_uid != os.geteuid():
+            raise ValueError(f"it belongs to user {found.st_uid}, not to {os.geteuid()}")
+        if found.st_size > LARGEST:
+            raise ValueError(f"it has {found.st_size} bytes, more than {LARGEST}")
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(descriptor)
+
+
+def _write(path: str, content: bytes) -> None:
+    """Replace the file by one rename; what is there before is whole until then."""
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    new = f"{path}.{os.getpid()}.new"
+    with contextlib.suppress(FileNotFoundError):  # of a process with this number that was killed
+        os.unlink(new)
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        os.replace(new, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(new)
+        raise

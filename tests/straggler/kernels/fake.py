@@ -1,0 +1,118 @@
+"""For processes of tests: the fake libcupti by ctypes, and a core and a source that use it.
+
+The fake stands for the GPU, the driver and other tools; see native/fake_cupti.h.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import sys
+import threading
+import types
+from collections.abc import Sequence
+
+from holdfast.straggler.kernels import cupti
+from holdfast.straggler.kernels.cupti import CuptiSource, open_cupti
+from holdfast.straggler.kernels.cupti_core import CuptiCore, load_core
+from holdfast.straggler.statistic import Statistic, summarise
+
+__all__ = [
+    "CALLS", "FINALIZE", "Statistic", "attached", "ctypes", "cupti", "gpu", "launch", "launch_many", "load_core",
+    "logging", "named", "open_cupti", "os", "source", "stand_in_torch", "summarise", "sys", "threading",
+]  # fmt: skip
+
+CALLS = (
+    "register",
+    "enable",
+    "disable",
+    "flush",
+    "next",
+    "dropped",
+    "finalize",
+    "subscribe",
+    "unsubscribe",
+    "domain",
+)
+FINALIZE = CALLS.index("finalize")
+
+logging.basicConfig(format="%(levelname)s %(message)s", level=logging.INFO)
+gpu = ctypes.CDLL(os.environ["FAKE_CUPTI"]) if "FAKE_CUPTI" in os.environ else None
+if gpu is not None:
+    gpu.fake_calls.restype = gpu.fake_other_tool_records.restype = ctypes.c_uint64
+    gpu.fake_launch_many.restype = ctypes.c_long
+    gpu.fake_seconds_alone.restype = ctypes.c_double
+
+
+class Kernel(ctypes.Structure):
+    """struct fake_kernel."""
+
+    _fields_ = (
+        ("name", ctypes.c_void_p),
+        ("start", ctypes.c_uint64),
+        ("end", ctypes.c_uint64),
+        ("grid", ctypes.c_int32 * 3),
+        ("block", ctypes.c_int32 * 3),
+    )
+
+
+_names: dict[bytes, ctypes.Array[ctypes.c_char]] = {}
+
+
+def named(name: str) -> ctypes.Array[ctypes.c_char]:
+    """A name that stays where it is, as CUPTI's do."""
+    return _names.setdefault(name.encode(), ctypes.create_string_buffer(name.encode()))
+
+
+def launch(
+    name: object = "gemm",
+    duration: int = 1000,
+    grid: tuple[int, int, int] = (1, 1, 1),
+    block: tuple[int, int, int] = (64, 1, 1),
+    start: int = 1000,
+    end: int | None = None,
+) -> int:
+    """A kernel runs for `duration` ns."""
+    memory = named(name) if isinstance(name, str) else name
+    where = ctypes.addressof(memory) if memory is not None else None
+    kernel = Kernel(where, start, start + duration if end is None else end, grid, block)
+    return gpu.fake_launch(ctypes.byref(kernel))
+
+
+def launch_many(names: Sequence[str], count: int, duration: int) -> int:
+    """`count` kernels in one call, of `duration` + 0 to 96 ns."""
+    array = (ctypes.c_void_p * len(names))(*(ctypes.addressof(named(name)) for name in names))
+    return gpu.fake_launch_many(array, len(names), ctypes.c_long(count), ctypes.c_uint64(duration))
+
+
+def attached() -> CuptiCore:
+    """The core, measuring."""
+    core = load_core()
+    assert not isinstance(core, str), core
+    assert core.open(os.environ["FAKE_CUPTI"], False) == ""
+    assert core.driver_is_there() == ""
+    assert core.attach() == ""
+    return core
+
+
+def source(leave: bool = True) -> CuptiSource:
+    """A source in a process that uses CUDA."""
+    core = load_core()
+    assert not isinstance(core, str), core
+    assert core.open(os.environ["FAKE_CUPTI"], False) == ""
+    return CuptiSource(core, usable=lambda: True, leave=leave)
+
+
+def stand_in_torch(cuda: str | None = "13.0", in_use: bool = True) -> types.ModuleType:
+    """What the source asks of torch, of a build for this CUDA."""
+    torch = types.ModuleType("torch")
+    torch.version = types.SimpleNamespace(cuda=cuda)
+    torch.cuda = types.SimpleNamespace(
+        is_initialized=lambda: in_use, is_current_stream_capturing=lambda: False
+    )
+    sys.modules["torch"] = torch
+    profiler = types.ModuleType("torch.autograd.profiler")
+    profiler._is_profiler_enabled = False
+    sys.modules["torch.autograd.profiler"] = profiler
+    return torch

@@ -1,0 +1,166 @@
+"""Reports in the journal: beside the launcher's records, of each cycle, and never at the cost of training."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.journal.reader import read_run
+from holdfast.journal.writer import Journal
+from holdfast.straggler.journal_reports import WAITING, ReportLog
+from holdfast.straggler.readings.kept import reports
+from tests.journal.story import Story
+from tests.journal.test_cli import CLI, write
+from tests.processes import Spawner
+from tests.straggler.readings.history import report
+
+FILE = "journal-n0.rank-0.jsonl"
+
+
+def test_reports_of_two_cycles_are_read_beside_the_launcher_s_records(tmp_path: Path) -> None:
+    launcher = Journal(str(tmp_path), "n0")
+    launcher.record("run_start")
+    for cycle in range(2):
+        launcher.record("cycle_start", cycle=cycle)
+        log = ReportLog(str(tmp_path), "n0", 0, cycle)
+        for step in (100, 200):
+            before = time.time()
+            log.write(report(8), step)
+            after = time.time()
+        log.close(timeout=30)
+        log.write(report(8))
+    launcher.close(timeout=30)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"journal-n0{end}" for end in (".jsonl", ".rank-0.jsonl")
+    ]
+    assert stat.S_IMODE((tmp_path / FILE).stat().st_mode) == 0o600
+    events = [event for event in read_run(str(tmp_path)) if event.kind == "straggler_report"]
+    assert [(event.get("cycle"), event.get("report"), event.get("step")) for event in events] == [
+        (0, 1, 100), (0, 2, 200), (1, 1, 100), (1, 2, 200),
+    ]  # fmt: skip
+    assert {event.node for event in events} == {"n0"}
+    assert before <= events[-1].t + 1e-6 <= after + 2e-6
+    assert [one.cycle for one in reports(read_run(str(tmp_path)))] == [0, 0, 1, 1]
+
+
+def test_nothing_reported_makes_nothing(tmp_path: Path) -> None:
+    log = ReportLog(str(tmp_path / "run"), "n0", 0)
+    log.close()
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_directory_is_made_private(tmp_path: Path) -> None:
+    log = ReportLog(str(tmp_path / "a" / "run"), "n0", 0)
+    log.write(report(2))
+    log.close(timeout=30)
+    assert stat.S_IMODE((tmp_path / "a" / "run").stat().st_mode) == 0o700
+    assert len(read_run(str(tmp_path / "a" / "run"))) == 1
+
+
+def test_a_directory_that_others_can_write_is_one_warning(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "run"
+    place.mkdir()
+    place.chmod(0o777)
+    log = ReportLog(str(place), "n0", 0)
+    for _ in range(3):
+        log.write(report(2))
+    log.close(timeout=30)
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "can be written by others (mode 0777)" in line and "Training and supervision go on" in line
+    assert list(place.iterdir()) == []
+
+
+@pytest.fixture
+def hanging(tmp_path: Path) -> Iterator[Path]:
+    """A run directory in which the journal is a FIFO that nobody reads: writing hangs, as on a dead mount."""
+    tmp_path.chmod(0o700)
+    os.mkfifo(tmp_path / FILE)
+    yield tmp_path
+    with open(os.open(tmp_path / FILE, os.O_RDONLY), "rb") as reader:
+        reader.read()
+
+
+def test_a_disk_that_hangs_costs_only_the_records(hanging: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    log = ReportLog(str(hanging), "n0", 0)
+    made = report(64)
+    began = time.monotonic()
+    for _ in range(WAITING + 10):
+        log.write(made)
+    assert time.monotonic() - began < 5
+    log.close(timeout=0.1)
+    assert "some are lost" in capfd.readouterr().err
+    assert log._journal._queue.qsize() <= WAITING + 1
+
+
+ENDS = """
+import sys
+from holdfast.straggler.journal_reports import ReportLog
+from tests.straggler.readings.history import report
+log = ReportLog(sys.argv[1], "n0", 0)
+log.write(report(64))
+print("bye", flush=True)
+"""
+
+
+def test_the_report_of_a_program_that_ends_without_shutdown_is_kept(tmp_path: Path, spawn: Spawner) -> None:
+    process = spawn.python(ENDS, str(tmp_path / "run"))
+    assert process.wait() == 0, process.output()
+    assert len(read_run(str(tmp_path / "run"))) == 1
+
+
+def test_a_program_ends_although_its_disk_hangs(tmp_path: Path, spawn: Spawner) -> None:
+    tmp_path.chmod(0o700)
+    os.mkfifo(tmp_path / FILE)
+    process = spawn.python(ENDS, str(tmp_path))
+    assert process.wait(20) == 0, process.output()
+    assert "not written within 1 s" in process.err()
+
+
+def test_incidents_are_the_same_with_and_without_reports(tmp_path: Path, spawn: Spawner) -> None:
+    story = Story(b=3600.0).tell(0, "run_start").tell(0, "run_start", "b")
+    for at, number in ((1, 0), (20, 1), (40, 2)):
+        story.cycle(at, number, "a").cycle(at, number, "b", first=2)
+    story.exit(15, 0, rank=1, signal="SIGKILL").restart(15.5, to=1)
+    story.tell(30, "verdict", "b", cycle=1, rank=2, pid=2002, waited=8.0, text="no sign", signal="SIGKILL")
+    story.restart(31, to=2, node="b", used=2)
+    run_dir = write(story, tmp_path / "run")
+
+    def listed() -> str:
+        process = spawn([*CLI, "incidents", str(run_dir), "--json"])
+        assert process.wait() == 0, process.err()
+        return process.out()
+
+    before = listed()
+    assert before.count('"kind"') == 2
+    for node, ahead in (("0", 0.0), ("b", 3600.0)):  # "0" is the first of all names
+        for cycle, at in ((0, 10), (0, 14), (1, 25), (2, 45)):
+            story.tell(at, "straggler_report", node, cycle=cycle, rank=1, ranks=[[0, 4]], pid=2002)
+        events = [event for event in story.told.pop(node) if event.kind == "straggler_report"]
+        other = write(_told(node, events), tmp_path / f"of-{node}-{ahead:g}")
+        (other / f"journal-{node}.jsonl").rename(run_dir / f"journal-{node}.rank-0.jsonl")
+    assert len(list(run_dir.iterdir())) == 4
+    assert listed() == before
+
+
+def _told(node: str, events: list) -> Story:  # type: ignore[type-arg]
+    story = Story()
+    story.told[node] = events
+    return story
+
+
+def test_importing_it_is_light() -> None:
+    import subprocess
+
+    code = (
+        "import sys, holdfast.straggler.journal_reports, holdfast.straggler.state_file; "
+        "assert not {'torch', 'numpy', 'rich'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

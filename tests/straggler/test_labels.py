@@ -1,0 +1,162 @@
+"""Which ranks do the same work, from what users have: labels, functions, meshes, Megatron."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from holdfast.straggler import labels
+from holdfast.straggler.labels import GroupsError, coordinates, different_work, labels_of, own_label
+from tests.processes import Spawner
+
+PROGRAMS = Path(__file__).parent / "programs"
+STATE = "megatron.core.parallel_state"
+
+
+DIFFERENT = (
+    "pp PP pp_stage pipe pipeline pipeline_parallel pipeline-parallel stage Stages stage_0 ep EP expert experts",
+    "expert_parallel ExpertParallel pp_dp dp_shard_in_ep",
+)
+ALIKE = (
+    "dp dp_replicate dp_shard dp_shard_cp dp_shard_mod_ep fsdp hsdp cfsdp tp TP cp sp etp efsdp edp batch",
+    "expert_data_parallel expert_tensor_parallel data tensor epoch loss shipping apple",
+)
+
+
+@pytest.mark.parametrize("name", " ".join(DIFFERENT).split())
+def test_dimensions_of_different_work(name: str) -> None:
+    assert different_work(name)
+
+
+@pytest.mark.parametrize("name", " ".join(ALIKE).split())
+def test_dimensions_of_the_same_work(name: str) -> None:
+    assert not different_work(name)
+
+
+def test_coordinates_of_a_mesh() -> None:
+    assert coordinates([[0, 1], [2, 3]], ["pp", "dp"]) == {0: (0,), 1: (0,), 2: (1,), 3: (1,)}
+    assert coordinates([[0, 1], [2, 3]], ["dp", "pp"]) == {0: (0,), 1: (1,), 2: (0,), 3: (1,)}
+    assert coordinates([3, 1, 2], ["dp"]) == {3: (), 1: (), 2: ()}
+    three = [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
+    assert coordinates(three, ["pp", "dp", "ep"]) == {
+        0: (0, 0), 1: (0, 1), 2: (0, 0), 3: (0, 1), 4: (1, 0), 5: (1, 1), 6: (1, 0), 7: (1, 1)
+    }  # fmt: skip
+
+
+def test_labels_of_each_rank() -> None:
+    assert labels_of(None, [0, 1]) is None
+    assert labels_of(("a", "b"), [7, 5]) == ("a", "b")
+    assert labels_of(lambda rank: rank // 4, [7, 3]) == [1, 0]
+    assert labels_of({5: (0,), 7: (1,), 9: (1,)}, [7, 5]) == [(1,), (0,)]
+    assert labels_of("megatron", [0, 1], ["pp 0", "pp 1"]) == ["pp 0", "pp 1"]
+
+
+def test_labels_that_do_not_fit_say_what_to_do() -> None:
+    with pytest.raises(GroupsError, match=r"^groups has 3 labels for 2 ranks: give one for each rank$"):
+        labels_of(("a", "b", "c"), [0, 1])
+    text = (
+        r"^groups='megatron', but ranks 1, 2, 3, 4, 5 and 2 more had no Megatron parallel state at the first report: "
+        r"call initialize_model_parallel\(\) before it, or pass one label for each rank$"
+    )
+    with pytest.raises(GroupsError, match=text):
+        labels_of("megatron", range(8), ["pp 0", *[""] * 7][:7])
+    with pytest.raises(GroupsError, match=r"but rank 4 had no"):
+        labels_of("megatron", [3, 4], ["pp 0"])
+
+
+@pytest.mark.parametrize("wrong", ["stages", b"ab", 3, {0: 1}, [[0]]])
+def test_what_is_no_groups(wrong: Any) -> None:
+    with pytest.raises(
+        ValueError, match=r"^Detector\.initialize: groups must be one label .*'megatron', or None, not "
+    ):
+        labels.checked(wrong)
+
+
+def test_a_label_is_short_and_never_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = ModuleType(STATE)
+    monkeypatch.setitem(sys.modules, STATE, state)
+    assert own_label("megatron") is None  # no function that we know
+    state.model_parallel_is_initialized = lambda: False  # type: ignore[attr-defined]
+    state.get_pipeline_model_parallel_rank = lambda: 3  # type: ignore[attr-defined]
+    assert own_label("megatron") is None
+    state.model_parallel_is_initialized = lambda: True  # type: ignore[attr-defined]
+    assert own_label("megatron") == "pp 3"
+    state.get_expert_model_parallel_rank = lambda: 1 // 0  # type: ignore[attr-defined]
+    assert own_label("megatron") == "pp 3"
+    state.get_expert_model_parallel_rank = lambda: 5  # type: ignore[attr-defined]
+    assert own_label("megatron") == "pp 3, ep 5"
+    assert own_label(("megatron",)) is None and own_label(None) is None
+    state.get_pipeline_model_parallel_rank = lambda: "x" * 1000  # type: ignore[attr-defined]
+    assert len(own_label("megatron") or "") == 100
+
+
+def test_it_loads_nothing() -> None:
+    code = (
+        "import sys; from holdfast.straggler import labels; labels.checked([1, 2]); labels.own_label('megatron')\n"
+        "print([name for name in ('torch', 'megatron', 'numpy') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def told_by_rank_0(spawn: Spawner, program: str, folder: Path, *more: str) -> list[Any]:
+    address = f"file://{folder / 'store'}"
+    inductor = {"TORCHINDUCTOR_CACHE_DIR": str(folder)}  # Megatron loads it, and it makes its folder
+    ranks = [spawn.python(PROGRAMS / program, address, str(rank), *more, env=inductor) for rank in range(4)]
+    for rank in ranks:
+        assert rank.wait(120) == 0, rank.output()
+    return [json.loads(line) for line in ranks[0].out().splitlines() if line[:1] in '["']
+
+
+COMPARED_WITH_NOBODY = ["4 of 4 ranks are compared with nobody: there must be 3 ranks that do the same work"]
+
+
+@pytest.mark.slow
+def test_meshes_of_real_ranks(spawn: Spawner, tmp_path: Path) -> None:
+    two, three, flat, whole, of_its_ranks, of_a_group, part, unnamed = told_by_rank_0(
+        spawn, "meshes.py", tmp_path
+    )
+    assert two == whole == [[[0], [0], [1], [1]], COMPARED_WITH_NOBODY]
+    assert three == [[[0, 0], [0, 1], [0, 0], [0, 1]], COMPARED_WITH_NOBODY]
+    assert flat == [[[]] * 4, []]
+    assert of_its_ranks[0] == [[], []]
+    assert of_a_group[0] == [[0], [1]]
+    assert part == (
+        "Detector.initialize: the DeviceMesh in groups (dp_shard) has no ranks 2, 3: pass the mesh of the whole job "
+        "rather than a part of it, or compare fewer ranks with process_group"
+    )
+    assert unnamed == (
+        "Detector.initialize: the dimensions of the DeviceMesh in groups have no names: pass mesh_dim_names to "
+        "init_device_mesh, or pass one label for each rank"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["stand-in", "real"])
+def test_stages_of_megatron(spawn: Spawner, tmp_path: Path, which: str) -> None:
+    if which == "real" and importlib.util.find_spec("megatron") is None:
+        pytest.skip("megatron-core is not installed: pip install --no-deps megatron-core")
+    ((before, refused, after, found),) = told_by_rank_0(spawn, "megatron_stages.py", tmp_path, which)
+    assert before is None and after == "pp 0, ep 0"
+    assert refused[0] == [""] * 4
+    assert refused[1][0].startswith("groups='megatron', but ranks 0, 1, 2, 3 had no Megatron parallel state")
+    assert found == [["pp 0, ep 0"] * 2 + ["pp 1, ep 0"] * 2, COMPARED_WITH_NOBODY]
+
+
+def test_groups_that_do_not_fit_are_a_sentence_of_the_report(caplog: pytest.LogCaptureFixture) -> None:
+    from tests.straggler.test_verdicts import one_loads_slowly, reports
+
+    with caplog.at_level(logging.WARNING, "holdfast.straggler"):
+        last = reports(one_loads_slowly, groups="megatron")[-1]
+    assert last.withheld[0].startswith("groups='megatron', but ranks 0, 1, 2, 3, 4")
+    assert len(caplog.records) == 1

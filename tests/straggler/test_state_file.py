@@ -1,0 +1,250 @@
+"""What ranks were like is known after a restart; and the file never costs more than its content."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.journal.event import encode
+from holdfast.journal.reader import read_run
+from holdfast.straggler.robust import Judge
+from holdfast.straggler.state_file import VERSION, StateFile, in_run_dir
+from tests.processes import Spawner, wait_until
+from tests.straggler.robust.simulation import Job, assess
+
+NODES = ["n0", "n0", "n1", "n1"]
+STATE = {"levels": {"gpu": [0.1, None, 0.3, 0.4]}}
+
+
+def saved(path: Path, state: dict[str, Any] = STATE, nodes: list[str] = NODES) -> None:
+    file = StateFile(str(path))
+    file.save(state, nodes)
+    file.close(timeout=30)
+
+
+def load(path: Path, nodes: list[str] = NODES) -> dict[str, Any] | None:
+    file = StateFile(str(path))
+    try:
+        return file.load(nodes)
+    finally:
+        file.close()
+
+
+def test_what_was_saved_is_loaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "folder" / "state.json"
+    assert load(path) is None
+    saved(path)
+    assert load(path) == STATE
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert [entry.name for entry in path.parent.iterdir()] == ["state.json"]
+    assert caplog.messages == []
+
+
+def test_a_run_directory_with_a_state_is_read_as_before(tmp_path: Path) -> None:
+    (tmp_path / "journal-a.jsonl").write_bytes(encode("run_start", {}, t=1.0, mono=1.0, node="a"))
+    saved(Path(in_run_dir(str(tmp_path), 0)))
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [
+        "journal-a.jsonl",
+        "straggler-state.rank-0.json",
+    ]
+    assert [event.kind for event in read_run(str(tmp_path))] == ["run_start"]
+
+
+def test_a_rank_on_another_node_does_not_spoil_the_others(tmp_path: Path) -> None:
+    saved(tmp_path / "s")
+    assert load(tmp_path / "s", ["n0", "n0", "spare", "n1"]) == STATE
+
+
+def test_a_judge_goes_on_where_the_last_one_ended(tmp_path: Path) -> None:
+    job = Job(16, kernels=50)
+    first = Judge()
+    for _ in assess(job, 6, first):
+        pass
+    nodes = list(job.window().nodes)
+    saved(tmp_path / "s", first.save(), nodes)
+    second = Judge()
+    state = load(tmp_path / "s", nodes)
+    assert state is not None
+    second.restore(state)
+    assert second.save() == first.save()
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "it is no state file, or cut off"),
+        ('{"version": 1, "nodes": ["n0"', "it is no state file, or cut off"),
+        ("[" * 100_000, "it is no state file, or cut off"),
+        ('{"version": 1, "nodes": "n0", "state": {}}', "it is no state file, or cut off"),
+        ('{"version": 1, "nodes": ["n0", "n0", "n1", "n1"], "state": []}', "it is no state file, or cut off"),
+        ('{"version": 2, "nodes": [], "state": {}}', f"it is of version 2, not {VERSION}"),
+        ('{"version": 1, "nodes": ["n0"], "state": {}}', "it is of a job with 1 ranks, not 4"),
+        (
+            '{"version": 1, "nodes": ["x", "x", "y", "y"], "state": {}}',
+            "it is of a job on other nodes (x, …; now n0, …)",
+        ),
+        (b"\xff\xfe\x00", "it is no state file, or cut off"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_one_warning_and_kept_aside(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str | bytes, says: str
+) -> None:
+    path = tmp_path / "state.json"
+    data = content.encode() if isinstance(content, str) else content
+    path.write_bytes(data)
+    file = StateFile(str(path))
+    assert file.load(NODES) is None
+    (line,) = caplog.messages
+    assert line.startswith(f"straggler state file {path}: {says}. ") and "kept as state.json.unused" in line
+    assert path.read_bytes() == data
+    for number in range(3):
+        file.save({"number": number}, NODES)
+    file.close(timeout=30)
+    assert load(path) == {"number": 2}
+    assert (tmp_path / "state.json.unused").read_bytes() == data
+    assert len(caplog.messages) == 1
+
+
+def test_what_another_could_have_planted_is_not_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    saved(tmp_path / "real")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for name in ("link", "pipe", "folder"):
+        assert load(tmp_path / name) is None
+    assert [text.partition(". What")[0].rpartition(": ")[2] for text in caplog.messages] == [
+        "Too many levels of symbolic links",
+        "it is no regular file",
+        "it is no regular file",
+    ]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_a_file_of_another_user_is_not_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    saved(tmp_path / "s")
+    os.chown(tmp_path / "s", 12345, -1)
+    assert load(tmp_path / "s") is None
+    assert "it belongs to user 12345" in caplog.text
+
+
+def test_a_folder_that_cannot_be_made_is_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    file = StateFile(str(tmp_path / "file" / "state.json"))
+    assert file.load(NODES) is None
+    for number in range(3):
+        file.save({"number": number}, NODES)
+        wait_until(file._writer._states.empty)
+    file.close(timeout=30)
+    reading, writing = caplog.messages
+    assert "Not a directory. What ranks were like" in reading
+    assert "cannot be written: Not a directory" in writing and "said once" in writing
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A filesystem of 64 KiB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k,mode=0700", "tmpfs", str(place)]
+    mount = subprocess.run(command, capture_output=True, text=True)
+    if mount.returncode:
+        pytest.skip(f"a small tmpfs needs root and CAP_SYS_ADMIN: {mount.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_full_disk_leaves_the_old_file(small_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = small_disk / "s"
+    saved(path)
+    saved(path, {"large": "x" * 100_000})
+    assert [text for text in caplog.messages if "No space left on device" in text] == caplog.messages != []
+    assert load(path) == STATE
+    assert [entry.name for entry in small_disk.iterdir()] == ["s"]
+
+
+def test_a_read_only_disk_is_one_warning(small_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
+    saved(small_disk / "s")
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    saved(small_disk / "s", {})
+    assert load(small_disk / "s") == STATE
+    (line,) = caplog.messages
+    assert "Read-only file system" in line
+
+
+@pytest.fixture
+def hang(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """The system's calls for files hang, as on a mount whose server is gone; until the test is over."""
+    over, reached = threading.Event(), threading.Event()
+    real = os.open
+
+    def hangs(path: Any, *arguments: Any, **more: Any) -> int:
+        if "state" in os.path.basename(os.fspath(path)):
+            reached.set()
+            over.wait(60)
+        return real(path, *arguments, **more)
+
+    monkeypatch.setattr(os, "open", hangs)
+    yield reached
+    over.set()
+    wait_until(lambda: not any("holdfast" in thread.name for thread in threading.enumerate()))
+
+
+def test_a_disk_that_hangs_costs_training_a_second_once(
+    tmp_path: Path, hang: threading.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = StateFile(str(tmp_path / "state.json"))
+    assert hang.wait(10)
+    began = time.monotonic()
+    assert file.load(NODES) is None
+    assert time.monotonic() - began < 5
+    began = time.monotonic()
+    for number in range(1000):
+        file.save({"number": number}, NODES)
+    file.close(timeout=0.1)
+    assert time.monotonic() - began < 5
+    assert file._writer._states.qsize() <= 2  # nothing piles up
+    assert "its filesystem has not answered for 1 s" in caplog.messages[0]
+    assert "not written within 0.1 s" in caplog.messages[1]
+    assert len(caplog.messages) == 2
+
+
+def test_a_program_that_ends_without_shutdown_has_saved(tmp_path: Path, spawn: Spawner) -> None:
+    code = (
+        "import sys; from holdfast.straggler.state_file import StateFile; f = StateFile(sys.argv[1]); "
+        "f.load(['n0']); f.save({'a': 1}, ['n0'])"
+    )
+    process = spawn.python(code, str(tmp_path / "s"))
+    assert process.wait() == 0, process.output()
+    assert json.loads((tmp_path / "s").read_text())["state"] == {"a": 1}
+
+
+def test_a_reader_sees_the_old_or_the_new_file(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    saved(path, {"n": 0, "pad": "x" * 100_000})
+    file = StateFile(str(path))
+    seen: set[int] = set()
+    numbers = iter(range(1, 100_000))
+
+    def three_were_seen() -> bool:
+        file.save({"n": next(numbers), "pad": "x" * 100_000}, NODES)
+        seen.add(json.loads(path.read_bytes())["state"]["n"])
+        return len(seen) > 3
+
+    wait_until(three_were_seen)
+    file.save({"n": -1}, NODES)
+    file.close(timeout=30)
+    assert load(path) == {"n": -1}
