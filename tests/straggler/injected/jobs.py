@@ -67,7 +67,9 @@ class Job:
 def run(spawn: Spawner, folder: Path, kind: str, seed: int) -> Job:
     """One job, to its end."""
     store = f"file://{folder / f'{kind}-{seed}'}"
-    job = spawn.python(PROGRAM, store, str(RANKS), kind, str(seed), env={"OMP_NUM_THREADS": "1"})
+    # torch makes the folder of its compiler, used or not.
+    env = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": str(folder / "compiled")}
+    job = spawn.python(PROGRAM, store, str(RANKS), kind, str(seed), env=env)
     assert job.wait(CEILING) == 0, job.output()
     reports = [tuple(json.loads(line)) for line in job.out().splitlines() if line.startswith("[[")]
     return Job(kind, culprit(seed, RANKS), reports)

@@ -327,7 +327,13 @@ def test_a_late_ranks_section_is_named_where_it_explains_the_lateness() -> None:
         window = job.window()
         window.totals[11, job.sections.index("data_loading")] += 3 * 200 * 0.02
         found = judge.add(window)
-    assert [(one.rank, one.kind, one.section) for one in found.verdicts] == [(11, SECTION, "data_loading")]
+    (verdict,) = found.verdicts
+    assert (verdict.rank, verdict.kind, verdict.section) == (11, SECTION, "data_loading")
+    assert re.match(
+        r"section data_loading takes 1\d\.\d s more of this window than on the median of 15 comparable ranks, and so "
+        r"it arrives late at the collectives \(1\d\.\d s\), in 2 of the last 2 windows",
+        verdict.evidence,
+    )
 
 
 def test_rare_long_pauses_show_in_the_mean_and_are_named() -> None:

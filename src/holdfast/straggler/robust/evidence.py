@@ -38,7 +38,8 @@ class Case:
             and cause in self.signs.margins
             and self.signs.margins[cause][rank] >= 1
         ]
-        return sorted(causes, key=lambda cause: (KINDS.index(cause.kind), -self.signs.margins[cause][rank]))
+        clearest = {cause: -float(self.signs.margins[cause][rank]) for cause in causes}
+        return sorted(causes, key=lambda cause: (KINDS.index(cause.kind), cause.pooled, clearest[cause]))
 
     def main_loss(self, rank: int) -> str:
         """What the host took most time with."""
@@ -100,7 +101,16 @@ def _gpu(case: Case, rank: int, cause: Cause) -> tuple[float, str]:
 
 def _section(case: Case, rank: int, cause: Cause) -> tuple[float, str]:
     name = str(cause.section)
-    compared = case.past[section_key(name)] if cause.past else case.measured.sections[name].median
+    section = case.measured.sections[name]
+    median = section.median
+    by_itself = median.pooled[rank] >= 1 if cause.pooled else median.z[rank] >= median.critical[rank]
+    if not cause.past and not by_itself:
+        return _late_slowdown(case, rank), (
+            f"section {name} takes {seconds(float(section.excess[rank]))} more of this window than on the median of "
+            f"{case.compared(rank)} comparable ranks, and so it arrives late at the collectives "
+            f"({seconds(_late_seconds(case, rank))})"
+        )
+    compared = case.past[section_key(name)] if cause.past else median
     return _slow(compared, f"section {name} takes", case, rank, cause)
 
 
@@ -112,10 +122,8 @@ def _slow(compared: Measure, what: str, case: Case, rank: int, cause: Cause) -> 
         if cause.past
         else f"on the median of {case.compared(rank)} comparable ranks"
     )
-    return (
-        slowdown,
-        f"{what} {percent(slowdown)} {than} {against} ({compared.z[rank]:.0f} times the usual spread)",
-    )
+    spread = "" if cause.pooled else f" ({compared.z[rank]:.0f} times the usual spread)"
+    return slowdown, f"{what} {percent(slowdown)} {than} {against}{spread}"
 
 
 def _host(case: Case, rank: int, cause: Cause) -> tuple[float, str]:
