@@ -115,3 +115,21 @@ def test_a_report_costs_two_collectives_once_names_are_known() -> None:
 
     _, calls = run(3, work)
     assert [kind for kind, _ in calls[-4:]] == ["least", "bytes_to_rank_0"] * 2
+
+
+@pytest.mark.parametrize("gathered", [True, False])
+def test_a_section_that_waits_is_shown_and_never_scored(gathered: bool) -> None:
+    """The fast rank waits longest: as work it would be the slow one."""
+
+    def work(channel: ThreadChannel) -> Report | None:
+        one = session(channel, {}, gather_on_rank0=gathered)
+        ran(one, "fwd", 10.0 + channel.rank)
+        one.sections.waits("barrier")(5_000_000 * (4 - channel.rank))
+        return one.report()
+
+    found, _ = run(4, work)
+    for report in found if not gathered else found[:1]:
+        assert report is not None
+        assert set(report.local_section_summaries) == {"fwd", "barrier"}
+        assert set(report.section_relative_perf_scores) == {"fwd"}
+        assert set(report.section_individual_perf_scores) == {"fwd"}
