@@ -62,6 +62,7 @@ CORE = {
     "holdfast.straggler.robust.lateness",
     "holdfast.straggler.robust.measure",
     "holdfast.straggler.robust.persistence",
+    "holdfast.straggler.robust.pooled",
     "holdfast.straggler.robust.reference",
     "holdfast.straggler.robust.sections",
     "holdfast.straggler.robust.significance",

@@ -289,6 +289,47 @@ def test_losses_that_explain_little_of_the_section_leave_it_the_section() -> Non
     assert [(verdict.rank, verdict.kind) for verdict in found.verdicts] == [(6, SECTION)]
 
 
+def test_a_wait_for_a_cpu_must_last_through_all_windows() -> None:
+    """Other programs come and go; meanwhile the section that was starved is not blamed either."""
+    job, judge = Job(16, section_factor={"forward": factors(16, {6: 1.8})}), Judge()
+    lost = np.zeros(16)
+    lost[6] = 8.0
+    told = [judge.add(replace(job.window(), host_losses={"waiting for a CPU": lost})) for _ in range(4)]
+    assert [blamed(one) for one in told] == [[], [], [], [6]]
+    assert told[-1].verdicts[0].kind == HOST
+    assert "waiting for a CPU took 8.0 s more" in told[-1].verdicts[0].evidence
+
+
+def test_where_every_host_loses_much_a_little_more_is_no_reason() -> None:
+    job, judge = Job(16, section_factor={"forward": factors(16, {6: 1.8})}), Judge()
+    lost = np.linspace(0, 40, 16)  # of some 50 s
+    for _ in range(4):
+        found = judge.add(replace(job.window(), host_losses={"garbage collection": lost}))
+    assert [(verdict.rank, verdict.kind) for verdict in found.verdicts] == [(6, SECTION)]
+
+
+def test_a_section_with_a_long_tail_is_noisy_by_itself() -> None:
+    """A few long waits in each window: the mean is far above the median, and the median of so few times jumps."""
+    for tail, soon in ((1, [1]), (4, [])):
+        job = Job(4, kernels=0, section_noise=0.01, section_factor={"forward": factors(4, {1: 1.5})})
+        judge = Judge()
+        for _ in range(3):
+            window = job.window()
+            few = np.full_like(window.counts, 9)
+            found = judge.add(changed(window, counts=few, totals=window.medians * few * tail))
+        assert blamed(found) == soon
+
+
+def test_a_late_ranks_section_is_named_where_it_explains_the_lateness() -> None:
+    """The section is slow in its mean only, so that by itself it says nothing."""
+    job, judge = Job(16, kernels=0, collectives=3, late=late(16, 11, 0.02)), Judge()
+    for _ in range(3):
+        window = job.window()
+        window.totals[11, job.sections.index("data_loading")] += 3 * 200 * 0.02
+        found = judge.add(window)
+    assert [(one.rank, one.kind, one.section) for one in found.verdicts] == [(11, SECTION, "data_loading")]
+
+
 def test_rare_long_pauses_show_in_the_mean_and_are_named() -> None:
     job, judge = Job(16), Judge()
     for _ in range(3):

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
+from ..robust.verdict import NO_CPU, STOLEN
 from .kernel_texts import (
     CpuTime,
     RunTime,
@@ -33,13 +34,8 @@ from .kernel_texts import (
 )
 from .pauses import Pauses
 
-GARBAGE, NO_CPU, THROTTLED, STOLEN, DISK = CAUSES = (
-    "garbage collection",
-    "waiting for a CPU",
-    "CPU throttling",
-    "CPU stolen",
-    "waiting for a disk",
-)
+GARBAGE, THROTTLED, DISK = "garbage collection", "CPU throttling", "waiting for a disk"
+CAUSES = (GARBAGE, NO_CPU, THROTTLED, STOLEN, DISK)
 """The same on all ranks, in this order."""
 _LEVELS = 4
 """Control groups that are read, from this process's own outwards."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from .measure import GPU_LEVEL, Measure, Measured, section_key
 from .persistence import Persistence
 from .signs import Cause, Signs
-from .verdict import GPU, HOST, KINDS, LATE, SECTION, Verdict, confidence, percent, seconds
+from .verdict import CONTENTION, GPU, HOST, KINDS, LATE, SECTION, Verdict, confidence, percent, seconds
 from .window import Window
 
 Hits = Mapping[Cause, NDArray[np.intp]]
@@ -34,11 +34,20 @@ class Case:
         causes = [
             cause
             for cause, hits in self.hits.items()
-            if hits[rank] >= self.persistence.needed
+            if hits[rank] >= self._needed(rank, cause)
             and cause in self.signs.margins
             and self.signs.margins[cause][rank] >= 1
         ]
         return sorted(causes, key=lambda cause: (KINDS.index(cause.kind), -self.signs.margins[cause][rank]))
+
+    def main_loss(self, rank: int) -> str:
+        """What the host took most time with."""
+        return max(self.signs.losses, key=lambda name: float(self.signs.losses[name][rank]), default="")
+
+    def _needed(self, rank: int, cause: Cause) -> int:
+        """What comes and goes with other programs must have been there in all the windows that are kept."""
+        passing = cause.kind == HOST and self.main_loss(rank) in CONTENTION
+        return self.persistence.kept if passing else self.persistence.needed
 
     def compared(self, rank: int) -> int:
         """How many other ranks this rank was compared with."""
@@ -58,13 +67,17 @@ def verdicts_of(
     suspects = np.zeros(window.ranks, dtype=bool)
     for cause, number in hits.items():
         suspects |= (number >= persistence.needed) & (signs.margins.get(cause, suspects * 0) >= 1)
-    verdicts = [_verdict(case, int(rank), case.lasting(int(rank))[0]) for rank in np.flatnonzero(suspects)]
+    lasting = [(int(rank), case.lasting(int(rank))) for rank in np.flatnonzero(suspects)]
+    verdicts = [_verdict(case, rank, causes[0]) for rank, causes in lasting if causes]
     return tuple(sorted(_with_nodes(verdicts, window), key=lambda verdict: (-verdict.slowdown, verdict.rank)))
 
 
 def _verdict(case: Case, rank: int, cause: Cause) -> Verdict:
     slowdown, sentence = _WRITERS[cause.kind](case, rank, cause)
     hits = int(case.hits[cause][rank])
+    often = f"in {hits} of the last {case.persistence.windows} windows"
+    if cause.pooled:
+        often = f"in the last {case.measured.pooled_windows} windows taken together"
     arrival, supported = _arrival(case, rank, cause)
     return Verdict(
         rank=rank,
@@ -74,7 +87,7 @@ def _verdict(case: Case, rank: int, cause: Cause) -> Verdict:
         confidence=confidence(
             float(case.signs.margins[cause][rank]), hits, case.persistence.needed, supported
         ),
-        evidence=f"{sentence}, in {hits} of the last {case.persistence.windows} windows{arrival}",
+        evidence=f"{sentence}, {often}{arrival}",
         section=cause.section,
     )
 
@@ -107,9 +120,10 @@ def _slow(compared: Measure, what: str, case: Case, rank: int, cause: Cause) -> 
 
 def _host(case: Case, rank: int, cause: Cause) -> tuple[float, str]:
     losses = {name: float(lost[rank]) for name, lost in case.signs.losses.items()}
-    main = max(losses, key=lambda name: losses[name])
+    main = case.main_loss(rank)
     if cause.section is None:
-        lost, slowdown = float(case.measured.late.level[rank]), _late_slowdown(case, rank)
+        lost = _late_seconds(case, rank)
+        slowdown = _late_slowdown(case, rank)
         where = "its lateness at the collectives"
     else:
         section = case.measured.sections[cause.section]
@@ -124,7 +138,7 @@ def _host(case: Case, rank: int, cause: Cause) -> tuple[float, str]:
 
 
 def _late(case: Case, rank: int, cause: Cause) -> tuple[float, str]:
-    share = float(case.measured.late.level[rank] / case.measured.busy[rank])
+    share = _late_seconds(case, rank) / float(case.measured.busy[rank])
     return _late_slowdown(case, rank), (
         f"it arrives last at the collectives ({share * 100:.0f} % of the busy time is lost waiting for it), "
         f"and neither its kernels nor its sections say why"
@@ -136,8 +150,13 @@ _WRITERS = {GPU: _gpu, SECTION: _section, HOST: _host, LATE: _late}
 
 def _late_slowdown(case: Case, rank: int) -> float:
     """The step's time over what it would be without this rank's lateness."""
-    busy, late = float(case.measured.busy[rank]), float(case.measured.late.level[rank])
+    busy, late = float(case.measured.busy[rank]), _late_seconds(case, rank)
     return busy / max(busy - late, 0.01 * busy)
+
+
+def _late_seconds(case: Case, rank: int) -> float:
+    """With rare pauses, where they count."""
+    return float(np.fmax(case.measured.late.level[rank], case.measured.mean_late.level[rank]))
 
 
 def _arrival(case: Case, rank: int, cause: Cause) -> tuple[str, bool | None]:

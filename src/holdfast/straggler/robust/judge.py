@@ -22,6 +22,7 @@ from .evidence import verdicts_of
 from .groups import Codes, FoundGroups, from_labels
 from .measure import GPU_LEVEL, GPU_SPREAD, SECTION_SPREAD, Measure, Measured, Rules, measure, section_key
 from .persistence import Persistence
+from .pooled import Pools
 from .signs import Cause, signs_of
 from .spreads import Spreads
 from .thresholds import Thresholds
@@ -62,7 +63,7 @@ class Judge:
         self._codes: Codes | None = None
         self._windows = 0
         limits = thresholds or Thresholds()
-        self._rules = Rules(limits, Spreads())
+        self._rules = Rules(limits, Spreads(), Pools())
         self._found = FoundGroups(limits.min_ranks)
         self._persistence: Persistence[Cause] = Persistence(limits.windows_needed, limits.windows_kept)
         self._baseline = Baseline(limits.warmup_windows, limits.min_ranks)
@@ -75,7 +76,7 @@ class Judge:
     @thresholds.setter
     def thresholds(self, thresholds: Thresholds) -> None:
         # What lasted under other thresholds is no evidence under these; what the ranks' past was still holds.
-        self._rules = Rules(thresholds, self._rules.spreads)
+        self._rules = Rules(thresholds, self._rules.spreads, Pools())
         self._persistence = Persistence(thresholds.windows_needed, thresholds.windows_kept)
 
     def add(self, window: Window) -> Assessment:
@@ -88,9 +89,9 @@ class Judge:
         signs = signs_of(window, measured, past, self.thresholds)
         verdicts: tuple[Verdict, ...] = ()
         if warming_up:
-            self._rules.spreads.forget()  # ranks that compile differ as they never will again
+            self._rules.forget()  # ranks that compile differ as they never will again
         else:
-            hits = self._persistence.add(signs.holds(), window.ranks)
+            hits = self._persistence.add(signs.holds(), window.ranks) | signs.together(self.thresholds)
             verdicts = verdicts_of(window, measured, past, signs, hits, self._persistence)
         return _assessment(verdicts, () if warming_up else signs.withheld, warming_up, measured, past)
 
@@ -113,7 +114,7 @@ class Judge:
         if self._codes is not None and not np.array_equal(codes, self._codes):
             # Levels against another set of ranks are no past to compare with.
             self._baseline = Baseline(0, self.thresholds.min_ranks)
-            self._rules.spreads.forget()
+            self._rules.forget()
         self._codes = codes.copy()
         return codes
 

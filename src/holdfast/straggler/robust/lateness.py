@@ -10,6 +10,8 @@ few ranks is seen only if the groups are those communicators. A slow link, which
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,23 +19,38 @@ from .significance import column_medians
 from .window import Array, Selector, Window, cells
 
 
-def lateness(
-    window: Window, members: NDArray[np.intp], collectives: Selector, min_ranks: int, min_samples: int
-) -> Array:
+@dataclass(frozen=True)
+class Lateness:
     """Seconds [members] in this window by which each rank waited less than the median rank; negative: it waited more.
 
-    NaN where the rank or too few ranks have collectives. Compared per call, because ranks may have measured different
-    numbers of calls, and times the group's usual number of calls.
+    NaN where the rank or too few ranks have collectives.
     """
+
+    usual: Array
+    """From each collective's median: what a rank is late by in step after step."""
+    mean: Array
+    """From its mean: rare long pauses too, and the noise of a busy machine."""
+
+
+def lateness(
+    window: Window, members: NDArray[np.intp], collectives: Selector, min_ranks: int, min_samples: int
+) -> Lateness:
+    """Compared per call, because ranks may have measured different numbers of calls, and times the group's usual
+    number of calls."""
     counts = cells(window.counts, members, collectives)
     medians = cells(window.medians, members, collectives)
     totals = cells(window.totals, members, collectives)
-    known = np.isfinite(medians) & (counts >= min_samples)
+    known = np.isfinite(medians) & (medians > 0) & (counts >= min_samples)
     known &= known.sum(axis=0) >= min_ranks
     if not known.any():
-        return np.full(len(members), np.nan)
+        nothing = np.full(len(members), np.nan)
+        return Lateness(nothing, nothing)
     with np.errstate(divide="ignore", invalid="ignore"):
         mean = np.where(known, totals / counts, np.nan)
     calls = column_medians(np.where(known, counts, np.nan))
-    late = np.nan_to_num((column_medians(mean) - mean) * calls).sum(axis=1)
-    return np.where(known.any(axis=1), late, np.nan)
+
+    def late(times: Array) -> Array:
+        seconds = np.nan_to_num((column_medians(times) - times) * calls).sum(axis=1)
+        return np.where(known.any(axis=1), seconds, np.nan)
+
+    return Lateness(late(np.where(known, medians, np.nan)), late(mean))

@@ -22,6 +22,7 @@ class Persistence(Generic[Name]):
 
     def __init__(self, needed: int, kept: int) -> None:
         self.needed = needed
+        self.kept = kept
         self._windows: deque[Mapping[Name, Signs]] = deque(maxlen=kept)
         self._ranks = -1
 

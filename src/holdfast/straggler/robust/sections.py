@@ -15,6 +15,9 @@ from .reference import logarithms
 from .significance import column_medians
 from .window import Array, Selector, Window, cells
 
+MEDIAN_ERROR = 1.25
+"""Standard error of the median of n times, in units of their deviation / sqrt(n)."""
+
 
 @dataclass(frozen=True)
 class SectionLevels:
@@ -24,10 +27,15 @@ class SectionLevels:
     """log(own median / the group's); NaN where not measured, or by too few ranks."""
     mean_level: Array
     """The same of the mean time per call: rare long pauses move the mean and leave the median alone."""
+    noise: Array
+    """Of `level`, as far as the window itself tells: where the mean is far above the median, times have a long tail,
+    and a median of few such times jumps. Of the rank or of the group's median rank, whichever is more."""
     excess: Array
     """Seconds in this window above the group's mean per call; 0 for a rank that is not slower."""
     cost: Array
     """The excess as a share of the group's longest section."""
+    seconds: Array
+    """Of the median rank in this window [sections]; 0 where nobody can be compared."""
 
 
 def section_levels(
@@ -45,8 +53,14 @@ def section_levels(
     excess = np.nan_to_num(np.maximum(mean - usual, 0) * counts)
     with np.errstate(divide="ignore", invalid="ignore"):
         mean_level = np.where(np.isnan(level), np.nan, np.log(mean / usual))
+        tail = np.abs(np.log(mean) - level) * MEDIAN_ERROR / np.sqrt(counts)
     seconds = column_medians(np.where(np.isnan(level), np.nan, totals))
     longest = float(np.nanmax(seconds)) if np.isfinite(seconds).any() else float("inf")
     return SectionLevels(
-        level=level - column_medians(level), mean_level=mean_level, excess=excess, cost=excess / longest
+        level=level - column_medians(level),
+        mean_level=mean_level,
+        noise=np.nan_to_num(np.fmax(tail, column_medians(tail))),
+        excess=excess,
+        cost=excess / longest,
+        seconds=np.nan_to_num(seconds),
     )

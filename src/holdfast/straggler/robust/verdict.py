@@ -8,6 +8,10 @@ GPU, SECTION, LATE, HOST = "GPU", "section", "collective/late arrival", "host"
 KINDS = (GPU, HOST, SECTION, LATE)
 """Most specific first: a rank gets the first of these that holds for it."""
 
+NO_CPU, STOLEN = "waiting for a CPU", "CPU stolen"
+CONTENTION = (NO_CPU, STOLEN)
+"""Losses that come and go with other programs on the host."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:

@@ -1,0 +1,73 @@
+"""Jobs with injected slowness: what they say, and what they should."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.processes import Spawner
+from tests.straggler.programs.injected import culprit
+
+PROGRAM = Path(__file__).parents[1] / "programs" / "injected.py"
+RANKS = 4
+CEILING = 120.0
+
+EXPECTED: dict[str, tuple[str, str | None]] = {
+    "busy": ("section", "forward"),
+    "data": ("section", "data_loading"),
+    "gc": ("host", None),
+    "late": ("collective/late arrival", None),
+}
+"""Kind and section of the verdicts; a host's loss may show in any section, or in none."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What rank 0 of one job said."""
+
+    kind: str
+    culprit: int
+    reports: list[tuple[list[dict[str, Any]], list[str]]]
+    """Of each: the verdicts, and what was withheld."""
+
+    @property
+    def verdicts(self) -> list[dict[str, Any]]:
+        """All of them, report after report."""
+        return [verdict for verdicts, _ in self.reports for verdict in verdicts]
+
+    @property
+    def found(self) -> bool:
+        """The right rank was named, and most often for the right reason."""
+        reasons = Counter(
+            (one["kind"], one["section"]) for one in self.verdicts if one["rank"] == self.culprit
+        )
+        if not reasons:
+            return False
+        kind, section = EXPECTED[self.kind]
+        right = sum(
+            number for reason, number in reasons.items() if reason[0] == kind and section in (None, reason[1])
+        )
+        return 2 * right > reasons.total()
+
+    @property
+    def blamed_others(self) -> list[dict[str, Any]]:
+        """Verdicts on ranks that have nothing wrong."""
+        return [one for one in self.verdicts if self.kind == "healthy" or one["rank"] != self.culprit]
+
+    def told(self) -> str:
+        """For the message of a test that fails."""
+        return f"{self.kind}, rank {self.culprit}:\n" + "\n".join(
+            f"{number}: {json.dumps(report)}" for number, report in enumerate(self.reports, 1)
+        )
+
+
+def run(spawn: Spawner, folder: Path, kind: str, seed: int) -> Job:
+    """One job, to its end."""
+    store = f"file://{folder / f'{kind}-{seed}'}"
+    job = spawn.python(PROGRAM, store, str(RANKS), kind, str(seed), env={"OMP_NUM_THREADS": "1"})
+    assert job.wait(CEILING) == 0, job.output()
+    reports = [tuple(json.loads(line)) for line in job.out().splitlines() if line.startswith("[[")]
+    return Job(kind, culprit(seed, RANKS), reports)

@@ -1,0 +1,99 @@
+"""A small job with DistributedDataParallel on the CPU, in which one rank is slowed down on purpose.
+
+Arguments: store, ranks, kind of slowness, seed. The ranks are forked from here, so that torch is imported once. Rank 0
+prints, for each report, a line of JSON: the verdicts, and what was withheld.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import random
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.multiprocessing import start_processes
+from torch.nn.parallel import DistributedDataParallel
+
+from holdfast.straggler import Detector
+
+KINDS = ("healthy", "busy", "data", "gc", "late")
+REPORTS, STEPS = 9, 30
+WIDTH, BATCH = 256, 64
+LOADING, SLOW_LOADING, BUSY, LATE = 0.002, 0.012, 0.010, 0.020
+HEAP = 200_000
+"""Objects of every rank that a collection looks at."""
+
+
+def culprit(seed: int, ranks: int) -> int:
+    """The rank that is slowed down."""
+    return random.Random(seed).randrange(ranks)
+
+
+def busy(seconds: float) -> None:
+    """Work that nobody asked for."""
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        pass
+
+
+def network(seed: int) -> DistributedDataParallel:
+    """The same on all ranks."""
+    torch.manual_seed(seed)
+    layers = [layer for _ in range(4) for layer in (nn.Linear(WIDTH, WIDTH), nn.ReLU())]
+    return DistributedDataParallel(nn.Sequential(*layers, nn.Linear(WIDTH, 10)), bucket_cap_mb=0.5)
+
+
+def train(rank: int, slow: str, seed: int) -> None:
+    """All steps and reports of one rank; `slow` is what is wrong with it."""
+    model = network(seed)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    generator = torch.Generator().manual_seed(seed * 1000 + rank)
+    gc.freeze()  # of what torch has made, nothing is looked at
+    heap = [[number] for number in range(HEAP)]
+    Detector.initialize()
+    Detector.watch_ddp(model)
+    for step in range(1, REPORTS * STEPS + 1):
+        with Detector.detection_section("data_loading", profile_cuda=False):
+            time.sleep(SLOW_LOADING if slow == "data" else LOADING)
+            inputs = torch.randn(BATCH, WIDTH, generator=generator)
+        with Detector.detection_section("forward"):
+            loss = model(inputs).square().mean()
+            if slow == "busy":
+                busy(BUSY)
+            if slow == "gc":
+                gc.collect()
+        if slow == "late":
+            time.sleep(LATE)
+        with Detector.detection_section("backward"):
+            loss.backward()
+        with Detector.detection_section("optimizer"):
+            optimizer.step()
+            optimizer.zero_grad()
+        if step % STEPS == 0:
+            report = Detector.generate_report()
+            if report is not None:
+                print(json.dumps([report.to_dict()["verdicts"], list(report.withheld)]), flush=True)
+    assert len(heap) == HEAP
+    Detector.shutdown()
+
+
+def run(rank: int, store: str, ranks: int, kind: str, seed: int) -> None:
+    """One rank: join the job, train, leave."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks)
+    train(rank, kind if rank == culprit(seed, ranks) else "healthy", seed)
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    """Fork the ranks and wait for them."""
+    store, ranks, kind, seed = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+    start_processes(run, (store, ranks, kind, seed), nprocs=ranks, start_method="fork")
+
+
+if __name__ == "__main__":
+    main()
