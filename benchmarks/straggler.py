@@ -1,96 +1,59 @@
-"""What a detection section costs the training: measured, skipped, without a name, and as a wrapped callable.
+"""What a detection section costs the training, beside NVRx: measured, skipped, without a name, as a wrapped callable.
 
-By itself: `python benchmarks/straggler.py [--runs N]`. The empty loop around each is taken off.
+By itself: `python benchmarks/straggler.py [--runs N] [--no-peer]`. The peer needs a libcupti even
+where sections are timed on the host only; it gets the fake one of the tests.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
 from pathlib import Path
-from time import perf_counter_ns
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks import kernel_records, nvrx
 from benchmarks.table import Row, markdown, median
-from holdfast.straggler import CallableId, Detector
 
-ENTRIES = 1000
-BLOCKS = 100
-
-
-class Model:
-    """Something to wrap."""
-
-    def forward(self) -> None:
-        """Nothing."""
+PROGRAM = Path(__file__).resolve().parent / "programs" / "section_cost.py"
+PEER = f"NVRx {nvrx.VERSION}"
 
 
-def measured(count: int) -> None:
-    """A section with a name."""
-    for _ in range(count):
-        with Detector.detection_section("fwd", profile_cuda=False):
-            pass
+def once(python: str, package: str, libraries: Path) -> dict[str, float]:
+    """All figures of one run, in microseconds."""
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(libraries)} if package != "holdfast" else None
+    command = [python, "-W", "ignore", str(PROGRAM), package]
+    done = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=300
+    )
+    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return figures
 
 
-def unnamed(count: int) -> None:
-    """A section named after its place."""
-    for _ in range(count):
-        with Detector.detection_section(profile_cuda=False):
-            pass
-
-
-def called(count: int) -> None:
-    """A method, wrapped or not."""
-    model = Model()
-    for _ in range(count):
-        model.forward()
-
-
-def empty(count: int) -> None:
-    """The loop alone."""
-    for _ in range(count):
-        pass
-
-
-def microseconds(loop: Callable[[int], None], less: Callable[[int], None] = empty) -> float:
-    """One entry of the loop: the median over blocks, less that of another loop."""
-
-    def block(one: Callable[[int], None]) -> float:
-        started = perf_counter_ns()
-        one(ENTRIES)
-        return (perf_counter_ns() - started) / ENTRIES / 1e3
-
-    block(loop)
-    return median(block(loop) for _ in range(BLOCKS)) - median(block(less) for _ in range(BLOCKS))
-
-
-def once() -> dict[str, float]:
-    """All figures, in microseconds."""
-    found = {}
-    unwrapped = microseconds(called)
-    for what, interval in (("section", 1), ("every 10th", 10), ("skipped", 10**9)):
-        Detector.initialize(profiling_interval=interval)
-        found[what] = microseconds(measured)
-        Detector.shutdown()
-    Detector.initialize()
-    found["unnamed"] = microseconds(unnamed)
-    Detector.wrap_callables([CallableId(Model, "forward")])
-    found["wrapped"] = microseconds(called) - unwrapped
-    Detector.shutdown()
-    return found
-
-
-def measure(runs: int) -> list[Row]:
-    """All figures, medians of `runs` runs."""
-    seen = [once() for _ in range(runs)]
+def measure(runs: int, peer: bool = True) -> list[Row]:
+    """All figures, medians of `runs` runs; the contenders take turns."""
+    theirs_by = nvrx.launcher() if peer else None
+    ours, theirs = [], []
+    with tempfile.TemporaryDirectory() as place:
+        if theirs_by:
+            kernel_records.build(Path(place))
+        for _ in range(runs):
+            ours.append(once(sys.executable, "holdfast", Path(place)))
+            if theirs_by:
+                theirs.append(once(theirs_by[0], "nvidia_resiliency_ext", Path(place)))
 
     def row(text: str, what: str, bound: float | None = None) -> Row:
-        ours = median(one[what] for one in seen)
+        figure = median(one[what] for one in ours)
+        other = median(one[what] for one in theirs) if theirs else None
         aim = "" if bound is None else f"≤ {bound:g}"
-        return Row(text, "µs", ours, aim=aim, reached=None if bound is None else ours <= bound)
+        return Row(
+            text, "µs", figure, other, PEER if theirs else "", aim, None if bound is None else figure <= bound
+        )
 
     return [
         row("straggler section, median", "section", 0.5),
@@ -105,8 +68,9 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5, help="runs of each (default 5; medians are shown)")
+    parser.add_argument("--no-peer", action="store_true", help=f"without {PEER}")
     given = parser.parse_args()
-    print(markdown(measure(given.runs)))
+    print(markdown(measure(given.runs, peer=not given.no_peer)))
 
 
 if __name__ == "__main__":

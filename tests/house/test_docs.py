@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,19 +15,27 @@ SUPERVISION = ROOT / "src" / "holdfast" / "fault_tolerance"
 
 # Options of other programs that appear in examples.
 FOREIGN = {
-    "--lr", "--log", "--signal", "--ntasks-per-node", "--json", "--version", "--no-deps", "--wheel-dir", "--dir",
-    "--strict",
+    "--lr", "--log", "--signal", "--ntasks-per-node", "--no-deps", "--wheel-dir", "--dir", "--strict",
 }  # fmt: skip
 
 
 def known_options() -> set[str]:
-    """Every option of ft_launcher, hyphenated."""
+    """Every option of ft_launcher, hyphenated, and of the commands of holdfast."""
     from torch.distributed.run import get_args_parser
 
+    from holdfast.cli.main import _parser
     from holdfast.fault_tolerance.launcher.command_line.ft_options import by_name
 
     torch_options = {option for action in get_args_parser()._actions for option in action.option_strings}
-    return {option.replace("_", "-") for option in torch_options} | {f"--{name}" for name in by_name()}
+    ours = {f"--{name}" for name in by_name()} | set(_options(_parser()))
+    return {option.replace("_", "-") for option in torch_options} | ours
+
+
+def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
+    for action in parser._actions:
+        yield from action.option_strings
+        for command in action.choices.values() if isinstance(action, argparse._SubParsersAction) else ():
+            yield from _options(command)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -2,7 +2,7 @@
 
 What always holds: importing this and measuring sections load no torch; no call but `generate_report` and its relatives
 waits for another rank, and with individual scores only and no gathering those do not either.
-Does not cover: the times of GPU kernels. No source for them is built in yet, so GPU scores are NaN.
+Does not cover: GPUs of other makers than NVIDIA, whose scores are NaN.
 """
 
 from __future__ import annotations

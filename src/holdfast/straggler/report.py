@@ -135,8 +135,8 @@ class Report:
         Needs `gather_on_rank0`, and then only rank 0 has them; numpy on rank 0 (extra `straggler`);
         at least 3 ranks that do the same work; one report to warm up and two more; in each of them 3 runs of a section.
 
-        Does not cover: GPU kernels and late arrival at collectives, which have no source yet, so only sections count;
-        more than a tenth of the ranks slow at once (`withheld` says so); small noisy jobs, where most are missed.
+        Does not cover: more than a tenth of the ranks slow at once (`withheld` says so); some in small
+        noisy jobs.
         """
         return list(self._verdicts)
 
