@@ -105,7 +105,7 @@ class Verdicts:
         window = of_rows(gathered.rows, skipped, columns, list(nodes.values()), losses, len(FIELDS))
         assessment = self._judge.add(window)
         if (state := self._state(ranks[0])) is not None:
-            state.save(self._judge.save(), list(nodes.values()))
+            state.save(self._judge.saving(), list(nodes.values()))
         verdicts = [_with_facts(verdict, assessment, gathered) for verdict in assessment.verdicts]
         # The judge counts the ranks of the process group; users know their global numbers.
         named = tuple(replace(verdict, rank=ranks[verdict.rank]) for verdict in verdicts)
