@@ -358,6 +358,90 @@ assert gpu.fake_calls(FINALIZE) == 0
     )
 
 
+CALLS_OF_OTHER_THREADS = """
+core = attached()
+DOMAIN, UNSUBSCRIBE = CALLS.index("domain"), CALLS.index("unsubscribe")
+def call_of_another_thread():
+    thread = threading.Thread(target=gpu.fake_cuda_call)
+    thread.start()
+    thread.join()
+@ctypes.CFUNCTYPE(None)
+def calls(): call_of_another_thread()
+@ctypes.CFUNCTYPE(None)
+def calls_and_then_no_more_works():
+    call_of_another_thread()
+    gpu.fake_fail(DOMAIN, 999, 1)
+"""
+
+
+def test_cupti_does_not_leave_while_it_is_still_asked_to(run: Run) -> None:
+    """Another thread calls CUDA after the first of the two domains: finalised then, CUPTI would be called with a
+    subscriber that is gone, and the fake ends the process."""
+    run(
+        CALLS_OF_OTHER_THREADS
+        + """
+gpu.fake_after(DOMAIN, calls)
+assert core.detach() == "" and gpu.fake_calls(FINALIZE) == 0 and gpu.fake_calls(DOMAIN) == 2
+call_of_another_thread()
+assert gpu.fake_attached() == 0 and core.times_left == gpu.fake_calls(FINALIZE) == 1
+assert core.attach() == ""
+gpu.fake_after(DOMAIN, calls_and_then_no_more_works)
+assert core.detach() == "cuptiEnableDomain failed: CUPTI_ERROR_UNKNOWN (999)"
+call_of_another_thread()
+assert (gpu.fake_calls(FINALIZE), gpu.fake_calls(UNSUBSCRIBE), gpu.fake_subscribed()) == (1, 1, 0)
+launch("gemm")
+assert core.flush(forced=False) == "" and core.take().measured == 1
+assert core.detach() == ""
+call_of_another_thread()
+assert gpu.fake_attached() == 0 and core.times_left == 2
+"""
+    )
+
+
+@pytest.mark.parametrize("call", ["attach", "detach"])
+def test_cupti_that_would_not_leave_is_left_alone_and_says_why(run: Run, call: str) -> None:
+    """Subscribed for ever, each call of CUDA would run the callback, and no profiler could subscribe."""
+    run(
+        CALLS_OF_OTHER_THREADS
+        + f"""
+gpu.fake_fail(FINALIZE, 999, 1)
+assert core.detach() == ""
+call_of_another_thread()
+assert gpu.fake_subscribed() == 1, "not from the callback: CUPTI is on its stack"
+told = core.{call}()
+assert (gpu.fake_calls(UNSUBSCRIBE), gpu.fake_subscribed()) == (1, 0)
+for _ in range(2):
+    assert core.attach() == ""
+    launch("gemm")
+    assert core.flush(forced=False) == "" and core.take().measured == 1
+    why = core.detach()
+    assert why == "cuptiFinalize failed: CUPTI_ERROR_UNKNOWN (999)", why
+    assert told in ("", why), told
+    call_of_another_thread()
+    assert (gpu.fake_calls(FINALIZE), gpu.fake_subscribed(), core.times_left) == (1, 0, 0)
+"""
+    )
+
+
+def test_a_subscription_that_would_not_end_is_ended_later(run: Run) -> None:
+    run(
+        CALLS_OF_OTHER_THREADS
+        + """
+gpu.fake_fail(UNSUBSCRIBE, 999, 3)
+assert core.detach() == ""
+for _ in range(2):  # it was wanted again before it left
+    assert core.attach() == "cuptiUnsubscribe failed: CUPTI_ERROR_UNKNOWN (999)"
+    call_of_another_thread()
+    assert (gpu.fake_calls(FINALIZE), gpu.fake_subscribed()) == (0, 1)
+assert core.detach() == "cuptiUnsubscribe failed: CUPTI_ERROR_UNKNOWN (999)"
+assert core.attach() == "" and gpu.fake_subscribed() == 0
+assert core.detach() == ""
+call_of_another_thread()
+assert gpu.fake_attached() == 0 and core.times_left == 1
+"""
+    )
+
+
 def test_an_old_cupti_stays(run: Run) -> None:
     run(
         """

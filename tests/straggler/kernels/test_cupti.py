@@ -145,6 +145,28 @@ print(os.getpid())
     )
 
 
+def test_cupti_that_would_not_leave_stays_and_the_log_says_why(run: Run) -> None:
+    told = run(
+        STEPS
+        + """
+gpu.fake_fail(FINALIZE, 999, 1)
+for report in range(3):
+    for _ in range(cupti.SECTIONS_PER_WINDOW + 10):
+        step()
+    window = one.take()
+    assert (window.records, window.note) == (2 * cupti.SECTIONS_PER_WINDOW, ""), window
+assert (gpu.fake_calls(FINALIZE), gpu.fake_subscribed()) == (1, 0)
+print(os.getpid())
+"""
+    )
+    pid = told.splitlines()[0]
+    assert told.count("stays attached") == 1
+    assert (
+        f"INFO CUPTI stays attached to this process (pid {pid}) between reports, which may slow it down: "
+        "cuptiFinalize failed: CUPTI_ERROR_UNKNOWN (999)" in told
+    )
+
+
 def test_errors_are_noted_and_tried_again_with_the_next_window(run: Run) -> None:
     run(
         STEPS

@@ -1,8 +1,9 @@
 /* A libcupti without a GPU: the first activity interface, driven by tests through fake_cupti.h.
  *
- * It does what makes the real one hard: it ends the process when it is called before a driver works, holds its lock
- * while it calls the client, asks for buffers in the middle of a launch, keeps buffers with unfinished kernels
- * back, gives the only subscription to the first, and forgets everything in cuptiFinalize.
+ * It does what makes the real one hard: it ends the process when it is called before a driver works or with a
+ * subscriber that is gone, holds its lock while it calls the client, asks for buffers in the middle of a launch, keeps
+ * buffers with unfinished kernels back, gives the only subscription to the first, and forgets everything in
+ * cuptiFinalize.
  */
 #define _GNU_SOURCE
 #include "fake_cupti.h"
@@ -58,6 +59,7 @@ static int waiting;
 static size_t record_size = 208;
 static uint64_t dropped, calls[CALLS], other_records;
 static int error_of[CALLS], error_times[CALLS];
+static void (*then_of[CALLS])(void);
 
 static int enter(int call) {
     if (!driver_works) {
@@ -81,6 +83,15 @@ static int enter(int call) {
 static int leave(int result) {
     pthread_mutex_unlock(&lock);
     return result;
+}
+
+/* Leaves after a call that worked, and does what was to follow it. */
+static int worked(int call) {
+    void (*const then)(void) = then_of[call];
+    then_of[call] = NULL;
+    leave(OK);
+    if (then) then();
+    return OK;
 }
 
 static void deliver(struct buffer one) {
@@ -180,6 +191,12 @@ API int cuptiFinalize(void) {
     return leave(OK);
 }
 
+static void must_be_subscribed(int call, const void *handle) {
+    if (handle == &subscriber && subscriber) return;
+    fprintf(stderr, "fake libcupti: called (%d) with a subscriber that is gone\n", call);
+    abort();
+}
+
 API int cuptiSubscribe(void **handle, callback_t callback, void *data) {
     const int error = enter(SUBSCRIBE);
     if (error) return leave(error);
@@ -194,7 +211,7 @@ API int cuptiSubscribe(void **handle, callback_t callback, void *data) {
 API int cuptiUnsubscribe(void *handle) {
     const int error = enter(UNSUBSCRIBE);
     if (error) return leave(error);
-    if (handle != &subscriber) return leave(1);
+    must_be_subscribed(UNSUBSCRIBE, handle);
     subscriber = NULL;
     domains = 0;
     return leave(OK);
@@ -203,9 +220,9 @@ API int cuptiUnsubscribe(void *handle) {
 API int cuptiEnableDomain(uint32_t enable, void *handle, uint32_t domain) {
     const int error = enter(DOMAIN_ON);
     if (error) return leave(error);
-    if (handle != &subscriber) return leave(1);
+    must_be_subscribed(DOMAIN_ON, handle);
     domains = enable ? domains | 1 << domain : domains & ~(1 << domain);
-    return leave(OK);
+    return worked(DOMAIN_ON);
 }
 
 /* ---- what tests do ---- */
@@ -350,6 +367,19 @@ API void fake_fail(int call, int error, int times) {
     error_of[call] = error;
     error_times[call] = times;
     leave(OK);
+}
+
+API void fake_after(int call, void (*then)(void)) {
+    pthread_mutex_lock(&lock);
+    then_of[call] = then;
+    leave(OK);
+}
+
+API int fake_subscribed(void) {
+    pthread_mutex_lock(&lock);
+    const int there = subscriber != NULL;
+    leave(OK);
+    return there;
 }
 
 API void fake_set_record_size(uint64_t size) { record_size = size; }

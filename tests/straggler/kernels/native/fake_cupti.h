@@ -28,6 +28,10 @@ void fake_other_tool(void);
 void fake_other_subscriber(int there);
 /* The next `times` calls of this kind fail with `error`. */
 void fake_fail(int call, int error, int times);
+/* `then` runs once, before the next call of this kind that works returns. DOMAIN_ON only. */
+void fake_after(int call, void (*then)(void));
+/* Whether the client under test is subscribed. */
+int fake_subscribed(void);
 void fake_set_record_size(uint64_t size);
 /* CUPTI had no room for so many records. */
 void fake_lose(uint64_t records);

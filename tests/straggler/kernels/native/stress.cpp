@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 #include <thread>
 #include <vector>
@@ -32,6 +33,8 @@ std::uint64_t holdfast_kernels_times_left();
 namespace {
 
 constexpr int THREADS = 3;
+constexpr int CALLERS = 2;
+constexpr int UNKNOWN = 999;  // an error of CUPTI
 constexpr long LAUNCHES = 20000;  // of each thread in each round
 char reason[1000];
 std::vector<std::string> texts;
@@ -44,6 +47,9 @@ struct Gpu {
     decltype(&fake_finish) finish;
     decltype(&fake_cuda_call) cuda_call;
     decltype(&fake_other_tool) other_tool;
+    decltype(&fake_fail) fail;
+    decltype(&fake_after) after;
+    decltype(&fake_subscribed) subscribed;
 } gpu;
 
 void must(bool held, const char *what) {
@@ -87,6 +93,38 @@ std::uint64_t launching(Meanwhile meanwhile) {
     return recorded.load();
 }
 
+// Threads that only call CUDA, as those that pin memory do: CUPTI leaves in the middle of what this thread does.
+class Callers {
+  public:
+    Callers() {
+        for (int caller = 0; caller < CALLERS; ++caller)
+            threads_.emplace_back([this] {
+                while (!done_.load()) {
+                    if (calling_.load()) {
+                        gpu.cuda_call();
+                        ++calls_;
+                    }
+                    std::this_thread::yield();
+                }
+            });
+    }
+    ~Callers() {
+        done_.store(true);
+        for (std::thread &thread : threads_) thread.join();
+    }
+    void call(bool calling) { calling_.store(calling); }
+    // One more call than can have begun before: at least one began now.
+    static void wait_for_a_call() {
+        const long seen = calls_.load();
+        while (calls_.load() <= seen + CALLERS) std::this_thread::yield();
+    }
+
+  private:
+    static inline std::atomic<long> calls_{0};
+    std::atomic<bool> done_{false}, calling_{false};
+    std::vector<std::thread> threads_;
+};
+
 void nothing_is_lost() {
     const Window before = total;
     int times = 0;
@@ -105,16 +143,44 @@ void nothing_is_lost() {
 
 void cupti_comes_and_goes() {
     int times = 0;
-    launching([&] {
+    Callers callers;
+    const auto comes_and_goes = [&] {
         if (!holdfast_kernels_attach(reason, sizeof reason)) return;  // it is just leaving
         gpu.finish();
         holdfast_kernels_pause(reason, sizeof reason);
         holdfast_kernels_flush(1, reason, sizeof reason);
+        const bool called = ++times % 2 == 1;  // else it is wanted again before it left, or another thread was faster
+        callers.call(called);
+        gpu.after(DOMAIN_ON, called ? Callers::wait_for_a_call : nullptr);
+        if (times % 5 == 0) gpu.after(DOMAIN_ON, [] { gpu.fail(DOMAIN_ON, UNKNOWN, 1); });  // the second of the two
         holdfast_kernels_detach(reason, sizeof reason);
-        if (++times % 2 == 1) gpu.cuda_call();  // else it is wanted again before it left, or another thread was faster
+        if (called) gpu.cuda_call();
         take();
-    });
+    };
+    launching(comes_and_goes);  // seldom: this thread must wait for those that launch
+    for (int often = 0; often < 20; ++often) comes_and_goes();
+    gpu.after(DOMAIN_ON, nullptr);
+    gpu.fail(DOMAIN_ON, 0, 0);
     while (!holdfast_kernels_attach(reason, sizeof reason)) gpu.cuda_call();
+}
+
+// The last thing: it is not asked again after that.
+void cupti_would_not_leave() {
+    gpu.fail(FINALIZE, UNKNOWN, 1);
+    {
+        Callers callers;
+        callers.call(true);
+        launching([] {
+            holdfast_kernels_attach(reason, sizeof reason);
+            holdfast_kernels_detach(reason, sizeof reason);
+        });
+    }
+    gpu.cuda_call();
+    MUST(!holdfast_kernels_detach(reason, sizeof reason) && std::strstr(reason, "cuptiFinalize failed") == reason);
+    MUST(!gpu.subscribed() && holdfast_kernels_attach(reason, sizeof reason));
+    gpu.finish();
+    flush(1);
+    take();
 }
 
 void another_tool_comes_and_goes() {
@@ -165,6 +231,9 @@ int main(int, char **arguments) {
     look_up(library, "fake_finish", gpu.finish);
     look_up(library, "fake_cuda_call", gpu.cuda_call);
     look_up(library, "fake_other_tool", gpu.other_tool);
+    look_up(library, "fake_fail", gpu.fail);
+    look_up(library, "fake_after", gpu.after);
+    look_up(library, "fake_subscribed", gpu.subscribed);
     for (int i = 0; i < 200; ++i) texts.push_back("_Z6kernelILi" + std::to_string(i) + "EEvPf");
     for (const std::string &text : texts) names.push_back(text.c_str());
     MUST(holdfast_kernels_open(arguments[1], 0, reason, sizeof reason));
@@ -176,6 +245,7 @@ int main(int, char **arguments) {
         another_tool_comes_and_goes();
         a_child_is_forked();
     }
+    cupti_would_not_leave();
     std::printf("%llu measured, %llu foreign buffers, CUPTI left %llu times\n",
                 static_cast<unsigned long long>(total.measured), static_cast<unsigned long long>(total.foreign),
                 static_cast<unsigned long long>(holdfast_kernels_times_left()));

@@ -51,16 +51,18 @@ bool Recorder::attach(std::string &reason) {
            worked(cupti_.ActivityEnable(cupti::CONCURRENT_KERNEL), "cuptiActivityEnable", reason);
 }
 
-// Takes back that CUPTI should leave, if there is still time.
+// Takes back that CUPTI should leave, if there is still time. A subscription that would not end is ended the next time.
 bool Recorder::stays(std::string &reason) {
-    int asked = ASKED;
-    if (leaving_.compare_exchange_strong(asked, STAYS)) {
-        void *subscriber = subscriber_;
-        return worked(cupti_.Unsubscribe(subscriber), "cuptiUnsubscribe", reason);
+    int leaving = ASKED;
+    if (leaving_.compare_exchange_strong(leaving, SUBSCRIBED)) leaving = SUBSCRIBED;
+    if (leaving == LEAVES) {
+        reason = "CUPTI is just being detached";
+        return false;
     }
-    if (asked == STAYS) return true;
-    reason = "CUPTI is just being detached";
-    return false;
+    if (leaving == STAYS) return true;
+    if (!worked(cupti_.Unsubscribe(subscriber_), "cuptiUnsubscribe", reason)) return false;
+    leaving_.store(STAYS);
+    return true;
 }
 
 bool Recorder::pause(std::string &reason) {
@@ -77,18 +79,26 @@ bool Recorder::flush(bool forced, std::string &reason) {
 
 bool Recorder::detach(std::string &reason) {
     if (!ready(reason)) return false;
-    if (leaving_.load() != STAYS) return true;
+    const int leaving = leaving_.load();
+    if (leaving == ASKED || leaving == LEAVES) return true;
+    if (!stays(reason) || !worked(refused_.load(), "cuptiFinalize", reason)) return false;
     std::uint32_t version = 0;
     if (!worked(cupti_.GetVersion(&version), "cuptiGetVersion", reason)) return false;
     if (version < cupti::LEAVES_SAFELY) {
         reason = "CUPTI before CUDA 12.5 (its version is " + std::to_string(version) + ") may crash when it leaves";
         return false;
     }
+    return ask(reason);
+}
+
+bool Recorder::ask(std::string &reason) {
     if (!worked(cupti_.Subscribe(&subscriber_, on_call, nullptr), "cuptiSubscribe", reason)) return false;
-    leaving_.store(ASKED);
+    leaving_.store(SUBSCRIBED);
     if (worked(cupti_.EnableDomain(1, subscriber_, cupti::RUNTIME_API), "cuptiEnableDomain", reason) &&
-        worked(cupti_.EnableDomain(1, subscriber_, cupti::DRIVER_API), "cuptiEnableDomain", reason))
+        worked(cupti_.EnableDomain(1, subscriber_, cupti::DRIVER_API), "cuptiEnableDomain", reason)) {
+        leaving_.store(ASKED);  // last: the next call of any thread may end CUPTI
         return true;
+    }
     std::string unheard;
     stays(unheard);
     return false;
@@ -101,10 +111,14 @@ void Recorder::on_call(void *, std::uint32_t, std::uint32_t, const void *data) {
     int asked = ASKED;
     if (site != cupti::CALL_ENDS || !recorder.belongs_here()) return;
     if (!recorder.leaving_.compare_exchange_strong(asked, LEAVES)) return;
-    if (recorder.cupti_.Finalize() == 0) {
-        recorder.buffers_.cupti_left();
-        recorder.times_left_.fetch_add(1, COUNTS);
+    const cupti::Result refused = recorder.cupti_.Finalize();
+    if (refused != 0) {
+        recorder.refused_.store(refused);
+        recorder.leaving_.store(SUBSCRIBED);
+        return;
     }
+    recorder.buffers_.cupti_left();
+    recorder.times_left_.fetch_add(1, COUNTS);
     recorder.leaving_.store(STAYS);
 }
 

@@ -3,6 +3,9 @@
 // What always holds:
 // - No function of CUPTI is called before the driver was found to work.
 // - No lock is held while CUPTI is called: its callbacks take the locks from threads of its own.
+// - CUPTI leaves only when nothing here calls it any more with the subscriber that is gone then.
+// - A CUPTI that would not leave is not asked again: each try makes all calls of CUDA run a callback until the next
+//   `attach`, and keeps other tools from subscribing.
 // - Nothing happens in a forked child: what it inherited belongs to its parent.
 // - The recorder is never destroyed: CUPTI's threads may call until the process is gone.
 // `attach`, `pause`, `flush`, `detach` and `take` are called by one thread at a time.
@@ -38,7 +41,7 @@ class Recorder {
     // Delivers what is complete; `forced` also what is not, which then has no times.
     bool flush(bool forced, std::string &reason);
     // CUPTI leaves the process with the end of the next CUDA call of any thread: NVIDIA's advice for doing it safely.
-    // False when another tool has subscribed, or CUPTI would not.
+    // False when another tool has subscribed, or CUPTI would not leave the last time: that shows only in that call.
     bool detach(std::string &reason);
     void take(Rows &rows, Lost &lost);
     std::uint64_t times_left() const { return times_left_.load(); }
@@ -46,7 +49,8 @@ class Recorder {
     bool belongs_here() const;
 
   private:
-    enum Leaving : int { STAYS, ASKED, LEAVES };
+    // SUBSCRIBED: not yet asked to leave, or it would not; the thread of `attach` and `detach` ends that.
+    enum Leaving : int { STAYS, SUBSCRIBED, ASKED, LEAVES };
 
     Recorder();
     static void on_request(std::uint8_t **buffer, std::size_t *size, std::size_t *most_records);
@@ -54,6 +58,7 @@ class Recorder {
                             std::size_t filled);
     static void on_call(void *user, std::uint32_t domain, std::uint32_t id, const void *data);
     bool ready(std::string &reason);
+    bool ask(std::string &reason);
     bool stays(std::string &reason);
     bool worked(cupti::Result result, const char *call, std::string &reason);
     void read(std::uint8_t *buffer, std::size_t filled);
@@ -64,6 +69,7 @@ class Recorder {
     cupti::Functions cupti_{};
     bool opened_ = false, works_ = false;
     std::atomic<int> leaving_{STAYS};
+    std::atomic<cupti::Result> refused_{0};  // why CUPTI would not leave
     std::atomic<std::uint64_t> times_left_{0}, dropped_{0}, foreign_{0}, delivered_{0};
     void *subscriber_ = nullptr;
     Buffers buffers_;
