@@ -62,7 +62,7 @@ class Histogram {
     // kernel takes about as long as the last time, so most often no octave has to be looked up.
     bool add_to_recent(std::uint64_t nanoseconds, OctavePool &pool) {
         const std::uint64_t bucket = (nanoseconds >> recent_shift_) - BUCKETS;
-        if (bucket >= BUCKETS || recent_number_ == 0) return false;
+        if (bucket >= BUCKETS) return false;
         ++pool[recent_number_][bucket];
         return true;
     }
@@ -99,7 +99,9 @@ class Histogram {
     }
 
   private:
-    std::uint16_t recent_shift_ = 0, recent_number_ = 0;  // beside what each record changes, unlike the long list
+    static constexpr std::uint16_t NO_OCTAVE = 63;  // no duration shifted by so much is as high as BUCKETS
+    // Beside what each record changes, unlike the long list.
+    std::uint16_t recent_shift_ = NO_OCTAVE, recent_number_ = 0;
     std::array<std::uint16_t, OCTAVES> octaves_{};
 };
 

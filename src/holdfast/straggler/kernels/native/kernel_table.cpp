@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::size_t LEAST_SEEN = 4096;  // places in the table of what was seen, powers of two
 constexpr std::size_t MOST_SEEN = 32768;
-constexpr std::size_t GROUP = 16;
+constexpr std::size_t GROUP = 8;
 constexpr char UNNAMED[] = "";
 
 inline std::uint64_t word(const char *name) { return reinterpret_cast<std::uintptr_t>(name); }
@@ -46,36 +46,24 @@ KernelTable::KernelTable() {
     forget_seen(LEAST_SEEN);
 }
 
-// What of the kernel to add to, or null: then the record was counted as untimed or unmeasured.
+// Where to add the times of a kernel; null if it has no place.
 inline Statistics *KernelTable::statistics_of(const cupti::KernelRecord &record, std::size_t hash) {
-    if (record.start - 1 >= record.end) {  // no start, which wraps around, or the end before it
-        ++counts_.untimed;
-        return nullptr;
-    }
     // Nearly always: seen in this turn, and where it should be.
     const Seen &likely = seen_[hash & mask_];
-    if (likely.turn == turn_ && same(likely.name, likely.shape, record) && likely.statistics != nullptr) return likely.statistics;
-    return find_or_count(record, hash);
+    if (likely.turn == turn_ && same(likely.name, likely.shape, record)) return likely.statistics;
+    return find(record, hash)->statistics;
 }
 
-Statistics *KernelTable::find_or_count(const cupti::KernelRecord &record, std::size_t hash) {
-    Statistics *found = nullptr;
-    try {
-        found = find(record, hash)->statistics;
-    } catch (...) {  // no memory: what is lost is counted, and the training goes on
+inline void KernelTable::measure(const cupti::KernelRecord &record, std::size_t hash) {
+    if (record.start - 1 >= record.end) {  // no start, which wraps around, or the end before it
+        ++counts_.untimed;
+        return;
     }
-    if (found == nullptr) {
-        full_ = true;
-        ++counts_.unmeasured;
-    }
-    return found;
-}
-
-inline void KernelTable::measure(Statistics &of, std::uint64_t nanoseconds) {
     bool measured = false;
     try {
-        measured = of.add(nanoseconds, pool_);
-    } catch (...) {
+        Statistics *of = statistics_of(record, hash);
+        measured = of != nullptr && of->add(record.end - record.start, pool_);
+    } catch (...) {  // no memory: what is lost is counted, and the training goes on
     }
     if (measured) return;
     full_ = true;
@@ -98,23 +86,15 @@ void KernelTable::add(const cupti::KernelRecord *const *records, std::size_t cou
     counts_.measured += count - (counts_.untimed + counts_.unmeasured - lost);
 }
 
-// Each step for all of a group, so that the processor fetches what the next one needs in the meantime.
+// The first step for all of a group, so that the processor fetches what the second needs in the meantime.
 inline void KernelTable::add_group(const cupti::KernelRecord *const *records, std::size_t count) {
     std::size_t hashes[GROUP];
-    Statistics *statistics[GROUP];
     begin_turn_for(count);
     for (std::size_t index = 0; index < count; ++index) {
         hashes[index] = hash(*records[index]);
         __builtin_prefetch(&seen_[hashes[index] & mask_]);
     }
-    for (std::size_t index = 0; index < count; ++index) {
-        statistics[index] = statistics_of(*records[index], hashes[index]);
-        __builtin_prefetch(statistics[index], 1);
-    }
-    for (std::size_t index = 0; index < count; ++index) {
-        const cupti::KernelRecord &record = *records[index];
-        if (statistics[index] != nullptr) measure(*statistics[index], record.end - record.start);
-    }
+    for (std::size_t index = 0; index < count; ++index) measure(*records[index], hashes[index]);
 }
 
 const KernelTable::Seen *KernelTable::find(const cupti::KernelRecord &record, std::size_t hash) {

@@ -74,9 +74,8 @@ class KernelTable {
     };
     void add_group(const cupti::KernelRecord *const *records, std::size_t count);
     Statistics *statistics_of(const cupti::KernelRecord &record, std::size_t hash);
-    Statistics *find_or_count(const cupti::KernelRecord &record, std::size_t hash);
     const Seen *find(const cupti::KernelRecord &record, std::size_t hash);
-    void measure(Statistics &of, std::uint64_t nanoseconds);
+    void measure(const cupti::KernelRecord &record, std::size_t hash);
     void begin_turn_for(std::size_t records);
     void learn(Seen *place, const char *name, const Shape &shape);
     std::uint32_t find_name(const char *name);
