@@ -24,7 +24,11 @@ MOST_ROUNDS = 64
 """Ranks whose news is told in one report; the others' follows in the next."""
 _ABSENT = -1.0
 _LENGTH = 1 << 24  # beyond any payload; with a rank before it the number is still exact in 64 bits of float
-_HEAD = 3
+_HEAD = 4
+FEW = 0.8
+"""If less of some rank's kernel time is in the kernels that are judged, these are chosen anew, in the next report but
+not before `_SETTLED` reports: the first ones may have been chosen while kernels were tuned and compiled."""
+_SETTLED = 4
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,9 @@ class References:
     judged: tuple[int, ...] = ()
     steps: float | None = None
     """The greatest estimate of steps between reports; None while some rank has none."""
+    judged_share: float = math.nan
+    """The least share of a rank's kernel time that is in judged kernels; NaN if they were just chosen, or there are
+    no kernels."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +86,8 @@ class Exchange:
         self._longest_identity = 0
         self._tables = Tables()
         self._judged: tuple[int, ...] = ()
+        self._reports_since = 0  # these were chosen
+        self._choose = False
 
     def most_steps(self, steps: float) -> float:
         """The greatest of all ranks' estimates. One all-reduce."""
@@ -87,25 +96,34 @@ class Exchange:
     def references(self, own: Own, steps: float | None, compare: bool) -> References:
         """The least of all ranks' medians; without `compare` only the tables are agreed on. One all-reduce where no
         name is new, for each rank with new ones another and a broadcast."""
-        tables, grown = self._tables, False
+        tables = self._tables
+        tables.next_report()
         for rounds in range(MOST_ROUNDS + 1):
             news = tables.news(own)
             head = [
                 self._channel.rank * _LENGTH + len(news) if news else math.inf,
                 -math.inf if steps is None else -steps,
                 -float(len(self._identity)),
+                math.fsum(own.shares.get(one, 0.0) for one in self._judged) if own.shares else math.inf,
             ]
-            shares = [-own.shares.get(one, 0.0) for one in tables.kernels] if grown else []
+            shares = [-own.shares.get(one, 0.0) for one in tables.kernels] if self._choose else []
             least = self._channel.least([*head, *self._medians(own, compare), *shares])
             if least[0] == math.inf or rounds == MOST_ROUNDS:
                 break
             self._learn(least[0], news)
-            grown = True
-        if grown:
-            told = least[len(least) - len(tables.kernels) :]
-            self._judged = judged(tables.kernels, [-one for one in told])
+        self._settle(least)
         self._longest_identity = int(-least[2])
         return self._found(least, compare)
+
+    def _settle(self, least: Sequence[float]) -> None:
+        """Choose the judged kernels, if that is due; or find that it is in the next report. Alike on all ranks."""
+        kernels = self._tables.kernels
+        self._reports_since += 1
+        if self._choose:
+            self._judged = judged(kernels, [-one for one in least[len(least) - len(kernels) :]])
+            self._reports_since, self._choose = 0, False
+        elif least[3] < FEW and self._reports_since >= _SETTLED:
+            self._choose = True
 
     def identities(self) -> Identities | None:
         """On rank 0 who all ranks are, None elsewhere. One gather at the first call, after `references`."""
@@ -134,7 +152,7 @@ class Exchange:
 
     def _learn(self, news_of: float, news: bytes) -> None:
         root, length = divmod(int(news_of), _LENGTH)
-        self._tables.learn(self._channel.from_rank(root, news, length))
+        self._choose |= self._tables.learn(self._channel.from_rank(root, news, length))
 
     def _medians(self, own: Own, compare: bool) -> list[float]:
         if not compare:
@@ -154,4 +172,5 @@ class Exchange:
             frozenset(tables.waiting),
             self._judged,
             -least[1] if least[1] > -math.inf else None,
+            least[3] if self._reports_since and least[3] < math.inf else math.nan,
         )
