@@ -26,8 +26,9 @@ _ABSENT = -1.0
 _LENGTH = 1 << 24  # beyond any payload; with a rank before it the number is still exact in 64 bits of float
 _HEAD = 4
 FEW = 0.8
-"""If less of some rank's kernel time is in the kernels that are judged, these are chosen anew, in the next report but
-not before `_SETTLED` reports: the first ones may have been chosen while kernels were tuned and compiled."""
+"""If the kernels that are judged have lost so much of some rank's time that less than this is left of it, they are
+chosen anew, in the next report but not before `_SETTLED` reports: the first may have been chosen while kernels were
+tuned and compiled."""
 _SETTLED = 4
 
 
@@ -43,9 +44,8 @@ class References:
     judged: tuple[int, ...] = ()
     steps: float | None = None
     """The greatest estimate of steps between reports; None while some rank has none."""
-    judged_share: float = math.nan
-    """The least share of a rank's kernel time that is in judged kernels; NaN if they were just chosen, or there are
-    no kernels."""
+    still_judged: float = 1.0
+    """What is left, on the rank with least, of the share of kernel time that judged kernels had when they were chosen."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,8 @@ class Exchange:
         self._longest_identity = 0
         self._tables = Tables()
         self._judged: tuple[int, ...] = ()
-        self._reports_since = 0  # these were chosen
+        self._judged_share = 0.0  # of this rank's kernel time, when they were chosen
+        self._reports_since = 0
         self._choose = False
 
     def most_steps(self, steps: float) -> float:
@@ -104,23 +105,28 @@ class Exchange:
                 self._channel.rank * _LENGTH + len(news) if news else math.inf,
                 -math.inf if steps is None else -steps,
                 -float(len(self._identity)),
-                math.fsum(own.shares.get(one, 0.0) for one in self._judged) if own.shares else math.inf,
+                self._still_judged(own),
             ]
             shares = [-own.shares.get(one, 0.0) for one in tables.kernels] if self._choose else []
             least = self._channel.least([*head, *self._medians(own, compare), *shares])
             if least[0] == math.inf or rounds == MOST_ROUNDS:
                 break
             self._learn(least[0], news)
-        self._settle(least)
+        self._settle(least, own)
         self._longest_identity = int(-least[2])
         return self._found(least, compare)
 
-    def _settle(self, least: Sequence[float]) -> None:
+    def _still_judged(self, own: Own) -> float:
+        share = own.share_of(self._judged)
+        return share / self._judged_share if own.shares and self._judged_share > 0 else 1.0
+
+    def _settle(self, least: Sequence[float], own: Own) -> None:
         """Choose the judged kernels, if that is due; or find that it is in the next report. Alike on all ranks."""
         kernels = self._tables.kernels
         self._reports_since += 1
         if self._choose:
             self._judged = judged(kernels, [-one for one in least[len(least) - len(kernels) :]])
+            self._judged_share = own.share_of(self._judged)
             self._reports_since, self._choose = 0, False
         elif least[3] < FEW and self._reports_since >= _SETTLED:
             self._choose = True
@@ -172,5 +178,5 @@ class Exchange:
             frozenset(tables.waiting),
             self._judged,
             -least[1] if least[1] > -math.inf else None,
-            least[3] if self._reports_since and least[3] < math.inf else math.nan,
+            min(least[3], 1.0) if self._reports_since else 1.0,
         )

@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import math
 import struct
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,6 +46,10 @@ class Own:
     """Medians of kernels that compute, by key."""
     shares: Mapping[int, float] = field(default_factory=dict)
     """Of all kernels, those that wait as well, the share of this rank's kernel time, by key."""
+
+    def share_of(self, kernels: Sequence[int]) -> float:
+        """The share of some kernels together."""
+        return math.fsum(self.shares.get(one, 0.0) for one in kernels)
 
 
 def key(kernel: str, collective: bool = False) -> int:
