@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("holdfast.straggler")
 SEEN = 0.5
-"""Share of each rank's kernel time that verdicts should see; less is said."""
+"""Share that must be left of the kernel time that verdicts saw when their kernels were chosen; less is said."""
 MOST_COMPARED = 64
 """Ranks whose GPUs' facts are put beside those of one in a verdict."""
 
@@ -158,11 +158,12 @@ def _with_facts(verdict: Verdict, assessment: Assessment, gathered: Gathered) ->
 
 def _unseen(references: References) -> list[str]:
     """That verdicts see too little of what a GPU does."""
-    if not references.judged_share < SEEN:
+    if references.still_judged >= SEEN:
         return []
-    share = 100 * references.judged_share
+    left = 100 * references.still_judged
     return [
-        f"verdicts on GPUs see {share:.0f} % of the kernel time of some rank: the kernels that it runs change"
+        f"some rank runs other kernels than before: verdicts on GPUs see {left:.0f} % of the time that they saw. "
+        "They will look at other kernels soon"
     ]
 
 

@@ -45,7 +45,8 @@ class References:
     steps: float | None = None
     """The greatest estimate of steps between reports; None while some rank has none."""
     still_judged: float = 1.0
-    """What is left, on the rank with least, of the share of kernel time that judged kernels had when they were chosen."""
+    """What is left of the share of kernel time that judged kernels had when they were chosen, on the rank where that is
+    least."""
 
 
 @dataclass(frozen=True)
