@@ -18,7 +18,7 @@ import os
 import queue
 import stat
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from holdfast.in_time import TooLate, UnderWay
@@ -67,9 +67,11 @@ class StateFile:
         )
         return None
 
-    def save(self, state: Mapping[str, Any], nodes: Sequence[str]) -> None:
-        """Replace the file's content. Of several states that wait for the disk, only the last is written."""
-        self._writer.put({"version": VERSION, "ranks": len(nodes), "nodes": list(nodes), "state": state})
+    def save(self, state: Callable[[], Mapping[str, Any]], nodes: Sequence[str]) -> None:
+        """Replace the file's content by the state that `state` makes on the writing thread. Of several that wait for
+        the disk, only the last is written."""
+        head = {"version": VERSION, "ranks": len(nodes), "nodes": list(nodes)}
+        self._writer.put(lambda: {**head, "state": state()})
 
     def close(self, timeout: float = 1.0) -> None:
         """Write what still waits, for at most `timeout` seconds."""
@@ -105,11 +107,11 @@ class _Writer:
     def __init__(self, path: str) -> None:
         self._path = path
         self.keep_old = False
-        self._states: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._states: queue.SimpleQueue[Callable[[], dict[str, Any]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closed = self._warned = False
 
-    def put(self, state: dict[str, Any]) -> None:
+    def put(self, state: Callable[[], dict[str, Any]]) -> None:
         if self._closed:
             return
         with contextlib.suppress(queue.Empty):  # what waits is out of date
@@ -142,7 +144,7 @@ class _Writer:
                     with contextlib.suppress(FileNotFoundError):
                         os.replace(self._path, self._path + ".unused")
                     self.keep_old = False
-                _write(self._path, json.dumps(state, separators=(",", ":")).encode())
+                _write(self._path, json.dumps(state(), separators=(",", ":")).encode())
             except OSError as error:
                 self._warn(error.strerror or str(error))
             except (TypeError, ValueError, RecursionError) as error:  # nothing that JSON can say

