@@ -100,7 +100,8 @@ class Verdicts:
 
         ranks = list(nodes)
         if self._judge is None:
-            self._judge = self._begun(Judge(labels_of(self._groups, ranks, labels), self._thresholds), nodes)
+            self._judge = Judge(labels_of(self._groups, ranks, labels), self._thresholds)
+            self._restore(self._judge, nodes)  # once, even if it fails
         if self._judge.thresholds is not self._thresholds:
             self._judge.thresholds = self._thresholds
         skipped = 8 * gathered.layout.scores
@@ -116,8 +117,8 @@ class Verdicts:
         notes = (*self._notes(assessment), *_unseen(references), *assessment.withheld)
         return Judged(named, notes)
 
-    def _begun(self, judge: Judge, nodes: Mapping[int, str]) -> Judge:
-        """With what the last start of the job has learned."""
+    def _restore(self, judge: Judge, nodes: Mapping[int, str]) -> None:
+        """Go on with what the last start of the job has learned."""
         state = self._state(next(iter(nodes)))
         known = None if state is None else state.load(list(nodes.values()))
         if known is not None:
@@ -125,7 +126,6 @@ class Verdicts:
                 judge.restore(known)
             except ValueError as error:
                 log.warning("the straggler state file is not used: %s. It is learned anew", error)
-        return judge
 
     def _notes(self, assessment: Assessment) -> list[str]:
         """Why some or all ranks could not be blamed, whatever they measured."""
