@@ -213,6 +213,6 @@ def test_verdicts_travel_in_the_gather_of_scores() -> None:
             window(one, channel.rank, one_loads_slowly, random.Random(0))
 
     _, calls = run(3, work)
-    scores, sections, extras = 2 * (1 + 2), 2, len(CAUSES) + len(FIELDS)
+    scores, sections, extras = 2 * (1 + 2), 2, len(CAUSES) + 1 + len(FIELDS)
     assert calls[-1] == ("bytes_to_rank_0", 8 * scores + 12 * sections + 4 * (extras + extras % 2))
     assert [kind for kind, _ in calls[-4:]] == ["least", "bytes_to_rank_0"] * 2
