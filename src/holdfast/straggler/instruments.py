@@ -23,7 +23,7 @@ class Instruments:
         capture = None if isinstance(source, NoKernels) else Capture(source)
         self.sections = Sections(interval, capture, plain, capturing)
         self.wrapped = Wrapped(self.sections)
-        self._host = HostLosses()
+        self._host, self._interval = HostLosses(), interval
         self._gpu = GpuFacts()
 
     def take(self, steps: float | None) -> Snapshot:
@@ -35,6 +35,7 @@ class Instruments:
             kernels=kernels,
             waiting=frozenset(self.sections.waiting),
             losses=self._host.take(),
+            elapsed=self._host.elapsed / self._interval,
             facts=facts or UNKNOWN,
             steps=steps,
         )

@@ -148,7 +148,7 @@ def test_json(tmp_path: Path) -> None:
 def test_a_time_that_no_calendar_has_does_not_spoil_the_others() -> None:
     event = decode(line(1, 0.0, report(8)))
     assert event is not None
-    assert reports([event, replace(event, t=1e18)])[0].t == event.t
+    assert [one.t for one in reports([event, replace(event, t=1e18)])] == [event.t]
 
 
 def test_ranks_beyond_count_are_not_even_listed() -> None:
