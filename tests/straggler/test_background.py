@@ -293,3 +293,38 @@ def test_the_end_does_not_wait_for_a_rank_that_stands_still(spawn: Spawner, tmp_
     gave_up = "the straggler report under way was given up after 0.2 s: shutting down"
     assert [rank.err().count(gave_up) for rank in started[:2]] == [int("shutdown" in way)] * 2
     assert "straggler reports have ended" not in started[0].err()
+
+
+class Closable:
+    """A channel of which only the end is looked at."""
+
+    def __init__(self) -> None:
+        self.closed = 0
+
+    def least(self, values: list[float]) -> list[float]:
+        return values
+
+    def give_up(self) -> None:
+        raise AssertionError("no wait is under way")
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_a_thread_that_cannot_start_ends_the_reports_and_tells_the_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuses(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    channel = Closable()
+    one: Background[str] = Background(channel)
+    with monkeypatch.context() as limits:
+        limits.setattr(threading.Thread, "start", refuses)
+        for _ in range(2):
+            one.hand_over(lambda: "made")
+    assert one.newest() is None and one.ask(lambda: 1) is None
+    one.close()
+    (line,) = caplog.messages
+    assert line.startswith("straggler reports have ended: RuntimeError: can't start new thread. ")
+    assert channel.closed == 1

@@ -98,3 +98,27 @@ def test_a_verdict_that_is_withheld_is_not_called_over() -> None:
     news.of([verdict(3, "n0", 1.31)])
     assert news.of([], (why,)) == []
     assert news.of([], (why,)) == [f"STRAGGLER: rank 3 (node n0) is no longer named for GPU: {why}"]
+
+
+def test_very_many_verdicts_are_few_lines() -> None:
+    news = VerdictNews()
+    slow = [verdict(rank, f"n{rank}", 1.3) for rank in range(1600)]
+    lines = news.of(slow)
+    assert lines[:16] == [f"STRAGGLER: {one}" for one in slow[:16]]
+    assert lines[16:] == [
+        "STRAGGLER: 1584 more verdicts, on 1584 ranks named as slow: rank 16–1599. The report has each in full"
+    ]
+    assert news.of(slow) == news.of([]) == []
+    lines = news.of([])
+    assert len(lines) == 17
+    assert lines[-1].startswith("STRAGGLER: 1584 more verdicts, on 1584 ranks no longer named: rank 16–1599.")
+    scattered = news.of([verdict(rank, "n", 1.3) for rank in range(0, 16_000, 10)])
+    assert len(scattered) == 17 and len(scattered[-1]) < 1000 and ", …. The report" in scattered[-1]
+
+
+def test_nothing_in_a_name_acts_on_a_terminal() -> None:
+    odd = "\x1b[31m\n\x07"
+    (line,) = VerdictNews().of([verdict(3, odd, 1.31)])
+    assert r"(node \x1b[31m\n\x07)" in line and line.isprintable()
+    text = log_texts.performance(RELATIVE_TITLE, SCORES, dict.fromkeys(SCORES, odd), 3)
+    assert r"Node=\x1b[31m\n\x07 Score" in text and "\x1b" not in text

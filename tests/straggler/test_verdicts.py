@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 import re
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -40,7 +42,9 @@ def reports(slow: Slow, size: int = 8, windows: int = 4, **changes: Any) -> list
     def work(channel: ThreadChannel) -> list[Report | None]:
         one = session(channel, *[{}] * windows, **changes)
         noise = random.Random(channel.rank)
-        return [window(one, channel.rank, slow, noise) for _ in range(windows)]
+        made = [window(one, channel.rank, slow, noise) for _ in range(windows)]
+        one._keeping.close()
+        return made
 
     found, _ = run(size, work)
     assert found[1:] == [[None] * windows] * (size - 1)
@@ -250,3 +254,41 @@ def test_verdicts_travel_in_the_gather_of_scores() -> None:
     scores, sections, extras = 2 * (1 + 2), 2, len(CAUSES) + 1 + len(FIELDS)
     assert calls[-1] == ("bytes_to_rank_0", 8 * scores + 12 * sections + 4 * (extras + extras % 2))
     assert [kind for kind, _ in calls[-4:]] == ["least", "bytes_to_rank_0"] * 2
+
+
+def state_file(path: Path, version: int, levels: object) -> str:
+    nodes = [f"node-{rank // 4}" for rank in range(8)]
+    state = {"version": version, "nodes": nodes, "levels": levels}
+    path.write_text(json.dumps({"version": 1, "ranks": 8, "nodes": nodes, "state": state}))
+    return str(path)
+
+
+def test_a_state_that_cannot_be_restored_is_one_warning_and_no_verdict_less(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = state_file(tmp_path / "s", 1, {"section fwd": [10**400] * 8})
+    found = reports(one_loads_slowly, state_file=path)
+    assert [one.rank for one in found[-1].verdicts()] == [5]
+    assert found[0].withheld == ("the job is warming up: this report counts for nothing",)
+    said = [text for text in caplog.messages if "state" in text]
+    assert len(said) == 1 and said[0].startswith("the straggler state file is not used: ")
+
+
+@pytest.mark.parametrize("stale", [-3.0, -0.3])
+def test_a_state_of_another_job_blames_nobody(tmp_path: Path, stale: float) -> None:
+    from numpy import array
+
+    levels = array([0.0, 0.0, stale, 0.0, 0.0, 0.0, 0.0, 0.0], "<f4").tobytes()
+    text = base64.b64encode(levels).decode()
+    path = state_file(tmp_path / "s", 2, {"section fwd": text, "section data_loading": text})
+    found = reports(lambda rank, section: 1.06 if rank == 2 else 1.0, windows=6, state_file=path)
+    assert [report.verdicts() for report in found] == [[]] * 6
+
+
+@pytest.mark.parametrize("before", [5, 1])
+def test_a_rank_that_is_slow_after_a_restart_is_named_whatever_it_was_before(
+    tmp_path: Path, before: int
+) -> None:
+    path = str(tmp_path / "s")
+    reports(lambda rank, section: 1.5 if rank == before else 1.0, windows=5, state_file=path)
+    assert [one.rank for one in reports(one_loads_slowly, state_file=path)[-1].verdicts()] == [5]

@@ -10,6 +10,7 @@ Does not cover: reports of the last second before a rank is killed, which may be
 from __future__ import annotations
 
 import atexit
+import time
 from typing import Any
 
 from holdfast.journal.run_dir import RunDirError, make_private
@@ -20,6 +21,9 @@ from .report import Report
 
 WAITING = 8
 """Reports that wait while the disk does not take them: each may have the scores of thousands of ranks."""
+
+
+_BREATH = 1e-4  # seconds in which the training thread gets the interpreter
 
 
 class ReportLog:
@@ -55,4 +59,4 @@ class ReportLog:
             except RunDirError as error:
                 raise OSError(error.problem) from None
             self._ready = True
-        return record_of(report)
+        return record_of(report, lambda: time.sleep(_BREATH))

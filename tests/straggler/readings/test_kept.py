@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -105,6 +107,12 @@ def test_a_rank_that_never_told_is_missing_and_a_second_run_is_not_mixed_in() ->
         ("worst_nodes", [3]),
         ("kernels", 3),
         ("rank", "x"),
+        ("nodes", math.inf),
+        ("ranks", [[0, 2**31 + 1]]),
+        ("ranks", [[0, 9], [9, -1]]),
+        ("overall", [math.inf] * 8),
+        ("rows", [[1, "n", []]]),
+        ("elapsed_ms", 10**400),
     ],
 )
 def test_a_record_that_makes_no_sense_does_not_spoil_the_others(name: str, value: object) -> None:
@@ -135,3 +143,17 @@ def test_json(tmp_path: Path) -> None:
     read_back = json.loads(json.dumps(found[0].to_dict(), allow_nan=False))
     assert read_back["ranks"] == list(range(8)) and len(read_back["overall"]) == 8
     assert "_key" not in read_back
+
+
+def test_a_time_that_no_calendar_has_does_not_spoil_the_others() -> None:
+    event = decode(line(1, 0.0, report(8)))
+    assert event is not None
+    assert [one.t for one in reports([event, replace(event, t=1e18)])] == [event.t]
+
+
+def test_ranks_beyond_count_are_not_even_listed() -> None:
+    event = decode(line(1, 0.0, report(8)))
+    assert event is not None
+    began = time.process_time()
+    assert reports([replace(event, fields={**event.fields, "ranks": [[0, 10**10]]})]) == []
+    assert time.process_time() - began < 1

@@ -127,3 +127,18 @@ def test_a_report_without_any_score() -> None:
     shown = one(4, gpu=False, sections=())
     said = text(shown)
     assert "no rank is named" in said and "Scores" not in said
+
+
+def test_nothing_in_a_name_acts_on_a_terminal() -> None:
+    shown = one(
+        8,
+        {3: 1.3},
+        sections=("x\x1b[31mRED\x07",),
+        rank_to_node=dict.fromkeys(range(8), "n\x1b[2J\n\u202e"),
+        withheld=("because of \x9b1m",),
+        kernel_note="\x1b]0;title",
+    )
+    for width in (None, 80):
+        said = overview("runs/\x1b[1m", [shown, shown], shown, 2, width)
+        assert all(text.isprintable() for text in said.splitlines())
+        assert r"\x9b1m" in said and r"\x1b]0;title" in said and r"n\x1b[2J\n\u202e" in said

@@ -157,7 +157,10 @@ def _finite(value: Any) -> float:
 
 def _shown(t: float) -> float:
     """ValueError or OverflowError for a time that no calendar has."""
-    datetime.fromtimestamp(t)
+    try:
+        datetime.fromtimestamp(t)
+    except OSError as error:
+        raise ValueError(f"{t!r} is no time") from error
     return t
 
 
