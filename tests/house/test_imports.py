@@ -50,6 +50,7 @@ CORE = {
     "holdfast.straggler.log_texts",
     "holdfast.straggler.readings.heat_map",
     "holdfast.straggler.readings.kept",
+    "holdfast.straggler.readings.legible",
     "holdfast.straggler.readings.often",
     "holdfast.straggler.readings.score_table",
     "holdfast.straggler.readings.text",
@@ -75,9 +76,11 @@ CORE = {
     "holdfast.straggler.scores",
     "holdfast.straggler.settings",
     "holdfast.straggler.statistic",
+    "holdfast.straggler.wording",
     "holdfast.testing.errors",
     "holdfast.testing.fault",
     "holdfast.testing.grammar",
+    "holdfast.visible",
 }
 """Decisions as functions of values: no clock, no file, no process, no torch."""
 

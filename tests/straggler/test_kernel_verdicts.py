@@ -20,7 +20,7 @@ Factor = Callable[[int, str], float]
 """How many times as long a kernel takes on a rank; 0: it does not run it."""
 
 
-def window(rank: int, seed: int, factor: Factor) -> KernelWindow:
+def window(rank: int, seed: int, factor: Factor, waits: str = "all_reduce") -> KernelWindow:
     noise = random.Random(f"{rank} {seed}")
 
     def summary(name: str, microseconds: float) -> dict[str, Summary]:
@@ -30,13 +30,13 @@ def window(rank: int, seed: int, factor: Factor) -> KernelWindow:
     compute: dict[str, Summary] = {}
     for number in range(KERNELS):
         compute |= summary(f"gemm_{number}", 100.0 + number)
-    collectives = summary("all_reduce", 3000.0)
+    collectives = summary(waits, 3000.0)
     return KernelWindow(compute, collectives, (KERNELS + 1) * CALLS)
 
 
-def reports(factor: Factor) -> list[Report]:
+def reports(factor: Factor, waits: str = "all_reduce") -> list[Report]:
     def work(channel: ThreadChannel) -> list[Report | None]:
-        one = session(channel, *[window(channel.rank, number, factor) for number in range(WINDOWS)])
+        one = session(channel, *[window(channel.rank, number, factor, waits) for number in range(WINDOWS)])
         return [one.report() for _ in range(WINDOWS)]
 
     return [report for report in run(RANKS, work)[0][0] if report is not None]
@@ -66,6 +66,21 @@ def test_who_arrives_last_at_the_collectives_is_named() -> None:
     last = reports(lambda rank, name: 0.3 if (rank, name) == (2, "all_reduce") else 1.0)[-1]
     (verdict,) = last.verdicts()
     assert (verdict.rank, verdict.kind) == (2, "collective/late arrival")
+
+
+@pytest.mark.parametrize(
+    ("waits", "named"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", [0]),
+        ("ncclDevKernel_Broadcast_RING_LL", []),
+        ("ncclDevKernel_Reduce_Sum_f32_RING_LL", []),
+        ("ncclDevKernel_SendRecv", []),
+    ],
+)
+def test_a_root_that_hands_over_and_goes_on_is_not_late(waits: str, named: list[int]) -> None:
+    last = reports(lambda rank, name: 0.01 if (rank, name) == (0, waits) else 1.0, waits)[-1]
+    assert [verdict.rank for verdict in last.verdicts()] == named
+    assert last.local_collective_summaries.keys() == {waits}
 
 
 def test_kernels_that_some_ranks_do_not_run_cost_the_others_no_verdict() -> None:

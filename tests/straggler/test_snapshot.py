@@ -24,8 +24,8 @@ def test_what_travels() -> None:
     assert told[1] == pytest.approx([0.002, 0.030, 10])
     assert told[2:4] == [pytest.approx([70e-6, 70e-6, 1]), pytest.approx([50e-6, 50e-6, 1])]
 
-    third, layout = 1 / 3, Layout(2, 5, 1)
-    rows = [pack(scores, columns, [9.0]) for scores in ([third, 0.5], [1.0, math.pi])]
+    third, layout = 1 / 3, Layout(2, 5, 2)
+    rows = [pack(scores, columns, [9.0, 60.0]) for scores in ([third, 0.5], [1.0, math.pi])]
     assert [len(row) for row in rows] == [layout.length] * 2
     assert scores_of(b"".join(rows), layout) == [[third, 1.0], [0.5, math.pi]]  # exactly
     kinds = [("bwd", "section"), ("fwd", "section"), ("1", "collective"), ("2", "kernel"), ("3", "kernel")]
@@ -34,6 +34,19 @@ def test_what_travels() -> None:
     assert window.totals[0] == pytest.approx([0, 0.030, 70e-6, 50e-6, 0])
     assert window.counts[0].tolist() == [0, 10, 1, 1, 0]
     assert window.host_losses["steal"].tolist() == [9.0, 9.0]
+    assert window.elapsed is not None and window.elapsed.tolist() == [60.0, 60.0]
+
+
+def test_what_was_lost_and_what_elapsed_travel_before_the_facts() -> None:
+    assert Snapshot({}, losses={"steal": 9.0}, elapsed=60.0, facts=(1980.0,)).extras() == (9.0, 60.0, 1980.0)
+
+
+def test_collectives_with_a_root_are_not_offered_for_comparison() -> None:
+    names = ("ncclDevKernel_Broadcast_RING_LL", "ncclDevKernel_SendRecv", "ncclDevKernel_AllGather_RING_LL")
+    mine = Snapshot({}, KernelWindow({}, {name: summarise([70.0]) for name in names}))
+    assert mine.own().shares == {key(names[2], True): 1.0}
+    told = mine.columns((), [key(name, True) for name in names])
+    assert [figures[2] for figures in told] == [0, 0, 1]
 
 
 def test_shares_are_of_all_kernels_and_times_of_those_that_compute() -> None:

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ import pytest
 from holdfast.straggler import Detector, Report, Thresholds
 from holdfast.straggler.gpu_facts import FIELDS
 from holdfast.straggler.host.losses import CAUSES
+from holdfast.straggler.instruments import Instruments
+from holdfast.straggler.kernels.source import NoKernels
 from holdfast.straggler.session import Session
 from tests.straggler.ranks import ThreadChannel, run
 from tests.straggler.test_session import ran, session
@@ -67,6 +70,37 @@ def test_a_rank_that_is_slow_in_a_section_is_named_once_it_lasts() -> None:
         )
         assert report.withheld == ()
     assert "in 3 of the last 3 windows" in fourth.verdicts()[0].evidence
+
+
+@pytest.mark.parametrize(("seconds", "named"), [(0.25, [5]), (2.5, [])])
+def test_what_a_section_costs_depends_on_the_time_between_reports(seconds: float, named: list[int]) -> None:
+    """Rank 5 loses 25 ms in its sections, which make 200 ms."""
+
+    def work(channel: ThreadChannel) -> list[Report | None]:
+        one = session(channel, *[{}] * 4)
+        host, noise = one._instruments._host, random.Random(channel.rank)
+        host.take = lambda: dict.fromkeys(CAUSES, 0.0)  # type: ignore[method-assign]
+        host.elapsed = seconds
+        return [window(one, channel.rank, one_loads_slowly, noise) for _ in range(4)]
+
+    last = run(8, work)[0][0][-1]
+    assert last is not None
+    assert ([verdict.rank for verdict in last.verdicts()], last.withheld) == (named, ())
+    assert last.section_relative_perf_scores["data_loading"][5] < 0.75
+
+
+@pytest.mark.parametrize("interval", [1, 10])
+def test_where_few_runs_are_measured_their_share_of_the_time_counts(interval: int) -> None:
+    started = monotonic()
+    instruments = Instruments(interval, {}, {}, NoKernels())
+    try:
+        begun = monotonic()
+        while monotonic() < begun + 0.02:
+            pass
+        least, elapsed = monotonic() - begun, instruments.take(None).elapsed
+        assert least <= interval * elapsed * (1 + 1e-9) <= monotonic() - started
+    finally:
+        instruments.close()
 
 
 def test_verdicts_are_in_json() -> None:
@@ -213,6 +247,6 @@ def test_verdicts_travel_in_the_gather_of_scores() -> None:
             window(one, channel.rank, one_loads_slowly, random.Random(0))
 
     _, calls = run(3, work)
-    scores, sections, extras = 2 * (1 + 2), 2, len(CAUSES) + len(FIELDS)
+    scores, sections, extras = 2 * (1 + 2), 2, len(CAUSES) + 1 + len(FIELDS)
     assert calls[-1] == ("bytes_to_rank_0", 8 * scores + 12 * sections + 4 * (extras + extras % 2))
     assert [kind for kind, _ in calls[-4:]] == ["least", "bytes_to_rank_0"] * 2

@@ -9,6 +9,8 @@ import io
 from collections.abc import Sequence
 from datetime import datetime
 
+from holdfast.visible import escaped
+
 from .incident_list import Incident
 from .run_list import Run
 
@@ -30,7 +32,7 @@ def incident_table(found: Sequence[Incident], *, terminal: bool) -> str:
         table.add_column(title, no_wrap=True, justify="right")
     table.add_column("outcome", no_wrap=True)
     for incident in found:
-        table.add_row(*map(Text, _row(incident)))
+        table.add_row(*(Text(escaped(cell)) for cell in _row(incident)))
     out = (
         Console(highlight=False) if terminal else Console(highlight=False, width=100_000, file=io.StringIO())
     )
@@ -46,7 +48,10 @@ def run_table(runs: Sequence[Run]) -> str:
     for run in runs:
         begun = "-" if run.begun is None else _moment(run.begun)
         many = "?" if run.incidents is None else str(run.incidents)
-        lines.append(f"{begun:<19}   {many:>9}   {run.path}" + (f" ({run.problem})" if run.problem else ""))
+        lines.append(
+            f"{begun:<19}   {many:>9}   {escaped(run.path)}"
+            + (f" ({escaped(run.problem)})" if run.problem else "")
+        )
     return "\n".join([*lines, ""])
 
 

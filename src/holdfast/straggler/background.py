@@ -77,6 +77,7 @@ class Background(Generic[T]):
 
     def hand_over(self, make: Callable[[], T | None]) -> None:
         """Let `make` exchange and judge one window in the thread. All ranks hand theirs over in the same order."""
+        channel = self._channel
         with self._changed:
             if self._ended or self._closing:
                 return
@@ -84,9 +85,19 @@ class Background(Generic[T]):
             self._waiting[self._number] = make
             while len(self._waiting) > MOST_WAITING:
                 del self._waiting[next(iter(self._waiting))]
-            if self._thread is None and self._channel is not None:
-                self._begin(self._channel)
             self._changed.notify_all()
+            if self._thread is not None or channel is None:
+                return
+            try:
+                self._begin(channel)
+                return
+            except (
+                RuntimeError
+            ) as error:  # no thread to be had: a limit of processes, or the interpreter ends
+                self.end(error)
+        self._leave(
+            channel
+        )  # the others wait for this rank: they get an error, and do not wait for 30 minutes
 
     def newest(self) -> T | None:
         """The newest result that was not returned yet; older ones are not returned any more."""
@@ -146,11 +157,19 @@ class Background(Generic[T]):
             thread.join(_ENDING)
 
     def _begin(self, channel: OwnChannel) -> None:
-        self._thread = threading.Thread(
+        thread = threading.Thread(
             target=self._run, args=(channel,), name="holdfast-straggler-reports", daemon=True
         )
+        thread.start()
+        self._thread = thread  # only now: one that did not start cannot be joined
         atexit.register(self._exit)
-        self._thread.start()
+
+    def _leave(self, channel: OwnChannel) -> None:
+        """Close the channel, which no thread uses. It is native code of torch's, on the training thread."""
+        try:
+            channel.close()
+        except Exception as error:
+            log.debug("the channel of straggler reports was not closed: %r", error)
 
     def _exit(self) -> None:
         """The interpreter ends without `close`. A thread that came back to it later would crash the process."""

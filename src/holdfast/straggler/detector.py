@@ -155,7 +155,9 @@ class Detector:
             RuntimeError: the detector is not initialised.
             ValueError: the name is no text of 1 to 1,000 characters, or that of a `detection_section`.
 
-        Does not cover: collectives in which only some of the compared ranks take part.
+        Does not cover: collectives in which only some of the compared ranks take part. Nor operations with a root or a
+        direction (broadcast, reduce, scatter, gather, send): who hands over and goes on waits least, and would be
+        blamed. Put no collective section around them.
         """
         return _running().sections.enter_waiting(name, profile_cuda)
 

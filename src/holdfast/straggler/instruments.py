@@ -25,7 +25,7 @@ class Instruments:
         nothing = isinstance(source, NoKernels)
         self.sections = Sections(interval, None if nothing else self._capture, plain, capturing)
         self.wrapped = Wrapped(self.sections)
-        self._host = HostLosses()
+        self._host, self._interval = HostLosses(), interval
         self._gpu = GpuFacts()
 
     def take(self, steps: float | None) -> Snapshot:
@@ -38,6 +38,7 @@ class Instruments:
             kernels=kernels,
             waiting=waiting,
             losses=self._host.take(),
+            elapsed=self._host.elapsed / self._interval,
             facts=facts or UNKNOWN,
             steps=steps,
         )

@@ -3,6 +3,7 @@
 Two kinds of text: those that are documented for the Lightning callback, letter by letter, since programs search logs
 for them; and one line for each verdict that is new or over, which the detector itself logs.
 
+What always holds: names are escaped, so that nothing of them acts on a terminal; a report adds few lines.
 Does not cover: where the texts go, and at which level.
 """
 
@@ -11,6 +12,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
+
+from holdfast.visible import escaped
+
+from .wording import ranks_text
 
 if TYPE_CHECKING:
     from .report import Scores, StragglerId
@@ -37,7 +42,7 @@ def performance(title: str, scores: Scores, nodes: Mapping[int, str], count: int
     `title` is `RELATIVE_TITLE` or `INDIVIDUAL_TITLE`. Ranks whose score is NaN are not listed.
     """
     known = sorted((rank for rank, score in scores.items() if score == score), key=lambda rank: scores[rank])
-    lines = [f"  Rank={rank} Node={nodes[rank]} Score={scores[rank]:.2f}" for rank in known]
+    lines = [f"  Rank={rank} Node={escaped(nodes[rank])} Score={scores[rank]:.2f}" for rank in known]
     if not lines:
         lines = [f"  no score on any of {len(scores)} ranks"]
     elif len(lines) > 2 * count:
@@ -55,6 +60,9 @@ def processing_time(seconds: float) -> str:
     return f"Straggler report processing time: {seconds:.3f} sec."
 
 
+MOST = 16
+"""Verdicts that one report tells as new, and as many as over; a line names the ranks of the others."""
+_SERIES = 64  # of consecutive ranks in such a line
 ABSENT = 2
 """A verdict is over when so many reports in a row are without it: one that comes and goes is not told each time."""
 
@@ -67,18 +75,23 @@ class VerdictNews:
         self._absent: Counter[tuple[int, str, str | None]] = Counter()  # reports in a row without it
 
     def of(self, verdicts: Sequence[Verdict], withheld: Sequence[str] = ()) -> list[str]:
-        """A line for each verdict that is new, and for each that the last two reports did not have any more."""
+        """A line for each verdict that is new, and for each that the last two reports did not have any more.
+
+        Of more than `MOST` of a kind, the others are one line.
+        """
         now = {(one.rank, one.kind, one.section): one for one in verdicts}
-        began = [f"STRAGGLER: {one}" for key, one in now.items() if key not in self._told]
+        new = [one for key, one in now.items() if key not in self._told]
         for key in now:
             self._absent.pop(key, None)
         self._absent.update(self._told.keys() - now.keys())
         over = [key for key in self._told if self._absent[key] >= ABSENT]
         self._told |= now
-        ended = [_over(self._told.pop(key), withheld) for key in over]
+        ended = [self._told.pop(key) for key in over]
         for key in over:
             del self._absent[key]
-        return began + ended
+        began = [f"STRAGGLER: {one}" for one in new[:MOST]] + _others("named as slow", new[MOST:])
+        began += [_over(one, withheld) for one in ended[:MOST]] + _others("no longer named", ended[MOST:])
+        return [escaped(line) for line in began]
 
 
 def _over(verdict: Verdict, withheld: Sequence[str]) -> str:
@@ -87,6 +100,16 @@ def _over(verdict: Verdict, withheld: Sequence[str]) -> str:
     if withheld:  # it may be slow still
         return f"{who} is no longer named for {what}: {'; '.join(withheld)}"
     return f"{who} is no longer slow: {what}"
+
+
+def _others(what: str, verdicts: Sequence[Verdict]) -> list[str]:
+    if not verdicts:
+        return []
+    ranks = {one.rank for one in verdicts}
+    return [
+        f"STRAGGLER: {len(verdicts)} more verdicts, on {len(ranks)} rank{'s' if len(ranks) > 1 else ''} {what}: "
+        f"{ranks_text(ranks, _SERIES)}. The report has each in full"
+    ]
 
 
 def _warning(what: str, stragglers: Iterable[StragglerId]) -> str:

@@ -14,6 +14,7 @@ from functools import cached_property
 from .exchange.rows import ABSENT, Figures
 from .exchange.tables import Own, key
 from .gpu_facts import UNKNOWN
+from .kernels.names import is_rooted
 from .kernels.source import KernelWindow
 from .scores import medians, weights
 from .statistic import Statistic, Summary
@@ -31,6 +32,8 @@ class Snapshot:
     """Sections whose bodies wait for other ranks."""
     losses: Mapping[str, float] = field(default_factory=dict)
     """Seconds that the host lost, by cause; the same causes on all ranks."""
+    elapsed: float = math.nan
+    """Seconds of wall time that this was measured in: where only every n-th run is, an n-th of the window."""
     facts: Sequence[float] = UNKNOWN
     """Of this rank's GPU; see `gpu_facts`."""
     steps: float | None = None
@@ -61,7 +64,7 @@ class Snapshot:
 
     def extras(self) -> tuple[float, ...]:
         """What travels after the columns."""
-        return (*self.losses.values(), *self.facts)
+        return (*self.losses.values(), self.elapsed, *self.facts)
 
     def columns(self, sections: Iterable[str], kernels: Iterable[int]) -> list[Figures]:
         """What travels of these sections and kernels."""
@@ -76,7 +79,12 @@ class Snapshot:
 
     @cached_property
     def _collectives(self) -> dict[int, Summary]:
-        return {key(name, True): summary for name, summary in self.kernels.collectives.items()}
+        # The others know only keys, so that what says nothing about who is late must be left out here.
+        return {
+            key(name, True): summary
+            for name, summary in self.kernels.collectives.items()
+            if not is_rooted(name)
+        }
 
 
 def _figures(summary: Summary | None, unit: float) -> Figures:

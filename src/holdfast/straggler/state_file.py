@@ -1,7 +1,8 @@
 """The state file: what verdicts know of the ranks' past, kept for the next start of the job.
 
-What always holds: `save` neither waits for the disk nor raises; `load` waits for a second at most; a file that cannot
-be used costs its content and one warning, never training. The file is replaced whole, so a reader sees the old or the
+What always holds: `save` neither waits for the disk nor raises; `load` waits for a second at most; text is made in
+pieces and parsed in a thread, so that the training hardly waits for the interpreter; a file that cannot be used costs
+its content and one warning, never training. The file is replaced whole, so a reader sees the old or the
 new one; it is private (0600), and one of another user is not read. A file that does not fit (unreadable, of another
 version, of a job with other ranks or none of these nodes) is kept as `<file>.unused` when the next one is written.
 
@@ -18,16 +19,22 @@ import os
 import queue
 import stat
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from holdfast.in_time import TooLate, UnderWay
+from holdfast.visible import escaped
 
 log = logging.getLogger("holdfast.straggler")
 
 VERSION = 1
 ANSWER = 1.0
 """Seconds that training may wait for the file's content, once."""
+
+PIECE = 1024
+"""Elements of a list that are made into text at a time: some 0.5 ms in which no other thread of the process runs."""
+_BREATH = 1e-4  # seconds between pieces; after a sleep of 0 the same thread often goes on
 
 LARGEST = 256 * 1024 * 1024
 """Bytes of a file that is read: 16,384 ranks with 1,000 sections have less."""
@@ -39,7 +46,9 @@ class StateFile:
     def __init__(self, path: str) -> None:
         """Begin to read `path`. Its folder is made, private, when the state is first written."""
         self.path = os.path.abspath(path)
-        self._reading = UnderWay(lambda: _read(self.path))
+        self._reading: UnderWay[Any] | None = None
+        with contextlib.suppress(RuntimeError):  # no thread to be had
+            self._reading = UnderWay(lambda: _parsed(_read(self.path)))
         self._writer = _Writer(self.path)
 
     def load(self, nodes: Sequence[str]) -> dict[str, Any] | None:
@@ -49,8 +58,10 @@ class StateFile:
         nodes than before are for the caller to tell apart.
         """
         try:
-            text = self._reading.answer(ANSWER)
-            return None if text is None else fitting(text, nodes)
+            if self._reading is None:
+                raise OSError("no thread could be started to read it")
+            found = self._reading.answer(ANSWER)
+            return None if found is None else fitting(found, nodes)
         except TooLate:
             problem = f"its filesystem has not answered for {ANSWER:g} s"
         except OSError as error:
@@ -83,12 +94,11 @@ def in_run_dir(run_dir: str, rank: int) -> str:
     return os.path.join(run_dir, f"straggler-state.rank-{rank}.json")
 
 
-def fitting(text: bytes, nodes: Sequence[str]) -> dict[str, Any]:
-    """The state in a file's content; ValueError, with the reason in one clause, if it is none for these ranks."""
+def fitting(found: Any, nodes: Sequence[str]) -> dict[str, Any]:
+    """The state in what a file says; ValueError, with the reason in one clause, if it is none for these ranks."""
     try:
-        found = json.loads(text)
         version, then, state = found["version"], found["nodes"], found["state"]
-    except (ValueError, RecursionError, KeyError, TypeError):
+    except (KeyError, TypeError):
         raise ValueError("it is no state file, or cut off") from None
     if version != VERSION:
         raise ValueError(f"it is of version {version!r}, not {VERSION}")
@@ -97,8 +107,27 @@ def fitting(text: bytes, nodes: Sequence[str]) -> dict[str, Any]:
     if len(then) != len(nodes):
         raise ValueError(f"it is of a job with {len(then)} ranks, not {len(nodes)}")
     if not any(old == new for old, new in zip(then, nodes, strict=True)):
-        raise ValueError(f"it is of a job on other nodes ({then[0]}, …; now {nodes[0]}, …)")
+        raise ValueError(
+            f"it is of a job on other nodes ({escaped(str(then[0]))}, …; now {escaped(nodes[0])}, …)"
+        )
     return state
+
+
+def pieces(value: Any) -> Iterator[str]:
+    """The value as JSON, in pieces that are each made quickly."""
+    if isinstance(value, Mapping):
+        for number, (name, inner) in enumerate(value.items()):
+            yield ("," if number else "{") + json.dumps(str(name)) + ":"
+            yield from pieces(inner)
+        yield "}" if value else "{}"
+    elif isinstance(value, list) and len(value) > PIECE:
+        for start in range(0, len(value), PIECE):
+            yield ("," if start else "[") + json.dumps(value[start : start + PIECE], separators=(",", ":"))[
+                1:-1
+            ]
+        yield "]"
+    else:
+        yield json.dumps(value, separators=(",", ":"))
 
 
 class _Writer:
@@ -144,7 +173,7 @@ class _Writer:
                     with contextlib.suppress(FileNotFoundError):
                         os.replace(self._path, self._path + ".unused")
                     self.keep_old = False
-                _write(self._path, json.dumps(state(), separators=(",", ":")).encode())
+                _write(self._path, pieces(state()))
             except OSError as error:
                 self._warn(error.strerror or str(error))
             except (TypeError, ValueError, RecursionError) as error:  # nothing that JSON can say
@@ -159,6 +188,13 @@ class _Writer:
                 self._path,
                 problem,
             )
+
+
+def _parsed(text: bytes | None) -> Any:
+    try:
+        return None if text is None else json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueError("it is no state file, or cut off") from None
 
 
 def _read(path: str) -> bytes | None:
@@ -181,7 +217,7 @@ def _read(path: str) -> bytes | None:
         os.close(descriptor)
 
 
-def _write(path: str, content: bytes) -> None:
+def _write(path: str, content: Iterable[str]) -> None:
     """Replace the file by one rename; what is there before is whole until then."""
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     new = f"{path}.{os.getpid()}.new"
@@ -190,11 +226,13 @@ def _write(path: str, content: bytes) -> None:
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         with open(descriptor, "wb") as file:
-            file.write(content)
+            for piece in content:
+                file.write(piece.encode())
+                time.sleep(_BREATH)  # the training, too, needs the interpreter
             file.flush()
             os.fsync(descriptor)
         os.replace(new, path)
-    except OSError:
+    except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(new)
         raise

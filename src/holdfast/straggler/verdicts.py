@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from .state_file import StateFile
 
 log = logging.getLogger("holdfast.straggler")
+SEEN = 0.5
+"""Share that must be left of the kernel time that verdicts saw when their kernels were chosen; less is said."""
 MOST_COMPARED = 64
 """Ranks whose GPUs' facts are put beside those of one in a verdict."""
 
@@ -75,7 +77,7 @@ class Verdicts:
         if len(nodes) < self._thresholds.min_ranks:
             return Judged(withheld=(self._too_few(len(nodes), len(nodes)),))
         try:
-            return self._judged(nodes, _columns(references), gathered, losses, labels)
+            return self._judged(nodes, references, gathered, losses, labels)
         except ImportError as error:
             return self._without(
                 f"numpy cannot be imported on this rank ({error}); install it there (extra `straggler`)"
@@ -88,7 +90,7 @@ class Verdicts:
     def _judged(
         self,
         nodes: Mapping[int, str],
-        columns: Sequence[tuple[str, str]],
+        references: References,
         gathered: Gathered,
         losses: Sequence[str],
         labels: Sequence[str],
@@ -98,21 +100,25 @@ class Verdicts:
 
         ranks = list(nodes)
         if self._judge is None:
-            self._judge = self._begun(Judge(labels_of(self._groups, ranks, labels), self._thresholds), nodes)
+            self._judge = Judge(labels_of(self._groups, ranks, labels), self._thresholds)
+            self._restore(self._judge, nodes)  # once, even if it fails
         if self._judge.thresholds is not self._thresholds:
             self._judge.thresholds = self._thresholds
         skipped = 8 * gathered.layout.scores
-        window = of_rows(gathered.rows, skipped, columns, list(nodes.values()), losses, len(FIELDS))
+        window = of_rows(
+            gathered.rows, skipped, _columns(references), list(nodes.values()), losses, len(FIELDS)
+        )
         assessment = self._judge.add(window)
         if (state := self._state(ranks[0])) is not None:
             state.save(self._judge.saving(), list(nodes.values()))
         verdicts = [_with_facts(verdict, assessment, gathered) for verdict in assessment.verdicts]
         # The judge counts the ranks of the process group; users know their global numbers.
         named = tuple(replace(verdict, rank=ranks[verdict.rank]) for verdict in verdicts)
-        return Judged(named, (*self._notes(assessment), *assessment.withheld))
+        notes = (*self._notes(assessment), *_unseen(references), *assessment.withheld)
+        return Judged(named, notes)
 
-    def _begun(self, judge: Judge, nodes: Mapping[int, str]) -> Judge:
-        """With what the last start of the job has learned."""
+    def _restore(self, judge: Judge, nodes: Mapping[int, str]) -> None:
+        """Go on with what the last start of the job has learned."""
         state = self._state(next(iter(nodes)))
         known = None if state is None else state.load(list(nodes.values()))
         if known is not None:
@@ -120,7 +126,6 @@ class Verdicts:
                 judge.restore(known)
             except ValueError as error:
                 log.warning("the straggler state file is not used: %s. It is learned anew", error)
-        return judge
 
     def _notes(self, assessment: Assessment) -> list[str]:
         """Why some or all ranks could not be blamed, whatever they measured."""
@@ -149,6 +154,17 @@ def _with_facts(verdict: Verdict, assessment: Assessment, gathered: Gathered) ->
     rows = [gathered.extras(rank)[-len(FIELDS) :] for rank in alike[:MOST_COMPARED] if rank != verdict.rank]
     clause = told(gathered.extras(verdict.rank)[-len(FIELDS) :], typical(rows))
     return replace(verdict, evidence=f"{verdict.evidence}; {clause}") if clause else verdict
+
+
+def _unseen(references: References) -> list[str]:
+    """That verdicts see too little of what a GPU does."""
+    if references.still_judged >= SEEN:
+        return []
+    left = 100 * references.still_judged
+    return [
+        f"some rank runs other kernels than before: verdicts on GPUs see {left:.0f} % of the time that they saw. "
+        "They will look at other kernels soon"
+    ]
 
 
 def _columns(references: References) -> list[tuple[str, str]]:

@@ -41,6 +41,18 @@ def opened() -> Iterator[Open]:
         one.close()
 
 
+def test_the_time_between_two_calls_is_known(opened: Open) -> None:
+    before = time.monotonic()
+    losses = opened()
+    created = time.monotonic()
+    losses.take()
+    assert time.monotonic() - before >= losses.elapsed
+    first = losses.elapsed
+    assert first > 0
+    losses.take()
+    assert 0 < losses.elapsed <= time.monotonic() - created - first + (created - before)
+
+
 def test_pauses_are_counted_once(opened: Open) -> None:
     losses = opened()
     kept = [[number] for number in range(100_000)]

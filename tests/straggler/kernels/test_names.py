@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.straggler.kernels.names import FAMILIES, family_of, is_collective
+from holdfast.straggler.kernels.names import FAMILIES, family_of, is_collective, is_rooted
 
 COLLECTIVES = {
     "NCCL": [
@@ -98,6 +98,22 @@ COLLECTIVES = {
     ],
 }
 
+ROOTED = [
+    "ncclBroadcastRingLLKernel_copy_i8(ncclColl)",
+    "ncclReduceRingLLKernel_sum_f32(ncclColl)",
+    "ncclSendRecvKernel_copy_i8(ncclColl)",
+    "ncclKernel_Broadcast_RING_LL_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)",
+    "ncclKernel_Reduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)",
+    "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)",
+    "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+    "_Z31ncclDevKernel_Broadcast_RING_LL24ncclDevKernelArgsStorageILm4096EE",
+    "ncclDevKernel_Reduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+    "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
+    "ncclDevKernel_SendRecv_blk_544_1_1_grid_24_1_1",
+    "ncclDevFunc_Broadcast_RING_LL()",
+    "_Z40ncclFunction_Reduce_RING_LL128_Sum_floatv",
+]
+
 COMPUTE = [
     "",
     "_Z",
@@ -178,6 +194,26 @@ COMPUTE = [
 def test_collectives(name: str, family: str) -> None:
     assert is_collective(name)
     assert family_of(name) == family
+
+
+@pytest.mark.parametrize("name", ROOTED)
+def test_collectives_with_a_root_or_a_direction(name: str) -> None:
+    assert is_collective(name)
+    assert is_rooted(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ncclReduceScatterRingLLKernel_sum_f32(ncclColl)",
+        "ncclKernel_ReduceScatter_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)",
+        "ncclDevFunc_ReduceScatter_Sum_f32_RING_LL()",
+        *(name for names in COLLECTIVES.values() for name in names if "SendRecv" not in name),
+        *COMPUTE,
+    ],
+)
+def test_everything_else_has_none(name: str) -> None:
+    assert not is_rooted(name)
 
 
 @pytest.mark.parametrize("name", COMPUTE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 
@@ -81,6 +82,29 @@ def stages(ranks: int, own: bool) -> Job:
 
         job.window = window  # type: ignore[method-assign]
     return job
+
+
+HINT = "; if it is a pipeline stage with more work, give groups="
+
+
+@pytest.mark.parametrize(("ranks", "stage"), [(16, [15]), (16, [0]), (32, [15, 31]), (32, [30, 31])])
+def test_a_stage_with_more_work_is_told_about_groups_once(ranks: int, stage: list[int]) -> None:
+    job = Job(ranks, factor=factors(ranks, dict.fromkeys(stage, 1.5)))
+    told = [[HINT in verdict.evidence for verdict in one.verdicts] for one in assess(job, 5)]
+    assert told == [[], [], *([[hint] * len(stage) for hint in (True, False, False)])]
+
+
+def test_nobody_is_told_about_groups_who_gave_them_or_whose_gpu_became_slow() -> None:
+    job = Job(16, factor=factors(16, {15: 1.5}))
+    (verdict,) = last(job, judge=Judge(groups=[0] * 16)).verdicts
+    assert HINT not in verdict.evidence
+    job, judge = Job(16), Judge()
+    assert not anybody(job, 3, judge)
+    job.factor = factors(16, {15: 1.5})
+    (verdict,) = last(job, 2, judge).verdicts
+    assert HINT not in verdict.evidence
+    (verdict,) = last(Job(16, factor=factors(16, {7: 1.5}))).verdicts
+    assert HINT not in verdict.evidence
 
 
 def test_a_longer_last_stage_is_nobodys_fault_when_groups_are_given() -> None:
@@ -224,6 +248,40 @@ def test_a_section_that_costs_nothing_is_no_trouble() -> None:
         window = job.window()
         window.totals[:, job.kernels + job.sections.index("optimizer")] *= 1e-3
         assert not judge.add(window).verdicts
+
+
+@pytest.mark.parametrize(
+    ("step", "named"), [(0.5, []), (None, [12]), (0.01, [12]), (math.nan, [12])], ids=str
+)
+def test_a_section_is_measured_against_the_time_and_not_the_other_sections(
+    step: float | None, named: list[int]
+) -> None:
+    """Only loading is wrapped, 2 ms; whether 0.8 ms more are trouble depends on how long the steps are."""
+    job, judge = Job(16, kernels=0, sections=("data",), section_noise=0.01), Judge()
+    job.section_factor["data"] = factors(16, {12: 1.4})
+    for _ in range(5):
+        whole = job.window()
+        elapsed = None if step is None else np.full(16, step * 200)
+        window = changed(whole, medians=whole.medians / 25, totals=whole.totals / 25, elapsed=elapsed)
+        found = judge.add(window)
+    assert blamed(found) == named
+    assert found.section_slowdown["data"][12] == pytest.approx(1.4, rel=0.03)
+
+
+def test_a_rank_that_does_not_know_the_time_changes_nothing() -> None:
+    job, judge = Job(16, kernels=0, section_factor={"forward": factors(16, {12: 1.4})}), Judge()
+    elapsed = np.full(16, 5 * 200 * 0.05)
+    elapsed[::3] = np.nan
+    assert [blamed(judge.add(changed(job.window(), elapsed=elapsed))) for _ in range(4)][-1] == [12]
+
+
+def test_where_the_time_is_unknown_kernels_tell_how_long_the_steps_are() -> None:
+    slow = factors(16, {12: 1.4})
+    small = Job(16, kernels=100, sections=("data",), section_noise=0.01, section_factor={"data": slow})
+    small.times *= 200 / small.times.sum()  # seconds a step, and 50 ms of loading
+    assert not anybody(small)
+    small.times *= 0.001
+    assert anybody(small) == {12}
 
 
 def test_four_ranks_are_enough_to_name_one() -> None:

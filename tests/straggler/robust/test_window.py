@@ -18,6 +18,7 @@ from .simulation import Job, changed
         ({"totals": np.zeros((8, 3))}, "totals has shape (8, 3), not (8, 15) (ranks, keys)"),
         ({"kinds": ["kernel"]}, "1 kinds for 15 keys"),
         ({"kinds": ["cpu"] * 15}, "unknown kinds ['cpu']; allowed: kernel, section, collective"),
+        ({"elapsed": np.zeros(7)}, "elapsed has shape (7,), not (8,)"),
         ({"host_losses": {"CPU steal": np.zeros(7)}}, "losses by CPU steal have shape (7,), not (8,)"),
     ],
 )

@@ -24,7 +24,12 @@ MOST_ROUNDS = 64
 """Ranks whose news is told in one report; the others' follows in the next."""
 _ABSENT = -1.0
 _LENGTH = 1 << 24  # beyond any payload; with a rank before it the number is still exact in 64 bits of float
-_HEAD = 3
+_HEAD = 4
+FEW = 0.8
+"""If the kernels that are judged have lost so much of some rank's time that less than this is left of it, they are
+chosen anew, in the next report but not before `_SETTLED` reports: the first may have been chosen while kernels were
+tuned and compiled."""
+_SETTLED = 4
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,9 @@ class References:
     judged: tuple[int, ...] = ()
     steps: float | None = None
     """The greatest estimate of steps between reports; None while some rank has none."""
+    still_judged: float = 1.0
+    """What is left of the share of kernel time that judged kernels had when they were chosen, on the rank where that is
+    least."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +87,9 @@ class Exchange:
         self._longest_identity = 0
         self._tables = Tables()
         self._judged: tuple[int, ...] = ()
+        self._judged_share = 0.0  # of this rank's kernel time, when they were chosen
+        self._reports_since = 0
+        self._choose = False
 
     def most_steps(self, steps: float) -> float:
         """The greatest of all ranks' estimates. One all-reduce."""
@@ -87,25 +98,39 @@ class Exchange:
     def references(self, own: Own, steps: float | None, compare: bool) -> References:
         """The least of all ranks' medians; without `compare` only the tables are agreed on. One all-reduce where no
         name is new, for each rank with new ones another and a broadcast."""
-        tables, grown = self._tables, False
+        tables = self._tables
+        tables.next_report()
         for rounds in range(MOST_ROUNDS + 1):
             news = tables.news(own)
             head = [
                 self._channel.rank * _LENGTH + len(news) if news else math.inf,
                 -math.inf if steps is None else -steps,
                 -float(len(self._identity)),
+                self._still_judged(own),
             ]
-            shares = [-own.shares.get(one, 0.0) for one in tables.kernels] if grown else []
+            shares = [-own.shares.get(one, 0.0) for one in tables.kernels] if self._choose else []
             least = self._channel.least([*head, *self._medians(own, compare), *shares])
             if least[0] == math.inf or rounds == MOST_ROUNDS:
                 break
             self._learn(least[0], news)
-            grown = True
-        if grown:
-            told = least[len(least) - len(tables.kernels) :]
-            self._judged = judged(tables.kernels, [-one for one in told])
+        self._settle(least, own)
         self._longest_identity = int(-least[2])
         return self._found(least, compare)
+
+    def _still_judged(self, own: Own) -> float:
+        share = own.share_of(self._judged)
+        return share / self._judged_share if own.shares and self._judged_share > 0 else 1.0
+
+    def _settle(self, least: Sequence[float], own: Own) -> None:
+        """Choose the judged kernels, if that is due; or find that it is in the next report. Alike on all ranks."""
+        kernels = self._tables.kernels
+        self._reports_since += 1
+        if self._choose:
+            self._judged = judged(kernels, [-one for one in least[len(least) - len(kernels) :]])
+            self._judged_share = own.share_of(self._judged)
+            self._reports_since, self._choose = 0, False
+        elif least[3] < FEW and self._reports_since >= _SETTLED:
+            self._choose = True
 
     def identities(self) -> Identities | None:
         """On rank 0 who all ranks are, None elsewhere. One gather at the first call, after `references`."""
@@ -134,7 +159,7 @@ class Exchange:
 
     def _learn(self, news_of: float, news: bytes) -> None:
         root, length = divmod(int(news_of), _LENGTH)
-        self._tables.learn(self._channel.from_rank(root, news, length))
+        self._choose |= self._tables.learn(self._channel.from_rank(root, news, length))
 
     def _medians(self, own: Own, compare: bool) -> list[float]:
         if not compare:
@@ -154,4 +179,5 @@ class Exchange:
             frozenset(tables.waiting),
             self._judged,
             -least[1] if least[1] > -math.inf else None,
+            min(least[3], 1.0) if self._reports_since else 1.0,
         )

@@ -66,11 +66,14 @@ class HostLosses:
         self._limited = [path for path in paths if throttled_seconds(_read(path)) is not None][:_LEVELS]
         self._pauses = Pauses()
         self._last = self._reading()
+        self.elapsed = math.nan
+        """Seconds of wall time between the last two calls of `take`, the first of which is the creation."""
 
     def take(self) -> dict[str, float]:
         """Seconds lost since the last call, for each of `CAUSES`; NaN where it cannot be known."""
         now, before = self._reading(), self._last
         self._last = now
+        self.elapsed = now.moment - before.moment
         losses = dict.fromkeys(CAUSES, math.nan)
         with contextlib.suppress(Exception):  # whatever a kernel writes, reports go on
             losses |= lost(before, now)

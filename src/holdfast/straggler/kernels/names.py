@@ -104,6 +104,10 @@ FAMILIES = (
     ),
 )  # fmt: skip
 
+_ROOTED = re.compile(
+    r"(?:\w+::)*nccl(?:(?:DevKernel|Kernel|DevFunc|Function)(?:Debug)?_)?"
+    r"(?:Broadcast|Reduce(?!_?Scatter)|SendRecv|Send|Recv|Scatter|Gather)(?![a-z])\w*"
+)
 _COMPUTE = re.compile(r"(?:at::native|at::cuda|cub|thrust|cutlass|cute)::")
 """Libraries that have no collectives, whatever their kernels are called."""
 _PATTERNS = tuple(
@@ -133,6 +137,17 @@ def family_of(name: str) -> str | None:
         if pattern.fullmatch(qualified):
             return family.name
     return None
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def is_rooted(name: str) -> bool:
+    """Whether a collective kernel has a root or a direction: broadcast, reduce, scatter, gather, send and receive.
+
+    Who hands over and goes on waits least in it without being late, so it tells nothing about who arrives last.
+    Does not cover: libraries other than NCCL and RCCL; NCCL's `Generic` kernels, which may run anything. NCCL's
+    all-to-all is made of sends and receives, and counts as those.
+    """
+    return _ROOTED.fullmatch(_qualified(name)) is not None
 
 
 def _qualified(name: str) -> str:

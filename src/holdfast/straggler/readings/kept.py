@@ -8,14 +8,19 @@ Does not cover: the exact scores of all ranks, which the journal does not have (
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 from holdfast.journal.cycles import cycles
 from holdfast.journal.event import Event
 
 from ..record import KIND, Column, summary
+
+MOST_RANKS = 2**31
+"""Beyond every job; torch counts ranks in 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +89,7 @@ def reports(events: Iterable[Event]) -> list[KeptReport]:
         for event in cycle.of_kind(KIND):
             try:
                 report = _report(event, cycle.run)
-            except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+            except (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError):
                 continue
             group = latest.get(report._key) if report._key else None
             if group is None or report.holders[0] in group:
@@ -98,40 +103,62 @@ def reports(events: Iterable[Event]) -> list[KeptReport]:
 
 def _report(event: Event, run: int) -> KeptReport:
     cycle, step, elapsed = event.get("cycle"), event.get("step"), event.get("elapsed_ms")
-    ranks = [
-        rank for first, count in event.fields["ranks"] for rank in range(int(first), int(first) + int(count))
-    ]
-    overall = [None if value is None else float(value) / 1000 for value in event.fields["overall"]]
+    overall = [None if value is None else _finite(value) / 1000 for value in event.fields["overall"]]
+    ranks = _ranks(event.fields["ranks"], len(overall))
+    columns = tuple(_column(column) for column in event.fields["columns"])
     rows = [
-        (int(rank), str(node), tuple(None if score is None else float(score) for score in scores))
+        (int(rank), str(node), tuple(None if score is None else _finite(score) for score in scores))
         for rank, node, scores in event.fields["rows"]
     ]
+    if any(len(scores) != len(columns) for _, _, scores in rows):
+        raise ValueError("rows that have not one score for each column")
     nodes = {rank: node for rank, node, _ in rows}
     verdicts = [_named(told) for told in event.get("verdicts", [])]
     verdicts += [
-        Named(int(rank), nodes.get(rank, "?"), str(kind), float(slowdown))
+        Named(int(rank), nodes.get(rank, "?"), str(kind), _finite(slowdown))
         for rank, kind, slowdown in event.get("further_verdicts", [])
     ]
     cycle = cycle if isinstance(cycle, int) else 0
     return KeptReport(
         number=0,
-        t=event.t,
+        t=_shown(event.t),
         run=run,
         cycle=cycle,
         step=step if isinstance(step, int) else None,
-        elapsed_ms=float(elapsed) if isinstance(elapsed, (int, float)) else None,
+        elapsed_ms=_finite(elapsed) if isinstance(elapsed, (int, float)) else None,
         holders=(int(event.fields["rank"]),),
         kernels=(dict(event.get("kernels", {})),),
         verdicts=tuple(verdicts),
         withheld=tuple(map(str, event.get("withheld", []))),
         nodes=int(event.fields["nodes"]),
-        columns=tuple(_column(column) for column in event.fields["columns"]),
+        columns=columns,
         rows=tuple(rows),
         worst_nodes=tuple(map(_node, event.fields["worst_nodes"])),
         overall=dict(zip(ranks, overall, strict=True)),
         sections_left_out=int(event.get("sections_left_out", 0)),
-        _key=() if event.get("gathered", True) else (run, cycle, event.get("report")),
+        _key=() if event.get("gathered", True) else (run, cycle, int(event.fields["report"])),
     )
+
+
+def _ranks(runs: Iterable[Any], count: int) -> list[int]:
+    """The ranks of these [first, count]; ValueError, before they are listed, if they are not so many."""
+    spans = [range(int(first), int(first) + int(many)) for first, many in runs]
+    if any(not 0 <= span.start < span.stop <= MOST_RANKS for span in spans) or sum(map(len, spans)) != count:
+        raise ValueError("ranks that do not fit their scores")
+    return [rank for span in spans for rank in span]
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{value!r} is no score")
+    return number
+
+
+def _shown(t: float) -> float:
+    """ValueError or OverflowError for a time that no calendar has."""
+    datetime.fromtimestamp(t)
+    return t
 
 
 def _named(told: Mapping[str, Any]) -> Named:
@@ -140,8 +167,8 @@ def _named(told: Mapping[str, Any]) -> Named:
         int(told["rank"]),
         str(told["node"]),
         str(told["kind"]),
-        float(told["slowdown"]),
-        None if confidence is None else float(confidence),
+        _finite(told["slowdown"]),
+        None if confidence is None else _finite(confidence),
         str(told.get("evidence", "")),
         None if section is None else str(section),
         {name: value for name, value in told.items() if name not in Named.__slots__},
@@ -154,7 +181,7 @@ def _column(told: Mapping[str, Any]) -> dict[str, Any]:
         "score": str(told["score"]),
         "section": str(told.get("section", "")),
         "unknown": int(told.get("unknown", 0)),
-        "quantiles": [float(value) for value in told.get("quantiles", [])],
+        "quantiles": [_finite(value) for value in told.get("quantiles", [])],
         "worst": list(told.get("worst", [])),
         "best": list(told.get("best", [])),
     }
@@ -167,8 +194,8 @@ def _node(told: Mapping[str, Any]) -> dict[str, Any]:
         "ranks": int(told["ranks"]),
         "named": [int(rank) for rank in told["named"]],
         "low": int(told["low"]),
-        "worst": [int(rank), float(score)],
-        "median": float(told["median"]),
+        "worst": [int(rank), _finite(score)],
+        "median": _finite(told["median"]),
     }
 
 

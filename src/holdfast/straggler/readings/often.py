@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
+from ..wording import ranks_text
 from .kept import KeptReport, Named
 
 SHOWN = 10
@@ -56,18 +57,6 @@ def _shared_nodes(named: Iterable[tuple[str, int]]) -> Iterator[str]:
     for node, those in sorted(ranks.items(), key=lambda item: -len(item[1]))[:SHOWN]:
         if len(those) > 1:
             yield f"  node {node}: {len(those)} of its ranks were named ({ranks_text(those)})"
-
-
-def ranks_text(ranks: Iterable[int]) -> str:
-    """3, 4, 5, 9 as "rank 3–5, 9"."""
-    runs: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    texts = [str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a}–{b}" for a, b in runs]
-    return f"rank {', '.join(texts)}" if texts else ""
 
 
 def many(count: int, what: str) -> str:

@@ -19,6 +19,7 @@ from holdfast.fault_tolerance.errors import HoldfastError
 
 from .heat_map import HeatMap, frames, heat_map, labels
 from .kept import KeptReport
+from .legible import legible
 
 FORMATS = ("png", "svg")
 LOWEST, HIGHEST = 0.4, 0.9
@@ -41,9 +42,12 @@ def draw(told: Sequence[KeptReport], path: str) -> None:
         import matplotlib
     except ImportError as error:
         raise HoldfastError(f"--plot needs matplotlib ({error}): pip install 'holdfast[plot]'") from None
+    told = [legible(report) for report in told]
     found = heat_map(told)
     picture = io.BytesIO()
-    with matplotlib.rc_context({"font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "holdfast"}):
+    # A name with two dollar signs is no formula.
+    style = {"font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "holdfast", "text.parse_math": False}
+    with matplotlib.rc_context(style):
         _figure(found, told).savefig(picture, format=ending, dpi=150)
     try:
         with open(path, "wb") as file:

@@ -1,18 +1,24 @@
 """Straggler reports of a run as text for people: who is slow first, then the figures. Pure.
 
-What always holds: for a terminal no line is wider than it, and the ranks that matter are in the first screen.
+What always holds: for a terminal no line is wider than it, nothing in a name acts on it, and the ranks that matter are
+in the first screen.
 
 Does not cover: JSON; `KeptReport` gives that itself.
 """
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
+from holdfast.visible import escaped
+
+from ..wording import ranks_text
 from .kept import KeptReport
-from .often import clock, many, often, ranks_text
+from .legible import legible
+from .often import clock, many, often
 from .score_table import score_table
 
 VERDICTS_SHOWN = 5
@@ -28,8 +34,9 @@ def overview(
 
     `width` is the terminal's in characters; None is for a file or another program, which get whole lines.
     """
+    told, shown = [legible(report) for report in told], legible(shown)
     blocks = [
-        [_folded(f"{run_dir}: {_span(told, of)}", width), *_verdicts(shown, of, width)],
+        [_folded(f"{escaped(run_dir)}: {_span(told, of)}", width), *_verdicts(shown, of, width)],
         [_folded(line, width) for line in _kernels(shown)],
         score_table(shown, width),
         [_folded(line, width, "    ") for line in _nodes(shown)],
@@ -135,7 +142,7 @@ def _folded(line: str, width: int | None, further: str = "  ") -> str:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _score(score: float | None) -> str:

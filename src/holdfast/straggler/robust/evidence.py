@@ -15,6 +15,7 @@ from .signs import Cause, Signs
 from .verdict import CONTENTION, GPU, HOST, KINDS, LATE, SECTION, Verdict, confidence, percent, seconds
 from .window import Window
 
+STAGE = "if it is a pipeline stage with more work, give groups="
 Hits = Mapping[Cause, NDArray[np.intp]]
 
 
@@ -62,14 +63,19 @@ def verdicts_of(
     signs: Signs,
     hits: Mapping[Cause, NDArray[np.intp]],
     persistence: Persistence[Cause],
+    groups_unsure: bool = False,
 ) -> tuple[Verdict, ...]:
-    """One verdict for each rank with lasting signs, slowest first."""
+    """One verdict for each rank with lasting signs, slowest first. `groups_unsure`: nobody said which ranks do the same
+    work, and these are the first windows."""
     case = Case(window, measured, past, signs, hits, persistence)
     suspects = np.zeros(window.ranks, dtype=bool)
     for cause, number in hits.items():
         suspects |= (number >= persistence.needed) & (signs.margins.get(cause, suspects * 0) >= 1)
     lasting = [(int(rank), case.lasting(int(rank))) for rank in np.flatnonzero(suspects)]
     verdicts = [_verdict(case, rank, causes[0]) for rank, causes in lasting if causes]
+    if groups_unsure:
+        slow = {rank for rank, causes in lasting if causes and causes[0] == Cause(GPU)}
+        verdicts = _with_doubt(verdicts, slow, measured)
     return tuple(sorted(_with_nodes(verdicts, window), key=lambda verdict: (-verdict.slowdown, verdict.rank)))
 
 
@@ -177,6 +183,19 @@ def _arrival(case: Case, rank: int, cause: Cause) -> tuple[str, bool | None]:
     if late.z[rank] <= -late.critical[rank]:
         return "; yet it waits for others at the collectives, so something else costs more", False
     return "; nobody waits for it at the collectives yet", None
+
+
+def _with_doubt(verdicts: list[Verdict], slow: set[int], measured: Measured) -> list[Verdict]:
+    """Say so where it may be other work: `slow` ranks that were never as fast as the others, with a group's first or
+    last among them, as the ends of a pipeline are."""
+    doubted: set[int] = set()
+    for members in measured.groups:
+        if {int(members[0]), int(members[-1])} & slow:
+            doubted |= slow & set(members.tolist())
+    return [
+        replace(verdict, evidence=f"{verdict.evidence}; {STAGE}") if verdict.rank in doubted else verdict
+        for verdict in verdicts
+    ]
 
 
 def _with_nodes(verdicts: list[Verdict], window: Window) -> list[Verdict]:

@@ -84,7 +84,7 @@ class Judge:
         codes = self._groups(window)
         measured = measure(window, codes, self._rules)
         self._windows += 1
-        warming_up = self._windows <= self.thresholds.warmup_windows
+        warming_up = self._judged <= 0
         past = self._own_past(window, measured)
         signs = signs_of(window, measured, past, self.thresholds)
         verdicts: tuple[Verdict, ...] = ()
@@ -92,8 +92,14 @@ class Judge:
             self._rules.forget()  # ranks that compile differ as they never will again
         else:
             hits = self._persistence.add(signs.holds(), window.ranks) | signs.together(self.thresholds)
-            verdicts = verdicts_of(window, measured, past, signs, hits, self._persistence)
+            unsure = self._given is None and self._judged == self.thresholds.windows_needed
+            verdicts = verdicts_of(window, measured, past, signs, hits, self._persistence, unsure)
         return _assessment(verdicts, () if warming_up else signs.withheld, warming_up, measured, past)
+
+    @property
+    def _judged(self) -> int:
+        """Windows after the warm-up."""
+        return self._windows - self.thresholds.warmup_windows
 
     def save(self) -> dict[str, Any]:
         """The ranks' past as a dict that JSON can hold."""

@@ -6,6 +6,9 @@ of it, and for the rank that has much.
 
 Does not cover: ranks of one group that take part in different collectives; a rank that is late in a communicator of a
 few ranks is seen only if the groups are those communicators. A slow link, which makes a collective long for everybody.
+Operations with a root (broadcast, reduce, scatter, gather) or of pairs (send, receive): who hands over waits least
+without being late. Whoever measures must leave them out, as `snapshot` does with kernels; in a `collective_section`
+nobody can tell them from others.
 """
 
 from __future__ import annotations

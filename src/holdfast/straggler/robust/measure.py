@@ -103,7 +103,7 @@ class SectionMeasure:
     excess: Array
     """Seconds above the group's mean per call in this window [ranks]."""
     cost: Array
-    """The excess as a share of the longest section [ranks]."""
+    """The excess as a share of the window's time, or of the longest section where that is more [ranks]."""
 
     @classmethod
     def empty(cls, name: str, ranks: int) -> SectionMeasure:
@@ -173,7 +173,8 @@ def _measure_gpu(window: Window, members: NDArray[np.intp], rules: Rules, measur
 
 def _measure_sections(window: Window, members: NDArray[np.intp], rules: Rules, measured: Measured) -> None:
     columns, limits = window.columns[SECTION], rules.thresholds
-    found = section_levels(window, members, selector(columns), limits.min_ranks, limits.min_samples)
+    whole = _whole(window, members, measured)
+    found = section_levels(window, members, selector(columns), limits.min_ranks, limits.min_samples, whole)
     for number, column in enumerate(columns):
         section = measured.sections[window.keys[column]]
         level, floor = found.level[:, number], np.maximum(SECTION_SPREAD, found.noise[:, number])
@@ -185,6 +186,14 @@ def _measure_sections(window: Window, members: NDArray[np.intp], rules: Rules, m
         section.cost[members] = found.cost[:, number]
     # Sections may lie within each other, so the sum can be too large: then less time counts as lost.
     measured.busy[members] = np.maximum(measured.busy[members], np.sum(found.seconds))
+
+
+def _whole(window: Window, members: NDArray[np.intp], measured: Measured) -> float:
+    """Seconds that this window took the group; where nobody says, what its kernels and collectives took. These run
+    side by side on a GPU, and are no measure where the time is known."""
+    elapsed = np.empty(0) if window.elapsed is None else np.asarray(window.elapsed[members], float)
+    known = elapsed[np.isfinite(elapsed)]
+    return float(np.median(known)) if len(known) else float(measured.busy[members[0]])
 
 
 def _measure_waits(window: Window, members: NDArray[np.intp], rules: Rules, measured: Measured) -> None:

@@ -33,15 +33,20 @@ class SectionLevels:
     excess: Array
     """Seconds in this window above the group's mean per call; 0 for a rank that is not slower."""
     cost: Array
-    """The excess as a share of the group's longest section."""
+    """The excess as a share of the whole time, or of the group's longest section where that is more."""
     seconds: Array
     """Of the median rank in this window [sections]; 0 where nobody can be compared."""
 
 
 def section_levels(
-    window: Window, members: NDArray[np.intp], sections: Selector, min_ranks: int, min_samples: int
+    window: Window,
+    members: NDArray[np.intp],
+    sections: Selector,
+    min_ranks: int,
+    min_samples: int,
+    whole: float = 0.0,
 ) -> SectionLevels:
-    """Compare the ranks `members` in each section."""
+    """Compare the ranks `members` in each section. `whole`: seconds that this window took, as far as is known."""
     counts = cells(window.counts, members, sections)
     totals = cells(window.totals, members, sections)
     level = logarithms(cells(window.medians, members, sections), counts, min_samples)
@@ -61,6 +66,6 @@ def section_levels(
         mean_level=mean_level,
         noise=np.nan_to_num(np.fmax(tail, column_medians(tail))),
         excess=excess,
-        cost=excess / longest,
+        cost=excess / max(longest, whole),
         seconds=np.nan_to_num(seconds),
     )

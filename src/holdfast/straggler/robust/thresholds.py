@@ -23,8 +23,8 @@ class Thresholds:
     min_late_share: float = 0.05
     """Share of the group's busy time that the others must lose waiting for a rank, in (0, 1)."""
     min_cost_share: float = 0.05
-    """A section counts only if its excess is this share of the longest section, in [0, 1). Shorter ones are noisy on
-    a busy host, and cost the job little."""
+    """A section counts only if its excess is this share of the time between two reports, in [0, 1). Shorter ones are
+    noisy on a busy host, and cost the job little."""
     error_rate: float = 1e-3
     """Chance that noise passes the significance test in one window, over all ranks of a group, in (0, 0.1]. What noise
     does to a rank is independent between windows, and two windows are needed."""

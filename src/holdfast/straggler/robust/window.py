@@ -36,6 +36,9 @@ class Window:
     counts: Array
     host_losses: Mapping[str, Array] = field(default_factory=dict)
     """Seconds that each rank's host lost in this window, by cause ("garbage collection", "CPU steal"): [ranks]."""
+    elapsed: Array | None = None
+    """Seconds of wall time that the times of this window were measured in; NaN where unknown: [ranks]. Where only
+    every n-th run is measured, an n-th of the time between two reports."""
 
     def __post_init__(self) -> None:
         shape = (len(self.nodes), len(self.keys))
@@ -52,6 +55,9 @@ class Window:
         for cause, seconds in self.host_losses.items():
             if seconds.shape != shape[:1]:
                 raise ValueError(f"window: losses by {cause} have shape {seconds.shape}, not {shape[:1]}")
+
+        if self.elapsed is not None and self.elapsed.shape != shape[:1]:
+            raise ValueError(f"window: elapsed has shape {self.elapsed.shape}, not {shape[:1]}")
 
     @property
     def ranks(self) -> int:
@@ -74,11 +80,11 @@ def of_rows(
     after: int = 0,
 ) -> Window:
     """The window in what all ranks sent, without copying it: of each rank `skipped` bytes, then 32-bit floats: the
-    medians, totals and counts of all columns (name and kind), the losses, and `after` others. ValueError if they are
-    not as many."""
+    medians, totals and counts of all columns (name and kind), the losses, the seconds elapsed, and `after` others.
+    ValueError if they are not as many."""
     fields = [(name, "=f4", (len(columns),)) for name in ("medians", "totals", "counts")]
-    after += (3 * len(columns) + len(losses) + after) % 2  # rows are whole words of 8 bytes
-    row = np.dtype([("skipped", f"V{skipped}"), *fields, ("losses", "=f4", (len(losses) + after,))])
+    after += (3 * len(columns) + len(losses) + 1 + after) % 2  # rows are whole words of 8 bytes
+    row = np.dtype([("skipped", f"V{skipped}"), *fields, ("extras", "=f4", (len(losses) + 1 + after,))])
     table = np.frombuffer(rows, dtype=row)
     return Window(
         keys=tuple(name for name, _ in columns),
@@ -87,7 +93,8 @@ def of_rows(
         medians=table["medians"],
         totals=table["totals"],
         counts=table["counts"],
-        host_losses={cause: table["losses"][:, number] for number, cause in enumerate(losses)},
+        host_losses={cause: table["extras"][:, number] for number, cause in enumerate(losses)},
+        elapsed=table["extras"][:, len(losses)],
     )
 
 

@@ -58,16 +58,24 @@ class OctavePool {
 
 class Histogram {
   public:
+    // Counts a duration of the octave that the last one was in. False, and nothing is counted, if it is in another: a
+    // kernel takes about as long as the last time, so most often no octave has to be looked up.
+    bool add_to_recent(std::uint64_t nanoseconds, OctavePool &pool) {
+        const std::uint64_t bucket = (nanoseconds >> recent_shift_) - BUCKETS;
+        if (bucket >= BUCKETS) return false;
+        ++pool[recent_number_][bucket];
+        return true;
+    }
+
     // False when the octave that it takes cannot be had.
     bool add(std::uint64_t nanoseconds, OctavePool &pool) {
         const Place at = place(nanoseconds);
-        if (at.octave != recent_octave_ || recent_number_ == 0) {
-            std::uint16_t &number = octaves_[at.octave];
-            if (number == 0 && (number = pool.add()) == 0) return false;
-            recent_octave_ = static_cast<std::uint16_t>(at.octave);
-            recent_number_ = number;
-        }
-        ++pool[recent_number_][at.bucket];
+        std::uint16_t &number = octaves_[at.octave];
+        if (number == 0 && (number = pool.add()) == 0) return false;
+        ++pool[number][at.bucket];
+        if (at.octave == 0) return true;  // its buckets begin at 0, those of the others at BUCKETS once shifted
+        recent_shift_ = static_cast<std::uint16_t>(at.octave - 1);
+        recent_number_ = number;
         return true;
     }
 
@@ -91,8 +99,9 @@ class Histogram {
     }
 
   private:
-    // A kernel takes about as long as the last time: most often the long list below need not be fetched.
-    std::uint16_t recent_octave_ = 0, recent_number_ = 0;
+    static constexpr std::uint16_t NO_OCTAVE = 63;  // no duration shifted by so much is as high as BUCKETS
+    // Beside what each record changes, unlike the long list.
+    std::uint16_t recent_shift_ = NO_OCTAVE, recent_number_ = 0;
     std::array<std::uint16_t, OCTAVES> octaves_{};
 };
 

@@ -6,82 +6,95 @@
 namespace holdfast {
 namespace {
 
-constexpr std::size_t LEAST_SEEN = 1024;  // places in the table of what was seen, powers of two
-constexpr std::size_t MOST_SEEN = 16384;
-constexpr std::size_t GROUP = 16;
-constexpr std::uint32_t UNTIMED = NONE - 1;
+constexpr std::size_t LEAST_SEEN = 4096;  // places in the table of what was seen, powers of two
+constexpr std::size_t MOST_SEEN = 32768;
+constexpr std::size_t GROUP = 8;
 constexpr char UNNAMED[] = "";
 
+inline std::uint64_t word(const char *name) { return reinterpret_cast<std::uintptr_t>(name); }
+
+// Two numbers of a shape. One word at a time: copied at once, they would take a detour through the stack.
+inline std::uint64_t word(const std::int32_t *shape, unsigned index) {
+    std::uint64_t two;
+    std::memcpy(&two, shape + 2 * index, sizeof two);
+    return two;
+}
+
 inline std::size_t hash(const cupti::KernelRecord &record) {
-    std::uint64_t words[3];
-    std::memcpy(words, record.shape, sizeof words);
-    const auto name = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(record.name));
     // The upper bits of a product depend on all bits.
-    return static_cast<std::size_t>((name * 0x9E3779B97F4A7C15u + words[0] * 0xC2B2AE3D27D4EB4Fu +
-                                     words[1] * 0x165667B19E3779F9u + words[2] * 0xD6E8FEB86659FD93u) >>
-                                    40);
+    return static_cast<std::size_t>(
+        (word(record.name) * 0x9E3779B97F4A7C15u + word(record.shape, 0) * 0xC2B2AE3D27D4EB4Fu +
+         word(record.shape, 1) * 0x165667B19E3779F9u + word(record.shape, 2) * 0xD6E8FEB86659FD93u) >>
+        40);
 }
 
 inline bool same(const Shape &one, const Shape &other) {
     return std::memcmp(one.data(), other.data(), sizeof(Shape)) == 0;
 }
 
-inline bool same(const Shape &one, const cupti::KernelRecord &record) {
-    return std::memcmp(one.data(), record.shape, sizeof(Shape)) == 0;
+// The same launch, with one branch: most often all of it is the same.
+inline bool same(const char *name, const Shape &shape, const cupti::KernelRecord &record) {
+    std::uint64_t differ = word(name) ^ word(record.name);
+    for (unsigned index = 0; index < 3; ++index) differ |= word(shape.data(), index) ^ word(record.shape, index);
+    return differ == 0;
 }
 
 }  // namespace
 
-KernelTable::KernelTable() { forget_seen(LEAST_SEEN); }
+KernelTable::KernelTable() {
+    kernels_.reserve(MOST_KERNELS);  // 1 MiB of addresses: memory only as far as there are kernels
+    forget_seen(LEAST_SEEN);
+}
 
-inline std::uint32_t KernelTable::kernel_of(const cupti::KernelRecord &record, std::size_t hash) {
-    if (record.start == 0 || record.end < record.start) {
+// Where to add the times of a kernel; null if it has no place.
+inline Statistics *KernelTable::statistics_of(const cupti::KernelRecord &record, std::size_t hash) {
+    // Nearly always: seen in this turn, and where it should be.
+    const Seen &likely = seen_[hash & mask_];
+    if (likely.turn == turn_ && same(likely.name, likely.shape, record)) return likely.statistics;
+    return find(record, hash)->statistics;
+}
+
+inline void KernelTable::measure(const cupti::KernelRecord &record, std::size_t hash) {
+    if (record.start - 1 >= record.end) {  // no start, which wraps around, or the end before it
         ++counts_.untimed;
-        return UNTIMED;
+        return;
     }
-    if (--left_in_turn_ == 0) {
+    bool measured = false;
+    try {
+        Statistics *of = statistics_of(record, hash);
+        measured = of != nullptr && of->add(record.end - record.start, pool_);
+    } catch (...) {  // no memory: what is lost is counted, and the training goes on
+    }
+    if (measured) return;
+    full_ = true;
+    ++counts_.unmeasured;
+}
+
+// A turn has at most TURN records: one that would become longer ends before them.
+void KernelTable::begin_turn_for(std::size_t records) {
+    if (left_in_turn_ < records) {
         left_in_turn_ = TURN;
         ++turn_;
     }
-    // Nearly always: seen in this turn, and where it should be.
-    const Seen &likely = seen_[hash & (seen_.size() - 1)];
-    if (likely.turn == turn_ && likely.name == record.name && same(likely.shape, record)) return likely.kernel;
-    try {
-        return find(record, hash)->kernel;
-    } catch (...) {  // no memory: what is lost is counted, and the training goes on
-        return NONE;
-    }
-}
-
-inline void KernelTable::measure(std::uint32_t kernel, std::uint64_t nanoseconds) {
-    bool measured = false;
-    try {
-        measured = kernel != NONE && kernels_[kernel].statistics.add(nanoseconds, pool_);
-    } catch (...) {
-    }
-    full_ = full_ || !measured;
-    ++(measured ? counts_.measured : counts_.unmeasured);
+    left_in_turn_ -= records;
 }
 
 void KernelTable::add(const cupti::KernelRecord *const *records, std::size_t count) {
-    std::uint32_t kernels[GROUP];
+    const std::uint64_t lost = counts_.untimed + counts_.unmeasured;
+    for (std::size_t first = 0; first < count; first += GROUP)
+        add_group(records + first, std::min(GROUP, count - first));
+    counts_.measured += count - (counts_.untimed + counts_.unmeasured - lost);
+}
+
+// The first step for all of a group, so that the processor fetches what the second needs in the meantime.
+inline void KernelTable::add_group(const cupti::KernelRecord *const *records, std::size_t count) {
     std::size_t hashes[GROUP];
-    for (std::size_t first = 0; first < count; first += GROUP) {
-        const std::size_t size = std::min(GROUP, count - first);
-        // Each step for all of a group, so that the processor fetches what the next one needs in the meantime.
-        for (std::size_t index = 0; index < size; ++index) {
-            hashes[index] = hash(*records[first + index]);
-            __builtin_prefetch(&seen_[hashes[index] & (seen_.size() - 1)]);
-        }
-        for (std::size_t index = 0; index < size; ++index) {
-            kernels[index] = kernel_of(*records[first + index], hashes[index]);
-            if (kernels[index] < kernels_.size()) __builtin_prefetch(&kernels_[kernels[index]].statistics, 1);
-        }
-        for (std::size_t index = 0; index < size; ++index) {
-            const cupti::KernelRecord &record = *records[first + index];
-            if (kernels[index] != UNTIMED) measure(kernels[index], record.end - record.start);
-        }
+    begin_turn_for(count);
+    for (std::size_t index = 0; index < count; ++index) {
+        hashes[index] = hash(*records[index]);
+        __builtin_prefetch(&seen_[hashes[index] & mask_]);
     }
+    for (std::size_t index = 0; index < count; ++index) measure(*records[index], hashes[index]);
 }
 
 const KernelTable::Seen *KernelTable::find(const cupti::KernelRecord &record, std::size_t hash) {
@@ -89,9 +102,9 @@ const KernelTable::Seen *KernelTable::find(const cupti::KernelRecord &record, st
     Shape shape;
     std::memcpy(shape.data(), record.shape, sizeof shape);
     for (std::size_t at = hash;; ++at) {
-        Seen *place = &seen_[at & (seen_.size() - 1)];
+        Seen *place = &seen_[at & mask_];
         if (place->name == nullptr) {
-            if (seen_count_ < seen_.size() / 2) {
+            if (seen_count_ < seen_.size() / 4) {
                 learn(place, name, shape);
             } else {
                 forget_seen(seen_.size() < MOST_SEEN ? seen_.size() * 2 : MOST_SEEN);
@@ -114,7 +127,8 @@ const KernelTable::Seen *KernelTable::find(const cupti::KernelRecord &record, st
 void KernelTable::learn(Seen *place, const char *name, const Shape &shape) {
     const std::uint32_t at = find_name(name);
     const std::uint32_t number = names_seen_[at].number;
-    *place = {name, shape, number == NONE ? NONE : kernel(number, shape), at, 0};
+    const std::uint32_t known = number == NONE ? NONE : kernel(number, shape);
+    *place = {name, shape, known == NONE ? nullptr : &kernels_[known].statistics, at, 0};
     ++seen_count_;
 }
 
@@ -177,8 +191,9 @@ void KernelTable::take(Rows &into) {
 }
 
 void KernelTable::forget_seen(std::size_t places) {
-    seen_.assign(places, Seen{nullptr, {}, NONE, 0, 0});
+    seen_.assign(places, Seen{nullptr, {}, nullptr, 0, 0});
     seen_count_ = 0;
+    mask_ = places - 1;
     names_seen_.clear();
     places_of_names_.clear();
 }

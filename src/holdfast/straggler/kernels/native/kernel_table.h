@@ -58,9 +58,9 @@ class KernelTable {
     struct alignas(64) Seen {  // a launch as a record has it, and the kernel that it is
         const char *name;
         Shape shape;
-        std::uint32_t kernel;
-        std::uint32_t at;    // of its name in names_seen_
-        std::uint32_t turn;  // in which its name was known to be the same
+        Statistics *statistics;  // of the kernel; null: it has no place
+        std::uint32_t at;        // of its name in names_seen_
+        std::uint32_t turn;      // in which its name was known to be the same
     };
     struct NameSeen {
         std::uint32_t number;
@@ -72,9 +72,11 @@ class KernelTable {
         bool shaped;
         Shape shape;
     };
-    std::uint32_t kernel_of(const cupti::KernelRecord &record, std::size_t hash);
+    void add_group(const cupti::KernelRecord *const *records, std::size_t count);
+    Statistics *statistics_of(const cupti::KernelRecord &record, std::size_t hash);
     const Seen *find(const cupti::KernelRecord &record, std::size_t hash);
-    void measure(std::uint32_t kernel, std::uint64_t nanoseconds);
+    void measure(const cupti::KernelRecord &record, std::size_t hash);
+    void begin_turn_for(std::size_t records);
     void learn(Seen *place, const char *name, const Shape &shape);
     std::uint32_t find_name(const char *name);
     std::uint32_t kernel(std::uint32_t name, const Shape &shape);
@@ -82,16 +84,17 @@ class KernelTable {
     void forget_seen(std::size_t places);
     void forget_all();
 
-    // What was seen is a cache of what is known, as small as can be for the sake of the processor's: forgotten when it
-    // is half full, and begun anew with twice the places.
+    // What was seen is a cache of what is known: forgotten when it is a quarter full, and begun anew with twice the
+    // places. Fuller, and more launches would not be where they should be, which costs more than the memory.
     std::vector<Seen> seen_;
     std::size_t seen_count_ = 0;
+    std::size_t mask_ = 0;
     std::vector<NameSeen> names_seen_;
     std::unordered_map<const char *, std::uint32_t> places_of_names_;
     std::uint32_t turn_ = 1;
-    std::uint32_t left_in_turn_ = TURN;
+    std::size_t left_in_turn_ = TURN;
     KernelNames names_;
-    std::vector<Kernel> kernels_;
+    std::vector<Kernel> kernels_;  // never moves: seen_ points into it
     std::unordered_map<std::string, std::uint32_t> numbers_;
     OctavePool pool_;
     Counts counts_;
