@@ -174,7 +174,7 @@ static unsigned told(const char *name, unsigned otherwise) {
 }
 int nvmlInitWithFlags(unsigned flags) { return told("NVML_INIT", OK); }
 int nvmlInit_v2(void) { return told("NVML_INIT", OK); }
-int nvmlShutdown(void) { fputs("shut down\n", stderr); return OK; }
+int nvmlShutdown(void) { answer(__func__); fputs("shut down\n", stderr); return OK; }
 const char *nvmlErrorString(int error) { return error == NOT_SUPPORTED ? "Not Supported" : "Not Found"; }
 static int by(const char *given, const char *variable, int *found, int **handle) {
     const char *known = getenv(variable);
@@ -396,3 +396,35 @@ def test_a_driver_that_hangs_costs_little_and_is_not_asked_for_ever(nvml: Path) 
         "NVML did not answer within 50 ms, 3 times: verdicts go without clocks and temperatures"
         in done.stderr
     )
+
+
+CLOSED = """
+import os, threading, time
+from holdfast.straggler.nvml import Gpu, GpuFacts
+one = GpuFacts(lambda: Gpu(visible="0"), patience=30)
+assert one.take() is not None
+one._patience = 0.05
+child = os.fork()
+started = time.perf_counter()
+one.close()
+took = time.perf_counter() - started
+if child == 0:
+    os._exit(threading.active_count() - 1)  # nothing was even asked
+assert took < 0.4, took  # the call itself takes 0.5 s
+assert os.waitpid(child, 0)[1] == 0
+for thread in threading.enumerate():
+    if thread is not threading.main_thread():
+        assert thread.daemon
+        thread.join(30)
+"""
+
+
+def test_the_end_does_not_wait_for_a_driver_that_hangs(nvml: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", CLOSED],
+        env=os.environ | {"LD_LIBRARY_PATH": str(nvml), "NVML_INDEX": "0", "NVML_HANGS": "nvmlShutdown"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "shut down\n")

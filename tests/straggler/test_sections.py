@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from holdfast.straggler import Detector, Statistic
-from holdfast.straggler.kernels.source import Capture
+from holdfast.straggler.kernels.capture import Capture
 from holdfast.straggler.measurement import KEPT
 from holdfast.straggler.sections import MOST_SECTIONS, Sections
 from tests.straggler.sources import Told

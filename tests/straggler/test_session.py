@@ -7,6 +7,7 @@ import math
 import pytest
 
 from holdfast.straggler import Report, Statistic
+from holdfast.straggler.kernels.cuda_events import CudaEventSource
 from holdfast.straggler.session import Session
 from holdfast.straggler.settings import checked
 from holdfast.straggler.statistic import Summary, summarise
@@ -133,3 +134,58 @@ def test_a_section_that_waits_is_shown_and_never_scored(gathered: bool) -> None:
         assert set(report.local_section_summaries) == {"fwd", "barrier"}
         assert set(report.section_relative_perf_scores) == {"fwd"}
         assert set(report.section_individual_perf_scores) == {"fwd"}
+
+
+class Clock:
+    """A GPU whose work takes as long as the test says; as much of torch.cuda as events need."""
+
+    device_index = 0
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def usable(self) -> bool:
+        return True
+
+    def stream(self) -> Clock:
+        return self
+
+    def event(self) -> Moment:
+        return Moment()
+
+
+class Moment:
+    def record(self, stream: Clock) -> None:
+        self.at = stream.now
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, end_event: Moment) -> float:
+        return end_event.at - self.at
+
+
+def test_gpu_times_of_sections_that_wait_are_no_compute() -> None:
+    """Rank 2 is slow, and the others wait for it: only its own section is scored."""
+
+    def work(channel: ThreadChannel) -> Report | None:
+        clock, slow = Clock(), channel.rank == 2
+        settings = checked(**{**SETTINGS, "node_name": "n"})  # type: ignore[arg-type]
+        one = Session(settings, {}, {}, CudaEventSource(cuda=clock), channel)
+        report = None
+        for _ in range(3):
+            for _ in range(5):
+                with one.sections.enter("forward", True):
+                    clock.now += 30.0 if slow else 20.0
+                with one.sections.enter_waiting("barrier", True):
+                    clock.now += 0.2 if slow else 10.2
+            report = one.report()
+        one.close()
+        return report
+
+    report = run(4, work)[0][0]
+    assert report is not None
+    assert report.gpu_relative_perf_scores == pytest.approx({0: 1, 1: 1, 2: 2 / 3, 3: 1})
+    assert {one.rank for one in report.identify_stragglers()["straggler_gpus_relative"]} == {2}
+    assert report.local_kernel_summaries.keys() == {"forward"}
+    assert report.local_collective_summaries["barrier"][Statistic.MED] == pytest.approx(10200)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from .gpu_facts import UNKNOWN
 from .host.losses import HostLosses
-from .kernels.source import Capture, KernelSource, NoKernels
+from .kernels.capture import Capture
+from .kernels.source import KernelSource, NoKernels
 from .nvml import GpuFacts
 from .sections import Plans, Sections
 from .snapshot import Snapshot
@@ -20,20 +21,22 @@ class Instruments:
     def __init__(self, interval: int, plain: Plans, capturing: Plans, source: KernelSource) -> None:
         """`plain` and `capturing` are those of `Sections`."""
         self.source = source
-        capture = None if isinstance(source, NoKernels) else Capture(source)
-        self.sections = Sections(interval, capture, plain, capturing)
+        self._capture = Capture(source)
+        nothing = isinstance(source, NoKernels)
+        self.sections = Sections(interval, None if nothing else self._capture, plain, capturing)
         self.wrapped = Wrapped(self.sections)
         self._host, self._interval = HostLosses(), interval
         self._gpu = GpuFacts()
 
     def take(self, steps: float | None) -> Snapshot:
         """What was measured since the last call; `steps` is the estimate of steps between reports."""
-        sections, kernels = self.sections.take(), self.source.take()
+        sections, waiting = self.sections.take(), frozenset(self.sections.waiting)
+        kernels = self._capture.take().apart(waiting)
         facts = self._gpu.take() if kernels.records else None
         return Snapshot(
             sections=sections,
             kernels=kernels,
-            waiting=frozenset(self.sections.waiting),
+            waiting=waiting,
             losses=self._host.take(),
             elapsed=self._host.elapsed / self._interval,
             facts=facts or UNKNOWN,
@@ -44,6 +47,6 @@ class Instruments:
         """End: callables are what they were, nothing is measured any more."""
         self.wrapped.restore()
         self.sections.close()
-        self.source.close()
+        self._capture.close()
         self._host.close()
         self._gpu.close()

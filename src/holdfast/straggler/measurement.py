@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from .kernels.source import Capture
+    from .kernels.capture import Capture
 
 KEPT = 8192
 """Times kept of each section between two reports; older ones are counted, and forgotten."""
@@ -124,18 +124,28 @@ class PlannedMeasurement(Measurement):
 class CapturingMeasurement(Measurement):
     """The same, and the GPU kernels that the body launches are measured."""
 
-    __slots__ = ("_capture",)
+    __slots__ = ("_capture", "_key")
 
     def __init__(self, section: Section, free: list[SectionContext], capture: Capture) -> None:
         super().__init__(section, free)
         self._capture = capture
+        self._key = 0
 
     def __enter__(self) -> None:
-        self._capture.enter(self._section.name)
-        self._started = perf_counter_ns()
+        key = self._capture.enter(self._section.name)
+        try:
+            self._key = key
+            self._started = perf_counter_ns()
+        except BaseException:  # of a signal handler: `with` calls no `__exit__` then
+            self._capture.leave(key)
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        super().__exit__(kind, error, trace)
-        self._capture.leave()
+        spent = perf_counter_ns() - self._started
+        self._capture.leave(self._key)  # before another thread may have this measurement
+        section = self._section
+        section.kept.append(spent)
+        section.count += 1
+        self._free.append(self)

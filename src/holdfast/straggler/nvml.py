@@ -51,6 +51,7 @@ class GpuFacts:
         self._counted: dict[Gpu, tuple[float, ...]] = {}
         self._reading: threading.Thread | None = None
         self._late = 0
+        self._process = os.getpid()
         self.reason = ""
         """Why there are no facts, one clause; empty while there are."""
 
@@ -72,10 +73,16 @@ class GpuFacts:
         return read[: _ECC.start] + tuple(map(_new, counts, before)) + read[_ECC.stop :]
 
     def close(self) -> None:
-        """Give NVML back."""
+        """Give NVML back, unless it is being read or the driver is too slow; a forked child has nothing to give."""
         nvml, self._nvml = self._nvml, None
-        if nvml is not None and not (self._reading and self._reading.is_alive()):
-            _number(nvml.nvmlShutdown)
+        if nvml is None or os.getpid() != self._process or (self._reading and self._reading.is_alive()):
+            return
+        closing = threading.Thread(target=_number, args=(nvml.nvmlShutdown,), daemon=True, name="nvml")
+        try:
+            closing.start()
+        except RuntimeError:  # the interpreter ends, and NVML with it; or the host has no more threads
+            return
+        closing.join(self._patience)
 
     def _in_time(self, gpu: Gpu) -> tuple[float, ...] | None:
         """The reading, if it is done soon."""

@@ -1,13 +1,18 @@
 """All sections of this process: which there are, what their next entries are, and what they measured.
 
 What always holds: there are at most `MOST_SECTIONS`; the common case of an entry takes no lock (see `measurement`).
-Does not cover: interpreters without the global lock.
+The lock of the others is held for a few steps that wait for nothing, not even for the log. A signal handler or a
+`__del__` that enters a section within them takes it again, and finds each list perhaps emptier than it was just asked;
+a forked child has a lock of its own.
+Does not cover: interpreters without the global lock; a report in a signal handler that interrupts a report.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -22,7 +27,7 @@ from .measurement import (
 from .statistic import Statistic, summarise
 
 if TYPE_CHECKING:
-    from .kernels.source import Capture
+    from .kernels.capture import Capture
 
 log = logging.getLogger("holdfast.straggler")
 
@@ -51,14 +56,18 @@ class Sections:
         self.waiting: set[str] = set()
         """Names of the sections that wait for other ranks; their times are never compared as work is."""
         self._sections: dict[str, Section] = {}
-        self._lock = threading.Lock()
-        self._full = False
+        self._lock = threading.RLock()
+        self._full = ""  # the first name that was one too many
+        self._full_told = False
         self.closed = False
+        _all.add(self)
 
     def enter(self, name: str, profile_cuda: bool) -> SectionContext:
         """The slow path of an entry: its plan is empty, or there is none. ValueError for what is no name."""
         with self._lock:
-            return self._enter(name, profile_cuda, False)
+            found = self._enter(name, profile_cuda, False)
+        self._tell()
+        return found
 
     def enter_waiting(self, name: str, profile_cuda: bool) -> SectionContext:
         """An entry of a section that waits for other ranks. ValueError for what is no name, or one that computes."""
@@ -69,13 +78,16 @@ class Sections:
         except IndexError:  # another thread took the last one
             pass
         with self._lock:
-            return self._enter(name, profile_cuda, True)
+            found = self._enter(name, profile_cuda, True)
+        self._tell()
+        return found
 
     def waits(self, name: str) -> Callable[[int], None]:
         """A function that adds one wait, in nanoseconds, to a section that waits for other ranks. Any thread may call
         it, not several at once; after `close` it is harmless. ValueError as above."""
         with self._lock:
             section = self._section(name, True)
+        self._tell()
 
         def add(spent: int) -> None:
             if section is not None:
@@ -89,6 +101,7 @@ class Sections:
         harmless when this object was closed."""
         with self._lock:
             self._section(name, False)
+        self._tell()
         plan = self._plans[bool(profile_cuda)].get(name)
         enter = self.enter
         if plan is None:
@@ -140,16 +153,10 @@ class Sections:
                 f"{_CALLED[waits]}: name must be a text of 1 to {LONGEST_NAME} characters, not {name!r:.80}"
             )
         if len(self._sections) >= MOST_SECTIONS:
-            if not self._full:
-                log.warning(
-                    "section %r is not measured, nor any further one: there are %d already. A section's name "
-                    "should not contain a step or a batch number",
-                    name,
-                    MOST_SECTIONS,
-                )
-            self._full = True
+            self._full = self._full or name
             return None
-        section = self._sections[name] = Section(name)
+        # A signal handler may have made it just now.
+        section = self._sections.setdefault(name, Section(name))
         if waits:
             self.waiting.add(name)
         plain, capturing = self._plans_of(name)
@@ -160,13 +167,25 @@ class Sections:
             plain[name] = capturing[name] = section.free[0] if self._interval == 1 else []
         return section
 
+    def _tell(self) -> None:
+        """Outside of the lock: whoever holds the log's own may be on the way here."""
+        if self._full and not self._full_told:
+            self._full_told = True
+            log.warning(
+                "section %r is not measured, nor any further one: there are %d already. A section's name "
+                "should not contain a step or a batch number",
+                self._full,
+                MOST_SECTIONS,
+            )
+
     def _plans_of(self, name: str) -> tuple[Plans, Plans]:
         return self._waiting_plans if name in self.waiting else self._plans
 
     def _measurement(self, section: Section, capturing: bool) -> SectionContext:
         free = section.free[capturing]
-        if self._interval > 1 and free:
-            return free.pop()
+        used = _popped(free) if self._interval > 1 else None
+        if used is not None:
+            return used
         if capturing and self._capture is not None:
             return CapturingMeasurement(section, free, self._capture)
         return Measurement(section, free)
@@ -175,11 +194,12 @@ class Sections:
         plan = self._plans_of(section.name)[0].get(section.name)
         if plan is None:  # closed while a thread was on its way here
             return SKIPPED
-        if plan:  # another thread was first
-            return plan.pop()
-        if section.skips_left:  # a long interval: the plan held its first stretch only
+        planned = _popped(plan)
+        if planned is not None:  # another thread was first
+            return planned
+        if section.skips_left > 0:  # a long interval: the plan held its first stretch only
             self._skip(section, plan)
-            return plan.pop()
+            return _popped(plan) or SKIPPED
         if self._capture is None and self._interval <= _STRETCH:
             return PlannedMeasurement(section, plan, [SKIPPED] * (self._interval - 1))
         section.skips_left = self._interval - 1
@@ -188,6 +208,26 @@ class Sections:
 
     @staticmethod
     def _skip(section: Section, plan: list[SectionContext]) -> None:
-        stretch = min(section.skips_left, _STRETCH)
+        stretch = max(0, min(section.skips_left, _STRETCH))
         section.skips_left -= stretch
         plan.extend([SKIPPED] * stretch)
+
+
+def _popped(entries: list[SectionContext]) -> SectionContext | None:
+    """The last; None if there is none, or none any more."""
+    try:
+        return entries.pop()
+    except IndexError:
+        return None
+
+
+_all: weakref.WeakSet[Sections] = weakref.WeakSet()
+
+
+def _free_in_child() -> None:
+    """A forked child does not have the thread that may have held the lock."""
+    for sections in tuple(_all):
+        sections._lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_free_in_child)

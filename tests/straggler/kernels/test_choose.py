@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.straggler.kernels import choose as choosing
+from holdfast.straggler.kernels.capture import Capture
 from holdfast.straggler.kernels.choose import NO_DRIVER, NOT_YET, choose
 from holdfast.straggler.kernels.cuda_events import CudaEventSource
-from holdfast.straggler.kernels.source import Capture, KernelSource, KernelWindow, NoKernels
+from holdfast.straggler.kernels.source import KernelSource, KernelWindow, NoKernels
 from tests.straggler.sources import Told
 
 
@@ -92,14 +93,13 @@ def test_it_is_decided_at_the_first_section_after_cuda_was_initialised_and_once(
 
     source = choose({}, lambda: True, lambda: bool(state["usable"]), open_cupti)
     capture = Capture(source)
-    capture.enter("load")
+    key = capture.enter("load")
     state["usable"] = True  # the section that initialises CUDA is not measured: its end finds nothing to end
-    capture.leave()
+    capture.leave(key)
     assert (source.name, source.reason, source.take()) == ("none", NOT_YET, KernelWindow())
     assert state["opened"] == 0
     for _ in range(2):
-        capture.enter("fwd")
-        capture.leave()
+        capture.leave(capture.enter("fwd"))
     assert state["opened"] == 1
     assert cupti.calls == ["start fwd", "stop"] * 2
 

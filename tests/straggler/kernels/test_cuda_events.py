@@ -9,8 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from holdfast.straggler.kernels.capture import Capture
 from holdfast.straggler.kernels.cuda_events import MOST_PAIRS, PAIRS_OF_A_SECTION, CudaEventSource
-from holdfast.straggler.kernels.source import Capture, KernelWindow
+from holdfast.straggler.kernels.source import REPORTS_OPEN, KernelWindow
 from holdfast.straggler.kernels.torch_cuda import TorchCuda
 from holdfast.straggler.statistic import Statistic
 
@@ -90,18 +91,17 @@ def test_a_section_has_its_time_in_microseconds(gpu: Gpu, source: CudaEventSourc
     assert window.compute["fwd"][Statistic.NUM] == 3
     assert window.compute["bwd"][Statistic.MAX] == pytest.approx(7000)
     assert (window.records, window.dropped, window.note, window.collectives) == (4, 0, "", {})
-    assert source.take() == KernelWindow()
+    assert source.take() == KernelWindow(by_section=True)
     assert (source.name, source.reason) == ("cuda_events", "no cupti")
 
 
 def test_the_outermost_section_has_the_time(gpu: Gpu, source: CudaEventSource) -> None:
     capture = Capture(source)
-    capture.enter("step")
-    capture.enter("fwd")
+    step, fwd = capture.enter("step"), capture.enter("fwd")
     gpu.now += 2
-    capture.leave()
+    capture.leave(fwd)
     gpu.now += 3
-    capture.leave()
+    capture.leave(step)
     assert {name: found[Statistic.MAX] for name, found in source.take().compute.items()} == {"step": 5000}
 
 
@@ -171,7 +171,7 @@ def test_nothing_is_asked_of_cuda_before_the_training_initialised_it(
 ) -> None:
     gpu.initialised = False
     gpu.works(source, "fwd", 1.0)
-    assert source.take() == KernelWindow()
+    assert source.take() == KernelWindow(by_section=True)
     assert (gpu.events, gpu.asked) == (0, 0)
     gpu.initialised = True
     gpu.works(source, "fwd", 1.0)
@@ -234,24 +234,43 @@ def test_the_end_may_come_in_another_thread(gpu: Gpu, source: CudaEventSource) -
     assert source.take().compute["fwd"][Statistic.MAX] == pytest.approx(2000)
 
 
+def test_a_section_that_never_ends_is_no_time(gpu: Gpu, source: CudaEventSource) -> None:
+    """Its time would be that of all reports, and its rank the slowest."""
+    source.start("batches")
+    for _ in range(REPORTS_OPEN + 1):
+        gpu.now += 1000
+        source.take()
+    source.stop()
+    window = source.take()
+    assert (window.records, window.dropped) == (0, 1)
+    source.start("long")
+    for _ in range(REPORTS_OPEN):
+        source.take()
+    source.stop()
+    assert source.take().records == 1
+    assert gpu.events == 2
+
+
 def test_windows_taken_while_sections_run(gpu: Gpu, source: CudaEventSource) -> None:
-    """Every entry is in exactly one window, or was dropped, or left out by thinning."""
-    stop = threading.Event()
+    """An entry is in one window at most, and whole; those within a taking are left out."""
+    stop, capture = threading.Event(), Capture(source)
     windows: list[KernelWindow] = []
 
     def taking() -> None:
-        while not stop.is_set():
-            windows.append(source.take())
+        while not stop.wait(0.001):
+            windows.append(capture.take())
 
     thread = threading.Thread(target=taking)
     thread.start()
     try:
         for _ in range(5000):
-            gpu.works(source, "fwd", 1.0)
+            key = capture.enter("fwd")
+            gpu.now += 1.0
+            capture.leave(key)
     finally:
         stop.set()
         thread.join()
-    windows.append(source.take())
+    windows.append(capture.take())
     assert all(window.note == "" or window.note.startswith("1 in") for window in windows)
     assert 0 < sum(window.records for window in windows) <= 5000
     assert all(found[Statistic.MAX] == 1000 for window in windows for found in window.compute.values())
@@ -266,7 +285,7 @@ def test_torch_is_only_used_where_it_is_loaded_and_initialised(monkeypatch: pyte
     source = CudaEventSource()
     source.start("fwd")
     source.stop()
-    assert source.take() == KernelWindow()
+    assert source.take() == KernelWindow(by_section=True)
 
 
 def test_with_the_torch_of_this_environment() -> None:

@@ -1,6 +1,7 @@
 """Where the times of GPU kernels come from.
 
     source         the interface of a source, and the source for machines without one
+    capture        starts and stops a source with the sections that are open
     choose         which source this process uses
     cupti          kernels by CUPTI, in a window of sections for each report
     cupti_core     the library in C++ that takes CUPTI's records; native/ has its sources

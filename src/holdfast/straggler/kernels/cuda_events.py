@@ -2,23 +2,23 @@
 
 The time runs from where the stream gets to the section's begin to where it gets to its end. So it holds everything
 that the stream did or waited for meanwhile: kernels, copies, waiting for other streams, for the host to launch more,
-and for other ranks in a collective. All of it counts as compute of the section: a section that contains a collective
-tells who waits, not who is slow, so put sections around what a rank does alone.
+and for other ranks in a collective. All of it counts as compute of the section, except that a `collective_section` is
+never scored: any other section that contains a collective tells who waits, not who is slow.
 
 What always holds: nothing raises, and nothing waits for the GPU. Events are asked only when a window is taken, never
 while training runs. At most `MOST_PAIRS` pairs of events are in use, and at most `PAIRS_OF_A_SECTION` for each section
 and window. An error of CUDA ends the measuring for good.
 Does not cover: work of a section on other streams than the current one at its begin, unless that stream waits for
-it; sections inside the capture of a CUDA graph (around its replay they are measured); single kernels.
+it; sections inside the capture of a CUDA graph (around its replay they are measured); sections that are open for more
+than `REPORTS_OPEN` reports; single kernels.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
 
 from ..statistic import summarise
-from .source import KernelWindow
+from .source import REPORTS_OPEN, KernelWindow
 from .torch_cuda import Cuda, Event, Stream, TorchCuda
 
 PAIRS_OF_A_SECTION = 128
@@ -30,11 +30,12 @@ _US = 1e3  # milliseconds
 class _Pair:
     """Two events of one device, around one entry of a section."""
 
-    __slots__ = ("begin", "device", "end", "section", "stream")
+    __slots__ = ("begin", "device", "end", "reports", "section", "stream")
 
     def __init__(self, begin: Event, end: Event, device: int) -> None:
         self.begin, self.end, self.device = begin, end, device
         self.section = ""
+        self.reports = 0  # while it was open
         self.stream: Stream | None = None
 
 
@@ -57,7 +58,6 @@ class CudaEventSource:
         """`reason` says why no better source is used."""
         self.reason = reason
         self._cuda = cuda or TorchCuda()
-        self._lock = threading.Lock()
         self._counts: dict[str, _Count] = {}
         # By device: an event stays on the one that it was first used on.
         self._free: dict[int, list[_Pair]] = {}
@@ -82,39 +82,39 @@ class CudaEventSource:
         if pair is None:
             return
         try:
-            if not self._cuda.usable():  # a capture began in the section: an event in a graph cannot be asked
-                with self._lock:
-                    self._dropped += 1
-                    self._free.setdefault(pair.device, []).append(pair)
+            # A capture began in the section: an event in a graph cannot be asked. And what is open for ever is no time.
+            if not self._cuda.usable() or pair.reports > REPORTS_OPEN:
+                self._dropped += 1
+                self._free.setdefault(pair.device, []).append(pair)
                 return
             pair.end.record(pair.stream)
-            with self._lock:
-                self._ended.append(pair)
+            self._ended.append(pair)
         except Exception as error:
             self._fail(error)
 
     def take(self) -> KernelWindow:
         """See `KernelSource`. Entries that the GPU has not finished yet are in the next window."""
-        with self._lock:
-            ended, self._ended = self._ended, []
-            dropped, self._dropped = self._dropped, 0
-            stride = max((count.stride for count in self._counts.values() if count.entries), default=1)
-            self._counts = {
-                section: _Count(max(1, -(-count.entries // PAIRS_OF_A_SECTION)))
-                for section, count in self._counts.items()
-            }
+        if self._open is not None:
+            self._open.reports += 1
+        ended, self._ended = self._ended, []
+        dropped, self._dropped = self._dropped, 0
+        stride = max((count.stride for count in self._counts.values() if count.entries), default=1)
+        self._counts = {
+            section: _Count(max(1, -(-count.entries // PAIRS_OF_A_SECTION)))
+            for section, count in self._counts.items()
+        }
         times: dict[str, list[float]] = {}
         try:
             waiting = self._read(ended, times) if self._cuda.usable() else ended
-            with self._lock:
-                self._ended = waiting + self._ended
+            self._ended = waiting + self._ended
         except Exception as error:
             self._fail(error)
         compute = {section: summarise(found) for section, found in times.items()}
         note = self._failed or (
             f"1 in {stride} entries of the busiest section is timed" if stride > 1 else ""
         )
-        return KernelWindow(compute, records=sum(map(len, times.values())), dropped=dropped, note=note)
+        records = sum(map(len, times.values()))
+        return KernelWindow(compute, records=records, dropped=dropped, note=note, by_section=True)
 
     def close(self) -> None:
         """See `KernelSource`."""
@@ -122,33 +122,31 @@ class CudaEventSource:
         self._ended, self._free = [], {}
 
     def _is_timed(self, section: str) -> bool:
-        with self._lock:
-            count = self._counts.get(section)
-            if count is None:
-                count = self._counts[section] = _Count()
-            turn = count.entries % count.stride == 0
-            count.entries += 1
-            if not turn:
-                return False
-            if count.timed >= PAIRS_OF_A_SECTION:
-                self._dropped += 1
-                return False
-            count.timed += 1
-            return True
+        count = self._counts.get(section)
+        if count is None:
+            count = self._counts[section] = _Count()
+        turn = count.entries % count.stride == 0
+        count.entries += 1
+        if not turn:
+            return False
+        if count.timed >= PAIRS_OF_A_SECTION:
+            self._dropped += 1
+            return False
+        count.timed += 1
+        return True
 
     def _begun(self, section: str) -> _Pair | None:
         """A pair whose begin is recorded; None, and one more that was dropped, if all are in use."""
         stream = self._cuda.stream()
-        with self._lock:
-            free = self._free.setdefault(stream.device_index, [])
-            pair = free.pop() if free else None
-            if pair is None and self._pairs >= MOST_PAIRS:
-                self._dropped += 1
-                return None
+        free = self._free.setdefault(stream.device_index, [])
+        pair = free.pop() if free else None
+        if pair is None and self._pairs >= MOST_PAIRS:
+            self._dropped += 1
+            return None
         if pair is None:
             pair = _Pair(self._cuda.event(), self._cuda.event(), stream.device_index)
             self._pairs += 1
-        pair.section, pair.stream = section, stream
+        pair.section, pair.stream, pair.reports = section, stream, 0
         pair.begin.record(stream)
         return pair
 
@@ -161,8 +159,7 @@ class CudaEventSource:
                 continue
             times.setdefault(pair.section, []).append(pair.begin.elapsed_time(pair.end) * _US)
             pair.stream = None
-            with self._lock:
-                self._free.setdefault(pair.device, []).append(pair)
+            self._free.setdefault(pair.device, []).append(pair)
         return waiting
 
     def _fail(self, error: Exception) -> None:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import threading
 from collections.abc import Callable
 from enum import Enum, auto
 from functools import lru_cache
@@ -65,7 +64,6 @@ class CuptiSource:
         self._usable = usable or TorchCuda().usable
         self._leave = leave
         self._process = os.getpid()
-        self._lock = threading.Lock()  # CUPTI's callbacks never take it
         self._stage = _Stage.WAITING
         self._sections = 0  # of this window that began
         self._measured = 0  # of this window that were measured to their end
@@ -78,43 +76,38 @@ class CuptiSource:
     def try_now(self) -> str:
         """Begin the first window before its first section, if CUDA is in use: why CUPTI does not work, one clause, is
         known only then. Empty if it does, or if that cannot be known yet."""
-        with self._lock:
-            if not _profiler_runs():
-                self._begin()
-            return "; ".join(self._notes)
+        if not _profiler_runs():
+            self._begin()
+        return "; ".join(self._notes)
 
     def start(self, section: str) -> None:
         """Begin the window with its first section, and end it some sections after its last."""
         if self._stage is _DONE:  # most sections: they pay for nothing but this line
             return
         if os.getpid() == self._process:
-            with self._lock:
-                self._sections += 1
-                self._on_start()
+            self._sections += 1
+            self._on_start()
 
     def stop(self) -> None:
         """Count the section; after the last of the window, switch off."""
         if self._stage is _MEASURING and os.getpid() == self._process:
-            with self._lock:
-                self._on_stop()
+            self._on_stop()
 
     def take(self) -> KernelWindow:
         """What the window measured, and begin the next with the next section."""
         if os.getpid() != self._process:
             return KernelWindow(note="a forked process has no kernel times")
-        with self._lock:
-            return self._take()
+        return self._take()
 
     def close(self) -> None:
         """Switch off, and let CUPTI leave."""
         if os.getpid() == self._process:
-            with self._lock:
-                if self._stage is _Stage.MEASURING and not _profiler_runs():
-                    self._core.pause()
-                    self._stage = _Stage.DRAINING
-                if self._stage is _Stage.DRAINING and not _profiler_runs():
-                    self._let_go()
-                self._stage = _Stage.DONE
+            if self._stage is _Stage.MEASURING and not _profiler_runs():
+                self._core.pause()
+                self._stage = _Stage.DRAINING
+            if self._stage is _Stage.DRAINING and not _profiler_runs():
+                self._let_go()
+            self._stage = _Stage.DONE
 
     def _on_start(self) -> None:
         if _profiler_runs():

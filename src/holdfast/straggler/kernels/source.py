@@ -1,17 +1,19 @@
 """The interface of a source of kernel times, and the source for machines without one.
 
 A source measures between `start` and `stop`. Sections may be nested and may run in several threads, so a `Capture`
-stands between them and the source: it starts with the first open section and stops with the last.
+stands between them and the source; see `capture`.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ..statistic import Summary
+
+REPORTS_OPEN = 3
+"""Reports in a row that find a section open, before it is taken for one whose end never comes."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +34,23 @@ class KernelWindow:
     """Times that are known to be lost."""
     note: str = ""
     """Why it saw less than it could, one clause; empty if it saw all that it should."""
+    by_section: bool = False
+    """Whether the names are those of sections, whose whole GPU time each is, and not of kernels."""
+
+    def apart(self, waiting: Collection[str]) -> KernelWindow:
+        """The same, where sections that wait for other ranks are no compute: a rank that waits is not slow."""
+        if not self.by_section or not any(name in waiting for name in self.compute):
+            return self
+        compute = {name: found for name, found in self.compute.items() if name not in waiting}
+        waits = {name: found for name, found in self.compute.items() if name in waiting}
+        return replace(self, compute=compute, collectives={**self.collectives, **waits})
 
 
 class KernelSource(Protocol):
-    """Measures the GPU kernels that this process launches between `start` and `stop`. None of its calls raises."""
+    """Measures the GPU kernels that this process launches between `start` and `stop`. None of its calls raises.
+
+    They may come from any thread, and never at once: `Capture` sees to that, so a source needs no lock.
+    """
 
     @property
     def name(self) -> str:
@@ -78,26 +93,3 @@ class NoKernels:
 
     def close(self) -> None:
         """Nothing to give back."""
-
-
-class Capture:
-    """Starts a source with the first of several overlapping sections and stops it with the last."""
-
-    def __init__(self, source: KernelSource) -> None:
-        self._source = source
-        self._lock = threading.Lock()
-        self._open = 0
-
-    def enter(self, section: str) -> None:
-        """A section was opened."""
-        with self._lock:
-            self._open += 1
-            if self._open == 1:
-                self._source.start(section)
-
-    def leave(self) -> None:
-        """A section was closed."""
-        with self._lock:
-            self._open -= 1
-            if self._open == 0:
-                self._source.stop()
