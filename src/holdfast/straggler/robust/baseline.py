@@ -5,10 +5,9 @@ few windows. It then follows slowly, and more slowly upwards, so that it does no
 all ranks of a group do together (another batch size, another sequence length) moves their baselines together and makes
 nobody slow.
 
-A restored level is believed where it says that the rank was about as fast as its group is now (within `PLAUSIBLE`), or
-as fast as itself is now. Else it is of another job, or of another model, and learned anew: that a rank was unusual and
-is another now takes two rare things. A rank that was slow and still is keeps its level and is slow against its group;
-one that was usual and became slow is slow against both.
+A restored level that says that a rank was unlike its group is of another job, or of another model, if the rank is like
+its group now, or nowhere near that level; then it is learned anew. A rank that was slow and still is keeps its level,
+and is slow against its group; one that was usual and became slow is slow against both.
 
 Does not cover: a change that is shared by a group of fewer than `min_ranks` ranks; it looks like that rank's own. A
 degradation of less than about 0.2 % per window, which the baseline follows. What is unusual about a restored level and
@@ -31,7 +30,9 @@ LEARNING_WINDOWS = 3
 DOWNWARD, UPWARD = 0.2, 0.02
 """Share of the distance that a baseline moves per window."""
 PLAUSIBLE = math.log(1.15)
-"""How far, as a logarithm, a restored level may be from what is measured. Chips of one kind are within 1.08."""
+"""How far, as a logarithm, levels may differ and still be alike. Chips of one kind are within 1.08."""
+FAR = math.log(3)
+"""How far a rank may be from its restored level, if that was unlike its group."""
 VERSION = 2
 _STORED = np.dtype("<f4")
 
@@ -82,7 +83,9 @@ class Baseline:
         restored = self._restored[name]
         known = restored & np.isfinite(level)
         with np.errstate(invalid="ignore"):
-            base[known & (np.abs(base - usual) > PLAUSIBLE) & (np.abs(level - base) > PLAUSIBLE)] = np.nan
+            unusual, changed = np.abs(base - usual) > PLAUSIBLE, np.abs(level - base) > PLAUSIBLE
+            like_others = np.abs(level - usual) <= PLAUSIBLE
+            base[known & unusual & changed & (like_others | (np.abs(level - base) > FAR))] = np.nan
         restored &= ~known
         if not restored.any():
             del self._restored[name]
