@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import sys
 import time
@@ -17,7 +18,7 @@ from holdfast.straggler.journal_reports import WAITING, ReportLog
 from holdfast.straggler.readings.kept import reports
 from tests.journal.story import Story
 from tests.journal.test_cli import CLI, write
-from tests.processes import Spawner
+from tests.processes import Spawner, wait_until
 from tests.straggler.readings.history import report
 
 FILE = "journal-n0.rank-0.jsonl"
@@ -164,3 +165,16 @@ def test_importing_it_is_light() -> None:
         "assert not {'torch', 'numpy', 'rich'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_run_directory_that_vanishes_is_told_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log = ReportLog(str(tmp_path / "run"), "n0", 0)
+    log.write(report(8))
+    wait_until(lambda: list((tmp_path / "run").glob("*.jsonl")) and log._journal._queue.empty())
+    shutil.rmtree(tmp_path / "run")
+    for _ in range(3):
+        log.write(report(8))
+    log.close(timeout=30)
+    assert capfd.readouterr().err.count("it is gone, with the reports that were in it") == 1

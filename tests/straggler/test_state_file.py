@@ -83,37 +83,59 @@ def test_a_judge_goes_on_where_the_last_one_ended(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("", "it is no state file, or cut off"),
-        ('{"version": 1, "nodes": ["n0"', "it is no state file, or cut off"),
-        ("[" * 100_000, "it is no state file, or cut off"),
-        ('{"version": 1, "nodes": "n0", "state": {}}', "it is no state file, or cut off"),
-        ('{"version": 1, "nodes": ["n0", "n0", "n1", "n1"], "state": []}', "it is no state file, or cut off"),
         ('{"version": 2, "nodes": [], "state": {}}', f"it is of version 2, not {VERSION}"),
         ('{"version": 1, "nodes": ["n0"], "state": {}}', "it is of a job with 1 ranks, not 4"),
         (
             '{"version": 1, "nodes": ["x", "x", "y", "y"], "state": {}}',
             "it is of a job on other nodes (x, …; now n0, …)",
         ),
-        (b"\xff\xfe\x00", "it is no state file, or cut off"),
     ],
 )
 def test_a_file_that_does_not_fit_is_one_warning_and_kept_aside(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str | bytes, says: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str, says: str
 ) -> None:
     path = tmp_path / "state.json"
-    data = content.encode() if isinstance(content, str) else content
-    path.write_bytes(data)
+    path.write_text(content)
     file = StateFile(str(path))
     assert file.load(NODES) is None
     (line,) = caplog.messages
     assert line.startswith(f"straggler state file {path}: {says}. ") and "kept as state.json.unused" in line
-    assert path.read_bytes() == data
+    assert path.read_text() == content
     for number in range(3):
         file.save(partial(dict, number=number), NODES)
     file.close(timeout=30)
     assert load(path) == {"number": 2}
-    assert (tmp_path / "state.json.unused").read_bytes() == data
+    assert (tmp_path / "state.json.unused").read_text() == content
     assert len(caplog.messages) == 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "epoch: 3",
+        '{"version": 1, "nodes": ["n0"',
+        "[" * 100_000,
+        '{"version": 1, "nodes": "n0", "state": {}}',
+        '{"version": 1, "nodes": ["n0", "n0", "n1", "n1"], "state": []}',
+        b"\xff\xfe\x00",
+    ],
+)
+def test_a_file_of_somebody_else_is_left_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str | bytes
+) -> None:
+    path = tmp_path / "config.yaml"
+    data = content.encode() if isinstance(content, str) else content
+    path.write_bytes(data)
+    file = StateFile(str(path))
+    assert file.load(NODES) is None
+    file.save(partial(dict, number=1), NODES)
+    file.close(timeout=30)
+    assert path.read_bytes() == data and os.listdir(tmp_path) == ["config.yaml"]
+    assert caplog.messages == [
+        f"straggler state file {path}: it is no state file, or cut off. It is left as it is, and what verdicts learn "
+        "is not kept for the next start: name another file, or remove this one"
+    ]
 
 
 def test_what_another_could_have_planted_is_not_read(
@@ -125,7 +147,7 @@ def test_what_another_could_have_planted_is_not_read(
     (tmp_path / "folder").mkdir()
     for name in ("link", "pipe", "folder"):
         assert load(tmp_path / name) is None
-    assert [text.partition(". What")[0].rpartition(": ")[2] for text in caplog.messages] == [
+    assert [text.partition(". It is left")[0].rpartition(": ")[2] for text in caplog.messages] == [
         "Too many levels of symbolic links",
         "it is no regular file",
         "it is no regular file",

@@ -292,3 +292,21 @@ def test_a_rank_that_is_slow_after_a_restart_is_named_whatever_it_was_before(
     path = str(tmp_path / "s")
     reports(lambda rank, section: 1.5 if rank == before else 1.0, windows=5, state_file=path)
     assert [one.rank for one in reports(one_loads_slowly, state_file=path)[-1].verdicts()] == [5]
+
+
+def test_too_few_runs_are_said() -> None:
+    def work(channel: ThreadChannel) -> list[Report | None]:
+        one = session(channel, *[{}] * 3)
+        found = []
+        for _ in range(3):
+            for _ in range(2):
+                ran(one, "fwd", 10.0)
+            found.append(one.report())
+        return found
+
+    last = run(4, work)[0][0][-1]
+    assert last is not None and last.verdicts() == []
+    assert last.withheld == (
+        "4 of 4 ranks that were looked at ran no section or kernel 3 times in this report: report more rarely, or "
+        "measure more runs",
+    )

@@ -198,3 +198,26 @@ def test_what_cannot_be_wrapped_is_said_and_nothing_is_wrapped(ids: Callable[[],
     with pytest.raises(ValueError, match=rf"wrap_callables: .*{text}"):
         Detector.wrap_callables([*good, *given] if isinstance(given, list) else given)
     assert dict(vars(Model)) == before
+
+
+def test_what_a_call_says_of_itself_never_raises_into_it(caplog: pytest.LogCaptureFixture) -> None:
+    class Model:
+        def forward(self, text: str) -> str:
+            return text
+
+    name = str(CallableId(Model, "forward"))
+    with Detector.collective_section(f"{name}[text=taken]"):
+        pass
+    Detector.wrap_callables(
+        [CallableId(Model, "forward", extra_args_fn=lambda arguments: {"text": arguments["text"]})]
+    )
+    for text in ("a prompt " * 200, "taken", "short"):
+        assert Model().forward(text) == text
+    report = Detector.generate_report()
+    assert report is not None
+    sections = report.local_section_summaries
+    (cut,) = [one for one in sections if one.startswith(f"{name}[text=a prompt")]
+    assert len(cut) == 1000 and cut.endswith("…")
+    assert {name, f"{name}[text=short]"} <= sections.keys()
+    assert sections[name][Statistic.NUM] == 1  # the one whose own name is another's
+    assert "is measured as a whole" in caplog.text

@@ -10,6 +10,8 @@ Does not cover: reports of the last second before a rank is killed, which may be
 from __future__ import annotations
 
 import atexit
+import errno
+import os
 import time
 from typing import Any
 
@@ -59,4 +61,6 @@ class ReportLog:
             except RunDirError as error:
                 raise OSError(error.problem) from None
             self._ready = True
+        elif not os.path.exists(self._journal.path):
+            raise FileNotFoundError(errno.ENOENT, "it is gone, with the reports that were in it")
         return record_of(report, lambda: time.sleep(_BREATH))

@@ -120,12 +120,12 @@ def labels_of(
         told: what `own_label` gave on each of them.
 
     Raises:
-        GroupsError: some rank has no label. What a function raises comes through as well.
+        GroupsError: some rank has no label, or the function raised.
     """
     if groups is None:
         return None
     if callable(groups):
-        return [groups(rank) for rank in ranks]
+        return [_label(groups, rank) for rank in ranks]
     if isinstance(groups, Mapping):
         return [groups[rank] for rank in ranks]
     if isinstance(groups, str):
@@ -175,3 +175,12 @@ def _all_told(ranks: Sequence[int], told: Sequence[str | None]) -> list[Hashable
 def _named(ranks: Sequence[int]) -> str:
     shown = ", ".join(map(str, ranks[:5])) + (f" and {len(ranks) - 5} more" if len(ranks) > 5 else "")
     return f"rank{'s' * (len(ranks) > 1)} {shown}"
+
+
+def _label(groups: Callable[[int], Hashable], rank: int) -> Hashable:
+    try:
+        return groups(rank)
+    except Exception as error:
+        raise GroupsError(
+            f"the function groups= failed for rank {rank}: {type(error).__name__}: {error}"
+        ) from error

@@ -3,8 +3,9 @@
 What always holds: `save` neither waits for the disk nor raises; `load` waits for a second at most; text is made in
 pieces and parsed in a thread, so that the training hardly waits for the interpreter; a file that cannot be used costs
 its content and one warning, never training. The file is replaced whole, so a reader sees the old or the
-new one; it is private (0600), and one of another user is not read. A file that does not fit (unreadable, of another
-version, of a job with other ranks or none of these nodes) is kept as `<file>.unused` when the next one is written.
+new one; it is private (0600), and one of another user is not read. A state file that does not fit (of another version,
+of a job with other ranks or none of these nodes) is kept as `<file>.unused` when the next one is written; what is no
+state file of ours is left alone, and then nothing is written.
 
 Does not cover: two jobs with one state file: the last to write wins.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -40,6 +42,10 @@ LARGEST = 256 * 1024 * 1024
 """Bytes of a file that is read: 16,384 ranks with 1,000 sections have less."""
 
 
+class Foreign(ValueError):
+    """What is there is not of ours."""
+
+
 class StateFile:
     """The state of one rank's verdicts on disk. Reading begins at once, in a thread; writing is another thread's."""
 
@@ -64,8 +70,14 @@ class StateFile:
             return None if found is None else fitting(found, nodes)
         except TooLate:
             problem = f"its filesystem has not answered for {ANSWER:g} s"
+        except Foreign as error:
+            self._leave(str(error))
+            return None
         except OSError as error:
             problem = error.strerror or str(error)
+            if error.errno == errno.ELOOP:
+                self._leave(problem)
+                return None
         except ValueError as error:
             problem = str(error)
         self._writer.keep_old = True
@@ -77,6 +89,16 @@ class StateFile:
             os.path.basename(self.path),
         )
         return None
+
+    def _leave(self, problem: str) -> None:
+        """What somebody else keeps there is not for us to move."""
+        self._writer.refuse()
+        log.warning(
+            "straggler state file %s: %s. It is left as it is, and what verdicts learn is not kept for the next start: "
+            "name another file, or remove this one",
+            self.path,
+            problem,
+        )
 
     def save(self, state: Callable[[], Mapping[str, Any]], nodes: Sequence[str]) -> None:
         """Replace the file's content by the state that `state` makes on the writing thread. Of several that wait for
@@ -99,11 +121,11 @@ def fitting(found: Any, nodes: Sequence[str]) -> dict[str, Any]:
     try:
         version, then, state = found["version"], found["nodes"], found["state"]
     except (KeyError, TypeError):
-        raise ValueError("it is no state file, or cut off") from None
+        raise Foreign("it is no state file, or cut off") from None
     if version != VERSION:
         raise ValueError(f"it is of version {version!r}, not {VERSION}")
     if not isinstance(state, dict) or not isinstance(then, list):
-        raise ValueError("it is no state file, or cut off")
+        raise Foreign("it is no state file, or cut off")
     if len(then) != len(nodes):
         raise ValueError(f"it is of a job with {len(then)} ranks, not {len(nodes)}")
     if not any(old == new for old, new in zip(then, nodes, strict=True)):
@@ -157,6 +179,10 @@ class _Writer:
             self._thread = thread
             atexit.register(self.close)  # for a program that ends without Detector.shutdown()
 
+    def refuse(self) -> None:
+        """Write nothing."""
+        self._closed = True
+
     def close(self, timeout: float = 1.0) -> None:
         atexit.unregister(self.close)
         self._closed = True
@@ -194,7 +220,7 @@ def _parsed(text: bytes | None) -> Any:
     try:
         return None if text is None else json.loads(text)
     except (ValueError, RecursionError):
-        raise ValueError("it is no state file, or cut off") from None
+        raise Foreign("it is no state file, or cut off") from None
 
 
 def _read(path: str) -> bytes | None:
@@ -206,9 +232,9 @@ def _read(path: str) -> bytes | None:
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise ValueError("it is no regular file")
+            raise Foreign("it is no regular file")
         if found.st_uid != os.geteuid():
-            raise ValueError(f"it belongs to user {found.st_uid}, not to {os.geteuid()}")
+            raise Foreign(f"it belongs to user {found.st_uid}, not to {os.geteuid()}")
         if found.st_size > LARGEST:
             raise ValueError(f"it has {found.st_size} bytes, more than {LARGEST}")
         with open(descriptor, "rb", closefd=False) as file:

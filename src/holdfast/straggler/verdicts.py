@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .labels import Given
     from .robust.judge import Assessment, Judge
     from .robust.verdict import Verdict
+    from .robust.window import Window
     from .state_file import StateFile
 
 log = logging.getLogger("holdfast.straggler")
@@ -114,7 +115,8 @@ class Verdicts:
         verdicts = [_with_facts(verdict, assessment, gathered) for verdict in assessment.verdicts]
         # The judge counts the ranks of the process group; users know their global numbers.
         named = tuple(replace(verdict, rank=ranks[verdict.rank]) for verdict in verdicts)
-        notes = (*self._notes(assessment), *_unseen(references), *assessment.withheld)
+        few = _too_few_runs(window, self._thresholds.min_samples)
+        notes = (*self._notes(assessment), *few, *_unseen(references), *assessment.withheld)
         return Judged(named, notes)
 
     def _restore(self, judge: Judge, nodes: Mapping[int, str]) -> None:
@@ -136,10 +138,9 @@ class Verdicts:
         return [self._too_few(alone, sum(sizes))] if alone else []
 
     def _too_few(self, ranks: int, of: int) -> str:
-        return (
-            f"{ranks} of {of} ranks are compared with nobody: there must be {self._thresholds.min_ranks} ranks that "
-            "do the same work"
-        )
+        needed = self._thresholds.min_ranks
+        alone = f"{ranks} of {of} ranks are" if of > 1 else "the only rank is"
+        return f"{alone} compared with nobody: there must be {needed} ranks that do the same work"
 
     def _without(self, why: str) -> Judged:
         if not self._warned:
@@ -154,6 +155,18 @@ def _with_facts(verdict: Verdict, assessment: Assessment, gathered: Gathered) ->
     rows = [gathered.extras(rank)[-len(FIELDS) :] for rank in alike[:MOST_COMPARED] if rank != verdict.rank]
     clause = told(gathered.extras(verdict.rank)[-len(FIELDS) :], typical(rows))
     return replace(verdict, evidence=f"{verdict.evidence}; {clause}") if clause else verdict
+
+
+def _too_few_runs(window: Window, needed: int) -> list[str]:
+    """That nothing was run often enough to be judged. Some ranks are looked at: all do about the same."""
+    counts = window.counts[:: max(window.ranks // MOST_COMPARED, 1)]
+    often: list[bool] = (counts >= needed).any(axis=1).tolist()
+    if all(often):
+        return []
+    return [
+        f"{often.count(False)} of {len(often)} ranks that were looked at ran no section or kernel {needed} times in this "
+        "report: report more rarely, or measure more runs"
+    ]
 
 
 def _unseen(references: References) -> list[str]:

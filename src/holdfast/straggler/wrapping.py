@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from .measurement import SKIPPED, SectionContext
-from .sections import MOST_SECTIONS, Sections
+from .sections import LONGEST_NAME, MOST_SECTIONS, Sections
 
 log = logging.getLogger("holdfast.straggler")
 _MISSING = object()
@@ -200,7 +200,7 @@ def _by_arguments(
     signature = inspect.signature(function)
     ignored = frozenset(one.ignored_args or ())
     base = str(one)
-    entries: dict[str, Callable[[], SectionContext]] = {}
+    entries: dict[str, Callable[[], SectionContext]] = {base: sections.entry(base, profile_cuda)}
     told: list[str] = []
 
     def choose(args: Any, kwargs: Any) -> SectionContext:
@@ -217,14 +217,16 @@ def _by_arguments(
             extra = dict(one.extra_args_fn(given)) if one.extra_args_fn is not None else {}
             if extra:
                 name += "[" + ", ".join(f"{key}={value}" for key, value in extra.items()) + "]"
+                name = name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
+            if name not in entries and len(entries) < MOST_SECTIONS:
+                entries[name] = sections.entry(name, profile_cuda)
         except Exception as error:
+            name = base
             if not told:
                 told.append(name)
                 log.warning(
                     "%s is measured as a whole: its filter raised %r. Mend the CallableId", name, error
                 )
-        if name not in entries and len(entries) < MOST_SECTIONS:
-            entries[name] = sections.entry(name, profile_cuda)
         return entries[name]() if name in entries else SKIPPED
 
     return choose

@@ -303,7 +303,7 @@ def test_the_late_rank_is_named_although_the_others_have_the_long_collectives() 
     verdict = found.verdicts[0]
     assert verdict.kind == LATE
     assert verdict.slowdown > 1.1
-    assert re.match(r"it arrives last at the collectives \(\d+ % of the busy time is lost", verdict.evidence)
+    assert re.match(r"it arrives last at the collectives \(\d+ % of the time is lost", verdict.evidence)
 
 
 def test_arrival_supports_the_verdict_on_a_gpu_and_speaks_against_one_who_waits() -> None:

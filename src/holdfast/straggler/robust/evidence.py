@@ -154,7 +154,7 @@ def _host(case: Case, rank: int, cause: Cause) -> tuple[float, str]:
 def _late(case: Case, rank: int, cause: Cause) -> tuple[float, str]:
     share = _late_seconds(case, rank) / float(case.measured.busy[rank])
     return _late_slowdown(case, rank), (
-        f"it arrives last at the collectives ({share * 100:.0f} % of the busy time is lost waiting for it), "
+        f"it arrives last at the collectives ({share * 100:.0f} % of the time is lost waiting for it), "
         f"and neither its kernels nor its sections say why"
     )
 

@@ -157,6 +157,9 @@ def measure(window: Window, codes: Codes, rules: Rules) -> Measured:
         _measure_gpu(window, members, rules, measured)
         if names:
             _measure_sections(window, members, rules, measured)
+        if not len(window.columns[KERNEL]):
+            # All is measured on the host then, all the time. Kernels may be captured in a part of the window only.
+            measured.busy[members] = np.maximum(measured.busy[members], _whole(window, members, measured))
         _measure_waits(window, members, rules, measured)
     return measured
 
