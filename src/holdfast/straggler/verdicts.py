@@ -160,12 +160,12 @@ def _with_facts(verdict: Verdict, assessment: Assessment, gathered: Gathered) ->
 def _too_few_runs(window: Window, needed: int) -> list[str]:
     """That nothing was run often enough to be judged. Some ranks are looked at: all do about the same."""
     counts = window.counts[:: max(window.ranks // MOST_COMPARED, 1)]
-    often: list[bool] = (counts >= needed).any(axis=1).tolist()
+    often = [bool(row.any()) for row in counts >= needed]
     if all(often):
         return []
     return [
-        f"{often.count(False)} of {len(often)} ranks that were looked at ran no section or kernel {needed} times in this "
-        "report: report more rarely, or measure more runs"
+        f"{often.count(False)} of {len(often)} ranks that were looked at ran no section or kernel {needed} times in "
+        "this report: report more rarely, or measure more runs"
     ]
 
 
