@@ -59,7 +59,7 @@ class Others:
             block[:] = row
             if length > 1000:  # figures, not names: the medians, which follow the scores
                 first = 8 * 2 * (1 + SECTIONS)
-                last = first + 4 * (SECTIONS + min(KERNELS, 192))
+                last = first + 4 * (SECTIONS + min(KERNELS, 128))
                 medians = np.ascontiguousarray(block[:, first:last]).view("<f4")
                 medians *= self._noise.normal(1, 0.02, medians.shape).astype("f4")
                 block[:, first:last] = medians.view(np.uint8)

@@ -26,7 +26,7 @@ MOST_KERNELS = 3000
 """Keys of kernels in the table: 24 kB of references in each report."""
 LEAST_SHARE = 1e-4
 """Of a rank's kernel time: what has less is not told. With launch shapes in their names, kernels have a long tail."""
-JUDGED_KERNELS, JUDGED_COLLECTIVES = 192, 32
+JUDGED_KERNELS, JUDGED_COLLECTIVES = 128, 32
 """Kernels whose figures are gathered for verdicts: those that take most time, of both kinds together."""
 STALE = 0.5
 """A full table begins anew if less than this share of a rank's kernel time is in it."""
