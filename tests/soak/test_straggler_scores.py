@@ -94,3 +94,15 @@ def test_noisy_sections_of_few_ranks_blame_nobody(ranks: int, row: Row) -> None:
         wrong += any(assessment.verdicts for assessment in assess(job, 10))
     row(f"sections of {ranks} ranks, noise 10 %", f"{wrong} of {seeds} with a verdict", "10 windows")
     assert wrong == 0
+
+
+@pytest.mark.parametrize("noise", [0.10, 0.20])
+@pytest.mark.parametrize("ranks", [3, 4, 5, 6, 8, 16])
+def test_very_noisy_sections_of_few_ranks_over_many_reports(ranks: int, noise: float, row: Row) -> None:
+    """What docs/straggler.md says about how often somebody is named who is not slow."""
+    seeds, wrong = promised(100), 0
+    for seed in range(seeds):
+        job = Job(ranks, seed, kernels=0, section_noise=noise)
+        wrong += any(assessment.verdicts for assessment in assess(job, 20))
+    row(f"sections of {ranks} ranks, noise {noise:.0%}", f"{wrong} of {seeds} with a verdict", "20 windows")
+    assert wrong <= seeds * (0.01 if noise < 0.15 else 0.05)

@@ -119,6 +119,10 @@ def told_by_rank_0(spawn: Spawner, program: str, folder: Path, *more: str) -> li
 
 
 COMPARED_WITH_NOBODY = ["4 of 4 ranks are compared with nobody: there must be 3 ranks that do the same work"]
+TOO_FEW_RUNS = [
+    "4 of 4 ranks that were looked at ran no section or kernel 3 times in this report: report more rarely, or measure "
+    "more runs"
+]
 
 
 @pytest.mark.slow
@@ -128,7 +132,7 @@ def test_meshes_of_real_ranks(spawn: Spawner, tmp_path: Path) -> None:
     )
     assert two == whole == [[[0], [0], [1], [1]], COMPARED_WITH_NOBODY]
     assert three == [[[0, 0], [0, 1], [0, 0], [0, 1]], COMPARED_WITH_NOBODY]
-    assert flat == [[[]] * 4, []]
+    assert flat == [[[]] * 4, TOO_FEW_RUNS]
     assert of_its_ranks[0] == [[], []]
     assert of_a_group[0] == [[0], [1]]
     assert part == (

@@ -115,9 +115,8 @@ class Verdicts:
         verdicts = [_with_facts(verdict, assessment, gathered) for verdict in assessment.verdicts]
         # The judge counts the ranks of the process group; users know their global numbers.
         named = tuple(replace(verdict, rank=ranks[verdict.rank]) for verdict in verdicts)
-        few = _too_few_runs(window, self._thresholds.min_samples)
-        notes = (*self._notes(assessment), *few, *_unseen(references), *assessment.withheld)
-        return Judged(named, notes)
+        notes = self._notes(assessment) or _too_few_runs(window, self._thresholds.min_samples)
+        return Judged(named, (*notes, *_unseen(references), *assessment.withheld))
 
     def _restore(self, judge: Judge, nodes: Mapping[int, str]) -> None:
         """Go on with what the last start of the job has learned."""
