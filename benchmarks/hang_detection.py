@@ -5,7 +5,6 @@ By itself: `python benchmarks/hang_detection.py [--runs N] [--no-peer]`.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
@@ -13,9 +12,9 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import nvrx
+from benchmarks import by_itself, nvrx
 from benchmarks.launchers import HOLDFAST, command, finish
-from benchmarks.table import Row, markdown, median
+from benchmarks.table import Row, median
 
 LIMIT = 6.0  # seconds; above what a rank needs between two heartbeats in programs/hang_rank.py
 PEER = f"NVRx {nvrx.VERSION}"
@@ -66,14 +65,5 @@ def measure(runs: int, peer: bool = True) -> list[Row]:
     ]
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=5, help="runs of each (default 5; medians are shown)")
-    parser.add_argument("--no-peer", action="store_true", help=f"without {PEER}")
-    given = parser.parse_args()
-    print(markdown(measure(given.runs, peer=not given.no_peer)))
-
-
 if __name__ == "__main__":
-    main()
+    by_itself.main(__doc__, measure, PEER)

@@ -1,12 +1,11 @@
 """What the record of a GPU kernel costs the training's machine, through a fake libcupti: no GPU is needed.
 
-By itself: `python benchmarks/kernel_records.py [--runs N]`. The cost of the fake itself is taken off. Does not cover:
-what CUPTI costs a launch, and what it costs to be attached; both need a GPU.
+By itself: `python benchmarks/kernel_records.py [--runs N] [--no-peer]`. The cost of the fake itself is taken off.
+Does not cover: what CUPTI costs a launch, and what it costs to be attached; both need a GPU.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -17,13 +16,14 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import nvrx
-from benchmarks.table import Row, markdown, median
+from benchmarks import by_itself, nvrx
+from benchmarks.table import Row, median
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "benchmarks" / "programs" / "kernel_records.py"
 FAKES = ROOT / "tests" / "straggler" / "kernels" / "native"
 AIM = 15.0
+PEER = f"NVRx {nvrx.VERSION}"
 
 
 def build(folder: Path) -> None:
@@ -46,9 +46,9 @@ def once(python: str, who: str, folder: Path) -> float:
     return median(seen["client"]) - median(seen["alone"])
 
 
-def measure(runs: int) -> list[Row]:
+def measure(runs: int, peer: bool = True) -> list[Row]:
     """The figure, the median of `runs` runs, beside the peer's where it can be installed."""
-    theirs_by = nvrx.launcher()
+    theirs_by = nvrx.launcher() if peer else None
     ours, theirs = [], []
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -64,20 +64,12 @@ def measure(runs: int) -> list[Row]:
             "ns",
             figure,
             peer=median(theirs) if theirs else None,
-            peer_name=f"NVRx {nvrx.VERSION}",
+            peer_name=PEER,
             aim=f"≤ {AIM:g}",
             reached=figure <= AIM,
         )
     ]
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=5, help="runs of each (default 5; medians are shown)")
-    given = parser.parse_args()
-    print(markdown(measure(given.runs)))
-
-
 if __name__ == "__main__":
-    main()
+    by_itself.main(__doc__, measure, PEER)

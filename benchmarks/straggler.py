@@ -6,7 +6,6 @@ where sections are timed on the host only; it gets the fake one of the tests.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -17,8 +16,8 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import kernel_records, nvrx
-from benchmarks.table import Row, markdown, median
+from benchmarks import by_itself, kernel_records, nvrx
+from benchmarks.table import Row, median
 
 PROGRAM = Path(__file__).resolve().parent / "programs" / "section_cost.py"
 PEER = f"NVRx {nvrx.VERSION}"
@@ -64,14 +63,5 @@ def measure(runs: int, peer: bool = True) -> list[Row]:
     ]
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=5, help="runs of each (default 5; medians are shown)")
-    parser.add_argument("--no-peer", action="store_true", help=f"without {PEER}")
-    given = parser.parse_args()
-    print(markdown(measure(given.runs, peer=not given.no_peer)))
-
-
 if __name__ == "__main__":
-    main()
+    by_itself.main(__doc__, measure, PEER)

@@ -6,7 +6,6 @@ The peer is NVRx's `ReportGenerator` on the same summaries; it makes no verdicts
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import socket
@@ -17,8 +16,8 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import nvrx
-from benchmarks.table import Row, markdown, median
+from benchmarks import by_itself, nvrx
+from benchmarks.table import Row, median
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 PEER = f"NVRx {nvrx.VERSION}"
@@ -97,14 +96,5 @@ def measure(runs: int, peer: bool = True) -> list[Row]:
     ]
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=5, help="runs of each (default 5; medians are shown)")
-    parser.add_argument("--no-peer", action="store_true", help=f"without {PEER}")
-    given = parser.parse_args()
-    print(markdown(measure(given.runs, peer=not given.no_peer)))
-
-
 if __name__ == "__main__":
-    main()
+    by_itself.main(__doc__, measure, PEER)
