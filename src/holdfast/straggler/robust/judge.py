@@ -39,15 +39,44 @@ class Assessment:
     withheld: tuple[str, ...]
     """Why nobody was blamed although ranks were slow, a sentence each."""
     warming_up: bool
-    groups: Codes
-    gpu_slowdown: Array
-    """Time of the kernels over the group's reference; 1 is the median rank."""
-    gpu_z: Array
-    """Its distance from the group in units of the usual spread."""
-    gpu_slowdown_to_own_past: Array
-    section_slowdown: dict[str, Array]
-    late_seconds: Array
-    """Seconds that the median rank waited for the collectives beyond what this rank did."""
+    measured: Measured
+    past: Mapping[str, Measure]
+    """Levels against the own past, by name."""
+
+    @property
+    def groups(self) -> Codes:
+        """The number of each rank's group."""
+        return self.measured.codes
+
+    @property
+    def gpu_slowdown(self) -> Array:
+        """Time of the kernels over the group's reference; 1 is the median rank."""
+        return _slowdown(self.measured.gpu)
+
+    @property
+    def gpu_z(self) -> Array:
+        """Its distance from the group in units of the usual spread."""
+        return self.measured.gpu.z
+
+    @property
+    def gpu_slowdown_to_own_past(self) -> Array:
+        """The same against each rank's own past."""
+        return _slowdown(self.past[GPU_LEVEL])
+
+    @property
+    def section_slowdown(self) -> dict[str, Array]:
+        """Median time of each section over the group's reference."""
+        return {name: _slowdown(section.median) for name, section in self.measured.sections.items()}
+
+    @property
+    def late_seconds(self) -> Array:
+        """Seconds that the median rank waited for the collectives beyond what this rank did."""
+        return self.measured.late.level
+
+
+def _slowdown(measure: Measure) -> Array:
+    slowdown: Array = np.exp(measure.level)
+    return slowdown
 
 
 class Judge:
@@ -94,7 +123,7 @@ class Judge:
             hits = self._persistence.add(signs.holds(), window.ranks) | signs.together(self.thresholds)
             unsure = self._given is None and self._judged == self.thresholds.windows_needed
             verdicts = verdicts_of(window, measured, past, signs, hits, self._persistence, unsure)
-        return _assessment(verdicts, () if warming_up else signs.withheld, warming_up, measured, past)
+        return Assessment(verdicts, () if warming_up else signs.withheld, warming_up, measured, past)
 
     @property
     def _judged(self) -> int:
@@ -139,23 +168,3 @@ class Judge:
             for members in measured.groups:
                 compared.fill(members, values[members], floor, self._rules)
         return past
-
-
-def _assessment(
-    verdicts: tuple[Verdict, ...],
-    withheld: tuple[str, ...],
-    warming_up: bool,
-    measured: Measured,
-    past: Mapping[str, Measure],
-) -> Assessment:
-    return Assessment(
-        verdicts=verdicts,
-        withheld=withheld,
-        warming_up=warming_up,
-        groups=measured.codes,
-        gpu_slowdown=np.exp(measured.gpu.level),
-        gpu_z=measured.gpu.z,
-        gpu_slowdown_to_own_past=np.exp(past[GPU_LEVEL].level),
-        section_slowdown={name: np.exp(section.median.level) for name, section in measured.sections.items()},
-        late_seconds=measured.late.level,
-    )
