@@ -1,9 +1,9 @@
 """Agreeing over all ranks of a process group on the longest interval that any of them saw.
 
-Collective, over the default group unless told: every rank must call it, in the same order. What counts is measured after all have met: who came first has
-waited meanwhile, which is no hang. Two small all-reduces when all ranks name the same sections;
-when they do not (a section that only rank 0 opens), the names are gathered first. Nothing is pickled. A process that is
-the only one of its job (WORLD_SIZE) needs no process group.
+Collective, over the default group unless told: every rank must call it, in the same order. What counts is measured
+after all have met: who came first has waited meanwhile, which is no hang. Two small all-reduces when all ranks name the
+same sections; when they do not (a section that only rank 0 opens), the names are gathered first. Nothing is pickled. A
+process that is the only one of its job (WORLD_SIZE) needs no process group.
 
 Does not cover: ranks that died or do not call. As with any collective of the training, the others then wait.
 """
