@@ -2,7 +2,8 @@
 
     ft_launcher --nproc-per-node=2 stragglers.py --slow-rank=1
 
-Works under torchrun, and with one process, too. Without a GPU the training step is scored. See docs/lightning-stragglers.md.
+Works under torchrun, and with one process, too. Without a GPU the training step is scored. See
+docs/lightning-stragglers.md.
 """
 
 from __future__ import annotations
