@@ -53,8 +53,8 @@ class Story(pl.Callback):
     """Where each start of the ranks began."""
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        text = f"rank {trainer.global_rank} cycle {os.environ['TORCHELASTIC_RESTART_COUNT']} from {trainer.global_step}\n"
-        os.write(1, text.encode())
+        cycle = os.environ["TORCHELASTIC_RESTART_COUNT"]
+        os.write(1, f"rank {trainer.global_rank} cycle {cycle} from {trainer.global_step}\n".encode())
 
 
 torch.set_num_threads(1)
