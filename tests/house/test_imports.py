@@ -128,6 +128,7 @@ LIGHT = [
     "holdfast.journal.run_dir",
     "holdfast.journal.writer",
     "holdfast.straggler",
+    "holdfast.ptl_resiliency",
     "holdfast.straggler.detector",
     "holdfast.testing",
 ]
@@ -243,6 +244,13 @@ PUBLIC = {
         "SectionTimeouts",
         "WorkloadAction",
         "WorkloadControlRequest",
+    ],
+    "holdfast.ptl_resiliency": [
+        "FaultToleranceCallback",
+        "FaultToleranceSectionsCallback",
+        "PreemptionCallback",
+        "SimulatedFaultParams",
+        "StragglerDetectionCallback",
     ],
     "holdfast.straggler": [
         "CallableId",
