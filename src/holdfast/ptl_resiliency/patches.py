@@ -44,13 +44,18 @@ class _Patch:
             return original(*args, **kwargs)
 
         self._wrapper = wrapper
+        wrapper.holdfast_patch = self  # type: ignore[attr-defined]
         setattr(obj, name, wrapper)
 
     def undo(self) -> None:
         self._active = False
         if vars(self._obj).get(self._name) is not self._wrapper:
             return
-        if self._before is _MISSING:
+        before = self._before
+        # Two of ours may go in the order in which they came: what the first has left behind goes now.
+        while isinstance(patch := getattr(before, "holdfast_patch", None), _Patch) and not patch._active:
+            before = patch._before
+        if before is _MISSING:
             delattr(self._obj, self._name)
         else:
-            setattr(self._obj, self._name, self._before)
+            setattr(self._obj, self._name, before)

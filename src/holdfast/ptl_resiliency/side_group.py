@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 TIMEOUT = 60.0
@@ -44,13 +46,28 @@ class SideGroup:
 
         return dist.get_rank(self.process_group) if self.process_group is not None else 0
 
-    def maximum(self, values: Sequence[float]) -> list[float]:
-        """The greatest of each over all ranks. Raises Disagreement."""
+    def maximum(
+        self,
+        values: Sequence[float],
+        *,
+        patience: float | None = None,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> list[float]:
+        """The greatest of each over all ranks. Raises Disagreement.
+
+        With `patience` it gives up after so many seconds, if that is before the group's timeout; `meanwhile` is called
+        now and then while it waits.
+        """
         import torch
         import torch.distributed as dist
 
         tensor = torch.tensor(list(values), dtype=torch.float64)
-        self._do(lambda: dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self.process_group))
+
+        def collective() -> None:
+            work = dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self.process_group, async_op=True)
+            _wait(work, patience, meanwhile)
+
+        self._do(collective)
         return list(tensor.tolist())
 
     def from_first(self, values: Sequence[float]) -> list[float]:
@@ -61,6 +78,22 @@ class SideGroup:
         tensor = torch.tensor(list(values), dtype=torch.float64)
         self._do(lambda: dist.broadcast(tensor, group_src=0, group=self.process_group))
         return list(tensor.tolist())
+
+    def text_from_first(self, text: str) -> str:
+        """Rank 0's text, on every rank. Raises Disagreement."""
+        import torch
+        import torch.distributed as dist
+
+        if self.process_group is None:
+            return text
+        raw = text.encode()
+        (size,) = self.from_first([len(raw)])
+        padded = torch.zeros(int(size), dtype=torch.uint8)
+        if self.rank == 0 and raw:
+            padded = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
+        if size:
+            self._do(lambda: dist.broadcast(padded, group_src=0, group=self.process_group))
+        return bytes(padded.tolist()).decode()
 
     def close(self) -> None:
         """Not collective. May be called twice."""
@@ -83,3 +116,17 @@ class SideGroup:
         except RuntimeError as error:
             self._failed = str(error).splitlines()[0]
             raise Disagreement(self._failed) from error
+
+
+def _wait(work: Any, patience: float | None, meanwhile: Callable[[], None] | None) -> None:
+    """Raises RuntimeError when it does not come to its end, or not in this time."""
+    give_up = math.inf if patience is None else time.monotonic() + patience
+    pause = 0.001
+    while not work.is_completed():
+        if time.monotonic() > give_up:
+            raise RuntimeError(f"not all ranks came within {patience:g} s")
+        if meanwhile is not None:
+            meanwhile()
+        time.sleep(pause)
+        pause = min(2 * pause, 0.1)
+    work.wait()
