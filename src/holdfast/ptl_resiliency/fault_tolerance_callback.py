@@ -7,13 +7,18 @@ same trainer.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from time import monotonic
 from typing import Any, ClassVar
+
+from holdfast.fault_tolerance import RankMonitorClientError
 
 from . import agreed_learning, kept_limits
 from .learning_rules import HeartbeatRules
 from .saved_checkpoints import when_complete
+from .step_counter import Counter, step_counter
 from .supervised_callback import SupervisedCallback
 from .supervised_fit import SupervisedFit
 
@@ -39,22 +44,35 @@ class FaultToleranceCallback(SupervisedCallback):
 
     TIMEOUTS_FILENAME: ClassVar[str] = "_ft_state.json"
     PART: ClassVar[str] = kept_limits.HEARTBEAT
+    _rules: HeartbeatRules
+    _steps: Counter
+    _heartbeat: Callable[[int | None], None]
 
-    _rules = HeartbeatRules()
+    def __init__(
+        self,
+        autoresume: bool,
+        calculate_timeouts: bool,
+        simulated_fault_params: Any | None = None,
+        exp_dir: str | Path | None = None,
+        logger_name: str | None = "nemo_logger.FaultToleranceCallback",
+    ) -> None:
+        super().__init__(autoresume, calculate_timeouts, simulated_fault_params, exp_dir, logger_name)
+        self._at_rest()
 
     def after_batch(self, trainer: Any, pl_module: Any) -> None:
         """A heartbeat with the step."""
-        fit = self._fit
-        if fit is None:
-            return
-        self._iterations += 1
-        self._rules.beats += 1
-        fit.beat(trainer.global_step)
+        # This runs in every step: no call more than needed.
+        self._rules.iterations += 1
+        try:
+            self._heartbeat(self._steps.completed)
+        except RankMonitorClientError as error:
+            self._lost(error)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """States are restored; the first batch comes."""
         if self._fit is not None:
             self._fit.early_stops.restored()
+            self._steps = step_counter(trainer)
         self._beat()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
@@ -92,12 +110,13 @@ class FaultToleranceCallback(SupervisedCallback):
 
     def _begin(self, fit: SupervisedFit) -> None:
         self._rules = HeartbeatRules()
+        self._heartbeat = fit.client.heartbeat
+        self._steps = step_counter(fit.trainer)
         when_complete(fit.trainer, fit.patches, fit.checkpoint_saved)
 
     def _conclude(self, fit: SupervisedFit, *, stopped: bool) -> None:
         self._beat()
         rules = self._rules
-        rules.iterations = self._iterations
         if not self.calculate_timeouts:
             return
         last = monotonic()
@@ -131,6 +150,9 @@ class FaultToleranceCallback(SupervisedCallback):
         self._beat()
         self._rules.failed = True
 
+    def _iterations(self) -> int:
+        return self._rules.iterations
+
     def _has_limits(self, fit: SupervisedFit) -> bool:
         limits = fit.client.hb_timeouts
         return limits is not None and limits.are_valid
@@ -138,7 +160,30 @@ class FaultToleranceCallback(SupervisedCallback):
     def _limits(self, fit: SupervisedFit) -> Any:
         return fit.client.hb_timeouts
 
+    def _end(self, trainer: Any) -> None:
+        super()._end(trainer)
+        self._at_rest()
+
+    def _at_rest(self) -> None:
+        self._rules = HeartbeatRules()
+        self._steps = Counter()
+        self._heartbeat = _nowhere
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies: they supervise nothing yet."""
+        copied = super().__getstate__()
+        return {**copied, "_rules": HeartbeatRules(), "_steps": Counter(), "_heartbeat": _nowhere}
+
+    def _lost(self, error: RankMonitorClientError) -> None:
+        self._heartbeat = _nowhere
+        if self._fit is not None:
+            self._fit.lost(error)
+
     def _beat(self) -> None:
         if self._fit is not None:
-            self._rules.beats += 1
+            self._rules.other_beats += 1
             self._fit.beat()
+
+
+def _nowhere(step: int | None) -> None:
+    """Between fits."""

@@ -58,7 +58,7 @@ class FaultToleranceSectionsCallback(SupervisedCallback):
 
     def after_batch(self, trainer: Any, pl_module: Any) -> None:
         """Count; after a checkpoint, learn."""
-        self._iterations += 1
+        self._rules.iterations += 1
         if self._rules.due and self._fit is not None:
             self._learn(self._fit, final=False)
 
@@ -116,7 +116,6 @@ class FaultToleranceSectionsCallback(SupervisedCallback):
         fit.client.send_workload_control_request(request)
 
     def _learn(self, fit: SupervisedFit, *, final: bool, stopped: bool = False) -> None:
-        self._rules.iterations = self._iterations
         own = self._rules.selection(final=final)
         if not self.calculate_timeouts:
             return
@@ -149,6 +148,9 @@ class FaultToleranceSectionsCallback(SupervisedCallback):
             if note not in self._told:
                 self._told.add(note)
                 fit.log.info(note)
+
+    def _iterations(self) -> int:
+        return self._rules.iterations
 
     def _has_limits(self, fit: SupervisedFit) -> bool:
         limits = fit.client.section_timeouts

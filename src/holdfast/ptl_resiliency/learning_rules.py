@@ -30,7 +30,8 @@ class HeartbeatRules:
     """What a fit has seen of heartbeats and checkpoints."""
 
     iterations: int = 0
-    beats: int = 0
+    """Training batches. Each has a heartbeat of its own."""
+    other_beats: int = 0
     loaded: bool = False
     failed: bool = False
     learned: bool = False
@@ -40,6 +41,11 @@ class HeartbeatRules:
     def saved(self) -> None:
         """A checkpoint is saved now."""
         self._beats_at_save = self._beats_at_save or self.beats
+
+    @property
+    def beats(self) -> int:
+        """Heartbeats so far."""
+        return self.iterations + self.other_beats
 
     @property
     def may_learn(self) -> bool:

@@ -2,7 +2,7 @@
 
 What always holds: a call that raises closes its section; a call within one of its kind opens nothing; nothing here
 raises by itself, so a section that the program opened under the same name costs a warning and no more. Calls from
-other threads pass through, as two threads in one section could not tell whose end closes it.
+other threads pass through (but for steps), as two threads in one section could not tell whose end closes it.
 
 Does not cover: what is not called through the strategy, like a checkpoint that the program writes by hand.
 """
@@ -16,7 +16,7 @@ from typing import Any
 from holdfast.fault_tolerance import RankMonitorClient, RankMonitorClientError
 
 from .learning_rules import CHECKPOINTING, STEP
-from .patches import Around, Patches
+from .patches import Around, Make, Patch, Patches
 from .prefixed_log import Prefixed
 from .saved_checkpoints import FINALIZE
 
@@ -32,15 +32,15 @@ class StrategySections:
     def wrap(self, trainer: Any, patches: Patches, saved: Callable[[], None]) -> None:
         """From now until `patches` are undone. `saved` is called after each save that did not raise."""
         strategy = trainer.strategy
-        step, checkpointing = self._around(STEP), self._around(CHECKPOINTING)
+        checkpointing, step = self._around(CHECKPOINTING), self._step()
 
         def save(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             done = checkpointing(original, args, kwargs)
             saved()
             return done
 
-        patches.wrap(strategy, "training_step", step)
-        patches.wrap(strategy, "validation_step", step)
+        patches.replace(strategy, "training_step", step)
+        patches.replace(strategy, "validation_step", step)
         patches.wrap(strategy, "save_checkpoint", save)
         patches.wrap(strategy, "remove_checkpoint", checkpointing)
         if hasattr(strategy.checkpoint_io, FINALIZE):
@@ -62,13 +62,41 @@ class StrategySections:
         except RankMonitorClientError as error:
             self._tell(error)
 
+    def _step(self) -> Make:
+        """As `_around`, for the hot path: without a call more than needed."""
+        start, end, tell = self._client.start_section, self._client.end_section, self._tell
+        within = False
+
+        def make(original: Callable[..., Any], patch: Patch) -> Callable[..., Any]:
+            def step(*args: Any, **kwargs: Any) -> Any:
+                nonlocal within
+                if within or not patch.active:
+                    return original(*args, **kwargs)
+                try:
+                    start(STEP)
+                except RankMonitorClientError as error:
+                    tell(error)
+                    return original(*args, **kwargs)
+                within = True
+                try:
+                    return original(*args, **kwargs)
+                finally:
+                    within = False
+                    try:
+                        end(STEP)
+                    except RankMonitorClientError as error:
+                        tell(error)
+
+            return step
+
+        return make
+
     def _around(self, name: str) -> Around:
         thread = get_ident()
         start, end, tell = self._client.start_section, self._client.end_section, self._tell
         within = False
 
         def around(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            # This runs in every step: no call more than needed.
             nonlocal within
             if within or get_ident() != thread:
                 return original(*args, **kwargs)

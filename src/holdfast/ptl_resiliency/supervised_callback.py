@@ -49,7 +49,6 @@ class SupervisedCallback(AfterBatchCallback):
         self.exp_dir = exp_dir
         self.logger_name = logger_name
         self._fit: SupervisedFit | None = None
-        self._iterations = 0
 
     @property
     def is_initialized(self) -> bool:
@@ -65,7 +64,6 @@ class SupervisedCallback(AfterBatchCallback):
         self._end(trainer)  # of a fit that came to no end
         self._verify_environment()
         log = Prefixed(callback_log.named(self.logger_name), int(trainer.global_rank))
-        self._iterations = 0
         self._fit = fit = SupervisedFit(self, trainer, log)
         try:
             self._load_limits(fit)
@@ -121,6 +119,10 @@ class SupervisedCallback(AfterBatchCallback):
         """A failure has ended the fit on this rank."""
 
     @abstractmethod
+    def _iterations(self) -> int:
+        """Training batches of this fit so far."""
+
+    @abstractmethod
     def _has_limits(self, fit: SupervisedFit) -> bool:
         """Whether there is a limit at all."""
 
@@ -158,7 +160,7 @@ class SupervisedCallback(AfterBatchCallback):
         trainer = fit.trainer
         last_of_epoch = getattr(trainer.fit_loop.epoch_loop.batch_progress, "is_last_batch", True)
         return Ending(
-            iterations=self._iterations,
+            iterations=self._iterations(),
             global_step=int(trainer.global_step),
             max_steps=trainer.max_steps,
             epoch=int(trainer.current_epoch),

@@ -55,7 +55,7 @@ class SupervisedFit:
         try:
             self.client.heartbeat(step)
         except RankMonitorClientError as error:
-            self._tell(error)
+            self.lost(error)
 
     def checkpoint_saved(self) -> None:
         """A checkpoint is complete."""
@@ -64,7 +64,7 @@ class SupervisedFit:
         try:
             self.client.checkpoint_saved(int(self.trainer.global_step))
         except RankMonitorClientError as error:
-            self._tell(error)
+            self.lost(error)
 
     def end(self) -> None:
         """No more supervision of this fit."""
@@ -84,7 +84,8 @@ class SupervisedFit:
 
         return around
 
-    def _tell(self, error: Exception) -> None:
+    def lost(self, error: Exception) -> None:
+        """Say, once, that supervision has ended."""
         if not self._told:
             self._told = True
             self.log.warning("supervision has ended before the training: %s", error)
