@@ -1,7 +1,7 @@
 """A process that is a rank without a launcher, and a training of milliseconds for it.
 
-`board` and `ranked` give this process a board of its own, found the way a rank finds it; `Digits` is a model that has
-the same weights in each run; `quiet` are the trainer's arguments that keep it from writing where nobody looks.
+`ranked` gives this process a board of its own, found the way a rank finds it; `TinyModel` is a model
+that has the same weights in each run; `quiet` are the trainer's arguments that keep it from writing elsewhere.
 """
 
 from __future__ import annotations
@@ -81,9 +81,8 @@ def loader(batches: int) -> Any:
     return DataLoader(TensorDataset(inputs, inputs.sum(1, keepdim=True)), batch_size=2)
 
 
-@pytest.fixture
-def quiet(tmp_path: Path) -> dict[str, Any]:
-    """Arguments of a trainer on one CPU that shows and logs nothing."""
+def quiet_arguments(folder: Path) -> dict[str, Any]:
+    """Arguments of a trainer on one CPU that shows and logs nothing, and writes nowhere else."""
     return {
         "accelerator": "cpu",
         "devices": 1,
@@ -91,9 +90,31 @@ def quiet(tmp_path: Path) -> dict[str, Any]:
         "enable_progress_bar": False,
         "enable_model_summary": False,
         "enable_checkpointing": False,
-        "default_root_dir": str(tmp_path),
+        "default_root_dir": str(folder),
         "num_sanity_val_steps": 0,
     }
+
+
+@pytest.fixture
+def quiet(tmp_path: Path) -> dict[str, Any]:
+    """`quiet_arguments` for the test's folder."""
+    return quiet_arguments(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of `TinyModel` at step 5, from a job without supervision."""
+    folder = tmp_path_factory.mktemp("checkpoint")
+    arguments = {**quiet_arguments(folder), "enable_checkpointing": True}
+    trainer = pl.Trainer(max_steps=7, callbacks=[saving(folder, 5)], **arguments)
+    trainer.fit(TinyModel())
+    (path,) = folder.glob("*step=5.ckpt")  # after its end Lightning would count the epoch as done
+    return path
+
+
+def saving(folder: Path, every: int = 5) -> Any:
+    """Lightning's callback that saves every so many steps, and keeps `last.ckpt`. Needs enable_checkpointing=True."""
+    return pl.callbacks.ModelCheckpoint(folder, every_n_train_steps=every, save_last=True)
 
 
 @pytest.fixture(autouse=True)

@@ -8,10 +8,9 @@ folder: the limits are learned anew.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-from holdfast.fault_tolerance import RankMonitorClient
+from typing import Any, Protocol
 
 from . import state_file
 from .prefixed_log import Prefixed
@@ -27,6 +26,13 @@ def folder_of(trainer: Any, exp_dir: str | Path | None) -> Path:
     if exp_dir is not None:
         return Path(exp_dir).absolute()
     return Path(trainer.log_dir or trainer.default_root_dir or ".").absolute() / FOLDER
+
+
+class Stateful(Protocol):
+    """What has limits: a `RankMonitorClient`."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
 class KeptLimits:
@@ -49,7 +55,7 @@ class KeptLimits:
         if self.text == _MISSING:
             raise ValueError(f"Fault tolerance save directory does not exist: {path.parent}")
 
-    def load_into(self, client: RankMonitorClient) -> bool:
+    def load_into(self, client: Stateful) -> bool:
         """Whether there were limits to load."""
         if not self.text.strip():
             return False
@@ -62,7 +68,7 @@ class KeptLimits:
         client.load_state_dict(state)
         return bool(client.state_dict() != before)
 
-    def write(self, client: RankMonitorClient) -> None:
+    def write(self, client: Stateful) -> None:
         """Keep what the client has learned; on rank 0."""
         if not self._writes:
             return

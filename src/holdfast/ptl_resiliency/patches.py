@@ -49,8 +49,9 @@ class Patch:
         self._obj, self._name, self.active = obj, name, True
         self.before = vars(obj).get(name, _MISSING)
         original = getattr(obj, name)
-        self.wrapper: Any = functools.wraps(original)(make(original, self))
-        self.wrapper.holdfast_patch = self
+        wrapper: Any = functools.wraps(original)(make(original, self))
+        wrapper.holdfast_patch = self
+        self.wrapper = wrapper
         setattr(obj, name, self.wrapper)
 
     def undo(self) -> None:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from threading import get_ident
-from typing import Any
+from typing import Any, Protocol
 
-from holdfast.fault_tolerance import RankMonitorClient, RankMonitorClientError
+from holdfast.fault_tolerance.errors import RankMonitorClientError
 
 from .learning_rules import CHECKPOINTING, STEP
 from .patches import Around, Make, Patch, Patches
@@ -21,10 +21,17 @@ from .prefixed_log import Prefixed
 from .saved_checkpoints import FINALIZE
 
 
+class SectionKeeper(Protocol):
+    """What opens and closes sections: a `RankMonitorClient`."""
+
+    def start_section(self, name: str = "") -> None: ...
+    def end_section(self, name: str = "") -> None: ...
+
+
 class StrategySections:
     """The wrapped methods of one fit."""
 
-    def __init__(self, client: RankMonitorClient, log: Prefixed) -> None:
+    def __init__(self, client: SectionKeeper, log: Prefixed) -> None:
         self._client = client
         self._log = log
         self._told = False
