@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from holdfast.fault_tolerance import WorkloadAction, WorkloadControlRequest
 
-from . import agreed_learning, kept_limits
+from . import agreed_learning, finished_flag, kept_limits
 from .exception_policy import request_of
 from .learning_rules import SECTIONS, SETUP, SectionRules, Selection
 from .saved_checkpoints import are_asynchronous
@@ -112,6 +112,8 @@ class FaultToleranceSectionsCallback(SupervisedCallback):
         if request is None:
             return
         if request.action is WorkloadAction.ShutdownWorkload:
+            if finished_flag.flag_path() is not None:
+                fit.log.warning("Shutdown workload requested, so creating finished flag file.")
             self._create_flag(fit)
         fit.client.send_workload_control_request(request)
 
