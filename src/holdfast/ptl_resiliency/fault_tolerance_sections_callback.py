@@ -121,7 +121,7 @@ class FaultToleranceSectionsCallback(SupervisedCallback):
         own = self._rules.selection(final=final)
         if not self.calculate_timeouts:
             return
-        patience = agreed_learning.PATIENCE_AT_A_STOP if stopped else agreed_learning.PATIENCE
+        patience = self._patience(fit, stopped)
         wishes = [name in own.sections for name in SECTIONS] + [own.out_of_section]
         *sections, out = agreed_learning.wanted_by_all(fit.side, wishes, fit.log, patience=patience)
         agreed = Selection(
@@ -144,6 +144,13 @@ class FaultToleranceSectionsCallback(SupervisedCallback):
         )
         if agreed_learning.learn(calculate, fit.log):
             self._learned(fit)
+
+    def _patience(self, fit: SupervisedFit, stopped: bool) -> float:
+        """Seconds to wait for the other ranks: not so long that this rank, in no section, is taken for hung."""
+        patience = agreed_learning.PATIENCE_AT_A_STOP if stopped else agreed_learning.PATIENCE
+        outside = fit.client.section_timeouts.out_of_section if fit.client.section_timeouts else None
+        silent = fit.client.hb_timeouts.subsequent if fit.client.hb_timeouts else None
+        return min([patience, *(limit / 2 for limit in (outside, silent) if limit is not None)])
 
     def _note(self, fit: SupervisedFit, selection: Selection) -> None:
         for note in selection.notes:
