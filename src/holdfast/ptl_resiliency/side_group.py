@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import datetime
 import logging
-import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -36,6 +35,7 @@ class SideGroup:
         self.process_group: Any = None
         """None where this process is alone."""
         self._failed = ""
+        self._timeout = timeout
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
             self.process_group = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=timeout))
 
@@ -64,8 +64,11 @@ class SideGroup:
         tensor = torch.tensor(list(values), dtype=torch.float64)
 
         def collective() -> None:
-            work = dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self.process_group, async_op=True)
-            _wait(work, patience, meanwhile)
+            options: Any = dist.AllreduceOptions()
+            options.reduceOp = dist.ReduceOp.MAX
+            # The operation itself must end: closing a group waits for those that have not.
+            options.timeout = datetime.timedelta(seconds=self._timeout if patience is None else patience)
+            _wait(self.process_group.allreduce([tensor], options), meanwhile)
 
         self._do(collective)
         return list(tensor.tolist())
@@ -118,15 +121,16 @@ class SideGroup:
             raise Disagreement(self._failed) from error
 
 
-def _wait(work: Any, patience: float | None, meanwhile: Callable[[], None] | None) -> None:
-    """Raises RuntimeError when it does not come to its end, or not in this time."""
-    give_up = math.inf if patience is None else time.monotonic() + patience
-    pause = 0.001
+def _wait(work: Any, meanwhile: Callable[[], None] | None) -> None:
+    """Raises RuntimeError when it fails."""
+    began, pause = time.monotonic(), 0.001
     while not work.is_completed():
-        if time.monotonic() > give_up:
-            raise RuntimeError(f"not all ranks came within {patience:g} s")
         if meanwhile is not None:
             meanwhile()
         time.sleep(pause)
         pause = min(2 * pause, 0.1)
-    work.wait()
+    try:
+        work.wait()
+    except RuntimeError as error:
+        waited = time.monotonic() - began
+        raise RuntimeError(f"not all ranks have come, after {waited:.1f} s: {error}") from error
