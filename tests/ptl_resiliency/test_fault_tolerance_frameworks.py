@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
+from holdfast.fault_tolerance.board import Board
 from tests.processes import Spawner
 
 PROGRAM = Path(__file__).resolve().parent / "programs" / "either_lightning.py"
@@ -17,12 +17,10 @@ PROGRAM = Path(__file__).resolve().parent / "programs" / "either_lightning.py"
 @pytest.mark.parametrize(
     "names", [["pytorch_lightning"], ["lightning.pytorch", "pytorch_lightning"]], ids=len
 )
-def test_either_lightning(names: list[str], spawn: Spawner, tmp_path: Path) -> None:
-    launcher = [sys.executable, "-m", "holdfast.fault_tolerance.launcher", "--nproc-per-node=1"]
-    limits = "--ft-rank-section-timeouts=setup:600,step:180,checkpointing:420"
-    job = spawn(
-        [*launcher, limits, f"--ft-run-dir={tmp_path / 'run'}", PROGRAM, tmp_path / "out", *names],
-        env={"FAULT_TOL_FINISHED_FLAG_FILE": str(tmp_path / "flag"), "OMP_NUM_THREADS": "1"},
+def test_either_lightning(names: list[str], ranked: Board, spawn: Spawner, tmp_path: Path) -> None:
+    """In a process of its own, as this one has loaded `lightning`; it finds the board where a rank does."""
+    job = spawn.python(
+        PROGRAM, str(tmp_path / "out"), *names, env={"FAULT_TOL_FINISHED_FLAG_FILE": str(tmp_path / "flag")}
     )
     assert job.wait() == 0, job.output()[-4000:]
     (line,) = (line for line in job.out().splitlines() if line.startswith("{"))
