@@ -100,6 +100,7 @@ EDGE = {
     "holdfast.fault_tolerance.server",
     "holdfast.ptl_resiliency.recipes",
     "holdfast.ptl_resiliency.straggler_det_callback",
+    "holdfast.ptl_resiliency.training_step",
     "holdfast.straggler",
     "holdfast.straggler.detector",
     "holdfast.testing",

@@ -13,25 +13,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from holdfast.straggler import log_texts
 from holdfast.straggler.detector import Detector
-from holdfast.straggler.wrapping import CallableId
 
-from . import straggler_findings
+from . import straggler_findings, training_step
 from .after_batch import AfterBatchCallback
 from .callback_log import named
 from .last_checkpoint import save_last
+from .patches import Patches
 from .side_group import Disagreement, SideGroup
 from .straggler_settings import CALLBACK, LOGGER, checked
 from .trainer_loggers import TrainerLoggers
 
 if TYPE_CHECKING:
     from holdfast.straggler.report import Report
-
-
-class _TrainingStep(CallableId):
-    """The strategy's `training_step`, under a name that does not depend on the strategy."""
-
-    def __str__(self) -> str:
-        return straggler_findings.SECTION
 
 
 class StragglerDetectionCallback(AfterBatchCallback):
@@ -90,6 +83,7 @@ class StragglerDetectionCallback(AfterBatchCallback):
         )
         self._running = False
         self._told_sections = False
+        self._patches = Patches()
         self._side: SideGroup | None = None
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -110,7 +104,7 @@ class StragglerDetectionCallback(AfterBatchCallback):
             report_time_interval=settings.report_time_interval,
         )
         self._running = True
-        Detector.wrap_callables([_TrainingStep(trainer.strategy, "training_step")])
+        training_step.measure(trainer.strategy, self._patches)
         self._log = named(settings.logger_name)
         self._loggers = TrainerLoggers(self._log)
         if settings.stop_if_detected:
@@ -190,6 +184,7 @@ class StragglerDetectionCallback(AfterBatchCallback):
         if self._side is not None:
             self._side.close()
             self._side = None
+        self._patches.undo()
         if self._running:
             self._running = False
             Detector.shutdown()

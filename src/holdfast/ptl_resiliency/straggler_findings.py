@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .straggler_settings import StragglerSettings
 
 SECTION = "training_step"
-"""What the callback measures: the strategy's method of that name."""
+"""What the callback measures; see `training_step.py`."""
 
 Line = tuple[int, str]
 """A level of the module `logging`, and a text."""
