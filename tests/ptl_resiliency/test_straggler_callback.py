@@ -11,6 +11,7 @@ from typing import Any
 import lightning.pytorch as pl
 import pytest
 import torch
+from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from holdfast.ptl_resiliency import StragglerDetectionCallback
 from holdfast.straggler import Detector
@@ -182,3 +183,46 @@ def test_the_programs_own_sections_may_be_measured_beside_it(tmp_path: Path) -> 
 
     trainer(tmp_path, At(12, look), callback()).fit(Sharing())
     assert seen == [{"training_step", "forward"}]
+
+
+class OwnWay(SingleDeviceStrategy):
+    """Does not call the model's `training_step` by its name, as NeMo's."""
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        return Small.training_step(self.lightning_module, *args, **kwargs)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("strategy", [SingleDeviceStrategy, OwnWay])
+def test_the_step_is_measured_and_the_model_stays_a_model(
+    tmp_path: Path, strategy: type[SingleDeviceStrategy]
+) -> None:
+    summaries: list[Any] = []
+
+    def look(trainer: pl.Trainer) -> None:
+        assert "training_step" not in vars(trainer.lightning_module)
+        report = Detector.generate_report()
+        assert report is not None
+        summaries.append(
+            {str(key): value for key, value in report.local_section_summaries["training_step"].items()}
+        )
+
+    slow = Small(None if strategy is OwnWay else lambda step: time.sleep(0.002))
+    job = trainer(tmp_path, At(12, look), callback(), strategy=strategy(torch.device("cpu")))
+    job.fit(slow)
+    assert summaries[0]["NUM"] == 12
+    assert strategy is OwnWay or summaries[0]["MIN"] >= 2.0
+    assert "training_step" not in vars(job.strategy) and "training_step" not in vars(slow)
+
+
+def test_a_model_that_has_a_step_of_its_own_keeps_it(tmp_path: Path) -> None:
+    """As a compiled one has."""
+    model, calls = Small(), []
+    original = model.training_step
+
+    def own(batch: Any, batch_idx: int) -> torch.Tensor:
+        calls.append(batch_idx)
+        return original(batch, batch_idx)
+
+    vars(model)["training_step"] = own
+    trainer(tmp_path, callback()).fit(model)
+    assert calls == list(range(20)) and vars(model)["training_step"] is own
