@@ -132,6 +132,7 @@ LIGHT = [
     "holdfast.journal.reader",
     "holdfast.journal.run_dir",
     "holdfast.journal.writer",
+    "holdfast.ptl_resiliency",
     "holdfast.straggler",
     "holdfast.straggler.detector",
     "holdfast.testing",
@@ -248,6 +249,13 @@ PUBLIC = {
         "SectionTimeouts",
         "WorkloadAction",
         "WorkloadControlRequest",
+    ],
+    "holdfast.ptl_resiliency": [
+        "FaultToleranceCallback",
+        "FaultToleranceSectionsCallback",
+        "PreemptionCallback",
+        "SimulatedFaultParams",
+        "StragglerDetectionCallback",
     ],
     "holdfast.straggler": [
         "CallableId",
