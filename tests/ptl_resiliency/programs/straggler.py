@@ -69,6 +69,6 @@ def train(callback: StragglerDetectionCallback, model: Small, name: str, **kwarg
 if __name__ == "__main__":
     train(straggler_det_callback(0.2, stop_if_detected_straggler=False), Small(step), "goes_on", max_epochs=3)
     if RANKS > 1:
-        relative = StragglerDetectionCallback(0.2, True, False, 3, 0.5, 0.5, True)
+        relative = StragglerDetectionCallback(0.2, True, False, 3, 0.3, 0.3, True)
         train(relative, LateToTheStep(), "late", max_epochs=3)
     train(straggler_det_callback(0.2), Small(step), "stops", max_epochs=20, logger=logger())
