@@ -11,7 +11,6 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from sklearn.datasets import load_digits
 from torch.nn.functional import cross_entropy
 
 
@@ -50,9 +49,14 @@ class Digits(pl.LightningDataModule):
     def __init__(self, batch_size: int = 16) -> None:
         super().__init__()
         self.batch_size = batch_size
+        self.images, self.labels = self.load()
+
+    def load(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Images of 64 values from 0 to 1, and which digit each is."""
+        from sklearn.datasets import load_digits
+
         found = load_digits()
-        self.images = torch.tensor(found.data, dtype=torch.float32) / 16
-        self.labels = torch.tensor(found.target)
+        return torch.tensor(found.data, dtype=torch.float32) / 16, torch.tensor(found.target)
 
     def _batches(self, chosen: torch.Tensor) -> Batches:
         assert self.trainer is not None
