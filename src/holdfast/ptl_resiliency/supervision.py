@@ -1,8 +1,8 @@
 """The one `RankMonitorClient` of a process, and the ranks' side group, shared by the callbacks that use them.
 
 What always holds: the first callback of a fit begins supervision and the last one ends it, also when they are of two
-trainers. Does not cover: a client that the program has made
-itself; only one may write the board, so that is an error of the client's own.
+trainers. Does not cover: a client that the program has made itself; only one may write the board, so that is an error
+of the client's own.
 """
 
 from __future__ import annotations
