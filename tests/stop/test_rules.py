@@ -69,3 +69,4 @@ def test_who_has_not_begun_gets_a_moment() -> None:
     assert rules.absent(views, LATE - 0.1) is None
     assert rules.absent(views, LATE) == [3]
     assert rules.absent(views[:1], 0.0) == []
+    assert rules.absent([RankView(3, NEVER, gone=True)], 0.0) == [3]

@@ -51,8 +51,8 @@ class RankView:
 
     @property
     def over(self) -> bool:
-        """Whether it comes to no boundary any more."""
-        return self.gone or self.state == ENDED
+        """Whether it took part, and comes to no boundary any more."""
+        return self.state == ENDED or (self.gone and self.state == TAKES_PART)
 
     @property
     def farthest(self) -> int:
@@ -94,8 +94,10 @@ def farthest(views: Iterable[RankView]) -> int:
 
 def absent(views: Sequence[RankView], waited: float) -> list[int] | None:
     """The ranks that take no part; None while it is too early to say, `waited` seconds after the stop was asked for."""
-    missing = [view.rank for view in views if view.state == NEVER]
-    return None if missing and waited < LATE else missing
+    missing = [view for view in views if view.state == NEVER]
+    if waited < LATE and not all(view.gone for view in missing):
+        return None
+    return [view.rank for view in missing]
 
 
 def margin(speed: float, delay: float) -> int:
