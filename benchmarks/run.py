@@ -28,6 +28,7 @@ NAMES = (
     "straggler",
     "straggler_reports",
     "kernel_records",
+    "lightning_callbacks",
 )
 BETWEEN = re.compile(r"(?<=<!-- figures -->\n).*(?=\n<!-- end of figures -->)", re.DOTALL)
 

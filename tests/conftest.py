@@ -55,6 +55,9 @@ def _private_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     patch.setenv("TMPDIR", str(place / "tmp"))
     patch.setattr(tempfile, "tempdir", None)  # ask $TMPDIR again
     patch.setenv("XDG_STATE_HOME", str(place / "state"))
+    patch.setenv(
+        "TORCHINDUCTOR_CACHE_DIR", str(place / "compiled")
+    )  # Lightning has torch make it, used or not
     patch.setenv("PYTHONPATH", str(SOURCE), prepend=os.pathsep)
     patch.setenv(leaks.MARK, uuid.uuid4().hex)
     # One tracker per process, started by the first use of shared memory and kept: here it is no test's leak.

@@ -145,8 +145,11 @@ class RankMonitorClient:
         """A checkpoint is complete. Unneeded for one saved in a section "checkpointing": the end of that counts."""
         self._ready().checkpoint(step)
 
-    def calculate_and_set_hb_timeouts(self, skip_if_not_ready: bool = False) -> bool:
-        """Learn the heartbeat limits; they bind at once. Collective over the default process group.
+    def calculate_and_set_hb_timeouts(
+        self, skip_if_not_ready: bool = False, *, process_group: Any = None
+    ) -> bool:
+        """Learn the heartbeat limits; they bind at once. Collective over `process_group`, which has all ranks of the
+        job; None is the default one.
 
         The time since the last heartbeat counts as well, so that the learned limit is not passed at once.
         Ready when some rank has sent two heartbeats; otherwise False with `skip_if_not_ready`, else
@@ -161,7 +164,7 @@ class RankMonitorClient:
             return self._intervals.heartbeats(started, running_ns=monotonic_ns() - last if last else 0)
 
         def learn() -> None:
-            agreed = with_running(agreement.longest_over_ranks(measure))
+            agreed = with_running(agreement.longest_over_ranks(measure, process_group))
             self._limits.learn_heartbeats(agreed, factor, tell=self._tells())
 
         return self._learned(learn, skip_if_not_ready)
@@ -171,9 +174,12 @@ class RankMonitorClient:
         selected_sections: Collection[str] | None = None,
         calc_out_of_section: bool = True,
         skip_if_not_ready: bool = False,
+        *,
+        process_group: Any = None,
     ) -> bool:
         """Learn the limits of the selected sections (None: of all that have a limit or were ever opened, by any
-        rank) and of the time out of sections; they bind at once. Collective over the default process group.
+        rank) and of the time out of sections; they bind at once. Collective over `process_group`, which has all ranks
+        of the job; None is the default one.
 
         The time that an open section has lasted counts as well, so that the learned limit is not passed at once.
         Ready when each of them was seen on some rank; otherwise False with `skip_if_not_ready`, else
@@ -192,7 +198,7 @@ class RankMonitorClient:
 
         def learn() -> None:
             self._limits.learn_sections(
-                with_running(agreement.longest_over_ranks(measure)),
+                with_running(agreement.longest_over_ranks(measure, process_group)),
                 selected_sections,
                 factor,
                 out_of_section=calc_out_of_section,

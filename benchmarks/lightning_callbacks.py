@@ -1,0 +1,47 @@
+"""What the four Lightning callbacks together cost in each training step of 2 ms, under the launcher.
+
+The peer has no figure here: two of its callbacks need a GPU, and it has none for preemption.
+By itself: `python benchmarks/lightning_callbacks.py [--runs N]`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks import by_itself
+from benchmarks.launchers import HOLDFAST, command, finish
+from benchmarks.table import Row, median
+
+LIMITS = ("--ft-rank-section-timeouts=setup:600,step:600,checkpointing:600",)
+STEP = 0.002  # seconds
+AIM = 0.5  # percent of the step
+
+
+def measure(runs: int, peer: bool = True) -> list[Row]:
+    """Steps with and without the callbacks take turns in one process; the medians are compared."""
+    out, err, *_ = finish(command(HOLDFAST, 1, "lightning_rank.py", str(runs), options=LIMITS))
+    found = [line for line in out.splitlines() if line.startswith('{"without"')]
+    if not found:
+        raise SystemExit(f"no figures:\n{err[-2000:]}")
+    seconds = json.loads(found[-1])
+    more = median(seconds["with"]) - median(seconds["without"])
+    share = 100 * more / STEP
+    return [
+        Row("four Lightning callbacks, more for a step", "µs", 1e6 * more),
+        Row(
+            "four Lightning callbacks, of a step of 2 ms",
+            "%",
+            share,
+            aim=f"≤ {AIM:g}",
+            reached=share <= AIM,
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    by_itself.main(__doc__, measure, "a peer, which there is none of")

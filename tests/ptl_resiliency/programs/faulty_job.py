@@ -1,0 +1,94 @@
+"""Trains the digits with both fault tolerance callbacks; faults come from HOLDFAST_FAULT, at points of the training.
+
+Arguments: a folder. The points: `step` and `validation` inside the model's methods, `save` with half of a checkpoint
+written. At the end rank 0 keeps the weights in FOLDER/weights.pt and says what it resumed from on the way.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "examples" / "lightning"))
+from digits import Classifier, Digits
+
+from holdfast.ptl_resiliency import FaultToleranceCallback, FaultToleranceSectionsCallback
+from holdfast.testing import Faults
+
+STEPS = 60
+FOLDER = Path(sys.argv[1])
+faults = Faults.from_env()
+
+
+class Model(Classifier):
+    """With points for faults."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        faults.at_step(self.trainer.global_step, "step")
+        return super().training_step(batch, batch_idx)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        if batch_idx == 2 and not self.trainer.sanity_checking:
+            faults.at_step(self.trainer.global_step, "validation")
+        super().validation_step(batch, batch_idx)
+
+
+class Data(Digits):
+    """Quick to load: the ranks start often."""
+
+    def load(self) -> tuple[torch.Tensor, torch.Tensor]:
+        random = torch.Generator().manual_seed(3)
+        return torch.rand(1797, 64, generator=random), torch.randint(10, (1797,), generator=random)
+
+
+class HalfWritten(TorchCheckpointIO):
+    """A disk so slow that a fault finds half of the checkpoint written."""
+
+    def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_bytes(b"half of a checkpoint")
+        faults.at_step(checkpoint["global_step"], "save")
+        torch.save(checkpoint, path)
+
+
+class Story(pl.Callback):
+    """Where each start of the ranks began."""
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        cycle = os.environ["TORCHELASTIC_RESTART_COUNT"]
+        os.write(1, f"rank {trainer.global_rank} cycle {cycle} from {trainer.global_step}\n".encode())
+
+
+torch.set_num_threads(1)
+pl.seed_everything(1, verbose=False)
+trainer = pl.Trainer(
+    accelerator="cpu",
+    devices=2,
+    strategy="ddp",
+    max_steps=STEPS,
+    val_check_interval=10,
+    limit_val_batches=4,
+    use_distributed_sampler=False,
+    enable_progress_bar=False,
+    enable_model_summary=False,
+    logger=False,
+    plugins=[HalfWritten()],
+    callbacks=[
+        FaultToleranceCallback(autoresume=True, calculate_timeouts=True, exp_dir=FOLDER / "ft"),
+        FaultToleranceSectionsCallback(autoresume=True, calculate_timeouts=True, exp_dir=FOLDER / "ft"),
+        Story(),
+        pl.callbacks.ModelCheckpoint(
+            FOLDER / "saved", save_last=True, every_n_train_steps=5, enable_version_counter=False
+        ),
+    ],
+)
+model = Model()
+trainer.fit(model, datamodule=Data(), ckpt_path="last")
+if trainer.is_global_zero:
+    torch.save(model.state_dict(), FOLDER / "weights.pt")

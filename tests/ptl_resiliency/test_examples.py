@@ -1,0 +1,66 @@
+"""The example scripts run as their first lines say, and start and resume with the same command."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.processes import Spawner
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "lightning"
+LAUNCHER = [sys.executable, "-m", "holdfast.fault_tolerance.launcher"]
+QUIET = {"OMP_NUM_THREADS": "1"}
+
+
+def command(
+    folder: Path, script: str, *more: str, ranks: int = 1, options: tuple[str, ...] = ()
+) -> list[str]:
+    launcher = [*LAUNCHER, f"--nproc-per-node={ranks}", f"--ft-run-dir={folder / 'run'}", *options]
+    return [*launcher, str(EXAMPLES / script), f"--dir={folder / 'saved'}", *more]
+
+
+@pytest.mark.slow
+def test_fault_tolerance(spawn: Spawner, tmp_path: Path) -> None:
+    flag = tmp_path / "finished"
+    env = {**QUIET, "FAULT_TOL_FINISHED_FLAG_FILE": str(flag)}
+    job = spawn(command(tmp_path, "fault_tolerance.py", "--epochs=1"), env=env)
+    assert job.wait() == 0, job.err()[-3000:]
+    assert flag.exists()
+    assert (tmp_path / "saved" / "last.ckpt").exists()
+
+
+@pytest.mark.slow
+def test_sections(spawn: Spawner, tmp_path: Path) -> None:
+    limits = "--ft-rank-section-timeouts=setup:600,step:180,checkpointing:420"
+    job = spawn(command(tmp_path, "sections.py", "--epochs=1", options=(limits,)), env=QUIET)
+    assert job.wait() == 0, job.err()[-3000:]
+    assert (tmp_path / "saved" / "last.ckpt").exists()
+
+
+@pytest.mark.slow
+def test_stragglers(spawn: Spawner, tmp_path: Path) -> None:
+    job = spawn(command(tmp_path, "stragglers.py", "--slow-rank=1", "--stop", ranks=2), env=QUIET)
+    assert job.wait() == 1, job.err()[-3000:]
+    said = job.out() + job.err()
+    assert "Detected stragglers. Terminating training..." in said
+    assert re.search(r"Affected ranks: \{StragglerId\(rank=1, ", said)
+    assert (tmp_path / "saved" / "last.ckpt").exists()
+
+
+@pytest.mark.slow
+def test_preemption(spawn: Spawner, tmp_path: Path) -> None:
+    line = command(tmp_path, "preemption.py", "--epochs=1000", ranks=2)
+    job = spawn(line, env=QUIET)
+    job.wait_for(r"Epoch 1:")
+    job.send_signal(signal.SIGTERM)
+    assert job.wait() == 0, job.err()[-3000:]
+    assert "Preemption detected, saving checkpoint and exiting" in job.out() + job.err()
+    again = spawn(line, env=QUIET)
+    again.wait_for(r"Restored all states from the checkpoint at .*last\.ckpt")
+    again.wait_for(r"Epoch [1-9]\d*:")
+    again.send_signal(signal.SIGTERM)
+    assert again.wait() == 0, again.err()[-3000:]

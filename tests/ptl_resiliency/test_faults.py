@@ -1,0 +1,92 @@
+"""Hangs and crashes in each part of a Lightning training: found, restarted, resumed, and the result is the same.
+
+All faults of a job come one after another, one in each cycle: the job is over when it has survived them all.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.processes import Spawned, Spawner
+
+PROGRAM = Path(__file__).parent / "programs" / "faulty_job.py"
+LIMITS = ("--ft-rank-section-timeouts=setup:60,step:2,checkpointing:2", "--ft-rank-heartbeat-timeout=2.5")
+
+# In each cycle one: what happens, where, after how many steps. In a save rank 0 is hit, which writes; else rank 1.
+FAULTS = (
+    ("stop", "step", 7),
+    ("sleep", "validation", 10),
+    ("gil", "save", 15),
+    ("kill", "step", 17),
+    ("stop", "validation", 20),
+    ("sleep", "save", 25),
+    ("gil", "step", 27),
+    ("exception", "validation", 30),
+    ("stop", "save", 35),
+    ("sleep", "step", 37),
+    ("gil", "validation", 40),
+    ("kill", "save", 45),
+)
+ESSENTIAL = FAULTS[:4]
+"""Each kind once, each place; `make soak` has all of them."""
+
+
+def start(spawn: Spawner, folder: Path, faults: tuple[tuple[str, str, int], ...]) -> Spawned:
+    text = ";".join(
+        f"{kind}@step={step},point={point},rank={0 if point == 'save' else 1},cycle={cycle}"
+        for cycle, (kind, point, step) in enumerate(faults)
+    )
+    folder.mkdir()
+    (folder / "ft").mkdir()
+    launcher = [sys.executable, "-m", "holdfast.fault_tolerance.launcher", "--nproc-per-node=2"]
+    return spawn(
+        [
+            *launcher,
+            *LIMITS,
+            "--max-restarts=20",
+            f"--ft-run-dir={folder / 'run'}",
+            str(PROGRAM),
+            str(folder),
+        ],
+        env={
+            "HOLDFAST_FAULT": text,
+            "OMP_NUM_THREADS": "1",
+            "FAULT_TOL_FINISHED_FLAG_FILE": str(folder / "finished"),
+        },
+    )
+
+
+def survives(spawn: Spawner, folder: Path, faults: tuple[tuple[str, str, int], ...]) -> None:
+    undisturbed = start(spawn, folder / "undisturbed", ())
+    assert undisturbed.wait(60) == 0, undisturbed.err()[-3000:]
+    job = start(spawn, folder / "disturbed", faults)
+    assert job.wait(60 + 15 * len(faults)) == 0, job.err()[-3000:]
+    hangs = [kind for kind, _, _ in faults if kind in ("stop", "sleep", "gil")]
+    said = job.out() + job.err()
+    assert len(re.findall(r"HANG: rank \d", said)) == len(hangs)
+    began = [int(step) for step in re.findall(r"rank 0 cycle \d+ from (\d+)", said)]
+    # From the last checkpoint that was complete: one is saved in every fifth step.
+    assert began == [
+        0,
+        *((step - 1) // 5 * 5 if point == "save" else step // 5 * 5 for _, point, step in faults),
+    ]
+    assert (folder / "disturbed" / "finished").exists()
+    expected = torch.load(folder / "undisturbed" / "weights.pt")
+    found = torch.load(folder / "disturbed" / "weights.pt")
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+@pytest.mark.slow
+def test_each_kind_of_fault_is_survived(spawn: Spawner, tmp_path: Path) -> None:
+    survives(spawn, tmp_path, ESSENTIAL)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_each_kind_of_fault_in_each_place_is_survived(spawn: Spawner, tmp_path: Path) -> None:
+    survives(spawn, tmp_path, FAULTS)
