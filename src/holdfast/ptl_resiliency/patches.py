@@ -12,6 +12,7 @@ from typing import Any
 
 Around = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 """What is done instead of a call: it gets the original, and its arguments."""
+Make = Callable[[Callable[..., Any], "Patch"], Callable[..., Any]]
 _MISSING = object()
 
 
@@ -19,11 +20,21 @@ class Patches:
     """The methods that are wrapped now."""
 
     def __init__(self) -> None:
-        self._made: list[_Patch] = []
+        self._made: list[Patch] = []
 
-    def wrap(self, obj: Any, name: str, around: Around) -> None:
+    def wrap(self, obj: Any, name: str, around: Around) -> Patch:
         """Call `around` instead of this object's method. Raises AttributeError if there is none."""
-        self._made.append(_Patch(obj, name, around))
+        return self.replace(obj, name, lambda original, patch: _passing_to(around, original, patch))
+
+    def replace(self, obj: Any, name: str, make: Make) -> Patch:
+        """Call what `make` makes of this object's method; for the hot path, where `wrap` is one call more.
+
+        While the patch that it is given is not `active`, what it makes has to pass calls on and do nothing else.
+        Raises AttributeError if there is no such method.
+        """
+        patch = Patch(obj, name, make)
+        self._made.append(patch)
+        return patch
 
     def undo(self) -> None:
         """Put everything back, the last first. May be called twice."""
@@ -31,26 +42,43 @@ class Patches:
             self._made.pop().undo()
 
 
-class _Patch:
-    def __init__(self, obj: Any, name: str, around: Around) -> None:
-        self._obj, self._name, self._active = obj, name, True
-        self._before = vars(obj).get(name, _MISSING)
+class Patch:
+    """One wrapped method. `active` until it is undone."""
+
+    def __init__(self, obj: Any, name: str, make: Make) -> None:
+        self._obj, self._name, self.active = obj, name, True
+        self.before = vars(obj).get(name, _MISSING)
         original = getattr(obj, name)
-
-        @functools.wraps(original)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if self._active:
-                return around(original, args, kwargs)
-            return original(*args, **kwargs)
-
-        self._wrapper = wrapper
-        setattr(obj, name, wrapper)
+        wrapper: Any = functools.wraps(original)(make(original, self))
+        wrapper.holdfast_patch = self
+        self.wrapper = wrapper
+        setattr(obj, name, self.wrapper)
 
     def undo(self) -> None:
-        self._active = False
-        if vars(self._obj).get(self._name) is not self._wrapper:
+        """Put the method back, unless somebody else has wrapped it since."""
+        self.active = False
+        if vars(self._obj).get(self._name) is not self.wrapper:
             return
-        if self._before is _MISSING:
+        before = self.before
+        # Two of ours may go in the order in which they came: what the first has left behind goes now.
+        while (patch := _made_by(before)) is not None and not patch.active:
+            before = patch.before
+        if before is _MISSING:
             delattr(self._obj, self._name)
         else:
-            setattr(self._obj, self._name, self._before)
+            setattr(self._obj, self._name, before)
+
+
+def _made_by(method: Any) -> Patch | None:
+    patch = getattr(method, "holdfast_patch", None)
+    # A stranger's wrapper of ours has our wrapper's attributes, too.
+    return patch if isinstance(patch, Patch) and patch.wrapper is method else None
+
+
+def _passing_to(around: Around, original: Callable[..., Any], patch: Patch) -> Callable[..., Any]:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if patch.active:
+            return around(original, args, kwargs)
+        return original(*args, **kwargs)
+
+    return wrapper

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 TIMEOUT = 60.0
@@ -34,6 +35,7 @@ class SideGroup:
         self.process_group: Any = None
         """None where this process is alone."""
         self._failed = ""
+        self._timeout = timeout
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
             self.process_group = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=timeout))
 
@@ -44,13 +46,31 @@ class SideGroup:
 
         return dist.get_rank(self.process_group) if self.process_group is not None else 0
 
-    def maximum(self, values: Sequence[float]) -> list[float]:
-        """The greatest of each over all ranks. Raises Disagreement."""
+    def maximum(
+        self,
+        values: Sequence[float],
+        *,
+        patience: float | None = None,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> list[float]:
+        """The greatest of each over all ranks. Raises Disagreement.
+
+        With `patience` it gives up after so many seconds, if that is before the group's timeout; `meanwhile` is called
+        now and then while it waits.
+        """
         import torch
         import torch.distributed as dist
 
         tensor = torch.tensor(list(values), dtype=torch.float64)
-        self._do(lambda: dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self.process_group))
+
+        def collective() -> None:
+            options: Any = dist.AllreduceOptions()
+            options.reduceOp = dist.ReduceOp.MAX
+            # The operation itself must end: closing a group waits for those that have not.
+            options.timeout = datetime.timedelta(seconds=self._timeout if patience is None else patience)
+            _wait(self.process_group.allreduce([tensor], options), meanwhile)
+
+        self._do(collective)
         return list(tensor.tolist())
 
     def from_first(self, values: Sequence[float]) -> list[float]:
@@ -61,6 +81,22 @@ class SideGroup:
         tensor = torch.tensor(list(values), dtype=torch.float64)
         self._do(lambda: dist.broadcast(tensor, group_src=0, group=self.process_group))
         return list(tensor.tolist())
+
+    def text_from_first(self, text: str) -> str:
+        """Rank 0's text, on every rank. Raises Disagreement."""
+        import torch
+        import torch.distributed as dist
+
+        if self.process_group is None:
+            return text
+        raw = text.encode()
+        (size,) = self.from_first([len(raw)])
+        padded = torch.zeros(int(size), dtype=torch.uint8)
+        if self.rank == 0 and raw:
+            padded = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
+        if size:
+            self._do(lambda: dist.broadcast(padded, group_src=0, group=self.process_group))
+        return bytes(padded.tolist()).decode()
 
     def close(self) -> None:
         """Not collective. May be called twice."""
@@ -83,3 +119,18 @@ class SideGroup:
         except RuntimeError as error:
             self._failed = str(error).splitlines()[0]
             raise Disagreement(self._failed) from error
+
+
+def _wait(work: Any, meanwhile: Callable[[], None] | None) -> None:
+    """Raises RuntimeError when it fails."""
+    began, pause = time.monotonic(), 0.001
+    while not work.is_completed():
+        if meanwhile is not None:
+            meanwhile()
+        time.sleep(pause)
+        pause = min(2 * pause, 0.1)
+    try:
+        work.wait()
+    except RuntimeError as error:
+        waited = time.monotonic() - began
+        raise RuntimeError(f"not all ranks have come, after {waited:.1f} s: {error}") from error

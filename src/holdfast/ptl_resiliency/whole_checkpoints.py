@@ -36,9 +36,10 @@ def keep_whole(trainer: Any, patches: Patches) -> None:
         getattr(io, "checkpoint_io", None) is not None
     ):  # asynchronous and other wrappers: the one that writes
         io = io.checkpoint_io
-    if not getattr(vars(io).get("save_checkpoint"), "holdfast_whole", False):
-        patches.wrap(io, "save_checkpoint", _save_whole)
-        vars(io)["save_checkpoint"].holdfast_whole = True
+    there = getattr(vars(io).get("save_checkpoint"), "holdfast_whole", None)
+    if there is None or not there.active:
+        patch = patches.wrap(io, "save_checkpoint", _save_whole)
+        patch.wrapper.holdfast_whole = patch
 
 
 def _save_whole(save: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

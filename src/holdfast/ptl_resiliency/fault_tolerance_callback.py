@@ -1,0 +1,189 @@
+"""`FaultToleranceCallback`: a training's heartbeats, limits learned from them, and the flag for auto-resume.
+
+What always holds: heartbeats are sent in `fit` only, after every batch with the step; the limits are learned at most
+once, at the end, by all ranks or by none. Does not cover: sections; `FaultToleranceSectionsCallback` may be in the
+same trainer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from time import monotonic
+from typing import Any, ClassVar
+
+from holdfast.fault_tolerance import RankMonitorClientError
+
+from . import agreed_learning, kept_limits
+from .learning_rules import HeartbeatRules
+from .saved_checkpoints import when_complete
+from .step_counter import Counter, step_counter
+from .supervised_callback import SupervisedCallback
+from .supervised_fit import SupervisedFit
+
+__all__ = ["FaultToleranceCallback"]
+
+_WAITING_BEAT = 1.0
+"""Seconds between heartbeats while the other ranks are waited for."""
+
+
+class FaultToleranceCallback(SupervisedCallback):
+    """Sends heartbeats to the launcher's monitor while the trainer fits.
+
+    autoresume: create the file that FAULT_TOL_FINISHED_FLAG_FILE names when the training is finished.
+    calculate_timeouts: learn limits from observed heartbeats, and use those of earlier jobs; they take the place of
+        configured ones. Learned at the end of a job that loaded and saved a checkpoint: from scratch, the second.
+    simulated_fault_params: a fault to rehearse with (`SimulatedFaultParams`, or a dict of its fields).
+    exp_dir: the folder of the state file, the same for all jobs; by default `trainer.log_dir`/ft_state. It is made if
+        it is missing. What is written directly to `trainer.log_dir` may be moved by a framework.
+    logger_name: the logger that lines go to.
+
+    Raises ValueError for a fault that is none. What `setup` raises is described there.
+    """
+
+    TIMEOUTS_FILENAME: ClassVar[str] = "_ft_state.json"
+    PART: ClassVar[str] = kept_limits.HEARTBEAT
+    _rules: HeartbeatRules
+    _steps: Counter
+    _heartbeat: Callable[[int | None], None]
+
+    def __init__(
+        self,
+        autoresume: bool,
+        calculate_timeouts: bool,
+        simulated_fault_params: Any | None = None,
+        exp_dir: str | Path | None = None,
+        logger_name: str | None = "nemo_logger.FaultToleranceCallback",
+    ) -> None:
+        super().__init__(autoresume, calculate_timeouts, simulated_fault_params, exp_dir, logger_name)
+        self._at_rest()
+
+    def after_batch(self, trainer: Any, pl_module: Any) -> None:
+        """A heartbeat with the step."""
+        # This runs in every step: no call more than needed.
+        self._rules.iterations += 1
+        try:
+            self._heartbeat(self._steps.completed)
+        except RankMonitorClientError as error:
+            self._lost(error)
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """States are restored; the first batch comes."""
+        if self._fit is not None:
+            self._fit.early_stops.restored()
+            self._steps = step_counter(trainer)
+        self._beat()
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """A heartbeat."""
+        self._beat()
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        """A heartbeat."""
+        self._beat()
+
+    def on_validation_batch_end(
+        self,
+        trainer: Any,
+        pl_module: Any,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """A heartbeat."""
+        self._beat()
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """A heartbeat."""
+        self._beat()
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """A heartbeat before a checkpoint is written."""
+        self._beat()
+        self._rules.saved()
+
+    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """The fit continues from a checkpoint."""
+        self._rules.loaded = True
+
+    def _begin(self, fit: SupervisedFit) -> None:
+        self._rules = HeartbeatRules()
+        self._heartbeat = fit.client.heartbeat
+        self._steps = step_counter(fit.trainer)
+        when_complete(fit.trainer, fit.patches, fit.checkpoint_saved)
+
+    def _conclude(self, fit: SupervisedFit, *, stopped: bool) -> None:
+        self._beat()
+        rules = self._rules
+        if not self.calculate_timeouts:
+            return
+        last = monotonic()
+
+        def beat_now_and_then() -> None:
+            nonlocal last
+            if monotonic() - last > _WAITING_BEAT:
+                last = monotonic()
+                fit.beat()
+
+        patience = agreed_learning.PATIENCE_AT_A_STOP if stopped else agreed_learning.PATIENCE
+        (agreed,) = agreed_learning.wanted_by_all(
+            fit.side, [rules.may_learn], fit.log, patience=patience, meanwhile=beat_now_and_then
+        )
+        if not agreed:
+            fit.log.info(
+                "The FT timeouts are not updated: %s", rules.why_not() or "not every rank has seen enough"
+            )
+            return
+        fit.log.info("Updating FT timeouts...")
+        calculate = partial(
+            fit.client.calculate_and_set_hb_timeouts,
+            skip_if_not_ready=True,
+            process_group=fit.side.process_group,
+        )
+        if agreed_learning.learn(calculate, fit.log):
+            rules.learned = True
+            self._learned(fit)
+
+    def _failed(self, fit: SupervisedFit, exception: BaseException) -> None:
+        self._beat()
+        self._rules.failed = True
+
+    def _iterations(self) -> int:
+        return self._rules.iterations
+
+    def _has_limits(self, fit: SupervisedFit) -> bool:
+        limits = fit.client.hb_timeouts
+        return limits is not None and limits.are_valid
+
+    def _limits(self, fit: SupervisedFit) -> Any:
+        return fit.client.hb_timeouts
+
+    def _end(self, trainer: Any) -> None:
+        super()._end(trainer)
+        self._at_rest()
+
+    def _at_rest(self) -> None:
+        self._rules = HeartbeatRules()
+        self._steps = Counter()
+        self._heartbeat = _nowhere
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies: they supervise nothing yet."""
+        copied = super().__getstate__()
+        return {**copied, "_rules": HeartbeatRules(), "_steps": Counter(), "_heartbeat": _nowhere}
+
+    def _lost(self, error: RankMonitorClientError) -> None:
+        self._heartbeat = _nowhere
+        if self._fit is not None:
+            self._fit.lost(error)
+
+    def _beat(self) -> None:
+        if self._fit is not None:
+            self._rules.other_beats += 1
+            self._fit.beat()
+
+
+def _nowhere(step: int | None) -> None:
+    """Between fits."""

@@ -1,0 +1,178 @@
+"""`FaultToleranceSectionsCallback`: a training's sections, limits learned from them, and what a failure asks for.
+
+Sections: "setup" from the start to the first batch, "step" around each step of training and validation,
+"checkpointing" around what is done with checkpoints. What always holds: limits are learned by all ranks or by none; a
+section is open only while what it names runs. Does not cover: heartbeats; `FaultToleranceCallback` may be in the same
+trainer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+from holdfast.fault_tolerance import WorkloadAction, WorkloadControlRequest
+
+from . import agreed_learning, finished_flag, kept_limits
+from .exception_policy import request_of
+from .learning_rules import SECTIONS, SETUP, SectionRules, Selection
+from .saved_checkpoints import are_asynchronous
+from .strategy_sections import StrategySections
+from .supervised_callback import SupervisedCallback
+from .supervised_fit import SupervisedFit
+
+__all__ = ["FaultToleranceSectionsCallback"]
+
+_EXAMPLE = "--ft-rank-section-timeouts=setup:600,step:180,checkpointing:420"
+
+
+class FaultToleranceSectionsCallback(SupervisedCallback):
+    """Tells the launcher's monitor what the trainer does while it fits, in the sections setup, step, checkpointing.
+
+    exc_handling_policy: asked about the exception that ends a fit; returns a WorkloadControlRequest for the launcher,
+        or None. ShutdownWorkload creates the file that FAULT_TOL_FINISHED_FLAG_FILE names first.
+    Everything else is as in `FaultToleranceCallback`. `setup` also raises ValueError unless
+    `rank_section_timeouts` has limits for exactly these sections.
+    """
+
+    TIMEOUTS_FILENAME: ClassVar[str] = "_ft_state_.json"
+    PART: ClassVar[str] = kept_limits.SECTION
+    order: ClassVar[int] = 1
+
+    def __init__(
+        self,
+        autoresume: bool,
+        calculate_timeouts: bool,
+        simulated_fault_params: Any | None = None,
+        exp_dir: str | Path | None = None,
+        logger_name: str | None = "nemo_logger.FaultToleranceCallback",
+        exc_handling_policy: Callable[[Any], WorkloadControlRequest | None] | None = None,
+    ) -> None:
+        super().__init__(autoresume, calculate_timeouts, simulated_fault_params, exp_dir, logger_name)
+        self.exc_handling_policy = exc_handling_policy
+        self._rules = SectionRules()
+        self._in_setup = False
+        self._told: set[str] = set()
+
+    def after_batch(self, trainer: Any, pl_module: Any) -> None:
+        """Count; after a checkpoint, learn."""
+        self._rules.iterations += 1
+        if self._rules.due and self._fit is not None:
+            self._learn(self._fit, final=False)
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """States are restored; the first batch comes."""
+        if self._fit is not None:
+            self._fit.early_stops.restored()
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        """The end of the setup, at the first batch."""
+        self._end_setup()
+        if type(self).on_train_batch_start is FaultToleranceSectionsCallback.on_train_batch_start:
+            # A hook costs about 2 µs in every step, and this one is done. `dismiss` brings it back.
+            self.on_train_batch_start = None  # type: ignore[assignment]
+
+    def on_validation_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """The end of the setup, where a validation comes before the first batch."""
+        self._end_setup()
+
+    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """The fit continues from a checkpoint."""
+        self._rules.loaded = True
+
+    def _begin(self, fit: SupervisedFit) -> None:
+        configured: Mapping[str, Any] = fit.client.cfg.rank_section_timeouts if fit.client.cfg else {}
+        if set(configured) != set(SECTIONS):
+            raise ValueError(
+                f"rank_section_timeouts should contain {{{', '.join(map(repr, sorted(SECTIONS)))}}} entries, and "
+                f"nothing else; it has {sorted(configured) or 'none'}. Give ft_launcher the limits in seconds, for "
+                f"example {_EXAMPLE}"
+            )
+        self._rules = SectionRules(asynchronous=are_asynchronous(fit.trainer))
+        self._told = set()
+        fit.supervision.has_sections = True
+        self._sections = StrategySections(fit.client, fit.log)
+        self._in_setup = self._sections.open(SETUP)
+        self._sections.wrap(fit.trainer, fit.patches, lambda: self._rules.saved())
+
+    def _conclude(self, fit: SupervisedFit, *, stopped: bool) -> None:
+        self._end_setup()
+        self._learn(fit, final=True, stopped=stopped)
+
+    def _failed(self, fit: SupervisedFit, exception: BaseException) -> None:
+        self._end_setup()
+        self._rules.failed = True
+        if self.calculate_timeouts:
+            self._note(fit, self._rules.selection(final=True))
+        request = request_of(self.exc_handling_policy, exception, fit.log)
+        if request is None:
+            return
+        if request.action is WorkloadAction.ShutdownWorkload:
+            if finished_flag.flag_path() is not None:
+                fit.log.warning("Shutdown workload requested, so creating finished flag file.")
+            self._create_flag(fit)
+        fit.client.send_workload_control_request(request)
+
+    def _learn(self, fit: SupervisedFit, *, final: bool, stopped: bool = False) -> None:
+        own = self._rules.selection(final=final)
+        if not self.calculate_timeouts:
+            return
+        patience = self._patience(fit, stopped)
+        wishes = [name in own.sections for name in SECTIONS] + [own.out_of_section]
+        *sections, out = agreed_learning.wanted_by_all(fit.side, wishes, fit.log, patience=patience)
+        agreed = Selection(
+            tuple(name for name, wanted in zip(SECTIONS, sections, strict=True) if wanted), out
+        )
+        self._note(fit, own)
+        if not agreed:
+            return
+        fit.log.info(
+            "Updating FT timeouts for: %s update out-of-section: %s",
+            list(agreed.sections),
+            agreed.out_of_section,
+        )
+        calculate = partial(
+            fit.client.calculate_and_set_section_timeouts,
+            selected_sections=agreed.sections,
+            calc_out_of_section=agreed.out_of_section,
+            skip_if_not_ready=True,
+            process_group=fit.side.process_group,
+        )
+        if agreed_learning.learn(calculate, fit.log):
+            self._learned(fit)
+
+    def _patience(self, fit: SupervisedFit, stopped: bool) -> float:
+        """Seconds to wait for the other ranks: not so long that this rank, in no section, is taken for hung."""
+        patience = agreed_learning.PATIENCE_AT_A_STOP if stopped else agreed_learning.PATIENCE
+        outside = fit.client.section_timeouts.out_of_section if fit.client.section_timeouts else None
+        silent = fit.client.hb_timeouts.subsequent if fit.client.hb_timeouts else None
+        return min([patience, *(limit / 2 for limit in (outside, silent) if limit is not None)])
+
+    def _note(self, fit: SupervisedFit, selection: Selection) -> None:
+        for note in selection.notes:
+            if note not in self._told:
+                self._told.add(note)
+                fit.log.info(note)
+
+    def _iterations(self) -> int:
+        return self._rules.iterations
+
+    def _has_limits(self, fit: SupervisedFit) -> bool:
+        limits = fit.client.section_timeouts
+        return limits is not None and any(limit is not None for limit in limits.section.values())
+
+    def _limits(self, fit: SupervisedFit) -> Any:
+        return fit.client.section_timeouts
+
+    def _end_setup(self) -> None:
+        if self._in_setup:
+            self._in_setup = False
+            self._sections.close(SETUP)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies: they supervise nothing yet."""
+        return {name: value for name, value in super().__getstate__().items() if name != "_sections"}

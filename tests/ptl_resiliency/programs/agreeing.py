@@ -1,0 +1,69 @@
+"""One of two ranks that agree over side groups, or do not. Arguments: the rank, a folder. Says what came out."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch.distributed as dist
+
+from holdfast.ptl_resiliency.agreed_learning import learn, wanted_by_all
+from holdfast.ptl_resiliency.prefixed_log import Prefixed
+from holdfast.ptl_resiliency.side_group import SideGroup
+
+RANK, FOLDER = int(sys.argv[1]), Path(sys.argv[2])
+
+
+def meet(name: str) -> None:
+    """Both ranks have come this far, or rank 0 need not wait any longer."""
+    (FOLDER / f"{name}-{RANK}").touch()
+    while not (FOLDER / f"{name}-{1 - RANK}").exists():
+        time.sleep(0.002)
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.INFO)
+    log = Prefixed(logging.getLogger(), RANK)
+    dist.init_process_group("gloo", init_method=f"file://{FOLDER}/store", rank=RANK, world_size=2)
+    told: dict[str, object] = {}
+    group = SideGroup()
+    told["text"] = group.text_from_first("rank 0 says é" if RANK == 0 else "rank 1")
+    told["nothing"] = group.text_from_first("" if RANK == 0 else "rank 1")
+    told["agreed"] = wanted_by_all(group, [True, RANK == 0, False], log, patience=30)
+    lonely, left = SideGroup(), SideGroup()
+
+    beats = 0
+
+    def beat() -> None:
+        nonlocal beats
+        beats += 1
+
+    if RANK == 0:
+        before = time.monotonic()
+        told["alone"] = wanted_by_all(lonely, [True], log, patience=0.3, meanwhile=beat)
+        told["again"] = wanted_by_all(lonely, [True], log, patience=30)
+        told["seconds"], told["beats"] = time.monotonic() - before, beats
+        meet("gave up")
+        meet("left")
+        before = time.monotonic()
+        told["left"] = wanted_by_all(left, [True], log, patience=60)
+        told["calculated"] = learn(lambda: bool(left.from_first([1.0])), log)
+        told["seconds after leaving"] = time.monotonic() - before
+        meet("end")
+    else:
+        meet("gave up")
+        left.close()  # as a rank does that failed
+        meet("left")
+        meet("end")
+    for each in (group, lonely, left):
+        each.close()
+    dist.destroy_process_group()
+    os.write(1, (json.dumps(told) + "\n").encode())
+
+
+if __name__ == "__main__":
+    main()

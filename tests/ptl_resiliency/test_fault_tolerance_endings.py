@@ -1,0 +1,168 @@
+"""How a fit may end, and what follows: the table "When is training finished?" of docs/lightning.md, row by row."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+from lightning.pytorch.callbacks import EarlyStopping, Timer
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+from holdfast.fault_tolerance.board import Board
+from holdfast.ptl_resiliency import FaultToleranceCallback, FaultToleranceSectionsCallback
+from holdfast.ptl_resiliency.supervision import Supervision
+
+from .conftest import TinyModel, saving
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "lightning.md"
+KINDS = [FaultToleranceCallback, FaultToleranceSectionsCallback]
+
+
+def at_step(step: int, act: Callable[[Any], object]) -> Callable[[Any, int], None]:
+    """Do it in this training step."""
+
+    def on_step(trainer: Any, batch_idx: int) -> None:
+        if trainer.global_step == step:
+            act(trainer)
+
+    return on_step
+
+
+def raising(error: BaseException) -> Callable[[Any], None]:
+    def act(trainer: Any) -> None:
+        raise error
+
+    return act
+
+
+def stop(trainer: Any) -> None:
+    trainer.should_stop = True
+
+
+def run_out_of_time(trainer: Any) -> None:
+    (timer,) = (each for each in trainer.callbacks if isinstance(each, Timer))
+    timer._duration = 0.0
+
+
+@dataclass
+class Row:
+    """A fit that continues at step 5, saves every 5 steps, and what is expected of it."""
+
+    flag: bool
+    heartbeats: bool
+    sections: str
+    """All of them at the end, those that were seen, or no more than what checkpoints before had brought."""
+    arguments: dict[str, Any] = field(default_factory=lambda: {"max_steps": 100})
+    on_step: Callable[[Any, int], None] | None = None
+    raises: type[BaseException] | None = None
+    callbacks: Callable[[], list[Any]] = list
+
+
+ROWS = {
+    "`max_steps` reached": Row(True, True, "all", {"max_steps": 40}),
+    "`max_epochs` reached": Row(True, True, "all", {"max_epochs": 2}),
+    "`max_steps` reached already by the checkpoint": Row(True, False, "some", {"max_steps": 5}),
+    "`EarlyStopping`": Row(
+        True,
+        True,
+        "all",
+        {"max_epochs": 50},
+        callbacks=lambda: [EarlyStopping("loss", patience=1, min_delta=1e6, check_on_train_epoch_end=False)],
+    ),
+    "the end after the first batch, whoever asked": Row(True, False, "some", on_step=at_step(5, stop)),
+    "`max_time`": Row(False, True, "all", {"max_time": "00:01:00:00"}, on_step=at_step(30, run_out_of_time)),
+    "`trainer.should_stop = True`": Row(False, True, "all", on_step=at_step(30, stop)),
+    "the same in the middle of the last epoch": Row(
+        False, True, "all", {"max_epochs": 2}, on_step=at_step(30, stop)
+    ),
+    "`sys.exit(0)`, preemption": Row(
+        False, True, "all", on_step=at_step(30, lambda trainer: sys.exit(0)), raises=SystemExit
+    ),
+    "Lightning's `SIGTERMException`": Row(
+        False, True, "all", on_step=at_step(30, raising(SIGTERMException())), raises=SystemExit
+    ),
+    "an exception, `sys.exit(1)`": Row(
+        False, False, "no", on_step=at_step(30, raising(ValueError("broken"))), raises=ValueError
+    ),
+    "`KeyboardInterrupt`": Row(
+        False, False, "no", on_step=at_step(30, raising(KeyboardInterrupt())), raises=SystemExit
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=["heartbeats", "sections"])
+@pytest.mark.parametrize("name", ROWS)
+def test_what_follows_from_an_ending(
+    name: str,
+    kind: type[Any],
+    ranked: Board,
+    quiet: dict[str, Any],
+    checkpoint: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    row = ROWS[name]
+    monkeypatch.setenv("FAULT_TOL_FINISHED_FLAG_FILE", str(tmp_path / "flag"))
+    callback = kind(autoresume=True, calculate_timeouts=True, exp_dir=tmp_path / "state")
+    trainer = pl.Trainer(
+        callbacks=[callback, saving(tmp_path / "saved"), *row.callbacks()],
+        **{"max_epochs": -1, **quiet, **row.arguments, "enable_checkpointing": True},
+    )
+    before = set(vars(trainer.strategy)), trainer.strategy.save_checkpoint
+    if row.raises is None:
+        trainer.fit(TinyModel(row.on_step), ckpt_path=str(checkpoint))
+    else:
+        with pytest.raises(row.raises):
+            trainer.fit(TinyModel(row.on_step), ckpt_path=str(checkpoint))
+    assert (tmp_path / "flag").exists() == row.flag
+    path = tmp_path / "state" / kind.TIMEOUTS_FILENAME
+    learned = json.loads(path.read_text())["current_timeouts"] if path.exists() else {}
+    if kind is FaultToleranceCallback:
+        assert ("heartbeat" in learned) == row.heartbeats
+    else:
+        sections = learned.get("section", {"calculated_sections": [], "is_out_of_section_calculated": False})
+        assert sections["is_out_of_section_calculated"] == (row.sections == "all")
+        if row.sections == "some":
+            assert (
+                "setup" in sections["calculated_sections"] and "step" not in sections["calculated_sections"]
+            )
+    # Supervision has ended, and nothing of it is left on the trainer.
+    snapshot = ranked.snapshot()
+    assert snapshot.finished and not snapshot.open_sections and not callback.is_initialized
+    assert Supervision._current is None
+    assert (set(vars(trainer.strategy)), trainer.strategy.save_checkpoint) == before
+    assert not vars(trainer).get("save_checkpoint") and "save_checkpoint" not in vars(
+        trainer.strategy.checkpoint_io
+    )
+
+
+def test_the_page_says_the_same() -> None:
+    def cell(yes: bool) -> str:
+        return "yes" if yes else "no"
+
+    rows = re.findall(
+        r"^\| (.+?) \| (yes|no) \| (yes|no) \| (all|some|no) \|$", PAGE.read_text(), re.MULTILINE
+    )
+    expected = {(name, cell(row.flag), cell(row.heartbeats), row.sections) for name, row in ROWS.items()}
+    assert {row for row in rows if not row[0].startswith("`validate`")} == expected
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=["heartbeats", "sections"])
+def test_without_a_fit_nothing_is_supervised_and_no_launcher_needed(
+    kind: type[Any], quiet: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FT_RANK_MONITOR_IPC_SOCKET", raising=False)
+    monkeypatch.setenv("FAULT_TOL_FINISHED_FLAG_FILE", str(tmp_path / "flag"))
+    callback = kind(True, True, {"fault_type": "rank_killed", "base_delay": 0.0})
+    trainer = pl.Trainer(callbacks=[callback], **quiet)
+    for act in (trainer.validate, trainer.test, trainer.predict):
+        act(TinyModel())  # type: ignore[operator]
+        assert not callback.is_initialized
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,95 @@
+"""What a policy for exceptions asks of the launcher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+
+from holdfast.fault_tolerance import (
+    WorkloadAction,
+    WorkloadControlRequest,
+)
+from holdfast.fault_tolerance.board import Board
+from holdfast.ptl_resiliency import FaultToleranceCallback, FaultToleranceSectionsCallback
+
+from .conftest import TinyModel
+
+KINDS = [FaultToleranceCallback, FaultToleranceSectionsCallback]
+BOTH = pytest.mark.parametrize("kind", KINDS, ids=["heartbeats", "sections"])
+PREFIX = "[FaultToleranceCallback@rank0] "
+
+
+def request(action: WorkloadAction) -> Callable[[Any], WorkloadControlRequest]:
+    return lambda error: WorkloadControlRequest(action, f"because of {error}")
+
+
+def refuse(error: Any) -> Any:
+    raise KeyError("in the policy")
+
+
+@pytest.mark.parametrize(
+    ("policy", "asked", "flag", "said"),
+    [
+        (None, None, False, ""),
+        (lambda error: None, None, False, ""),
+        (request(WorkloadAction.ExcludeThisNode), "exclude_this_node", False, ""),
+        (
+            request(WorkloadAction.ShutdownWorkload),
+            "shutdown_workload",
+            True,
+            "Shutdown workload requested, so creating finished flag file.",
+        ),
+        (
+            refuse,
+            None,
+            False,
+            "exc_handling_policy failed on OSError('broken') with KeyError('in the policy')",
+        ),
+        (lambda error: "restart", None, False, "exc_handling_policy returned 'restart' on OSError('broken')"),
+    ],
+)
+@pytest.mark.parametrize("rank", [0, 3])
+def test_what_a_policy_asks_for(
+    policy: Any,
+    asked: str | None,
+    flag: bool,
+    said: str,
+    rank: int,
+    ranked: Board,
+    quiet: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """On whichever rank failed."""
+    monkeypatch.setenv("FAULT_TOL_FINISHED_FLAG_FILE", str(tmp_path / "flag"))
+    callback = FaultToleranceSectionsCallback(True, True, exp_dir=tmp_path, exc_handling_policy=policy)
+
+    def fail(trainer: Any, batch_idx: int) -> None:
+        if rank:
+            trainer.strategy.global_rank = rank
+        raise OSError("broken")
+
+    with pytest.raises(OSError, match="broken"):
+        pl.Trainer(max_steps=3, callbacks=[callback], **quiet).fit(TinyModel(fail))
+    asked_for = ranked.snapshot().request
+    assert (asked_for.action if asked_for else None) == asked
+    assert asked is None or (asked_for is not None and asked_for.description == "because of broken")
+    assert (tmp_path / "flag").exists() == flag
+    assert said in "\n".join(caplog.messages)
+
+
+def test_a_clean_stop_asks_for_nothing(ranked: Board, quiet: dict[str, Any], tmp_path: Path) -> None:
+    policy = request(WorkloadAction.ShutdownWorkload)
+    callback = FaultToleranceSectionsCallback(False, True, exp_dir=tmp_path, exc_handling_policy=policy)
+
+    def leave(trainer: Any, batch_idx: int) -> None:
+        raise SystemExit(0)
+
+    with pytest.raises(SystemExit):
+        pl.Trainer(max_steps=3, callbacks=[callback], **quiet).fit(TinyModel(leave))
+    assert ranked.snapshot().request is None

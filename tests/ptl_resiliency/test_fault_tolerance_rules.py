@@ -1,0 +1,138 @@
+"""When limits may be learned, and when a training is finished: decisions from values."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.ptl_resiliency.completion import Ending, why_complete
+from holdfast.ptl_resiliency.learning_rules import (
+    ASYNC_NOTE,
+    CHECKPOINTING,
+    CHECKPOINTING_NOTE,
+    FAILURE_NOTE,
+    OUT_NOTE,
+    SETUP,
+    SETUP_NOTE,
+    STEP,
+    STEP_NOTE,
+    HeartbeatRules,
+    SectionRules,
+    is_clean_stop,
+)
+
+EVENTS = st.lists(st.sampled_from(["batch", "beat", "save", "load", "fail"]), max_size=40)
+
+
+def heartbeats(events: str) -> HeartbeatRules:
+    """The rules after b(atch), h(eartbeat), s(ave), l(oad), f(ailure)."""
+    rules = HeartbeatRules()
+    for event in events:
+        if event == "b":
+            rules.iterations += 1
+        elif event == "h":
+            rules.other_beats += 1
+        elif event == "s":
+            rules.saved()
+        elif event == "l":
+            rules.loaded = True
+        else:
+            rules.failed = True
+    return rules
+
+
+def test_heartbeat_limits_need_a_load_a_save_between_heartbeats_and_two_iterations() -> None:
+    assert heartbeats("lbbsh").may_learn
+    assert heartbeats("lbsb").may_learn
+    assert heartbeats("bbbb").why_not() == "no checkpoint was loaded"
+    assert heartbeats("lbsh").why_not() == "1 of at least 2 training iterations"
+    assert heartbeats("lbb").why_not() == "no checkpoint was saved between two heartbeats"
+    assert not heartbeats("lsbb").may_learn  # none before
+    assert not heartbeats("lbbs").may_learn  # none after
+    assert heartbeats("lsbbsb").may_learn  # a later save has both
+    assert heartbeats("lbsbf").why_not() == "the training failed"
+
+
+def test_heartbeat_limits_are_learned_once() -> None:
+    rules = heartbeats("lbsb")
+    rules.learned = True
+    assert rules.why_not() == "they were learned already"
+
+
+@given(EVENTS)
+def test_heartbeat_rules_against_their_definition(events: list[str]) -> None:
+    rules = heartbeats("".join({"beat": "h"}.get(event, event[0]) for event in events))
+    beating = [event in ("batch", "beat") for event in events]
+    saved_between = any(
+        event == "save" and any(beating[:at]) and any(beating[at:]) for at, event in enumerate(events)
+    )
+    assert rules.may_learn == (
+        events.count("batch") >= 2 and "load" in events and "fail" not in events and saved_between
+    )
+
+
+@given(EVENTS, st.booleans(), st.integers(0, 20), st.booleans())
+def test_section_rules_against_their_definition(
+    events: list[str], asynchronous: bool, more: int, final: bool
+) -> None:
+    rules = SectionRules(asynchronous=asynchronous)
+    for event in events:
+        rules.iterations += event == "batch"
+        rules.loaded |= event == "load"
+        rules.failed |= event == "fail"
+        if event == "save":
+            rules.saved()
+    rules.iterations += more
+    assert rules.due == ("save" in events)
+    chosen = rules.selection(final=final)
+    assert not rules.due
+    if "fail" in events:
+        assert not chosen and chosen.notes == (FAILURE_NOTE,)
+        return
+    assert (SETUP in chosen.sections) == ("load" in events) != (SETUP_NOTE in chosen.notes)
+    assert (STEP in chosen.sections) == (rules.iterations > 16) != (STEP_NOTE in chosen.notes)
+    assert (CHECKPOINTING in chosen.sections) == ("save" in events and not asynchronous)
+    assert (CHECKPOINTING_NOTE in chosen.notes) == ("save" not in events and not asynchronous)
+    assert (ASYNC_NOTE in chosen.notes) == asynchronous
+    complete = {SETUP, STEP} <= set(chosen.sections) and "save" in events
+    assert chosen.out_of_section == (final and complete)
+    assert (OUT_NOTE in chosen.notes) == (final and not complete)
+
+
+@pytest.mark.parametrize(
+    ("exception", "clean"),
+    [
+        (SystemExit(), True),
+        (SystemExit(0), True),
+        (SystemExit(1), False),
+        (SystemExit("text"), False),
+        (KeyboardInterrupt(), False),
+        (RuntimeError(), False),
+    ],
+)
+def test_only_a_successful_exit_is_a_clean_stop(exception: BaseException, clean: bool) -> None:
+    assert is_clean_stop(exception) is clean
+
+
+@pytest.mark.parametrize(
+    ("ending", "why"),
+    [
+        (Ending(50, global_step=100, max_steps=100), "max_steps=100 reached"),
+        (Ending(50, global_step=99, max_steps=100), ""),
+        (Ending(50, global_step=0, max_steps=0), ""),
+        (Ending(50, epoch=3, max_epochs=3), "max_epochs=3 reached"),
+        (Ending(50, epoch=3, max_epochs=None), ""),
+        (Ending(50, epoch=3, max_epochs=3, asked_to_stop=True, in_mid_epoch=True), ""),
+        (Ending(50, epoch=3, max_epochs=3, asked_to_stop=True), "max_epochs=3 reached"),
+        (Ending(50, asked_to_stop=True, early_stopping=True), "early stopping"),
+        (Ending(50, asked_to_stop=True), ""),
+        (Ending(2), ""),
+        (Ending(1), "nothing more to do: this job ended after 1 training iterations"),
+        (Ending(0), "nothing more to do: this job ended after 0 training iterations"),
+        (Ending(0, failed=True), ""),
+        (Ending(50, global_step=100, max_steps=100, failed=True), ""),
+    ],
+)
+def test_when_a_training_is_finished(ending: Ending, why: str) -> None:
+    assert why_complete(ending) == why

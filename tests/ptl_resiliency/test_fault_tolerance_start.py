@@ -1,0 +1,121 @@
+"""The errors of a wrong start."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+
+from holdfast.fault_tolerance import (
+    FaultToleranceConfig,
+    RankMonitorClient,
+    RankMonitorClientError,
+)
+from holdfast.fault_tolerance.board import Board
+from holdfast.ptl_resiliency import FaultToleranceCallback, FaultToleranceSectionsCallback
+from holdfast.ptl_resiliency.supervision import Supervision
+
+from .conftest import TinyModel
+
+KINDS = [FaultToleranceCallback, FaultToleranceSectionsCallback]
+BOTH = pytest.mark.parametrize("kind", KINDS, ids=["heartbeats", "sections"])
+PREFIX = "[FaultToleranceCallback@rank0] "
+
+
+@BOTH
+def test_the_folder_is_made_below_the_trainers_own_or_said_to_be_missing(
+    kind: type[Any], ranked: Board, quiet: dict[str, Any], tmp_path: Path
+) -> None:
+    pl.Trainer(max_steps=1, callbacks=[kind(False, True)], **quiet).fit(TinyModel())
+    assert (tmp_path / "ft_state").is_dir()
+    (tmp_path / "file").touch()
+    callback = kind(False, True, exp_dir=tmp_path / "file" / "state")
+    trainer = pl.Trainer(max_steps=1, callbacks=[callback], **quiet)
+    with pytest.raises(ValueError, match=f"save directory does not exist: {tmp_path}/file/state"):
+        trainer.fit(TinyModel())
+    assert Supervision._current is None and "teardown" not in vars(trainer.strategy)
+
+
+@BOTH
+def test_without_a_launcher_the_error_says_what_to_run(
+    kind: type[Any], quiet: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FT_RANK_MONITOR_IPC_SOCKET", raising=False)
+    monkeypatch.delenv("FAULT_TOL_FINISHED_FLAG_FILE", raising=False)
+    monkeypatch.setattr("sys.argv", ["/a/path/train.py"])
+    with pytest.raises(RuntimeError) as error:
+        pl.Trainer(callbacks=[kind(False, True)], **quiet).fit(TinyModel())
+    assert str(error.value) == (
+        f"{kind.__name__} needs ft_launcher, which watches over the ranks, and this program was started without it "
+        "(FT_RANK_MONITOR_IPC_SOCKET is not set). Run `ft_launcher --nproc-per-node=N train.py` with N ranks on this "
+        "node, in place of `python train.py` or torchrun; or take the callback out of the trainer."
+    )
+    with pytest.raises(
+        RuntimeError, match=r"FINISHED_FLAG_FILE' env variable is not set.*ft_launcher --nproc"
+    ):
+        pl.Trainer(callbacks=[kind(True, True)], **quiet).fit(TinyModel())
+
+
+@BOTH
+def test_autoresume_needs_its_variable(
+    kind: type[Any], ranked: Board, quiet: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAULT_TOL_FINISHED_FLAG_FILE", "")
+    with pytest.raises(
+        RuntimeError,
+        match=r"'FAULT_TOL_FINISHED_FLAG_FILE' env variable is not set\. Was this job launched with FT launcher\?",
+    ):
+        pl.Trainer(callbacks=[kind(True, True)], **quiet).fit(TinyModel())
+
+
+def test_a_flag_that_cannot_be_made_fails_nothing(
+    ranked: Board,
+    quiet: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("FAULT_TOL_FINISHED_FLAG_FILE", str(tmp_path / "missing" / "flag"))
+    callback = FaultToleranceCallback(True, True, exp_dir=tmp_path)
+    pl.Trainer(max_steps=3, callbacks=[callback], **quiet).fit(TinyModel())
+    assert any("the finished flag" in line and "cannot be created" in line for line in caplog.messages)
+
+
+class TestNoLimits:
+    @pytest.fixture
+    def config(self) -> FaultToleranceConfig:
+        return FaultToleranceConfig(initial_rank_heartbeat_timeout=None, rank_heartbeat_timeout=None)
+
+    def test_there_must_be_limits_or_a_way_to_learn_them(
+        self, ranked: Board, quiet: dict[str, Any], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with pytest.raises(RuntimeError) as error:
+            pl.Trainer(callbacks=[FaultToleranceCallback(False, False)], **quiet).fit(TinyModel())
+        assert str(error.value) == (
+            "Fault tolerance doesn't have valid timeouts set and 'calculate_timeouts' is False."
+        )
+        with caplog.at_level(logging.INFO):
+            trainer = pl.Trainer(max_steps=1, callbacks=[FaultToleranceCallback(False, True)], **quiet)
+            trainer.fit(TinyModel())
+        assert f"{PREFIX}Fault tolerance client initialized. Timeouts: not calculated yet." in caplog.messages
+
+    def test_the_sections_must_have_limits(self, ranked: Board, quiet: dict[str, Any]) -> None:
+        with pytest.raises(ValueError) as error:
+            pl.Trainer(callbacks=[FaultToleranceSectionsCallback(False, True)], **quiet).fit(TinyModel())
+        assert str(error.value) == (
+            "rank_section_timeouts should contain {'checkpointing', 'setup', 'step'} entries, and nothing else; it has "
+            "none. Give ft_launcher the limits in seconds, for example "
+            "--ft-rank-section-timeouts=setup:600,step:180,checkpointing:420"
+        )
+        assert Supervision._current is None
+
+
+def test_a_client_of_the_programs_own_is_an_error(ranked: Board, quiet: dict[str, Any]) -> None:
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    with pytest.raises(RankMonitorClientError, match="another RankMonitorClient of this process"):
+        pl.Trainer(callbacks=[FaultToleranceCallback(False, True)], **quiet).fit(TinyModel())
+    client.shutdown_workload_monitoring()

@@ -1,0 +1,82 @@
+"""The state file and the finished flag: whole, atomic, tolerant."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from holdfast.ptl_resiliency import finished_flag, state_file
+from holdfast.ptl_resiliency.prefixed_log import Prefixed
+
+HEARTBEAT = {"initial": 900.0, "subsequent": 90.0, "were_calculated": True}
+SECTION = {
+    "section": {"setup": 600.0, "step": 30.0},
+    "out_of_section": None,
+    "calculated_sections": ["step"],
+    "is_out_of_section_calculated": False,
+}
+STATE = {"current_timeouts": {"heartbeat": HEARTBEAT, "section": SECTION}}
+
+
+def test_a_file_has_one_part(tmp_path: Path) -> None:
+    path = tmp_path / "_ft_state.json"
+    assert state_file.read(path) == ""
+    state_file.write(path, state_file.of(STATE, "heartbeat"))
+    assert json.loads(path.read_text()) == {"current_timeouts": {"heartbeat": HEARTBEAT}}
+    assert state_file.parse(state_file.read(path), "heartbeat") == {
+        "current_timeouts": {"heartbeat": HEARTBEAT}
+    }
+    assert state_file.parse(state_file.read(path), "section") == {"current_timeouts": {}}
+    assert os.listdir(tmp_path) == [path.name]
+
+
+def test_unknown_keys_and_the_oldest_form_are_read() -> None:
+    newer = {
+        "version": 3,
+        "current_timeouts": {"heartbeat": {**HEARTBEAT, "of": "a newer version"}, "more": 1},
+    }
+    assert (
+        state_file.parse(json.dumps(newer), "heartbeat")["current_timeouts"]["heartbeat"]["initial"] == 900.0
+    )
+    oldest = {"current_timeouts": HEARTBEAT}
+    assert state_file.parse(json.dumps(oldest), "heartbeat") == oldest
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "null", '{"current_timeouts": 3}', "[" * 100_000])
+def test_what_is_no_state_says_so(text: str) -> None:
+    with pytest.raises(state_file.Damaged):
+        state_file.parse(text, "heartbeat")
+
+
+def test_what_cannot_be_read_says_so(tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    (tmp_path / "endless").write_bytes(b" " * (state_file.LARGEST + 1))
+    for name, why in {"binary": "is no text", "endless": "more than", ".": "cannot be read"}.items():
+        with pytest.raises(state_file.Damaged, match=why):
+            state_file.read(tmp_path / name)
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    state_file.write(path, STATE)
+    (tmp_path / "state.json.partial").mkdir()
+    with pytest.raises(OSError):
+        state_file.write(path, {"current_timeouts": {}})
+    assert json.loads(path.read_text()) == STATE
+
+
+def test_the_flag_is_made_once_and_an_error_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = Prefixed(logging.getLogger("test"), 3)
+    assert finished_flag.create(tmp_path / "flag", log) and finished_flag.create(tmp_path / "flag", log)
+    assert (tmp_path / "flag").read_bytes() == b"" and not caplog.messages
+    assert not finished_flag.create(tmp_path / "missing" / "flag", log)
+    assert caplog.messages == [
+        f"[FaultToleranceCallback@rank3] the finished flag {tmp_path}/missing/flag cannot be created: No such file or "
+        "directory. Whoever looks for it will start a further job"
+    ]
