@@ -1,0 +1,221 @@
+"""The last checkpoint of a job that ends early: found by `ckpt_path="last"`, complete, and the newest."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from lightning.pytorch.plugins.io import AsyncCheckpointIO, TorchCheckpointIO
+
+from holdfast.ptl_resiliency.last_checkpoint import _take_place, save_last
+from holdfast.ptl_resiliency.patches import Patches
+from holdfast.ptl_resiliency.whole_checkpoints import aside, keep_whole
+from tests.ptl_resiliency.small import At, Small, keeper, trainer
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def save_at(step: int, saved: list[str | None]) -> At:
+    """Save, and end the job as by `sys.exit`."""
+
+    def deed(trainer: pl.Trainer) -> None:
+        saved.append(save_last(trainer))
+        raise SystemExit(1)
+
+    return At(step, deed)
+
+
+def interrupted(
+    tmp_path: Path, step: int, *keepers: Any, plugins: Any = None, **kwargs: Any
+) -> tuple[str | None, pl.Trainer, Small]:
+    """A job that saves after `step` steps and ends."""
+    saved: list[str | None] = []
+    model = Small()
+    job = trainer(tmp_path, save_at(step, saved), *keepers, plugins=plugins, **kwargs)
+    with pytest.raises(SystemExit):
+        job.fit(model, ckpt_path="last" if keepers else None)
+    return saved[0], job, model
+
+
+def resumed(tmp_path: Path, *keepers: Any, **kwargs: Any) -> tuple[Small, pl.Trainer]:
+    model = Small()
+    job = trainer(tmp_path, *keepers, **kwargs)
+    job.fit(model, ckpt_path="last")
+    return model, job
+
+
+@pytest.mark.parametrize("save_last", [None, True, "link"])
+def test_the_next_job_goes_on_where_it_was_saved(tmp_path: Path, save_last: Any) -> None:
+    folder = tmp_path / "kept"
+    settings = {"save_last": save_last, "every_n_train_steps": 3}
+    path, job, first = interrupted(tmp_path, 7, keeper(folder, **settings))
+    assert path == str(folder / "last.ckpt") and not Path(path).is_symlink()
+    assert job.checkpoint_callback is not None and job.checkpoint_callback.last_model_path == path
+    saved = torch.load(path, weights_only=False)
+    assert saved["global_step"] == 7 and saved["optimizer_states"]
+    (folder / ".last.ckpt.partial").write_bytes(b"half a checkpoint")
+    second, _ = resumed(tmp_path, keeper(folder, **settings))
+    assert first.seen + second.seen == list(range(20))
+    undisturbed = Small()
+    trainer(tmp_path).fit(undisturbed)
+    assert torch.equal(second.layer.weight, undisturbed.layer.weight)
+
+
+def test_it_replaces_the_one_it_resumed_from_and_leaves_nothing_else(tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    interrupted(tmp_path, 4, keeper(folder))
+    path, _, second = interrupted(tmp_path, 9, keeper(folder))
+    assert second.seen == list(range(4, 9))
+    assert [each.name for each in folder.iterdir()] == ["last.ckpt"]
+    assert torch.load(str(path), weights_only=False)["global_step"] == 9
+
+
+def test_that_of_another_job_is_kept(tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    interrupted(tmp_path, 4, keeper(folder))
+    saved: list[str | None] = []
+    with pytest.raises(SystemExit):
+        trainer(tmp_path, save_at(6, saved), keeper(folder)).fit(Small())
+    assert saved == [str(folder / "last-v1.ckpt")]
+    assert torch.load(folder / "last.ckpt", weights_only=False)["global_step"] == 4
+    assert resumed(tmp_path, keeper(folder))[0].seen == list(range(6, 20))
+
+
+def test_without_a_keeper_nothing_is_saved(tmp_path: Path) -> None:
+    assert interrupted(tmp_path, 3)[0] is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_of_several_keepers_the_one_that_keeps_a_last_has_it(tmp_path: Path) -> None:
+    keepers = [
+        keeper(tmp_path / "best", every_n_train_steps=2, save_weights_only=True),
+        keeper(tmp_path / "recent", every_n_train_steps=5, save_last=True, save_on_exception=True),
+    ]
+    path, _, _ = interrupted(tmp_path, 7, *keepers)
+    assert path == str(tmp_path / "recent" / "last.ckpt")
+    assert not any("step=7" in each.name for each in (tmp_path / "recent").iterdir())  # not saved twice
+
+
+def test_folders_that_lightning_chooses(tmp_path: Path) -> None:
+    path, _, _ = interrupted(tmp_path, 3, pl.callbacks.ModelCheckpoint())
+    assert path == str(tmp_path / "checkpoints" / "last.ckpt")
+    assert resumed(tmp_path, pl.callbacks.ModelCheckpoint())[0].seen == list(range(3, 20))
+
+
+class Slow(TorchCheckpointIO):
+    """Writes half of it, and the rest when it may."""
+
+    def __init__(self, may_go_on: threading.Event) -> None:
+        self._may_go_on = may_go_on
+
+    def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
+        Path(path).write_bytes(b"half")
+        assert self._may_go_on.wait(20)
+        super().save_checkpoint(checkpoint, path, storage_options)
+
+
+def test_an_asynchronous_save_is_complete_when_it_returns(tmp_path: Path) -> None:
+    folder, may_go_on, meanwhile = tmp_path / "kept", threading.Event(), []
+    folder.mkdir()
+
+    def look() -> None:
+        unfinished = [each for each in folder.iterdir() if each.read_bytes() == b"half"]
+        if unfinished:
+            meanwhile.extend(each.name for each in unfinished)
+            may_go_on.set()
+        else:
+            timer = threading.Timer(0.01, look)
+            timer.start()
+
+    look()
+    path, _, first = interrupted(tmp_path, 5, keeper(folder), plugins=[AsyncCheckpointIO(Slow(may_go_on))])
+    assert meanwhile == [".last.ckpt.partial"]
+    assert torch.load(str(path), weights_only=False)["global_step"] == 5
+    second, job = resumed(tmp_path, keeper(folder, save_last=True), plugins=[AsyncCheckpointIO()])
+    assert first.seen + second.seen == list(range(20))
+    job.strategy.checkpoint_io.teardown()
+
+
+class Full(TorchCheckpointIO):
+    """A disk that is full."""
+
+    def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
+        Path(path).write_bytes(b"half")
+        raise OSError("No space left on device")
+
+
+def test_a_save_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    interrupted(tmp_path, 4, keeper(folder, every_n_epochs=99))
+    for io in (Full(), AsyncCheckpointIO(Full())):
+        problems: list[str] = []
+
+        def deed(trainer: pl.Trainer, problems: list[str] = problems) -> None:
+            with pytest.raises(OSError, match="No space left on device"):
+                save_last(trainer)
+            problems.append(str(trainer.checkpoint_callback.last_model_path))  # type: ignore[union-attr]
+            trainer.strategy.checkpoint_io = TorchCheckpointIO()
+
+        trainer(tmp_path, At(9, deed), keeper(folder, every_n_epochs=99), plugins=[io]).fit(
+            Small(), ckpt_path="last"
+        )
+        assert problems == [str(folder / "last.ckpt")]
+        assert resumed(tmp_path, keeper(folder, every_n_epochs=99))[0].seen == list(range(4, 20))
+
+
+class Folders(TorchCheckpointIO):
+    """Writes folders, as sharded strategies do."""
+
+    def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
+        Path(path).mkdir()
+        super().save_checkpoint(checkpoint, Path(path) / "all", storage_options)
+
+    def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> Any:
+        return super().load_checkpoint(Path(path) / "all", *args, **kwargs)
+
+
+def test_folders_take_the_place_of_folders(tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    interrupted(tmp_path, 4, keeper(folder), plugins=[Folders()])
+    stale = folder / ".last.ckpt.partial"
+    stale.mkdir()
+    (stale / "shard of an earlier try").touch()
+    path, _, second = interrupted(tmp_path, 9, keeper(folder), plugins=[Folders()])
+    assert second.seen == list(range(4, 9))
+    assert [each.name for each in folder.iterdir()] == ["last.ckpt"]
+    assert [each.name for each in Path(str(path)).iterdir()] == ["all"]
+    assert resumed(tmp_path, keeper(folder), plugins=[Folders()])[0].seen == list(range(9, 20))
+
+
+@pytest.mark.parametrize("new", ["file", "folder"])
+@pytest.mark.parametrize("old", ["nothing", "file", "folder", "link"])
+def test_whatever_was_there(tmp_path: Path, new: str, old: str) -> None:
+    final = tmp_path / "last.ckpt"
+    for path, kind in ((final, old), (Path(aside(str(final))), new)):
+        if kind == "folder":
+            path.mkdir()
+            (path / "shard").touch()
+        elif kind == "file":
+            path.touch()
+        elif kind == "link":
+            path.symlink_to("epoch=1.ckpt")
+    _take_place(aside(str(final)), str(final))
+    assert [each.name for each in tmp_path.iterdir()] == ["last.ckpt"]
+    assert final.is_file() == (new == "file") and not final.is_symlink()
+
+
+def test_together_with_what_keeps_all_checkpoints_whole(tmp_path: Path) -> None:
+    folder, patches, saved = tmp_path / "kept", Patches(), []
+
+    def deed(trainer: pl.Trainer) -> None:
+        keep_whole(trainer, patches)
+        saved.append(save_last(trainer))
+        patches.undo()
+
+    trainer(tmp_path, At(5, deed), keeper(folder, every_n_epochs=99)).fit(Small())
+    assert [each.name for each in folder.iterdir()] == ["last.ckpt"]
+    assert torch.load(saved[0], weights_only=False)["global_step"] == 5
