@@ -106,11 +106,13 @@ class Notices:
             self.tell(number)
 
 
-def come_after_lightning(connector: Any, notices: Notices, patches: Patches) -> None:
-    """Lightning registers its handlers just before it runs, and puts others' back when it ends: not for our signals.
+def keep_lightning_off(
+    connector: Any, signals: set[int], patches: Patches, then: Callable[[], object] = lambda: None
+) -> None:
+    """Lightning registers its handlers just before it runs, and puts others' back when it ends: not for these signals.
 
-    `connector` is the trainer's signal connector, or None with a Lightning that has no such thing; then its handler is
-    in force from there to the next `install`.
+    `then` is called when it has registered. `connector` is the trainer's signal connector, or None with a Lightning
+    that has no such thing; then its handler is in force from there to the next `install`.
     """
     if not callable(getattr(connector, "register_signal_handlers", None)):
         return
@@ -125,12 +127,12 @@ def come_after_lightning(connector: Any, notices: Notices, patches: Patches) -> 
             meanwhile.undo()
             remembered = getattr(connector, "_original_handlers", None)
             if isinstance(remembered, dict):
-                for number in notices._signals:
+                for number in signals:
                     remembered.pop(number, None)
-            notices.install()
+            then()
 
     def others(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return None if args and args[0] in notices._signals else original(*args, **kwargs)
+        return None if args and args[0] in signals else original(*args, **kwargs)
 
     patches.wrap(connector, "register_signal_handlers", register)
 

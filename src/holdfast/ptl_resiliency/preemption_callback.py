@@ -3,9 +3,10 @@
 A signal to any process of the training, or to ft_launcher, is a notice. At the next boundary on which all ranks agree
 (after a training batch; under ft_launcher, and with one process, also in validations) the ranks save a checkpoint where
 `fit(ckpt_path="last")` finds it and exit with code 0. What always holds: a save that fails does not end with code 0;
-after the training, normal or not, handlers, loaders and strategy are as they were.
+after the training, normal or not, handlers, loaders and strategy are as they were. In validate, test and predict,
+where there is nothing to save, it only keeps Lightning's handler, which can deadlock, out of force.
 
-Does not cover: stages other than `fit`; a rank that never comes to another boundary (it hangs: `ft_launcher` ends it);
+Does not cover: a rank that never comes to another boundary (it hangs: `ft_launcher` ends it);
 places between boundaries, so at most the running step is waited for.
 """
 
@@ -21,7 +22,7 @@ from .after_batch import AfterBatchCallback
 from .framework import frameworks
 from .last_checkpoint import save_last
 from .loader_workers import Loaders
-from .notices import Notices, come_after_lightning, parse_signal
+from .notices import Notices, keep_lightning_off, parse_signal
 from .patches import Patches
 from .stopping_place import ValidationPlaces, Way, find_way
 from .time_left import SaveTimes, shortage, time_left
@@ -48,15 +49,18 @@ class PreemptionCallback(AfterBatchCallback):
     def __init__(self, sig: Any = SIGTERM) -> None:
         self.sig = parse_signal(sig)
         self._fit: _Fit | None = None
+        self._elsewhere = Patches()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_fit": None}
+        return {**super().__getstate__(), "_fit": None, "_elsewhere": Patches()}
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        self._close(None)
         if stage == "fit":
-            self._close(None)
             self._fit = _Fit(trainer, {self.sig, int(SIGTERM)})
             self.enlist(trainer)
+        else:  # nothing to save: what the program has set is in force, by default the end
+            keep_lightning_off(getattr(trainer, "_signal_connector", None), {int(SIGTERM)}, self._elsewhere)
 
     def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
         if self._fit:
@@ -98,6 +102,7 @@ class PreemptionCallback(AfterBatchCallback):
 
     def _close(self, trainer: Any) -> None:
         fit, self._fit = self._fit, None
+        self._elsewhere.undo()
         if fit is not None:
             fit.close()
         if trainer is not None:
@@ -117,17 +122,18 @@ class _Fit:
         self._loaders = Loaders(signals)
         self._save_times = SaveTimes()
         self._said_received = self._preempted = False
-        self._listen()
+        self._listen(signals)
         self.way: Way = find_way(self.notices)
 
-    def _listen(self) -> None:
+    def _listen(self, signals: set[int]) -> None:
         trainer = self._trainer
         if not self.notices.install():
             self.log.warning(
                 "PreemptionCallback: this training does not run in the main thread, where Python allows no signal "
                 "handlers: it stops when ft_launcher or another rank says so, and not for a signal to this process"
             )
-        come_after_lightning(getattr(trainer, "_signal_connector", None), self.notices, self._patches)
+        connector = getattr(trainer, "_signal_connector", None)
+        keep_lightning_off(connector, signals, self._patches, self.notices.install)
         keep_whole(trainer, self._patches)
         self._save_times.watch(trainer, self._patches)
         self._loaders.watch(trainer, self._patches)
