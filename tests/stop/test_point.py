@@ -14,6 +14,7 @@ from holdfast.fault_tolerance import environment
 from holdfast.fault_tolerance.stop import StopPoint, position
 from holdfast.fault_tolerance.stop import page as P
 from holdfast.fault_tolerance.stop.page import PageFile, page_path
+from holdfast.fault_tolerance.stop.rules import ENDED, TAKES_PART
 from tests.processes import Spawner, wait_until
 
 NOTHING = (0, 0)
@@ -77,13 +78,13 @@ def test_a_damaged_page_is_said_once(
 
 
 def test_usually_it_goes_on_and_shows_where_it_is(page: PageFile, point: StopPoint) -> None:
-    assert page.words[P.STATE] == P.TAKES_PART
+    assert page.words[P.STATE] == TAKES_PART
     for batches in range(1, 5):
         assert point.passes(position(batches)) is False
         assert page.words[P.POSITION] == position(batches)
     assert answer(page) == NOTHING and not point.wanted and point.deadline is None and not point.given_up
     point.end()
-    assert page.words[P.STATE] == P.ENDED
+    assert page.words[P.STATE] == ENDED
 
 
 def test_it_agrees_to_a_place_ahead_and_stops_there_once_that_is_committed(
@@ -171,7 +172,7 @@ def test_a_forked_child_writes_nothing(page: PageFile, point: StopPoint) -> None
             os._exit(0)
     os.waitpid(child, 0)
     words = page.words
-    assert (words[P.NOTICE], words[P.POSITION], words[P.STATE]) == (0, position(3), P.TAKES_PART)
+    assert (words[P.NOTICE], words[P.POSITION], words[P.STATE]) == (0, position(3), TAKES_PART)
     point.passes(position(4))
     assert words[P.POSITION] == position(4)
 

@@ -19,6 +19,8 @@ import os
 
 from ..board.layout import check_file
 from ..errors import BoardError
+from .parties import COMMIT, WITHDRAW, Word
+from .rules import RankView
 
 SUFFIX = ".stop"
 SIZE = 4096
@@ -30,8 +32,6 @@ PLACES = 16  # slots of the last proposals' places
 SLOTS = 8
 # The rank's words, on a cache line of their own.
 STATE, POSITION, ANSWER, NOTICE, AT = range(256, 261)
-
-NEVER, TAKES_PART, ENDED = 0, 1, 2  # states of a rank
 
 
 def page_path(board_path: str) -> str:
@@ -47,6 +47,22 @@ def private_words() -> memoryview:
 def answer_word(number: int, yes: bool) -> int:
     """A rank's answer to the proposal with this number, as it stands on the page."""
     return number << 1 | yes
+
+
+def view(words: memoryview, rank: int, *, gone: bool) -> RankView:
+    """What the rank's words say now. Its answer is read before its position, which it writes after it."""
+    state, answered, at = words[STATE], words[ANSWER], words[AT]
+    return RankView(rank, state, words[POSITION], at, answered >> 1, bool(answered & 1), gone)
+
+
+def write(words: memoryview, word: Word) -> None:
+    """Put the leader's word on the page."""
+    if word.kind == WITHDRAW:
+        words[WITHDRAWN] = word.number
+    words[PLACES + word.number % SLOTS] = word.place
+    words[NUMBER] = word.number
+    if word.kind == COMMIT:
+        words[COMMITTED] = word.number
 
 
 class PageFile:

@@ -20,6 +20,7 @@ from .. import environment
 from ..errors import BoardError
 from ..rank_log import log as _log
 from . import page as P
+from .rules import ENDED, GO, STOP, TAKES_PART, WAIT, at_boundary
 
 POLL = 0.001  # seconds between two looks while waiting
 SIGN_OF_LIFE = 1.0  # seconds between two calls of `waiting`
@@ -73,7 +74,7 @@ class StopPoint:
         self._stopped = (
             words[P.COMMITTED] != 0
         )  # asked to stop before: also in another training of the same process
-        words[P.STATE] = P.TAKES_PART
+        words[P.STATE] = TAKES_PART
 
     def end(self) -> None:
         """It no longer does: training is over. Lets go of the page; safe to call twice, and at any time. What was known
@@ -84,7 +85,7 @@ class StopPoint:
         kept[:] = words
         self._words, self._settled, self._stopped = kept, kept[P.NUMBER], False
         if file is not None:
-            words[P.STATE] = P.ENDED
+            words[P.STATE] = ENDED
             file.close()
 
     def notice(self, number: int) -> None:
@@ -127,29 +128,32 @@ class StopPoint:
         return self._consider(position)
 
     def _consider(self, position: int) -> bool:
-        words = self._words
         began = time.monotonic()
-        while not self._stopped:
-            number, place = _proposal(words)
-            if words[P.WITHDRAWN] >= number:
-                self._settled = number
-                break
-            past = words[P.POSITION]
-            words[P.AT] = position
-            words[P.ANSWER] = P.answer_word(number, past < place)
-            if past >= place:
-                self._settled = number  # the next one will be farther
-                break
-            if position < place:
-                break
-            self._stopped = words[P.COMMITTED] == number
-            if not self._stopped:
-                began = self._wait(began)
+        while (then := self._look(position)) == WAIT:
+            began = self._wait(began)
+        return then == STOP
+
+    def _look(self, position: int) -> str:
+        """Answer the proposal that stands: GO, WAIT or STOP."""
+        words = self._words
+        number, place = _proposal(words)
+        if self._stopped:
+            return STOP
+        if words[P.WITHDRAWN] >= number:
+            self._settled = number
         else:
-            self._settled = -1  # from now on always True
-            return True
+            committed = words[P.COMMITTED] == number
+            yes, then = at_boundary(words[P.POSITION], position, place, committed=committed)
+            words[P.AT] = position
+            words[P.ANSWER] = P.answer_word(number, yes)
+            if not yes:
+                self._settled = number  # the next one will be farther
+            if then == STOP:
+                self._stopped, self._settled = True, -1  # from now on always
+            if then != GO:
+                return then
         words[P.POSITION] = position
-        return False
+        return GO
 
     def _wait(self, since: float) -> float:
         time.sleep(POLL)
