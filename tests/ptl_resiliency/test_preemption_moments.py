@@ -18,7 +18,7 @@ from lightning.pytorch.plugins.io import AsyncCheckpointIO, TorchCheckpointIO
 
 from holdfast.fault_tolerance import FaultToleranceConfig, environment
 from holdfast.fault_tolerance.board import Board
-from holdfast.fault_tolerance.stop import StopPoint, page
+from holdfast.fault_tolerance.stop import StopPoint, page, rules
 from holdfast.ptl_resiliency import PreemptionCallback
 from tests.ptl_resiliency.preempted import BATCHES, EPOCHS, Learner, fit, term, weights
 
@@ -294,7 +294,7 @@ def test_under_a_launcher_the_rank_tells_it_and_does_not_stop_by_itself(
     deeds = {"train 1": term, "train 3": lambda: told.append(stop_page.words[page.NOTICE])}
     model, code = fit(tmp_path, deeds)
     assert (code, len(model.trained), told) == (None, ALL, [signal.SIGTERM])
-    assert stop_page.words[page.STATE] == page.ENDED
+    assert stop_page.words[page.STATE] == rules.ENDED
 
 
 @pytest.mark.parametrize(
