@@ -1,0 +1,64 @@
+"""The callbacks as recipes make them: one call each, with the defaults that recipes have.
+
+Each returns the callback itself: `trainer.callbacks.append(straggler_det_callback())`.
+Does not cover: NeMo-Run's `run.Config` of them.
+"""
+
+from __future__ import annotations
+
+from signal import SIGTERM
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .fault_tolerance_callback import FaultToleranceCallback
+    from .preemption_callback import PreemptionCallback
+    from .straggler_det_callback import StragglerDetectionCallback
+
+__all__ = ["fault_tolerance_callback", "preemption_callback", "straggler_det_callback"]
+
+
+def straggler_det_callback(
+    straggler_report_time_interval: float = 300,
+    stop_if_detected_straggler: bool = True,
+    gpu_relative_perf_threshold: float = 0.7,
+    gpu_individual_perf_threshold: float = 0.7,
+) -> StragglerDetectionCallback:
+    """Both scores, the 5 worst and best of each in the log, metrics in the trainer's loggers.
+
+    Args:
+        straggler_report_time_interval: seconds between reports.
+        stop_if_detected_straggler: save a last checkpoint and end the training when there is a straggler.
+        gpu_relative_perf_threshold: a score against the fastest rank below it makes a straggler.
+        gpu_individual_perf_threshold: a score against the rank's own best below it makes a straggler.
+
+    Raises:
+        ValueError: an argument is not what is allowed.
+    """
+    from .straggler_det_callback import StragglerDetectionCallback
+
+    return StragglerDetectionCallback(
+        report_time_interval=straggler_report_time_interval,
+        calc_relative_gpu_perf=True,
+        calc_individual_gpu_perf=True,
+        num_gpu_perf_scores_to_print=5,
+        gpu_relative_perf_threshold=gpu_relative_perf_threshold,
+        gpu_individual_perf_threshold=gpu_individual_perf_threshold,
+        stop_if_detected=stop_if_detected_straggler,
+        enable_ptl_logging=True,
+    )
+
+
+def fault_tolerance_callback(
+    autoresume: bool = True, calculate_timeouts: bool = True, **options: Any
+) -> FaultToleranceCallback:
+    """Limits that are learned, and the flag file for jobs that follow one another. `options` are further arguments."""
+    from .fault_tolerance_callback import FaultToleranceCallback
+
+    return FaultToleranceCallback(autoresume=autoresume, calculate_timeouts=calculate_timeouts, **options)
+
+
+def preemption_callback(sig: int = SIGTERM) -> PreemptionCallback:
+    """A checkpoint and a clean end when `sig` comes."""
+    from .preemption_callback import PreemptionCallback
+
+    return PreemptionCallback(sig=sig)

@@ -1,0 +1,190 @@
+"""`StragglerDetectionCallback`: straggler reports of a Lightning trainer, in its log and loggers; stops it if asked.
+
+What always holds: all ranks stop in the same step or none does; after the fit, however it ended, the detector is shut
+down and the strategy as it was. A step without a report costs the count of steps.
+Does not cover: validation, test and prediction. Work of several GPUs that wait for one another within a kernel.
+"""
+
+from __future__ import annotations
+
+import sys
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+
+from holdfast.straggler import log_texts
+from holdfast.straggler.detector import Detector
+
+from . import straggler_findings, training_step
+from .after_batch import AfterBatchCallback
+from .callback_log import named
+from .last_checkpoint import save_last
+from .patches import Patches
+from .side_group import Disagreement, SideGroup
+from .straggler_settings import CALLBACK, LOGGER, checked
+from .trainer_loggers import TrainerLoggers
+
+if TYPE_CHECKING:
+    from holdfast.straggler.report import Report
+
+
+class StragglerDetectionCallback(AfterBatchCallback):
+    """Reports the performance of each rank every `report_time_interval` seconds of training."""
+
+    order: ClassVar[int] = 20
+
+    def __init__(
+        self,
+        report_time_interval: float = 300.0,
+        calc_relative_gpu_perf: bool = True,
+        calc_individual_gpu_perf: bool = True,
+        num_gpu_perf_scores_to_print: int | None = None,
+        gpu_relative_perf_threshold: float = 0.7,
+        gpu_individual_perf_threshold: float = 0.7,
+        stop_if_detected: bool = False,
+        enable_ptl_logging: bool | str | None = True,
+        profiling_interval: int = 1,
+        logger_name: str | None = LOGGER,
+        *,
+        num_gpu_perf_scores_to_log: int | None = None,
+    ) -> None:
+        """The detector is initialised when a fit begins, and shut down when it ends.
+
+        Args:
+            report_time_interval: about how many seconds between reports; the first needs 16 steps.
+            calc_relative_gpu_perf: score each GPU against the fastest one.
+            calc_individual_gpu_perf: score each GPU against its own best report.
+            num_gpu_perf_scores_to_print: how many of the worst and of the best scores each report lists in the log;
+                0 lists them only when stragglers were found. None is 5.
+            gpu_relative_perf_threshold: a relative score below it makes a straggler.
+            gpu_individual_perf_threshold: an individual score below it makes a straggler.
+            stop_if_detected: when a report has stragglers, save a last checkpoint and end all ranks with exit code 1.
+            enable_ptl_logging: give least, median and greatest scores to the trainer's loggers. The older documented
+                signature has `logger_name` in this place; a text or None is taken as that.
+            profiling_interval: of each GPU section's runs, every n-th is measured.
+            logger_name: of the module `logging`; None is the root logger.
+            num_gpu_perf_scores_to_log: the older name of `num_gpu_perf_scores_to_print`.
+
+        Raises:
+            ValueError: an argument is not what is allowed, or no score at all is asked for.
+        """
+        super().__init__()
+        self._settings = checked(
+            report_time_interval,
+            calc_relative_gpu_perf,
+            calc_individual_gpu_perf,
+            num_gpu_perf_scores_to_print,
+            gpu_relative_perf_threshold,
+            gpu_individual_perf_threshold,
+            stop_if_detected,
+            enable_ptl_logging,
+            profiling_interval,
+            logger_name,
+            num_gpu_perf_scores_to_log,
+        )
+        self._running = False
+        self._told_sections = False
+        self._patches = Patches()
+        self._side: SideGroup | None = None
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Begin, if this is a fit. Raises RuntimeError if somebody else has initialised the detector."""
+        if stage != "fit":
+            return
+        self._close(trainer)  # a fit that ended before it could be told
+        if Detector.initialized:
+            raise RuntimeError(
+                f"{CALLBACK}: holdfast.straggler.Detector is initialised already, by this program or by another such "
+                "callback, and a process has one. Call Detector.shutdown() before trainer.fit(), or leave one out"
+            )
+        settings = self._settings
+        Detector.initialize(
+            scores_to_compute=settings.scores,
+            gather_on_rank0=True,
+            profiling_interval=settings.profiling_interval,
+            report_time_interval=settings.report_time_interval,
+        )
+        self._running = True
+        training_step.measure(trainer.strategy, self._patches)
+        self._log = named(settings.logger_name)
+        self._loggers = TrainerLoggers(self._log)
+        if settings.stop_if_detected:
+            self._side = SideGroup()
+        self.enlist(trainer)
+
+    def after_batch(self, trainer: Any, pl_module: Any) -> None:
+        """Make a report if one is due. Ends the process by SystemExit if it was to stop."""
+        if not Detector.initialized:  # shut down by the program
+            return
+        started = perf_counter()
+        report = Detector.generate_report_if_interval_elapsed()
+        if Detector.is_interval_elapsed():
+            self._handle(trainer, report, started)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Lightning tears nothing down after an exception."""
+        self._close(trainer)
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """End, if this was a fit."""
+        if stage == "fit":
+            self._close(trainer)
+
+    def _handle(self, trainer: Any, report: Report | None, started: float) -> None:
+        """A report was made on all ranks; rank 0 has it."""
+        metrics: dict[str, float] = {}
+        stragglers = False
+        if report is not None:
+            found = straggler_findings.findings(report, self._settings)
+            stragglers = found.stragglers
+            metrics = straggler_findings.metrics(found)
+            if found.by_section and not self._told_sections:
+                self._told_sections = True
+                self._log.info(straggler_findings.why_sections(report))
+            for level, text in straggler_findings.lines(found, report, self._settings):
+                self._log.log(level, text)
+        # First of all: the others wait for it, and a logger may take its time.
+        stop = self._agreed(stragglers)
+        if self._settings.metrics:
+            self._loggers.give(trainer, metrics)
+        self._log.info(log_texts.processing_time(perf_counter() - started))
+        if stop:
+            self._stop(trainer)
+
+    def _agreed(self, stragglers: bool) -> bool:
+        """Whether to stop, as rank 0 found and all ranks know."""
+        if self._side is None:
+            return False
+        try:
+            return self._side.maximum([float(stragglers)])[0] > 0
+        except Disagreement as error:
+            self._log.warning("The ranks could not be told whether to stop (%s). Training goes on", error)
+            self._side.close()
+            self._side = None
+            return False
+
+    def _stop(self, trainer: Any) -> NoReturn:
+        """The documented end: a last checkpoint, exit code 1."""
+        self._log.error(log_texts.TERMINATING)
+        trainer.should_stop = True
+        try:
+            path = save_last(trainer)
+        except Exception as error:
+            self._log.error("Not saved before terminating: %s", error)
+        else:
+            if trainer.is_global_zero and path:
+                self._log.info("Saved %s before terminating", path)
+            elif trainer.is_global_zero:
+                self._log.warning(
+                    "No checkpoint was saved: the trainer has no ModelCheckpoint that keeps any"
+                )
+        sys.exit(1)
+
+    def _close(self, trainer: Any) -> None:
+        self.dismiss(trainer)
+        if self._side is not None:
+            self._side.close()
+            self._side = None
+        self._patches.undo()
+        if self._running:
+            self._running = False
+            Detector.shutdown()

@@ -1,0 +1,55 @@
+"""A job with a straggler. Its ranks train twice: first they may not stop, then they must.
+
+Of several ranks, rank 1 is slow all the time; a rank alone becomes slow after 40 steps. Arguments: a folder, and the
+logger, `wandb` or nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.strategies import DDPStrategy
+
+from holdfast.ptl_resiliency import StragglerDetectionCallback
+from holdfast.ptl_resiliency.recipes import straggler_det_callback
+from tests.ptl_resiliency.small import Small, keeper, trainer
+
+FOLDER = Path(sys.argv[1])
+RANK, RANKS = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def step(number: int) -> None:
+    slow = RANK == 1 or (RANKS == 1 and number >= 40)
+    time.sleep(0.04 if slow else 0.004)
+
+
+def logger() -> Any:
+    if sys.argv[2:] != ["wandb"]:
+        return False
+    from lightning.pytorch.loggers import WandbLogger
+
+    return WandbLogger(project="stragglers", save_dir=FOLDER)
+
+
+def train(callback: StragglerDetectionCallback, name: str, **kwargs: Any) -> None:
+    distributed: dict[str, Any] = (
+        {"devices": RANKS, "strategy": DDPStrategy(process_group_backend="gloo")} if RANKS > 1 else {}
+    )
+    job = trainer(FOLDER, callback, keeper(FOLDER / name), **distributed, **kwargs)
+    try:
+        job.fit(Small(step))
+    except SystemExit as end:
+        print(
+            f"{name}: rank {RANK} exits with {end.code} at {job.global_step}, {job.should_stop=}", flush=True
+        )
+        raise
+    print(f"{name}: rank {RANK} trained {job.global_step} steps", flush=True)
+
+
+if __name__ == "__main__":
+    train(straggler_det_callback(0.2, stop_if_detected_straggler=False), "goes_on", max_epochs=3)
+    train(straggler_det_callback(0.2), "stops", max_epochs=20, logger=logger())

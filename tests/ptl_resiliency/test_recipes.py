@@ -1,0 +1,56 @@
+"""The recipe functions return the callbacks themselves."""
+
+from __future__ import annotations
+
+import inspect
+import signal
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+from holdfast.ptl_resiliency import StragglerDetectionCallback, recipes
+from holdfast.ptl_resiliency.recipes import straggler_det_callback
+from holdfast.ptl_resiliency.straggler_settings import LOGGER, StragglerSettings
+
+
+def test_the_straggler_recipe() -> None:
+    callback = straggler_det_callback()
+    assert type(callback) is StragglerDetectionCallback
+    assert callback._settings == StragglerSettings(300.0, True, True, 5, 0.7, 0.7, True, True, 1, LOGGER)
+    other = straggler_det_callback(60, False, 0.5, 0.6)._settings
+    assert (other.report_time_interval, other.stop_if_detected) == (60.0, False)
+    assert (other.relative_threshold, other.individual_threshold) == (0.5, 0.6)
+
+
+def test_the_others_have_the_documented_defaults() -> None:
+    """Their callbacks are tested on their own."""
+    fault_tolerance = inspect.signature(recipes.fault_tolerance_callback).parameters
+    assert fault_tolerance["autoresume"].default is fault_tolerance["calculate_timeouts"].default is True
+    assert inspect.signature(recipes.preemption_callback).parameters["sig"].default == signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    ("recipe", "module", "name"),
+    [
+        ("fault_tolerance_callback", "fault_tolerance_callback", "FaultToleranceCallback"),
+        ("preemption_callback", "preemption_callback", "PreemptionCallback"),
+    ],
+)
+def test_the_others_return_their_callbacks(recipe: str, module: str, name: str) -> None:
+    if find_spec(f"holdfast.ptl_resiliency.{module}") is None:
+        pytest.skip(f"{module} is not there yet")
+    assert type(getattr(recipes, recipe)()).__name__ == name
+
+
+def test_the_module_of_the_callback_is_still_found_beside_the_recipe() -> None:
+    code = (
+        "import holdfast.ptl_resiliency.recipes as recipes, sys; assert 'lightning' not in sys.modules;"
+        "recipes.straggler_det_callback(); import holdfast.ptl_resiliency as package;"
+        "print(package.straggler_det_callback.StragglerDetectionCallback is package.StragglerDetectionCallback)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "True\n"

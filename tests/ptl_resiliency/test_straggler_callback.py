@@ -1,0 +1,184 @@
+"""`StragglerDetectionCallback` in a trainer of one rank: its reports, its end, and what ends it early."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+import torch
+
+from holdfast.ptl_resiliency import StragglerDetectionCallback
+from holdfast.straggler import Detector
+from tests.ptl_resiliency.small import At, Small, keeper, trainer
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(autouse=True)
+def _detector_is_shut_down() -> Iterator[None]:
+    yield
+    Detector.shutdown()
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    with caplog.at_level(logging.INFO, "test_logger"):
+        yield caplog
+
+
+def callback(**kwargs: Any) -> StragglerDetectionCallback:
+    """A report in each step from the 17th on."""
+    return StragglerDetectionCallback(
+        **({"report_time_interval": 1e-6, "logger_name": "test_logger"} | kwargs)
+    )
+
+
+def becomes_slow(step: int) -> None:
+    time.sleep(0.1 if step >= 25 else 0.004)
+
+
+def test_reports_of_a_whole_training(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
+    job = trainer(tmp_path, callback(profiling_interval=1, num_gpu_perf_scores_to_log=3), max_epochs=2)
+    model = Small()
+    job.fit(model)
+    assert job.global_step == 40
+    assert "training_step" not in vars(job.strategy) and not Detector.initialized
+    said = [text.partition(":")[0] for text in log.messages if "WARNING" not in text]
+    assert said[0].startswith("No GPU was measured")
+    assert said[1:] == 24 * [
+        "\nSection relative performance (training_step)",
+        "\nSection individual performance (training_step)",
+        "Straggler report processing time",
+    ]
+    assert {record.levelname for record in log.records} <= {"INFO", "WARNING"}
+
+
+def test_a_straggler_ends_it_after_a_checkpoint(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
+    ours, folder = callback(gpu_individual_perf_threshold=0.3, stop_if_detected=True), tmp_path / "kept"
+    job = trainer(tmp_path, ours, keeper(folder, every_n_epochs=99), max_epochs=3)
+    with pytest.raises(SystemExit) as end:
+        job.fit(Small(becomes_slow))
+    assert end.value.code == 1 and job.should_stop
+    assert 25 < job.global_step < 60
+    assert [(record.levelname, record.message) for record in log.records][-3:-1] == [
+        ("INFO", log.messages[-3]),
+        ("ERROR", "Detected stragglers. Terminating training..."),
+    ]
+    assert log.messages[-3].startswith("Straggler report processing time: ")
+    assert log.messages[-1] == f"Saved {folder / 'last.ckpt'} before terminating"
+    assert not Detector.initialized and "training_step" not in vars(job.strategy)
+    resumed = trainer(tmp_path, callback(), keeper(folder, every_n_epochs=99), max_epochs=3)
+    resumed.fit(model := Small(), ckpt_path="last")
+    assert len(model.seen) == 60 - job.global_step
+
+
+def test_it_ends_where_nothing_can_be_saved_too(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
+    ours = callback(gpu_individual_perf_threshold=0.3, stop_if_detected=True)
+    with pytest.raises(SystemExit) as end:
+        trainer(tmp_path, ours, max_epochs=3).fit(Small(becomes_slow))
+    assert end.value.code == 1
+    assert log.messages[-1] == "No checkpoint was saved: the trainer has no ModelCheckpoint that keeps any"
+
+
+def test_it_ends_where_saving_fails_too(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").touch()
+    ours = callback(gpu_individual_perf_threshold=0.3, stop_if_detected=True)
+    nowhere = keeper(tmp_path / "file" / "kept", every_n_epochs=99, save_top_k=0)
+    with pytest.raises(SystemExit) as end:
+        trainer(tmp_path, ours, nowhere, max_epochs=3).fit(Small(becomes_slow))
+    assert end.value.code == 1
+    assert log.messages[-1].startswith("Not saved before terminating: the last checkpoint could not be saved")
+
+
+def test_it_goes_on_if_it_was_not_asked_to_stop(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
+    job = trainer(tmp_path, callback(gpu_individual_perf_threshold=2.0, num_gpu_perf_scores_to_log=0))
+    job.fit(Small())
+    assert job.global_step == 20
+    warned = [text for text in log.messages if text.startswith("STRAGGLER DETECTION WARNING")]
+    assert len(warned) == 4 and "Section training_step became slower on some ranks" in warned[0]
+
+
+class Unlucky(Exception):
+    pass
+
+
+@pytest.mark.parametrize("exception", [Unlucky, KeyboardInterrupt, SystemExit])
+def test_an_exception_leaves_nothing_and_the_next_fit_works(
+    tmp_path: Path, exception: type[BaseException]
+) -> None:
+    def fail(step: int) -> None:
+        if step == 5:
+            raise exception
+
+    ours = callback(stop_if_detected=True, gpu_relative_perf_threshold=0, gpu_individual_perf_threshold=0)
+    job = trainer(tmp_path, ours)
+    # Lightning makes an interruption an exit.
+    with pytest.raises(SystemExit if exception is KeyboardInterrupt else exception):
+        job.fit(Small(fail))
+    assert not Detector.initialized and "training_step" not in vars(job.strategy)
+    again = trainer(tmp_path, ours)
+    again.fit(Small())
+    assert again.global_step == 20 and not Detector.initialized
+
+
+def test_a_detector_of_the_program_is_not_touched(tmp_path: Path) -> None:
+    Detector.initialize()
+    with pytest.raises(RuntimeError, match=r"Detector is initialised already.*Call Detector\.shutdown\(\)"):
+        trainer(tmp_path, callback()).fit(Small())
+    assert Detector.initialized
+
+
+def test_two_of_them_are_one_too_many(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="or by another such callback"):
+        trainer(tmp_path, callback(), callback()).fit(Small())
+    assert not Detector.initialized
+
+
+def test_a_program_that_shuts_the_detector_down_trains_on(
+    tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    job = trainer(tmp_path, At(18, lambda trainer: Detector.shutdown()), callback())
+    job.fit(Small())
+    assert job.global_step == 20
+    assert len([text for text in log.messages if "processing time" in text]) == 1
+
+
+class Evaluating(Small):
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.initialized = Detector.initialized
+
+    def val_dataloader(self) -> Any:
+        return self.train_dataloader()
+
+
+def test_only_fits_are_measured(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
+    job = trainer(tmp_path, callback())
+    job.validate(model := Evaluating(), verbose=False)
+    assert not model.initialized and log.messages == []
+    job.fit(model)
+    assert model.initialized
+
+
+class Sharing(Small):
+    """Measures a part of its own with the detector that the callback has initialised."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        with Detector.detection_section("forward"):
+            return super().training_step(batch, batch_idx)
+
+
+def test_the_programs_own_sections_may_be_measured_beside_it(tmp_path: Path) -> None:
+    seen: list[set[str]] = []
+
+    def look(trainer: pl.Trainer) -> None:
+        report = Detector.generate_report()
+        assert report is not None
+        seen.append(set(report.section_relative_perf_scores))
+
+    trainer(tmp_path, At(12, look), callback()).fit(Sharing())
+    assert seen == [{"training_step", "forward"}]

@@ -1,0 +1,160 @@
+"""What the callback makes of one report: texts as documented, metrics, stragglers; of GPUs or of the section."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from holdfast.ptl_resiliency.straggler_findings import findings, lines, metrics, why_sections
+from holdfast.ptl_resiliency.straggler_settings import StragglerSettings
+from holdfast.straggler import Report
+
+SETTINGS = StragglerSettings(300.0, True, True, 1, 0.7, 0.7, False, True, 1, None)
+NAN = {0: math.nan, 1: math.nan, 2: math.nan}
+
+
+def report(**kwargs: Any) -> Report:
+    fields: dict[str, Any] = {
+        "gpu_relative_perf_scores": {0: 1.0, 1: 0.5, 2: 0.9},
+        "section_relative_perf_scores": {"training_step": {0: 0.8, 1: 1.0, 2: 0.25}, "own": {0: 0.1}},
+        "gpu_individual_perf_scores": {0: 0.95, 1: 0.97, 2: 1.0},
+        "section_individual_perf_scores": {"training_step": {0: 0.6, 1: 0.9, 2: 1.0}, "own": {0: 0.1}},
+        "rank_to_node": {0: "n0", 1: "n0", 2: "n1"},
+        "local_section_summaries": {},
+        "local_kernel_summaries": {},
+        "generate_report_elapsed_time": 1.0,
+        "gather_on_rank0": True,
+        "rank": 0,
+        "kernel_source": "cupti",
+    }
+    return Report(**(fields | kwargs))
+
+
+CPU = {
+    "kernel_source": "none",
+    "kernel_source_reason": "no NVIDIA driver",
+    "gpu_relative_perf_scores": NAN,
+    "gpu_individual_perf_scores": NAN,
+}
+
+
+def texts(one: Report, settings: StragglerSettings = SETTINGS) -> list[tuple[int, str]]:
+    return list(lines(findings(one, settings), one, settings))
+
+
+def test_gpus() -> None:
+    found = findings(report(), SETTINGS)
+    assert found.stragglers and not found.by_section
+    assert texts(report()) == [
+        (
+            logging.WARNING,
+            "STRAGGLER DETECTION WARNING: Some GPUs have worse relative performance. "
+            "Affected ranks: {StragglerId(rank=1, node='n0')}",
+        ),
+        (
+            logging.INFO,
+            "\nGPU relative performance:\n Worst performing 1/3 ranks:\n  Rank=1 Node=n0 Score=0.50\n"
+            " Best performing 1/3 ranks:\n  Rank=0 Node=n0 Score=1.00",
+        ),
+        (
+            logging.INFO,
+            "\nGPU individual performance:\n Worst performing 1/3 ranks:\n  Rank=0 Node=n0 Score=0.95\n"
+            " Best performing 1/3 ranks:\n  Rank=2 Node=n1 Score=1.00",
+        ),
+    ]
+    assert metrics(found) == {
+        "gpu_relative_perf/min": 0.5,
+        "gpu_relative_perf/median": 0.9,
+        "gpu_relative_perf/max": 1.0,
+        "gpu_individual_perf/min": 0.95,
+        "gpu_individual_perf/median": 0.97,
+        "gpu_individual_perf/max": 1.0,
+    }
+
+
+def test_gpus_that_became_slower() -> None:
+    warned = texts(report(gpu_relative_perf_scores={}, gpu_individual_perf_scores={0: 0.69, 1: 0.7, 2: 0.1}))
+    assert warned[0] == (
+        logging.WARNING,
+        "STRAGGLER DETECTION WARNING: Some GPUs performance dropped. "
+        "Affected ranks: {StragglerId(rank=0, node='n0'), StragglerId(rank=2, node='n1')}",
+    )
+
+
+def test_without_gpus_the_section_is_scored_and_named() -> None:
+    one = report(**CPU)
+    found = findings(one, SETTINGS)
+    assert found.stragglers and found.by_section
+    assert [text.partition(":\n")[0] for _, text in texts(one)] == [
+        "STRAGGLER DETECTION WARNING: Section training_step is slower on some ranks. "
+        "Affected ranks: {StragglerId(rank=2, node='n1')}",
+        "STRAGGLER DETECTION WARNING: Section training_step became slower on some ranks. "
+        "Affected ranks: {StragglerId(rank=0, node='n0')}",
+        "\nSection relative performance (training_step)",
+        "\nSection individual performance (training_step)",
+    ]
+    assert metrics(found) == {
+        "section_relative_perf/min": 0.25,
+        "section_relative_perf/median": 0.8,
+        "section_relative_perf/max": 1.0,
+        "section_individual_perf/min": 0.6,
+        "section_individual_perf/median": 0.9,
+        "section_individual_perf/max": 1.0,
+    }
+    assert why_sections(one) == (
+        "No GPU was measured (no NVIDIA driver): section training_step is scored by its wall time instead, "
+        "with the same thresholds"
+    )
+
+
+def test_the_programs_own_sections_stop_nothing() -> None:
+    fine = {0: 1.0, 1: 1.0, 2: 1.0}
+    sections = {"training_step": fine, "own": {0: 0.1, 1: 1.0, 2: 1.0}}
+    one = report(**CPU, section_relative_perf_scores=sections, section_individual_perf_scores=sections)
+    assert not findings(one, SETTINGS).stragglers
+
+
+def test_a_window_without_common_kernels_is_no_reason_to_judge_by_wall_time() -> None:
+    one = report(**CPU | {"kernel_source": "cupti"})
+    found = findings(one, SETTINGS)
+    assert not found.by_section and not found.stragglers and metrics(found) == {}
+    assert [text for _, text in texts(one)] == [
+        "\nGPU relative performance:\n  no score on any of 3 ranks",
+        "\nGPU individual performance:\n  no score on any of 3 ranks",
+    ]
+
+
+def test_gpus_of_other_ranks_only() -> None:
+    """Rank 0's own source says nothing of the others'."""
+    one = report(kernel_source="none", gpu_relative_perf_scores={0: math.nan, 1: 1.0, 2: 0.6})
+    found = findings(one, SETTINGS)
+    assert not found.by_section and found.stragglers
+    assert metrics(found)["gpu_relative_perf/min"] == 0.6
+
+
+def test_only_what_was_asked_for() -> None:
+    relative = replace(SETTINGS, individual=False)
+    assert set(metrics(findings(report(), relative))) == {
+        "gpu_relative_perf/min",
+        "gpu_relative_perf/median",
+        "gpu_relative_perf/max",
+    }
+    assert len(texts(report(), relative)) == 2
+    assert not findings(report(), replace(SETTINGS, relative=False)).stragglers
+
+
+@pytest.mark.parametrize(("threshold", "listed"), [(0.4, 0), (0.7, 3)])
+def test_with_0_scores_are_listed_only_with_stragglers(threshold: float, listed: int) -> None:
+    settings = replace(SETTINGS, shown=0, relative_threshold=threshold)
+    said = texts(report(), settings)
+    assert len(said) == listed
+    if listed:
+        assert said[1][1].splitlines()[2:] == [
+            "  Rank=1 Node=n0 Score=0.50",
+            "  Rank=2 Node=n1 Score=0.90",
+            "  Rank=0 Node=n0 Score=1.00",
+        ]
