@@ -138,8 +138,8 @@ LIGHT = [
     "holdfast.journal.reader",
     "holdfast.journal.run_dir",
     "holdfast.journal.writer",
-    "holdfast.straggler",
     "holdfast.ptl_resiliency",
+    "holdfast.straggler",
     "holdfast.straggler.detector",
     "holdfast.testing",
 ]
