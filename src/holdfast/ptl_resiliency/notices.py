@@ -91,7 +91,6 @@ class Notices:
         for number, before in self._before.items():
             if signal.getsignal(number) == self._handle:
                 signal.signal(number, _still_valid(before, number))
-        self._before = {}
 
     def leave_in_force(self) -> None:
         """This process ends: the signals shall not end it sooner. The handlers of a later training replace these."""
