@@ -53,15 +53,15 @@ def arguments(name: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def run(name: str, snippet: str, *others: Any, resume: bool = False, fit: bool = True) -> Any:
+def run(name: str, snippet: str, resume: bool = False, fit: bool = True, steps: int = STEPS) -> Any:
     """Run the example, and train with the trainer that it made."""
     values: dict[str, Any] = {
         "pl": pl,
         "FaultToleranceCallback": FaultToleranceCallback,
         "StragglerDetectionCallback": StragglerDetectionCallback,
         "tmp_path": FOLDER / "state",
-        "trainer_arguments": arguments(name),
-        "other_callbacks": [pl.callbacks.ModelCheckpoint(FOLDER / "saved", save_last=True), *others],
+        "trainer_arguments": arguments(name, max_steps=steps),
+        "other_callbacks": [pl.callbacks.ModelCheckpoint(FOLDER / "saved", save_last=True)],
     }
     exec(documents.filled_in(snippet), values)
     trainer = values["trainer"]
@@ -97,7 +97,7 @@ quick = (
 )  # so that a report comes within so few steps
 if "LOCAL_WORLD_SIZE" in os.environ:
     run("fault-tolerance", documents.FAULT_TOLERANCE)
-    run("with-resume", documents.WITH_RESUME, resume=True)
+    run("with-resume", documents.WITH_RESUME, resume=True, steps=2 * STEPS)
     for number in documents.NUMBERS:
         snippet = documents.STRAGGLERS.replace(documents.NUMBERS[0], number).replace(*quick)
         run(number.replace("=", "-"), snippet)
