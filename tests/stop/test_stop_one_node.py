@@ -59,6 +59,32 @@ def test_all_ranks_stop_at_one_batch(jobs: Jobs, who: str) -> None:
     assert not job.journal("restart") and "FAILED" not in said
 
 
+def test_the_program_in_the_documentation_runs(jobs: Jobs) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "signals-and-preemption.md").read_text()
+    (program,) = (text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "StopPoint" in text)
+    before = (
+        TRAINS
+        + """
+loader = range(10**9)
+def train(batch):
+    begin(batch + 1)
+    time.sleep(0.001)
+    if batch == 20:
+        say("trains as", os.getpid())
+def save():
+    say("stopped after", batches, "wanted", stop.wanted)
+del point
+"""
+    )
+    job = jobs(before + program, "--term-timeout", "60")
+    job.hear("trains", ranks=[0, 1])
+    job.spawned.send_signal(signal.SIGTERM)
+    said = job.end(0)
+    batches = stopped_at(job)
+    assert set(batches) == {0, 1} and len(set(batches.values())) == 1
+    assert f"all ranks stop after batch {batches[0]}\n" in said
+
+
 ONE_DOES_NOT = (
     TRAINS
     + """

@@ -67,7 +67,11 @@ class Meter:
 
 
 class Agreement(threading.Thread):
-    """One node's part; `node` of `world` in the cycle. `gone` says of a local rank whether its process has ended."""
+    """One node's part, as `node` of `world` in the cycle.
+
+    `gone` says of a local rank whether its process has ended; `record` writes into the journal; `wanted` is a note for
+    the other nodes (its key, its text); after `unsaid` seconds without agreement it is said who holds it up.
+    """
 
     def __init__(
         self,
@@ -78,6 +82,7 @@ class Agreement(threading.Thread):
         gone: Callable[[int], bool],
         record: Callable[..., None],
         wanted: tuple[str, str] | None = None,
+        unsaid: float = UNSAID,
     ) -> None:
         super().__init__(name="holdfast-agreement", daemon=True)
         self._pages, self._notes, self._node, self._world = pages, notes, node, world
@@ -87,7 +92,7 @@ class Agreement(threading.Thread):
         self._began = time.monotonic()
         self._meter = Meter()
         self._pause = max(LOOK, world / LOOKS)
-        self._said = False
+        self._unsaid, self._said = unsaid, False
 
     def run(self) -> None:
         """Agree, and say on what."""
@@ -182,7 +187,7 @@ class Agreement(threading.Thread):
         self._record("stop_withdrawn", reason=who)
 
     def _say_who_is_missing(self, views: list[RankView], word: Word | None, now: float) -> None:
-        if self._said or now - self._began < UNSAID:
+        if self._said or now - self._began < self._unsaid:
             return
         self._said = True
         if word is not None and (missing := rules.unanswered(views, word.proposal)):

@@ -15,7 +15,7 @@ from typing import TypeVar
 from torch.distributed import Store
 from torch.distributed.elastic.rendezvous import RendezvousError
 
-from .reachable import Endpoint
+from .reachable import Endpoint, refused
 from .store_call import HostGone
 
 T = TypeVar("T")
@@ -59,13 +59,6 @@ class StoreNotes:
         self._store: Store | None = None
         self._closed = threading.Event()
 
-    @classmethod
-    def over(cls, store: Store, host: Endpoint, cycle: int) -> StoreNotes:
-        """Over a connection that is there."""
-        notes = cls(lambda: store, host, cycle)
-        notes._store = store
-        return notes
-
     def put(self, key: str, text: str) -> None:
         """Write it."""
         self._ask(lambda store: store.set(key_of(self._cycle, key), text))
@@ -86,16 +79,19 @@ class StoreNotes:
         return [text.decode() for text in self._ask(lambda store: store.multi_get(names))]
 
     def close(self) -> None:
-        """Nobody waits for an answer any more."""
+        """Nobody waits for an answer any more; lets go of the connection."""
         self._closed.set()
+        self._store = None
 
     def _ask(self, question: Callable[[Store], T]) -> T:
         while True:
+            store = self._store
+            if store is None and self._host.refuses():  # torch would try for minutes
+                raise HostGone(refused(self._host))
             try:
-                if self._store is None:
-                    self._store = self._connect()
-                return question(self._store)
+                store = self._store = store or self._connect()
+                return question(store)
             except (RuntimeError, RendezvousError) as error:
                 self._store = None
-                if self._host.refuses() or self._closed.wait(AGAIN):
-                    raise HostGone(f"nobody listens at {self._host} any more") from error
+                if self._closed.wait(AGAIN):
+                    raise HostGone("this launcher ends") from error

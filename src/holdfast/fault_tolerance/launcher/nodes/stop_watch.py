@@ -29,10 +29,10 @@ def wanted_text(node: str, number: int) -> str:
 
 
 class StopWatch:
-    """Looks for one cycle after another; `post` gets the event."""
+    """Looks for one cycle after another; `post` gets the event. Ranks have `patience` seconds to begin taking part."""
 
-    def __init__(self, pages: StopPages, post: Callable[[object], None]) -> None:
-        self._pages, self._post = pages, post
+    def __init__(self, pages: StopPages, post: Callable[[object], None], patience: float = LATE) -> None:
+        self._pages, self._post, self._patience = pages, post, patience
         self._cycle = -1
         self._seen: float | None = None
         self._done = False
@@ -48,7 +48,7 @@ class StopWatch:
             self._done = True
             asked = json.loads(store.get(key_of(cycle, WANTED)))
             self._post(StopAsked(cycle, asked["node"], asked["signal"]))
-        elif time.monotonic() - self._seen >= LATE:
+        elif time.monotonic() - self._seen >= self._patience:
             self._done = True
             self._decline(store, cycle, node)
 

@@ -30,12 +30,12 @@ from .job import Job, JobEnded, JobLost, finished, host_gone
 from .meeting import endpoint_of, meet
 from .node_count import NodeCount, say
 from .node_watch import STANDING
-from .reachable import Endpoint, listens_on, own_address
+from .reachable import Endpoint, listens_on, own_address, refused
 from .records import END, JOIN, RESTART, Record
 from .stop_notes import MemoryNotes, StoreNotes
 from .stop_watch import StopWatch
 from .store_call import HostGone, ask
-from .store_watch import StoreWatch, pause, refused
+from .store_watch import StoreWatch, pause
 
 T = TypeVar("T")
 logger = logging.getLogger("holdfast.launcher")
