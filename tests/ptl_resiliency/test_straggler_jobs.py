@@ -29,6 +29,8 @@ def test_two_ranks_under_the_launcher(spawn: Spawner, tmp_path: Path) -> None:
     job = spawn([sys.executable, *launcher, PROGRAM, tmp_path], env=env)
     assert job.wait(60) == 1, job.output()
     said = job.err()
+    # Who waits for rank 0's buffers is no straggler.
+    assert len(re.findall(r"late: rank \d trained 30 steps", job.out())) == 2, job.output()
     # Each rank has 10 batches of an epoch; told not to stop, it did not, though there were reports with a straggler.
     assert sorted(re.findall(r"goes_on: rank \d trained \d+ steps", job.out())) == [
         "goes_on: rank 0 trained 30 steps",
@@ -39,7 +41,7 @@ def test_two_ranks_under_the_launcher(spawn: Spawner, tmp_path: Path) -> None:
     worst, best = r"  Rank=1 Node=\S+ Score=0\.\d\d", r"  Rank=0 Node=\S+ Score=1\.00"
     assert re.search(rf"^Section relative performance \(training_step\):\n{worst}\n{best}$", said, re.M)
     times = len(re.findall(r"^Straggler report processing time: \d\.\d{3} sec\.$", said, re.M))
-    reports = said.count("Section individual performance (training_step):")
+    reports = len(re.findall(r"^Section relative performance \(training_step\):$", said, re.M))
     assert times == 2 * reports
     ends = re.findall(r"stops: rank (\d) exits with 1 at (\d+), job\.should_stop=True", job.out())
     assert sorted(ends) == [("0", str(saved_step(tmp_path))), ("1", str(saved_step(tmp_path)))]
@@ -62,7 +64,6 @@ def test_one_rank_under_plain_python(spawn: Spawner, tmp_path: Path) -> None:
     said = job.output()
     assert "Section training_step became slower on some ranks. Affected ranks: {StragglerId(rank=0" in said
     assert said.count("Detected stragglers. Terminating training...") == 1
-    assert saved_step(tmp_path) > 40
     values = of_wandb(tmp_path)
     kinds = [f"section_{kind}_perf/" for kind in ("relative", "individual")]
     assert {f"{kind}{part}" for kind in kinds for part in ("min", "median", "max")} <= values.keys()

@@ -18,8 +18,8 @@ from weakref import WeakKeyDictionary
 from .framework import Callback, is_checkpoint
 
 _HOT = "on_train_batch_end"
-_CALLED_UNSEEN = ("on_save_checkpoint", "on_load_checkpoint")
-"""Lightning calls these without a look at whether there is anything to call."""
+_NEEDED = {_HOT, "on_save_checkpoint", "on_load_checkpoint"}
+"""Lightning looks whether other hooks can be called, and calls these two in any case."""
 
 
 class AfterBatchCallback(Callback):
@@ -99,8 +99,7 @@ def _idle_hooks(kind: type) -> list[str]:
     return [
         name
         for name in dir(Callback)
-        if name.startswith("on_") and name != _HOT and name not in _CALLED_UNSEEN
-        if getattr(kind, name) is getattr(Callback, name)
+        if name.startswith("on_") and name not in _NEEDED and getattr(kind, name) is getattr(Callback, name)
     ]
 
 

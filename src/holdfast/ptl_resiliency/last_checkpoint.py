@@ -6,9 +6,9 @@ for being flushed, for the folders of sharded strategies. A full checkpoint, als
 are weights only. A `last.ckpt` that another job left in the same folder is kept; ours is then `last-v1.ckpt`, as
 Lightning's would be.
 
-Does not cover: object stores, which get the final name at once, as they write whole objects; checkpoint I/O that takes
-its own view of names (NeMo's drops the `.ckpt`). A name for last checkpoints with fields in it (`{step}`) is
-used, and then `ckpt_path="last"` finds none, as without us.
+Does not cover: gradients that are being accumulated, which no checkpoint has; object stores, which get the final name
+at once, as they write whole objects; checkpoint I/O that takes its own view of names (NeMo's drops the `.ckpt`). A name
+for last checkpoints with fields in it (`{step}`) is used, and then `ckpt_path="last"` finds none, as without us.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A job with a straggler. Its ranks train twice: first they may not stop, then they must.
 
-Of several ranks, rank 1 is slow all the time; a rank alone becomes slow after 40 steps. Arguments: a folder, and the
-logger, `wandb` or nothing.
+Of several ranks, rank 1 is slow all the time; a rank alone becomes slow after 40 steps. Several ranks train once more
+before that: with a model whose buffers DDP synchronises, and rank 0 slow outside of the step. Arguments: a folder, and
+the logger, `wandb` or nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch.strategies import DDPStrategy
 
 from holdfast.ptl_resiliency import StragglerDetectionCallback
@@ -20,6 +22,20 @@ from tests.ptl_resiliency.small import Small, keeper, trainer
 
 FOLDER = Path(sys.argv[1])
 RANK, RANKS = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
+class LateToTheStep(Small):
+    """Rank 0 comes late, and the others wait for its buffers."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda step: time.sleep(0.004))
+        self.norm = torch.nn.BatchNorm1d(4)
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        return super().training_step([self.norm(batch[0])], batch_idx)
+
+    def on_train_batch_start(self, *batch: Any) -> None:
+        time.sleep(0.03 if RANK == 0 else 0)
 
 
 def step(number: int) -> None:
@@ -35,13 +51,13 @@ def logger() -> Any:
     return WandbLogger(project="stragglers", save_dir=FOLDER)
 
 
-def train(callback: StragglerDetectionCallback, name: str, **kwargs: Any) -> None:
+def train(callback: StragglerDetectionCallback, model: Small, name: str, **kwargs: Any) -> None:
     distributed: dict[str, Any] = (
         {"devices": RANKS, "strategy": DDPStrategy(process_group_backend="gloo")} if RANKS > 1 else {}
     )
     job = trainer(FOLDER, callback, keeper(FOLDER / name), **distributed, **kwargs)
     try:
-        job.fit(Small(step))
+        job.fit(model)
     except SystemExit as end:
         print(
             f"{name}: rank {RANK} exits with {end.code} at {job.global_step}, {job.should_stop=}", flush=True
@@ -51,5 +67,8 @@ def train(callback: StragglerDetectionCallback, name: str, **kwargs: Any) -> Non
 
 
 if __name__ == "__main__":
-    train(straggler_det_callback(0.2, stop_if_detected_straggler=False), "goes_on", max_epochs=3)
-    train(straggler_det_callback(0.2), "stops", max_epochs=20, logger=logger())
+    train(straggler_det_callback(0.2, stop_if_detected_straggler=False), Small(step), "goes_on", max_epochs=3)
+    if RANKS > 1:
+        relative = StragglerDetectionCallback(0.2, True, False, 3, 0.3, 0.3, True)
+        train(relative, LateToTheStep(), "late", max_epochs=3)
+    train(straggler_det_callback(0.2), Small(step), "stops", max_epochs=20, logger=logger())
