@@ -349,7 +349,7 @@ def test_the_hot_path_takes_little_time(tmp_path: Path, stop_page: page.PageFile
             took.append((time.perf_counter() - begin) / 2000)
 
     fit(tmp_path, {"train 0": measure}, callback=callback)
-    assert min(took) < 3e-6  # 0.9 µs here on idle cores; others run beside this test
+    assert min(took) < 1.5e-6  # 0.5 µs here
 
 
 def test_it_can_be_copied_and_pickled(tmp_path: Path) -> None:
