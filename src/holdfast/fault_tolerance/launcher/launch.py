@@ -169,6 +169,7 @@ class Launch:
 
     def _agent(self, config: LaunchConfig, program: object, args: list[str], job: Job) -> Agent:
         boards = CycleBoards(self._board_dir, limits_of(self._resolved))
+        job.look_for_stops(boards.stops, self._inbox.post)
         entrypoint, arguments = self._command(program, args)
         spec = WorkerSpec(
             role=config.role,

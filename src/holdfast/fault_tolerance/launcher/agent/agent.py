@@ -156,6 +156,11 @@ class Agent(LocalElasticAgent):
         return ids
 
     @property
+    def node_place(self) -> tuple[int, int]:
+        """This node's number in the cycle, and how many nodes take part."""
+        return self._worker_group.group_rank or 0, self._worker_group.group_world_size or 1
+
+    @property
     def ranks_wanted(self) -> int:
         """How many ranks each cycle has on this node."""
         count: int = self._worker_group.spec.local_world_size

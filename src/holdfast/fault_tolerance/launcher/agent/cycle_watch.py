@@ -18,7 +18,7 @@ from .. import console
 from ..inbox import PASSED_ON, Signalled, stops
 from ..monitor_keeper import MonitorSaid
 from ..nodes.node_watch import LocalProgress, Rhythm
-from ..nodes.records import HostLost, Moved, NodeLost, NodesWaiting
+from ..nodes.records import HostLost, Moved, NodeLost, NodesWaiting, StopAsked
 from ..ranks import orphans
 from ..ranks.consequences import follows, lost_worker
 from ..ranks.cpu_meter import CpuMeter
@@ -59,6 +59,9 @@ class CycleWatch:
         while True:
             left = TICK - (time.monotonic() - self._ticked)
             events = deque(sorted(self._around.inbox.wait(left), key=_urgency))
+            if (told := self._noticed()) and not any(map(stops, events)):
+                self._post_again(events)
+                return told
             while events:
                 outcome = self._handle(events.popleft())
                 if outcome:
@@ -70,6 +73,11 @@ class CycleWatch:
                 if outcome:
                     return outcome
 
+    def _noticed(self) -> ToldToStop | None:
+        """A rank was told to stop, and says so on its page: it cannot stop alone."""
+        found = self._around.boards.stops.noticed()
+        return ToldToStop(found[1], by=f"rank {found[0]}") if found else None
+
     def _handle(self, event: object) -> Outcome | None:
         if isinstance(event, MonitorSaid):
             return self._heard(event.message)
@@ -79,12 +87,19 @@ class CycleWatch:
             return self._signalled(event.number)
         if isinstance(event, HostLost):
             return event
+        if isinstance(event, StopAsked):
+            return self._asked(event)
         if (
             isinstance(event, Moved | NodeLost | NodesWaiting)
             and event.cycle == self._around.job.record.cycle
         ):
             return event  # others are news of a cycle that is over
         return None
+
+    def _asked(self, event: StopAsked) -> ToldToStop | None:
+        if event.cycle != self._around.job.record.cycle:
+            return None
+        return ToldToStop(signal.Signals(event.signal), by=f"node {event.node}")
 
     def _signalled(self, number: signal.Signals) -> Outcome | None:
         if number not in PASSED_ON:

@@ -117,7 +117,7 @@ class Decisions:
 
     def _after_signal(self, told: ToldToStop) -> None:
         agent = self._agent
-        code, clean = self._preemption.preempt(told.number)
+        code, clean = self._preemption.preempt(told)
         if clean and told.number != signal.SIGINT and self._all_left_by_themselves():
             leftovers.wait(agent, min(SAVING, agent.rules.term_timeout))
         try:

@@ -23,9 +23,10 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class ToldToStop:
-    """The launcher was asked to end (preemption, Ctrl-C)."""
+    """The launcher was asked to end (preemption, Ctrl-C); `by` names the rank or node that was, if not it itself."""
 
     number: signal.Signals
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,16 +9,21 @@ import logging
 import math
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from ...monitor.control import STOPPING
 from .. import console
 from ..inbox import Signalled
+from ..nodes.stop_notes import WANTED
+from ..nodes.stop_watch import wanted_text
 from ..ranks import exits, failures
 from ..ranks.consequences import follows, lost_worker
 from ..ranks.exits import RankExit, obeyed
 from ..ranks.group import RankGroup, describe_stuck
+from .agreement import Agreement
 from .harmless import harmless
+from .outcomes import ToldToStop
 from .post_mortem import PostMortem
 from .stopping import SAVING, Stopping
 from .surroundings import Surroundings
@@ -33,30 +38,35 @@ class Preemption:
     def __init__(self, agent: Surroundings, stopping: Stopping, post_mortem: PostMortem) -> None:
         self._agent, self._stopping, self._post_mortem = agent, stopping, post_mortem
 
-    def say_received(self, number: signal.Signals) -> None:
-        """Into the journal and onto the console."""
+    def say_received(self, number: signal.Signals, by: str = "") -> None:
+        """Into the journal and onto the console; `by` says who was told, if not this launcher."""
+        if by:
+            console.received_by(by, number)
+            self._agent.journal.record("preemption", signal=number.name, by=by)
+            return
         console.received(number)
         self._agent.journal.record("preemption", signal=number.name)
 
-    def preempt(self, number: signal.Signals) -> tuple[int, bool]:
+    def preempt(self, told: ToldToStop) -> tuple[int, bool]:
         """Pass the signal on and let the ranks save; returns the exit code and whether no rank failed."""
-        agent, group = self._agent, self._agent.group
+        agent, group, number = self._agent, self._agent.group, told.number
         assert group is not None
-        self.say_received(number)
+        self.say_received(number, told.by)
         # No verdicts any more: the term timeout is the limit.
         agent.control.enter(STOPPING, agent.job.record.cycle)
+        deadline = time.monotonic() + agent.rules.term_timeout
+        agent.boards.stops.tell(number, deadline)
         for pid in group.signal(number).values():
             logger.warning("Sending process %d closing signal %s", pid, number.name)
             agent.journal.record("signal_sent", pid=pid, signal=number.name, by="launcher")
         group.signal(signal.SIGCONT)  # a stopped rank would sit on it
-        patience = _Patience(
-            group, number, time.monotonic() + agent.rules.term_timeout, self._stopping.is_saving
-        )
-        stuck = group.wait(patience.until, patience.sees)
+        patience = _Patience(group, number, deadline, self._stopping.is_saving)
+        with self._agreeing(group, number):
+            stuck = group.wait(patience.until, patience.sees)
         self._say_killed(group, number)
         self._stopping.record_exits(group, number)
         failed = self._failed_by_themselves(group, number)
-        told, clean = exits.of_stop(number, agent.rules.preempted_code), not failed and not stuck
+        code, clean = exits.of_stop(number, agent.rules.preempted_code), not failed and not stuck
         if number == signal.SIGINT:  # people know why it ended, whatever the ranks made of it
             failed = []
         if failed:
@@ -66,7 +76,31 @@ class Preemption:
             logger.error("did not end even by SIGKILL: %s", describe_stuck(stuck))
         if stuck and number != signal.SIGINT:
             return exits.FAILED, clean
-        return (exits.of_failures(failed) if failed else told), clean
+        return (exits.of_failures(failed) if failed else code), clean
+
+    @contextmanager
+    def _agreeing(self, group: RankGroup, number: signal.Signals) -> Iterator[None]:
+        """Meanwhile agree where all ranks stop, if ranks of this node take part in that."""
+        agent = self._agent
+        if not agent.boards.stops.taking_part:
+            yield
+            return
+        node, world = agent.node_place
+        agent.journal.record("stop_wanted", signal=number.name, nodes=world)
+        agreement = Agreement(
+            agent.boards.stops,
+            agent.job.stop_notes(),
+            node,
+            world,
+            group.exits.__contains__,
+            agent.journal.record,
+            (WANTED, wanted_text(agent.node, number)) if world > 1 else None,
+        )
+        agreement.start()
+        try:
+            yield
+        finally:
+            agreement.close()
 
     def _failed_by_themselves(self, group: RankGroup, number: signal.Signals) -> list[RankExit]:
         """The ranks that neither obeyed nor merely lost a peer or their data-loader workers to the same signal."""

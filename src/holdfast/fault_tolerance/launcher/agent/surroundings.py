@@ -47,5 +47,9 @@ class Surroundings(Protocol):
         """End the threads that torch started beside the ranks."""
 
     @property
+    def node_place(self) -> tuple[int, int]:
+        """This node's number in the cycle, and how many nodes take part."""
+
+    @property
     def ranks_wanted(self) -> int:
         """How many ranks each cycle has on this node."""

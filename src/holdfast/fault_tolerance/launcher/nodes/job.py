@@ -7,13 +7,16 @@ One node needs nobody's agreement (:class:`SingleNodeJob`, here); several agree 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 from torch.distributed import HashStore
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
+from ..ranks.stop_pages import StopPages
 from .node_watch import UNKNOWN, LocalProgress
 from .rank_store import RankStore
 from .records import FIRST, Record
+from .stop_notes import MemoryNotes, StoreNotes
 
 LOOPBACK = "127.0.0.1"
 
@@ -77,6 +80,15 @@ class Job(ABC):
 
     def withdraw(self) -> None:  # noqa: B027 - nobody else waits by default
         """Told to leave while waiting for others: they must not count on this node."""
+
+    def look_for_stops(  # noqa: B027 - no other node could be told
+        self, pages: StopPages, post: Callable[[object], None]
+    ) -> None:
+        """From now on notice when another node is told to stop and ranks on these pages take part; `post` is told."""
+
+    def stop_notes(self) -> MemoryNotes | StoreNotes:
+        """What the nodes of this cycle share while they agree where all ranks stop."""
+        return MemoryNotes()
 
     def stand_by(self) -> None:  # noqa: B027 - nothing to host by default
         """This node stays as the store's host only."""

@@ -62,6 +62,11 @@ class Endpoint:
         return f"{self.host}:{self.port}"
 
 
+def refused(host: Endpoint) -> str:
+    """How we know that the store's host is gone where it says so itself."""
+    return f"nobody listens at {host} any more"
+
+
 def listens_on(port: int) -> bool:
     """Whether this very process has a listening TCP socket on `port`."""
     inodes = _own_sockets()

@@ -94,6 +94,15 @@ class NodesWaiting:
 
 
 @dataclass(frozen=True, slots=True)
+class StopAsked:
+    """Another node was told to stop, by the signal with this number; the ranks here agree with its ranks where."""
+
+    cycle: int
+    node: str
+    signal: int
+
+
+@dataclass(frozen=True, slots=True)
 class Abandoned:
     """No node takes part any more: none beats for the job. Told to a node that only hosts the store."""
 

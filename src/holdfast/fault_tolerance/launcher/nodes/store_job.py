@@ -24,15 +24,18 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousParameters,
 )
 
+from ..ranks.stop_pages import StopPages
 from .gathering import Gathering, Incomplete
 from .job import Job, JobEnded, JobLost, finished, host_gone
 from .meeting import endpoint_of, meet
 from .node_count import NodeCount, say
 from .node_watch import STANDING
-from .reachable import Endpoint, listens_on, own_address
+from .reachable import Endpoint, listens_on, own_address, refused
 from .records import END, JOIN, RESTART, Record
+from .stop_notes import MemoryNotes, StoreNotes
+from .stop_watch import StopWatch
 from .store_call import HostGone, ask
-from .store_watch import StoreWatch, pause, refused
+from .store_watch import StoreWatch, pause
 
 T = TypeVar("T")
 logger = logging.getLogger("holdfast.launcher")
@@ -68,6 +71,8 @@ class StoreJob(Job):
         )
         self._world = 0
         self._was_spare = self._withdrawn = False
+        self._stop_watch: StopWatch | None = None
+        self._place = (-1, 0)  # the last cycle that this node took part in, and as which node
         self.watch: StoreWatch | None = None
 
     def _notes_on(self, store: Store) -> Store:
@@ -84,9 +89,26 @@ class StoreJob(Job):
             self._parameters.max_nodes,
             self._limit,
             post,
-            lambda notes: say(self._count.look(notes)),
+            self._with_each_beat,
         )
         self.watch.start()
+
+    def _with_each_beat(self, notes: Store) -> None:
+        say(self._count.look(notes))
+        cycle, node = self._place
+        if self._stop_watch is not None and cycle == self.record.cycle:
+            self._stop_watch.look(notes, cycle, node)
+
+    def look_for_stops(self, pages: StopPages, post: Callable[[object], None]) -> None:
+        """See Job."""
+        self._stop_watch = StopWatch(pages, post)
+
+    def stop_notes(self) -> MemoryNotes | StoreNotes:
+        """In the rendezvous store, over a connection of their own."""
+        if self._world == 1:
+            return MemoryNotes()
+        connect = lambda: self._notes_on(self._meeting.clone())  # type: ignore[attr-defined]  # noqa: E731
+        return StoreNotes(connect, self._endpoint, self.record.cycle)
 
     def _ask(self, question: Callable[[], T]) -> T:
         """The store's answer; raises JobLost when there will be none."""
@@ -146,6 +168,7 @@ class StoreJob(Job):
 
     def _take_place(self, record: Record, info: RendezvousInfo) -> None:
         self._world, self._was_spare = info.world_size, False
+        self._place = (record.cycle, info.rank)
         assert self.watch is not None
         self.watch.take_place(record, info.rank, info.world_size)
 

@@ -16,18 +16,13 @@ from torch.distributed import Store
 from torch.distributed.elastic.rendezvous import RendezvousError
 
 from .node_watch import SPINNING, STANDING, UNKNOWN, LocalProgress, Neighbour
-from .reachable import Endpoint
+from .reachable import Endpoint, refused
 from .records import FIRST, Abandoned, HostLost, Moved, NodeLost, NodesWaiting, Record
 
 LOOK = 0.1  # seconds between two looks at the store in a small job
 NODES_PER_LOOK = 500  # of which larger jobs take longer, so that the store is not flooded
 BEAT = 1.0
 SILENT_HOST = 5.0  # seconds more than for a node before a store that does not answer is given up
-
-
-def refused(host: Endpoint) -> str:
-    """How we know that the store's host is gone where it says so itself."""
-    return f"nobody listens at {host} any more"
 
 
 def pause(world: int) -> float:

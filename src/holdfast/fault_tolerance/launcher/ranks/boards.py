@@ -20,8 +20,10 @@ from ...monitor.control import FILE as CONTROL
 from ...monitor.control import ControlPage
 from ...monitor.observations import Seen
 from ...processes import proc
+from ...stop.page import SIZE as PAGE_BYTES
 from .last_words import RING_SUFFIX
 from .stale import PREFIX
+from .stop_pages import StopPages
 
 logger = logging.getLogger("holdfast.launcher")
 TMPFS = "/dev/shm"
@@ -59,7 +61,7 @@ def _make_sure_of_room(folder: str, ranks: int) -> None:
     """Raises OSError when the boards of so many ranks would not fit; later something else may still fill the place."""
     path = os.path.join(folder, "room")
     with open(path, "wb") as file:
-        os.posix_fallocate(file.fileno(), 0, max(1, ranks) * BOARD_BYTES)
+        os.posix_fallocate(file.fileno(), 0, max(1, ranks) * (BOARD_BYTES + PAGE_BYTES))
     os.unlink(path)
 
 
@@ -72,6 +74,7 @@ class CycleBoards:
         self._folder = ""
         self._boards: dict[int, Board] = {}
         self._cycle = -1
+        self.stops = StopPages()
 
     def open(self, cycle: int, count: int) -> ControlPage | None:
         """Make fresh boards; those of the cycle before are removed.
@@ -91,6 +94,7 @@ class CycleBoards:
         except (BoardUnavailable, OSError) as error:
             without = count - len(self._boards)
             logger.warning("no board for %d of %d ranks in this cycle: %s", without, count, error)
+        self.stops.open({local_rank: self.path(local_rank) for local_rank in self._boards})
         return page
 
     def _restore(self) -> ControlPage | None:
@@ -119,6 +123,7 @@ class CycleBoards:
 
     def admit(self, local_rank: int, rank: int, pid: int) -> None:
         """The rank's process has started: its clock runs from here."""
+        self.stops.admit(local_rank, rank)
         started = proc.start_time(pid)
         if local_rank in self._boards and started is not None:
             identity = Identity(pid, started, rank, local_rank, self._cycle, time.monotonic_ns())
@@ -135,6 +140,7 @@ class CycleBoards:
 
     def close(self) -> None:
         """Unmap and remove the boards of this cycle."""
+        self.stops.close()
         for board in self._boards.values():
             board.close()
         self._boards.clear()

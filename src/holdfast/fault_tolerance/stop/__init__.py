@@ -1,0 +1,22 @@
+"""The agreed stop: all ranks of a job stop at the same place of their training, without a collective in every step.
+
+For training programs: `StopPoint`, the rank's side, and `position`, which says where a rank is. The launchers agree on
+the place (`holdfast.fault_tolerance.launcher.agent.agreement`). Nothing is loaded until it is asked for; no torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.lazy import names
+
+if TYPE_CHECKING:
+    from .point import StopPoint as StopPoint
+    from .positions import END as END
+    from .positions import position as position
+
+_HOME = {"END": "positions", "StopPoint": "point", "position": "positions"}
+
+__all__ = ["END", "StopPoint", "position"]
+
+__getattr__, __dir__ = names(__name__, _HOME)

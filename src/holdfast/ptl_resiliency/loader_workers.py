@@ -1,0 +1,124 @@
+"""Data loader workers that outlive the signals which ask the training to stop.
+
+A scheduler signals every process of a job. A worker that dies of it ends the rank's next batch with an error, before
+the rank has come to the place where it saves. What always holds: a worker still runs the user's `worker_init_fn`, and
+Lightning's seeding where it would; programs that a worker starts are not affected; loaders that are no torch
+`DataLoader` are left alone; workers left at the end of the process are ended, as torch would have.
+
+Does not cover: a signal between a worker's start and its `worker_init_fn`: a few milliseconds when it is forked, its
+imports (seconds) when it is spawned. Workers that a loader of another kind starts.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import multiprocessing
+import os
+import signal
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from .patches import Patches
+
+GRACE = 1.0
+"""Seconds for workers to obey SIGTERM at the end of the process, before SIGKILL."""
+
+InitFn = Callable[[int], Any]
+
+
+class Staying:
+    """A `worker_init_fn` that ignores these signals, then calls another. Can be pickled if the other can."""
+
+    def __init__(self, signals: set[int], then: InitFn | None) -> None:
+        self.signals = sorted(signals)
+        self.then = then
+
+    def __call__(self, worker_id: int) -> None:
+        for number in self.signals:
+            signal.signal(number, _ignore)  # not SIG_IGN, which the programs that it starts would inherit
+        if self.then is not None:
+            self.then(worker_id)
+
+
+def _ignore(_number: int, _frame: object) -> None:
+    """For the worker that is to stay."""
+
+
+class Loaders:
+    """The loaders of one training whose workers stay."""
+
+    def __init__(self, signals: set[int]) -> None:
+        self._signals = signals
+        self._changed: list[tuple[weakref.ref[Any], Staying]] = []
+
+    def watch(self, trainer: Any, patches: Patches) -> None:
+        """From now on, each loader that this trainer takes into use has workers that stay."""
+
+        def process(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            for loader in (*args, *kwargs.values()):
+                self.protect(loader, trainer.global_rank)
+            return original(*args, **kwargs)
+
+        if callable(getattr(trainer.strategy, "process_dataloader", None)):
+            patches.wrap(trainer.strategy, "process_dataloader", process)
+
+    def protect(self, loader: Any, rank: int) -> None:
+        """Before the loader's iterator is made."""
+        from torch.utils.data import DataLoader
+
+        if not isinstance(loader, DataLoader) or loader.num_workers == 0:
+            return
+        then = loader.worker_init_fn
+        if isinstance(then, Staying):
+            if set(then.signals) >= self._signals:
+                return
+        elif then is None:
+            then = _seeding(rank)
+        staying = Staying(self._signals, then)
+        loader.worker_init_fn = staying
+        self._changed.append((weakref.ref(loader), staying))
+        _end_workers_at_exit()
+
+    def undo(self) -> None:
+        """Leave the loaders as they were. Workers that run stay as they are. May be called twice."""
+        while self._changed:
+            reference, staying = self._changed.pop()
+            loader = reference()
+            if loader is not None and loader.worker_init_fn is staying:
+                loader.worker_init_fn = staying.then
+
+
+def _seeding(rank: int) -> InitFn | None:
+    """What Lightning would give a loader without a `worker_init_fn` (`seed_everything(workers=True)`)."""
+    if not int(os.environ.get("PL_SEED_WORKERS") or 0):
+        return None
+    fabric = "lightning.fabric" if "lightning.fabric" in sys.modules else "lightning_fabric"
+    return functools.partial(import_module(f"{fabric}.utilities.seed").pl_worker_init_function, rank=rank)
+
+
+@functools.cache
+def _end_workers_at_exit() -> None:
+    # Called before what multiprocessing registered, which would wait for them forever.
+    import multiprocessing.util  # noqa: F401  registers
+
+    atexit.register(_end_workers, os.getpid())
+
+
+def _end_workers(pid: int) -> None:
+    """End the daemonic children that are left; multiprocessing would only ask them to, and wait."""
+    if os.getpid() != pid:
+        return
+    left = [child for child in multiprocessing.active_children() if child.daemon]
+    for child in left:
+        child.terminate()
+    deadline = time.monotonic() + GRACE
+    for child in left:
+        child.join(max(0.0, deadline - time.monotonic()))
+        if child.is_alive():
+            child.kill()
+            child.join(GRACE)

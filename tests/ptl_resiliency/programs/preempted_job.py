@@ -1,0 +1,107 @@
+"""Trains tests.ptl_resiliency.preempted's model on all ranks of the job; run by ft_launcher, torchrun or python.
+
+    preempted_job.py FOLDER [--epochs N] [--step SECONDS] [--workers N] [--moment TEXT] [--who launcher|rank|worker|all]
+
+At the moment (`train 4`, `validation at 6 batch 1`, see `Learner`; `between 4`; `save 4`) one rank gives the signal.
+At the end rank 0 writes `weights`; each rank writes the sums of the batches of each start to `trained-R-N`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import signal
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import lightning.pytorch as pl
+import psutil
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+
+from holdfast.ptl_resiliency import PreemptionCallback
+from tests.ptl_resiliency.preempted import Learner, weights
+
+warnings.filterwarnings("ignore")
+logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+
+parser = argparse.ArgumentParser()
+parser.add_argument("folder", type=Path)
+parser.add_argument("--epochs", type=int, default=2)
+parser.add_argument("--step", type=float, default=0.0)
+parser.add_argument("--workers", type=int, default=0)
+parser.add_argument("--moment", default="")
+parser.add_argument("--who", default="launcher")
+arguments = parser.parse_args()
+
+RANK, RANKS = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+arguments.folder.mkdir(exist_ok=True)
+start = len(list(arguments.folder.glob(f"trained-{RANK}-*")))
+
+
+def give_signal() -> None:
+    """To whom it may concern. All: as Slurm does it, to launcher, monitor, ranks and workers, which come first here."""
+    me = psutil.Process()
+    launcher = me.parent()
+    workers = [each for each in me.children() if each.name().startswith("pt_data_worker")]
+    whom = {
+        "launcher": [launcher],
+        "rank": [me],
+        "worker": [*workers, me],
+        "all": [*workers, *launcher.children(recursive=True), launcher],
+    }[arguments.who]
+    if arguments.who in ("worker", "all") and len(workers) != arguments.workers:
+        sys.exit(f"{arguments.workers} workers expected, these found: {me.children()}")
+    print(f"SIGNAL at {arguments.moment} to {len(whom)}", flush=True)
+    for process in whom:
+        if process.is_running():
+            process.send_signal(signal.SIGTERM)
+
+
+class Interrupted(TorchCheckpointIO):
+    """The moment `save N`: in the middle of the save of that step, on rank 0."""
+
+    def save_checkpoint(self, checkpoint: dict[str, object], *args: object, **kwargs: object) -> None:
+        if arguments.moment == f"save {checkpoint['global_step']}":
+            give_signal()
+        super().save_checkpoint(checkpoint, *args, **kwargs)
+
+
+class Steps(pl.Callback):
+    """Steps of some length, and what is done between two."""
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *rest: object) -> None:
+        if arguments.moment == f"between {trainer.global_step}" and RANK == RANKS - 1:
+            give_signal()
+        time.sleep(arguments.step)
+
+
+model = Learner({arguments.moment: give_signal} if RANK == RANKS - 1 else {}, arguments.workers)
+trainer = pl.Trainer(
+    accelerator="cpu",
+    devices=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+    strategy="ddp" if RANKS > 1 else "auto",
+    max_epochs=arguments.epochs,
+    val_check_interval=3,
+    use_distributed_sampler=False,
+    logger=False,
+    enable_progress_bar=False,
+    enable_model_summary=False,
+    plugins=[Interrupted()],
+    callbacks=[
+        PreemptionCallback(),
+        Steps(),
+        ModelCheckpoint(dirpath=arguments.folder, save_last=True, every_n_train_steps=2),
+    ],
+)
+try:
+    trainer.fit(model, ckpt_path="last")
+finally:
+    (arguments.folder / f"trained-{RANK}-{start}").write_text(json.dumps(model.trained))
+if RANK == 0:
+    torch.save(weights(model), arguments.folder / "weights")

@@ -1,0 +1,47 @@
+"""A Lightning job of two ranks that is preempted at twenty random moments, and ends as if nothing had been."""
+
+from __future__ import annotations
+
+import random
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.processes import Spawner
+from tests.ptl_resiliency.test_preemption_jobs import LAUNCHER, Job
+
+TIMES = 20
+EPOCHS = 2000
+"""More than are trained in all starts but the last one."""
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_twenty_random_moments(spawn: Spawner, tmp_path: Path) -> None:
+    chance = random.Random(4)
+    job = Job(spawn, tmp_path / "job", LAUNCHER, epochs=EPOCHS)
+    steps = []
+    for _ in range(TIMES):
+        process = job.start("--step=0.003", f"--workers={chance.choice((0, 2))}")
+        process.wait_for(r"^STEP \d+")
+        time.sleep(chance.uniform(0.0, 1.5))  # the moment
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == 0, process.output()[-3000:]
+        output = process.output()
+        complete = re.search(r"the checkpoint of step (\d+) is complete", output)
+        assert complete, output[-3000:]
+        steps.append(int(complete[1]))
+        done = max(int(step) for step in re.findall(r"STEP (\d+)", output))
+        assert done - steps[-1] <= 1
+        assert torch.load(job.folder / "last.ckpt", weights_only=False)["global_step"] == steps[-1]
+    assert job.lengths(0) == job.lengths(1)
+    assert steps == sorted(set(steps))
+    job.epochs = reference_epochs = steps[-1] // 6 + 2
+    weights = job.completed()
+    reference = Job(spawn, tmp_path / "reference", LAUNCHER, epochs=reference_epochs)
+    assert torch.equal(weights, reference.completed())
+    assert [job.trained(rank) for rank in (0, 1)] == [reference.trained(rank) for rank in (0, 1)]

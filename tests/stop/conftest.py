@@ -1,0 +1,31 @@
+"""A rank's page for an agreed stop, found the way a rank finds it, and its launcher's words on it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.fault_tolerance import environment
+from holdfast.fault_tolerance.stop.page import PageFile, page_path
+
+
+@pytest.fixture
+def board_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Where this rank's board would be."""
+    folder = Path(tempfile.mkdtemp(prefix="hf-test-stop-", dir="/dev/shm"))
+    path = str(folder / "0.board")
+    monkeypatch.setenv(environment.BOARD, path)
+    yield path
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def page(board_path: str) -> Iterator[PageFile]:
+    """The launcher's hold on this rank's page."""
+    page = PageFile.create(page_path(board_path))
+    yield page
+    page.close()

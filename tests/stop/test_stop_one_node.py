@@ -1,0 +1,158 @@
+"""Jobs on one node whose ranks agree where they stop: real launchers, real ranks, 1 ms steps."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.launcher.conftest import Job, Jobs
+from tests.processes import Spawner
+
+from .ranks import TRAINS
+
+AGREED = r"all ranks stop after batch (\d+)"
+
+
+@pytest.fixture
+def jobs(spawn: Spawner, tmp_path: Path) -> Iterator[Jobs]:
+    """As in the launcher's tests."""
+    yield Jobs(spawn, tmp_path)
+
+
+def stopped_at(job: Job) -> dict[int, int]:
+    """Rank -> the batch that it stopped after."""
+    found = re.findall(
+        r"^rank (\d+) cycle 0 stopped after (\d+) wanted True", job.spawned.out(), re.MULTILINE
+    )
+    return {int(rank): int(batch) for rank, batch in found}
+
+
+@pytest.mark.parametrize("who", ["the launcher", "a rank", "both"])
+def test_all_ranks_stop_at_one_batch(jobs: Jobs, who: str) -> None:
+    job = jobs(TRAINS + "train()", "--term-timeout", "60", "--max-restarts", "3", nproc=3)
+    pids = job.hear(r"trains as (\d+)", ranks=[0, 1, 2])
+    if who != "the launcher":
+        os.kill(int(pids[1]), signal.SIGTERM)
+    if who != "a rank":
+        job.spawned.send_signal(signal.SIGTERM)
+    said = job.end(0)
+    batches = stopped_at(job)
+    assert set(batches) == {0, 1, 2} and len(set(batches.values())) == 1
+    agreed = re.search(AGREED, said)
+    assert agreed and int(agreed.group(1)) == batches[0]
+    lefts = [float(left) for left in re.findall(r"left ([\d.]+)", job.spawned.out())]
+    assert len(lefts) == 3 and all(30 < left < 60 for left in lefts)
+    (record,) = job.journal("stop_agreed")
+    assert record["place"] == f"after batch {batches[0]}" and record["proposals"] >= 1
+    assert 0 < record["milliseconds"] < 10_000
+    assert len(job.journal("stop_wanted")) == len(job.journal("preemption")) == 1
+    if who == "a rank":
+        assert "rank 1 was told to stop (SIGTERM): so are all ranks, shutting down workers" in said
+        assert job.journal("preemption")[0]["by"] == "rank 1"
+    else:
+        assert "Received Signals.SIGTERM death signal, shutting down workers" in said or who == "both"
+    assert not job.journal("restart") and "FAILED" not in said
+
+
+def test_the_program_in_the_documentation_runs(jobs: Jobs) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "signals-and-preemption.md").read_text()
+    (program,) = (text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "StopPoint" in text)
+    before = (
+        TRAINS
+        + """
+loader = range(10**9)
+def train(batch):
+    begin(batch + 1)
+    time.sleep(0.001)
+    if batch == 20:
+        say("trains as", os.getpid())
+def save():
+    say("stopped after", batches, "wanted", stop.wanted)
+del point
+"""
+    )
+    job = jobs(before + program, "--term-timeout", "60")
+    job.hear("trains", ranks=[0, 1])
+    job.spawned.send_signal(signal.SIGTERM)
+    said = job.end(0)
+    batches = stopped_at(job)
+    assert set(batches) == {0, 1} and len(set(batches.values())) == 1
+    assert f"all ranks stop after batch {batches[0]}\n" in said
+
+
+ONE_DOES_NOT = (
+    TRAINS
+    + """
+if RANK == 1:  # knows of no agreed stop: it has a way of its own
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    say("ready")
+    wait()
+else:
+    point.begin()
+    batch = 0
+    while not point.given_up:
+        batch += 1
+        time.sleep(0.001)
+        if batch == 20:
+            say("trains as", os.getpid())
+        assert not point.passes(position(batch))
+    point.end()
+    say("gave up")
+"""
+)
+
+
+def test_a_rank_that_takes_no_part_is_named_and_nobody_waits(jobs: Jobs) -> None:
+    job = jobs(ONE_DOES_NOT, "--term-timeout", "60")
+    job.hear("trains", ranks=[0])
+    job.hear("ready", ranks=[1])
+    job.spawned.send_signal(signal.SIGTERM)
+    said = job.end(0)
+    assert job.lines("rank 0 cycle 0 gave up")
+    assert (
+        "rank 1 takes no part in it (the program there does not ask where to stop); each rank stops by"
+        in said
+    )
+    assert [record["reason"] for record in job.journal("stop_withdrawn")] == ["rank 1 takes no part in it"]
+
+
+def test_a_training_that_ends_before_the_place_is_left_alone(jobs: Jobs) -> None:
+    """The signal comes to a rank that is in its last batch."""
+    text = (
+        TRAINS
+        + """
+if RANK == 0:
+    point.begin()
+    begin(1)
+    say("trains as", os.getpid())
+    while not point.wanted:
+        time.sleep(0.001)
+    begin(2)
+    point.end()
+else:
+    point.begin()
+    begin(1)
+    begin(2)
+    say("passes", point.passes(position(2)))
+"""
+    )
+    job = jobs(text, "--term-timeout", "60")
+    job.hear("trains", ranks=[0])
+    job.spawned.send_signal(signal.SIGTERM)
+    said = job.end(0)
+    assert job.lines("rank 1 cycle 0 passes False") and "no agreement" not in said
+    assert [record["reason"] for record in job.journal("stop_withdrawn")] == ["a rank has ended its training"]
+
+
+def test_without_ranks_that_take_part_nothing_is_agreed_on(jobs: Jobs) -> None:
+    job = jobs("signal.signal(15, lambda *_: sys.exit(0))\nsay('ready')\nwait()", nproc=1)
+    job.hear("ready", ranks=[0])
+    job.spawned.send_signal(signal.SIGTERM)
+    said = job.end(0)
+    assert "all ranks stop" not in said
+    assert not job.journal("stop_wanted", "stop_agreed", "stop_withdrawn")
