@@ -24,6 +24,8 @@ TORCHRUN = [
     "--master-port=0",
     "--standalone",
 ]
+CEILING = 150.0
+"""Seconds, on busy cores."""
 ROOT = str(Path(__file__).resolve().parents[2])
 
 
@@ -45,7 +47,7 @@ class Job:
     def preempted(self, moment: str, *options: str) -> int:
         """Another start, which gets the signal at this moment; returns how many steps it went on."""
         process = self.start(f"--moment={moment}", *options)
-        assert process.wait() == 0, process.output()[-3000:]
+        assert process.wait(CEILING) == 0, process.output()[-3000:]
         out = process.output()
         assert "SIGNAL at" in out and out.count("Preemption detected, saving checkpoint and exiting") == 1, (
             out[-3000:]
@@ -61,7 +63,7 @@ class Job:
     def completed(self) -> torch.Tensor:
         """The last start; returns the weights."""
         process = self.start()
-        assert process.wait() == 0, process.output()[-3000:]
+        assert process.wait(CEILING) == 0, process.output()[-3000:]
         weights: torch.Tensor = torch.load(self.folder / "weights")
         return weights
 
@@ -81,6 +83,7 @@ class Job:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_two_ranks_under_ft_launcher(spawn: Spawner, tmp_path: Path) -> None:
     reference = Job(spawn, tmp_path / "reference", LAUNCHER, epochs=14)
     undisturbed = reference.start()  # beside the first start of the other
@@ -88,9 +91,10 @@ def test_two_ranks_under_ft_launcher(spawn: Spawner, tmp_path: Path) -> None:
     job.preempted("between 2", "--who=rank", "--step=0.02")
     job.preempted(f"validation at {job.step // 3 * 3 + 6} batch 1", "--step=0.02")
     job.preempted(f"save {job.step // 2 * 2 + 4}", "--step=0.02")
-    job.preempted(f"train {job.step + 2}", "--who=all", "--workers=2", "--step=0.02")
+    # Without workers: gloo is not safe to fork, and workers of such ranks hang now and then, whoever trains.
+    job.preempted(f"train {job.step + 2}", "--who=all", "--step=0.02")
     weights = job.completed()
-    assert undisturbed.wait() == 0
+    assert undisturbed.wait(CEILING) == 0
     for rank in (0, 1):
         assert job.trained(rank) == reference.trained(rank)
     assert job.lengths(0) == job.lengths(1)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.processes import Spawner
-from tests.ptl_resiliency.test_preemption_jobs import LAUNCHER, Job
+from tests.ptl_resiliency.test_preemption_jobs import CEILING, LAUNCHER, Job
 
 TIMES = 20
 EPOCHS = 2000
@@ -20,17 +20,17 @@ EPOCHS = 2000
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3600)
 def test_twenty_random_moments(spawn: Spawner, tmp_path: Path) -> None:
     chance = random.Random(4)
     job = Job(spawn, tmp_path / "job", LAUNCHER, epochs=EPOCHS)
     steps = []
     for _ in range(TIMES):
-        process = job.start("--step=0.003", f"--workers={chance.choice((0, 2))}")
-        process.wait_for(r"^STEP \d+")
+        process = job.start("--step=0.003")
+        process.wait_for(r"^STEP \d+", CEILING)
         time.sleep(chance.uniform(0.0, 1.5))  # the moment
         process.send_signal(signal.SIGTERM)
-        assert process.wait() == 0, process.output()[-3000:]
+        assert process.wait(CEILING) == 0, process.output()[-3000:]
         output = process.output()
         complete = re.search(r"the checkpoint of step (\d+) is complete", output)
         assert complete, output[-3000:]
