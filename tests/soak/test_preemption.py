@@ -26,7 +26,7 @@ def test_twenty_random_moments(spawn: Spawner, tmp_path: Path) -> None:
     job = Job(spawn, tmp_path / "job", LAUNCHER, epochs=EPOCHS)
     steps = []
     for _ in range(TIMES):
-        process = job.start("--step=0.003")
+        process = job.start("--step=0.003", f"--workers={chance.choice((0, 2))}")
         process.wait_for(r"^STEP \d+", CEILING)
         time.sleep(chance.uniform(0.0, 1.5))  # the moment
         process.send_signal(signal.SIGTERM)
