@@ -241,5 +241,6 @@ def test_places_of_very_many_loaders_stay_before_the_end() -> None:
 
 
 def test_how_often_ranks_ask_each_other() -> None:
-    assert [batches_between(step) for step in (10.0, 0.1, 0.002, 0.0)] == [1, 1, 50, MOST_BATCHES]
-    assert batches_between(sys.float_info.min) == MOST_BATCHES
+    assert [batches_between(step, 0.1) for step in (10.0, 0.1, 0.002, 0.0)] == [1, 1, 50, MOST_BATCHES]
+    assert batches_between(0.002, 10.0) == 5000
+    assert batches_between(sys.float_info.min, 0.1) == MOST_BATCHES

@@ -24,7 +24,9 @@ PATIENCE = 1800.0
 """Seconds that the ranks wait for one another here: as long as in the training's own groups."""
 ASK_EVERY = 0.1
 """Seconds between two questions among ranks (or two batches, if that is longer)."""
-MOST_BATCHES = 1000
+RARELY = 10.0
+"""The same where the launchers agree: only in case that they cannot."""
+MOST_BATCHES = 10_000
 """Between two questions."""
 LOADER = 1 << 16
 """Places of a validation that each of its data loaders has."""
@@ -62,12 +64,11 @@ def find_way(notices: Notices) -> Way:
         log.warning("the ranks cannot agree on how to stop when preempted: %s", error)
         everyone_has_one = False
     several = group.process_group is not None
-    together = Together(group, notices) if several else None
     if point is not None and everyone_has_one:
-        return Agreed(point, notices, together)
+        return Agreed(point, notices, Together(group, notices, RARELY) if several else None)
     if point is not None:
         point.end()
-    return together or Alone(notices)
+    return Together(group, notices) if several else Alone(notices)
 
 
 class Alone:
@@ -100,8 +101,8 @@ class Together:
 
     deadline = None
 
-    def __init__(self, group: SideGroup, notices: Notices) -> None:
-        self._group, self._notices = group, notices
+    def __init__(self, group: SideGroup, notices: Notices, every: float = ASK_EVERY) -> None:
+        self._group, self._notices, self._every = group, notices, every
         self._work: Any = None
         self._tensor: Any = None
         self._next = 1
@@ -159,7 +160,7 @@ class Together:
             self._fail(error)
             return False
         asked, step = self._tensor.tolist()
-        self._next = batches + batches_between(step)
+        self._next = batches + batches_between(step, self._every)
         return bool(asked)
 
     def _fail(self, error: Exception) -> None:
@@ -214,11 +215,11 @@ class Agreed:
             self._together.close()
 
 
-def batches_between(step: float) -> int:
-    """How many batches of `step` seconds from one question to the next."""
+def batches_between(step: float, every: float) -> int:
+    """How many batches of `step` seconds from one question to the next, `every` seconds later."""
     if step <= 0:
         return MOST_BATCHES
-    return max(1, min(MOST_BATCHES, int(ASK_EVERY / step)))
+    return max(1, min(MOST_BATCHES, int(every / step)))
 
 
 class ValidationPlaces:

@@ -78,6 +78,8 @@ class Steps(pl.Callback):
     def on_train_batch_end(self, trainer: pl.Trainer, *rest: object) -> None:
         if arguments.moment == f"between {trainer.global_step}" and RANK == RANKS - 1:
             give_signal()
+        if RANK == 0:
+            os.write(1, f"STEP {trainer.global_step}\n".encode())
         time.sleep(arguments.step)
 
 
