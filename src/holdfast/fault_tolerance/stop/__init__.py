@@ -1,7 +1,8 @@
 """The agreed stop: all ranks of a job stop at the same place of their training, without a collective in every step.
 
-For training programs: `StopPoint`, the rank's side, and `position`, which says where a rank is. The launchers agree on
-the place (`holdfast.fault_tolerance.launcher.agent.agreement`). Nothing is loaded until it is asked for; no torch.
+For training programs: `StopPoint`, the rank's side, and `position`, which says where a rank is (with `in_loader` where a
+validation has several data loaders). The launchers agree on the place (`holdfast.fault_tolerance.launcher.agent.agreement`).
+Nothing is loaded until it is asked for; no torch.
 """
 
 from __future__ import annotations
@@ -13,10 +14,18 @@ from holdfast.lazy import names
 if TYPE_CHECKING:
     from .point import StopPoint as StopPoint
     from .positions import END as END
+    from .positions import LOADER_END as LOADER_END
+    from .positions import in_loader as in_loader
     from .positions import position as position
 
-_HOME = {"END": "positions", "StopPoint": "point", "position": "positions"}
+_HOME = {
+    "END": "positions",
+    "LOADER_END": "positions",
+    "StopPoint": "point",
+    "in_loader": "positions",
+    "position": "positions",
+}
 
-__all__ = ["END", "StopPoint", "position"]
+__all__ = ["END", "LOADER_END", "StopPoint", "in_loader", "position"]
 
 __getattr__, __dir__ = names(__name__, _HOME)
