@@ -22,8 +22,8 @@ from holdfast.fault_tolerance.launcher.nodes.stop_watch import StopWatch, wanted
 from holdfast.fault_tolerance.launcher.ranks.stop_pages import StopPages
 from holdfast.fault_tolerance.stop import StopPoint, position
 from holdfast.fault_tolerance.stop import page as P
+from holdfast.fault_tolerance.stop.notes import COMMIT, WORD, Report, Word
 from holdfast.fault_tolerance.stop.page import PageFile, page_path
-from holdfast.fault_tolerance.stop.parties import COMMIT, WORD, Report, Word
 from tests.processes import wait_until
 
 HOST = "127.0.0.1"

@@ -80,13 +80,12 @@ class Preemption:
 
     @contextmanager
     def _agreeing(self, group: RankGroup, number: signal.Signals) -> Iterator[None]:
-        """Meanwhile agree where all ranks stop, if ranks of this node take part in that."""
+        """Meanwhile agree where all ranks stop, if ranks of this node take part in that, or begin to."""
         agent = self._agent
-        if not agent.boards.stops.taking_part:
+        if not agent.boards.stops:
             yield
             return
         node, world = agent.node_place
-        agent.journal.record("stop_wanted", signal=number.name, nodes=world)
         agreement = Agreement(
             agent.boards.stops,
             agent.job.stop_notes(),
@@ -95,6 +94,7 @@ class Preemption:
             group.exits.__contains__,
             agent.journal.record,
             (WANTED, wanted_text(agent.node, number)) if world > 1 else None,
+            begins=lambda: agent.journal.record("stop_wanted", signal=number.name, nodes=world),
         )
         agreement.start()
         try:
