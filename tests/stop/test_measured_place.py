@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.fault_tolerance.launcher.agent.agreement import Meter
+from holdfast.fault_tolerance.launcher.agent.meter import Meter
 from holdfast.fault_tolerance.launcher.nodes.stop_notes import MemoryNotes
 from holdfast.fault_tolerance.stop import END, LOADER_END, in_loader, position
 from holdfast.fault_tolerance.stop.notes import ASK, Pace, Report, Word, answer_key

@@ -70,6 +70,23 @@ class Leader:
         word = self.word or Word(ASK, 1)
         return word if word.final else self._say(Word(WITHDRAW, word.number, word.place, absent, why))
 
+    def decline(self, views: Sequence[RankView]) -> None:
+        """No rank here takes part (any more)."""
+        over = rules.over(views)
+        absent = () if over else tuple(view.rank for view in views)
+        self.withdraw(rules.why_over(over) if over else "", absent)
+
+    def misses(self, most: int) -> list[int]:
+        """The nodes (so many of them at most) from which a note is missing."""
+        word, found = self.word, list[int]()
+        for node in self._others:
+            key = arrival_key(node) if word is None else answer_key(word.number, node)
+            if len(found) == most:
+                break
+            if not self._notes.look(key):
+                found.append(node)
+        return found
+
     def _begin(self, own: Report | None) -> Word | None:
         if own is None:
             return None
@@ -148,6 +165,16 @@ class Follower:
             word = Word.decode(self._notes.swap(WORD, text, last.encode()))
         self.word = word
         return word
+
+    def decline(self, views: Sequence[RankView]) -> None:
+        """No rank here takes part (any more)."""
+        over = rules.over(views)
+        absent = () if over else tuple(view.rank for view in views)
+        self._notes.put(arrival_key(self._node), Report(yes=False, over=over, absent=absent).encode())
+
+    def misses(self, most: int) -> list[int]:
+        """The nodes that this one waits for: the leader."""
+        return [0]
 
     def reply(self, views: Sequence[RankView]) -> None:
         """Answer what the leader asks, once all ranks here have; `views` are younger than the word on their pages."""

@@ -18,19 +18,17 @@ from dataclasses import replace
 from typing import Protocol
 
 from ...stop import rules
-from ...stop.notes import COMMIT, WITHDRAW, WORD, Notes, Pace, Report, Word, answer_key, arrival_key
+from ...stop.notes import COMMIT, WITHDRAW, WORD, Notes, Pace, Word
 from ...stop.parties import Follower, Leader
-from ...stop.positions import batches_of
 from ...stop.presence import Presence
-from ...stop.rules import LATE, TAKES_PART, RankView
+from ...stop.rules import LATE, RankView
 from ..nodes.store_call import HostGone
 from ..ranks.stop_pages import StopPages
 from . import agreement_said as said
+from .meter import Meter, window
 
 LOOK = 0.003  # seconds between two looks in a small job
 LOOKS = 5000  # at the store in a second by all nodes of a larger one
-WINDOW = 0.02  # seconds in which the speed of the ranks is measured, or as long as a word takes
-WINDOW_AT_MOST = 1.0
 UNSAID = 10.0  # seconds without agreement before somebody asks why
 VANISHED = 30.0  # seconds without a sign of life of a launcher after which nobody waits for it
 CLOSING = 2.0  # seconds in which a last word reaches the store
@@ -41,31 +39,6 @@ class OpenNotes(Notes, Protocol):
 
     def close(self) -> None:
         """Let go of them."""
-
-
-class Meter:
-    """Measures how fast the local ranks train: each from its first look at a rank that takes part, for `window`
-    seconds at least. Batches of validations do not count: they are others, with a pace of their own."""
-
-    def __init__(self, window: float) -> None:
-        self._window = window
-        self._first: dict[int, tuple[float, int]] = {}
-
-    def speed(self, views: list[RankView], now: float) -> float:
-        """Training batches per second of the fastest."""
-        speeds = [0.0]
-        for view in views:
-            if view.state != TAKES_PART:
-                continue
-            batches = batches_of(view.position)
-            since, before = self._first.setdefault(view.rank, (now, batches))
-            if now - since >= self._window:
-                speeds.append((batches - before) / (now - since))
-        return max(speeds)
-
-    def ready(self, now: float) -> bool:
-        """Whether a first look is long enough ago."""
-        return any(now - since >= self._window for since, _ in self._first.values())
 
 
 class Agreement(threading.Thread):
@@ -138,21 +111,11 @@ class Agreement(threading.Thread):
         self._pages.write(Word(WITHDRAW, 1))
         if self._world > 1:
             with suppress(Exception):
-                self._tell_the_others()
+                self._party.decline(self._views())
         while not self._ended.wait(self._patience / 10):
             if self._pages.taking_part:
                 said.say_too_late(self._record, self._views(), self._patience)
                 return
-
-    def _tell_the_others(self) -> None:
-        views = self._views()
-        over = rules.over(views)
-        absent = () if over else tuple(view.rank for view in views)
-        if isinstance(self._party, Leader):
-            self._party.withdraw(rules.why_over(over) if over else "", absent)
-        else:
-            report = Report(yes=False, over=over, absent=absent)
-            self._notes.put(arrival_key(self._node), report.encode())
 
     def _agree(self) -> Word | None:
         """The last word; None when the ranks ended before there was one."""
@@ -160,7 +123,7 @@ class Agreement(threading.Thread):
         if self._wanted:
             self._notes.put(*self._wanted)
         delay = self._delay()
-        meter = Meter(max(WINDOW, min(delay, WINDOW_AT_MOST)))
+        meter = Meter(window(delay))
         written = None
         while True:
             ended = self._ended.wait(self._pause)
@@ -187,8 +150,7 @@ class Agreement(threading.Thread):
         """The last word, if a node that is waited for is no longer there; else the same word."""
         if self._presence is None or ended or not self._presence.due(now):
             return word
-        waited_for = [0] if self._node else self._missing_nodes(word)
-        node = self._presence.gone(waited_for, now)
+        node = self._presence.gone(self._party.misses(said.NAMED), now)
         if node is None:
             return word
         self._missed = True
@@ -198,9 +160,10 @@ class Agreement(threading.Thread):
         """The ranks here have ended, and others may wait for this node."""
         if self._presence is None:
             return None
-        self._presence.leave()
-        if isinstance(self._party, Leader):
-            return self._party.withdraw("the ranks of node 0 have ended")
+        with suppress(HostGone):  # then the others are gone, too, or know it by themselves
+            self._presence.leave()
+            if isinstance(self._party, Leader):
+                return self._party.withdraw("the ranks of node 0 have ended")
         return None
 
     def _views(self) -> list[RankView]:
@@ -245,15 +208,5 @@ class Agreement(threading.Thread):
         elif self._node:
             return  # its ranks have answered
         else:
-            who = "no answer from " + said.some("node", self._missing_nodes(word))
+            who = "no answer from " + said.some("node", self._party.misses(said.NAMED + 1))
         said.say_waiting(now - self._began, who)
-
-    def _missing_nodes(self, word: Word | None) -> list[int]:
-        found = []
-        for node in range(1, self._world):
-            key = arrival_key(node) if word is None else answer_key(word.number, node)
-            if not self._notes.look(key):
-                found.append(node)
-            if len(found) > said.NAMED:
-                break
-        return found

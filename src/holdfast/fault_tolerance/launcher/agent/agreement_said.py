@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from ...stop.notes import Word
 from ...stop.positions import describe
-from ...stop.rules import RankView
+from ...stop.rules import TAKES_PART, RankView
 
 logger = logging.getLogger("holdfast.launcher")
 NAMED = 8  # ranks or nodes that one line names
@@ -43,7 +43,7 @@ def say_withdrawn(record: Record, word: Word, node: int, *, vanished: bool, over
 
 def say_too_late(record: Record, views: Sequence[RankView], seconds: float) -> None:
     """These ranks began to take part when nobody was waited for any more."""
-    late = [view.rank for view in views if view.state]
+    late = [view.rank for view in views if view.state == TAKES_PART]
     who = f"{some('rank', late)} began to take part more than {seconds:.0f} s after the signal"
     logger.warning("no agreement on where all ranks stop: %s; %s", who, ALONE)
     record("stop_withdrawn", reason=who)
