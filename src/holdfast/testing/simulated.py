@@ -49,7 +49,9 @@ class SimulatedFaultParams:
                 cycle="each",
             )
         except FaultSpecError as error:
-            names = "; documented names: rank_killed, rank_hung, random" if "unknown fault" in str(error) else ""
+            names = (
+                "; documented names: rank_killed, rank_hung, random" if "unknown fault" in str(error) else ""
+            )
             raise FaultSpecError(f"{_FAILED}, {error}{names}") from None
 
     @classmethod
