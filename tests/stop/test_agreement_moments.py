@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import time
 
 import pytest
 
@@ -131,14 +132,16 @@ def test_a_leader_that_vanished_keeps_nobody(node: Make, meeting: Meeting) -> No
     assert [kind for here in nodes for kind, _ in here.records] == ["stop_withdrawn"] * 2
 
 
-def test_a_launcher_that_ends_says_so(node: Make, meeting: Meeting) -> None:
-    leads, follows = node(), node()
-    leads.begin()
-    agreement = leads.agree(meeting.notes(), 0, 3)
+def test_a_launcher_that_has_ended_is_not_waited_for(node: Make, meeting: Meeting) -> None:
+    leads, follows, notes = node(), node(), meeting.notes()
     follows.begin()
-    other, notes = follows.agree(meeting.notes(), 1, 3), meeting.notes()
+    other = follows.agree(meeting.notes(), 1, 2)
     wait_until(lambda: bool(notes.look(arrival_key(1))))
-    other.close()
-    notes.put(arrival_key(1), "")  # nothing else was heard of it
+    other.close()  # its ranks ended, and nobody had asked it yet
+    leads.begin()
+    began = time.monotonic()
+    agreement = leads.agree(meeting.notes(), 0, 2, vanished=8.0)
     wait_until(lambda: leads.points[0].given_up)
+    assert time.monotonic() - began < 8.0
     agreement.join(30)
+    assert leads.records == [("stop_withdrawn", {"reason": "the launcher of node 1 is gone"})]

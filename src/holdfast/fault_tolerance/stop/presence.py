@@ -12,27 +12,37 @@ from collections.abc import Iterable
 
 from .notes import Notes, alive_key
 
-BEAT = 1.0  # seconds between two signs of life, and between two looks
+BEAT = 1.0  # seconds between two signs of life
+LOOKS = 8  # at the others within `limit`: most agreements are over before the first
 LEFT = "left"
 
 
 class Presence:
     """As `node` sees the others."""
 
-    def __init__(self, notes: Notes, node: int, limit: float) -> None:
+    def __init__(self, notes: Notes, node: int, limit: float, now: float) -> None:
         self._notes, self._node, self._limit = notes, node, limit
-        self._every = min(BEAT, limit / 4)
-        self._count, self._next = 0, float("-inf")
+        self._count, self._beat_at, self._look_at = 0, now, now
+        self._beat_later(now)
+        self._look_later(now)
         self._seen: dict[int, tuple[str, float]] = {}
 
     def due(self, now: float) -> bool:
-        """Give the sign of life if it is time for it; True: it is also time to look."""
-        if now < self._next:
+        """Give the sign of life if it is time for it; True: it is time to look for those of others."""
+        if now >= self._beat_at:
+            self._beat_later(now)
+            self._count += 1
+            self._notes.put(alive_key(self._node), str(self._count))
+        if now < self._look_at:
             return False
-        self._next = now + self._every
-        self._count += 1
-        self._notes.put(alive_key(self._node), str(self._count))
+        self._look_later(now)
         return True
+
+    def _beat_later(self, now: float) -> None:
+        self._beat_at = now + min(BEAT, self._limit / 4)
+
+    def _look_later(self, now: float) -> None:
+        self._look_at = now + self._limit / LOOKS
 
     def leave(self) -> None:
         """This node waits for nobody any more."""

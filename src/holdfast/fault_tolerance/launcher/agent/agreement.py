@@ -69,10 +69,10 @@ class Agreement(threading.Thread):
         self._pages, self._notes, self._node, self._world = pages, notes, node, world
         self._gone, self._record, self._wanted, self._begins = gone, record, wanted, begins
         self._party = Leader(notes, world) if node == 0 else Follower(notes, node)
-        self._presence = Presence(notes, node, vanished) if world > 1 else None
         self._missed = False
         self._ended = threading.Event()
         self._began = time.monotonic()
+        self._presence = Presence(notes, node, vanished, self._began) if world > 1 else None
         self._pause = max(LOOK, world / LOOKS)
         self._unsaid, self._said, self._patience = unsaid, False, patience
 
