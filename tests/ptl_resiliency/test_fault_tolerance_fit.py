@@ -116,8 +116,7 @@ def test_a_simulated_fault_is_armed_by_the_fit_and_called_off_by_its_end(
     pl.Trainer(max_steps=1, callbacks=[callback], **quiet).fit(TinyModel(look))
     assert armed == [True]
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("holdfast-fault")]
-    text = "\n####\nSimulating fault: rank_killed; rank to fail: 0\n#####\n"
-    assert all(text in stream for stream in capfd.readouterr())
+    assert not any("Simulating fault" in stream for stream in capfd.readouterr())  # it has not happened
     with pytest.raises(ValueError, match="Failed to parse simulated fault params"):
         kind(False, True, {"fault_type": "nonsense"})
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import pytest
+import torch.distributed as dist
 
 from holdfast.fault_tolerance import (
     WorkloadAction,
@@ -93,3 +94,28 @@ def test_a_clean_stop_asks_for_nothing(ranked: Board, quiet: dict[str, Any], tmp
     with pytest.raises(SystemExit):
         pl.Trainer(max_steps=3, callbacks=[callback], **quiet).fit(TinyModel(leave))
     assert ranked.snapshot().request is None
+
+
+def test_the_side_group_is_closed_though_the_request_fails(
+    ranked: Board, quiet: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else the other ranks would wait for this one."""
+
+    def policy(exception: Any) -> WorkloadControlRequest:
+        callback._fit.client.shutdown_workload_monitoring()  # type: ignore[union-attr]
+        return WorkloadControlRequest(WorkloadAction.ExcludeThisNode, "broken")
+
+    callback = FaultToleranceSectionsCallback(False, True, exp_dir=tmp_path, exc_handling_policy=policy)
+    closed: list[bool] = []
+
+    def fail(trainer: Any, batch_idx: int) -> None:
+        side = callback._fit.side  # type: ignore[union-attr]
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        side.process_group = dist.new_group(backend="gloo")
+        callback.on_exception(trainer, trainer.lightning_module, OSError("broken"))
+        closed.append(side.process_group is None)
+        dist.destroy_process_group()
+
+    pl.Trainer(max_steps=1, callbacks=[callback], **quiet).fit(TinyModel(fail))
+    assert "the end of supervision failed: RankMonitorClientError" in "\n".join(caplog.messages)
+    assert closed == [True]

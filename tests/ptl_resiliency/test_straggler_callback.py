@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import time
 from collections.abc import Iterator
@@ -222,3 +223,19 @@ def test_a_model_that_has_a_step_of_its_own_keeps_it(tmp_path: Path) -> None:
     vars(model)["training_step"] = own
     trainer(tmp_path, callback()).fit(model)
     assert calls == list(range(20)) and vars(model)["training_step"] is own
+
+
+def test_a_copy_measures_nothing_yet(tmp_path: Path) -> None:
+    """And its end is not the end of the one that does."""
+    copies: list[StragglerDetectionCallback] = []
+    ours = callback(stop_if_detected=True)
+
+    def duplicate(trainer: pl.Trainer) -> None:
+        copies.append(copy.deepcopy(ours))
+        copies[0].teardown(trainer, trainer.lightning_module, "fit")
+        assert Detector.initialized and "training_step" in vars(trainer.strategy)
+        assert ours._side is not None and copies[0]._side is None
+
+    trainer(tmp_path, At(12, duplicate), ours).fit(Small())
+    trainer(tmp_path, *copies).fit(Small())
+    assert len(copies) == 1 and not Detector.initialized

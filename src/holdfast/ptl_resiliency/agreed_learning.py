@@ -27,12 +27,14 @@ def wanted_by_all(
     meanwhile: Callable[[], None] | None = None,
 ) -> list[bool]:
     """Each wish, true where every rank has it; all false when not every rank answers. Collective."""
+    known = side.failed
     try:
         vetoes = side.maximum(
             [0.0 if wish else 1.0 for wish in wishes], patience=patience, meanwhile=meanwhile
         )
     except Disagreement as why:
-        log.warning("the limits stay as they are: the other ranks could not be asked (%s)", why)
+        if not known:  # else it has been said
+            log.warning("the limits stay as they are: the other ranks could not be asked (%s)", why)
         return [False] * len(wishes)
     return [veto == 0.0 for veto in vetoes]
 

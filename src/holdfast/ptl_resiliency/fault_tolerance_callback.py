@@ -37,7 +37,8 @@ class FaultToleranceCallback(SupervisedCallback):
     simulated_fault_params: a fault to rehearse with (`SimulatedFaultParams`, or a dict of its fields).
     exp_dir: the folder of the state file, the same for all jobs; by default `trainer.log_dir`/ft_state. It is made if
         it is missing. What is written directly to `trainer.log_dir` may be moved by a framework.
-    logger_name: the logger that lines go to.
+    logger_name: the logger that lines go to; None is the root logger. While the program has set up no logging, they go
+        to stderr, from INFO on; the root logger stays as it is.
 
     Raises ValueError for a fault that is none. What `setup` raises is described there.
     """

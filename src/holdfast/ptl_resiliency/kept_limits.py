@@ -48,7 +48,8 @@ class KeptLimits:
         self._writes = side.rank == 0
         text = self._read() if self._writes else ""
         try:
-            self.text = side.text_from_first(text)
+            # Between two callbacks' `setup` a rank may be as late as anywhere else in the trainer's.
+            self.text = side.text_from_first(text, patience=side.setup_timeout)
         except Disagreement as why:
             self.text = ""
             log.warning("no rank knows the learned limits in %s: they could not be told (%s)", path, why)

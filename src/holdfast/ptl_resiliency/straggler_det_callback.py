@@ -61,7 +61,8 @@ class StragglerDetectionCallback(AfterBatchCallback):
             enable_ptl_logging: give least, median and greatest scores to the trainer's loggers. The older documented
                 signature has `logger_name` in this place; a text or None is taken as that.
             profiling_interval: of each GPU section's runs, every n-th is measured.
-            logger_name: of the module `logging`; None is the root logger.
+            logger_name: of the module `logging`; None is the root logger. While the program has set up no logging, the
+                lines go to stderr, from INFO on; the root logger stays as it is.
             num_gpu_perf_scores_to_log: the older name of `num_gpu_perf_scores_to_print`.
 
         Raises:
@@ -178,6 +179,13 @@ class StragglerDetectionCallback(AfterBatchCallback):
                     "No checkpoint was saved: the trainer has no ModelCheckpoint that keeps any"
                 )
         sys.exit(1)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies: they measure nothing yet."""
+        state = {
+            name: value for name, value in super().__getstate__().items() if name not in ("_log", "_loggers")
+        }
+        return {**state, "_running": False, "_told_sections": False, "_patches": Patches(), "_side": None}
 
     def _close(self, trainer: Any) -> None:
         self.dismiss(trainer)

@@ -100,11 +100,13 @@ class SupervisedCallback(AfterBatchCallback):
         try:
             if fit.failed:
                 self._failed(fit, exception)
-                fit.side.close()  # the others, should they ask this rank, then need not wait for it
             else:
                 self._conclude(fit, stopped=True)
         except Exception as error:
             fit.log.warning("the end of supervision failed: %r", error)
+        finally:
+            if fit.failed:
+                fit.side.close()  # the others, should they ask this rank, then need not wait for it
 
     @abstractmethod
     def _begin(self, fit: SupervisedFit) -> None:

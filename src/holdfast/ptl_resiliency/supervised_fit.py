@@ -48,7 +48,7 @@ class SupervisedFit:
         keep_whole(self.trainer, self.patches)
         self.patches.wrap(self.trainer.strategy, "teardown", self._after_strategy(at_the_end))
         if simulated is not None:
-            self._faults = simulate(simulated, self.rank)
+            self._faults = simulate(simulated)
 
     def beat(self, step: int | None = None) -> None:
         """A heartbeat; where supervision has ended meanwhile that is said, once."""

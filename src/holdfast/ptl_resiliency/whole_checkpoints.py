@@ -29,17 +29,22 @@ def aside(path: str) -> str:
     return os.path.join(folder, f".{name}{SUFFIX}")
 
 
+def _is_aside(path: str) -> bool:
+    name = os.path.basename(path)
+    return name.startswith(".") and name.endswith(SUFFIX)
+
+
 def keep_whole(trainer: Any, patches: Patches) -> None:
-    """From now until `patches` are undone, files that this trainer saves are complete or absent."""
+    """From now until `patches` are undone, files that this trainer saves are complete or absent.
+
+    Each user has a patch of its own, so it does not matter which of them ends first; the outermost does the work.
+    """
     io = trainer.strategy.checkpoint_io
     while (
         getattr(io, "checkpoint_io", None) is not None
     ):  # asynchronous and other wrappers: the one that writes
         io = io.checkpoint_io
-    there = getattr(vars(io).get("save_checkpoint"), "holdfast_whole", None)
-    if there is None or not there.active:
-        patch = patches.wrap(io, "save_checkpoint", _save_whole)
-        patch.wrapper.holdfast_whole = patch
+    patches.wrap(io, "save_checkpoint", _save_whole)
 
 
 def _save_whole(save: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -47,6 +52,8 @@ def _save_whole(save: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
     if not isinstance(path, (str, os.PathLike)) or "://" in os.fspath(path):
         return save(*args, **kwargs)
     final = os.path.abspath(os.fspath(path))
+    if _is_aside(final):  # somebody else sees to it: another user of this, or who saves the last checkpoint
+        return save(*args, **kwargs)
     unfinished = aside(final)
     if len(args) > 1:
         args = (args[0], unfinished, *args[2:])

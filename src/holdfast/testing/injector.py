@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import FrameType, TracebackType
 from typing import Any
@@ -34,22 +34,34 @@ WAKE_SIGNAL = signal.SIGRTMAX - 3
 Description = str | Fault | SimulatedFaultParams | Mapping[str, Any] | Iterable[Fault]
 
 
-def inject(faults: Description, *, environ: Mapping[str, str] = os.environ) -> Faults:
+def inject(
+    faults: Description,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    announce: Callable[[Fault], None] | None = None,
+) -> Faults:
     """Arms faults in this process from now on; every rank of the job must call it with the same faults.
 
     faults: text (`holdfast.testing.grammar`), a `Fault` or several, or `SimulatedFaultParams` (also as a dict).
     environ: where this process stands in the job (RANK, WORLD_SIZE, TORCHELASTIC_RESTART_COUNT).
+    announce: called in the delayed fault's own daemon thread just before it happens here, with random choices made.
     Use it as a context manager to disarm what has not happened by the end of the block.
     Raises FaultSpecError (a ValueError).
     """
-    return Faults(_as_faults(faults), Place.from_environ(environ))
+    return Faults(_as_faults(faults), Place.from_environ(environ), announce)
 
 
 class Faults:
     """Armed faults. `at_step(step)` goes into the training loop; delayed faults need no call."""
 
-    def __init__(self, faults: Iterable[Fault], place: Place | None = None) -> None:
+    def __init__(
+        self,
+        faults: Iterable[Fault],
+        place: Place | None = None,
+        announce: Callable[[Fault], None] | None = None,
+    ) -> None:
         self._place = Place.from_environ(os.environ) if place is None else place
+        self._announce = announce
         self._at_step: dict[int, list[_Armed]] = {}
         self._timers: list[threading.Timer] = []
         self._woken: list[_Armed] = []
@@ -121,15 +133,20 @@ class Faults:
             self._arm_timer(armed, delay(fault, index, self._place))
 
     def _arm_timer(self, armed: _Armed, seconds: float) -> None:
-        when = f"{seconds:.1f} s after it was armed"
         if KINDS[armed.fault.kind].in_main_thread:
             self._handle_wake_signal()
-            timer = threading.Timer(seconds, self._wake_main_thread, [armed])
-        else:
-            timer = threading.Timer(seconds, armed.happen, [self._place, when])
+        timer = threading.Timer(seconds, self._due, [armed, f"{seconds:.1f} s after it was armed"])
         timer.daemon = True
         timer.name = f"holdfast-fault-{armed.fault.kind}"
         self._timers.append(timer)
+
+    def _due(self, armed: _Armed, when: str) -> None:
+        if self._announce is not None:
+            self._announce(armed.fault)
+        if KINDS[armed.fault.kind].in_main_thread:
+            self._wake_main_thread(armed)
+        else:
+            armed.happen(self._place, when)
 
     def _handle_wake_signal(self) -> None:
         if self._handler_before is not None:

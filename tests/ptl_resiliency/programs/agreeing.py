@@ -12,10 +12,14 @@ from pathlib import Path
 import torch.distributed as dist
 
 from holdfast.ptl_resiliency.agreed_learning import learn, wanted_by_all
+from holdfast.ptl_resiliency.kept_limits import HEARTBEAT, KeptLimits
 from holdfast.ptl_resiliency.prefixed_log import Prefixed
 from holdfast.ptl_resiliency.side_group import SideGroup
 
 RANK, FOLDER = int(sys.argv[1]), Path(sys.argv[2])
+
+SHORT = 0.25
+"""Seconds that a group waits in an operation."""
 
 
 def meet(name: str) -> None:
@@ -25,16 +29,41 @@ def meet(name: str) -> None:
         time.sleep(0.002)
 
 
+def the_store() -> dist.TCPStore:
+    """As launchers have it; other stores wait otherwise."""
+    if RANK == 0:
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        (FOLDER / "port").write_text(str(store.port))
+    meet("store")
+    if RANK == 1:
+        store = dist.TCPStore("127.0.0.1", int((FOLDER / "port").read_text()), wait_for_workers=False)
+    return store
+
+
+def as_in_setup(log: Prefixed) -> str:
+    """Rank 0 comes later than an operation's limit: to the making of the group, and to a callback's start."""
+    if RANK == 0:
+        (FOLDER / "state.json").write_text("limits")
+        time.sleep(4 * SHORT)
+    group = SideGroup(SHORT)
+    if RANK == 0:
+        time.sleep(4 * SHORT)
+    text = KeptLimits(FOLDER / "state.json", HEARTBEAT, group, log).text
+    group.close()
+    return text
+
+
 def main() -> None:
     logging.basicConfig(level=logging.INFO)
     log = Prefixed(logging.getLogger(), RANK)
-    dist.init_process_group("gloo", init_method=f"file://{FOLDER}/store", rank=RANK, world_size=2)
+    dist.init_process_group("gloo", store=the_store(), rank=RANK, world_size=2)
     told: dict[str, object] = {}
     group = SideGroup()
     told["text"] = group.text_from_first("rank 0 says é" if RANK == 0 else "rank 1")
     told["nothing"] = group.text_from_first("" if RANK == 0 else "rank 1")
     told["agreed"] = wanted_by_all(group, [True, RANK == 0, False], log, patience=30)
     lonely, left = SideGroup(), SideGroup()
+    told["late"] = as_in_setup(log)
 
     beats = 0
 
