@@ -34,9 +34,31 @@ def test_the_folder_is_made_below_the_trainers_own_or_said_to_be_missing(
     (tmp_path / "file").touch()
     callback = kind(False, True, exp_dir=tmp_path / "file" / "state")
     trainer = pl.Trainer(max_steps=1, callbacks=[callback], **quiet)
-    with pytest.raises(ValueError, match=f"save directory does not exist: {tmp_path}/file/state"):
+    with pytest.raises(
+        ValueError,
+        match=f"save directory does not exist: {tmp_path}/file/state \\(and cannot be made: Not a dir",
+    ):
         trainer.fit(TinyModel())
     assert Supervision._current is None and "teardown" not in vars(trainer.strategy)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"autoresume": "no"}, "autoresume must be True or False, not 'no'"),
+        ({"calculate_timeouts": None}, "calculate_timeouts must be True or False, not None"),
+        ({"exp_dir": 3}, "exp_dir must be a folder's path or None, not 3"),
+    ],
+)
+def test_wrong_arguments_are_told_at_once(kind: type[Any], wrong: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        kind(**{"autoresume": False, "calculate_timeouts": True, **wrong})
+
+
+def test_a_policy_is_a_function() -> None:
+    with pytest.raises(ValueError, match="exc_handling_policy must be a function of the exception or None"):
+        FaultToleranceSectionsCallback(False, True, exc_handling_policy="x")  # type: ignore[arg-type]
 
 
 @BOTH

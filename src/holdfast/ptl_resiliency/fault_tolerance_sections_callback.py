@@ -51,6 +51,10 @@ class FaultToleranceSectionsCallback(SupervisedCallback):
         exc_handling_policy: Callable[[Any], WorkloadControlRequest | None] | None = None,
     ) -> None:
         super().__init__(autoresume, calculate_timeouts, simulated_fault_params, exp_dir, logger_name)
+        if exc_handling_policy is not None and not callable(exc_handling_policy):
+            raise ValueError(
+                f"exc_handling_policy must be a function of the exception or None, not {exc_handling_policy!r}"
+            )
         self.exc_handling_policy = exc_handling_policy
         self._rules = SectionRules()
         self._in_setup = False

@@ -46,6 +46,7 @@ class KeptLimits:
         self._part = part
         self._log = log
         self._writes = side.rank == 0
+        self._told: set[str] = set()
         text = self._read() if self._writes else ""
         try:
             # Between two callbacks' `setup` a rank may be as late as anywhere else in the trainer's.
@@ -53,8 +54,11 @@ class KeptLimits:
         except Disagreement as why:
             self.text = ""
             log.warning("no rank knows the learned limits in %s: they could not be told (%s)", path, why)
-        if self.text == _MISSING:
-            raise ValueError(f"Fault tolerance save directory does not exist: {path.parent}")
+        if self.text.startswith(_MISSING):
+            why = self.text.removeprefix(_MISSING)
+            raise ValueError(
+                f"Fault tolerance save directory does not exist: {path.parent} (and cannot be made: {why})"
+            )
 
     def load_into(self, client: Stateful) -> bool:
         """Whether there were limits to load."""
@@ -84,8 +88,8 @@ class KeptLimits:
     def _read(self) -> str:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError:
-            return _MISSING
+        except OSError as error:
+            return f"{_MISSING}{error.strerror}"
         try:
             return state_file.read(self.path)
         except state_file.Damaged as why:
@@ -93,5 +97,6 @@ class KeptLimits:
             return ""
 
     def _warn(self, text: str) -> None:
-        if self._writes:
+        if self._writes and text not in self._told:
+            self._told.add(text)
             self._log.warning(text)

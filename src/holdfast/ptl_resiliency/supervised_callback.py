@@ -10,6 +10,7 @@ Does not cover: an `on_exception` of another callback that raises. Lightning the
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -43,9 +44,11 @@ class SupervisedCallback(AfterBatchCallback):
         exp_dir: str | Path | None = None,
         logger_name: str | None = "nemo_logger.FaultToleranceCallback",
     ) -> None:
-        self.autoresume = autoresume
-        self.calculate_timeouts = calculate_timeouts
+        self.autoresume = _flag("autoresume", autoresume)
+        self.calculate_timeouts = _flag("calculate_timeouts", calculate_timeouts)
         self.simulated_fault_params = parse_params(simulated_fault_params)
+        if exp_dir is not None and not isinstance(exp_dir, (str, os.PathLike)):
+            raise ValueError(f"exp_dir must be a folder's path or None, not {exp_dir!r}")
         self.exp_dir = exp_dir
         self.logger_name = logger_name
         self._fit: SupervisedFit | None = None
@@ -187,3 +190,10 @@ class SupervisedCallback(AfterBatchCallback):
     def __getstate__(self) -> dict[str, Any]:
         """For copies: they supervise nothing yet."""
         return {**super().__getstate__(), "_fit": None}
+
+
+def _flag(name: str, value: Any) -> bool:
+    """Any text would count as true, "no" as well. Raises ValueError."""
+    if value not in (True, False):
+        raise ValueError(f"{name} must be True or False, not {value!r}")
+    return bool(value)
