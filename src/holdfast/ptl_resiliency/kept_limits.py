@@ -55,9 +55,9 @@ class KeptLimits:
             self.text = ""
             log.warning("no rank knows the learned limits in %s: they could not be told (%s)", path, why)
         if self.text.startswith(_MISSING):
-            why = self.text.removeprefix(_MISSING)
+            reason = self.text.removeprefix(_MISSING)
             raise ValueError(
-                f"Fault tolerance save directory does not exist: {path.parent} (and cannot be made: {why})"
+                f"Fault tolerance save directory does not exist: {path.parent} (and cannot be made: {reason})"
             )
 
     def load_into(self, client: Stateful) -> bool:
