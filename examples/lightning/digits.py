@@ -1,7 +1,8 @@
 """A small classifier of handwritten digits in Lightning: the model and the data of the scripts beside this file.
 
 The data are scikit-learn's 1,797 images of 8×8 pixels. The loader can be resumed in the middle of an epoch: Lightning
-puts its `state_dict` into each checkpoint. With a loader that cannot, Lightning begins the epoch's data anew.
+puts its `state_dict` into each checkpoint. With a loader that cannot, Lightning begins the epoch's data anew. A
+checkpoint from the end of an epoch has no state for the loader; so which epoch it is, the loader is told.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
 
 
 class Batches:
@@ -21,15 +23,16 @@ class Batches:
         self.images, self.labels = images, labels
         self.size, self.rank, self.ranks = size, rank, ranks
         self.epoch, self.done = 0, 0
+        self.sampler = self  # whose `set_epoch` Lightning calls when an epoch begins
+
+    def set_epoch(self, epoch: int) -> None:
+        if epoch != self.epoch:
+            self.epoch, self.done = epoch, 0
 
     def __len__(self) -> int:
         return len(self.labels) // (self.size * self.ranks)
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        if self.done == len(
-            self
-        ):  # nobody asks for more than there is, so an epoch is over when the next begins
-            self.epoch, self.done = self.epoch + 1, 0
         order = torch.randperm(len(self.labels), generator=torch.Generator().manual_seed(self.epoch))
         mine = order[self.rank :: self.ranks].split(self.size)
         for batch in mine[self.done : len(self)]:
@@ -58,21 +61,18 @@ class Digits(pl.LightningDataModule):
         found = load_digits()
         return torch.tensor(found.data, dtype=torch.float32) / 16, torch.tensor(found.target)
 
-    def _batches(self, chosen: torch.Tensor) -> Batches:
-        assert self.trainer is not None
-        return Batches(
-            self.images[chosen],
-            self.labels[chosen],
-            self.batch_size,
-            self.trainer.global_rank,
-            self.trainer.world_size,
-        )
-
     def train_dataloader(self) -> Batches:
-        return self._batches(torch.arange(len(self.labels)) % 5 != 0)
+        assert self.trainer is not None
+        chosen = torch.arange(len(self.labels)) % 5 != 0
+        place = self.trainer.global_rank, self.trainer.world_size
+        return Batches(self.images[chosen], self.labels[chosen], self.batch_size, *place)
 
-    def val_dataloader(self) -> Batches:
-        return self._batches(torch.arange(len(self.labels)) % 5 == 0)
+    def val_dataloader(self) -> DataLoader[Any]:
+        assert self.trainer is not None
+        mine = torch.arange(0, len(self.labels), 5)[self.trainer.global_rank :: self.trainer.world_size]
+        return DataLoader(
+            TensorDataset(self.images[mine], self.labels[mine]), self.batch_size, drop_last=True
+        )
 
 
 class Classifier(pl.LightningModule):

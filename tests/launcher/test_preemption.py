@@ -88,6 +88,29 @@ def test_preempted_exit_code_unless_a_rank_failed(jobs: Jobs, then: str, code: i
     job.end(code)
 
 
+DIES_ON_THE_WAY = """
+import atexit
+def at_the_end():
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    kill_me(signal.SIGTERM)
+atexit.register(at_the_end)
+told = []
+signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+say("pid", os.getpid(), "ready")
+while not told:
+    time.sleep(0.01)
+raise OSError(28, "No space left on device")
+"""
+
+
+def test_a_rank_that_fails_and_is_signalled_while_it_exits_has_failed(jobs: Jobs) -> None:
+    """Python takes its handlers back when it ends, so a late signal ends a rank that had an exception to end with."""
+    job = jobs(DIES_ON_THE_WAY, "--ft-preempted-exit-code", "75", nproc=1)
+    job.hear("pid .* ready", ranks=[0])
+    job.spawned.send_signal(signal.SIGTERM)
+    assert "OSError" in job.end(1)
+
+
 def test_rank_that_ignores_sigterm_is_killed_after_the_term_timeout(jobs: Jobs) -> None:
     text = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nsay('pid', os.getpid())\nwait()"
     job = jobs(text, "--term-timeout", "1.5")

@@ -23,6 +23,52 @@ def command(
     return [*launcher, str(EXAMPLES / script), f"--dir={folder / 'saved'}", *more]
 
 
+LOADER = """
+import sys
+import lightning.pytorch as pl
+import torch
+from digits import Classifier, Digits
+
+folder, every, stop = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+
+class Stop(pl.Callback):
+    def on_train_batch_end(self, trainer, *rest):
+        if trainer.global_step == self.at:
+            raise RuntimeError("stop")
+
+def run(folder, at):
+    pl.seed_everything(1, verbose=False)
+    model, end = Classifier(), Stop()
+    end.at = at
+    keep = pl.callbacks.ModelCheckpoint(folder, save_last=True, **({"every_n_train_steps": every} if every else {}))
+    trainer = pl.Trainer(accelerator="cpu", max_epochs=3, logger=False, enable_progress_bar=False,
+                         enable_model_summary=False, use_distributed_sampler=False, callbacks=[end, keep])
+    try:
+        trainer.fit(model, datamodule=Digits(64), ckpt_path="last")
+    except RuntimeError:
+        pass
+    return list(model.parameters())
+
+expected = run(folder + "/whole", 0)
+run(folder + "/cut", stop)
+found = run(folder + "/cut", 0)
+sys.exit(0 if all(map(torch.equal, expected, found)) else 9)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("every", "stop"), [(0, 30), (7, 30)], ids=["end of an epoch", "middle of one"])
+def test_the_loader_goes_on_where_the_checkpoint_was(
+    spawn: Spawner, tmp_path: Path, every: int, stop: int
+) -> None:
+    """22 batches an epoch: cut in the second one, resumed from the end of the first, or from step 28."""
+    script = tmp_path / "train.py"
+    script.write_text(LOADER)
+    path = {"PYTHONPATH": f"{EXAMPLES}:{EXAMPLES.parents[1] / 'src'}"}
+    job = spawn([sys.executable, str(script), str(tmp_path), str(every), str(stop)], env={**QUIET, **path})
+    assert job.wait() == 0, job.output()[-3000:]
+
+
 @pytest.mark.slow
 def test_fault_tolerance(spawn: Spawner, tmp_path: Path) -> None:
     flag = tmp_path / "finished"

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from holdfast.fault_tolerance.stop import END, StopPoint, position
 from holdfast.fault_tolerance.stop import page as P
-from holdfast.fault_tolerance.stop.parties import WITHDRAW, Follower, Leader, Pace, Word
+from holdfast.fault_tolerance.stop.notes import WITHDRAW, Pace, Word
+from holdfast.fault_tolerance.stop.parties import Follower, Leader
 from holdfast.fault_tolerance.stop.positions import batches_of
 from holdfast.fault_tolerance.stop.rules import GO, LATE, STOP, RankView
 
@@ -36,6 +37,11 @@ class Notes:
 
     def look(self, key: str) -> str:
         return self.texts.get(key, "")
+
+    def swap(self, key: str, old: str, new: str) -> str:
+        if self.look(key) == old:
+            self.texts[key] = new
+        return self.texts[key]
 
     def gather(self, keys: Sequence[str]) -> list[str] | None:
         found = [self.texts.get(key) for key in keys]

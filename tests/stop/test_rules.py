@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.fault_tolerance.stop import END, position, rules
-from holdfast.fault_tolerance.stop.rules import GO, LATE, NEVER, STOP, TAKES_PART, WAIT, Proposal, RankView
+from holdfast.fault_tolerance.stop import END, LOADER_END, in_loader, position, rules
+from holdfast.fault_tolerance.stop.rules import (
+    ENDED,
+    GO,
+    LATE,
+    NEVER,
+    STOP,
+    TAKES_PART,
+    WAIT,
+    Proposal,
+    RankView,
+)
 
 
 @pytest.mark.parametrize(
@@ -37,6 +47,8 @@ def test_a_rank_past_the_place_has_answered_without_a_word() -> None:
         (position(5), 1, position(5, 1)),  # the next boundary, be it in a validation or after the next batch
         (position(5), 10, position(14, 1)),
         (position(5, 3), 2, position(5, 5)),
+        (position(5, 3), 10**6, position(5, in_loader(0, LOADER_END))),
+        (position(5, in_loader(1, LOADER_END)), 3, position(5, in_loader(2, 3))),
         (position(5, END - 1), 2, position(5, END)),
         (position(5, END), 1, position(6)),
     ],
@@ -50,23 +62,15 @@ def test_the_margin_covers_the_way_of_a_proposal() -> None:
     assert rules.margin(1000.0, 0.6) == 901
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "count"),
-    [
-        (position(5), position(9), 4),
-        (position(5, 2), position(5, 7), 5),
-        (position(5, 2), position(5, END), 1),
-        (position(5, END), position(6), 1),
-        (position(5), position(5), 0),
-    ],
-)
-def test_boundaries_between(before: int, after: int, count: int) -> None:
-    assert rules.boundaries_between(before, after) == count
-
-
 def test_who_has_not_begun_gets_a_moment() -> None:
     views = [RankView(0, TAKES_PART), RankView(3, NEVER)]
     assert rules.absent(views, LATE - 0.1) is None
     assert rules.absent(views, LATE) == [3]
     assert rules.absent(views[:1], 0.0) == []
     assert rules.absent([RankView(3, NEVER, gone=True)], 0.0) == [3]
+
+
+def test_who_has_ended_a_training_gets_a_moment_to_begin_another() -> None:
+    ended = RankView(3, ENDED)
+    assert rules.absent([ended], LATE - 0.1) is None
+    assert rules.absent([ended], LATE) == [] and rules.over([RankView(0, TAKES_PART), ended]) == (3,)

@@ -54,6 +54,7 @@ def test_from_a_dict_or_an_instance() -> None:
             {"fault_type": "rank_hangs", "base_delay": 1},
             "unknown fault 'rank_hangs' (did you mean 'rank_hung'?)",
         ),
+        ({"fault_type": "foo", "base_delay": 1}, "; documented names: rank_killed, rank_hung, random"),
         ({"fault_type": 9, "base_delay": 1}, "a fault's kind is a name"),
         ({"fault_type": "rank_hung"}, "base_delay is missing"),
         ({"base_delay": 1}, "fault_type is missing"),

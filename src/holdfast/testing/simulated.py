@@ -49,7 +49,10 @@ class SimulatedFaultParams:
                 cycle="each",
             )
         except FaultSpecError as error:
-            raise FaultSpecError(f"{_FAILED}, {error}") from None
+            names = (
+                "; documented names: rank_killed, rank_hung, random" if "unknown fault" in str(error) else ""
+            )
+            raise FaultSpecError(f"{_FAILED}, {error}{names}") from None
 
     @classmethod
     def parse(cls, params: SimulatedFaultParams | Mapping[str, Any]) -> SimulatedFaultParams:

@@ -19,7 +19,7 @@ import os
 
 from ..board.layout import check_file
 from ..errors import BoardError
-from .parties import COMMIT, WITHDRAW, Word
+from .notes import COMMIT, WITHDRAW, Word
 from .rules import RankView
 
 SUFFIX = ".stop"
@@ -91,7 +91,8 @@ class PageFile:
 
     @classmethod
     def create(cls, path: str) -> PageFile:
-        """A fresh page, allocated in full; the file is 0600. Raises OSError when it cannot be made."""
+        """A fresh page, allocated in full; the file is 0600. Raises OSError when it cannot be made, BoardError when it
+        cannot be mapped."""
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(handle, 0, SIZE)
@@ -102,7 +103,11 @@ class PageFile:
             raise
         finally:
             os.close(handle)
-        return cls(path)
+        try:
+            return cls(path)
+        except BoardError:  # a rank that found it would ask where nobody answers
+            os.unlink(path)
+            raise
 
     def close(self) -> None:
         """Let go of the page. The memory is unmapped when the last view of it is dropped, so that no thread that

@@ -1,120 +1,41 @@
 """The launchers' part in an agreed stop, as values: one node leads, the others follow. Pure.
 
-They share notes (a few texts by key: the rendezvous store, or memory on one node) and take turns whenever they like;
-every writing may be repeated. `arrived/N` is node N's first word: who takes part there and how fast; `word` is the
-leader's newest (ask, commit, withdraw); `answer/P/N` is node N's answer to proposal P. The leader asks only once all
-nodes have arrived, so that a proposal reaches everybody soon.
+They share notes (:mod:`.notes`) and take turns whenever they like; every writing may be repeated. The leader asks only
+once all nodes have arrived, so that a proposal reaches everybody soon; it withdraws as soon as it knows a reason to.
 
-What always holds: the leader commits a proposal to which every rank of the job said yes, and no other; after that, or
-after it has withdrawn, it says nothing more.
-Does not cover: a leader that vanishes. The ranks that wait then stay where they are until their launcher withdraws.
+What always holds: a proposal is committed only when every rank of the job said yes to it; after that, or after it was
+withdrawn, nothing more is said, and all nodes read the same last word.
+Does not cover: noticing that a node has vanished, be it the leader or another one (:mod:`.presence` does; `withdraw` is
+for who notices); and notes that are lost with the store between a commit and its reading.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Protocol
 
 from . import rules
-from .rules import Proposal, RankView
-
-ASK, COMMIT, WITHDRAW = "ask", "commit", "withdraw"
-WORD = "word"
-
-
-class Notes(Protocol):
-    """What the nodes share. Any call may raise what its store raises, and may then be repeated."""
-
-    def put(self, key: str, text: str) -> None:
-        """Write it."""
-
-    def look(self, key: str) -> str:
-        """Read it; '' when nobody has written it."""
-
-    def gather(self, keys: Sequence[str]) -> list[str] | None:
-        """Read all of these; None while one of them is missing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Word:
-    """What the leader says: its newest proposal, and what becomes of it. `absent`: the ranks because of which it
-    withdraws (none: a rank's training is over)."""
-
-    kind: str
-    number: int
-    place: int = 0
-    absent: tuple[int, ...] = ()
-
-    @property
-    def final(self) -> bool:
-        """Whether nothing follows."""
-        return self.kind != ASK
-
-    @property
-    def proposal(self) -> Proposal:
-        """The proposal that it is about."""
-        return Proposal(self.number, self.place)
-
-    def encode(self) -> str:
-        """As it stands in the notes."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def decode(cls, text: str) -> Word:
-        """The reverse of `encode`."""
-        values = json.loads(text)
-        return cls(**{**values, "absent": tuple(values["absent"])})
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How fast the ranks of a node are (boundaries per second), and in how many seconds a word reaches them."""
-
-    speed: float = 0.0
-    delay: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What a node tells the leader when it arrives, and when it answers."""
-
-    yes: bool = True
-    over: bool = False
-    absent: tuple[int, ...] = ()
-    farthest: int = 0
-    speed: float = 0.0
-    delay: float = 0.0
-
-    def encode(self) -> str:
-        """As it stands in the notes."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def decode(cls, text: str) -> Report:
-        """The reverse of `encode`."""
-        values = json.loads(text)
-        return cls(**{**values, "absent": tuple(values["absent"])})
-
-
-def arrival_key(node: int) -> str:
-    """Where this node says that it is there."""
-    return f"arrived/{node}"
-
-
-def answer_key(number: int, node: int) -> str:
-    """Where this node answers the proposal with this number."""
-    return f"answer/{number}/{node}"
+from .notes import (
+    ASK,
+    COMMIT,
+    WITHDRAW,
+    WORD,
+    Notes,
+    Pace,
+    Report,
+    Word,
+    answer_key,
+    arrival_key,
+)
+from .positions import inside_validation
+from .rules import RankView
 
 
 def _arrival(views: Sequence[RankView], waited: float, pace: Pace) -> Report | None:
     absent = rules.absent(views, waited)
-    over = any(view.over for view in views)
-    if absent is None and not over:
+    if absent is None and not any(view.lost for view in views):
         return None
     return Report(
-        over=over,
+        over=rules.over(views),
         absent=tuple(absent or ()),
         farthest=rules.farthest(views),
         speed=pace.speed,
@@ -123,11 +44,14 @@ def _arrival(views: Sequence[RankView], waited: float, pace: Pace) -> Report | N
 
 
 class Leader:
-    """Node 0 of `world`. `word` is what it said last."""
+    """Node 0 of `world`. `word` is the newest one."""
 
     def __init__(self, notes: Notes, world: int) -> None:
         self._notes, self._others = notes, range(1, world)
-        self._margin = 0
+        # Batches ahead: of training, and (True) of a validation, whose speed nobody measures.
+        self._margins = {False: 1, True: 1}
+        self._inside = False
+        self._stands = ""
         self.word: Word | None = None
 
     def turn(self, views: Sequence[RankView], waited: float, pace: Pace) -> Word | None:
@@ -137,26 +61,57 @@ class Leader:
             return word
         if word is None:
             return self._begin(_arrival(views, waited, pace))
-        if any(view.over for view in views):
-            return self._say(Word(WITHDRAW, word.number, word.place))
+        if over := rules.over(views):
+            return self.withdraw(rules.why_over(over))
         return self._weigh(word, views)
+
+    def withdraw(self, why: str, absent: tuple[int, ...] = ()) -> Word:
+        """Nobody is asked to stop any more, unless a final word stands already."""
+        word = self.word or Word(ASK, 1)
+        return word if word.final else self._say(Word(WITHDRAW, word.number, word.place, absent, why))
+
+    def decline(self, views: Sequence[RankView]) -> None:
+        """No rank here takes part (any more)."""
+        over = rules.over(views)
+        absent = () if over else tuple(view.rank for view in views)
+        self.withdraw(rules.why_over(over) if over else "", absent)
+
+    def misses(self, most: int) -> list[int]:
+        """The nodes (so many of them at most) from which a note is missing."""
+        word, found = self.word, list[int]()
+        for node in self._others:
+            key = arrival_key(node) if word is None else answer_key(word.number, node)
+            if len(found) == most:
+                break
+            if not self._notes.look(key):
+                found.append(node)
+        return found
 
     def _begin(self, own: Report | None) -> Word | None:
         if own is None:
             return None
+        if refusal := self._refused([own]):
+            return refusal
         texts = self._notes.gather([arrival_key(node) for node in self._others])
         if texts is None:
             return None
         reports = [own, *map(Report.decode, texts)]
-        absent = tuple(sorted(rank for report in reports for rank in report.absent))
-        if absent or any(report.over for report in reports):
-            return self._say(Word(WITHDRAW, 1, absent=absent))
+        if refusal := self._refused(reports):
+            return refusal
         delay = own.delay + max((report.delay for report in reports[1:]), default=0.0)
-        self._margin = rules.margin(max(report.speed for report in reports), delay)
+        self._margins[False] = rules.margin(max(report.speed for report in reports), delay)
         return self._ask(1, max(report.farthest for report in reports))
 
+    def _refused(self, reports: Sequence[Report]) -> Word | None:
+        absent = tuple(sorted(rank for report in reports for rank in report.absent))
+        over = tuple(sorted(rank for report in reports for rank in report.over))
+        if absent:
+            return self.withdraw("", absent)
+        return self.withdraw(rules.why_over(over)) if over else None
+
     def _ask(self, number: int, reached: int) -> Word:
-        return self._say(Word(ASK, number, rules.ahead(reached, self._margin)))
+        self._inside = inside_validation(reached)
+        return self._say(Word(ASK, number, rules.ahead(reached, self._margins[self._inside])))
 
     def _weigh(self, word: Word, views: Sequence[RankView]) -> Word:
         own = rules.joint_answer(views, word.proposal)
@@ -166,18 +121,19 @@ class Leader:
         if texts is None:
             return word
         answers = [Report.decode(text) for text in texts]
-        if any(report.over for report in answers):
-            return self._say(Word(WITHDRAW, word.number, word.place))
+        if refusal := self._refused(answers):
+            return refusal
         if own and all(report.yes for report in answers):
             return self._say(Word(COMMIT, word.number, word.place))
-        self._margin *= 2
+        self._margins[self._inside] *= 2
         reached = max([rules.farthest(views), *(report.farthest for report in answers)])
         return self._ask(word.number + 1, reached)
 
     def _say(self, word: Word) -> Word:
-        self._notes.put(WORD, word.encode())  # to the others first: when this fails, nobody here acts on it
-        self.word = word
-        return word
+        text = word.encode()  # to the others first: when this fails, nobody here acts on it
+        self._stands = self._notes.swap(WORD, self._stands, text)
+        self.word = Word.decode(self._stands)  # another one where somebody has withdrawn in this node's place
+        return self.word
 
 
 class Follower:
@@ -200,12 +156,32 @@ class Follower:
             self.word = Word.decode(text)
         return self.word
 
+    def withdraw(self, why: str) -> Word | None:
+        """The leader is gone: withdraw in its place, unless its last word stands already."""
+        text = self._notes.look(WORD)
+        word = Word.decode(text) if text else Word(ASK, 1)
+        if not word.final:
+            last = Word(WITHDRAW, word.number, word.place, why=why)
+            word = Word.decode(self._notes.swap(WORD, text, last.encode()))
+        self.word = word
+        return word
+
+    def decline(self, views: Sequence[RankView]) -> None:
+        """No rank here takes part (any more)."""
+        over = rules.over(views)
+        absent = () if over else tuple(view.rank for view in views)
+        self._notes.put(arrival_key(self._node), Report(yes=False, over=over, absent=absent).encode())
+
+    def misses(self, most: int) -> list[int]:
+        """The nodes that this one waits for: the leader."""
+        return [0]
+
     def reply(self, views: Sequence[RankView]) -> None:
         """Answer what the leader asks, once all ranks here have; `views` are younger than the word on their pages."""
         word = self.word
         if word is None or word.final or self._answered == word.number:
             return
-        over = any(view.over for view in views)
+        over = rules.over(views)
         yes = rules.joint_answer(views, word.proposal)
         if yes is None and not over:
             return

@@ -60,6 +60,11 @@ def validation_of(place: int) -> int:
     return place & END
 
 
+def inside_validation(place: int) -> bool:
+    """Whether the next boundaries are those of a validation that has begun."""
+    return 0 < validation_of(place) < END
+
+
 def loader_of(validation: int) -> tuple[int, int]:
     """The data loader (from 0) and its batch, as they were given to `in_loader`."""
     return validation >> LOADER_BITS, validation & LOADER_END

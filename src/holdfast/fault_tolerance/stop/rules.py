@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from .positions import END, batches_of, position, validation_of
+from .positions import END, LOADER_END, batches_of, in_loader, loader_of, position, validation_of
 
 GO, WAIT, STOP = "go", "wait", "stop"
 NEVER, TAKES_PART, ENDED = 0, 1, 2
@@ -50,9 +50,14 @@ class RankView:
     gone: bool = False
 
     @property
+    def lost(self) -> bool:
+        """Whether its process has ended in the middle of it."""
+        return self.gone and self.state == TAKES_PART
+
+    @property
     def over(self) -> bool:
         """Whether it took part, and comes to no boundary any more."""
-        return self.state == ENDED or (self.gone and self.state == TAKES_PART)
+        return self.state == ENDED or self.lost
 
     @property
     def farthest(self) -> int:
@@ -93,34 +98,49 @@ def farthest(views: Iterable[RankView]) -> int:
 
 
 def absent(views: Sequence[RankView], waited: float) -> list[int] | None:
-    """The ranks that take no part; None while it is too early to say, `waited` seconds after the stop was asked for."""
-    missing = [view for view in views if view.state == NEVER]
+    """The ranks that take no part; None while it is too early to say, `waited` seconds after the stop was asked for.
+
+    One whose training has ended may begin another: it has the same time for that.
+    """
+    missing = [view for view in views if view.state != TAKES_PART]
     if waited < LATE and not all(view.gone for view in missing):
         return None
-    return [view.rank for view in missing]
+    return [view.rank for view in missing if view.state == NEVER]
+
+
+def over(views: Iterable[RankView]) -> tuple[int, ...]:
+    """The ranks that come to no boundary any more."""
+    return tuple(view.rank for view in views if view.over)
+
+
+def why_over(ranks: Sequence[int]) -> str:
+    """The reason that these are."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]} has ended its training"
+    return f"{len(ranks)} ranks have ended their training, rank {ranks[0]} among them"
 
 
 def margin(speed: float, delay: float) -> int:
-    """How many boundaries ahead of the farthest rank to stop: with `speed` boundaries per second a proposal that
+    """How many training batches ahead of the farthest rank to stop: with `speed` of them per second a proposal that
     takes `delay` seconds to reach everybody still finds the place ahead."""
     return 1 + math.ceil(CARE * speed * delay)
 
 
 def ahead(reached: int, by: int) -> int:
     """The place so many boundaries (1: the next) beyond a boundary; training batches are counted, or inside a
-    validation its batches. One that lies between two training batches is the first of a validation, if there is one."""
+    validation its batches, no farther than to the end of the data loader. One that lies between two training batches
+    is the first of a validation, if there is one."""
     batches, validation = batches_of(reached), validation_of(reached)
     if validation == END:
         return position(batches + by)
     if validation:
-        return position(batches, min(validation + by, END))
+        return position(batches, _ahead_in_validation(validation, by))
     return position(batches + by - 1, 1)
 
 
-def boundaries_between(before: int, after: int) -> int:
-    """At least how many boundaries a rank went past from one position to another."""
-    batches = batches_of(after) - batches_of(before)
-    if batches:
-        return batches
-    ends = validation_of(before), validation_of(after)
-    return 1 if END in ends and ends[0] != ends[1] else ends[1] - ends[0]
+def _ahead_in_validation(validation: int, by: int) -> int:
+    loader, batch = loader_of(validation)
+    if batch == LOADER_END:
+        loader, batch = loader + 1, 0
+    place = in_loader(loader, min(batch + by, LOADER_END))
+    return place if place > validation else END  # more loaders than there are places

@@ -2,45 +2,36 @@
 
 It looks at the pages of the local ranks every few milliseconds and shares notes with the other nodes; node 0 of the
 cycle leads (`holdfast.fault_tolerance.stop.parties`). It ends when the ranks have stopped at the place that was agreed
-on, when there is nothing to agree on, or with `close`.
-What always holds: whatever goes wrong, the ranks are told to go on; they never wait for a launcher that gave up.
+on, when there is nothing to agree on, or with `close`. Until a local rank takes part it asks and says nothing.
+What always holds: whatever goes wrong, the ranks are told to go on; they never wait for a launcher that gave up, has
+ended, or vanished.
 Does not cover: ranks that do not end after they have stopped; those end by --term-timeout.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
 from ...stop import rules
-from ...stop.parties import (
-    COMMIT,
-    WITHDRAW,
-    WORD,
-    Follower,
-    Leader,
-    Notes,
-    Pace,
-    Word,
-    answer_key,
-    arrival_key,
-)
-from ...stop.positions import describe
-from ...stop.rules import RankView
+from ...stop.notes import COMMIT, WITHDRAW, WORD, Notes, Pace, Word
+from ...stop.parties import Follower, Leader
+from ...stop.presence import Presence
+from ...stop.rules import LATE, RankView
 from ..nodes.store_call import HostGone
 from ..ranks.stop_pages import StopPages
+from . import agreement_said as said
+from .meter import Meter, window
 
-logger = logging.getLogger("holdfast.launcher")
 LOOK = 0.003  # seconds between two looks in a small job
 LOOKS = 5000  # at the store in a second by all nodes of a larger one
-WINDOW = 0.02  # seconds in which the speed of the ranks is measured
 UNSAID = 10.0  # seconds without agreement before somebody asks why
+VANISHED = 30.0  # seconds without a sign of life of a launcher after which nobody waits for it
 CLOSING = 2.0  # seconds in which a last word reaches the store
-NAMED = 8  # ranks or nodes that one line names
 
 
 class OpenNotes(Notes, Protocol):
@@ -50,27 +41,13 @@ class OpenNotes(Notes, Protocol):
         """Let go of them."""
 
 
-class Meter:
-    """Measures how fast the local ranks are, from the first look on."""
-
-    def __init__(self) -> None:
-        self._first: dict[int, tuple[float, int]] = {}
-
-    def speed(self, views: list[RankView], now: float) -> float:
-        """Boundaries per second of the fastest."""
-        speeds = [0.0]
-        for view in views:
-            since, position = self._first.setdefault(view.rank, (now, view.position))
-            if now > since:
-                speeds.append(rules.boundaries_between(position, view.position) / (now - since))
-        return max(speeds)
-
-
 class Agreement(threading.Thread):
     """One node's part, as `node` of `world` in the cycle.
 
     `gone` says of a local rank whether its process has ended; `record` writes into the journal; `wanted` is a note for
-    the other nodes (its key, its text); after `unsaid` seconds without agreement it is said who holds it up.
+    the other nodes (its key, its text); `begins` is called when it turns out that ranks here take part. After `unsaid`
+    seconds without agreement it is said who holds it up; a launcher without a sign of life for `vanished` seconds is
+    no longer waited for. Ranks have `patience` seconds to begin taking part.
     """
 
     def __init__(
@@ -82,28 +59,37 @@ class Agreement(threading.Thread):
         gone: Callable[[int], bool],
         record: Callable[..., None],
         wanted: tuple[str, str] | None = None,
+        *,
+        begins: Callable[[], None] = lambda: None,
         unsaid: float = UNSAID,
+        vanished: float = VANISHED,
+        patience: float = LATE,
     ) -> None:
         super().__init__(name="holdfast-agreement", daemon=True)
         self._pages, self._notes, self._node, self._world = pages, notes, node, world
-        self._gone, self._record, self._wanted = gone, record, wanted
+        self._gone, self._record, self._wanted, self._begins = gone, record, wanted, begins
         self._party = Leader(notes, world) if node == 0 else Follower(notes, node)
+        self._presence = Presence(notes, node, vanished) if world > 1 else None
+        self._missed = False
         self._ended = threading.Event()
         self._began = time.monotonic()
-        self._meter = Meter()
         self._pause = max(LOOK, world / LOOKS)
-        self._unsaid, self._said = unsaid, False
+        self._unsaid, self._said, self._patience = unsaid, False, patience
 
     def run(self) -> None:
         """Agree, and say on what."""
+        if not self._somebody_takes_part():
+            self._decline()
+            return
         try:
             word = self._agree()
         except Exception as error:
             word = self._give_up(error)
         if word is not None and word.kind == COMMIT:
             self._say_agreed(word)
-        elif word is not None:
-            self._say_withdrawn(word)
+        elif word is not None and word.kind == WITHDRAW:
+            over = all(view.over for view in self._views())
+            said.say_withdrawn(self._record, word, self._node, vanished=self._missed, over=over)
 
     def close(self) -> None:
         """End the thread; one that is stuck in the store is left behind (it is a daemon)."""
@@ -111,20 +97,44 @@ class Agreement(threading.Thread):
         self.join(CLOSING)
         self._notes.close()
 
+    def _somebody_takes_part(self) -> bool:
+        """Wait for that: the signal may come before training begins. Most programs never do."""
+        while not self._pages.taking_part:
+            if self._ended.wait(self._pause) or time.monotonic() - self._began >= self._patience:
+                return self._pages.taking_part
+        return True
+
+    def _decline(self) -> None:
+        """Nobody here takes part. Whoever waits for this node hears it, and so does a rank that begins now."""
+        if self._ended.is_set():
+            return
+        self._pages.write(Word(WITHDRAW, 1))
+        if self._world > 1:
+            with suppress(Exception):
+                self._party.decline(self._views())
+        while not self._ended.wait(self._patience / 10):
+            if self._pages.taking_part:
+                said.say_too_late(self._record, self._views(), self._patience)
+                return
+
     def _agree(self) -> Word | None:
-        """The leader's last word; None when the ranks ended before there was one."""
+        """The last word; None when the ranks ended before there was one."""
+        self._begins()
         if self._wanted:
             self._notes.put(*self._wanted)
         delay = self._delay()
+        meter = Meter(window(delay))
         written = None
         while True:
             ended = self._ended.wait(self._pause)
             now = time.monotonic()
             views = self._views()
-            pace = Pace(self._meter.speed(views, now), delay)
-            if now - self._began < WINDOW and not ended:
+            pace = Pace(meter.speed(views, now), delay)
+            if not ended and not meter.ready(now) and self._pages.taking_part:
                 continue
             word = self._party.turn(views, now - self._began, pace)
+            if word is None or not word.final:
+                word = self._without_the_gone(word, ended, now)
             if word is not None and word != written:
                 self._pages.write(word)
                 written = word
@@ -133,8 +143,28 @@ class Agreement(threading.Thread):
             if isinstance(self._party, Follower):
                 self._party.reply(self._views())
             if ended:
-                return word
+                return self._leave()
             self._say_who_is_missing(views, word, now)
+
+    def _without_the_gone(self, word: Word | None, ended: bool, now: float) -> Word | None:
+        """The last word, if a node that is waited for is no longer there; else the same word."""
+        if self._presence is None or ended or not self._presence.due(now):
+            return word
+        node = self._presence.gone(self._party.misses(said.NAMED), now)
+        if node is None:
+            return word
+        self._missed = True
+        return self._party.withdraw(f"the launcher of node {node} is gone")
+
+    def _leave(self) -> Word | None:
+        """The ranks here have ended, and others may wait for this node."""
+        if self._presence is None:
+            return None
+        with suppress(HostGone):  # then the others are gone, too, or know it by themselves
+            self._presence.leave()
+            if isinstance(self._party, Leader):
+                return self._party.withdraw("the ranks of node 0 have ended")
+        return None
 
     def _views(self) -> list[RankView]:
         return self._pages.views(self._gone)
@@ -151,11 +181,12 @@ class Agreement(threading.Thread):
 
     def _give_up(self, error: Exception) -> Word:
         word = self._party.word
+        if word is not None and word.final:  # it stands, whatever failed after it
+            self._pages.write(word)
+            return word
         last = replace(word, kind=WITHDRAW) if word else Word(WITHDRAW, 1)
         self._pages.write(last)
-        why = str(error) if isinstance(error, HostGone) else repr(error)
-        logger.warning("no agreement on where all ranks stop (%s): each rank stops by itself", why)
-        self._record("stop_withdrawn", reason=why)
+        said.say_given_up(self._record, str(error) if isinstance(error, HostGone) else repr(error))
         return replace(last, kind="")
 
     def _say_agreed(self, word: Word) -> None:
@@ -166,48 +197,16 @@ class Agreement(threading.Thread):
             stopped = [view.at for view in views if view.at >= word.place]
             if stopped or all(view.over for view in views) or self._ended.wait(self._pause):
                 break
-        place = describe(max(stopped, default=word.place))
-        logger.info("all ranks stop %s", place)
-        self._record("stop_agreed", place=place, milliseconds=round(took * 1000, 1), proposals=word.number)
-
-    def _say_withdrawn(self, word: Word) -> None:
-        if word.kind != WITHDRAW:
-            return
-        if not word.absent:
-            self._record("stop_withdrawn", reason="a rank has ended its training")
-            return
-        ranks = _some([f"rank {rank}" for rank in word.absent])
-        who = f"{ranks} {'takes' if len(word.absent) == 1 else 'take'} no part in it"
-        if self._node == 0:
-            logger.warning(
-                "no agreement on where all ranks stop: %s (the program there does not ask where to stop); "
-                "each rank stops by itself",
-                who,
-            )
-        self._record("stop_withdrawn", reason=who)
+        said.say_agreed(self._record, word, max(stopped, default=word.place), took)
 
     def _say_who_is_missing(self, views: list[RankView], word: Word | None, now: float) -> None:
         if self._said or now - self._began < self._unsaid:
             return
         self._said = True
         if word is not None and (missing := rules.unanswered(views, word.proposal)):
-            who = _some([f"rank {view.rank} is {describe(view.position)}" for view in missing])
+            who = said.where(missing)
         elif self._node:
             return  # its ranks have answered
         else:
-            who = "no answer from " + _some([f"node {node}" for node in self._missing_nodes(word)])
-        logger.warning("no agreement on where all ranks stop after %.0f s: %s", now - self._began, who)
-
-    def _missing_nodes(self, word: Word | None) -> list[int]:
-        found = []
-        for node in range(1, self._world):
-            key = arrival_key(node) if word is None else answer_key(word.number, node)
-            if not self._notes.look(key):
-                found.append(node)
-            if len(found) > NAMED:
-                break
-        return found
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
+            who = "no answer from " + said.some("node", self._party.misses(said.NAMED + 1))
+        said.say_waiting(now - self._began, who)

@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from ...monitor.control import STOPPING
 from .. import console
@@ -80,13 +81,12 @@ class Preemption:
 
     @contextmanager
     def _agreeing(self, group: RankGroup, number: signal.Signals) -> Iterator[None]:
-        """Meanwhile agree where all ranks stop, if ranks of this node take part in that."""
+        """Meanwhile agree where all ranks stop, if ranks of this node take part in that, or begin to."""
         agent = self._agent
-        if not agent.boards.stops.taking_part:
+        if not agent.boards.stops:
             yield
             return
         node, world = agent.node_place
-        agent.journal.record("stop_wanted", signal=number.name, nodes=world)
         agreement = Agreement(
             agent.boards.stops,
             agent.job.stop_notes(),
@@ -95,6 +95,7 @@ class Preemption:
             group.exits.__contains__,
             agent.journal.record,
             (WANTED, wanted_text(agent.node, number)) if world > 1 else None,
+            begins=lambda: agent.journal.record("stop_wanted", signal=number.name, nodes=world),
         )
         agreement.start()
         try:
@@ -107,10 +108,11 @@ class Preemption:
         failed = []
         for found in group.exits.values():
             failure = failures.at_hand(found, self._agent.boards.error_path(found.local_rank))
-            if obeyed(found, number):
+            if obeyed(found, number) and not (found.status and failure.leaving):
                 continue
             if not follows(failure):
-                failed.append(found)
+                # One that an exception was ending, when the signal ended it, has failed: by Python's own code.
+                failed.append(replace(found, status=exits.FAILED) if obeyed(found, number) else found)
                 continue
             what = "its data-loader workers" if lost_worker(failure) else "a rank that it was connected to"
             logger.warning("rank %d: %s ended by %s: %s", found.rank, what, number.name, failure.meaning)

@@ -43,6 +43,12 @@ class MemoryNotes:
         """Read it; '' when nobody has written it."""
         return self._texts.get(key, "")
 
+    def swap(self, key: str, old: str, new: str) -> str:
+        """Write `new` where `old` stands ('': nobody has written it); says what stands there then."""
+        if self.look(key) == old:
+            self.put(key, new)
+        return self.look(key)
+
     def gather(self, keys: Sequence[str]) -> list[str] | None:
         """Read all of these; None while one of them is missing."""
         return [self._texts[key] for key in keys] if all(key in self._texts for key in keys) else None
@@ -68,6 +74,10 @@ class StoreNotes:
         # Reads without waiting for the key and without making it, in one round trip.
         found = self._ask(lambda store: store.compare_set(key_of(self._cycle, key), NOTHING, NOTHING))
         return "" if found == NOTHING.encode() else found.decode()
+
+    def swap(self, key: str, old: str, new: str) -> str:
+        """Write `new` where `old` stands ('': nobody has written it); says what stands there then."""
+        return self._ask(lambda store: store.compare_set(key_of(self._cycle, key), old, new)).decode()
 
     def gather(self, keys: Sequence[str]) -> list[str] | None:
         """Read all of these; None while one of them is missing."""

@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 from torch.distributed import Store
 
-from ...stop.parties import WITHDRAW, WORD, Report, Word, arrival_key
-from ...stop.rules import LATE
+from ...stop.notes import WITHDRAW, WORD, Report, Word, arrival_key
+from ...stop.rules import LATE, over, why_over
 from ..ranks.stop_pages import StopPages
 from .records import StopAsked
 from .stop_notes import WANTED, key_of
@@ -54,10 +54,12 @@ class StopWatch:
 
     def _decline(self, store: Store, cycle: int, node: int) -> None:
         views = self._pages.views(lambda local_rank: False)
-        over = any(view.over for view in views)
-        ranks = () if over else tuple(view.rank for view in views)
+        ended = over(views)
+        ranks = () if ended else tuple(view.rank for view in views)
         if node:
-            report = Report(yes=False, over=over, absent=ranks)
+            report = Report(yes=False, over=ended, absent=ranks)
             store.set(key_of(cycle, arrival_key(node)), report.encode())
             return
-        store.set(key_of(cycle, WORD), Word(WITHDRAW, 1, absent=ranks).encode())
+        word = Word(WITHDRAW, 1, absent=ranks, why=why_over(ended) if ended else "")
+        # Only where nothing stands: a stop that was committed stays so while its ranks save.
+        store.compare_set(key_of(cycle, WORD), "", word.encode())

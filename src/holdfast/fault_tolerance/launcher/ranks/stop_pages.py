@@ -12,8 +12,9 @@ import math
 import signal
 from collections.abc import Callable, Mapping
 
+from ...errors import BoardError
 from ...stop import page as P
-from ...stop.parties import Word
+from ...stop.notes import Word
 from ...stop.rules import NEVER, TAKES_PART, RankView
 
 logger = logging.getLogger("holdfast.launcher")
@@ -32,16 +33,20 @@ class StopPages:
         for local_rank, board in boards.items():
             try:
                 self._pages[local_rank] = P.PageFile.create(P.page_path(board))
-            except OSError as error:
+            except (OSError, BoardError) as error:
                 logger.warning(
                     "local rank %d takes no part in an agreed stop: no shared memory for its page (%s)",
                     local_rank,
-                    error.strerror,
+                    getattr(error, "strerror", None) or error,
                 )
 
     def admit(self, local_rank: int, rank: int) -> None:
         """The rank's process has started: under this number it is spoken of."""
         self._ranks[local_rank] = rank
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._pages)
 
     @property
     def taking_part(self) -> bool:
