@@ -128,8 +128,10 @@ def test_two_ranks_under_ft_launcher(spawn: Spawner, tmp_path: Path) -> None:
     job = Job(spawn, tmp_path / "job", LAUNCHER, epochs=14)
     job.preempted("between 2", "--who=rank", "--step=0.02")
     job.preempted(f"validation at {job.step // 3 * 3 + 6} batch 1", "--step=0.02")
-    job.preempted(f"save {job.step // 2 * 2 + 4}", "--step=0.02")
-    out = job.preempted(f"train {job.step + 2}", "--who=all", "--workers=2", "--step=0.02")
+    save = next(
+        step for step in range(job.step + 2, job.step + 8) if step % 2 == 0 and step % 6
+    )  # with workers
+    out = job.preempted(f"save {save}", "--who=all", "--workers=2", "--step=0.02")
     assert collectives(out) == [("0", "1")] * 2
     out = job.completed(f"--moment=train {job.step + 2}", "--who=nobody")
     assert out.count("the ranks train on until the launcher ends them") == 1

@@ -30,6 +30,8 @@ DETECTED = "Preemption detected, saving checkpoint and exiting"
 
 
 class PreemptibleFit:
+    """One fit of this trainer; `signals` are the numbers of those that are notices."""
+
     def __init__(self, trainer: Any, signals: set[int]) -> None:
         self.log = callback_log.named(LOGGER)
         self.batches = 0

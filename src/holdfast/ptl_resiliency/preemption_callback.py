@@ -4,8 +4,8 @@ A signal to any process of the training, or to ft_launcher, is a notice. At the 
 (after a training batch; under ft_launcher, and with one process, also in validations) the ranks save a checkpoint where
 `fit(ckpt_path="last")` finds it and exit with code 0. What always holds: a save that fails does not end with code 0;
 after the training, normal or not, handlers, loaders and strategy are as they were. In validate, test and predict,
-where there is nothing to save, it only keeps Lightning's handler, which can deadlock, out of force. So it is in a fit
-until all ranks have come to this callback's `setup`.
+where there is nothing to save, it only keeps Lightning's handler, which can deadlock, out of force. A signal before all
+ranks have come to this callback's `setup` does what it would do without the callback.
 
 Does not cover: a rank that never comes to another boundary (it hangs: `ft_launcher` ends it);
 places between boundaries, so at most the running step is waited for.
@@ -49,7 +49,10 @@ class PreemptionCallback(AfterBatchCallback):
             self.enlist(trainer)
             self._listen(self._fit, trainer)
         else:  # nothing to save: what the program has set is in force, by default the end
-            keep_lightning_off(getattr(trainer, "_signal_connector", None), {int(SIGTERM)}, self._elsewhere)
+            self._keep_lightning_off(trainer)
+
+    def _keep_lightning_off(self, trainer: Any) -> None:
+        keep_lightning_off(getattr(trainer, "_signal_connector", None), {int(SIGTERM)}, self._elsewhere)
 
     def _listen(self, fit: PreemptibleFit, trainer: Any) -> None:
         try:
@@ -59,6 +62,7 @@ class PreemptionCallback(AfterBatchCallback):
             raise
         if not listens:
             self._close(trainer)
+            self._keep_lightning_off(trainer)
             fit.notices.raise_again()
 
     def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
