@@ -1,4 +1,7 @@
-"""Trainings to be preempted in the process of a test. Their loader goes on where it was, so they end bitwise alike."""
+"""Trainings to be preempted in the process of a test. Their loader goes on where it was, so they end bitwise alike.
+
+`keep_handlers` is for every module with such tests.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader, Dataset, Sampler
@@ -16,8 +20,25 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from holdfast.ptl_resiliency import PreemptionCallback
 from tests.ptl_resiliency.small import trainer
 
+RECEIVED = "Received signal 15, initiating graceful stop"
+DETECTED = "Preemption detected, saving checkpoint and exiting"
 BATCHES, EPOCHS = 6, 2
 """Of the training. A validation of 3 batches after every third."""
+ALL = BATCHES * EPOCHS
+
+
+@pytest.fixture(autouse=True)
+def keep_handlers() -> Iterator[None]:
+    """A preempted process keeps its handlers to its end, and that of the tests does not end."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def said(caplog: pytest.LogCaptureFixture, text: str) -> int:
+    """How often the log has a line with this text."""
+    return sum(text in line for line in caplog.messages)
 
 
 class Numbers(Dataset[Any]):

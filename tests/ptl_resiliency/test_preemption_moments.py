@@ -2,47 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
 import pytest
 import torch
 from lightning.pytorch.plugins.io import AsyncCheckpointIO, TorchCheckpointIO
 
-from holdfast.fault_tolerance import FaultToleranceConfig, environment
-from holdfast.fault_tolerance.board import Board
-from holdfast.fault_tolerance.stop import StopPoint, page, rules
 from holdfast.ptl_resiliency import PreemptionCallback
-from tests.ptl_resiliency.preempted import BATCHES, EPOCHS, Learner, fit, term, weights
-
-ALL = BATCHES * EPOCHS
-RECEIVED = "Received signal 15, initiating graceful stop"
-DETECTED = "Preemption detected, saving checkpoint and exiting"
-
-
-@pytest.fixture(autouse=True)
-def _handlers() -> Iterator[None]:
-    """A preempted process keeps its handlers to its end, and that of the tests does not end."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+from tests.ptl_resiliency.preempted import ALL, DETECTED, RECEIVED, Learner, fit, said, term, weights
+from tests.ptl_resiliency.preempted import keep_handlers as keep_handlers
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Learner:
     return fit(tmp_path_factory.mktemp("undisturbed"))[0]
-
-
-def said(caplog: pytest.LogCaptureFixture, text: str) -> int:
-    return sum(text in line for line in caplog.messages)
 
 
 @pytest.mark.parametrize(
@@ -185,179 +161,3 @@ def test_without_a_checkpoint_callback(tmp_path: Path, caplog: pytest.LogCapture
     assert code == 0
     assert said(caplog, "this trainer has no ModelCheckpoint") == 1
     assert said(caplog, "no checkpoint of step 3 is saved: the trainer has no ModelCheckpoint") == 1
-
-
-def _users_own(_number: int, _frame: object) -> None:
-    pytest.fail("not while we listen")
-
-
-@pytest.mark.parametrize("how", ["end", "error", "interrupt"])
-def test_everything_is_put_back(how: str, tmp_path: Path) -> None:
-    def fail() -> None:
-        raise {"error": RuntimeError, "interrupt": KeyboardInterrupt}[how]()
-
-    signal.signal(signal.SIGTERM, _users_own)
-    interrupt = signal.getsignal(signal.SIGINT)
-    strategies: list[Any] = []
-
-    class Look(pl.Callback):
-        def on_train_start(self, trainer: pl.Trainer, *rest: Any) -> None:
-            strategies.append(trainer.strategy)
-
-    callback = PreemptionCallback()
-    deeds: dict[str, Callable[[], object]] = {} if how == "end" else {"train 4": fail}
-    try:
-        fit(tmp_path, deeds, callback=callback, callbacks=[Look()])
-    except RuntimeError:
-        assert how == "error"
-    finally:
-        signal.signal(signal.SIGINT, interrupt)
-    assert signal.getsignal(signal.SIGTERM) is _users_own
-    assert signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL
-    assert not {"save_checkpoint", "process_dataloader"} & set(vars(strategies[0]))
-    assert "save_checkpoint" not in vars(strategies[0].checkpoint_io)
-    assert not [name for name in vars(callback) if name.startswith("on_")]
-
-
-def test_a_training_after_one_that_was_preempted_puts_back_what_was_before_both(tmp_path: Path) -> None:
-    signal.signal(signal.SIGTERM, _users_own)
-    fit(tmp_path, {"train 1": term})
-    assert signal.getsignal(signal.SIGTERM) is not _users_own  # the process is about to exit
-    fit(tmp_path)
-    assert signal.getsignal(signal.SIGTERM) is _users_own
-
-
-def test_lightnings_own_handlers_stay_out_of_force(tmp_path: Path) -> None:
-    found: list[Any] = []
-    moments = ("fit start", "validation at 0", "train 0", "validation at 3 batch 0")
-    fit(
-        tmp_path,
-        dict.fromkeys(moments, lambda: found.append(signal.getsignal(signal.SIGTERM))),
-    )
-    assert len(found) == 4 and len(set(found)) == 1
-    assert "holdfast" in type(found[0].__self__).__module__
-
-
-def test_another_signal_and_sigterm_as_well(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    fit(tmp_path, {"train 1": partial(term, signal.SIGUSR1)}, callback=PreemptionCallback("usr1"))
-    assert said(caplog, f"Received signal {int(signal.SIGUSR1)}, initiating graceful stop") == 1
-    model, code = fit(tmp_path, {"train 4": term}, callback=PreemptionCallback(signal.SIGUSR1))
-    assert (code, len(model.trained)) == (0, 3)
-
-
-def test_in_another_thread_it_says_that_it_cannot_listen(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    models: list[Learner] = []
-    thread = threading.Thread(target=lambda: models.append(fit(tmp_path)[0]))
-    thread.start()
-    thread.join()
-    assert len(models[0].trained) == ALL
-    assert said(caplog, "does not run in the main thread") == 1
-    assert signal.getsignal(signal.SIGTERM) == before
-
-
-def test_in_other_stages_only_lightnings_handler_is_kept_off(tmp_path: Path) -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    found: list[Any] = []
-    model = Learner({"validation at 0": lambda: found.append(signal.getsignal(signal.SIGTERM))})
-    trainer = pl.Trainer(
-        accelerator="cpu",
-        logger=False,
-        enable_progress_bar=False,
-        default_root_dir=tmp_path,
-        callbacks=[PreemptionCallback()],
-        enable_model_summary=False,
-    )
-    trainer.validate(model, verbose=False)
-    assert found == [before]
-
-
-@pytest.fixture
-def stop_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[page.PageFile]:
-    """This process is a rank of a launcher that takes part in agreed stops."""
-    board = Board.create(
-        str(tmp_path / "0.board"), environment.limits(FaultToleranceConfig(), initial_set_by_user=False)
-    )
-    monkeypatch.setenv(environment.BOARD, board.path)
-    file = page.PageFile.create(page.page_path(board.path))
-    yield file
-    file.close()
-    board.close()
-
-
-def test_under_a_launcher_the_rank_tells_it_and_does_not_stop_by_itself(
-    tmp_path: Path, stop_page: page.PageFile
-) -> None:
-    told: list[int] = []
-    deeds = {"train 1": term, "train 3": lambda: told.append(stop_page.words[page.NOTICE])}
-    model, code = fit(tmp_path, deeds)
-    assert (code, len(model.trained), told) == (None, ALL, [signal.SIGTERM])
-    assert stop_page.words[page.STATE] == rules.ENDED
-
-
-@pytest.mark.parametrize(
-    ("place", "batches"), [((5, 0), 5), ((6, 2), 6), ((6, 1), 6), ((3, (1 << 24) - 1), 4)]
-)
-def test_under_a_launcher_it_stops_at_the_place_that_was_agreed_on(
-    place: tuple[int, int],
-    batches: int,
-    tmp_path: Path,
-    stop_page: page.PageFile,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    words = stop_page.words
-
-    def agree() -> None:
-        words[page.PLACES + 1] = place[0] << 24 | place[1]
-        words[page.DEADLINE] = time.monotonic_ns()
-        words[page.ASKED] = words[page.NUMBER] = words[page.COMMITTED] = 1
-
-    model, code = fit(tmp_path, {"train 2": agree})
-    assert (code, len(model.trained)) == (0, batches)
-    assert (
-        said(caplog, RECEIVED) == 0 and said(caplog, DETECTED) == 1
-    )  # another rank's launcher got the signal
-    assert said(caplog, "0.0 s are left (ft_launcher's --term-timeout)") == 1
-    assert torch.load(tmp_path / "last.ckpt", weights_only=False)["global_step"] == batches
-
-
-def test_without_an_agreement_among_launchers_a_process_alone_stops_by_itself(
-    tmp_path: Path, stop_page: page.PageFile
-) -> None:
-    def withdraw() -> None:
-        stop_page.words[page.ASKED] = stop_page.words[page.NUMBER] = stop_page.words[page.WITHDRAWN] = 1
-
-    model, code = fit(tmp_path, {"train 2": withdraw})
-    assert (code, len(model.trained)) == (0, 3)
-
-
-def test_the_hot_path_takes_little_time(tmp_path: Path, stop_page: page.PageFile) -> None:
-    took: list[float] = []
-    callback = PreemptionCallback()
-
-    def measure() -> None:
-        fit_state = callback._fit
-        assert fit_state is not None
-        point = fit_state.way
-        assert isinstance(point._point, StopPoint)
-        for _ in range(5):
-            begin = time.perf_counter()
-            for _ in range(2000):
-                callback.after_batch(None, None)
-            took.append((time.perf_counter() - begin) / 2000)
-
-    fit(tmp_path, {"train 0": measure}, callback=callback)
-    assert min(took) < 1.5e-6  # 0.5 µs here
-
-
-def test_it_can_be_copied_and_pickled(tmp_path: Path) -> None:
-    import copy
-    import pickle
-
-    copies: list[PreemptionCallback] = []
-    callback = PreemptionCallback("SIGUSR2")
-    fit(tmp_path, {"train 0": lambda: copies.append(copy.deepcopy(callback))}, callback=callback)
-    assert copies[0].sig == pickle.loads(pickle.dumps(callback)).sig == signal.SIGUSR2
-    assert os.getpid() not in {id(each) for each in copies} and copies[0]._fit is None

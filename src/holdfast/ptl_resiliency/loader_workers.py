@@ -3,7 +3,7 @@
 A scheduler signals every process of a job. A worker that dies of it ends the rank's next batch with an error, before
 the rank has come to the place where it saves. What always holds: a worker still runs the user's `worker_init_fn`, and
 Lightning's seeding where it would; programs that a worker starts are not affected; loaders that are no torch
-`DataLoader` are left alone; workers left at the end of the process are ended, as torch would have.
+`DataLoader` are left alone; workers left at the end of the process are ended, as torch would have, and no other child.
 
 Does not cover: a signal between a worker's start and its `worker_init_fn`: a few milliseconds when it is forked, its
 imports (seconds) when it is spawned. Workers that a loader of another kind starts.
@@ -20,6 +20,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -27,6 +28,9 @@ from .patches import Patches
 
 GRACE = 1.0
 """Seconds for workers to obey SIGTERM at the end of the process, before SIGKILL."""
+
+MARK = "holdfast-staying-worker"
+"""Of an open descriptor that such a worker has."""
 
 InitFn = Callable[[int], Any]
 
@@ -39,8 +43,9 @@ class Staying:
         self.then = then
 
     def __call__(self, worker_id: int) -> None:
-        for number in self.signals:
-            signal.signal(number, _ignore)  # not SIG_IGN, which the programs that it starts would inherit
+        if _mark():
+            for number in self.signals:
+                signal.signal(number, _ignore)  # not SIG_IGN, which the programs that it starts would inherit
         if self.then is not None:
             self.then(worker_id)
 
@@ -101,6 +106,28 @@ def _seeding(rank: int) -> InitFn | None:
     return functools.partial(import_module(f"{fabric}.utilities.seed").pl_worker_init_function, rank=rank)
 
 
+def _mark() -> bool:
+    """Let the process that started this worker know that it is one which stays; False: it cannot be told.
+
+    By an open descriptor with a name: a process's own name may be changed by the user's function.
+    """
+    try:
+        os.memfd_create(MARK)
+    except (AttributeError, OSError):
+        return False
+    return True
+
+
+def _is_marked(pid: int) -> bool:
+    with suppress(OSError):
+        folder = f"/proc/{pid}/fd"
+        for name in os.listdir(folder):
+            with suppress(OSError):
+                if os.readlink(f"{folder}/{name}").startswith(f"/memfd:{MARK}"):
+                    return True
+    return False
+
+
 @functools.cache
 def _end_workers_at_exit() -> None:
     # Called before what multiprocessing registered, which would wait for them forever.
@@ -110,10 +137,10 @@ def _end_workers_at_exit() -> None:
 
 
 def _end_workers(pid: int) -> None:
-    """End the daemonic children that are left; multiprocessing would only ask them to, and wait."""
+    """End the workers that are left and stay; multiprocessing would only ask them to, and wait."""
     if os.getpid() != pid:
         return
-    left = [child for child in multiprocessing.active_children() if child.daemon]
+    left = [child for child in multiprocessing.active_children() if child.pid and _is_marked(child.pid)]
     for child in left:
         child.terminate()
     deadline = time.monotonic() + GRACE

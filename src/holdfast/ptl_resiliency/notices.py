@@ -38,6 +38,10 @@ def parse_signal(sig: Any) -> int:
         raise ValueError(
             f"sig={sig!r}: no signal; allowed is a number or a name of one, for example signal.SIGTERM or 'SIGUSR1'"
         )
+    if signal.SIGRTMIN <= found <= signal.SIGRTMAX:
+        raise ValueError(
+            f"sig={sig!r}: a real-time signal is not possible here: ft_launcher has no name by which to pass it on"
+        )
     if found in _REFUSED:
         raise ValueError(f"sig={sig!r}: {signal.Signals(found).name} asks for no stop: {_REFUSED[found]}")
     return int(found)
@@ -95,6 +99,11 @@ class Notices:
     def leave_in_force(self) -> None:
         """This process ends: the signals shall not end it sooner. The handlers of a later training replace these."""
         self._over = True
+
+    def raise_again(self) -> None:
+        """After `restore`: the signal that came, if one did, does what it would have done without us."""
+        if self.number:
+            signal.raise_signal(self.number)
 
     def _handle(self, number: int, _frame: object) -> None:
         if os.getpid() != self._pid:

@@ -1,9 +1,12 @@
 """Trains tests.ptl_resiliency.preempted's model on all ranks of the job; run by ft_launcher, torchrun or python.
 
-    preempted_job.py FOLDER [--epochs N] [--step SECONDS] [--workers N] [--moment TEXT] [--who launcher|rank|worker|all]
+    preempted_job.py FOLDER [--epochs N] [--step SECONDS] [--workers N] [--moment TEXT]
+                            [--who launcher|rank|worker|all|nobody]
 
-At the moment (`train 4`, `validation at 6 batch 1`, see `Learner`; `between 4`; `save 4`) one rank gives the signal.
-At the end rank 0 writes `weights`; each rank writes the sums of the batches of each start to `trained-R-N`.
+At the moment (`train 4`, `validation at 6 batch 1`, see `Learner`; `between 4`; `save 4`; `setup`: the last rank has
+come to the callback's, the first has not) one rank gives the signal; with `nobody` the launchers could not agree.
+At the end rank 0 writes `weights`; each rank writes the sums of the batches of each start to `trained-R-N`, and says
+how many process groups there were while it trained, and how many collectives our callbacks began.
 """
 
 from __future__ import annotations
@@ -21,9 +24,13 @@ from pathlib import Path
 import lightning.pytorch as pl
 import psutil
 import torch
+import torch.distributed as dist
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
+from holdfast.fault_tolerance import environment
+from holdfast.fault_tolerance.stop.page import PageFile, page_path, write
+from holdfast.fault_tolerance.stop.parties import WITHDRAW, Word
 from holdfast.ptl_resiliency import PreemptionCallback
 from tests.ptl_resiliency.preempted import Learner, weights
 
@@ -46,6 +53,11 @@ start = len(list(arguments.folder.glob(f"trained-{RANK}-*")))
 
 def give_signal() -> None:
     """To whom it may concern. All: as Slurm does it, to launcher, monitor, ranks and workers, which come first here."""
+    if arguments.who == "nobody":
+        page = PageFile(page_path(os.environ[environment.BOARD]))
+        write(page.words, Word(WITHDRAW, 1))
+        page.close()
+        return
     me = psutil.Process()
     launcher = me.parent()
     workers = [each for each in me.children() if each.name().startswith("pt_data_worker")]
@@ -63,6 +75,20 @@ def give_signal() -> None:
             process.send_signal(signal.SIGTERM)
 
 
+collectives = groups = 0
+real_all_reduce = dist.all_reduce
+
+
+def counted(*args: object, **kwargs: object) -> object:
+    """`all_reduce`, which is the only one that the callback could use while it trains."""
+    global collectives
+    collectives += sys._getframe(1).f_globals["__name__"].startswith("holdfast.")
+    return real_all_reduce(*args, **kwargs)
+
+
+dist.all_reduce = counted
+
+
 class Interrupted(TorchCheckpointIO):
     """The moment `save N`: in the middle of the save of that step, on rank 0."""
 
@@ -73,19 +99,29 @@ class Interrupted(TorchCheckpointIO):
 
 
 class Steps(pl.Callback):
-    """Steps of some length, and what is done between two."""
+    """Steps of some length, and what is done between two; comes before the callback that is tested."""
+
+    def setup(self, *rest: object, **more: object) -> None:
+        if arguments.moment == "setup" and RANK == 0:
+            time.sleep(1.0)  # in which the other one goes on to where it waits
+            give_signal()
+            time.sleep(3600)
 
     def on_train_batch_end(self, trainer: pl.Trainer, *rest: object) -> None:
         if arguments.moment == f"between {trainer.global_step}" and RANK == RANKS - 1:
             give_signal()
         if RANK == 0:
             os.write(1, f"STEP {trainer.global_step}\n".encode())
+        global groups
+        groups = max(groups, len(dist.distributed_c10d._world.pg_map))
         time.sleep(arguments.step)
 
 
-model = Learner({arguments.moment: give_signal} if RANK == RANKS - 1 else {}, arguments.workers)
+concerned = RANK == RANKS - 1 or arguments.who == "nobody"
+model = Learner({arguments.moment: give_signal} if concerned else {}, arguments.workers)
 trainer = pl.Trainer(
     accelerator="cpu",
+    num_nodes=RANKS // int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
     devices=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
     strategy="ddp" if RANKS > 1 else "auto",
     max_epochs=arguments.epochs,
@@ -96,8 +132,8 @@ trainer = pl.Trainer(
     enable_model_summary=False,
     plugins=[Interrupted()],
     callbacks=[
-        PreemptionCallback(),
         Steps(),
+        PreemptionCallback(),
         ModelCheckpoint(dirpath=arguments.folder, save_last=True, every_n_train_steps=2),
     ],
 )
@@ -105,5 +141,6 @@ try:
     trainer.fit(model, ckpt_path="last")
 finally:
     (arguments.folder / f"trained-{RANK}-{start}").write_text(json.dumps(model.trained))
+    os.write(1, f"COLLECTIVES {collectives} in {groups} groups\n".encode())
 if RANK == 0:
     torch.save(weights(model), arguments.folder / "weights")

@@ -1,0 +1,163 @@
+"""One training that a `PreemptionCallback` watches over, from its setup until it ends.
+
+What always holds: nothing is changed before all ranks have come to `listen`, so until then a signal does what it would
+without the callback; `close` puts back what `listen` has changed, however far it came.
+Does not cover: which hook of the trainer calls what, see :mod:`.preemption_callback`.
+"""
+
+from __future__ import annotations
+
+import time
+from os import environ
+from typing import Any
+
+from . import callback_log
+from .framework import frameworks
+from .last_checkpoint import save_last
+from .loader_workers import Loaders
+from .notices import Notices, keep_lightning_off
+from .patches import Patches
+from .side_group import Disagreement
+from .stopping_place import Alone, Way, find_way
+from .time_left import SaveTimes, shortage, time_left
+from .validation_places import ValidationPlaces
+from .validation_progress import validation_to_come
+from .whole_checkpoints import keep_whole
+
+LOGGER = "nemo_logger.PreemptionCallback"
+RECEIVED = "Received signal %d, initiating graceful stop"
+DETECTED = "Preemption detected, saving checkpoint and exiting"
+
+
+class PreemptibleFit:
+    """One fit of this trainer; `signals` are the numbers of those that are notices."""
+
+    def __init__(self, trainer: Any, signals: set[int]) -> None:
+        self.log = callback_log.named(LOGGER)
+        self.batches = 0
+        self.notices = Notices(signals)
+        self.places = ValidationPlaces()
+        self._trainer = trainer
+        self._signals = signals
+        self._patches = Patches()
+        self._loaders = Loaders(signals)
+        self._save_times = SaveTimes()
+        self._said_received = self._preempted = False
+        self.way: Way = Alone(self.notices)
+
+    def listen(self) -> bool:
+        """From now on, on all ranks, a signal is a notice. Collective, and all may stop here (see `stop`).
+
+        False: the ranks cannot ask each other (one ended meanwhile), and nothing here is of use.
+        """
+        try:
+            self.way = find_way(self.notices)
+            self._take_over()
+            stop = self.way.listening()
+        except Disagreement as error:
+            self.log.warning(
+                "PreemptionCallback: the ranks could not ask each other in setup (has one ended?), and no signal is a "
+                "notice in this training: %s",
+                error,
+            )
+            return False
+        if stop:
+            self.stop()
+        return True
+
+    def _take_over(self) -> None:
+        trainer = self._trainer
+        if not self.notices.install():
+            self.log.warning(
+                "PreemptionCallback: this training does not run in the main thread, where Python allows no signal "
+                "handlers: it stops when ft_launcher or another rank says so, and not for a signal to this process"
+            )
+        connector = getattr(trainer, "_signal_connector", None)
+        keep_lightning_off(connector, self._signals, self._patches, self.notices.install)
+        keep_whole(trainer, self._patches)
+        self._save_times.watch(trainer, self._patches)
+        self._loaders.watch(trainer, self._patches)
+        loop = getattr(getattr(trainer.fit_loop, "epoch_loop", None), "val_loop", None)
+        if callable(getattr(loop, "_store_dataloader_outputs", None)):
+            self._patches.wrap(loop, "_store_dataloader_outputs", self._before_reductions)
+        kinds = tuple(module.callbacks.ModelCheckpoint for module in frameworks())
+        if trainer.is_global_zero and not any(isinstance(each, kinds) for each in trainer.callbacks):
+            self.log.warning(
+                "PreemptionCallback: this trainer has no ModelCheckpoint, which says where checkpoints are kept: when "
+                "preempted it will exit without saving one"
+            )
+
+    def _before_reductions(self, store: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.in_validation(self.places.after_loader())
+        return store(*args, **kwargs)
+
+    def in_validation(self, place: int) -> None:
+        """At this place of a validation of the training, or of the sanity check."""
+        if self.way.in_validation(self.batches, place):
+            self.stop(in_validation=True)
+        if self.notices.number:
+            self.say_received()
+
+    def say_received(self) -> None:
+        """Not in the handler: it may have interrupted a thread of this process that holds the log's lock."""
+        if self.notices.number and not self._said_received:
+            self._said_received = True
+            self.log.warning(RECEIVED, self.notices.number)
+
+    def stop(self, *, in_validation: bool = False) -> None:
+        """On all ranks, at the same place. Raises SystemExit(0), or what the save raised."""
+        self.say_received()
+        self._preempted = True
+        if self.batches == 0:
+            self._say(
+                "Preemption detected; nothing was trained in this start and there is nothing to save, exiting"
+            )
+            raise SystemExit(0)
+        self._say(DETECTED)
+        left = time_left(self.way.deadline, environ, monotonic=time.monotonic(), wall=time.time())
+        if problem := shortage(left, self._save_times.last):
+            self._say(problem)
+        with validation_to_come(self._trainer, begun=in_validation):
+            self._trainer.should_stop = True
+            self._save()
+        raise SystemExit(0)
+
+    def _save(self) -> None:
+        step = self._trainer.global_step
+        began = time.monotonic()
+        try:
+            path = save_last(self._trainer)
+        except Exception as error:
+            self.log.error(
+                "Preemption: the checkpoint of step %d could not be saved: %s; what was saved before is still "
+                "there, and this process ends with the error",
+                step,
+                error,
+            )
+            raise
+        if path is None:
+            self._say(
+                f"Preemption: no checkpoint of step {step} is saved: the trainer has no ModelCheckpoint, or is a "
+                "fast_dev_run"
+            )
+        else:
+            took = time.monotonic() - began
+            self._say(f"Preemption: the checkpoint of step {step} is complete after {took:.1f} s: {path}")
+
+    def _say(self, text: str) -> None:
+        if self._trainer.is_global_zero:
+            self.log.warning("%s", text)
+
+    def end(self) -> None:
+        """The training has ended by itself; there is no place to stop at any more. May be called twice."""
+        self.way.close()
+
+    def close(self) -> None:
+        """Everything back as it was; but the process that exits now is not to be ended sooner by a second signal."""
+        self.end()
+        self._patches.undo()
+        self._loaders.undo()
+        if self._preempted:
+            self.notices.leave_in_force()
+        else:
+            self.notices.restore()
