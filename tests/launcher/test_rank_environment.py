@@ -88,3 +88,27 @@ def test_the_run_directory_is_told_in_each_cycle(jobs: Jobs) -> None:
     second = jobs.plain("--ft-run-dir", first.run_dir, "--nproc-per-node", "1", says)
     second.end(0)
     assert second.hear(r"in (\S+)", ranks=[0]) == {0: f"{first.run_dir}/also-{second.pid}"}
+
+
+LATE_THREAD = """
+import threading, types
+sys.modules.setdefault("torch", types.ModuleType("torch"))
+go = threading.Event()
+
+def finish():
+    go.wait()
+    until = time.monotonic() + 0.05
+    while time.monotonic() < until:
+        pass
+    say("finished")
+
+threading.Thread(target=finish, daemon=True).start()
+go.set()
+"""
+
+
+def test_threads_may_finish_before_python_ends(jobs: Jobs) -> None:
+    """As torch's that end a collective: those would abort the process when Python has no time for them any more."""
+    job = jobs(LATE_THREAD, nproc=1)
+    job.end(0)
+    assert job.lines("finished")

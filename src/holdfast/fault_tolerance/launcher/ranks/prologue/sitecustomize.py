@@ -2,8 +2,8 @@
 
 The launcher puts this folder on the rank's PYTHONPATH. It ties the rank's life to the launcher's, and keeps an
 unhandled exception and the last of what Python writes to stderr where the launcher finds them, so that a failed job
-ends with a traceback or with its last lines. It imports nothing of Holdfast (the rank's interpreter may not have it)
-and must never fail.
+ends with a traceback or with its last lines. At the rank's end it lets torch's threads finish. It imports nothing of
+Holdfast (the rank's interpreter may not have it) and must never fail.
 Does not cover: a script that replaces ``sys.excepthook`` or ``sys.stderr``; exceptions in threads; what native code
 and child processes write; other languages.
 """
@@ -161,11 +161,45 @@ def _write(target, kind, value, trace) -> None:  # type: ignore[no-untyped-def]
     os.replace(f"{target}.new", target)  # the launcher may look at any moment
 
 
+def _let_torch_finish() -> None:
+    """A gloo thread that has just ended a collective gives Python objects back, for which it needs the interpreter. If
+    the rank's last act was a collective, Python may be ending by then, and ends that thread in a way which torch 2.13
+    turns into an abort (134): a finished rank would have failed. So the interpreter is let go of, as the last thing
+    before Python ends, until no thread wants it, for at most `most` seconds."""
+    import atexit
+    import time
+
+    owner, most = os.getpid(), 0.2
+
+    def wait() -> None:
+        if os.getpid() != owner or "torch" not in sys.modules:
+            return
+        until, idle = time.monotonic() + most, 0
+        while idle < 3 and time.monotonic() < until:
+            time.sleep(0.002)
+            idle = 0 if _others_run(owner) else idle + 1
+
+    atexit.register(wait)
+
+
+def _others_run(main: int) -> bool:
+    """Whether another thread than the main one has a core, or waits for one."""
+    for thread in os.listdir("/proc/self/task"):
+        try:
+            with open(f"/proc/self/task/{thread}/stat", "rb") as file:
+                if int(thread) != main and file.read().rpartition(b") ")[2][:1] == b"R":
+                    return True
+        except OSError:
+            pass  # it has ended
+    return False
+
+
 _quiet = _quiet_interrupts()
 try:
     _vanish()
 finally:
     _die_with_launcher()
+    _let_torch_finish()
     _keep_exception()
     try:  # noqa: SIM105
         _keep_last_lines(sys.stderr, sys.__stderr__)
