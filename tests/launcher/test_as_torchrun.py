@@ -77,8 +77,8 @@ os.write(1, (json.dumps(facts) + "\\n").encode())
 """
 
 MEANT = {"hook", "modules"}
-"""The prologue's traces: it keeps an unhandled exception for the launcher, has set the parent-death signal, and waits for
-torch's threads at the end."""
+"""The prologue's traces: it keeps an unhandled exception for the launcher, has set the parent-death signal, and lets
+torch's threads finish at the end."""
 PROLOGUE_IMPORTS = {"sitecustomize", "ctypes", "_ctypes", "struct", "_struct", "atexit"}
 
 
