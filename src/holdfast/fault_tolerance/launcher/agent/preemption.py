@@ -30,6 +30,7 @@ from .stopping import SAVING, Stopping
 from .surroundings import Surroundings
 
 logger = logging.getLogger("holdfast.launcher")
+SETTING_OUT = 0.1  # seconds from when the term timeout begins to when the ranks are waited for, at most
 UNSAID = 5.0  # seconds in which ranks leave after Ctrl-C without anything being said
 
 
@@ -123,7 +124,7 @@ class Preemption:
         limit = self._agent.rules.term_timeout
         for local_rank, waited in group.killed.items():
             who = f"rank {group.rank_of(local_rank)} (pid {group.pid_of(local_rank)})"
-            if waited >= limit:
+            if waited >= limit - SETTING_OUT:
                 why = f"did not leave within --term-timeout {limit:g} s of {number.name}"
             else:
                 why = f"had not left {waited:.1f} s after {number.name}, and was no longer waited for"
