@@ -61,7 +61,7 @@ class AfterBatchCallback(Callback):
 
 
 class _Crew:
-    """The callbacks of one trainer. The first by order has the hook for all of them."""
+    """The callbacks of one trainer. The last by order has the hook for all of them."""
 
     def __init__(self) -> None:
         self._members: list[AfterBatchCallback] = []

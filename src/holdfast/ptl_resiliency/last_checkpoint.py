@@ -16,10 +16,10 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Iterator
 from typing import Any
 
 from .framework import frameworks
+from .saved_checkpoints import FINALIZE, is_lightnings_asynchronous, layers
 from .whole_checkpoints import aside, put_in_place
 
 log = logging.getLogger("holdfast.ptl_resiliency")
@@ -56,12 +56,12 @@ def save_last(trainer: Any) -> str | None:
 
 def finish(trainer: Any) -> None:
     """Wait for the saves that run beside the training. Called by all ranks. Raises what they raised, where they ran."""
-    if callable(finalize := getattr(trainer.strategy, "maybe_finalize_save_checkpoint", None)):
+    if callable(finalize := getattr(trainer.strategy, FINALIZE, None)):
         finalize(blocking=True)
-    for io in _chain(trainer.strategy.checkpoint_io):
-        if callable(finalize := getattr(io, "maybe_finalize_save_checkpoint", None)):
+    for io in layers(trainer):
+        if callable(finalize := getattr(io, FINALIZE, None)):
             finalize(blocking=True)
-        elif isinstance(io, _asynchronous()):
+        elif is_lightnings_asynchronous(io):
             io.teardown()  # waits; its thread is started again by the next save
 
 
@@ -71,7 +71,7 @@ def _finish_others(trainer: Any) -> None:
         finish(trainer)
     except Exception as error:
         log.warning("an asynchronous save of an earlier checkpoint has failed: %s", error)
-        for io in _chain(trainer.strategy.checkpoint_io):
+        for io in layers(trainer):
             if getattr(io, "_error", None) is not None:  # Lightning's would raise it again in each save
                 io._error = None
 
@@ -168,14 +168,3 @@ def _remove(path: str) -> None:
         shutil.rmtree(path)
     elif os.path.lexists(path):
         os.unlink(path)
-
-
-def _chain(io: Any) -> Iterator[Any]:
-    """The checkpoint I/O and those that it wraps."""
-    while io is not None:
-        yield io
-        io = getattr(io, "checkpoint_io", None)
-
-
-def _asynchronous() -> tuple[Any, ...]:
-    return tuple(module.plugins.io.AsyncCheckpointIO for module in frameworks())

@@ -25,10 +25,14 @@ def layers(trainer: Any) -> Iterator[Any]:
         io = getattr(io, "checkpoint_io", None)
 
 
+def is_lightnings_asynchronous(io: Any) -> bool:
+    """Whether this layer is the one by which Lightning itself saves beside the training."""
+    return isinstance(io, tuple(module.plugins.io.AsyncCheckpointIO for module in frameworks()))
+
+
 def are_asynchronous(trainer: Any) -> bool:
     """Whether saving returns before the checkpoint is complete."""
-    lightnings = tuple(module.plugins.io.AsyncCheckpointIO for module in frameworks())
-    return any(hasattr(io, FINALIZE) or isinstance(io, lightnings) for io in layers(trainer))
+    return any(hasattr(io, FINALIZE) or is_lightnings_asynchronous(io) for io in layers(trainer))
 
 
 def when_complete(trainer: Any, patches: Patches, then: Callable[[], None]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -122,7 +122,7 @@ def _below(report: Report, scores: Scores, threshold: float) -> frozenset[Stragg
 
 def _relative(scores: Scores, below: frozenset[StragglerId], by_section: bool) -> Perspective:
     if by_section:
-        warning = _section_warning(f"Section {SECTION} is slower on some ranks", below)
+        warning = log_texts.warning(f"Section {SECTION} is slower on some ranks", below)
         return Perspective(
             "section_relative_perf", f"Section relative performance ({SECTION})", scores, below, warning
         )
@@ -132,14 +132,9 @@ def _relative(scores: Scores, below: frozenset[StragglerId], by_section: bool) -
 
 def _individual(scores: Scores, below: frozenset[StragglerId], by_section: bool) -> Perspective:
     if by_section:
-        warning = _section_warning(f"Section {SECTION} became slower on some ranks", below)
+        warning = log_texts.warning(f"Section {SECTION} became slower on some ranks", below)
         return Perspective(
             "section_individual_perf", f"Section individual performance ({SECTION})", scores, below, warning
         )
     warning = log_texts.individual_warning(below)
     return Perspective("gpu_individual_perf", log_texts.INDIVIDUAL_TITLE, scores, below, warning)
-
-
-def _section_warning(what: str, stragglers: Iterable[StragglerId]) -> str:
-    affected = ", ".join(repr(one) for one in sorted(stragglers, key=lambda one: one.rank))
-    return f"STRAGGLER DETECTION WARNING: {what}. Affected ranks: {{{affected}}}"

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from .patches import Patches
+from .saved_checkpoints import layers
 
 SUFFIX = ".partial"
 
@@ -39,12 +40,8 @@ def keep_whole(trainer: Any, patches: Patches) -> None:
 
     Each user has a patch of its own, so it does not matter which of them ends first; the outermost does the work.
     """
-    io = trainer.strategy.checkpoint_io
-    while (
-        getattr(io, "checkpoint_io", None) is not None
-    ):  # asynchronous and other wrappers: the one that writes
-        io = io.checkpoint_io
-    patches.wrap(io, "save_checkpoint", _save_whole)
+    *_, writer = layers(trainer)
+    patches.wrap(writer, "save_checkpoint", _save_whole)
 
 
 def _save_whole(save: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

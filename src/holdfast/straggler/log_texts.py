@@ -28,12 +28,12 @@ TERMINATING = "Detected stragglers. Terminating training..."
 
 def relative_warning(stragglers: Iterable[StragglerId]) -> str:
     """The documented warning about GPUs that are slower than others."""
-    return _warning("have worse relative performance", stragglers)
+    return warning("Some GPUs have worse relative performance", stragglers)
 
 
 def individual_warning(stragglers: Iterable[StragglerId]) -> str:
     """The documented warning about GPUs that are slower than they were."""
-    return _warning("performance dropped", stragglers)
+    return warning("Some GPUs performance dropped", stragglers)
 
 
 def performance(title: str, scores: Scores, nodes: Mapping[int, str], count: int) -> str:
@@ -112,6 +112,7 @@ def _others(what: str, verdicts: Sequence[Verdict]) -> list[str]:
     ]
 
 
-def _warning(what: str, stragglers: Iterable[StragglerId]) -> str:
+def warning(what: str, stragglers: Iterable[StragglerId]) -> str:
+    """The documented form of a warning about these ranks."""
     affected = ", ".join(repr(one) for one in sorted(stragglers, key=lambda one: one.rank))
-    return f"STRAGGLER DETECTION WARNING: Some GPUs {what}. Affected ranks: {{{affected}}}"
+    return f"STRAGGLER DETECTION WARNING: {what}. Affected ranks: {{{affected}}}"
