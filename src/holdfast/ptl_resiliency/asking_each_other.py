@@ -43,7 +43,7 @@ class Together:
 
     def begin(self) -> bool:
         try:
-            return self._group.maximum([self._notices.number != 0]) != [False]
+            return self.listening()
         except Disagreement as error:
             self._fail(error)
             return False
