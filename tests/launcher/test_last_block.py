@@ -159,10 +159,14 @@ main()
 
 
 SHOWS_AND_GOES_ON = """
+if RANK == 1:
+    meet("turn")  # unbuffered, Python writes a line in pieces, and those of two ranks may mix
 try:
     raise ValueError("only shown")
 except ValueError:
     sys.excepthook(*sys.exc_info())
+if RANK == 0:
+    meet("turn")
 meet()
 kill_me(signal.SIGSEGV) if RANK == 1 else wait()
 """
