@@ -20,9 +20,8 @@ from .supervision import Supervision
 from .whole_checkpoints import keep_whole
 
 if TYPE_CHECKING:
+    from holdfast.learned_limits.kept_limits import KeptLimits
     from holdfast.testing.injector import Faults
-
-    from .kept_limits import KeptLimits
 
 
 class SupervisedFit:
