@@ -108,6 +108,7 @@ EDGE = {
     "holdfast.fault_tolerance.server",
     "holdfast.fault_tolerance.stop",
     "holdfast.fault_tolerance.stop.point",
+    "holdfast.integrations.megatron",
     "holdfast.ptl_resiliency.fault_tolerance_callback",
     "holdfast.ptl_resiliency.fault_tolerance_sections_callback",
     "holdfast.ptl_resiliency.preemptible_fit",

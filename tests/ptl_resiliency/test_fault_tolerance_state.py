@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import finished_flag
 from holdfast.learned_limits import state_file
-from holdfast.ptl_resiliency.prefixed_log import Prefixed
+from holdfast.prefixed_log import Prefixed
 
 HEARTBEAT = {"initial": 900.0, "subsequent": 90.0, "were_calculated": True}
 SECTION = {

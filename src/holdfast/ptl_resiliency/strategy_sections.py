@@ -15,9 +15,9 @@ from typing import Any, Protocol
 
 from holdfast.fault_tolerance.errors import RankMonitorClientError
 from holdfast.learned_limits.learning_rules import CHECKPOINTING, STEP
+from holdfast.prefixed_log import Prefixed
 
 from .patches import Around, Make, Patch, Patches
-from .prefixed_log import Prefixed
 from .saved_checkpoints import FINALIZE
 
 
