@@ -6,7 +6,6 @@ filesystem at different moments. Does not cover: a path that only rank 0 can rea
 
 from __future__ import annotations
 
-import logging
 import os
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from holdfast.side_group import SideGroup
 from .search import last_complete
 
 _FAILED = "!"
-log = logging.getLogger("holdfast.checkpoints")
 
 
 def last_complete_on_all_ranks(folder: str | os.PathLike[str]) -> Path | None:

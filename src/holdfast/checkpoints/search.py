@@ -7,19 +7,18 @@ below that are no checkpoints; the contents of files such as `latest`.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from holdfast.fault_tolerance.rank_log import log
 
 from . import folder as folders
 from . import naming
 from .whole import why_incomplete
 
 FILES = (".ckpt", ".pt", ".pth")
-
-log = logging.getLogger("holdfast.checkpoints")
 
 
 @dataclass(frozen=True, slots=True)
