@@ -36,6 +36,9 @@ def last_complete_on_all_ranks(folder: str | os.PathLike[str]) -> Path | None:
 def _look(folder: str | os.PathLike[str]) -> str:
     try:
         found = last_complete(folder)
-    except OSError as error:
-        return f"{_FAILED}checkpoints cannot be looked for in {os.fspath(folder)}: {error.strerror or error}"
-    return "" if found is None else str(found.absolute())
+        text = "" if found is None else str(found.absolute())
+        text.encode()
+    except Exception as error:  # whatever it is, the others wait to be told
+        why = getattr(error, "strerror", None) or error
+        return f"{_FAILED}checkpoints cannot be looked for in {os.fspath(folder)!a}: {why}"
+    return text

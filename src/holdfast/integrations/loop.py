@@ -12,7 +12,7 @@
         else:
             loop.finished()
 
-What always holds: `step` takes about a microsecond as long as nobody was told to stop, and never raises because
+What always holds: `step` takes a microsecond or two as long as nobody was told to stop, and never raises because
 supervision failed; without `ft_launcher` everything works and nobody watches. Does not cover: preemption of several
 ranks without `ft_launcher` (they would have to ask each other in every step): the signal ends them as before.
 """

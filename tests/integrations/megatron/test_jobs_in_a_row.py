@@ -75,3 +75,13 @@ def test_the_page_names_every_function() -> None:
     page = (DOCS / "megatron.md").read_text()
     public = [name for name in megatron.__all__ if name[0] not in "_F"]
     assert len(public) == 11 and [name for name in public if f"{name}" not in page] == []
+
+
+@pytest.mark.slow
+def test_after_a_failure_nobody_waits_for_a_rank_that_stands_still(spawn: Spawner, shm: Path) -> None:
+    program = Path(__file__).with_name("aborting.py")
+    first, _ = (spawn.python(program, str(rank), str(shm)) for rank in range(2))
+    assert first.wait() == 0, first.output()
+    found = re.search(r"left after ([\d.]+) s, None", first.out())
+    assert found and float(found[1]) < 5, first.output()
+    assert not (shm / "save" / "ft_state.json").exists()
