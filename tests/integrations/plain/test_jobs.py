@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import signal
 import sys
@@ -70,6 +71,20 @@ def test_fsdp_with_half_a_checkpoint_on_the_way(spawn: Spawner, tmp_path: Path) 
         r"checkpoint skipped, resuming from step-00000010: \S+/step-00000015 has no .metadata", job.err()
     )
     assert len(results[0]) == 1 and results[0] == results[1]
+
+
+@pytest.mark.slow
+def test_accelerate_with_half_a_checkpoint_on_the_way(spawn: Spawner, tmp_path: Path) -> None:
+    if importlib.util.find_spec("accelerate") is None:
+        pytest.skip("accelerate is not installed")
+    program = tmp_path / "train_accelerate.py"
+    program.write_text(block("plain-loops.md", "train_accelerate.py"))
+    job = start(spawn, program, str(tmp_path / "saved"), fault="half_save@step=15,rank=0,size=1000")
+    assert job.wait(150) == 0, job.output()
+    assert "step-00000015.partial was not finished: its name says so" in job.err()
+    assert "step 20, from step-00000010" in job.out()
+    names = [f"step-{step:08d}" for step in (5, 10, 15, 20)]
+    assert sorted(path.name for path in (tmp_path / "saved").iterdir()) == names
 
 
 def test_the_loop_on_the_page_is_one() -> None:
