@@ -8,7 +8,7 @@ PYTHON ?= python3
 TORCH  ?= torch==2.13.0
 ARGS   ?=
 # Test processes side by side; each needs a /dev/shm of its own, and so root. Most tests wait for processes, not for a
-# core: three of them on two cores still leave some of the time unused.
+# core: two of them used less than two thirds of two cores.
 WORKERS ?= $(shell unshare --mount mount -t tmpfs tmpfs /dev/shm 2>/dev/null && echo 3 || echo 0)
 
 # The kernel core, a library in C++: built with the installation, and again when one of these changed.
@@ -33,8 +33,8 @@ help:
 demo: $(VENV)/.core
 	@$(BIN)/python examples/demo.py
 
-# Bytecode is written, whatever the environment says (CI's says no): the tests start a thousand processes, and a launcher
-# that compiles our modules anew takes a tenth of a second longer.
+# Bytecode is written, whatever the environment says (CI's says no): the tests start hundreds of launchers, and one that
+# compiles our modules anew needs a tenth of a second more of a core.
 test: $(VENV)/.native
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -m 'not soak' -n $(WORKERS) --dist worksteal $(ARGS)
 
