@@ -102,6 +102,7 @@ CORE = {
 EDGE = {
     "holdfast.__main__",
     "holdfast.cli",
+    "holdfast.cli.autoresume",
     "holdfast.cli.incidents",
     "holdfast.cli.main",
     "holdfast.cli.stragglers",

@@ -8,8 +8,13 @@
     ledger_file.py  the ledger on disk
     lock.py         one chain for one run directory
     flag.py         the finished flag: FAULT_TOL_FINISHED_FLAG_FILE
-    command.py      one attempt as a process: tied to us, signalled, ended to the last of its processes
+    started.py      what a command line tells of ft_launcher
+    command.py      one attempt as a process: tied to us, found to the last of its processes
+    signals.py      signals as events
+    run.py          one attempt from its start to its very end
+    takeover.py     what a killed keeper has left running
     chain.py        the loop of `holdfast autoresume`
+    log.py          what is told meanwhile
     table.py        the ledger for people
 
 Import from the modules; this package itself imports nothing.
