@@ -241,14 +241,16 @@ class Keeper:
                 why = f"{why}; and {error}"
         if self._ledger.chain is not None and not self._ledger.chain.ended:
             self._note(records.chain_ends(time.time(), str(decision.state), why))
-        say(f"{why}; exit code {decision.exit_code}. {self._next_step(decision)}")
+        say(f"{why}. Exit code {decision.exit_code}. {self._next_step(decision)}")
         return decision.exit_code
 
     def _next_step(self, decision: Decision) -> str:
         look = f"holdfast autoresume --status {self._plan.run_dir}"
         if decision.state is State.FINISHED:
             return f"All attempts: {look}"
-        return f"All attempts: {look}. The same command with --run-dir {self._plan.run_dir} trains on"
+        return (
+            f"All attempts: {look}. To train on, give the command again with --run-dir {self._plan.run_dir}"
+        )
 
     def _note(self, record: records.Record) -> None:
         self._ledger = self._ledger.with_record(record)
