@@ -92,7 +92,7 @@ class Keeper:
             await_end(attempt, self._signals)
         known = self._evidence(attempt, None)
         self._note(records.attempt_ends(time.time(), attempt.number, ending_of(known), exit_code=None))
-        say(f"{wording.attempt_ended(self._ledger.attempts[-1])}: whoever kept this chain was killed")
+        say(f"{wording.attempt_ended(self._ledger.attempts[-1])}; whoever kept this chain was killed")
 
     def _settle_flag(self) -> int | None:
         """The exit code, where a finished flag says that there is nothing to do."""

@@ -255,10 +255,11 @@ def _attempt_end(chains: _Chains, told: _Fields) -> _Chains:
 
 
 def _ended(attempt: Attempt, told: _Fields) -> Attempt:
+    kind = _kind(told.text("ending"))
     return replace(
         attempt,
-        ended=told.time(),
-        kind=_kind(told.text("ending")),
+        ended=None if kind is Kind.LOST else told.time(),  # when it was found out says nothing of its length
+        kind=kind,
         exit_code=told.number("exit_code"),
         why=told.text("why"),
         node=told.text("node"),
