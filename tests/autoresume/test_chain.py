@@ -24,7 +24,7 @@ def test_it_goes_on_until_the_flag_is_there(chains: Chains) -> None:
     assert [attempt.exit_code for attempt in chains.ledger.attempts] == [3, 75, 0, -9, 0]
     assert run.out() == "this is attempt 5\n"
     assert "attempt 1 failed after" in run.err()
-    assert "exit code 3 (failure 1 of 3 in a row); attempt 2 follows now" in run.err()
+    assert "exit code 3. Failure 1 of 3 in a row; attempt 2 follows now" in run.err()
     assert chains.ledger.chains[0].state == "finished"
 
 
