@@ -149,32 +149,42 @@ def test_signals_of_the_trainings_own_are_passed_on(chains: Chains) -> None:
     assert run.stop(signal.SIGUSR1) == 0
 
 
+def held_until_told(held: Path, go: Path) -> str:
+    """A shell function that holds something until it may let go of it."""
+    return f"release() {{ while [ ! -e {go} ]; do sleep 0.02; done; rm {held}; }}; touch {held}"
+
+
 def test_the_next_attempt_waits_for_what_the_last_one_left(chains: Chains, tmp_path: Path) -> None:
     # An orphan that still holds what the next attempt needs, and takes a moment to let go of it.
-    held = tmp_path / "held"
+    held, go = tmp_path / "held", tmp_path / "go"
     run = chains.sh(
         f"[ -e {held} ] && exit 4; [ $HOLDFAST_ATTEMPT = 2 ] && {FINISH} && exit 0; "
-        f"touch {held}; (sleep 0.5; rm {held}) & exit 3"
+        f"{held_until_told(held, go)}; release & exit 3"
     )
+    run.wait_for("attempt 1 has ended; waiting for what it has left running: process")
+    go.touch()
     assert run.wait() == 0, run.output()
     assert chains.endings == ["failed", "finished"]
-    assert "attempt 1 has ended; waiting for what it has left running: process" in run.err()
 
 
-def test_a_killed_keeper_is_succeeded(chains: Chains, tmp_path: Path) -> None:
-    held = tmp_path / "held"
-    first = chains.sh(
-        f"trap 'sleep 0.3; rm {held}; exit 75' TERM; touch {held}; echo ready; while :; do sleep 0.05; done"
+@pytest.mark.parametrize("script", [False, True], ids=["the command", "what a script has started"])
+def test_a_killed_keeper_is_succeeded(chains: Chains, tmp_path: Path, script: bool) -> None:
+    held, go = tmp_path / "held", tmp_path / "go"
+    command = (
+        f"{held_until_told(held, go)}; trap 'release; exit 75' TERM; echo ready; while :; do sleep 0.02; done"
     )
+    # A script dies of the kernel's SIGTERM and tells nobody.
+    first = chains.sh(f"({command}); true" if script else command)
     first.wait_for("^ready$")
     first.process.kill()
     first.wait()
-    # The attempt is told by the kernel, and still saves: nobody may begin beside it.
+    # It may still save: nobody may begin beside it.
     second = chains.sh(f"[ -e {held} ] && echo beside; {FINISH}")
+    second.wait_for("attempt 1, whose keeper was killed, has not ended yet: waiting for process")
+    go.touch()
     assert second.wait() == 0, second.output()
     assert second.out() == ""
     assert chains.endings == ["lost", "finished"]
-    assert "attempt 1, whose keeper was killed, has not ended yet: waiting for process" in second.err()
     assert (
         "attempt 1 ended unseen: nobody saw how it ended; whoever kept this chain was killed" in second.err()
     )
@@ -182,20 +192,20 @@ def test_a_killed_keeper_is_succeeded(chains: Chains, tmp_path: Path) -> None:
     assert chain.state == "finished"
 
 
-def test_a_script_that_dies_with_its_keeper_leaves_its_launcher_to_the_successor(
-    chains: Chains, tmp_path: Path
-) -> None:
-    held = tmp_path / "held"
-    child = (
-        f"trap 'sleep 0.3; rm {held}; exit 0' TERM; touch {held}; echo ready; while :; do sleep 0.05; done"
+def test_cancelling_while_waiting_for_what_a_killed_keeper_has_left(chains: Chains, tmp_path: Path) -> None:
+    held, go = tmp_path / "held", tmp_path / "go"
+    first = chains.sh(
+        f"{held_until_told(held, go)}; trap 'release; exit 75' TERM; echo ready; while :; do sleep 0.02; done"
     )
-    first = chains.sh(f"({child}); true")
     first.wait_for("^ready$")
     first.process.kill()
     first.wait()
-    second = chains.sh(f"[ -e {held} ] && echo beside; {FINISH}")
-    assert second.wait() == 0, second.output()
-    assert second.out() == ""
+    second = chains.sh("echo beside")
+    second.wait_for("has not ended yet")
+    assert second.stop(signal.SIGINT) == 130
+    assert "cancelled by the user (Ctrl-C)" in second.err()
+    go.touch()
+    assert chains.sh(FINISH).wait() == 0
     assert not held.exists()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.autoresume.conftest import Chains, begun
-from tests.processes import Spawner, alive
+from tests.processes import Spawner, alive, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +39,7 @@ def test_a_chain_ends_with_the_weights_of_an_undisturbed_run(
     undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"
     env = {"OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)}
     quiet = spawn(job(undisturbed, "--ft-run-dir", str(tmp_path / "quiet")), env=env)
-    faults = "sleep@step=7 kill@step=8,rank=1"
+    faults = "sleep@step=7,for=4 kill@step=10,rank=1"
     run = chains.start(*job(disturbed), env={**env, "FAULTS": faults})
 
     # Attempt 1 is preempted: a scheduler tells its launcher, while a rank sleeps in step 7.
@@ -54,7 +55,8 @@ def test_a_chain_ends_with_the_weights_of_an_undisturbed_run(
     first, second, third = chains.ledger.attempts
     assert (second.node, second.rank) == (socket.gethostname(), 1)
     assert "killed by SIGKILL" in second.why
-    assert (first.resumed_step, second.resumed_step, third.resumed_step) == (1, 6, 6)
+    assert first.resumed_step == 1
+    assert third.resumed_step is not None and third.resumed_step > 5
     assert first.witnessed
     assert result(disturbed) == result(undisturbed)
     assert not alive(launcher)
@@ -68,21 +70,35 @@ def test_a_wrong_command_line_of_the_launcher_is_tried_once(chains: Chains) -> N
     assert "ft_launcher refused its command line" in run.err().splitlines()[-1]
 
 
-def test_a_killed_launcher_leaves_nothing_to_the_next_attempt(chains: Chains, tmp_path: Path) -> None:
+def test_a_killed_launcher_and_a_killed_keeper_leave_nothing_to_the_next_attempt(
+    chains: Chains, tmp_path: Path
+) -> None:
     script = tmp_path / "train.py"
     script.write_text(
-        "import os, signal, sys\n"
-        "os.write(1, f\"rank {os.environ['RANK']} of attempt {os.environ['HOLDFAST_ATTEMPT']}\\n\".encode())\n"
-        "if os.environ['HOLDFAST_ATTEMPT'] == '1': signal.pause()\n"
+        "import os, signal\n"
+        "rank, attempt = os.environ['RANK'], int(os.environ['HOLDFAST_ATTEMPT'])\n"
+        "os.write(1, f'rank {rank} of attempt {attempt} is {os.getpid()}\\n'.encode())\n"
+        "if attempt < 3: signal.pause()\n"
         "open(os.environ['FAULT_TOL_FINISHED_FLAG_FILE'], 'w').close()\n"
     )
-    run = chains.start(*LAUNCHER, "--nproc-per-node=2", str(script))
-    launcher = begun(run, 1)
-    for rank in (0, 1):
-        run.wait_for(f"^rank {rank} of attempt 1$")
+    command = [*LAUNCHER, "--nproc-per-node=2", str(script)]
+
+    def ranks(attempt: int) -> list[int]:
+        found = [run.wait_for(rf"^rank {rank} of attempt {attempt} is (\d+)$") for rank in (0, 1)]
+        return [int(each[1]) for each in found if isinstance(each, re.Match)]
+
+    run = chains.start(*command)
+    launcher, first = begun(run, 1), ranks(1)
     os.kill(launcher, signal.SIGKILL)
+    second = ranks(2)
+    assert not any(alive(pid) for pid in first)
+    run.process.kill()  # its launcher is told by the kernel, and tells its ranks
+    run.wait()
+    wait_until(lambda: not any(alive(pid) for pid in second), what="the ranks have ended")
+    run = chains.start(*command)
     assert run.wait() == 0, run.output()
-    assert [attempt.why for attempt in chains.ledger.attempts] == [
-        "ended by SIGKILL (exit code 137)",
-        "the finished flag is there",
+    assert [(str(attempt.kind), attempt.why) for attempt in chains.ledger.attempts] == [
+        ("failed", "ended by SIGKILL (exit code 137)"),
+        ("lost", "nobody saw how it ended"),
+        ("finished", "the finished flag is there"),
     ]

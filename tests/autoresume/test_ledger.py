@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.autoresume.account import Account
@@ -93,6 +93,12 @@ def test_an_attempt_is_told_twice_once_it_has_a_pid() -> None:
     assert [attempt.pid for attempt in ledger.attempts] == [9]
 
 
+def test_what_is_written_twice_counts_once() -> None:
+    told = [begins(), started(2.0, 1), ended(3.0, 1), chain_ends(4, "gave up", "so")]
+    assert read(*[record for record in told for _ in range(2)]) == read(*told)
+    assert read(*told, *told) == read(*told)
+
+
 def test_of_a_newer_version() -> None:
     newer = {**ended(3, 1), "ending": "abducted", "colour": "green"}
     ledger = read(begins(), {"kind": "weather", "t": 2}, started(2, 1), newer)
@@ -133,6 +139,7 @@ RECORDS = st.lists(
 )
 
 
+@settings(max_examples=50)
 @given(RECORDS)
 def test_no_record_is_an_error(records: list[Record]) -> None:
     ledger = Ledger.of(records)

@@ -54,10 +54,6 @@ class Plan:
     launcher: started.Launcher
 
 
-class Unstartable(Exception):
-    """The command cannot be started: trying again does not help."""
-
-
 class Keeper:
     """Keeps one chain. The run directory's lock is held by the caller."""
 
@@ -140,10 +136,7 @@ class Keeper:
             if not decision.goes_on:
                 return self._over(decision)
             self._wait(decision)
-            try:
-                stopped = self._attempt()
-            except Unstartable as error:
-                return self._over(Decision(State.GAVE_UP, f"gave up: {error}", exit_code=CANNOT_EXECUTE))
+            stopped = self._attempt()
             if stopped is not None:
                 return self._over(self._stopped(stopped))
 
@@ -167,13 +160,14 @@ class Keeper:
             raise Cancelled(stop)
 
     def _attempt(self) -> signal.Signals | None:
-        """Run one to its very end; returns the signal by which somebody cancelled it. Raises `Unstartable`."""
+        """Run one to its very end; returns the signal by which somebody cancelled it."""
         attempt = Attempt(self._ledger.next_number, time.time(), host=self._host, mark=uuid.uuid4().hex)
         self._note(records.attempt_begins(attempt.began, attempt))  # before there is anything to be found
         try:
             command = Command(self._plan.command, self._environment(attempt), self._signals.mask)
         except OSError as error:
-            raise self._unstartable(attempt, error) from None
+            self._not_started(attempt, error)
+            return None
         attempt = replace(attempt, pid=command.pid, started=command.started)
         self._note(records.attempt_begins(attempt.began, attempt))
         say(f"attempt {attempt.number} begins: {shown(self._plan.command)} (pid {command.pid})")
@@ -187,14 +181,11 @@ class Keeper:
         )
         return run.cancelled_by
 
-    def _unstartable(self, attempt: Attempt, error: OSError) -> Unstartable:
+    def _not_started(self, attempt: Attempt, error: OSError) -> None:
+        """No process to be had, or a filesystem that is away for the moment: it counts as a failure."""
         why = f"{self._plan.command[0]} cannot be started: {error.strerror}"
-        self._note(
-            records.attempt_ends(
-                time.time(), attempt.number, Ending(Kind.FAILED, why), exit_code=CANNOT_EXECUTE
-            )
-        )
-        return Unstartable(why)
+        ending = Ending(Kind.FAILED, why, node=self._host)
+        self._note(records.attempt_ends(time.time(), attempt.number, ending, exit_code=CANNOT_EXECUTE))
 
     def _environment(self, attempt: Attempt) -> Mapping[str, str]:
         plan = self._plan
