@@ -200,7 +200,12 @@ def _attempt(chains: _Chains, told: Fields) -> _Chains:
     number = told.number("attempt")
     if number is None:
         return chains
-    if not chains or chains[-1].ended:  # its own record is lost
+    if not chains or chains[-1].ended:
+        if any(
+            (each.number, each.began) == (number, told.time()) for chain in chains for each in chain.attempts
+        ):
+            return chains  # written twice
+        # Its chain's own record is lost.
         chains = (*chains, Chain(len(chains) + 1, told.time()))
     attempt = Attempt(
         number,
