@@ -15,5 +15,6 @@ train = Path(__file__).resolve().parents[3] / "examples" / "char_transformer" / 
 sys.path.insert(0, str(train.parent))
 sys.argv[0] = str(train)
 runpy.run_path(str(train), run_name="__main__")
-if os.environ["RANK"] == "0" and "FAULT_TOL_FINISHED_FLAG_FILE" in os.environ:
+result = Path(sys.argv[sys.argv.index("--dir") + 1]) / "result.json"
+if result.exists() and "FAULT_TOL_FINISHED_FLAG_FILE" in os.environ:
     Path(os.environ["FAULT_TOL_FINISHED_FLAG_FILE"]).touch()
