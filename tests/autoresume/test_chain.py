@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.autoresume import ledger as records
+from holdfast.autoresume.ledger import Attempt
+from holdfast.autoresume.ledger_file import LedgerFile
 from tests.autoresume.conftest import Chains, begun
 from tests.processes import Spawner, alive, wait_until
 
@@ -207,6 +210,23 @@ def test_cancelling_while_waiting_for_what_a_killed_keeper_has_left(chains: Chai
     go.touch()
     assert chains.sh(FINISH).wait() == 0
     assert not held.exists()
+
+
+def test_a_killed_keeper_of_another_machine_is_told_of(chains: Chains, tmp_path: Path) -> None:
+    chains.run_dir.mkdir(mode=0o700)
+    other = {"host": "elsewhere", "pid": 1, "started": 2}
+    file = LedgerFile(str(chains.run_dir), print)
+    file.append(records.chain_begins(1.0, command=["x"], flag="/other.flag", carries_on=False, **other))
+    file.append(records.attempt_begins(2.0, Attempt(1, 2.0, mark="m", **other)))
+    # What is there now is not the flag that the attempt could have made.
+    chains.flag.touch()
+    run = chains.sh(f"echo trains; {FINISH}")
+    assert run.wait() == 0
+    assert (
+        "warning: attempt 1 ran on elsewhere: what it may have left running there cannot be seen" in run.err()
+    )
+    assert run.out() == "trains\n"
+    assert chains.endings == ["lost", "finished"]
 
 
 def test_failures_from_before_the_keeper_was_killed_count(chains: Chains) -> None:

@@ -84,9 +84,16 @@ class Keeper:
         attempt = self._ledger.open_attempt
         if attempt is None:
             return
-        if attempt.mark and attempt.host == self._host:
+        if attempt.host != self._host:
+            say(
+                f"warning: attempt {attempt.number} ran on {attempt.host or 'an unknown host'}: "
+                "what it may have left running there cannot be seen from here"
+            )
+        elif attempt.mark:
             await_end(attempt, self._signals)
         known = self._evidence(attempt, None)
+        if self._chain.flag != self._plan.flag:
+            known = replace(known, flag=False)  # the flag of today is not the one that it could have made
         self._note(records.attempt_ends(time.time(), attempt.number, ending_of(known), exit_code=None))
         say(f"{wording.attempt_ended(self._ledger.attempts[-1])}; whoever kept this chain was killed")
 
