@@ -44,12 +44,12 @@ def test_a_chain_ends_with_the_weights_of_an_undisturbed_run(
 
     # Attempt 1 is preempted: a scheduler tells its launcher, while a rank sleeps in step 7.
     launcher = begun(run, 1)
-    run.wait_for("sleep")
+    run.wait_for("sleep@step=7.* happens now", 120)
     os.kill(launcher, signal.SIGTERM)
-    run.wait_for("attempt 1 was preempted after .*: exit code 75 after SIGTERM; attempt 2 follows")
+    run.wait_for("attempt 1 was preempted after .*: exit code 75 after SIGTERM; attempt 2 follows", 120)
     # Attempt 2: a rank dies. Attempt 3 has nobody to disturb it.
     assert run.wait(240) == 0, run.output()
-    assert quiet.wait() == 0, quiet.output()
+    assert quiet.wait(120) == 0, quiet.output()
 
     assert chains.endings == ["preempted", "failed", "finished"]
     first, second, third = chains.ledger.attempts
