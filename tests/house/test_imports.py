@@ -47,7 +47,7 @@ CORE = {
     "holdfast.journal.incident_list",
     "holdfast.journal.lost_connection",
     "holdfast.learned_limits.learning_rules",
-    "holdfast.ptl_resiliency.completion",
+    "holdfast.callbacks.completion",
     "holdfast.ptl_resiliency.straggler_findings",
     "holdfast.ptl_resiliency.straggler_settings",
     "holdfast.ptl_resiliency.validation_places",

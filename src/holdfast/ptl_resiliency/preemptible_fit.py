@@ -11,9 +11,9 @@ import time
 from os import environ
 from typing import Any
 
+from holdfast.callbacks import callback_log
 from holdfast.side_group import Disagreement
 
-from . import callback_log
 from .framework import frameworks
 from .last_checkpoint import save_last
 from .loader_workers import Loaders

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any, Protocol
 
+from holdfast.callbacks.prefixed_log import Prefixed
 from holdfast.fault_tolerance.errors import RankMonitorClientError
 from holdfast.learned_limits.learning_rules import CHECKPOINTING, STEP
 
 from .patches import Around, Make, Patch, Patches
-from .prefixed_log import Prefixed
 from .saved_checkpoints import FINALIZE
 
 

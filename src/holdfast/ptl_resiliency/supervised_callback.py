@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast import finished_flag
+from holdfast.callbacks import callback_log
+from holdfast.callbacks.completion import Ending, why_complete
+from holdfast.callbacks.prefixed_log import Prefixed
 from holdfast.learned_limits import kept_limits
 from holdfast.learned_limits.learning_rules import is_clean_stop
 
-from . import callback_log
 from .after_batch import AfterBatchCallback
-from .completion import Ending, why_complete
-from .prefixed_log import Prefixed
 from .simulated_fault import parse_params
 from .supervised_fit import SupervisedFit
 from .supervision import why_no_launcher

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from holdfast.callbacks.prefixed_log import Prefixed
 from holdfast.fault_tolerance import RankMonitorClientError
 from holdfast.testing.simulated import SimulatedFaultParams
 
 from .early_stopping import EarlyStops
 from .patches import Patches
-from .prefixed_log import Prefixed
 from .simulated_fault import simulate
 from .supervision import Supervision
 from .whole_checkpoints import keep_whole
