@@ -117,7 +117,7 @@ EDGE = {
     "holdfast.ptl_resiliency.straggler_det_callback",
     "holdfast.ptl_resiliency.supervised_callback",
     "holdfast.ptl_resiliency.supervised_fit",
-    "holdfast.ptl_resiliency.supervision",
+    "holdfast.callbacks.supervision",
     "holdfast.ptl_resiliency.training_step",
     "holdfast.straggler",
     "holdfast.straggler.detector",

@@ -19,13 +19,13 @@ from holdfast import finished_flag
 from holdfast.callbacks import callback_log
 from holdfast.callbacks.completion import Ending, why_complete
 from holdfast.callbacks.prefixed_log import Prefixed
+from holdfast.callbacks.simulated_fault import parse_params
+from holdfast.callbacks.supervision import why_no_launcher
 from holdfast.learned_limits import kept_limits
 from holdfast.learned_limits.learning_rules import is_clean_stop
 
 from .after_batch import AfterBatchCallback
-from .simulated_fault import parse_params
 from .supervised_fit import SupervisedFit
-from .supervision import why_no_launcher
 
 if TYPE_CHECKING:
     from holdfast.testing.simulated import SimulatedFaultParams

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.callbacks.prefixed_log import Prefixed
+from holdfast.callbacks.simulated_fault import simulate
+from holdfast.callbacks.supervision import Supervision
 from holdfast.fault_tolerance import RankMonitorClientError
 from holdfast.testing.simulated import SimulatedFaultParams
 
 from .early_stopping import EarlyStops
 from .patches import Patches
-from .simulated_fault import simulate
-from .supervision import Supervision
 from .whole_checkpoints import keep_whole
 
 if TYPE_CHECKING:
