@@ -47,6 +47,7 @@ CORE = {
     "holdfast.journal.incident_list",
     "holdfast.journal.lost_connection",
     "holdfast.learned_limits.learning_rules",
+    "holdfast.preemption.time_left",
     "holdfast.callbacks.completion",
     "holdfast.ptl_resiliency.straggler_findings",
     "holdfast.ptl_resiliency.straggler_settings",
