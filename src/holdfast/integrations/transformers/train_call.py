@@ -15,6 +15,8 @@ from holdfast.side_group import Disagreement, SideGroup
 from .resuming import choose
 from .whole_checkpoints import WholeCheckpoints
 
+_FAILED = "!"
+
 
 class TrainCall:
     """Made on all ranks together."""
@@ -51,11 +53,19 @@ class TrainCall:
         self.side.close()
 
     def _last_complete(self) -> str:
-        chosen = choose(self.trainer.args.output_dir) if self.rank == 0 else ""
+        folder = self.trainer.args.output_dir
+        chosen = ""
+        if self.rank == 0:
+            try:
+                chosen = choose(folder)
+            except OSError as error:
+                chosen = f"{_FAILED}checkpoints cannot be looked for in {folder}: {error.strerror or error}"
         try:
-            return self.side.text_from_first(chosen, patience=self.side.setup_timeout)
+            told = self.side.text_from_first(chosen, patience=self.side.setup_timeout)
         except Disagreement as why:
             raise RuntimeError(
-                f"no rank knows which checkpoint in {self.trainer.args.output_dir} to go on from: rank 0 could not "
-                f"tell the others ({why})"
+                f"no rank knows which checkpoint in {folder} to go on from: rank 0 could not tell the others ({why})"
             ) from why
+        if told.startswith(_FAILED):
+            raise OSError(told.removeprefix(_FAILED))
+        return told
