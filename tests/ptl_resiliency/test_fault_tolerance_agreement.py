@@ -14,9 +14,9 @@ import pytest
 import torch.distributed as dist
 
 from holdfast import side_group
-from holdfast.callbacks.prefixed_log import Prefixed
 from holdfast.learned_limits.agreed_learning import wanted_by_all
 from holdfast.learned_limits.kept_limits import HEARTBEAT, KeptLimits
+from holdfast.prefixed_log import Prefixed
 from holdfast.side_group import Disagreement, SideGroup
 from tests.processes import Spawner
 

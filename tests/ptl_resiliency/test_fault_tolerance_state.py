@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from holdfast import finished_flag
-from holdfast.callbacks.prefixed_log import Prefixed
 from holdfast.learned_limits import state_file
+from holdfast.prefixed_log import Prefixed
 
 HEARTBEAT = {"initial": 900.0, "subsequent": 90.0, "were_calculated": True}
 SECTION = {

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.callbacks.prefixed_log import Prefixed
 from holdfast.fault_tolerance import WorkloadAction, WorkloadControlRequest
+from holdfast.prefixed_log import Prefixed
 
 Policy = Callable[[Any], Any]
 

@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from holdfast.fault_tolerance.errors import RankMonitorClientError
-
-from .prefixed_log import Prefixed
+from holdfast.prefixed_log import Prefixed
 
 
 class SectionKeeper(Protocol):

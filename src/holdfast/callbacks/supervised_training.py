@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from holdfast import finished_flag
 from holdfast.fault_tolerance import RankMonitorClientError
 from holdfast.learned_limits.kept_limits import KeptLimits
+from holdfast.prefixed_log import Prefixed
 from holdfast.testing.simulated import SimulatedFaultParams
 
-from .prefixed_log import Prefixed
 from .simulated_fault import simulate
 from .supervision import Supervision, why_no_launcher
 

@@ -8,7 +8,8 @@ write whole objects).
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 SUFFIX = ".partial"
@@ -24,6 +25,25 @@ def is_aside(path: str) -> bool:
     """Whether this is such a place."""
     name = os.path.basename(path)
     return name.startswith(".") and name.endswith(SUFFIX)
+
+
+@contextmanager
+def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """`with whole_file("step-100.pt") as unfinished: torch.save(state, unfinished)`: at the end of the block the file
+    is flushed and gets its name; when an exception ends the block, it is removed, and what was there before stays.
+
+    Makes the folder. Raises OSError. For one writer.
+    """
+    final = os.path.abspath(os.fspath(path))
+    os.makedirs(os.path.dirname(final), exist_ok=True)
+    unfinished = aside(final)
+    try:
+        yield Path(unfinished)
+        put_in_place(unfinished, final)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(unfinished)
+        raise
 
 
 def put_in_place(unfinished: str, final: str) -> None:

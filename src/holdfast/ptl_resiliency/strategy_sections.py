@@ -13,9 +13,9 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any, Protocol
 
-from holdfast.callbacks.prefixed_log import Prefixed
 from holdfast.fault_tolerance.errors import RankMonitorClientError
 from holdfast.learned_limits.learning_rules import CHECKPOINTING, STEP
+from holdfast.prefixed_log import Prefixed
 
 from .patches import Around, Make, Patch, Patches
 from .saved_checkpoints import FINALIZE

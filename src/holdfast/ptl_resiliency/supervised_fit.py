@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.callbacks.prefixed_log import Prefixed
 from holdfast.callbacks.supervised_training import SupervisedTraining
+from holdfast.prefixed_log import Prefixed
 from holdfast.testing.simulated import SimulatedFaultParams
 
 from .early_stopping import EarlyStops

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.callbacks import arguments, callback_log
 from holdfast.callbacks.completion import Ending, why_complete
-from holdfast.callbacks.prefixed_log import Prefixed
 from holdfast.callbacks.simulated_fault import parse_params
 from holdfast.callbacks.supervised_training import SupervisedTraining, verify_environment
 from holdfast.learned_limits.learning_rules import is_clean_stop
+from holdfast.prefixed_log import Prefixed
 
 from .early_stopping import has_stopped_early
 from .surrounding import SurroundingCallback
