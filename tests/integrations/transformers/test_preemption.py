@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import multiprocessing
 import os
 import signal
 from pathlib import Path
@@ -96,6 +98,32 @@ def test_an_evaluation_that_was_due_or_cut_short_is_done_in_the_next_start(tmp_p
         assert weights(again) == weights(alone)
         assert metrics(again) == metrics(alone)
         assert again.state.best_global_step == alone.state.best_global_step
+
+
+def test_workers_of_the_loaders_get_the_signal_too_and_stay(tmp_path: Path) -> None:
+    """In the first start, and where batches are skipped after a resume."""
+
+    def everybody() -> None:
+        workers = multiprocessing.active_children()
+        assert workers
+        for worker in workers:
+            os.kill(worker.pid or 0, signal.SIGTERM)
+        term()
+
+    def start(step: int) -> int | str | None:
+        deeds = {f"on_step_begin {step}": everybody}
+        stopped = trainer(tmp_path, [PreemptionCallback()], deeds, dataloader_num_workers=1)
+        try:
+            stopped.train(resume_from_checkpoint=True)
+        except SystemExit as leaving:
+            return leaving.code
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        return "trained to the end"
+
+    assert [start(4), start(9)] == [0, 0]
+    gc.collect()  # the loaders' iterators end their workers when they go
+    assert checkpoints(tmp_path) == ["checkpoint-10", "checkpoint-5"]
 
 
 def test_a_step_that_saves_anyway_is_saved_once(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,11 @@ from transformers import Trainer
 from holdfast.integrations.transformers import PreemptionCallback
 from holdfast.integrations.transformers.resuming import choose
 from holdfast.integrations.transformers.whole_checkpoints import MARK
+from tests.processes import Spawner
 
 from .small import said, trainer, weights
+
+TOGETHER = Path(__file__).parent / "programs" / "saving_together.py"
 
 
 class Ended(BaseException):
@@ -83,3 +87,19 @@ def test_without_a_callback_of_ours_the_trainer_saves_and_resumes_as_before(tmp_
     plain = trainer(tmp_path, save_steps=10)
     plain.train()
     assert not [name for name in vars(plain) if name in ("train", "_save_checkpoint")]
+
+
+def test_on_several_ranks_it_is_complete_when_all_have_written(spawn: Spawner, tmp_path: Path) -> None:
+    """A rank that cannot write makes the save fail on the others too; where they cannot be asked it does not count."""
+    env = {"OMP_NUM_THREADS": "1"}
+    ranks = [spawn.python(TOGETHER, str(rank), str(tmp_path), env=env) for rank in range(2)]
+    assert [rank.wait(60) for rank in ranks] == [0, 0], "\n".join(rank.output() for rank in ranks)
+    first, second = (json.loads(rank.out().splitlines()[-1]) for rank in ranks)
+    assert first["said"] == [
+        "complete",
+        f"the checkpoint {tmp_path}/checkpoint-2 is not complete: another rank has not written its part",
+        "not known to be complete",
+    ]
+    assert second["said"] == ["complete", "no space left", "not known to be complete"]
+    assert first["files"] == ["rank-0", "rank-1"] and first["marks"] == [False, True, True]
+    assert choose(tmp_path) == ""  # of these, none has weights in it

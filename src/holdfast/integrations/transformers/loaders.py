@@ -21,7 +21,7 @@ def watch(training: TrainCall, workers: StayingWorkers) -> None:
 
     def made(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         loader = original(*args, **kwargs)
-        workers.of(loader)
+        workers.of(getattr(loader, "base_dataloader", loader))  # accelerate's have torch's within
         return loader
 
     for name in _MAKERS:

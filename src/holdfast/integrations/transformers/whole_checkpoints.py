@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -144,8 +145,7 @@ def _flush(path: str, flags: int) -> None:
 @contextmanager
 def _rotations_put_off() -> Iterator[list[Callable[[], Any]]]:
     """What transformers would do to older checkpoints meanwhile, as calls for later."""
-    from transformers import trainer as module
-
+    module = sys.modules.get("transformers.trainer")
     calls = list[Callable[[], Any]]()
     patches = Patches()
 
