@@ -45,7 +45,7 @@ def test_what_a_name_says(name: str, step: int | None, version: int, unfinished:
     ("kind", "names", "broken"),
     [
         ("torch", ["step-5.pt", "step-10.pt", "step-100.pt"], ""),
-        ("lightning", ["epoch=0-step=9.ckpt", "epoch=1-step=10.ckpt", "epoch=1-step=10-v1.ckpt"], ""),
+        ("torch", ["epoch=0-step=9.ckpt", "epoch=1-step=10.ckpt", "epoch=1-step=10-v1.ckpt"], ""),
         ("dcp", ["step-9", "step-10", "step-11"], "__0_0.distcp"),
         (
             "deepspeed's layout",
@@ -88,6 +88,10 @@ def test_links_and_latest_files_fool_nobody(make: Make, tmp_path: Path) -> None:
     (tmp_path / "lightning_logs").mkdir()
     (tmp_path / "model.safetensors").write_bytes(b"the final model of an earlier run")
     assert checkpoints.last_complete(tmp_path) == tmp_path / "step-5.pt"
+    (tmp_path / "elsewhere").mkdir()
+    make("torch", "elsewhere/step-7.pt")
+    (tmp_path / "step-7.pt").symlink_to("elsewhere/step-7.pt")  # a checkpoint that lies on another disk
+    assert checkpoints.last_complete(tmp_path) == tmp_path / "step-7.pt"
 
 
 def test_none_at_all(tmp_path: Path, make: Make, caplog: pytest.LogCaptureFixture) -> None:
@@ -103,6 +107,9 @@ def test_none_at_all(tmp_path: Path, make: Make, caplog: pytest.LogCaptureFixtur
         checkpoints.last_complete(tmp_path / "file")
     with pytest.raises(OSError, match="cannot be looked for"):
         checkpoints.last_complete_on_all_ranks(tmp_path / "file")
+    make("torch", os.fsdecode(b"step-\xff-7.pt"))
+    with pytest.raises(OSError, match="can't encode"):
+        checkpoints.last_complete_on_all_ranks(tmp_path)
 
 
 def test_alone_without_a_process_group(make: Make, tmp_path: Path) -> None:

@@ -115,6 +115,7 @@ EDGE = {
     "holdfast.fault_tolerance.server",
     "holdfast.fault_tolerance.stop",
     "holdfast.fault_tolerance.stop.point",
+    "holdfast.integrations.loop",
     "holdfast.integrations.megatron",
     "holdfast.integrations.megatron_learning",
     "holdfast.integrations.megatron_state",

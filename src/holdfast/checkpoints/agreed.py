@@ -6,7 +6,6 @@ filesystem at different moments. Does not cover: a path that only rank 0 can rea
 
 from __future__ import annotations
 
-import logging
 import os
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from holdfast.side_group import SideGroup
 from .search import last_complete
 
 _FAILED = "!"
-log = logging.getLogger("holdfast.checkpoints")
 
 
 def last_complete_on_all_ranks(folder: str | os.PathLike[str]) -> Path | None:
@@ -38,6 +36,9 @@ def last_complete_on_all_ranks(folder: str | os.PathLike[str]) -> Path | None:
 def _look(folder: str | os.PathLike[str]) -> str:
     try:
         found = last_complete(folder)
-    except OSError as error:
-        return f"{_FAILED}checkpoints cannot be looked for in {os.fspath(folder)}: {error.strerror or error}"
-    return "" if found is None else str(found.absolute())
+        text = "" if found is None else str(found.absolute())
+        text.encode()
+    except Exception as error:  # whatever it is, the others wait to be told
+        why = getattr(error, "strerror", None) or error
+        return f"{_FAILED}checkpoints cannot be looked for in {os.fspath(folder)!a}: {why}"
+    return text

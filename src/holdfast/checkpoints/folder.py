@@ -32,7 +32,10 @@ def is_checkpoint(folder: Path) -> bool:
         return True
     if naming.step_of(folder.name) is not None:
         return True
-    names = os.listdir(folder)
+    try:
+        names = os.listdir(folder)
+    except OSError:  # `lost+found`, say
+        return False
     return any(name in (STATE, ".metadata") or name.endswith((sharded.DATA, ".metadata")) for name in names)
 
 

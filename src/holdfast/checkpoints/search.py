@@ -1,25 +1,25 @@
 """The newest complete checkpoint of a folder, and what was skipped on the way to it.
 
 Newest is by the step in the names, where all have one; else by the time of the last write. What always holds: the same
-folder gives the same answer; links are not followed, as what they stand for is found itself. Does not cover: folders
+folder gives the same answer; a link to another
+checkpoint of the folder counts as nothing, as that one is found itself. Does not cover: folders
 below that are no checkpoints; the contents of files such as `latest`.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from holdfast.fault_tolerance.rank_log import log
 
 from . import folder as folders
 from . import naming
 from .whole import why_incomplete
 
 FILES = (".ckpt", ".pt", ".pth")
-
-log = logging.getLogger("holdfast.checkpoints")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def _candidates(place: Path) -> tuple[list[Path], list[Skipped]]:
         return [], []
     for entry in entries:
         path = place / entry.name
-        if entry.is_symlink():
+        if entry.is_symlink() and (path.resolve().parent == place.resolve() or not path.exists()):
             continue
         if naming.is_unfinished(entry.name):
             unfinished.append(Skipped(path, "was not finished: its name says so"))
