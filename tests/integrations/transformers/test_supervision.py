@@ -14,6 +14,7 @@ from transformers import EarlyStoppingCallback
 from holdfast.callbacks.supervision import Supervision
 from holdfast.fault_tolerance import WorkloadAction, WorkloadControlRequest
 from holdfast.fault_tolerance.board import Board
+from holdfast.integrations import transformers
 from holdfast.integrations.transformers import FaultToleranceCallback, FaultToleranceSectionsCallback
 
 from .conftest import SECTIONS, Ranked
@@ -182,3 +183,13 @@ def test_a_callback_that_is_added_later_is_like_any_other(tmp_path: Path, ranked
     alone.train()
     alone.train()
     assert weights(made) == weights(alone)
+
+
+def test_the_public_names() -> None:
+    assert sorted(transformers.__all__) == [
+        "FaultToleranceCallback",
+        "FaultToleranceSectionsCallback",
+        "PreemptionCallback",
+        "SimulatedFaultParams",
+    ]
+    assert all(hasattr(transformers, name) for name in transformers.__all__)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from transformers import Trainer
 
+from holdfast.checkpoints import last_complete
 from holdfast.integrations.transformers import PreemptionCallback
 from holdfast.integrations.transformers.resuming import choose
 from holdfast.integrations.transformers.whole_checkpoints import MARK
@@ -46,6 +47,7 @@ def test_a_half_written_checkpoint_is_not_gone_on_from(
         first.train(resume_from_checkpoint=True)
     assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-10", "checkpoint-15"]
     assert (tmp_path / "checkpoint-15" / MARK).exists()
+    assert last_complete(tmp_path) == tmp_path / "checkpoint-10"
 
     again = trainer(tmp_path, [PreemptionCallback()], **only_one)
     again.train(resume_from_checkpoint=True)

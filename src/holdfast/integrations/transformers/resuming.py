@@ -25,8 +25,7 @@ def choose(folder: str | os.PathLike[str]) -> str:
     from the beginning because a disk is gone."""
     log = callback_log.named("holdfast.integrations.transformers")
     for path in _newest_first(Path(folder).absolute()):
-        marked = (path / MARK).exists()
-        why = "was being written when its job was ended" if marked else why_incomplete(path)
+        marked, why = (path / MARK).exists(), why_incomplete(path)
         if not why:
             log.info("the training goes on from %s", path)
             return str(path)

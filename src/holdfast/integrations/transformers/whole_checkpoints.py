@@ -20,10 +20,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from functools import partial
 from typing import Any
 
+from holdfast.checkpoints.folder import MARK
 from holdfast.ptl_resiliency.patches import Patches
 from holdfast.side_group import TIMEOUT, Disagreement, SideGroup
 
-MARK = "checkpoint-is-incomplete.txt"
+__all__ = ["MARK", "PREFIX", "WholeCheckpoints"]
+
 PREFIX = "checkpoint"
 
 log = logging.getLogger("holdfast.integrations.transformers")
