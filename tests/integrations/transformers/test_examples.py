@@ -83,7 +83,9 @@ def test_an_accelerate_loop_that_is_preempted_ends_with_the_weights_of_an_undist
     folder = tmp_path / "run"
     first = job(spawn, LOOP, folder, "--ft-preempted-exit-code=75")
     first.wait_for(lambda: (folder / "step-15").exists(), 60)
-    first.send_signal(signal.SIGTERM)
+    launcher = psutil.Process(first.pid)
+    for process in [*launcher.children(recursive=True), launcher]:  # as Slurm does: everybody at once
+        process.send_signal(signal.SIGTERM)
     assert first.wait(60) == 75, first.output()[-3000:]
     assert "preempted: the checkpoint of step" in first.output()
     second = job(spawn, LOOP, folder, then_undisturbed=True)
