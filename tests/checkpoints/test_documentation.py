@@ -26,6 +26,7 @@ def call_of(framework: str) -> str:
     return found[1]
 
 
+@pytest.mark.slow
 def test_the_program_skips_what_the_fault_left(spawn: Spawner, tmp_path: Path) -> None:
     (tmp_path / "save.py").write_text(block("checkpoints.md", "save.py"))
     first = spawn([sys.executable, "save.py"], cwd=tmp_path, env={"HOLDFAST_FAULT": "half_save@step=3"})
