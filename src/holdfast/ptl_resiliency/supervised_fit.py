@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.fault_tolerance import RankMonitorClientError
 from holdfast.testing.simulated import SimulatedFaultParams
 
+from .each_step import EachStep
 from .early_stopping import EarlyStops
 from .patches import Patches
 from .prefixed_log import Prefixed
@@ -20,6 +21,7 @@ from .supervision import Supervision
 from .whole_checkpoints import keep_whole
 
 if TYPE_CHECKING:
+    from holdfast.fault_tolerance.board import BoardWriter
     from holdfast.testing.injector import Faults
 
     from .kept_limits import KeptLimits
@@ -36,6 +38,7 @@ class SupervisedFit:
         self.side = self.supervision.side
         self.rank = int(trainer.global_rank)
         self.patches = Patches()
+        self.each = EachStep.of(trainer, self)
         self.early_stops = EarlyStops(trainer)
         self.kept: KeptLimits | None = None
         self.ends_after_teardown = False
@@ -49,6 +52,11 @@ class SupervisedFit:
         self.patches.wrap(self.trainer.strategy, "teardown", self._after_strategy(at_the_end))
         if simulated is not None:
             self._faults = simulate(simulated)
+
+    @property
+    def writer(self) -> BoardWriter:
+        """The client's, for what is done in each step. Raises RankMonitorClientError when supervision has ended."""
+        return self.client._ready()
 
     def beat(self, step: int | None = None) -> None:
         """A heartbeat; where supervision has ended meanwhile that is said, once."""
@@ -72,6 +80,7 @@ class SupervisedFit:
         if faults is not None:
             faults.close()
         self.patches.undo()
+        self.each.leave(self.trainer, self)
         self.supervision.leave(self.user)
 
     def _after_strategy(self, at_the_end: Callable[[], None]) -> Callable[..., Any]:
