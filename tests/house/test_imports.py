@@ -20,6 +20,7 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 CORE = {
+    "holdfast.checkpoints.naming",
     "holdfast.fault_tolerance.board.records",
     "holdfast.fault_tolerance.config_fields",
     "holdfast.fault_tolerance.errors",
@@ -46,8 +47,8 @@ CORE = {
     "holdfast.journal.faults",
     "holdfast.journal.incident_list",
     "holdfast.journal.lost_connection",
+    "holdfast.learned_limits.learning_rules",
     "holdfast.ptl_resiliency.completion",
-    "holdfast.ptl_resiliency.learning_rules",
     "holdfast.ptl_resiliency.straggler_findings",
     "holdfast.ptl_resiliency.straggler_settings",
     "holdfast.ptl_resiliency.validation_places",
@@ -100,6 +101,7 @@ EDGE = {
     "holdfast.cli.incidents",
     "holdfast.cli.main",
     "holdfast.cli.stragglers",
+    "holdfast.checkpoints",
     "holdfast.fault_tolerance",
     "holdfast.fault_tolerance.client",
     "holdfast.fault_tolerance.launcher.__main__",
@@ -108,6 +110,10 @@ EDGE = {
     "holdfast.fault_tolerance.server",
     "holdfast.fault_tolerance.stop",
     "holdfast.fault_tolerance.stop.point",
+    "holdfast.integrations.loop",
+    "holdfast.integrations.megatron",
+    "holdfast.integrations.megatron_learning",
+    "holdfast.integrations.megatron_state",
     "holdfast.ptl_resiliency.fault_tolerance_callback",
     "holdfast.ptl_resiliency.fault_tolerance_sections_callback",
     "holdfast.ptl_resiliency.preemptible_fit",
@@ -130,6 +136,7 @@ RINGS = ("core", "shell", "edge")
 
 # Reading a clock or touching anything outside the process takes one of these.
 NOT_IN_CORE = {
+    "holdfast.checkpoints.naming",
     "fcntl", "glob", "mmap", "multiprocessing", "numpy", "os", "pathlib", "random", "resource", "rich", "select",
     "selectors", "shutil", "socket", "subprocess", "tempfile", "threading", "time", "torch", "yaml",
 }  # fmt: skip
@@ -142,6 +149,8 @@ HEAVY = ("torch", "numpy", "yaml", "rich", "psutil", "pydantic")
 LIGHT = [
     "holdfast",
     "holdfast.cli",
+    "holdfast.checkpoints",
+    "holdfast.checkpoints.search",
     "holdfast.fault_tolerance",
     "holdfast.fault_tolerance.board",
     "holdfast.fault_tolerance.monitor",
@@ -259,6 +268,15 @@ def test_importing_is_light(module: str) -> None:
 
 PUBLIC = {
     "holdfast": ["__version__"],
+    "holdfast.checkpoints": [
+        "Search",
+        "Skipped",
+        "last_complete",
+        "last_complete_on_all_ranks",
+        "look",
+        "whole_file",
+        "why_incomplete",
+    ],
     "holdfast.fault_tolerance": [
         "FaultToleranceConfig",
         "HeartbeatTimeouts",

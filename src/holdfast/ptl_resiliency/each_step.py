@@ -16,8 +16,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
+from holdfast.learned_limits.learning_rules import STEP
+
 from .after_batch import Crew
-from .learning_rules import STEP
 from .patches import Patch, Patches
 from .step_call import NEVER, StepCall
 

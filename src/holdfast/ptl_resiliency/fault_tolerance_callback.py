@@ -12,8 +12,9 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, ClassVar
 
-from . import agreed_learning, kept_limits
-from .learning_rules import HeartbeatRules
+from holdfast.learned_limits import agreed_learning, kept_limits
+from holdfast.learned_limits.learning_rules import HeartbeatRules
+
 from .saved_checkpoints import when_complete
 from .step_counter import Counter, step_counter
 from .supervised_callback import SupervisedCallback

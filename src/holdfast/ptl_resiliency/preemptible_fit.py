@@ -12,6 +12,8 @@ from collections.abc import Callable
 from os import environ
 from typing import Any
 
+from holdfast.side_group import Disagreement
+
 from . import callback_log
 from .each_step import EachStep
 from .framework import frameworks
@@ -19,7 +21,6 @@ from .last_checkpoint import save_last
 from .loader_workers import Loaders
 from .notices import Notices, keep_lightning_off
 from .patches import Patches
-from .side_group import Disagreement
 from .stopping_place import Alone, Way, find_way
 from .time_left import SaveTimes, shortage, time_left
 from .validation_places import ValidationPlaces
