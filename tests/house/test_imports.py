@@ -20,6 +20,11 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 CORE = {
+    "holdfast.autoresume.account",
+    "holdfast.autoresume.budget",
+    "holdfast.autoresume.ending",
+    "holdfast.autoresume.ledger",
+    "holdfast.autoresume.wording",
     "holdfast.fault_tolerance.board.records",
     "holdfast.fault_tolerance.config_fields",
     "holdfast.fault_tolerance.errors",
@@ -97,6 +102,7 @@ CORE = {
 EDGE = {
     "holdfast.__main__",
     "holdfast.cli",
+    "holdfast.cli.autoresume",
     "holdfast.cli.incidents",
     "holdfast.cli.main",
     "holdfast.cli.stragglers",
