@@ -37,7 +37,7 @@ def test_a_failed_and_preempted_run_ends_as_an_undisturbed_one(cluster: Cluster,
     cluster.run("scancel", "--signal=TERM", training.job)  # to every process of the step at once
     expected = undisturbed(tmp_path / "undisturbed", steps)
     assert training.end() == "COMPLETED 0:0", training.text()
-    assert training.endings == ["failed", "preempted", "finished"]
+    assert training.endings == ["failed", "preempted", "finished"], training.text()
     assert 10 <= training.resumed[0] <= 10 + SAVE_EVERY
     assert training.resumed[1:] == training.stopped  # not a step is lost
     assert training.result == expected

@@ -79,7 +79,9 @@ def test_three_time_limits_in_a_row(cluster: Cluster, tmp_path: Path, expected: 
     assert training.resumed[:3] == training.stopped[:3]
 
 
-def test_a_time_limit_that_comes_without_a_signal(cluster: Cluster, tmp_path: Path, expected: Undisturbed) -> None:
+def test_a_time_limit_that_comes_without_a_signal(
+    cluster: Cluster, tmp_path: Path, expected: Undisturbed
+) -> None:
     training = Training.of_characters(cluster, tmp_path, steps=160, pace=0.6)
     training.submit("--time=1", "--signal=URG@1")  # ignored by all
     training.wait_for("the next one follows", 1, seconds=200)
@@ -89,7 +91,9 @@ def test_a_time_limit_that_comes_without_a_signal(cluster: Cluster, tmp_path: Pa
     assert training.endings == ["time-limit", "finished"]
 
 
-@pytest.mark.parametrize(("number", "restarts"), [(signal.SIGKILL, 3), (signal.SIGSTOP, 3), (signal.SIGSTOP, 0)])
+@pytest.mark.parametrize(
+    ("number", "restarts"), [(signal.SIGKILL, 3), (signal.SIGSTOP, 3), (signal.SIGSTOP, 0)]
+)
 def test_a_rank_is_killed_or_hangs(
     cluster: Cluster, tmp_path: Path, expected: Undisturbed, number: int, restarts: int
 ) -> None:
@@ -142,7 +146,9 @@ def test_a_drained_node_is_left_when_the_job_is_told_to(
     assert "on n[1,3]," in training.text()
 
 
-def test_a_job_array_goes_on_from_task_to_task(cluster: Cluster, tmp_path: Path, expected: Undisturbed) -> None:
+def test_a_job_array_goes_on_from_task_to_task(
+    cluster: Cluster, tmp_path: Path, expected: Undisturbed
+) -> None:
     training = Training.of_characters(cluster, tmp_path, steps=40)
     training.submit("--array=1-4%1", script="train-array.sbatch")
     training.wait_for_step(20)
@@ -159,7 +165,9 @@ def test_all_of_it_in_one_run(own_cluster: Cluster, tmp_path: Path, expected: Un
     training.submit("--partition=low", "--time=1", "--signal=TERM@5")
     training.wait_for("the next one follows", 3, seconds=400)  # (a) three time limits
     cluster.run("scontrol", "update", f"jobid={training.job}", "timelimit=60")
-    training.wait(lambda: "RUNNING" in cluster.run("squeue", "-h", "-j", training.job, "-o", "%T"), 60, "a start")
+    training.wait(
+        lambda: "RUNNING" in cluster.run("squeue", "-h", "-j", training.job, "-o", "%T"), 60, "a start"
+    )
     for number in (signal.SIGKILL, signal.SIGSTOP):  # (b) and (c)
         training.wait(lambda: len(training.ranks()) == 4, 60, "four ranks")
         before = len(training.resumed)
