@@ -187,6 +187,19 @@ def write_result(trainer: Trainer, directory: Path) -> None:
             Path(flag).touch()
 
 
+def run(args: argparse.Namespace, client: RankMonitorClient, device: torch.device) -> None:
+    """Everything that needs the process group. The model is gone when this returns: were DDP the last to let go of
+    the group, gloo's threads and this one could wait for each other for ever, right after a checkpoint (torch 2.13).
+    """
+    trainer = train(args, client, device)
+    if trainer.step == args.steps:
+        write_result(trainer, args.dir)
+    else:
+        trainer.say(
+            f"stopped after step {trainer.step}, which is saved; started again, training goes on from there"
+        )
+
+
 def main() -> None:
     args = arguments()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends a rank without a traceback.
@@ -201,13 +214,7 @@ def main() -> None:
     client.init_workload_monitoring()
     # On a GPU gloo stays at hand for what is on the CPU (the random states).
     dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
-    trainer = train(args, client, device)
-    if trainer.step == args.steps:
-        write_result(trainer, args.dir)
-    else:
-        trainer.say(
-            f"stopped after step {trainer.step}, which is saved; started again, training goes on from there"
-        )
+    run(args, client, device)
     dist.destroy_process_group()
     client.shutdown_workload_monitoring()
 

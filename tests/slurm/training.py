@@ -25,7 +25,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SCRIPTS = EXAMPLES / "slurm"
 TRAIN = EXAMPLES / "char_transformer" / "train.py"
 SAVE_EVERY = 5
-START = 120.0
+START = 150.0
 """Seconds at most for something that needs ranks to start: 5 until Slurm requeues, then torch's imports."""
 
 OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED"}

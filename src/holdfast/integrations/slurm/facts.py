@@ -16,20 +16,17 @@ from ...autoresume.ending import ASKED_TO_END, PREEMPTED_CODE, Scheduler
 LOOKS = 60.0
 """Seconds: Slurm may send the signal before a time limit so much too early. Source: sbatch(1), --signal."""
 
-OVER = frozenset(
-    [
-        "BOOT_FAIL",
-        "CANCELLED",
-        "COMPLETED",
-        "DEADLINE",
-        "FAILED",
-        "NODE_FAIL",
-        "OUT_OF_MEMORY",
-        "PREEMPTED",
-        "REVOKED",
-        "TIMEOUT",
-    ]
-)
+OVER = {
+    "BOOT_FAIL",
+    "CANCELLED",
+    "COMPLETED",
+    "DEADLINE",
+    "FAILED",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "PREEMPTED",
+}
+OVER |= {"REVOKED", "TIMEOUT"}
 """States of a job that will not run again. Source: squeue(1), job state codes."""
 
 

@@ -110,8 +110,6 @@ def time_limit(text: str) -> int:
         raise ConfigError(f"--time {text!r}: give minutes, or hours:minutes:seconds, or days-hours")
     days, *rest = match.groups()
     numbers = [int(number) for number in rest if number is not None]
-    if days is not None or len(numbers) == 3:  # days-hours[:minutes[:seconds]]
-        units = (3600, 60, 1)
-    else:  # minutes[:seconds]
-        units = (60, 1, 0)
+    # days-hours[:minutes[:seconds]], hours:minutes:seconds, minutes[:seconds]
+    units = (3600, 60, 1) if days is not None or len(numbers) == 3 else (60, 1, 0)
     return int(days or 0) * 86400 + sum(number * unit for number, unit in zip(numbers, units, strict=False))
