@@ -16,6 +16,8 @@ LAUNCHER = "holdfast.fault_tolerance.launcher"
 OURS = ("nnodes", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "node-rank", "standalone", "ft-run-dir")
 """Options of ft_launcher that the batch script gives: only the job knows its nodes."""
 
+PROGRAM = ("-m", "--module", "--no-python", "--no_python", "--run-path", "--run_path")
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -60,10 +62,7 @@ class Plan:
 
 def checked(plan: Plan) -> Plan:
     """The plan itself. Raises `ConfigError` with one line that names the option, its value and what is allowed."""
-    given = {
-        word.split("=")[0].lstrip("-").replace("_", "-") for word in plan.command if word.startswith("-")
-    }
-    taken = [name for name in OURS if name in given]
+    taken = [name for name in OURS if name in _launcher_options(plan.command)]
     if taken:
         raise ConfigError(f"--{taken[0]} after --: the batch script gives it, leave it out")
     for name, value in (
@@ -89,6 +88,17 @@ def checked(plan: Plan) -> Plan:
             "longer or the other shorter"
         )
     return plan
+
+
+def _launcher_options(command: Sequence[str]) -> set[str]:
+    """The names of ft_launcher's options. The program begins with its file, or after one of `PROGRAM`."""
+    names = set()
+    for word in command[launcher_words(command) :]:
+        if word in PROGRAM or (word.endswith(".py") and not word.startswith("-")):
+            break
+        if word.startswith("--"):
+            names.add(word.partition("=")[0].lstrip("-").replace("_", "-"))
+    return names
 
 
 def launcher_words(command: Sequence[str]) -> int:

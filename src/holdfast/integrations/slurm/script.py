@@ -63,8 +63,8 @@ esac
 
 # SIGTERM reaches this shell too when Slurm ends the job; it lives on, to note how the attempt ended.
 trap : TERM
-export SRUN_CPUS_PER_TASK=${{SLURM_CPUS_PER_TASK:-}}
-[[ -n $SRUN_CPUS_PER_TASK ]] || unset SRUN_CPUS_PER_TASK
+# srun does not inherit it from sbatch any more.
+[[ -z ${{SLURM_CPUS_PER_TASK:-}} ]] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 port={plan.port}
 
