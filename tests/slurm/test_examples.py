@@ -12,7 +12,7 @@ from tests.processes import wait_until
 from tests.slurm.cluster import Cluster
 from tests.slurm.training import SAVE_EVERY, SCRIPTS, Training, undisturbed
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 WAITS = """
 import os, signal
