@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...autoresume import flag
 from ...autoresume import ledger as records
@@ -223,6 +223,7 @@ class Keeper:
             ending = Ending(
                 Kind.LOST, f"run {attempt.job} could not note its end; Slurm started the job again"
             )
+        ending = replace(ending, node=node_name(ending.node))
         self._note(
             records.attempt_ends(
                 time.time(), attempt.number, ending, exit_code=known.exit_code, account=known.account
@@ -237,3 +238,8 @@ class Keeper:
     def _note(self, record: records.Record) -> None:
         self._ledger = self._ledger.with_record(record)
         self._file.append(record)
+
+
+def node_name(told: str) -> str:
+    """Slurm's name of a node that a launcher calls `n1:4711` (with its pid) or `n1.example.org`."""
+    return told.partition(":")[0].partition(".")[0]
