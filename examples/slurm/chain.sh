@@ -85,19 +85,25 @@ _over() {
 }
 
 _ending() {
-    local state
+    local state restarts
     state=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)
-    if [[ -e $FAULT_TOL_FINISHED_FLAG_FILE ]]; then
+    restarts=$(scontrol show job "$SLURM_JOB_ID" | grep -o 'Restarts=[0-9]*')
+    if [[ $1 == 93 ]]; then
+        echo stopped # a rank asked for it; the flag may be there as well
+    elif [[ -e $FAULT_TOL_FINISHED_FLAG_FILE ]]; then
         echo finished
+    elif [[ -n $restarts && ${restarts#*=} != "${SLURM_RESTART_COUNT:-0}" ]]; then
+        # Requeued already: preempted, or a node lost. The next run may even be under way.
+        echo ended-by-slurm
     elif [[ -n $TIME_IS_UP && $(date +%s) -ge $TIME_IS_UP ]]; then
         echo time-limit
     elif [[ -n $state && $state != RUNNING ]]; then
-        # A job that scancel ended must not be requeued: Slurm would do it.
+        # Cancelled. Requeueing would bring it back.
         echo ended-by-slurm
     else
         case $1 in
         75 | 143) echo preempted ;; # 143: the launcher itself had only just been started
-        2 | 93 | 130) echo stopped ;; # a wrong command line, a shutdown that a rank asked for, Ctrl-C
+        2 | 130) echo stopped ;;    # a wrong command line, Ctrl-C
         *) echo failed ;;             # also 0: ended without the flag
         esac
     fi

@@ -47,6 +47,7 @@ CORE = {
     "holdfast.fault_tolerance.stop.rules",
     "holdfast.fault_tolerance.workload_control",
     "holdfast.integrations.slurm.facts",
+    "holdfast.integrations.slurm.place",
     "holdfast.integrations.slurm.plan",
     "holdfast.integrations.slurm.script",
     "holdfast.journal.cycles",

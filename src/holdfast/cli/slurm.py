@@ -128,11 +128,12 @@ def _keeper(arguments: argparse.Namespace) -> Keeper:
     import signal
 
     from ..autoresume.budget import Limits
-    from ..integrations.slurm.attempt import Keeper, Place
+    from ..integrations.slurm.attempt import Keeper
+    from ..integrations.slurm.place import Place
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # Slurm signals everybody; what is noted here takes a moment
-    place = Place.of(dict(os.environ))
+    place = Place.of(os.environ)
     if place is None or not arguments.run_dir:
         raise ConfigError("--attempt-begins and --attempt-ended are for the batch script, inside a Slurm job")
     return Keeper(

@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ...autoresume import flag
 from ...autoresume import ledger as records
@@ -27,33 +27,11 @@ from ...in_time import TooLate, within
 from ...journal.reader import JournalUnreadable, read_run
 from . import claim, commands
 from .facts import Word, word_of
+from .place import Place, node_name
 from .script import DONE
 
 ANSWER = 20.0
 """Seconds for reading an attempt's journal."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where this process runs: which run of which job, on which nodes."""
-
-    job: str
-    restarts: int
-    nodes: str
-
-    @classmethod
-    def of(cls, environ: dict[str, str]) -> Place | None:
-        """By Slurm's environment; None outside a job."""
-        number = environ.get("SLURM_JOB_ID", "")
-        restarts = environ.get("SLURM_RESTART_COUNT", "0")
-        if not number.isdecimal() or not restarts.isdecimal():
-            return None
-        return cls(number, int(restarts), environ.get("SLURM_JOB_NODELIST", ""))
-
-    @property
-    def run(self) -> str:
-        """`4711.2`: the second restart of job 4711."""
-        return f"{self.job}.{self.restarts}"
 
 
 class Keeper:
@@ -238,8 +216,3 @@ class Keeper:
     def _note(self, record: records.Record) -> None:
         self._ledger = self._ledger.with_record(record)
         self._file.append(record)
-
-
-def node_name(told: str) -> str:
-    """Slurm's name of a node that a launcher calls `n1:4711` (with its pid) or `n1.example.org`."""
-    return told.partition(":")[0].partition(".")[0]
