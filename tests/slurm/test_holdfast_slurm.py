@@ -121,3 +121,19 @@ def test_a_node_on_which_it_fails_twice_is_left_out(cluster: Cluster, tmp_path: 
     assert f"rank 0 on {bad} in run 2" not in training.text()
     assert f"rank 1 on {bad} in run 2" not in training.text()
     assert os.path.exists(training.run / "finished.flag")
+
+
+@pytest.mark.soak
+def test_a_node_that_dies_is_named_and_the_job_goes_on_without_it(
+    own_cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster = own_cluster
+    training = Submitted(cluster, tmp_path, "waits")
+    assert training.start().returncode == 0
+    training.wait_for(r"^rank \d on n\d in run 0", 2)
+    cluster.kill_node("n2", with_its_processes=True)
+    assert training.end() == "COMPLETED 0:0", training.text()
+    chain = training.chains()[0]
+    assert kinds(chain) == ["node lost", "finished"], training.text()
+    assert chain["attempts"][0]["node"] == "n2"
+    wait_until(lambda: not cluster.processes(), 20, "nothing to be left on the nodes")
