@@ -17,7 +17,7 @@ import pytest
 
 from tests.processes import wait_until
 from tests.slurm.cluster import Cluster
-from tests.slurm.training import SAVE_EVERY, Training, undisturbed
+from tests.slurm.training import SAVE_EVERY, Submitted, Training, undisturbed
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 
@@ -157,6 +157,24 @@ def test_a_job_array_goes_on_from_task_to_task(
     training.wait_for("nothing to do: ", 2)
     assert training.result == expected(40)
     assert training.endings == ["preempted", "finished"]
+
+
+def test_holdfast_slurm_knows_why_each_attempt_ended(
+    cluster: Cluster, tmp_path: Path, expected: Undisturbed
+) -> None:
+    training = Submitted.of_characters(cluster, tmp_path, steps=120, pace=0.5)
+    assert training.start("--time=1", "--notice=20", "--sbatch=--partition=low").returncode == 0
+    training.wait_for("attempt 2 follows")
+    cluster.run("scontrol", "update", f"jobid={training.job}", "timelimit=60")
+    goes_on(training)
+    urgent = preempt(training, cluster)
+    training.wait_for("attempt 3 follows")
+    training.end(urgent)
+    goes_on(training)
+    training.a_rank().send_signal(signal.SIGKILL)
+    training.wait_for("attempt 4 follows")
+    check(training, cluster, expected(120))
+    assert training.kinds() == ["time limit", "preempted", "failed", "finished"]
 
 
 def test_all_of_it_in_one_run(own_cluster: Cluster, tmp_path: Path, expected: Undisturbed) -> None:

@@ -54,7 +54,7 @@ def _where(parser: argparse.ArgumentParser) -> None:
     add("--nodes", type=_count, default=1, metavar="N", help="default: 1")
     add("--time", default="", metavar="LIMIT", help="of one run, as sbatch --time takes it")
     add("--notice", type=_count, default=180, metavar="SECONDS", help="the training is told to stop so long before "
-        "the time limit (default: 180); it may take 30 s less to save")  # fmt: skip
+        "the time limit (default: 180); it may take 30 s less to save, or a third less")  # fmt: skip
     add("--job-name", default="train", metavar="NAME", help="default: train")
     add("--port", default="", metavar="PORT", help="of the rendezvous (default: 20000 + job id modulo 10000)")
     add("--sbatch", action="append", default=[], metavar="OPTION", help="one more option for sbatch, as "
