@@ -45,6 +45,7 @@ class Keeper:
         self._file = LedgerFile(run_dir, lambda text: say(f"warning: {text}"))
         self._ledger = self._file.read()
         self._flag = flag.path_of(os.environ, run_dir)
+        self._keeper = f"job {place.job}"
 
     # Its beginning
 
@@ -53,9 +54,8 @@ class Keeper:
         place = self._place
         with claim.looked_at(self._run_dir):
             claim.refuse_others(self._run_dir, place.job)
-            before = claim.read(self._run_dir)
-            claim.write(self._run_dir, claim.Claim(place.job, place.restarts, place.nodes))
-        self._end_what_is_open(before)
+            claim.write(self._run_dir, place.job)
+        self._end_what_is_open()
         done = self._settle_flag()
         if done is not None:
             return done
@@ -71,32 +71,27 @@ class Keeper:
         say(f"attempt {attempt.number} begins: run {place.restarts} of job {place.job} on {place.nodes}")
         return 0
 
-    def _end_what_is_open(self, before: claim.Claim) -> None:
+    def _end_what_is_open(self) -> None:
         """What the latest attempt's own job could not note, and the chain of a job that is gone."""
         attempt = self._ledger.open_attempt
         if attempt is not None:
-            self._close(attempt, self._unseen(before))
+            word, node = self._unseen(attempt)
+            self._close(attempt, self._evidence(attempt, None, word, node))
         chain = self._ledger.chain
-        if chain is not None and not chain.ended and before.job not in ("", self._place.job):
-            why = f"job {before.job} is no more, and has not said why: cancelled?"
+        if chain is not None and not chain.ended and chain.host != self._keeper:
+            why = f"{chain.host} is no more, and has not said why: cancelled?"
             self._note(records.chain_ends(time.time(), str(State.CANCELLED), why))
 
-    def _unseen(self, before: claim.Claim) -> Evidence:
-        word, node = Word(Scheduler.NOTHING), ""
+    def _unseen(self, attempt: Attempt) -> tuple[Word, str]:
+        """What Slurm can still tell of an attempt, and the node that it has lost."""
+        job = attempt.job.partition(".")[0]
         with suppress(commands.SlurmError):
-            lost = commands.down(before.nodes) if before.nodes else []
+            if job != self._place.job and commands.job(job).state == "CANCELLED":
+                return Word(Scheduler.CANCELLED, "cancelled by the user (scancel)"), ""
+            lost = commands.down(attempt.host) if attempt.host else []
             if lost:
-                node = lost[0]
-                word = Word(Scheduler.NODE_LOST, f"Slurm has lost {', '.join(lost)}")
-        account = self._account(self._ledger.attempts[-1].began)
-        return Evidence(
-            None,
-            flag.exists(self._flag),
-            scheduler=word.scheduler,
-            scheduler_says=word.says,
-            node=node,
-            account=account,
-        )
+                return Word(Scheduler.NODE_LOST, f"Slurm has lost {', '.join(lost)}"), lost[0]
+        return Word(Scheduler.NOTHING), ""
 
     def _settle_flag(self) -> int | None:
         there = flag.exists(self._flag)
@@ -113,13 +108,12 @@ class Keeper:
         return None
 
     def _begin_chain(self) -> None:
-        host = f"job {self._place.job}"
         self._note(
             records.chain_begins(
                 time.time(),
                 command=[],
                 flag=self._flag,
-                host=host,
+                host=self._keeper,
                 pid=os.getpid(),
                 started=None,
                 carries_on=False,
@@ -139,15 +133,7 @@ class Keeper:
         if word.scheduler is Scheduler.NODE_LOST:
             with suppress(commands.SlurmError):
                 node = next(iter(commands.down(self._place.nodes)), "")
-        known = Evidence(
-            code,
-            flag.exists(self._flag),
-            scheduler=word.scheduler,
-            scheduler_says=word.says,
-            node=node,
-            account=self._account(attempt.began),
-        )
-        self._close(attempt, known)
+        self._close(attempt, self._evidence(attempt, code, word, node))
         chain = self._ledger.chains[-1]
         decision = decide(chain, self._limits)
         if not decision.goes_on:
@@ -194,6 +180,16 @@ class Keeper:
             with suppress(commands.SlurmError):
                 commands.cancel(self._place.job)
         return decision.exit_code
+
+    def _evidence(self, attempt: Attempt, code: int | None, word: Word, node: str) -> Evidence:
+        return Evidence(
+            code,
+            flag.exists(self._flag),
+            scheduler=word.scheduler,
+            scheduler_says=word.says,
+            node=node,
+            account=self._account(attempt.began),
+        )
 
     def _close(self, attempt: Attempt, known: Evidence) -> None:
         ending = ending_of(known)
