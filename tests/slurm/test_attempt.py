@@ -168,3 +168,18 @@ def test_a_flag_of_another_run_is_removed_and_our_own_ends_the_chain(slurm: Slur
     assert chains(run_dir)[0].state == "finished"
     slurm.tells("7", RUNNING.format(0).replace("RUNNING", "COMPLETED"))
     assert keeper(run_dir, "8").begins() == DONE
+
+
+def test_at_the_time_limit_the_job_is_requeued_before_its_ranks_have_ended(
+    slurm: Slurm, run_dir: Path
+) -> None:
+    slurm.tells("7", RUNNING.format(0))
+    assert keeper(run_dir).begins() == 0
+    assert keeper(run_dir).job_ends() == 0  # somebody has signalled the batch script: nothing to do
+    late = "JobState=COMPLETING Restarts=0 StartTime=2026-01-01T00:00:00 TimeLimit=00:01:00"
+    slurm.tells("7", late)
+    assert keeper(run_dir).job_ends() == 0
+    slurm.tells("7", RUNNING.format(1).replace("RUNNING", "COMPLETING"))
+    assert keeper(run_dir).ended(137) == 0
+    assert slurm.asked("scontrol requeue") == ["scontrol requeue 7"]
+    assert [str(attempt.kind) for attempt in chains(run_dir)[0].attempts] == ["time limit"]

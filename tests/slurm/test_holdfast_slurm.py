@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import wait_until
 from tests.slurm.cluster import Cluster
 from tests.slurm.training import Submitted
 
@@ -53,7 +52,7 @@ def test_cancelled_then_submitted_again_preempted_and_finished(cluster: Cluster,
     assert training.end(by_hand) == "FAILED 1:0"
     cluster.run("scancel", first)
     assert training.end().startswith("CANCELLED")
-    wait_until(lambda: not cluster.processes(), 20, "nothing to be left on the nodes")
+    training.wait_until_nothing_is_left()
     assert training.kinds(0) == ["cancelled"]
     assert training.chains()[0]["state"] == "cancelled"
 
@@ -107,4 +106,4 @@ def test_a_node_that_dies_is_named_and_the_job_goes_on_without_it(
     chain = training.chains()[0]
     assert training.kinds() == ["node lost", "finished"], training.text()
     assert chain["attempts"][0]["node"] == "n2"
-    wait_until(lambda: not cluster.processes(), 20, "nothing to be left on the nodes")
+    training.wait_until_nothing_is_left()

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from tests.processes import wait_until
 from tests.slurm.cluster import Cluster
 from tests.slurm.training import SAVE_EVERY, Submitted, Training, undisturbed
 
@@ -41,7 +40,7 @@ def check(training: Training, cluster: Cluster, expected: dict[str, Any]) -> Non
     """What must hold at the end of each run."""
     assert training.end() == "COMPLETED 0:0", training.text()
     assert training.result == expected
-    wait_until(lambda: not cluster.processes(), 30, "nothing to be left on any node")
+    training.wait_until_nothing_is_left()
     assert cluster.run("squeue", "--noheader") == ""
     lost_steps(training)
 

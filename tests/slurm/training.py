@@ -6,6 +6,7 @@ its result. What always holds: every wait ends with its event, or fails with the
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -82,7 +83,7 @@ class Training:
             wait_until(happened, seconds, what)
         except pytest.fail.Exception as error:
             tail = "\n".join(self.text().splitlines()[-40:])
-            pytest.fail(f"{error}\n{self.cluster.run('squeue')}\n{tail}\n{self.cluster.log()}")
+            pytest.fail(f"{error}\n{self.left()}\n{self.cluster.run('squeue')}\n{tail}\n{self.cluster.log()}")
 
     def wait_for_step(self, step: int, count: int = 1) -> None:
         """Until rank 0 has told of this step (it tells of each tenth)."""
@@ -118,6 +119,18 @@ class Training:
             except (psutil.Error, OSError):
                 continue
         return found
+
+    def left(self) -> list[str]:
+        """What of the job runs on any node. Slurm's own slurmstepd, which may outlive a slurmd that was killed, is not."""
+        found = []
+        for process in self.cluster.processes():
+            with contextlib.suppress(psutil.Error):
+                if process.name() != "slurmstepd":
+                    found.append(f"{process.pid} {' '.join(process.cmdline())[:150]}")
+        return found
+
+    def wait_until_nothing_is_left(self) -> None:
+        self.wait(lambda: not self.left(), 60, "nothing of the job to be left on any node")
 
     @property
     def endings(self) -> list[str]:

@@ -4,7 +4,7 @@ What always holds: what is wrong with the command line, or refused, is one line 
 was submitted.
 
 Does not cover: what happens inside the job; the batch script calls this command again for that (`--attempt-begins`,
-`--attempt-ended`).
+`--job-ends`, `--attempt-ended`).
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpar
         "--dry-run", action="store_true", help="print the batch script; write and submit nothing"
     )
     parser.add_argument("--attempt-begins", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--job-ends", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--attempt-ended", type=int, metavar="CODE", help=argparse.SUPPRESS)
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
@@ -72,7 +73,7 @@ def _limits(parser: argparse.ArgumentParser) -> None:
 
 def text(arguments: argparse.Namespace) -> str | int:
     """The batch script or the job's number, else the exit code of what happens inside the job."""
-    if arguments.attempt_begins or arguments.attempt_ended is not None:
+    if arguments.attempt_begins or arguments.job_ends or arguments.attempt_ended is not None:
         return _inside(arguments)
     from .. import __version__
     from ..integrations.slurm.plan import checked
@@ -118,7 +119,9 @@ def _plan(arguments: argparse.Namespace) -> Plan:
 def _inside(arguments: argparse.Namespace) -> int:
     try:
         keeper = _keeper(arguments)
-        return keeper.begins() if arguments.attempt_begins else keeper.ended(arguments.attempt_ended)
+        if arguments.attempt_begins:
+            return keeper.begins()
+        return keeper.job_ends() if arguments.job_ends else keeper.ended(arguments.attempt_ended)
     except HoldfastError as error:
         print(f"[holdfast] {error}", file=sys.stderr)
         return 1

@@ -125,10 +125,26 @@ class Keeper:
     def ended(self, code: int) -> int:
         """Note why the attempt ended, and see to what follows; the exit code of the batch script."""
         attempt = self._ledger.open_attempt
+        if attempt is None and self._noted:
+            return 0
         if attempt is None or attempt.job != self._place.run:
             say(f"warning: no attempt of run {self._place.run} in {self._file.path} (--attempt-begins first)")
             return 1
-        word = self._word(code)
+        return self._see_to(attempt, code, self._word(code))
+
+    def job_ends(self) -> int:
+        """Slurm is ending the job. At the time limit, see to what follows now; else there is time for `ended`."""
+        attempt, word = self._ledger.open_attempt, self._word(0)
+        if attempt is None or attempt.job != self._place.run or word.scheduler is not Scheduler.TIME_LIMIT:
+            return 0
+        return self._see_to(attempt, None, word)
+
+    @property
+    def _noted(self) -> bool:
+        """The end of this very run stands in the ledger already."""
+        return any(attempt.job == self._place.run for attempt in self._ledger.attempts)
+
+    def _see_to(self, attempt: Attempt, code: int | None, word: Word) -> int:
         node = ""
         if word.scheduler is Scheduler.NODE_LOST:
             with suppress(commands.SlurmError):
