@@ -121,7 +121,7 @@ class Training:
         return found
 
     def left(self) -> list[str]:
-        """What of the job runs on any node. Slurm's own slurmstepd, which may outlive a slurmd that was killed, is not."""
+        """What of the job runs on any node. Slurm's own slurmstepd, is not the job's."""
         found = []
         for process in self.cluster.processes():
             with contextlib.suppress(psutil.Error):
