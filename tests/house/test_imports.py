@@ -23,6 +23,7 @@ CORE = {
     "holdfast.autoresume.account",
     "holdfast.autoresume.budget",
     "holdfast.autoresume.ending",
+    "holdfast.autoresume.fields",
     "holdfast.autoresume.ledger",
     "holdfast.autoresume.wording",
     "holdfast.fault_tolerance.board.records",
