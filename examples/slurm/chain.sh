@@ -46,6 +46,7 @@ chain_run() {
         _time_is_up || continue
         # The training has not ended in time, and KillWait seconds from now this shell is killed as well.
         record "time-limit (not ended)"
+        say "attempt $ATTEMPT: the time limit came before its end; the next one follows"
         [[ -n ${SLURM_ARRAY_JOB_ID:-} ]] || scontrol requeue "$SLURM_JOB_ID"
     done
     chain_end "$code"

@@ -20,6 +20,8 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 CORE = {
+    "holdfast.callbacks.completion",
+    "holdfast.checkpoints.naming",
     "holdfast.autoresume.account",
     "holdfast.autoresume.budget",
     "holdfast.autoresume.ending",
@@ -56,8 +58,9 @@ CORE = {
     "holdfast.journal.faults",
     "holdfast.journal.incident_list",
     "holdfast.journal.lost_connection",
-    "holdfast.ptl_resiliency.completion",
-    "holdfast.ptl_resiliency.learning_rules",
+    "holdfast.learned_limits.learning_rules",
+    "holdfast.preemption.log_texts",
+    "holdfast.preemption.time_left",
     "holdfast.ptl_resiliency.straggler_findings",
     "holdfast.ptl_resiliency.straggler_settings",
     "holdfast.ptl_resiliency.validation_places",
@@ -106,6 +109,10 @@ CORE = {
 
 EDGE = {
     "holdfast.__main__",
+    "holdfast.callbacks.learning_limits",
+    "holdfast.callbacks.supervised_training",
+    "holdfast.callbacks.supervision",
+    "holdfast.checkpoints",
     "holdfast.cli",
     "holdfast.cli.autoresume",
     "holdfast.cli.incidents",
@@ -120,6 +127,15 @@ EDGE = {
     "holdfast.fault_tolerance.server",
     "holdfast.fault_tolerance.stop",
     "holdfast.fault_tolerance.stop.point",
+    "holdfast.integrations.loop",
+    "holdfast.integrations.megatron",
+    "holdfast.integrations.megatron_learning",
+    "holdfast.integrations.megatron_state",
+    "holdfast.integrations.transformers.fault_tolerance_callback",
+    "holdfast.integrations.transformers.fault_tolerance_sections_callback",
+    "holdfast.integrations.transformers.preemptible_training",
+    "holdfast.integrations.transformers.preemption_callback",
+    "holdfast.integrations.transformers.supervised_callback",
     "holdfast.ptl_resiliency.fault_tolerance_callback",
     "holdfast.ptl_resiliency.fault_tolerance_sections_callback",
     "holdfast.ptl_resiliency.preemptible_fit",
@@ -129,7 +145,6 @@ EDGE = {
     "holdfast.ptl_resiliency.straggler_det_callback",
     "holdfast.ptl_resiliency.supervised_callback",
     "holdfast.ptl_resiliency.supervised_fit",
-    "holdfast.ptl_resiliency.supervision",
     "holdfast.ptl_resiliency.training_step",
     "holdfast.straggler",
     "holdfast.straggler.detector",
@@ -142,6 +157,7 @@ RINGS = ("core", "shell", "edge")
 
 # Reading a clock or touching anything outside the process takes one of these.
 NOT_IN_CORE = {
+    "holdfast.checkpoints.naming",
     "fcntl", "glob", "mmap", "multiprocessing", "numpy", "os", "pathlib", "random", "resource", "rich", "select",
     "selectors", "shutil", "socket", "subprocess", "tempfile", "threading", "time", "torch", "yaml",
 }  # fmt: skip
@@ -154,6 +170,8 @@ HEAVY = ("torch", "numpy", "yaml", "rich", "psutil", "pydantic")
 LIGHT = [
     "holdfast",
     "holdfast.cli",
+    "holdfast.checkpoints",
+    "holdfast.checkpoints.search",
     "holdfast.fault_tolerance",
     "holdfast.fault_tolerance.board",
     "holdfast.fault_tolerance.monitor",
@@ -163,6 +181,8 @@ LIGHT = [
     "holdfast.journal.reader",
     "holdfast.journal.run_dir",
     "holdfast.journal.writer",
+    "holdfast.integrations.transformers",
+    "holdfast.preemption.notices",
     "holdfast.ptl_resiliency",
     "holdfast.straggler",
     "holdfast.straggler.detector",
@@ -271,6 +291,15 @@ def test_importing_is_light(module: str) -> None:
 
 PUBLIC = {
     "holdfast": ["__version__"],
+    "holdfast.checkpoints": [
+        "Search",
+        "Skipped",
+        "last_complete",
+        "last_complete_on_all_ranks",
+        "look",
+        "whole_file",
+        "why_incomplete",
+    ],
     "holdfast.fault_tolerance": [
         "FaultToleranceConfig",
         "HeartbeatTimeouts",

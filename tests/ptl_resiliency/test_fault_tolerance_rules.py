@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.ptl_resiliency.completion import Ending, why_complete
-from holdfast.ptl_resiliency.learning_rules import (
+from holdfast.callbacks.completion import Ending, why_complete
+from holdfast.learned_limits.learning_rules import (
     ASYNC_NOTE,
     CHECKPOINTING,
     CHECKPOINTING_NOTE,
