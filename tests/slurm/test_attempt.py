@@ -73,7 +73,7 @@ def test_a_failure_is_requeued_and_counted(
     assert keeper(run_dir).ended(9) == 0
     assert slurm.asked("scontrol requeue") == ["scontrol requeue 7"]
     assert (
-        "exit code 9 (failure 1 of 3 in a row); job 7 is requeued, attempt 2 follows"
+        "exit code 9. Failure 1 of 3 in a row; job 7 is requeued, attempt 2 follows"
         in capsys.readouterr().err
     )
 
