@@ -151,7 +151,8 @@ def test_a_job_array_goes_on_from_task_to_task(
     training = Training.of_characters(cluster, tmp_path, steps=40)
     training.submit("--array=1-4%1", script="train-array.sbatch")
     training.wait_for_step(20)
-    cluster.run("scancel", "--signal=TERM", f"{training.job}_1")
+    # For an array's task Slurm 22.05 sends the signal and reports exit code 229 without a word.
+    cluster.run("scancel", "--signal=TERM", f"{training.job}_1", check=False)
     training.wait_for("finished: the training is complete")
     training.wait_for("nothing to do: ", 2)
     assert training.result == expected(40)
@@ -162,7 +163,8 @@ def test_holdfast_slurm_knows_why_each_attempt_ended(
     cluster: Cluster, tmp_path: Path, expected: Undisturbed
 ) -> None:
     training = Submitted.of_characters(cluster, tmp_path, steps=120, pace=0.5)
-    assert training.start("--time=1", "--notice=20", "--sbatch=--partition=low").returncode == 0
+    options = ("--time=1", "--notice=20", "--sbatch=--partition=low")
+    assert training.start(*options, ranks=2).returncode == 0
     training.wait_for("attempt 2 follows")
     cluster.run("scontrol", "update", f"jobid={training.job}", "timelimit=60")
     goes_on(training)

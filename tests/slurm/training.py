@@ -159,11 +159,12 @@ class Training:
 class Submitted(Training):
     """A training that `holdfast slurm` submits."""
 
-    def start(self, *options: str, nodes: int = 2, restarts: int = 0) -> subprocess.CompletedProcess[str]:
+    def start(self, *options: str, nodes: int = 2, ranks: int = 1) -> subprocess.CompletedProcess[str]:
         """Submit it; what `holdfast slurm` answered."""
         command = [sys.executable, "-m", "holdfast", "slurm", f"--run-dir={self.run}", f"--nodes={nodes}"]
         limits = ["--notice=20", "--time=10", "--sbatch=--cpus-per-task=2"]
-        launcher = [sys.executable, "-m", "holdfast.fault_tolerance.launcher", f"--max-restarts={restarts}"]
+        launcher = [sys.executable, "-m", "holdfast.fault_tolerance.launcher", "--max-restarts=0"]
+        launcher.append(f"--nproc-per-node={ranks}")
         port = f"--port={self.cluster.settings.spare_port}"
         words = [*command, port, *limits, *options, "--", *launcher, *self._program]
         environ = {**os.environ, "OMP_NUM_THREADS": "1"}
