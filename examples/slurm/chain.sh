@@ -28,7 +28,6 @@ chain_begin() {
     _claim
     # SIGTERM reaches this shell too when Slurm ends the job. It must live on, to see to what follows.
     trap 'TERM_CAME=1' TERM
-    TIME_IS_UP=$(date +%s -d "$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%e)" 2>/dev/null) || TIME_IS_UP=
     record "start on $SLURM_JOB_NODELIST"
     say "attempt $ATTEMPT on $SLURM_JOB_NODELIST, $(_failures_in_a_row) of $MAX_FAILURES failures in a row so far"
 }
@@ -46,6 +45,7 @@ chain_run() {
         _time_is_up || continue
         # The training has not ended in time, and KillWait seconds from now this shell is killed as well.
         record "time-limit (not ended)"
+        [[ $(_attempts) -lt $MAX_ATTEMPTS ]] || _over "gave up after $MAX_ATTEMPTS attempts"
         say "attempt $ATTEMPT: the time limit came before its end; the next one follows"
         [[ -n ${SLURM_ARRAY_JOB_ID:-} ]] || scontrol requeue "$SLURM_JOB_ID"
     done
@@ -114,7 +114,7 @@ _ending() {
     elif [[ -n $restarts && ${restarts#*=} != "${SLURM_RESTART_COUNT:-0}" ]]; then
         # Requeued already: preempted, or a node lost. The next run may even be under way.
         echo ended-by-slurm
-    elif _time_is_up; then
+    elif [[ -n $state && $state != RUNNING ]] && _time_is_up; then
         echo time-limit
     elif [[ -n $state && $state != RUNNING ]]; then
         # Cancelled. Requeueing would bring it back.
@@ -128,7 +128,17 @@ _ending() {
     fi
 }
 
-_time_is_up() { [[ -n $TIME_IS_UP && $(date +%s) -ge $TIME_IS_UP ]]; }
+# By Slurm's own words, since a limit can be changed while the job runs.
+_time_is_up() {
+    local facts start limit
+    facts=$(scontrol show job "$SLURM_JOB_ID")
+    start=$(grep -o -m 1 '\<StartTime=[^ ]*' <<<"$facts")
+    limit=$(grep -o -m 1 '\<TimeLimit=[^ ]*' <<<"$facts")
+    [[ ${limit#*=} =~ ^(([0-9]+)-)?([0-9]+):([0-9]+):([0-9]+)$ ]] || return 1 # UNLIMITED
+    local days=${BASH_REMATCH[2]:-0} hours=${BASH_REMATCH[3]} minutes=${BASH_REMATCH[4]} seconds=${BASH_REMATCH[5]}
+    seconds=$((((10#$days * 24 + 10#$hours) * 60 + 10#$minutes) * 60 + 10#$seconds))
+    [[ $(date +%s) -ge $(($(date +%s -d "${start#*=}") + seconds)) ]]
+}
 
 # Only one chain in a run directory. The lock is held for a moment; the claim lasts as long as Slurm knows its job.
 _claim() {
