@@ -31,7 +31,7 @@ def ft(
     rdzv_port: int = 29500,
     mounts: Optional[List[str]] = None,  # noqa: UP006, UP045
     max_restarts: int = 3,
-    ft_options: str = "",
+    launcher_options: str = "",
 ) -> specs.AppDef:
     """A training in which hung and failed ranks are restarted.
 
@@ -51,7 +51,7 @@ def ft(
         rdzv_port: where the first node listens for the others
         mounts: as for dist.ddp
         max_restarts: restarts of the ranks within a job, successive ones: progress makes the count begin anew
-        ft_options: more options of ft_launcher, like "--ft-rank-heartbeat-timeout 300 --ft-run-dir /runs/7"
+        launcher_options: more options of ft_launcher, like "--ft-rank-heartbeat-timeout 300 --ft-run-dir /runs/7"
     """
     app = dist.ddp(
         *script_args,
@@ -74,7 +74,7 @@ def ft(
     launcher, _, rest = command.partition(" ")
     assert (shell, launcher) == ("-c", "torchrun"), f"this TorchX starts torchrun otherwise: {role.args}"
     options = ["--max-restarts", str(max_restarts), "--ft-restarts-reset-on-progress"]
-    options += ["--ft-preempted-exit-code", "75", *shlex.split(ft_options)]
+    options += ["--ft-preempted-exit-code", "75", *shlex.split(launcher_options)]
     # exec: the scheduler's signals reach the launcher, not a shell in front of it.
     role.args = ["-c", f"exec {shlex.join(['ft_launcher', *options])} {rest}"]
     return app

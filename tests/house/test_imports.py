@@ -112,7 +112,6 @@ EDGE = {
     "holdfast.integrations.nemo_run.fault_tolerance_plugin",
     "holdfast.integrations.nemo_run.launcher",
     "holdfast.integrations.nemo_run.preemption_plugin",
-    "holdfast.integrations.torchx",
     "holdfast.ptl_resiliency.fault_tolerance_callback",
     "holdfast.ptl_resiliency.fault_tolerance_sections_callback",
     "holdfast.ptl_resiliency.preemptible_fit",

@@ -5,6 +5,7 @@ Does not cover: a cluster; these manifests were never run on one.
 
 from __future__ import annotations
 
+import re
 import socket
 import sys
 from pathlib import Path
@@ -17,7 +18,12 @@ from holdfast.fault_tolerance.launcher.command_line.options import read
 from tests.processes import Spawner, wait_until
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "kubernetes"
-INJECTED = {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "8", "PET_NODE_RANK": "0", "PET_MASTER_ADDR": "train-node-0-0.train"}
+INJECTED = {
+    "PET_NNODES": "2",
+    "PET_NPROC_PER_NODE": "8",
+    "PET_NODE_RANK": "0",
+    "PET_MASTER_ADDR": "train-node-0-0.train",
+}
 """What Kubeflow Trainer adds to the container `node`, beside PET_MASTER_PORT."""
 
 
@@ -42,16 +48,27 @@ def environ(name: str) -> dict[str, str]:
     return {each["name"]: each["value"] for each in container["env"]}
 
 
+TRAINING = """
+import itertools, os, signal, time
+from holdfast.fault_tolerance.stop import StopPoint, position
+
+stop = StopPoint.find()
+signal.signal(signal.SIGTERM, lambda number, frame: stop.notice(number))
+stop.begin()
+print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], flush=True)
+for step in itertools.count(1):
+    time.sleep(0.05)
+    if stop.passes(position(step)):
+        print("saved at step", step, flush=True)
+        break
+"""
+
+
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    """Runs until it is told to stop, and then leaves as one that has saved."""
+    """Runs until it is told to stop; its ranks then stop at the same step."""
     path = tmp_path / "train.py"
-    path.write_text(
-        "import os, signal, sys\n"
-        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
-        "print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], flush=True)\n"
-        "signal.pause()\n"
-    )
+    path.write_text(TRAINING)
     return path
 
 
@@ -67,7 +84,7 @@ def test_ft_launcher_takes_the_environment(name: str, program: Path) -> None:
 
 
 def answer(name: str, code: int, *, disrupted: bool = False) -> str:
-    """What the job does with a pod that ended with this code: the first rule that matches, else the limit of failures."""
+    """What the job does with a pod that ended with this code: the first rule that matches, else it counts."""
     for rule in job(name)["podFailurePolicy"]["rules"]:
         if code in rule.get("onExitCodes", {}).get("values", []):
             return str(rule["action"])
@@ -107,7 +124,12 @@ def test_when_one_pod_is_evicted_both_leave_as_preempted(name: str, program: Pat
     if name == "jobset.yaml":
         here["PET_RDZV_ENDPOINT"] = f"127.0.0.1:{port}"
     else:
-        here |= {**INJECTED, "PET_NPROC_PER_NODE": "1", "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": port}
+        here |= {
+            **INJECTED,
+            "PET_NPROC_PER_NODE": "1",
+            "PET_MASTER_ADDR": "127.0.0.1",
+            "PET_MASTER_PORT": port,
+        }
     command = [sys.executable, "-m", "holdfast.fault_tolerance.launcher", str(program)]
     node = "PET_NODE_RANK"
     pods = [spawn(command, env=here | ({node: str(rank)} if node in here else {})) for rank in (0, 1)]
@@ -116,3 +138,5 @@ def test_when_one_pod_is_evicted_both_leave_as_preempted(name: str, program: Pat
     wait_until(lambda: {pod.out().count("of 2") for pod in pods} == {1}, 10, "a rank on each")
     pods[1].send_signal(15)
     assert [pod.wait() for pod in pods] == [75, 75]
+    (places,) = {tuple(re.findall(r"saved at step (\d+)", pod.out())) for pod in pods}
+    assert len(places) == 1

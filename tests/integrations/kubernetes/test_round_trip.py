@@ -1,4 +1,4 @@
-"""The manifests against the models that `pip install kubeflow` brings: every field that is written is one that is known.
+"""The manifests against the models that `pip install kubeflow` brings: every field that is written is known.
 
 The models drop an unknown field without a word, so what comes out is compared with what went in. Runs in an environment
 of its own: `make test-engines`. Does not cover: a cluster; these manifests were never run on one.

@@ -10,6 +10,7 @@ from typing import Any
 
 import nemo_run as run
 
+
 def plain(folder: str, steps: str, faults: list[str]) -> Any:
     # As a module: NeMo-Run takes "/nemo_run" in any path for the job's folder, and this file's path has it.
     module = "tests.integrations.nemo_run.plain_training"
@@ -55,7 +56,10 @@ def main(kind: str, folder: str, steps: str, retries: str, *faults: str) -> None
     limits = {"initial_rank_heartbeat_timeout": 60, "rank_heartbeat_timeout": 4}
     plugins = [
         FaultTolerancePlugin(
-            num_in_job_restarts=1, num_job_retries_on_failure=int(retries), rank_section_timeouts=None, **limits
+            num_in_job_restarts=1,
+            num_job_retries_on_failure=int(retries),
+            rank_section_timeouts=None,
+            **limits,
         ),
         PreemptionPlugin(),
     ]

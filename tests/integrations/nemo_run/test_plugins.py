@@ -44,7 +44,9 @@ def task(**trainer: Any) -> Any:
 def test_fault_tolerance_as_documented() -> None:
     where, what = executor(), task()
     FaultTolerancePlugin().setup(what, where)
-    assert isinstance(where.launcher, FaultToleranceLauncher) and isinstance(where.launcher, run.FaultTolerance)
+    assert isinstance(where.launcher, FaultToleranceLauncher) and isinstance(
+        where.launcher, run.FaultTolerance
+    )
     assert (where.launcher.max_restarts, where.retries) == (3, 2)
     assert where.launcher.initial_rank_heartbeat_timeout == 1800
     assert where.launcher.rank_heartbeat_timeout == 300
@@ -92,7 +94,9 @@ def test_section_limits() -> None:
 
 
 def test_what_the_user_has_set_stays() -> None:
-    where = executor(env_vars={"PET_FT_PREEMPTED_EXIT_CODE": "76"}, srun_args=["--kill-on-bad-exit=1", "--mpi=pmix"])
+    where = executor(
+        env_vars={"PET_FT_PREEMPTED_EXIT_CODE": "76"}, srun_args=["--kill-on-bad-exit=1", "--mpi=pmix"]
+    )
     FaultTolerancePlugin().setup(task(), where)
     assert where.env_vars["PET_FT_PREEMPTED_EXIT_CODE"] == "76"
     assert where.srun_args == ["--kill-on-bad-exit=1", "--mpi=pmix"]
@@ -148,10 +152,19 @@ def test_a_script_gets_the_launcher_and_no_callback(caplog: pytest.LogCaptureFix
 @pytest.mark.parametrize(
     ("plugin", "words"),
     [
-        (FaultTolerancePlugin(num_in_job_restarts=-1), "num_in_job_restarts must be a whole number of at least 0"),
+        (
+            FaultTolerancePlugin(num_in_job_restarts=-1),
+            "num_in_job_restarts must be a whole number of at least 0",
+        ),
         (FaultTolerancePlugin(num_job_retries_on_failure=True), "num_job_retries_on_failure must be"),
-        (FaultTolerancePlugin(max_unfinished_jobs=0), "max_unfinished_jobs must be a whole number of at least 1"),
-        (FaultTolerancePlugin(rank_heartbeat_timeout=0), "rank_heartbeat_timeout=0: give a number of seconds"),
+        (
+            FaultTolerancePlugin(max_unfinished_jobs=0),
+            "max_unfinished_jobs must be a whole number of at least 1",
+        ),
+        (
+            FaultTolerancePlugin(rank_heartbeat_timeout=0),
+            "rank_heartbeat_timeout=0: give a number of seconds",
+        ),
         (FaultTolerancePlugin(rank_section_timeouts={"step": -1}), "section 'step' has -1"),
         (PreemptionPlugin(preempt_time=0), "preempt_time must be a whole number of seconds"),
         (PreemptionPlugin(sig=0), "sig must be a signal"),

@@ -58,7 +58,7 @@ class FaultTolerancePlugin(nemo_run.Plugin):  # type: ignore[misc]
         self._configure(executor)
         if isinstance(task, nemo_run.Script):
             log.warning(
-                "FaultTolerancePlugin adds no callback to a run.Script: the script sends heartbeats itself, and creates "
+                "FaultTolerancePlugin adds no callback to a run.Script: the script sends heartbeats itself, and makes "
                 "$FAULT_TOL_FINISHED_FLAG_FILE when it is finished."
             )
             return
@@ -96,7 +96,9 @@ class FaultTolerancePlugin(nemo_run.Plugin):  # type: ignore[misc]
         }
         for name in ("initial_rank_heartbeat_timeout", "rank_heartbeat_timeout"):
             if self._checked(name, config_fields.limit) is None:
-                found[f"PET_FT_{name.upper()}"] = "None"  # NeMo-Run would leave the flag out, and so the default in
+                found[f"PET_FT_{name.upper()}"] = (
+                    "None"  # NeMo-Run would leave the flag out, and so the default in
+                )
         if (longest := self._checked("rank_out_of_section_timeout", config_fields.limit)) is not None:
             found["PET_FT_RANK_OUT_OF_SECTION_TIMEOUT"] = str(longest)
         if self.rank_section_timeouts is not None:
@@ -105,7 +107,9 @@ class FaultTolerancePlugin(nemo_run.Plugin):  # type: ignore[misc]
         return found
 
     def _callback(self, task: Any) -> Any:
-        kind = FaultToleranceCallback if self.rank_section_timeouts is None else FaultToleranceSectionsCallback
+        kind = (
+            FaultToleranceCallback if self.rank_section_timeouts is None else FaultToleranceSectionsCallback
+        )
         folder = getattr(getattr(task, "log", None), "log_dir", None)
         return nemo_run.Config(kind, autoresume=True, calculate_timeouts=True, exp_dir=folder)
 

@@ -73,6 +73,7 @@ def _with_our_part(fill_template: Callable[..., str]) -> Callable[..., str]:
         )
         environment = jinja2.Environment(loader=loader, undefined=jinja2.StrictUndefined)
         environment.globals.update(values)
-        return environment.get_template(template_name).render(**variables)
+        script: str = environment.get_template(template_name).render(**variables)
+        return script
 
     return filled

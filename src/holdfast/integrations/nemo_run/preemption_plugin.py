@@ -54,7 +54,11 @@ class PreemptionPlugin(nemo_run.Plugin):  # type: ignore[misc]
         )
 
     def _checked(self) -> Signals:
-        if isinstance(self.preempt_time, bool) or not isinstance(self.preempt_time, int) or self.preempt_time < 1:
+        if (
+            isinstance(self.preempt_time, bool)
+            or not isinstance(self.preempt_time, int)
+            or self.preempt_time < 1
+        ):
             raise ValueError(f"preempt_time must be a whole number of seconds, not {self.preempt_time!r}")
         try:
             return Signals(self.sig)
