@@ -1,4 +1,4 @@
-"""What every test gets: a private place for temporary files, and the leak check after it.
+"""What every test gets: a private place for temporary files, and the leak check after it. And their order.
 
 What always holds: a test that passed and left a process, a thread, a descriptor or a file behind is an error, with a
 list of what it left; leaked processes are ended, so that one bad test does not disturb the next.
@@ -40,6 +40,30 @@ for _number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):  # one of several processes that share the tests: `make test WORKERS=2`
         own_shm.take()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow tests first: else one of the processes that share the tests has one left when the others are done.
+
+    Each process begins with a share of its own of the slow ones, in the order of the folders, and so of different
+    rooms: those that wait for nodes run beside those that load Lightning. What is left is shared out as they finish.
+    """
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if workers > 1:
+        slow = [item for item in items if item.get_closest_marker("slow")]
+        quick = [item for item in items if not item.get_closest_marker("slow")]
+        items[:] = [
+            item
+            for number in range(workers)
+            for kind in (slow, quick)
+            for item in _share(kind, number, workers)
+        ]
+
+
+def _share(items: list[pytest.Item], number: int, of: int) -> list[pytest.Item]:
+    """The number-th of so many equal parts, one after the other."""
+    return items[len(items) * number // of : len(items) * (number + 1) // of]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -39,7 +39,7 @@ def test_it_survives_a_hang_and_a_kill_and_ends_as_the_undisturbed_run(demo: Spa
     [("step   10 of 80", signal.SIGINT), ("== 2", signal.SIGTERM), ("rank 1.* happens now", signal.SIGINT)],
 )
 def test_it_can_be_stopped_at_any_moment(demo: Spawned, tmp_path: Path, moment: str, number: int) -> None:
-    demo.wait_for(moment)
+    demo.wait_for(moment, 150)  # as long as the whole demo gets
     assert demo.stop(number) == 128 + number, demo.output()
     assert "nothing is left behind" in demo.out()
     assert "Traceback" not in demo.output()

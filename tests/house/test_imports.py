@@ -20,6 +20,11 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 CORE = {
+    "holdfast.autoresume.account",
+    "holdfast.autoresume.budget",
+    "holdfast.autoresume.ending",
+    "holdfast.autoresume.ledger",
+    "holdfast.autoresume.wording",
     "holdfast.fault_tolerance.board.records",
     "holdfast.fault_tolerance.config_fields",
     "holdfast.fault_tolerance.errors",
@@ -41,6 +46,9 @@ CORE = {
     "holdfast.fault_tolerance.stop.presence",
     "holdfast.fault_tolerance.stop.rules",
     "holdfast.fault_tolerance.workload_control",
+    "holdfast.integrations.slurm.facts",
+    "holdfast.integrations.slurm.plan",
+    "holdfast.integrations.slurm.script",
     "holdfast.journal.cycles",
     "holdfast.journal.event",
     "holdfast.journal.faults",
@@ -97,8 +105,10 @@ CORE = {
 EDGE = {
     "holdfast.__main__",
     "holdfast.cli",
+    "holdfast.cli.autoresume",
     "holdfast.cli.incidents",
     "holdfast.cli.main",
+    "holdfast.cli.slurm",
     "holdfast.cli.stragglers",
     "holdfast.fault_tolerance",
     "holdfast.fault_tolerance.client",

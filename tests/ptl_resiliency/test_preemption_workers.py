@@ -87,10 +87,10 @@ def users_own(listens):
     while True:
         time.sleep(0.1)
 
-loader = DataLoader(Sticky(), batch_size=4, num_workers=1)
+loader = DataLoader(Sticky(), batch_size=4, num_workers=2)
 Loaders({signal.SIGTERM}).protect(loader, 0)
 left = iter(loader)
-next(left)
+next(left), next(left)
 context = multiprocessing.get_context("fork")
 listens = context.Event()
 context.Process(target=users_own, args=(listens,), daemon=True).start()
@@ -103,4 +103,5 @@ def test_workers_that_are_left_are_ended_and_other_children_are_not(spawn: Spawn
     process = spawn.python(LEFT, env={"PYTHONPATH": f"{ROOT}/src:{ROOT}", "TMPDIR": str(tmp_path)})
     process.wait_for("leaving")
     assert process.wait(20) == 0  # without us it takes no time, and with a handler alone it never ends
-    assert "FLUSHED" in process.out()
+    assert "FLUSHED" in process.out() and not process.err()
+    assert not list(tmp_path.glob("pymp-*"))

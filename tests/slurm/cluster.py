@@ -55,7 +55,7 @@ def running(
 
     The environment of who calls is the daemons' environment too; jobs get that of `sbatch`.
     """
-    ports = _free_ports(3 + nodes)
+    ports = _free_ports(4 + nodes)
     cluster = Cluster(Settings(folder, ports, nodes=nodes, cpus=cpus, gpus=gpus, accounting=accounting))
     try:
         cluster.start()

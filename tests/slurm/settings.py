@@ -21,7 +21,7 @@ class Settings:
 
     folder: Path
     ports: tuple[int, ...]
-    """Of slurmctld, slurmdbd and MariaDB, then one for each node."""
+    """Of slurmctld, slurmdbd and MariaDB, a spare one, then one for each node."""
     nodes: int = 4
     cpus: int = 4
     gpus: int = 0
@@ -48,9 +48,18 @@ class Settings:
     def hosts(self) -> Path:
         return self.folder / "etc" / "hosts"
 
+    @property
+    def spare_port(self) -> int:
+        """One that no daemon uses, for a job's rendezvous."""
+        return self.ports[3]
+
     def address(self, name: str) -> str:
-        """Of a node: its own loopback address, as on a machine of its own."""
-        return f"127.0.1.{self.names.index(name) + 1}"
+        """Of a node: a loopback address that no other cluster on this machine has, as on a machine of its own.
+
+        Jobs of clusters side by side may all listen on the port that their tools have by default.
+        """
+        high, low = divmod(self.ports[0], 256)
+        return f"127.{high}.{low}.{self.names.index(name) + 1}"
 
     def write(self) -> None:
         for name in ("etc", "log", "state", "dev", *(f"spool/{node}" for node in self.names)):
@@ -127,7 +136,7 @@ class Settings:
     def _machines(self) -> list[str]:
         gres = f" Gres=gpu:{self.gpus}" if self.gpus else ""
         lines = ["GresTypes=gpu"] if self.gpus else []
-        for name, port in zip(self.names, self.ports[3:], strict=True):
+        for name, port in zip(self.names, self.ports[4:], strict=True):
             where = f"NodeHostname={name} NodeAddr={self.address(name)} Port={port}"
             lines.append(f"NodeName={name} {where} CPUs={self.cpus} RealMemory=4000{gres} State=UNKNOWN")
         every = f"Nodes=n[1-{self.nodes}] MaxTime=INFINITE State=UP"

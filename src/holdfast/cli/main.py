@@ -3,7 +3,7 @@
 What always holds: results go to standard output, and an error, also one of standard output itself, is one line on
 standard error with exit code 2.
 
-Does not cover: starting jobs; that is `ft_launcher`.
+Does not cover: starting ranks; that is `ft_launcher`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from .. import __version__
 from ..fault_tolerance.errors import HoldfastError
-from . import incidents, stragglers
+from . import autoresume, incidents, slurm, stragglers
 
 USAGE = 2
 
@@ -46,10 +46,12 @@ def main(argv: Sequence[str]) -> int:
     """
     arguments = _parser().parse_args(argv)
     try:
-        text: str = arguments.text(arguments)
+        text: str | int = arguments.text(arguments)
     except HoldfastError as error:
         print(f"holdfast: error: {error}", file=sys.stderr)
         return USAGE
+    if isinstance(text, int):  # of a command that does something: its exit code
+        return text
     if sys.stdout is None:
         print("holdfast: error: standard output is closed; the result is lost", file=sys.stderr)
         return USAGE
@@ -75,9 +77,12 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="holdfast", description="Look at what a job that ft_launcher started left behind.")
+    parser = _Parser(
+        prog="holdfast",
+        description="Keep a training going until it is finished, and look at what ft_launcher's jobs left behind.",
+    )
     parser.add_argument("--version", action="version", version=f"holdfast {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (incidents, stragglers):
+    for command in (autoresume, incidents, slurm, stragglers):
         command.add(commands).set_defaults(text=command.text)
     return parser

@@ -1,1 +1,1 @@
-"""Holdfast inside other people's programs: a package for each. Importing this one loads nothing."""
+"""What other frameworks and schedulers see of Holdfast; each module loads what it needs when it is imported."""

@@ -27,7 +27,7 @@ from typing import Any
 from .patches import Patches
 
 GRACE = 1.0
-"""Seconds for workers to obey SIGTERM at the end of the process, before SIGKILL."""
+"""Seconds for workers to end at the end of the process, before SIGKILL."""
 
 MARK = "holdfast-staying-worker"
 """Of an open descriptor that such a worker has."""
@@ -140,11 +140,19 @@ def _end_workers(pid: int) -> None:
     """End the workers that are left and stay; multiprocessing would only ask them to, and wait."""
     if os.getpid() != pid:
         return
-    left = [child for child in multiprocessing.active_children() if child.pid and _is_marked(child.pid)]
-    for child in left:
-        child.terminate()
+    children = {child.pid: child for child in multiprocessing.active_children() if child.pid}
+    left = {child_pid: child for child_pid, child in children.items() if _is_marked(child_pid)}
+    if not left:
+        return
+    # torch's handler raises for each worker that is killed while its loader's iterator lives, here between two of them.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for child_pid in left:
+        with suppress(
+            OSError
+        ):  # torch's workers take Ctrl-C for their end, and leave no temporary folder behind
+            os.kill(child_pid, signal.SIGINT)
     deadline = time.monotonic() + GRACE
-    for child in left:
+    for child in left.values():
         child.join(max(0.0, deadline - time.monotonic()))
         if child.is_alive():
             child.kill()

@@ -11,9 +11,11 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset
+from without_extras import without_extras
 
 FOLDER, NAMES = Path(sys.argv[1]), sys.argv[2:]
-FRAMEWORKS = [import_module(name) for name in NAMES]
+with without_extras():
+    FRAMEWORKS = [import_module(name) for name in NAMES]
 
 from holdfast.fault_tolerance import environment  # noqa: E402
 from holdfast.fault_tolerance.board import BoardReader  # noqa: E402

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import bare_lightning  # noqa: F401, before all that loads Lightning
 import lightning.pytorch as pl
 import torch
 from torch.utils.data import DataLoader, TensorDataset

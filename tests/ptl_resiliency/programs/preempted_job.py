@@ -21,6 +21,7 @@ import time
 import warnings
 from pathlib import Path
 
+import bare_lightning  # noqa: F401, before all that loads Lightning
 import lightning.pytorch as pl
 import psutil
 import torch

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import bare_lightning  # noqa: F401, before all that loads Lightning
 import torch
 from lightning.pytorch.strategies import DDPStrategy
 

@@ -1,0 +1,233 @@
+"""After an attempt: one more, or not? And which nodes are to be left out of it? Pure.
+
+What spends the budget is a *row of failures*: attempts that failed, or lost a node, one after the other. Preemptions,
+time limits and clean ends are no failures and spend nothing. A row is over when the training got on:
+
+- where the program tells its steps: an attempt resumed at a later step than all before it, so one of those saved work;
+- where it does not: an attempt that ended without failing ran longer than each failed one of the row, so it has
+  outlived what they died of.
+
+What always holds: attempts that get nowhere do not go on for ever, whatever their exit codes are. Failures end the
+chain after `max_failures` in a row; clean ends without the finished flag, and time limits between which no step was
+won, after `max_idle` in a row.
+
+Does not cover: preemptions of which the scheduler or the journal tells. They may follow each other for ever: that is
+the scheduler's decision, and `max_jobs` is the limit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from . import wording
+from .ending import INTERRUPTED_CODE, SHUT_DOWN_CODE, Kind
+from .ledger import Attempt, Chain
+
+MAX_FAILURES = 3
+MAX_IDLE = 3
+"""Clean ends in a row that got nowhere: a program that is done and makes no flag ends like this for ever."""
+
+LONG_ENOUGH = 300.0
+"""Seconds after which a clean end counts as having got somewhere, where the program tells no steps."""
+
+QUICK = 60.0
+"""Seconds: an attempt that ended sooner is not followed by the next at once."""
+
+LONGEST_WAIT = 300.0
+
+FAILURES = frozenset({Kind.FAILED, Kind.NODE_LOST, Kind.REFUSED})
+GAVE_UP_CODE = 1
+
+
+class State(str, Enum):
+    """How a chain ended. The values stand in the ledger."""
+
+    GOES_ON = ""
+    FINISHED = "finished"
+    GAVE_UP = "gave up"
+    """Too many failures in a row, or clean ends that got nowhere."""
+    CANCELLED = "cancelled"
+    SHUT_DOWN = "shut down"
+    """A rank asked for the end of the whole job (exit code 93)."""
+    TOO_MANY_JOBS = "too many jobs"
+    """`max_jobs` attempts were made; the training is not finished, and another chain may carry it on."""
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a chain may spend."""
+
+    max_failures: int = MAX_FAILURES
+    """Failures in a row after which it gives up, at least 1."""
+    max_jobs: int | None = None
+    """Attempts of the chain, failed or not; None for any number."""
+    max_idle: int = MAX_IDLE
+    """Clean ends in a row that got nowhere after which it gives up, at least 1."""
+    first_wait: float = 5.0
+    """Seconds before the attempt that follows a quick failure; twice as long after each further one. 0: never wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What follows from a chain's attempts."""
+
+    state: State
+    why: str
+    """One line for people: what was decided, and why."""
+    wait: float = 0.0
+    """Seconds until the next attempt, where there is one."""
+    exit_code: int = 0
+    """Of the whole chain; only where it is over, and 0 only if finished."""
+
+    @property
+    def goes_on(self) -> bool:
+        """One more attempt is to follow."""
+        return self.state is State.GOES_ON
+
+
+def decide(chain: Chain, limits: Limits) -> Decision:
+    """What follows the last attempt of the chain, which has ended; a chain without attempts goes on."""
+    attempts = chain.attempts
+    if not attempts:
+        return Decision(State.GOES_ON, "the first attempt follows")
+    last = attempts[-1]
+    return (
+        _over_by_itself(last)
+        or _gives_up(attempts, limits)
+        or _too_many(attempts, limits)
+        or _goes_on(attempts, limits)
+    )
+
+
+def failures_in_a_row(attempts: Sequence[Attempt]) -> list[Attempt]:
+    """The failed attempts since the training last got on, the oldest first."""
+    row: list[Attempt] = []
+    for attempt, further in _with_progress(attempts):
+        if further:
+            row = []
+        if attempt.kind in FAILURES:
+            row.append(attempt)
+        elif attempt.resumed_step is None and _outlived(attempt, row):
+            row = []
+    return row
+
+
+def idle_in_a_row(attempts: Sequence[Attempt]) -> list[Attempt]:
+    """The latest attempts, as long as they ended cleanly, without the finished flag, and got nowhere."""
+    row: list[Attempt] = []
+    for attempt, further in _with_progress(attempts):
+        if attempt.kind is Kind.LOST:
+            continue
+        if further or not _may_be_idle(attempt):
+            row = []
+        if _may_be_idle(attempt):
+            row.append(attempt)
+    return row
+
+
+def nodes_to_exclude(
+    attempts: Iterable[Attempt], *, after: int = 2, at_most: int | None = None
+) -> tuple[str, ...]:
+    """Nodes that were the first to fail in at least `after` attempts, the worst first, `at_most` of them.
+
+    A failure that looks the same on several nodes (but for numbers in its text) is the program's, and counts for none.
+    """
+    failed = [attempt for attempt in attempts if attempt.kind in FAILURES and attempt.node]
+    where: dict[str, set[str]] = defaultdict(set)
+    for attempt in failed:
+        if attempt.kind is not Kind.NODE_LOST:
+            where[_likeness(attempt)].add(attempt.node)
+    counts: dict[str, int] = defaultdict(int)
+    for attempt in failed:
+        if attempt.kind is Kind.NODE_LOST or len(where[_likeness(attempt)]) == 1:
+            counts[attempt.node] += 1
+    worst = sorted((node for node in counts if counts[node] >= after), key=lambda node: (-counts[node], node))
+    return tuple(worst[:at_most])
+
+
+def _with_progress(attempts: Sequence[Attempt]) -> Iterator[tuple[Attempt, bool]]:
+    """Each attempt, and whether it resumed at a later step than all before it."""
+    reached: int | None = None
+    for attempt in attempts:
+        step = attempt.resumed_step
+        yield attempt, reached is not None and step is not None and step > reached
+        if step is not None:
+            reached = step if reached is None else max(reached, step)
+
+
+def _outlived(attempt: Attempt, row: Sequence[Attempt]) -> bool:
+    """Whether an attempt that did not fail ran for longer than the failed ones."""
+    if attempt.seconds is None or attempt.kind in (None, Kind.LOST) or _may_be_idle(attempt):
+        return False
+    return all(failed.seconds is not None and attempt.seconds > failed.seconds for failed in row)
+
+
+def _may_be_idle(attempt: Attempt) -> bool:
+    """A clean end that may have got nowhere: only the next attempt's step can show the contrary."""
+    by_itself = attempt.kind is Kind.ENDED or (attempt.kind is Kind.PREEMPTED and not attempt.witnessed)
+    if attempt.resumed_step is not None:
+        return by_itself or attempt.kind is Kind.TIME_LIMIT
+    return by_itself and (attempt.seconds is None or attempt.seconds < LONG_ENOUGH)
+
+
+_FINAL = {
+    Kind.FINISHED: (State.FINISHED, 0),
+    Kind.SHUT_DOWN: (State.SHUT_DOWN, SHUT_DOWN_CODE),
+    Kind.CANCELLED: (State.CANCELLED, INTERRUPTED_CODE),
+    Kind.REFUSED: (State.GAVE_UP, GAVE_UP_CODE),
+}
+
+
+def _over_by_itself(last: Attempt) -> Decision | None:
+    if last.kind not in _FINAL:
+        return None
+    state, code = _FINAL[last.kind]
+    return Decision(state, wording.over(last, str(state)), exit_code=code)
+
+
+def _gives_up(attempts: Sequence[Attempt], limits: Limits) -> Decision | None:
+    failures, idle = failures_in_a_row(attempts), idle_in_a_row(attempts)
+    if len(failures) >= limits.max_failures and attempts[-1].kind in FAILURES:
+        return Decision(State.GAVE_UP, wording.gave_up(failures), exit_code=GAVE_UP_CODE)
+    if len(idle) >= limits.max_idle:
+        return Decision(State.GAVE_UP, wording.got_nowhere(idle), exit_code=GAVE_UP_CODE)
+    return None
+
+
+def _too_many(attempts: Sequence[Attempt], limits: Limits) -> Decision | None:
+    if limits.max_jobs is None or len(attempts) < limits.max_jobs:
+        return None
+    why = wording.too_many(attempts[-1], limits.max_jobs)
+    return Decision(State.TOO_MANY_JOBS, why, exit_code=GAVE_UP_CODE)
+
+
+def _goes_on(attempts: Sequence[Attempt], limits: Limits) -> Decision:
+    last, failures, idle = attempts[-1], failures_in_a_row(attempts), idle_in_a_row(attempts)
+    spent = ""
+    if last.kind in FAILURES:
+        spent = f"failure {len(failures)} of {limits.max_failures} in a row"
+    elif idle and last.kind is not Kind.LOST:
+        spent = f"{len(idle)} of {limits.max_idle} clean ends in a row that may have got nowhere"
+    return Decision(State.GOES_ON, wording.goes_on(last, spent), wait=_wait(attempts, limits))
+
+
+def _wait(attempts: Sequence[Attempt], limits: Limits) -> float:
+    """Seconds before the next attempt: more after each further one that ended quickly."""
+    quick = 0
+    for attempt in reversed(attempts):
+        if attempt.kind is Kind.LOST or attempt.seconds is None or attempt.seconds >= QUICK:
+            break
+        quick += 1
+    return min(LONGEST_WAIT, limits.first_wait * 2.0 ** min(quick - 1, 30)) if quick else 0.0
+
+
+def _likeness(attempt: Attempt) -> str:
+    """The text of a failure without its numbers: ranks, pids and addresses differ where the fault is the same."""
+    return re.sub(r"0x[0-9a-fA-F]+|\d+", "#", attempt.why)

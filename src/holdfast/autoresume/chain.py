@@ -1,0 +1,260 @@
+"""`holdfast autoresume` at work: attempts one after the other, until the ledger says that it is enough.
+
+What always holds: an attempt begins only when everything of the one before it has ended; what happened is in the
+ledger before anything follows from it; and each line on stderr says who, what, how we know, what happens next.
+
+Does not cover: what follows from an attempt's end (`budget`), and jobs of a cluster's scheduler (`holdfast slurm`).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from ..fault_tolerance.errors import ConfigError
+from ..fault_tolerance.launcher.ranks import orphans
+from ..fault_tolerance.processes import proc
+from ..in_time import TooLate, within
+from ..journal.reader import JournalUnreadable, read_run
+from . import flag as finished
+from . import ledger as records
+from . import started, wording
+from .account import Account, account_of
+from .budget import Decision, Limits, State, decide
+from .command import MARK, NUMBER, Command
+from .ending import Ending, Evidence, Kind, ending_of
+from .ledger import Attempt, Chain, Ledger
+from .ledger_file import LedgerFile
+from .log import say, shown
+from .run import Run
+from .signals import STOPS, Signals
+from .takeover import Cancelled, await_end
+
+ANSWER = 20.0
+"""Seconds for reading an attempt's journal."""
+
+CANNOT_EXECUTE = 126
+"""As a shell has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be run, and where."""
+
+    command: tuple[str, ...]
+    run_dir: str
+    flag: str
+    limits: Limits
+    launcher: started.Launcher
+
+
+class Unstartable(Exception):
+    """The command cannot be started: trying again does not help."""
+
+
+class Keeper:
+    """Keeps one chain. The run directory's lock is held by the caller."""
+
+    def __init__(self, plan: Plan, file: LedgerFile, ledger: Ledger, signals: Signals) -> None:
+        self._plan, self._file, self._signals = plan, file, signals
+        self._ledger = ledger
+        self._host = socket.gethostname()
+
+    def keep(self) -> int:
+        """Run attempts until the chain is over; returns the exit code. Raises `ConfigError` before the first."""
+        orphans.adopt()
+        try:
+            with self._signals.caught():
+                self._end_open_attempt()
+                early = self._settle_flag()
+                if early is not None:
+                    return early
+                self._begin()
+                return self._run()
+        except Cancelled as stop:
+            # No attempt ran: nothing is lost, and the next one to come begins a chain of its own.
+            return self._over(_cancelled(stop.number, "before the next attempt"))
+
+    # Before the first attempt
+
+    def _end_open_attempt(self) -> None:
+        """What a killed keeper has left: wait for its end, and note it."""
+        attempt = self._ledger.open_attempt
+        if attempt is None:
+            return
+        if attempt.mark and attempt.host == self._host:
+            await_end(attempt, self._signals)
+        known = self._evidence(attempt, None)
+        self._note(records.attempt_ends(time.time(), attempt.number, ending_of(known), exit_code=None))
+        say(f"{wording.attempt_ended(self._ledger.attempts[-1])}: whoever kept this chain was killed")
+
+    def _settle_flag(self) -> int | None:
+        """The exit code, where a finished flag says that there is nothing to do."""
+        path = self._plan.flag
+        found = finished.standing(self._ledger, path, there=finished.exists(path))
+        if found is finished.Standing.OURS:
+            if self._ledger.chain and not self._ledger.chain.ended:
+                self._note(records.chain_ends(time.time(), str(State.FINISHED), "the finished flag is there"))
+            say(f"finished already: {path} is there. To train on, remove it")
+            return 0
+        if found is finished.Standing.NO_MORE:
+            last = wording.attempt_ended(self._ledger.attempts[-1])
+            say(f"nothing is started: {last}. To train on all the same, remove {path}")
+            return decide(self._ledger.chains[-1], self._plan.limits).exit_code
+        if found is finished.Standing.STALE:
+            finished.remove(path)
+            say(
+                f"removed {path}: it was there before the first attempt in {self._plan.run_dir}, so another run made it"
+            )
+        finished.check(path)
+        return None
+
+    def _begin(self) -> None:
+        before = self._ledger.chain
+        carries_on = before is not None and not before.ended
+        pid = os.getpid()
+        self._note(
+            records.chain_begins(
+                time.time(),
+                command=self._plan.command,
+                flag=self._plan.flag,
+                host=self._host,
+                pid=pid,
+                started=proc.start_time(pid),
+                carries_on=carries_on,
+            )
+        )
+        say(f"the ledger of attempts is {self._file.path}, the finished flag will be {self._plan.flag}")
+
+    # The attempts
+
+    def _run(self) -> int:
+        while True:
+            decision = decide(self._chain, self._plan.limits)
+            if not decision.goes_on:
+                return self._over(decision)
+            self._wait(decision)
+            try:
+                stopped = self._attempt()
+            except Unstartable as error:
+                return self._over(Decision(State.GAVE_UP, f"gave up: {error}", exit_code=CANNOT_EXECUTE))
+            if stopped is not None:
+                return self._over(self._stopped(stopped))
+
+    @property
+    def _chain(self) -> Chain:
+        return self._ledger.chains[-1]
+
+    def _wait(self, decision: Decision) -> None:
+        number = self._ledger.next_number
+        if self._chain.attempts:
+            when = f"in {wording.duration(decision.wait)}" if decision.wait else "now"
+            say(f"{decision.why}; attempt {number} follows {when}")
+        until = time.monotonic() + decision.wait
+        while time.monotonic() < until:
+            stop = self._signals.wait(until)
+            if stop in STOPS:
+                raise Cancelled(stop)
+        # A signal that came a moment ago, between two attempts.
+        stop = self._signals.wait(time.monotonic())
+        if stop in STOPS:
+            raise Cancelled(stop)
+
+    def _attempt(self) -> signal.Signals | None:
+        """Run one to its very end; returns the signal by which somebody cancelled it. Raises `Unstartable`."""
+        attempt = Attempt(self._ledger.next_number, time.time(), host=self._host, mark=uuid.uuid4().hex)
+        self._note(records.attempt_begins(attempt.began, attempt))  # before there is anything to be found
+        try:
+            command = Command(self._plan.command, self._environment(attempt), self._signals.mask)
+        except OSError as error:
+            raise self._unstartable(attempt, error) from None
+        attempt = replace(attempt, pid=command.pid, started=command.started)
+        self._note(records.attempt_begins(attempt.began, attempt))
+        say(f"attempt {attempt.number} begins: {shown(self._plan.command)} (pid {command.pid})")
+        run = Run(command, attempt.number, self._signals)
+        code = run.watch()
+        known = self._evidence(attempt, code, run.cancelled_by)
+        self._note(
+            records.attempt_ends(
+                time.time(), attempt.number, ending_of(known), exit_code=code, account=known.account
+            )
+        )
+        return run.cancelled_by
+
+    def _unstartable(self, attempt: Attempt, error: OSError) -> Unstartable:
+        why = f"{self._plan.command[0]} cannot be started: {error.strerror}"
+        self._note(
+            records.attempt_ends(
+                time.time(), attempt.number, Ending(Kind.FAILED, why), exit_code=CANNOT_EXECUTE
+            )
+        )
+        return Unstartable(why)
+
+    def _environment(self, attempt: Attempt) -> Mapping[str, str]:
+        plan = self._plan
+        return {
+            **os.environ,
+            # The plan has what the environment says of them; on its command line ft_launcher may say otherwise.
+            started.PREEMPTED: str(plan.launcher.preempted_code),
+            started.RUN_DIR: plan.run_dir,
+            finished.VARIABLE: plan.flag,
+            NUMBER: str(attempt.number),
+            MARK: attempt.mark,
+        }
+
+    # After it
+
+    def _evidence(self, attempt: Attempt, code: int | None, stop: signal.Signals | None = None) -> Evidence:
+        return Evidence(
+            exit_code=code,
+            flag=finished.exists(self._plan.flag),
+            cancelled_by="" if stop is None else ("Ctrl-C" if stop is signal.SIGINT else stop.name),
+            account=self._account(attempt.began),
+            preempted_code=self._plan.launcher.preempted_code,
+            is_launcher=self._plan.launcher.is_launcher,
+        )
+
+    def _account(self, since: float) -> Account:
+        with suppress(JournalUnreadable, TooLate):
+            return account_of(within(ANSWER, lambda: read_run(self._plan.run_dir)), since)
+        return Account()
+
+    def _stopped(self, number: signal.Signals) -> Decision:
+        """After an attempt that was told to end: it may have come to its end all the same."""
+        decision = decide(self._chain, self._plan.limits)
+        if decision.state in (State.FINISHED, State.SHUT_DOWN):
+            return decision
+        return _cancelled(number, wording.attempt_ended(self._chain.attempts[-1]))
+
+    def _over(self, decision: Decision) -> int:
+        why = decision.why
+        if decision.state is State.GAVE_UP:
+            try:
+                finished.check(self._plan.flag)
+            except ConfigError as error:
+                why = f"{why}; and {error}"
+        if self._ledger.chain is not None and not self._ledger.chain.ended:
+            self._note(records.chain_ends(time.time(), str(decision.state), why))
+        say(f"{why}; exit code {decision.exit_code}. {self._next_step(decision)}")
+        return decision.exit_code
+
+    def _next_step(self, decision: Decision) -> str:
+        look = f"holdfast autoresume --status {self._plan.run_dir}"
+        if decision.state is State.FINISHED:
+            return f"All attempts: {look}"
+        return f"All attempts: {look}. The same command with --run-dir {self._plan.run_dir} trains on"
+
+    def _note(self, record: records.Record) -> None:
+        self._ledger = self._ledger.with_record(record)
+        self._file.append(record)
+
+
+def _cancelled(number: signal.Signals, what: str) -> Decision:
+    by = "Ctrl-C" if number is signal.SIGINT else number.name
+    return Decision(State.CANCELLED, f"cancelled by the user ({by}): {what}", exit_code=128 + number)

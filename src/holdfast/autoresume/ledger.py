@@ -1,0 +1,283 @@
+"""The ledger: every attempt of a run directory, in chains, and the records that it is kept as. Pure.
+
+A *chain* is a row of attempts that one decision to train has started: it ends when the training is finished, given up
+or cancelled. What comes after that in the same run directory is a new chain, with a budget of its own; a chain whose
+keeper was killed has no end, and whoever comes next carries it on. Attempts are numbered through, from 1.
+
+A record is a flat JSON object with `t` (unix seconds) and `kind`. What always holds: records, fields and values that
+this version does not know are passed over, and a record that makes no sense is left out; none of them is an error.
+
+Does not cover: files (`ledger_file`), and what follows from the ledger (`budget`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .account import Account
+from .ending import Ending, Kind
+
+Record = dict[str, Any]
+
+CHAIN, ATTEMPT, ATTEMPT_END, CHAIN_END = "chain", "attempt", "attempt_end", "chain_end"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One start of the whole job. Fields that tell of its end have their defaults while it runs."""
+
+    number: int
+    """From 1, through all chains of the ledger."""
+    began: float
+    """Unix seconds."""
+    host: str = ""
+    """Where its process was started (the batch host of a cluster)."""
+    pid: int | None = None
+    started: int | None = None
+    """The start time of that process in clock ticks: with `pid` it names it for good."""
+    mark: str = ""
+    """What all its processes have in their environment, to find them by."""
+    job: str = ""
+    """The scheduler's name for it, such as a Slurm job id and its restart count, `4711.2`."""
+    ended: float | None = None
+    """Unix seconds; None while it runs, or where nobody saw its end."""
+    kind: Kind | None = None
+    """Why it ended; None while it runs."""
+    exit_code: int | None = None
+    """Of the command; -n when signal n ended it."""
+    why: str = ""
+    """One line for people."""
+    node: str = ""
+    """The first node to fail, or the one that is lost."""
+    rank: int | None = None
+    witnessed: bool = True
+    """False where only the exit code tells that this was a clean end (`Ending.witnessed`)."""
+    resumed_step: int | None = None
+    last_step: int | None = None
+    """As `Account` has them."""
+    nodes: tuple[str, ...] = ()
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it ran; None while it does, or where nobody saw its end."""
+        return None if self.ended is None else max(0.0, self.ended - self.began)
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A row of attempts."""
+
+    number: int
+    began: float
+    attempts: tuple[Attempt, ...] = ()
+    state: str = ""
+    """How it ended, a `budget.State`; empty while it goes on or where its keeper was killed."""
+    why: str = ""
+    command: tuple[str, ...] = ()
+    flag: str = ""
+    """The finished flag's path."""
+    host: str = ""
+    pid: int | None = None
+    started: int | None = None
+    """Who keeps it, or kept it last."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is known to be over."""
+        return bool(self.state)
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """All chains of a run directory, the oldest first."""
+
+    chains: tuple[Chain, ...] = ()
+
+    @classmethod
+    def of(cls, records: Iterable[Mapping[str, Any]]) -> Ledger:
+        """Read records in the order in which they were written."""
+        ledger = cls()
+        for record in records:
+            ledger = ledger.with_record(record)
+        return ledger
+
+    def with_record(self, record: Mapping[str, Any]) -> Ledger:
+        """The ledger after one more record."""
+        read = {CHAIN: _chain, ATTEMPT: _attempt, ATTEMPT_END: _attempt_end, CHAIN_END: _chain_end}
+        kind = record.get("kind")
+        reader = read.get(kind) if isinstance(kind, str) else None
+        return self if reader is None else Ledger(reader(self.chains, _Fields(record)))
+
+    @property
+    def chain(self) -> Chain | None:
+        """The latest one, ended or not."""
+        return self.chains[-1] if self.chains else None
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """Of all chains."""
+        return tuple(attempt for chain in self.chains for attempt in chain.attempts)
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next attempt."""
+        return max((attempt.number for attempt in self.attempts), default=0) + 1
+
+    @property
+    def open_attempt(self) -> Attempt | None:
+        """The latest attempt, if it has no end: it runs, or its keeper was killed."""
+        attempts = self.chain.attempts if self.chain else ()
+        return attempts[-1] if attempts and attempts[-1].kind is None else None
+
+
+def chain_begins(
+    t: float, *, command: Sequence[str], flag: str, host: str, pid: int, started: int | None, carries_on: bool
+) -> Record:
+    """Somebody begins a chain, or carries on one whose keeper was killed."""
+    who = {"host": host, "pid": pid, "started": started}
+    return {"t": t, "kind": CHAIN, "carries_on": carries_on, "command": list(command), "flag": flag, **who}
+
+
+def attempt_begins(t: float, attempt: Attempt) -> Record:
+    """The attempt is about to be started; of it `number`, `host`, `pid`, `started`, `mark` and `job` are kept."""
+    names = ("host", "pid", "started", "mark", "job")
+    kept = {name: getattr(attempt, name) for name in names}
+    return {"t": t, "kind": ATTEMPT, "attempt": attempt.number, **{k: v for k, v in kept.items() if v}}
+
+
+def attempt_ends(
+    t: float, number: int, ending: Ending, *, exit_code: int | None, account: Account | None = None
+) -> Record:
+    """The attempt has ended, and why."""
+    account = account or Account()
+    found = {
+        "node": ending.node,
+        "rank": ending.rank,
+        "resumed_step": account.resumed_step,
+        "last_step": account.last_step,
+        "nodes": list(account.nodes),
+    }
+    return {
+        "t": t,
+        "kind": ATTEMPT_END,
+        "attempt": number,
+        "ending": ending.kind.value,
+        "exit_code": exit_code,
+        "why": ending.why,
+        "witnessed": ending.witnessed,
+        **{name: value for name, value in found.items() if value not in (None, "", [])},
+    }
+
+
+def chain_ends(t: float, state: str, why: str) -> Record:
+    """The chain is over: `state` is a `budget.State`."""
+    return {"t": t, "kind": CHAIN_END, "state": str(state), "why": why}
+
+
+class _Fields:
+    """A record's fields, each of the type that is asked for or its default."""
+
+    def __init__(self, record: Mapping[str, Any]) -> None:
+        self._record = record
+
+    def text(self, name: str) -> str:
+        value = self._record.get(name)
+        return value if isinstance(value, str) else ""
+
+    def number(self, name: str) -> int | None:
+        value = self._record.get(name)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def time(self) -> float:
+        value = self._record.get("t")
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
+        return 0.0
+
+    def truth(self, name: str, default: bool) -> bool:
+        value = self._record.get(name)
+        return value if isinstance(value, bool) else default
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        value = self._record.get(name)
+        return tuple(each for each in value if isinstance(each, str)) if isinstance(value, list) else ()
+
+
+_Chains = tuple[Chain, ...]
+
+
+def _chain(chains: _Chains, told: _Fields) -> _Chains:
+    carries_on = told.truth("carries_on", False) and bool(chains) and not chains[-1].ended
+    before = chains[-1] if carries_on else Chain(len(chains) + 1, told.time())
+    chain = replace(
+        before,
+        command=told.texts("command"),
+        flag=told.text("flag"),
+        host=told.text("host"),
+        pid=told.number("pid"),
+        started=told.number("started"),
+    )
+    return (*(chains[:-1] if carries_on else chains), chain)
+
+
+def _attempt(chains: _Chains, told: _Fields) -> _Chains:
+    number = told.number("attempt")
+    if number is None:
+        return chains
+    if not chains or chains[-1].ended:  # its own record is lost
+        chains = (*chains, Chain(len(chains) + 1, told.time()))
+    attempt = Attempt(
+        number,
+        told.time(),
+        host=told.text("host"),
+        pid=told.number("pid"),
+        started=told.number("started"),
+        mark=told.text("mark"),
+        job=told.text("job"),
+    )
+    last = chains[-1]
+    others = tuple(each for each in last.attempts if each.number != number)
+    return (*chains[:-1], replace(last, attempts=(*others, attempt)))
+
+
+def _attempt_end(chains: _Chains, told: _Fields) -> _Chains:
+    number = told.number("attempt")
+    return tuple(
+        replace(
+            chain,
+            attempts=tuple(_ended(each, told) if each.number == number else each for each in chain.attempts),
+        )
+        for chain in chains
+    )
+
+
+def _ended(attempt: Attempt, told: _Fields) -> Attempt:
+    return replace(
+        attempt,
+        ended=told.time(),
+        kind=_kind(told.text("ending")),
+        exit_code=told.number("exit_code"),
+        why=told.text("why"),
+        node=told.text("node"),
+        rank=told.number("rank"),
+        witnessed=told.truth("witnessed", True),
+        resumed_step=told.number("resumed_step"),
+        last_step=told.number("last_step"),
+        nodes=told.texts("nodes"),
+    )
+
+
+def _chain_end(chains: _Chains, told: _Fields) -> _Chains:
+    if not chains or not told.text("state"):
+        return chains
+    return (*chains[:-1], replace(chains[-1], state=told.text("state"), why=told.text("why")))
+
+
+def _kind(value: str) -> Kind:
+    try:
+        return Kind(value)
+    except ValueError:  # of a newer version: it spends nothing and resets nothing
+        return Kind.LOST

@@ -1,0 +1,146 @@
+"""The ledger on disk: `attempts.jsonl` in the run directory, a JSON object per line.
+
+What always holds: a record is appended by one write and synced before `append` returns, so it survives a power cut;
+a line that was torn (a full disk, SIGKILL, a power cut) is passed over by the reader, and the next record begins on a
+line of its own. `append` never raises for a disk that does not take it: the record waits in memory and is written
+with the next one, and the caller is told.
+
+Does not cover: two writers at once (see `lock`); a filesystem that never answers is given `ANSWER` seconds each time.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..fault_tolerance.errors import HoldfastError
+from ..in_time import TooLate, within
+from .ledger import Ledger, Record
+
+NAME = "attempts.jsonl"
+
+ANSWER = 20.0
+"""Seconds that the filesystem may take for one call."""
+
+
+class LedgerUnreadable(HoldfastError):
+    """There is no ledger to read. The message is one line: where, why."""
+
+
+class LedgerFile:
+    """The ledger of a run directory, for reading and appending. Nothing is opened between two calls."""
+
+    def __init__(self, run_dir: str, warn: Callable[[str], None]) -> None:
+        """`warn` gets one line for whatever is wrong with the file."""
+        self.path = os.path.join(run_dir, NAME)
+        self._warn = warn
+        self._waiting: list[bytes] = []
+        self._told = ""
+
+    def read(self) -> Ledger:
+        """What is in it, an empty one where there is no file. Raises `LedgerUnreadable`; torn lines are warned of."""
+        records, torn = read_records(self.path)
+        if torn:
+            lines = "line" if len(torn) == 1 else "lines"
+            numbers = ", ".join(map(str, torn[:5])) + (", …" if len(torn) > 5 else "")
+            self._warn(
+                f"{self.path}: {lines} {numbers} cannot be read (torn when it was written?) and counts for none"
+            )
+        return Ledger.of(records)
+
+    def append(self, record: Mapping[str, Any]) -> bool:
+        """Append a record, after those that could not be written before; False when it has to wait. Never raises."""
+        self._waiting.append(json.dumps(record, separators=(",", ":")).encode() + b"\n")
+        data = b"".join(self._waiting)
+        try:
+            within(ANSWER, lambda: _append(self.path, data))
+        except TooLate:
+            self._trouble(f"its filesystem has not answered for {ANSWER:g} s")
+            return False
+        except OSError as error:
+            self._trouble(error.strerror or str(error))
+            return False
+        self._waiting.clear()
+        if self._told:
+            self._warn(f"{self.path} can be written again, and nothing is missing in it")
+            self._told = ""
+        return True
+
+    def _trouble(self, why: str) -> None:
+        if why != self._told:
+            self._warn(
+                f"{self.path} cannot be written: {why}. The training goes on, and so does the count of failures; "
+                "but if this process is killed, its successor does not know of these attempts"
+            )
+        self._told = why
+
+
+def read_records(path: str) -> tuple[list[Record], list[int]]:
+    """All records of a ledger, and the numbers of lines that are none; both empty without a file.
+
+    Raises `LedgerUnreadable`.
+    """
+    try:
+        lines = within(ANSWER, lambda: _lines(path))
+    except TooLate:
+        raise LedgerUnreadable(f"{path}: its filesystem has not answered for {ANSWER:g} s") from None
+    except OSError as error:
+        raise LedgerUnreadable(f"{path}: {error.strerror}") from None
+    records, torn = [], []
+    for number, line in enumerate(lines, 1):
+        record = _record(line)
+        if record is not None:
+            records.append(record)
+        elif line.strip():
+            torn.append(number)
+    return records, torn
+
+
+def _record(line: bytes) -> Record | None:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _lines(path: str) -> list[bytes]:
+    try:
+        with open(path, "rb") as file:
+            return file.read().split(b"\n")
+    except FileNotFoundError:
+        return []
+
+
+def _append(path: str, data: bytes) -> None:
+    """All or, after an error, a torn line at most; the lines before it are untouched."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    made = not os.path.exists(path)
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            data = b"\n" + data
+        if os.write(descriptor, data) != len(data):
+            os.ftruncate(descriptor, size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    if made:
+        _sync_folder(os.path.dirname(path))
+
+
+def _sync_folder(path: str) -> None:
+    """A new file's name is on disk only when its folder is."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # not every filesystem can
+            raise
+    finally:
+        os.close(folder)

@@ -1,0 +1,48 @@
+"""After a keeper was killed: its attempt got SIGTERM from the kernel and may still be saving. We wait for its end.
+
+What always holds: nobody is signalled that was not started by that attempt: processes are found by the mark in their
+environment, and signalled by pidfd.
+
+Does not cover: an attempt of another machine; its processes cannot be seen from here.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+
+from ..fault_tolerance.launcher.ranks import orphans
+from ..fault_tolerance.processes import sweep
+from ..fault_tolerance.processes.pidfd import send_verified
+from .command import left_by
+from .ledger import Attempt
+from .log import listed, say, say_undead
+from .run import LOOK, PATIENCE, STOP_PATIENCE
+from .signals import STOPS, Signals
+
+
+class Cancelled(Exception):
+    """Somebody told us to end, and no attempt of ours runs."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__(number.name)
+        self.number = number
+
+
+def await_end(attempt: Attempt, signals: Signals) -> None:
+    """Wait until nothing of an attempt runs any more, at last by SIGKILL. Raises `Cancelled`."""
+    find = left_by(attempt.mark)
+    if not (alive := find()):
+        return
+    say(f"attempt {attempt.number}, whose keeper was killed, has not ended yet: waiting for {listed(alive)}")
+    started = attempt.started or 0
+    # The kernel has told it already, when its keeper died; unless it has cleared that, as a set-uid program does.
+    asked = attempt.pid in alive and send_verified(attempt.pid or 0, started, signal.SIGTERM)
+    until = time.monotonic() + (STOP_PATIENCE if asked else PATIENCE)
+    while find():
+        if time.monotonic() > until:
+            say_undead(sweep.end_all(find, orphans.GRACE, orphans.LIMIT)[1])
+            return
+        number = signals.wait(time.monotonic() + LOOK)
+        if number in STOPS:
+            raise Cancelled(number)

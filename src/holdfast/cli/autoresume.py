@@ -1,0 +1,239 @@
+"""`holdfast autoresume [options] -- ft_launcher …`: start a training again until it is finished; and `--status`.
+
+What always holds: what is wrong with the command line, the run directory or the flag's folder is one line on stderr
+and exit code 2, and nothing was started.
+
+Does not cover: the attempts themselves; that is `autoresume.chain`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+import time
+import uuid
+from typing import TYPE_CHECKING
+
+from ..fault_tolerance.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ..autoresume.budget import Limits
+    from ..autoresume.ledger import Ledger
+    from ..autoresume.ledger_file import LedgerFile
+    from ..autoresume.lock import Lock
+
+EPILOG = """exit codes: 0 the training is finished; 1 given up, or not finished after --max-jobs; 2 wrong options, or
+another holdfast autoresume is at work there, and nothing was started; 93 a rank asked that the job be not started
+again; 126 the command cannot be executed; 130, 143 Ctrl-C, SIGTERM."""
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    """The command's part of the command line."""
+    parser = commands.add_parser(
+        "autoresume",
+        usage="holdfast autoresume [options] -- ft_launcher ...\n       holdfast autoresume --status RUN_DIR [--json]",
+        help="start a training again, after failures and preemptions, until it is finished",
+        description="Run a command, ft_launcher or any other, again and again on this machine until the file that "
+        "FAULT_TOL_FINISHED_FLAG_FILE names is there. Preemptions do not count as failures.",
+        epilog=EPILOG,
+    )
+    parser.add_argument(
+        "--run-dir",
+        metavar="DIR",
+        help="ledger of attempts, journal and finished flag; the same again carries on. Default: that of "
+        "ft_launcher (--ft-run-dir), else a new one in the user's state folder",
+    )
+    parser.add_argument(
+        "--max-failures",
+        type=_count,
+        default=3,
+        metavar="N",
+        help="give up after N failures in a row without progress between them (default: 3)",
+    )
+    parser.add_argument(
+        "--max-jobs", type=_count, metavar="N", help="make at most N attempts (default: any number)"
+    )
+    parser.add_argument(
+        "--max-idle",
+        type=_more_than_one,
+        default=3,
+        metavar="N",
+        help="give up after N attempts in a row that ended with exit code 0, without the finished flag, and got "
+        "nowhere: no new step, or within 5 minutes where no steps are told (default: 3)",
+    )
+    parser.add_argument(
+        "--backoff",
+        type=_seconds,
+        default=5.0,
+        metavar="SECONDS",
+        help="wait before the attempt that follows one of less than a minute; twice as long after each further such "
+        "one, at most 5 minutes (default: 5)",
+    )
+    parser.add_argument(
+        "--status", metavar="RUN_DIR", help="print the attempts of a run directory, and start nothing"
+    )
+    parser.add_argument("--json", action="store_true", help="with --status: print JSON instead of a table")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+def text(arguments: argparse.Namespace) -> str | int:
+    """What --status prints, else the exit code of the chain. Raises HoldfastError where nothing was started."""
+    return _run(arguments) if arguments.status is None else _status(arguments)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    words = _command(arguments)
+    from ..autoresume import flag, started
+    from ..autoresume.chain import Keeper, Plan
+    from ..autoresume.ledger_file import LedgerFile
+    from ..autoresume.log import say
+    from ..autoresume.signals import Signals
+
+    launcher = started.launcher_in(words, os.environ)
+    run_dir = _run_dir(arguments.run_dir, launcher.run_dir)
+    plan = Plan(tuple(words), run_dir, flag.path_of(os.environ, run_dir), _limits(arguments), launcher)
+    file = LedgerFile(run_dir, lambda text: say(f"warning: {text}"))
+    lock = _locked(run_dir, file)
+    try:
+        return Keeper(plan, file, file.read(), Signals()).keep()
+    finally:
+        if lock is not None:
+            lock.close()
+
+
+def _command(arguments: argparse.Namespace) -> list[str]:
+    from ..autoresume.started import missing
+
+    given: list[str] = arguments.command
+    if arguments.json:
+        raise ConfigError("--json goes with --status")
+    if not given:
+        raise ConfigError("no command: holdfast autoresume [options] -- ft_launcher …")
+    if given[0] != "--":
+        raise ConfigError(
+            f"{given[0]!r} stands where -- should: holdfast autoresume [options] -- {' '.join(given)[:80]}"
+        )
+    if len(given) == 1:
+        raise ConfigError("no command after --")
+    problem = missing(given[1])
+    if problem:
+        raise ConfigError(problem)
+    return given[1:]
+
+
+def _limits(arguments: argparse.Namespace) -> Limits:
+    from ..autoresume.budget import Limits
+
+    return Limits(
+        max_failures=arguments.max_failures,
+        max_jobs=arguments.max_jobs,
+        max_idle=arguments.max_idle,
+        first_wait=arguments.backoff,
+    )
+
+
+def _run_dir(given: str | None, launchers: str | None) -> str:
+    from ..autoresume.log import say
+    from ..journal.run_dir import RunDirError, prepare_run_dir
+
+    if given is not None and launchers is not None and os.path.realpath(given) != os.path.realpath(launchers):
+        raise ConfigError(
+            f"--run-dir {given} and ft_launcher's run directory {launchers} are two; give one of them"
+        )
+    name = time.strftime("autoresume-%Y%m%d-%H%M%S-") + uuid.uuid4().hex[:6]
+    chosen = launchers if given is None else given
+    try:
+        return prepare_run_dir(chosen, name, lambda text: say(f"warning: {text}"))
+    except RunDirError as error:
+        raise ConfigError(
+            f"{error.problem}. Give --run-dir a folder of your own; one that does not exist is made"
+        ) from None
+
+
+def _locked(run_dir: str, file: LedgerFile) -> Lock | None:
+    from ..autoresume import lock
+    from ..autoresume.ledger_file import LedgerUnreadable
+    from ..autoresume.log import say
+
+    try:
+        return lock.take(run_dir)
+    except lock.Held:
+        try:
+            keeper = _keeper(file.read())
+        except LedgerUnreadable:
+            keeper = "another holdfast autoresume"
+        raise ConfigError(
+            f"{keeper} is at work in {run_dir}. Look at it: holdfast autoresume --status {run_dir}"
+        ) from None
+    except lock.Unlockable as error:
+        ledger = file.read()
+        if _runs(ledger) is True:
+            raise ConfigError(f"{_keeper(ledger)} is at work in {run_dir}") from None
+        say(f"warning: no lock for {run_dir} ({error}): make sure that no other machine works in it")
+        return None
+
+
+def _keeper(ledger: Ledger) -> str:
+    chain = ledger.chain
+    if chain is None or chain.ended or chain.pid is None:
+        return "another holdfast autoresume"
+    return f"another holdfast autoresume (pid {chain.pid} on {chain.host})"
+
+
+def _runs(ledger: Ledger) -> bool | None:
+    """Whether the keeper of the last chain is alive; None where only its own machine knows."""
+    import socket
+
+    from ..fault_tolerance.processes import proc
+
+    chain = ledger.chain
+    if chain is None or chain.ended:
+        return False
+    if chain.pid is None or chain.host != socket.gethostname():
+        return None
+    return proc.start_time(chain.pid) == chain.started
+
+
+def _status(arguments: argparse.Namespace) -> str:
+    from ..autoresume.ledger_file import NAME, LedgerFile, LedgerUnreadable
+    from ..autoresume.log import say
+    from ..autoresume.table import as_json, ledger_table
+
+    if arguments.command:
+        raise ConfigError(f"--status starts nothing; leave {' '.join(arguments.command)[:80]!r} out")
+    run_dir: str = arguments.status
+    if not os.path.exists(os.path.join(run_dir, NAME)):
+        raise LedgerUnreadable(
+            f"{run_dir}: no {NAME} in it. Is it the run directory of a holdfast autoresume?"
+        )
+    ledger = LedgerFile(run_dir, lambda text: say(f"warning: {text}")).read()
+    runs = _runs(ledger) is not False
+    if arguments.json:
+        return json.dumps(as_json(ledger, runs=runs), indent=2) + "\n"
+    return ledger_table(ledger, runs=runs, terminal=sys.stdout is not None and sys.stdout.isatty())
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a number from 1")
+    return int(text)
+
+
+def _more_than_one(text: str) -> int:
+    if not text.isdecimal() or int(text) < 2:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a number from 2")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value >= 0.0):
+        raise argparse.ArgumentTypeError(f"{text!r}: give a number of seconds, 0 or more")
+    return value
