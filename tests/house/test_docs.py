@@ -15,7 +15,8 @@ SUPERVISION = ROOT / "src" / "holdfast" / "fault_tolerance"
 
 # Options of other programs that appear in examples.
 FOREIGN = {
-    "--lr", "--log", "--signal", "--ntasks-per-node", "--no-deps", "--wheel-dir", "--dir", "--strict",
+    "--lr", "--log", "--signal", "--scheduler", "--script", "--max-retries", "--launcher-options", "--ip-address",
+    "--kill-on-bad-exit", "--ntasks-per-node", "--no-deps", "--wheel-dir", "--dir", "--strict",
 }  # fmt: skip
 
 

@@ -130,6 +130,14 @@ def test_attempts_that_were_cut_off(script: Path, tmp_path: Path) -> None:
         (script.parent / "char" / "char_finished_flag").unlink(missing_ok=True)
 
 
+def test_in_a_container_the_flag_is_found_outside(nemo_home: Path, tmp_path: Path) -> None:
+    task = run.Script(path="train.py", entrypoint="python")
+    script = script_for(task, [FaultTolerancePlugin()], executor(container_image="image"))
+    assert 'export FAULT_TOL_FINISHED_FLAG_FILE="/nemo_run/char_finished_flag"' in script.read_text()
+    seen = attempt(script, tmp_path, f"touch {script.parent}/char/char_finished_flag; exit 0")
+    assert (seen.code, seen.letters) == (0, "S")
+
+
 def test_requeueing_that_fails_is_said(script: Path, tmp_path: Path) -> None:
     seen = attempt(script, tmp_path, "exit 75", REQUEUE_FAILS="1")
     assert seen.code == 1

@@ -79,6 +79,17 @@ def test_a_trainer_without_callbacks_gets_a_list(none: dict[str, Any]) -> None:
     assert [each.__fn_or_cls__ for each in what.trainer.callbacks] == [PreemptionCallback]
 
 
+def test_elsewhere_than_on_slurm_ranks_are_restarted_and_nothing_more(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    local, what = run.LocalExecutor(), task()
+    with caplog.at_level(logging.WARNING):
+        FaultTolerancePlugin().setup(what, local)
+    assert "FaultTolerancePlugin is made for Slurm: LocalExecutor has no job script" in caplog.text
+    assert what.trainer.callbacks[0].autoresume is False
+    assert local.launcher.max_restarts == 3
+
+
 def test_section_limits() -> None:
     where, what = executor(), task()
     plugin = FaultTolerancePlugin(

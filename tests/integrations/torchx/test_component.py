@@ -39,7 +39,15 @@ def torchx(spawn: Spawner, folder: Path, scheduler: str, *words: str) -> Spawned
 
 def test_on_this_machine(spawn: Spawner, submit: Path) -> None:
     done = torchx(
-        spawn, submit, "local_cwd", "-j", "1x2", "--launcher_options", "--ft-rank-heartbeat-timeout 77", "--", "a b"
+        spawn,
+        submit,
+        "local_cwd",
+        "-j",
+        "1x2",
+        "--launcher_options",
+        "--ft-rank-heartbeat-timeout 77",
+        "--",
+        "a b",
     )
     assert done.wait(120) == 0, done.output()
     for rank in (0, 1):

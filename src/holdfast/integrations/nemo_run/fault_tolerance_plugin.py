@@ -62,7 +62,7 @@ class FaultTolerancePlugin(nemo_run.Plugin):  # type: ignore[misc]
                 "$FAULT_TOL_FINISHED_FLAG_FILE when it is finished."
             )
             return
-        add_callbacks(task, [self._callback(task)], type(self).__name__)
+        add_callbacks(task, [self._callback(task, executor)], type(self).__name__)
 
     def _configure(self, executor: Any) -> None:
         """Raises ValueError."""
@@ -79,8 +79,8 @@ class FaultTolerancePlugin(nemo_run.Plugin):  # type: ignore[misc]
         executor.env_vars = {**self._environment(), **executor.env_vars}
         if not isinstance(executor, nemo_run.SlurmExecutor):
             log.warning(
-                "FaultTolerancePlugin is made for Slurm: %s has no job script that submits a job again and names "
-                "the finished flag",
+                "FaultTolerancePlugin is made for Slurm: %s has no job script that submits a job again. Ranks are "
+                "restarted within the job",
                 type(executor).__name__,
             )
         elif not _says(executor.srun_args, "--kill-on-bad-exit"):
@@ -106,12 +106,13 @@ class FaultTolerancePlugin(nemo_run.Plugin):  # type: ignore[misc]
             found["PET_FT_RANK_SECTION_TIMEOUTS"] = ",".join(f"{name}:{limits[name]}" for name in limits)
         return found
 
-    def _callback(self, task: Any) -> Any:
+    def _callback(self, task: Any, executor: Any) -> Any:
         kind = (
             FaultToleranceCallback if self.rank_section_timeouts is None else FaultToleranceSectionsCallback
         )
         folder = getattr(getattr(task, "log", None), "log_dir", None)
-        return nemo_run.Config(kind, autoresume=True, calculate_timeouts=True, exp_dir=folder)
+        chained = isinstance(executor, nemo_run.SlurmExecutor)  # elsewhere nothing names a flag file
+        return nemo_run.Config(kind, autoresume=chained, calculate_timeouts=True, exp_dir=folder)
 
     def _checked(self, name: str, parse: Any) -> Any:
         try:
