@@ -106,10 +106,10 @@ def test_section_limits() -> None:
 
 def test_what_the_user_has_set_stays() -> None:
     where = executor(
-        env_vars={"PET_FT_PREEMPTED_EXIT_CODE": "76"}, srun_args=["--kill-on-bad-exit=1", "--mpi=pmix"]
+        env_vars={"PET_FT_RESTARTS_RESET_ON_PROGRESS": "0"}, srun_args=["--kill-on-bad-exit=1", "--mpi=pmix"]
     )
     FaultTolerancePlugin().setup(task(), where)
-    assert where.env_vars["PET_FT_PREEMPTED_EXIT_CODE"] == "76"
+    assert where.env_vars["PET_FT_RESTARTS_RESET_ON_PROGRESS"] == "0"
     assert where.srun_args == ["--kill-on-bad-exit=1", "--mpi=pmix"]
 
 

@@ -1,7 +1,8 @@
 """`FaultTolerancePlugin`: ft_launcher, jobs that follow one another, and the callback, for a task and its executor.
 
 Limits that NeMo-Run's launcher has a field for go to its fields; all else goes into the executor's environment, as
-`PET_FT_…` variables of ft_launcher. What always holds: a variable that the user has set in `executor.env_vars` stays.
+`PET_FT_…` variables of ft_launcher. What always holds: a variable that the user has set in `executor.env_vars` stays,
+but for the exit code that the job script knows a preempted attempt by.
 Does not cover: executors other than Slurm's, which have no job script to requeue.
 """
 
@@ -24,7 +25,7 @@ __all__ = ["FaultTolerancePlugin"]
 log = logging.getLogger(__name__)
 
 PREEMPTED = 75
-"""The job script tells a preempted attempt by it (templates/job.sh.j2)."""
+"""As in templates/job.sh.j2."""
 
 
 @dataclass(kw_only=True)
@@ -76,7 +77,8 @@ class FaultTolerancePlugin(nemo_run.Plugin):  # type: ignore[misc]
         )
         executor._launcher_setup = False  # of the launcher that was there; NeMo-Run sets up the new one
         executor.retries = retries
-        executor.env_vars = {**self._environment(), **executor.env_vars}
+        own = {"PET_FT_PREEMPTED_EXIT_CODE": str(PREEMPTED)}
+        executor.env_vars = {**self._environment(), **executor.env_vars, **own}
         if not isinstance(executor, nemo_run.SlurmExecutor):
             log.warning(
                 "FaultTolerancePlugin is made for Slurm: %s has no job script that submits a job again. Ranks are "
@@ -91,14 +93,12 @@ class FaultTolerancePlugin(nemo_run.Plugin):  # type: ignore[misc]
         """What NeMo-Run's launcher has no field for. Raises ValueError."""
         found = {
             "PET_FT_IGNORE_MISSING_CFG": "1",  # NeMo-Run names a file in FAULT_TOL_CFG_PATH, and never writes it
-            "PET_FT_PREEMPTED_EXIT_CODE": str(PREEMPTED),
             "PET_FT_RESTARTS_RESET_ON_PROGRESS": "1",
         }
         for name in ("initial_rank_heartbeat_timeout", "rank_heartbeat_timeout"):
             if self._checked(name, config_fields.limit) is None:
-                found[f"PET_FT_{name.upper()}"] = (
-                    "None"  # NeMo-Run would leave the flag out, and so the default in
-                )
+                # NeMo-Run leaves the flag out then, and ft_launcher would take its default.
+                found[f"PET_FT_{name.upper()}"] = "None"
         if (longest := self._checked("rank_out_of_section_timeout", config_fields.limit)) is not None:
             found["PET_FT_RANK_OUT_OF_SECTION_TIMEOUT"] = str(longest)
         if self.rank_section_timeouts is not None:
