@@ -15,8 +15,9 @@ SUPERVISION = ROOT / "src" / "holdfast" / "fault_tolerance"
 
 # Options of other programs that appear in examples.
 FOREIGN = {
-    "--lr", "--log", "--signal", "--scheduler", "--script", "--max-retries", "--launcher-options", "--ip-address",
-    "--kill-on-bad-exit", "--ntasks-per-node", "--no-deps", "--wheel-dir", "--dir", "--strict",
+    "--lr", "--step-seconds", "--log", "--signal", "--ntasks-per-node", "--no-deps", "--wheel-dir", "--dir", "--strict",
+    # of TorchX, hostname and srun
+    "--scheduler", "--script", "--max-retries", "--launcher-options", "--ip-address", "--kill-on-bad-exit",
 }  # fmt: skip
 
 

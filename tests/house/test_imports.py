@@ -25,6 +25,7 @@ CORE = {
     "holdfast.autoresume.ending",
     "holdfast.autoresume.ledger",
     "holdfast.autoresume.wording",
+    "holdfast.checkpoints.naming",
     "holdfast.fault_tolerance.board.records",
     "holdfast.fault_tolerance.config_fields",
     "holdfast.fault_tolerance.errors",
@@ -54,8 +55,8 @@ CORE = {
     "holdfast.journal.faults",
     "holdfast.journal.incident_list",
     "holdfast.journal.lost_connection",
+    "holdfast.learned_limits.learning_rules",
     "holdfast.ptl_resiliency.completion",
-    "holdfast.ptl_resiliency.learning_rules",
     "holdfast.ptl_resiliency.straggler_findings",
     "holdfast.ptl_resiliency.straggler_settings",
     "holdfast.ptl_resiliency.validation_places",
@@ -110,6 +111,7 @@ EDGE = {
     "holdfast.cli.main",
     "holdfast.cli.slurm",
     "holdfast.cli.stragglers",
+    "holdfast.checkpoints",
     "holdfast.fault_tolerance",
     "holdfast.fault_tolerance.client",
     "holdfast.fault_tolerance.launcher.__main__",
@@ -118,6 +120,10 @@ EDGE = {
     "holdfast.fault_tolerance.server",
     "holdfast.fault_tolerance.stop",
     "holdfast.fault_tolerance.stop.point",
+    "holdfast.integrations.loop",
+    "holdfast.integrations.megatron",
+    "holdfast.integrations.megatron_learning",
+    "holdfast.integrations.megatron_state",
     "holdfast.integrations.nemo_run.callback_configs",
     "holdfast.integrations.nemo_run.fault_tolerance_plugin",
     "holdfast.integrations.nemo_run.launcher",
@@ -144,6 +150,7 @@ RINGS = ("core", "shell", "edge")
 
 # Reading a clock or touching anything outside the process takes one of these.
 NOT_IN_CORE = {
+    "holdfast.checkpoints.naming",
     "fcntl", "glob", "mmap", "multiprocessing", "numpy", "os", "pathlib", "random", "resource", "rich", "select",
     "selectors", "shutil", "socket", "subprocess", "tempfile", "threading", "time", "torch", "yaml",
 }  # fmt: skip
@@ -156,6 +163,8 @@ HEAVY = ("torch", "numpy", "yaml", "rich", "psutil", "pydantic")
 LIGHT = [
     "holdfast",
     "holdfast.cli",
+    "holdfast.checkpoints",
+    "holdfast.checkpoints.search",
     "holdfast.fault_tolerance",
     "holdfast.fault_tolerance.board",
     "holdfast.fault_tolerance.monitor",
@@ -274,6 +283,15 @@ def test_importing_is_light(module: str) -> None:
 
 PUBLIC = {
     "holdfast": ["__version__"],
+    "holdfast.checkpoints": [
+        "Search",
+        "Skipped",
+        "last_complete",
+        "last_complete_on_all_ranks",
+        "look",
+        "whole_file",
+        "why_incomplete",
+    ],
     "holdfast.fault_tolerance": [
         "FaultToleranceConfig",
         "HeartbeatTimeouts",

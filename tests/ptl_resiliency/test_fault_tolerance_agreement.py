@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from holdfast.ptl_resiliency import side_group
-from holdfast.ptl_resiliency.agreed_learning import wanted_by_all
-from holdfast.ptl_resiliency.kept_limits import HEARTBEAT, KeptLimits
-from holdfast.ptl_resiliency.prefixed_log import Prefixed
-from holdfast.ptl_resiliency.side_group import Disagreement, SideGroup
+from holdfast import side_group
+from holdfast.learned_limits.agreed_learning import wanted_by_all
+from holdfast.learned_limits.kept_limits import HEARTBEAT, KeptLimits
+from holdfast.prefixed_log import Prefixed
+from holdfast.side_group import Disagreement, SideGroup
 from tests.processes import Spawner
 
 PROGRAM = Path(__file__).resolve().parent / "programs" / "agreeing.py"

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.ptl_resiliency.completion import Ending, why_complete
-from holdfast.ptl_resiliency.learning_rules import (
+from holdfast.learned_limits.learning_rules import (
     ASYNC_NOTE,
     CHECKPOINTING,
     CHECKPOINTING_NOTE,
@@ -21,6 +20,7 @@ from holdfast.ptl_resiliency.learning_rules import (
     SectionRules,
     is_clean_stop,
 )
+from holdfast.ptl_resiliency.completion import Ending, why_complete
 
 EVENTS = st.lists(st.sampled_from(["batch", "beat", "save", "load", "fail"]), max_size=40)
 

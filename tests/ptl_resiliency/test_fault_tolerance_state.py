@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.ptl_resiliency import finished_flag, state_file
-from holdfast.ptl_resiliency.prefixed_log import Prefixed
+from holdfast import finished_flag
+from holdfast.learned_limits import state_file
+from holdfast.prefixed_log import Prefixed
 
 HEARTBEAT = {"initial": 900.0, "subsequent": 90.0, "were_calculated": True}
 SECTION = {

@@ -18,7 +18,7 @@ RANK = """
 import json, logging, os, sys
 import torch.distributed as dist
 from holdfast.ptl_resiliency.notices import Notices
-from holdfast.ptl_resiliency.side_group import Disagreement
+from holdfast.side_group import Disagreement
 from holdfast.ptl_resiliency.stopping_place import find_way
 
 logging.basicConfig()

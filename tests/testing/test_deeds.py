@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 import pytest
@@ -75,6 +76,20 @@ def test_exit_shows_what_was_printed_before(spawn: Spawner) -> None:
     rank = spawn.python(code)
     assert rank.wait() == 5
     assert rank.out() == "buffered"
+
+
+def test_half_save_leaves_half_a_file(spawn: Spawner, tmp_path: Path) -> None:
+    """Python's own writes and those of torch alike; what is smaller is written."""
+    code = (
+        "import sys, torch\nfrom holdfast.testing import inject\nfaults = inject('half_save@step=0,size=5000')\n"
+        "torch.save(torch.zeros(5000), sys.argv[1] + '/before.pt')\nfaults.at_step(0)\n"
+        "open(sys.argv[1] + '/small', 'wb').write(bytes(5000))\n"
+        "torch.save(torch.zeros(5000), sys.argv[1] + '/after.pt')\nprint('not reached')\n"
+    )
+    rank = spawn.python(code, str(tmp_path))
+    assert rank.wait() == -signal.SIGXFSZ and rank.out() == ""
+    sizes = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+    assert sizes["before.pt"] > 20000 and (sizes["small"], sizes["after.pt"]) == (5000, 5000)
 
 
 def test_exception_passes_through_the_program(run: Callable[..., Spawned]) -> None:

@@ -10,21 +10,16 @@ import pytest
 
 from holdfast.testing import KINDS
 from holdfast.testing.grammar import _KEYS
+from tests.pages import DOCS, block
 from tests.processes import Spawner
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "testing-your-recovery.md"
-
-
-def block(title: str) -> str:
-    found = re.search(rf'^```python title="{title}"\n(.*?)^```$', PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    assert found, f"no block {title!r}"
-    return found[1]
+PAGE = DOCS / "testing-your-recovery.md"
 
 
 @pytest.mark.slow
 def test_the_page_s_own_test_passes(spawn: Spawner, tmp_path: Path) -> None:
     for name in ("train.py", "test_recovery.py"):
-        (tmp_path / name).write_text(block(name))
+        (tmp_path / name).write_text(block(PAGE.name, name))
     # Two of its faults: each of them is tested on its own elsewhere.
     chosen = [
         f"test_recovery.py::test_recovers[{fault}]" for fault in ("kill@step=12", "stop@step=12,rank=1")

@@ -94,6 +94,7 @@ options = {
     "for": durations,
     "how": st.sampled_from(["enter", "skip"]),
     "limit": st.integers(MIB, 2**50),
+    "size": st.integers(1, 2**50),
     "ignore_term": st.booleans(),
 }
 

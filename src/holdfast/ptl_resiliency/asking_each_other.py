@@ -14,8 +14,9 @@ import logging
 import time
 from typing import Any
 
+from holdfast.side_group import Disagreement, SideGroup
+
 from .notices import Notices
-from .side_group import Disagreement, SideGroup
 
 ASK_EVERY = 0.1
 """Seconds between two questions (or two batches, if that is longer)."""

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.fault_tolerance import WorkloadAction, WorkloadControlRequest
-
-from .prefixed_log import Prefixed
+from holdfast.prefixed_log import Prefixed
 
 Policy = Callable[[Any], Any]
 

@@ -14,9 +14,9 @@ from time import monotonic
 from typing import Any, ClassVar
 
 from holdfast.fault_tolerance import RankMonitorClientError
+from holdfast.learned_limits import agreed_learning, kept_limits
+from holdfast.learned_limits.learning_rules import HeartbeatRules
 
-from . import agreed_learning, kept_limits
-from .learning_rules import HeartbeatRules
 from .saved_checkpoints import when_complete
 from .step_counter import Counter, step_counter
 from .supervised_callback import SupervisedCallback

@@ -18,9 +18,10 @@ import os
 import shutil
 from typing import Any
 
+from holdfast.checkpoints.placing import aside, put_in_place
+
 from .framework import frameworks
 from .saved_checkpoints import FINALIZE, is_lightnings_asynchronous, layers
-from .whole_checkpoints import aside, put_in_place
 
 log = logging.getLogger("holdfast.ptl_resiliency")
 

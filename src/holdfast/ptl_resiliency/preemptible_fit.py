@@ -11,13 +11,14 @@ import time
 from os import environ
 from typing import Any
 
+from holdfast.side_group import Disagreement
+
 from . import callback_log
 from .framework import frameworks
 from .last_checkpoint import save_last
 from .loader_workers import Loaders
 from .notices import Notices, keep_lightning_off
 from .patches import Patches
-from .side_group import Disagreement
 from .stopping_place import Alone, Way, find_way
 from .time_left import SaveTimes, shortage, time_left
 from .validation_places import ValidationPlaces

@@ -15,10 +15,10 @@ import logging
 from typing import Protocol
 
 from holdfast.fault_tolerance.stop import StopPoint, position
+from holdfast.side_group import SideGroup
 
 from .asking_each_other import Together
 from .notices import Notices
-from .side_group import SideGroup
 
 PATIENCE = 1800.0
 """Seconds that the ranks wait for one another here: as long as in the training's own groups."""

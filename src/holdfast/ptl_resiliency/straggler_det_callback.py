@@ -11,6 +11,7 @@ import sys
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
+from holdfast.side_group import Disagreement, SideGroup
 from holdfast.straggler import log_texts
 from holdfast.straggler.detector import Detector
 
@@ -19,7 +20,6 @@ from .after_batch import AfterBatchCallback
 from .callback_log import named
 from .last_checkpoint import save_last
 from .patches import Patches
-from .side_group import Disagreement, SideGroup
 from .straggler_settings import CALLBACK, LOGGER, checked
 from .trainer_loggers import TrainerLoggers
 

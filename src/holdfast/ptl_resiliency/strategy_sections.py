@@ -14,10 +14,10 @@ from threading import get_ident
 from typing import Any, Protocol
 
 from holdfast.fault_tolerance.errors import RankMonitorClientError
+from holdfast.learned_limits.learning_rules import CHECKPOINTING, STEP
+from holdfast.prefixed_log import Prefixed
 
-from .learning_rules import CHECKPOINTING, STEP
 from .patches import Around, Make, Patch, Patches
-from .prefixed_log import Prefixed
 from .saved_checkpoints import FINALIZE
 
 

@@ -15,11 +15,14 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from . import callback_log, finished_flag, kept_limits
+from holdfast import finished_flag
+from holdfast.learned_limits import kept_limits
+from holdfast.learned_limits.learning_rules import is_clean_stop
+from holdfast.prefixed_log import Prefixed
+
+from . import callback_log
 from .after_batch import AfterBatchCallback
 from .completion import Ending, why_complete
-from .learning_rules import is_clean_stop
-from .prefixed_log import Prefixed
 from .simulated_fault import parse_params
 from .supervised_fit import SupervisedFit
 from .supervision import why_no_launcher
@@ -27,12 +30,14 @@ from .supervision import why_no_launcher
 if TYPE_CHECKING:
     from holdfast.testing.simulated import SimulatedFaultParams
 
+_FOLDER = "ft_state"
+
 
 class SupervisedCallback(AfterBatchCallback):
     """Subclasses say what they do at the begin and the end of a fit, and when limits are learned."""
 
     TIMEOUTS_FILENAME: ClassVar[str]
-    FT_DIR_NAME: ClassVar[str] = kept_limits.FOLDER
+    FT_DIR_NAME: ClassVar[str] = _FOLDER
     PART: ClassVar[str]
     """Which part of the limits is this callback's."""
 
@@ -142,7 +147,7 @@ class SupervisedCallback(AfterBatchCallback):
             raise RuntimeError(missing)
 
     def _load_limits(self, fit: SupervisedFit) -> None:
-        folder = kept_limits.folder_of(fit.trainer, self.exp_dir)
+        folder = _folder_of(fit.trainer, self.exp_dir)
         fit.kept = kept_limits.KeptLimits(folder / self.TIMEOUTS_FILENAME, self.PART, fit.side, fit.log)
         fit.log.info("Fault tolerance dir: %s", folder)
         if self.calculate_timeouts and fit.kept.load_into(fit.client):
@@ -197,3 +202,10 @@ def _flag(name: str, value: Any) -> bool:
     if value not in (True, False):
         raise ValueError(f"{name} must be True or False, not {value!r}")
     return bool(value)
+
+
+def _folder_of(trainer: Any, exp_dir: str | Path | None) -> Path:
+    """The folder for states. Collective, as Lightning asks rank 0 for its `log_dir`."""
+    if exp_dir is not None:
+        return Path(exp_dir).absolute()
+    return Path(trainer.log_dir or trainer.default_root_dir or ".").absolute() / _FOLDER

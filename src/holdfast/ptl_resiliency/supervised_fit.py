@@ -10,19 +10,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.fault_tolerance import RankMonitorClientError
+from holdfast.prefixed_log import Prefixed
 from holdfast.testing.simulated import SimulatedFaultParams
 
 from .early_stopping import EarlyStops
 from .patches import Patches
-from .prefixed_log import Prefixed
 from .simulated_fault import simulate
 from .supervision import Supervision
 from .whole_checkpoints import keep_whole
 
 if TYPE_CHECKING:
+    from holdfast.learned_limits.kept_limits import KeptLimits
     from holdfast.testing.injector import Faults
-
-    from .kept_limits import KeptLimits
 
 
 class SupervisedFit:

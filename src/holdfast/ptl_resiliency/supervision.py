@@ -13,8 +13,7 @@ import sys
 from typing import ClassVar
 
 from holdfast.fault_tolerance import RankMonitorClient, RankMonitorClientError, environment
-
-from .side_group import SideGroup
+from holdfast.side_group import SideGroup
 
 log = logging.getLogger("holdfast.ptl_resiliency")
 

@@ -15,24 +15,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
+
+from holdfast.checkpoints.placing import aside, is_aside, put_in_place
 
 from .patches import Patches
 from .saved_checkpoints import layers
-
-SUFFIX = ".partial"
-
-
-def aside(path: str) -> str:
-    """Where a checkpoint is written before it is complete."""
-    folder, name = os.path.split(path)
-    return os.path.join(folder, f".{name}{SUFFIX}")
-
-
-def _is_aside(path: str) -> bool:
-    name = os.path.basename(path)
-    return name.startswith(".") and name.endswith(SUFFIX)
 
 
 def keep_whole(trainer: Any, patches: Patches) -> None:
@@ -49,7 +37,7 @@ def _save_whole(save: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
     if not isinstance(path, (str, os.PathLike)) or "://" in os.fspath(path):
         return save(*args, **kwargs)
     final = os.path.abspath(os.fspath(path))
-    if _is_aside(final):  # somebody else sees to it: another user of this, or who saves the last checkpoint
+    if is_aside(final):  # somebody else sees to it: another user of this, or who saves the last checkpoint
         return save(*args, **kwargs)
     unfinished = aside(final)
     if len(args) > 1:
@@ -64,20 +52,3 @@ def _save_whole(save: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
             os.unlink(unfinished)
         raise
     return done
-
-
-def put_in_place(unfinished: str, final: str) -> None:
-    """Give a complete file its name, so that it survives a power cut. Raises OSError."""
-    if not os.path.isfile(unfinished):
-        if os.path.isdir(unfinished):  # an I/O that writes folders, whatever it is asked
-            os.rename(unfinished, final)
-        return
-    with open(unfinished, "rb") as file:
-        os.fsync(file.fileno())
-    os.replace(unfinished, final)
-    folder = os.open(Path(final).parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        with suppress(OSError):  # not every filesystem can
-            os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -104,6 +104,15 @@ def _memory(fault: Fault) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
+def _half_save(fault: Fault) -> None:
+    if threading.current_thread() is not threading.main_thread():
+        raise FaultSpecError("fault 'half_save': Python sets signal handlers in the main thread only")
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    # The write that crosses the limit is cut there, and the next one ends the process: in whatever library it is.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (fault.size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores it, and would see an OSError
+
+
 def _ignore_term(fault: Fault) -> None:
     if threading.current_thread() is not threading.main_thread():
         raise FaultSpecError("fault 'ignore_term': Python sets signal handlers in the main thread only")
@@ -150,6 +159,7 @@ _DEEDS: Mapping[str, Callable[[Fault], None]] = MappingProxyType(
         "sleep": _sleep,
         "gil": _gil,
         "memory": _memory,
+        "half_save": _half_save,
         "ignore_term": _ignore_term,
         "child": _child,
     }

@@ -44,6 +44,11 @@ KINDS = MappingProxyType(
             "one rank is in an all_reduce in which the others are not", frozenset({"for", "how"}), True
         ),
         "memory": Kind("allocates until a limit it sets itself: MemoryError", frozenset({"limit"}), True),
+        "half_save": Kind(
+            "the kernel ends the process in the middle of the next file that it writes",
+            frozenset({"size"}),
+            True,
+        ),
         "ignore_term": Kind("SIGTERM is ignored from now on", in_main_thread=True),
         "child": Kind(
             "starts a process in a session of its own and leaves it", frozenset({"for", "ignore_term"})
@@ -76,6 +81,7 @@ OPTION_FIELDS = MappingProxyType(
         "for": "duration",
         "how": "how",
         "limit": "limit",
+        "size": "size",
         "ignore_term": "ignore_term",
     }
 )
@@ -97,6 +103,7 @@ class Fault:
     duration: seconds; of `sleep` and `gil` (None: for ever), `child` (None: 600) and the timeout of `deadlock`'s
         collective (None: torch's own default).
     how: `deadlock`: "enter" (this rank is alone in the all_reduce) or "skip" (the others wait in it for this rank).
+    size: bytes of a file that are written before `half_save` ends the process.
     ignore_term: the `child` ignores SIGTERM.
 
     Raises FaultSpecError for anything else.
@@ -115,6 +122,7 @@ class Fault:
     duration: float | None = None
     how: Literal["enter", "skip"] = "enter"
     limit: int = 256 * MIB
+    size: int = 4096
     ignore_term: bool = False
 
     def __post_init__(self) -> None:
@@ -194,6 +202,8 @@ def _option_problem(fault: Fault) -> str | None:
         return f"how is 'enter' or 'skip', not {fault.how!r}"
     if not _is_count(fault.limit) or fault.limit < MIB:
         return f"limit is a number of bytes from 1MiB, not {fault.limit!r}"
+    if not _is_count(fault.size) or fault.size < 1:
+        return f"size is a number of bytes from 1, not {fault.size!r}"
     return None
 
 

@@ -8,7 +8,8 @@
 When (one of them):  step=N [point=NAME]  or  after=DURATION [rand=DURATION]
 Where:               rank=N|random|all (random)   seed=N   cycle=N|each (0)
 How:                 code=N (exit)   message=TEXT (exception)   for=DURATION (sleep, gil, deadlock, child)
-                     how=enter|skip (deadlock)   limit=SIZE (memory)   ignore_term=yes|no (child)
+                     how=enter|skip (deadlock)   limit=SIZE (memory)   size=SIZE (half_save)
+                     ignore_term=yes|no (child)
 
 DURATION is `5`, `5s`, `500ms`, `2m`, `1h`; SIZE is `268435456`, `256MiB`, `1GiB` (`MB` and `GB` mean the same).
 Blanks around every part are ignored. What always holds: `parse(render(f)) == (f,)`, unless f's message
@@ -101,6 +102,7 @@ _KEYS = {
     "for": _Key("duration", _seconds, lambda seconds: f"{seconds!r}s"),
     "how": _Key("how", _text),
     "limit": _Key("limit", _bytes),
+    "size": _Key("size", _bytes),
     "ignore_term": _Key("ignore_term", _yes_or_no, lambda yes: "yes" if yes else "no"),
 }
 

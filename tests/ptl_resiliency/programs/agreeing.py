@@ -11,10 +11,10 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from holdfast.ptl_resiliency.agreed_learning import learn, wanted_by_all
-from holdfast.ptl_resiliency.kept_limits import HEARTBEAT, KeptLimits
-from holdfast.ptl_resiliency.prefixed_log import Prefixed
-from holdfast.ptl_resiliency.side_group import SideGroup
+from holdfast.learned_limits.agreed_learning import learn, wanted_by_all
+from holdfast.learned_limits.kept_limits import HEARTBEAT, KeptLimits
+from holdfast.prefixed_log import Prefixed
+from holdfast.side_group import SideGroup
 
 RANK, FOLDER = int(sys.argv[1]), Path(sys.argv[2])
 

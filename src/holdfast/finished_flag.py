@@ -9,8 +9,13 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from .prefixed_log import Prefixed
+if TYPE_CHECKING:
+    import logging
+
+    Log = logging.Logger | logging.LoggerAdapter[Any]
+
 
 VARIABLE = "FAULT_TOL_FINISHED_FLAG_FILE"
 
@@ -32,7 +37,7 @@ def flag_path() -> Path | None:
     return Path(text) if text else None
 
 
-def create(path: Path, log: Prefixed) -> bool:
+def create(path: Path, log: Log) -> bool:
     """Make the file, if it is not there; an error is logged. Whether it is there now."""
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))

@@ -24,7 +24,7 @@ TIMEOUT = 60.0
 AS_IN_THE_TRAINING = 1800.0
 """Seconds in which all ranks must have come to be set up, where the training's own limit cannot be read: torch's."""
 
-log = logging.getLogger("holdfast.ptl_resiliency")
+log = logging.getLogger("holdfast")
 
 
 class Disagreement(Exception):

@@ -8,9 +8,14 @@ between the question and the collective. Its connections close, and the others g
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from .prefixed_log import Prefixed
-from .side_group import Disagreement, SideGroup
+from holdfast.side_group import Disagreement, SideGroup
+
+if TYPE_CHECKING:
+    import logging
+
+    Log = logging.Logger | logging.LoggerAdapter[Any]
 
 PATIENCE = 60.0
 """Seconds in which the other ranks must have come."""
@@ -21,7 +26,7 @@ PATIENCE_AT_A_STOP = 10.0
 def wanted_by_all(
     side: SideGroup,
     wishes: Sequence[bool],
-    log: Prefixed,
+    log: Log,
     *,
     patience: float = PATIENCE,
     meanwhile: Callable[[], None] | None = None,
@@ -39,7 +44,7 @@ def wanted_by_all(
     return [veto == 0.0 for veto in vetoes]
 
 
-def learn(calculate: Callable[[], bool], log: Prefixed) -> bool:
+def learn(calculate: Callable[[], bool], log: Log) -> bool:
     """Have the client calculate; whether there are new limits. Collective. An error is logged."""
     try:
         learned = calculate()

@@ -1,7 +1,7 @@
-"""The lines of a fault-tolerance callback: each begins with who speaks, and what all ranks would say one of them says.
+"""The lines of an integration: each begins with who speaks, and what all ranks would say one of them says.
 
 What always holds: information comes from rank 0 only, warnings and errors from every rank that has them. Does not
-cover: where the lines go (`callback_log`).
+cover: where the lines go (the logger that is given).
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ else:  # Python 3.10 cannot subscript it
 class Prefixed(_Adapter):
     """Begins each line with the documented `[FaultToleranceCallback@rank0] `, which log readers look for."""
 
-    def __init__(self, logger: logging.Logger, rank: int) -> None:
+    def __init__(self, logger: logging.Logger, rank: int, who: str = "FaultToleranceCallback") -> None:
         super().__init__(logger, {})
+        self._who = who
         self._rank = rank
 
     def isEnabledFor(self, level: int) -> bool:
@@ -29,4 +30,4 @@ class Prefixed(_Adapter):
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         """The prefix, then the text."""
-        return f"[FaultToleranceCallback@rank{self._rank}] {msg}", kwargs
+        return f"[{self._who}@rank{self._rank}] {msg}", kwargs

@@ -16,8 +16,8 @@ SETUP, STEP, CHECKPOINTING = "setup", "step", "checkpointing"
 SECTIONS = (SETUP, STEP, CHECKPOINTING)
 
 MIN_ITERATIONS_FOR_HEARTBEATS = 2
-MIN_ITERATIONS_FOR_STEP = 16
-"""`step` is learned after more than these."""
+ITERATIONS_FOR_STEP = 17
+"""`step` is learned after these."""
 
 
 def is_clean_stop(exception: BaseException) -> bool:
@@ -92,6 +92,7 @@ class SectionRules:
     """What a fit has seen of sections and checkpoints."""
 
     asynchronous: bool = False
+    iterations_for_step: int = ITERATIONS_FOR_STEP
     iterations: int = 0
     loaded: bool = False
     checkpoints: int = 0
@@ -111,7 +112,7 @@ class SectionRules:
             return Selection(notes=(FAILURE_NOTE,))
         refused = {
             SETUP: "" if self.loaded else SETUP_NOTE,
-            STEP: "" if self.iterations > MIN_ITERATIONS_FOR_STEP else STEP_NOTE,
+            STEP: "" if self.iterations >= self.iterations_for_step else STEP_NOTE,
             CHECKPOINTING: self._against_checkpointing(),
         }
         sections = tuple(name for name in SECTIONS if not refused[name])

@@ -10,22 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+from holdfast.side_group import Disagreement, SideGroup
 
 from . import state_file
-from .prefixed_log import Prefixed
-from .side_group import Disagreement, SideGroup
 
-FOLDER = "ft_state"
+if TYPE_CHECKING:
+    import logging
+
+    Log = logging.Logger | logging.LoggerAdapter[Any]
+
 HEARTBEAT, SECTION = "heartbeat", "section"
 _MISSING = "!"
-
-
-def folder_of(trainer: Any, exp_dir: str | Path | None) -> Path:
-    """The folder for states. Collective, as Lightning asks rank 0 for its `log_dir`."""
-    if exp_dir is not None:
-        return Path(exp_dir).absolute()
-    return Path(trainer.log_dir or trainer.default_root_dir or ".").absolute() / FOLDER
 
 
 class Stateful(Protocol):
@@ -41,7 +38,7 @@ class KeptLimits:
     Raises ValueError on all ranks if rank 0 cannot have the folder.
     """
 
-    def __init__(self, path: Path, part: str, side: SideGroup, log: Prefixed) -> None:
+    def __init__(self, path: Path, part: str, side: SideGroup, log: Log) -> None:
         self.path = path
         self._part = part
         self._log = log

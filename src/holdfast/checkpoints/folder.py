@@ -1,0 +1,124 @@
+"""A checkpoint that is a folder: Hugging Face's `checkpoint-N`, torch's sharded ones, or any with such files in it.
+
+What always holds: every file of a known kind in it is looked at, and for Hugging Face `trainer_state.json`, which its
+Trainer writes last, must be there and agree with the name. Does not cover: a file that is missing and that no other
+file names, such as the random state of a rank that was killed before it wrote it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from . import naming, safetensors_file, sharded, torch_file
+
+STATE = "trainer_state.json"
+_LARGEST_JSON = 16 << 20
+_HUGGING_FACE = re.compile(r"checkpoint-(\d+)$")
+_BESIDE_THE_WEIGHTS = re.compile(
+    r"(training_args|optimizer|scheduler|scaler|rng_state|random_states|sampler|meta\.pt)"
+)
+_TORCH = (".pt", ".pth", ".ckpt")
+_MAYBE_TORCH = (".bin", ".pkl")  # when they begin as such, or have such a name
+_NAMED_TORCH = re.compile(r"(pytorch_model|adapter_model|optimizer|scheduler|training_args).*\.bin$")
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Whether it looks like one, complete or not."""
+    if folder.suffix == ".ckpt" or _HUGGING_FACE.search(folder.name):
+        return True
+    if naming.step_of(folder.name) is not None:
+        return True
+    try:
+        names = os.listdir(folder)
+    except OSError:  # `lost+found`, say
+        return False
+    return any(name in (STATE, ".metadata") or name.endswith((sharded.DATA, ".metadata")) for name in names)
+
+
+def why_incomplete(folder: Path) -> str:
+    """Why it is not complete; nothing if it is. Raises OSError."""
+    weights = False
+    for place, names in _folders(folder):
+        if any(name.endswith(sharded.DATA) for name in names) or sharded.metadata_in(place):
+            weights = True
+            if why := sharded.why_incomplete(place):
+                return why if place == folder else f"{place.name} {why}"
+        for name in sorted(names):
+            judge = _judge_of(place / name)
+            if judge is None:
+                continue
+            weights = weights or not (name.endswith(".json") or _BESIDE_THE_WEIGHTS.match(name))
+            if why := judge(place / name):
+                return f"{name} {why}"
+    return _why_lacking(folder, weights)
+
+
+def _why_lacking(folder: Path, weights: bool) -> str:
+    found = _HUGGING_FACE.search(folder.name)
+    if found and not (folder / STATE).is_file():
+        return f"has no {STATE}, which is written last"
+    if (folder / STATE).is_file() and (why := _why_no_state(folder / STATE, found and int(found[1]))):
+        return why
+    if folder.suffix == ".ckpt" and sharded.metadata_in(folder) and not (folder / "meta.pt").is_file():
+        return "has no meta.pt, which Lightning writes last"
+    return "" if weights else "has no weights in it"
+
+
+def _folders(folder: Path) -> Iterator[tuple[Path, list[str]]]:
+    def fail(error: OSError) -> None:
+        raise error
+
+    for place, below, names in os.walk(folder, onerror=fail):
+        below.sort()
+        yield Path(place), names
+
+
+def _judge_of(path: Path) -> Callable[[Path], str] | None:
+    name, suffix = path.name, path.suffix
+    if name.endswith(".index.json"):
+        return _why_index
+    if suffix == ".json" and name != STATE:
+        return _why_no_json
+    if suffix == ".safetensors":
+        return safetensors_file.why_incomplete
+    if suffix in _TORCH or _NAMED_TORCH.match(name):
+        return torch_file.why_incomplete
+    if suffix in _MAYBE_TORCH:
+        with path.open("rb") as file:
+            return torch_file.why_incomplete if file.read(2) in (b"PK", b"") else None
+    return None
+
+
+def _why_index(path: Path) -> str:
+    """Of weights in several files."""
+    try:
+        files = set(json.loads(path.read_bytes())["weight_map"].values())
+    except (ValueError, RecursionError, AttributeError, KeyError, TypeError):
+        return "is cut off, or no index"
+    missing = sorted(str(name) for name in files if not (path.parent / str(name)).is_file())
+    return f"names {missing[0]}, which is not there" if missing else ""
+
+
+def _why_no_json(path: Path) -> str:
+    if (size := path.stat().st_size) > _LARGEST_JSON:
+        return ""
+    try:
+        json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        return f"is cut off, after {size} bytes"
+    return ""
+
+
+def _why_no_state(path: Path, step: int | None) -> str:
+    try:
+        state = json.loads(path.read_bytes())
+        told = state["global_step"]
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return f"has a {STATE} that is cut off, after {path.stat().st_size} bytes"
+    if step is not None and told != step:
+        return f"has a {STATE} of step {told}"
+    return ""

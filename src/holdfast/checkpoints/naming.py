@@ -1,0 +1,30 @@
+"""What the name of a checkpoint says: its step, its version, whether it is unfinished. Pure.
+
+Steps: `step=40`, `step-00000040`, `iter_0000040`, `checkpoint-40`, `global_step40`. Versions: Lightning's `-v1` for a
+second checkpoint of one name. Does not cover: epochs and losses in names; they order nothing.
+"""
+
+from __future__ import annotations
+
+import re
+
+_STEP = re.compile(r"(?:step|iter(?:ation)?|checkpoint)[=_-]?(\d+)", re.IGNORECASE)
+_VERSION = re.compile(r"-v(\d+)(?:\.\w+)?$")
+_UNFINISHED = (".partial", ".tmp", ".temp", ".incomplete", ".part")
+
+
+def step_of(name: str) -> int | None:
+    """The last step that the name tells; None if it tells none."""
+    found = _STEP.findall(name)
+    return int(found[-1]) if found else None
+
+
+def version_of(name: str) -> int:
+    """0 for the first of a name."""
+    found = _VERSION.search(name)
+    return int(found[1]) if found else 0
+
+
+def is_unfinished(name: str) -> bool:
+    """Whether whoever writes it has not given it its name yet."""
+    return name.lower().endswith(_UNFINISHED) or name.startswith(("tmp-", ".tmp"))

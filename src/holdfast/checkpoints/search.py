@@ -1,0 +1,106 @@
+"""The newest complete checkpoint of a folder, and what was skipped on the way to it.
+
+Newest is by the step in the names, where all have one; else by the time of the last write. What always holds: the same
+folder gives the same answer; a link to another
+checkpoint of the folder counts as nothing, as that one is found itself. Does not cover: folders
+below that are no checkpoints; the contents of files such as `latest`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.fault_tolerance.rank_log import log
+
+from . import folder as folders
+from . import naming
+from .whole import why_incomplete
+
+FILES = (".ckpt", ".pt", ".pth")
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A checkpoint that is no use, and why."""
+
+    path: Path
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.path} {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What was found: the newest complete checkpoint, and those that would have been newer."""
+
+    newest: Path | None
+    skipped: tuple[Skipped, ...]
+
+
+def last_complete(folder: str | os.PathLike[str], say: Callable[[str], object] = log.warning) -> Path | None:
+    """The newest complete checkpoint in this folder; None if there is none, or no folder.
+
+    `say` gets a line for each that is skipped. On several ranks: `last_complete_on_all_ranks`. Raises OSError if the
+    folder is there and cannot be read: nobody should train from the beginning because a disk is gone.
+    """
+    found = look(folder)
+    then = f"resuming from {found.newest.name}" if found.newest else "and no other one is complete"
+    for skipped in found.skipped:
+        say(f"checkpoint skipped, {then}: {skipped}")
+    return found.newest
+
+
+def look(folder: str | os.PathLike[str]) -> Search:
+    """As `last_complete`, without saying anything: the answer has what was skipped. Raises OSError."""
+    place = Path(folder)
+    candidates, skipped = _candidates(place)
+    for path in _newest_first(candidates):
+        why = why_incomplete(path)
+        if not why:
+            return Search(path, tuple(skipped))
+        skipped.append(Skipped(path, why))
+    return Search(None, tuple(skipped))
+
+
+def _candidates(place: Path) -> tuple[list[Path], list[Skipped]]:
+    """What may be checkpoints, and what was left unfinished."""
+    found, unfinished = [], []
+    try:
+        entries = sorted(os.scandir(place), key=lambda entry: entry.name)
+    except FileNotFoundError:
+        return [], []
+    for entry in entries:
+        path = place / entry.name
+        if entry.is_symlink() and (path.resolve().parent == place.resolve() or not path.exists()):
+            continue
+        if naming.is_unfinished(entry.name):
+            unfinished.append(Skipped(path, "was not finished: its name says so"))
+        elif (entry.is_dir() and folders.is_checkpoint(path)) or (entry.is_file() and path.suffix in FILES):
+            found.append(path)
+    return found, unfinished
+
+
+def _newest_first(candidates: list[Path]) -> list[Path]:
+    steps = {path: naming.step_of(path.name) for path in candidates}
+    by_step = None not in steps.values()
+
+    def rank(path: Path) -> tuple[int, int, int, int, str]:
+        step, written = steps[path], _written(path)
+        first = step if by_step and step is not None else written
+        return first, naming.version_of(path.name), written, -1 if step is None else step, path.name
+
+    return sorted(candidates, key=rank, reverse=True)
+
+
+def _written(path: Path) -> int:
+    """When something was last written into it, in nanoseconds."""
+    try:
+        if path.is_dir():
+            return max((entry.stat().st_mtime_ns for entry in os.scandir(path)), default=0)
+        return path.stat().st_mtime_ns
+    except OSError:  # it is being removed, say; whether it can be read is asked later
+        return 0

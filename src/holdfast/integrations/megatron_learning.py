@@ -1,0 +1,75 @@
+"""Learning for the Megatron-style hooks: which limits, with the agreement of all ranks, and where they are kept.
+
+What always holds: nothing is learned unless all ranks have come and may; nothing here raises for what goes wrong with
+it, but for a folder that cannot be had at the start. Does not cover: when it is called (`megatron`).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from holdfast.fault_tolerance import RankMonitorClient
+from holdfast.learned_limits import agreed_learning
+from holdfast.learned_limits.learning_rules import SECTIONS
+
+from . import megatron_state
+from .megatron_state import supervised
+
+_MIN_ITERS_FOR_STEP_TIMEOUT_UPDATE: int = 16
+"""The limit of "step" is learned after at least so many training steps."""
+
+
+def _load_state_if_exists(global_state: Any) -> None:
+    """Take the limits that an earlier job has learned. Collective: all ranks get what rank 0 reads."""
+    client, state = supervised(global_state)
+    if client is None:
+        return
+    beside = megatron_state.companion(client)
+    if beside.load(state.ft_state_path, client):
+        beside.log.info("limits loaded from %s: %s", state.ft_state_path, client.section_timeouts)
+
+
+def _update_timeouts(selected_sections: list[str], calc_out_of_section: bool, global_state: Any) -> None:
+    """Learn these limits and keep them. Collective."""
+    client, state = supervised(global_state)
+    if client is None:
+        return
+    beside = megatron_state.companion(client)
+    beside.log.info(
+        "Updating FT timeouts for: %s update out-of-section: %s", selected_sections, calc_out_of_section
+    )
+    calculate = partial(
+        client.calculate_and_set_section_timeouts,
+        selected_sections=selected_sections,
+        calc_out_of_section=calc_out_of_section,
+        skip_if_not_ready=True,
+        process_group=beside.side.process_group,
+    )
+    if agreed_learning.learn(calculate, beside.log):
+        beside.write(state.ft_state_path, client)
+
+
+def _maybe_update_timeouts(global_state: Any, is_closing_ft: bool = False) -> None:
+    """Learn what may be learned at this moment, if all ranks may. Collective with `calc_ft_timeouts`."""
+    client, state = supervised(global_state)
+    if client is None or not state.is_calculating_timeouts:
+        return
+    beside = megatron_state.companion(client)
+    own = megatron_state.selection(
+        state, iterations_for_step=_MIN_ITERS_FOR_STEP_TIMEOUT_UPDATE, closing=is_closing_ft
+    )
+    for note in own.notes:
+        beside.once(note)
+    wishes = [name in own.sections for name in SECTIONS] + [own.out_of_section]
+    patience = _patience(client)
+    *wanted, out = agreed_learning.wanted_by_all(beside.side, wishes, beside.log, patience=patience)
+    sections = [name for name, all_want in zip(SECTIONS, wanted, strict=True) if all_want]
+    if sections or out:
+        _update_timeouts(sections, out, global_state)
+
+
+def _patience(client: RankMonitorClient) -> float:
+    """Seconds to wait for the other ranks: not so long that this one, in no section, is taken for hung."""
+    outside = client.section_timeouts.out_of_section if client.section_timeouts else None
+    return min(agreed_learning.PATIENCE, agreed_learning.PATIENCE if outside is None else outside / 2)

@@ -1,0 +1,129 @@
+"""Which checkpoint is the newest complete one, and what is said of the others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from holdfast import checkpoints
+from holdfast.checkpoints.naming import is_unfinished, step_of, version_of
+
+Make = Callable[..., Path]
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "step", "version", "unfinished"),
+    [
+        ("epoch=3-step=400.ckpt", 400, 0, False),
+        ("epoch=3-step=400-v2.ckpt", 400, 2, False),
+        ("last.ckpt", None, 0, False),
+        ("last-v1.ckpt", None, 1, False),
+        ("checkpoint-500", 500, 0, False),
+        ("iter_0000100", 100, 0, False),
+        ("global_step12", 12, 0, False),
+        ("step-00000040.pt", 40, 0, False),
+        ("epoch=3-val_loss=0.25.ckpt", None, 0, False),
+        ("hpc_ckpt_3.ckpt", None, 0, False),
+        (".last.ckpt.partial", None, 0, True),
+        ("step-40.pt.tmp", 40, 0, True),
+        ("tmp-checkpoint-500", 500, 0, True),
+    ],
+)
+def test_what_a_name_says(name: str, step: int | None, version: int, unfinished: bool) -> None:
+    assert (step_of(name), version_of(name), is_unfinished(name)) == (step, version, unfinished)
+
+
+@pytest.mark.parametrize(
+    ("kind", "names", "broken"),
+    [
+        ("torch", ["step-5.pt", "step-10.pt", "step-100.pt"], ""),
+        ("torch", ["epoch=0-step=9.ckpt", "epoch=1-step=10.ckpt", "epoch=1-step=10-v1.ckpt"], ""),
+        ("dcp", ["step-9", "step-10", "step-11"], "__0_0.distcp"),
+        (
+            "deepspeed's layout",
+            ["global_step9", "global_step10", "global_step11"],
+            "mp_rank_00_model_states.pt",
+        ),
+    ],
+)
+def test_the_newest_that_is_complete(
+    kind: str, names: list[str], broken: str, make: Make, tmp_path: Path
+) -> None:
+    """By the step of their names, whatever order they were written in; the damaged one is named, with the reason."""
+    for name in reversed(names):
+        make(kind, name)
+    assert checkpoints.last_complete(tmp_path) == tmp_path / names[2]
+    cut(tmp_path / names[2] / broken if broken else tmp_path / names[2])
+    said: list[str] = []
+    assert checkpoints.last_complete(tmp_path, said.append) == tmp_path / names[1]
+    (line,) = said
+    assert line.startswith(f"checkpoint skipped, resuming from {names[1]}: {tmp_path / names[2]} ")
+    assert "bytes" in line and checkpoints.look(tmp_path).skipped[0].path == tmp_path / names[2]
+
+
+def test_without_steps_the_last_written_is_the_newest(make: Make, tmp_path: Path) -> None:
+    """Lightning's `last.ckpt` beside one that tells its step."""
+    for seconds, name in enumerate(["epoch=9-step=90.ckpt", "last.ckpt", "last-v1.ckpt"]):
+        os.utime(make("torch", name), (seconds, seconds))
+    assert checkpoints.last_complete(tmp_path) == tmp_path / "last-v1.ckpt"
+    os.utime(tmp_path / "last.ckpt", (60, 60))
+    assert checkpoints.last_complete(tmp_path) == tmp_path / "last.ckpt"
+
+
+def test_links_and_latest_files_fool_nobody(make: Make, tmp_path: Path) -> None:
+    make("torch", "step-5.pt")
+    cut(make("torch", "step-10.pt"))
+    (tmp_path / "step-99.pt").symlink_to("step-10.pt")
+    (tmp_path / "last.ckpt").symlink_to("nowhere.ckpt")
+    (tmp_path / "latest").write_text("step-10.pt")
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("10")
+    (tmp_path / "lightning_logs").mkdir()
+    (tmp_path / "model.safetensors").write_bytes(b"the final model of an earlier run")
+    assert checkpoints.last_complete(tmp_path) == tmp_path / "step-5.pt"
+    (tmp_path / "elsewhere").mkdir()
+    make("torch", "elsewhere/step-7.pt")
+    (tmp_path / "step-7.pt").symlink_to("elsewhere/step-7.pt")  # a checkpoint that lies on another disk
+    assert checkpoints.last_complete(tmp_path) == tmp_path / "step-7.pt"
+
+
+def test_none_at_all(tmp_path: Path, make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    assert checkpoints.last_complete(tmp_path / "absent") is None
+    assert checkpoints.last_complete(tmp_path) is None and caplog.text == ""
+    cut(make("torch", "step-5.pt"))
+    make("torch", ".step-6.pt.partial")
+    assert checkpoints.last_complete(tmp_path) is None
+    assert "checkpoint skipped, and no other one is complete" in caplog.text
+    assert ".step-6.pt.partial was not finished: its name says so" in caplog.text
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        checkpoints.last_complete(tmp_path / "file")
+    with pytest.raises(OSError, match="cannot be looked for"):
+        checkpoints.last_complete_on_all_ranks(tmp_path / "file")
+    make("torch", os.fsdecode(b"step-\xff-7.pt"))
+    with pytest.raises(OSError, match="can't encode"):
+        checkpoints.last_complete_on_all_ranks(tmp_path)
+
+
+def test_alone_without_a_process_group(make: Make, tmp_path: Path) -> None:
+    made = make("torch")
+    assert checkpoints.last_complete_on_all_ranks(tmp_path) == made
+
+
+def test_a_file_gets_its_name_when_it_is_complete(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "step-1.pt"
+    with checkpoints.whole_file(path) as unfinished:
+        torch.save({"step": 1}, unfinished)
+        assert not path.exists()
+    assert checkpoints.last_complete(path.parent) == path and os.listdir(path.parent) == ["step-1.pt"]
+    with pytest.raises(KeyError), checkpoints.whole_file(path) as unfinished:
+        unfinished.write_bytes(b"half")
+        raise KeyError
+    assert torch.load(path)["step"] == 1 and os.listdir(path.parent) == ["step-1.pt"]

@@ -1,0 +1,154 @@
+"""Complete ones are found complete; cut anywhere, or with a file missing, they are not."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from holdfast.checkpoints import sharded, why_incomplete
+
+from .conftest import KINDS
+
+Make = Callable[..., Path]
+
+
+def files_of(checkpoint: Path) -> list[Path]:
+    if checkpoint.is_file():
+        return [checkpoint]
+    return sorted(Path(place) / name for place, _, names in os.walk(checkpoint) for name in names)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_cut_anywhere_it_is_not_complete(kind: str, make: Make) -> None:
+    """Each file of it, at its edges and anywhere between."""
+    checkpoint = make(kind)
+    assert why_incomplete(checkpoint) == ""
+    files = files_of(checkpoint)
+
+    @settings(max_examples=60, suppress_health_check=list(HealthCheck))
+    @given(st.sampled_from(files), st.floats(0, 1), st.sampled_from(["fraction", "first", "last"]))
+    def cut(path: Path, fraction: float, where: str) -> None:
+        whole = path.read_bytes()
+        most = len(whole.rstrip() if path.suffix == ".json" else whole) - 1  # a line's end is no loss
+        near = int(fraction * 40)
+        length = {"fraction": int(fraction * len(whole)), "first": near, "last": most - near}[where]
+        path.write_bytes(whole[: max(0, min(length, most))])
+        try:
+            why = why_incomplete(checkpoint)
+            assert why and "\n" not in why, f"{path} with {length} of {len(whole)} bytes"
+        finally:
+            path.write_bytes(whole)
+
+    cut()
+    assert why_incomplete(checkpoint) == ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "why"),
+    [
+        ("dcp", ".metadata", "has no .metadata: not all ranks had written when it was left"),
+        ("dcp", "__0_0.distcp", "lacks __0_0.distcp"),
+        ("lightning sharded", "meta.pt", "has no meta.pt, which Lightning writes last"),
+        ("hugging face", "trainer_state.json", "has no trainer_state.json, which is written last"),
+        ("hugging face", "model.safetensors", "has no weights in it"),
+        (
+            "safetensors index",
+            "model-00002-of-00002.safetensors",
+            "model.safetensors.index.json names model-00002-of-00002.safetensors, which is not there",
+        ),
+    ],
+)
+def test_a_file_that_is_missing(kind: str, name: str, why: str, make: Make) -> None:
+    checkpoint = make(kind)
+    (checkpoint / name).unlink()
+    assert why_incomplete(checkpoint) == why
+
+
+def test_what_is_said_of_other_things(make: Make, tmp_path: Path) -> None:
+    path = tmp_path / "x.pt"
+    cases = {
+        b"": "is empty",
+        b"not a checkpoint": "is no file of torch.save: it begins with b'not '",
+        b"PK\x03\x04" + bytes(100): "is cut off, after 104 bytes",
+    }
+    for content, why in cases.items():
+        path.write_bytes(content)
+        assert why_incomplete(path) == why
+    torch.save({"w": torch.zeros(3)}, path, _use_new_zipfile_serialization=False)
+    assert "format before 1.6" in why_incomplete(path)
+    assert why_incomplete(tmp_path / "absent.pt") == "cannot be read: No such file or directory"
+    assert why_incomplete(make("torch", ".step-1.pt.partial")) == "was not finished: its name says so"
+    (tmp_path / "step-3").mkdir()
+    assert why_incomplete(tmp_path / "step-3") == "has no weights in it"
+    renamed = make("hugging face", "checkpoint-4")
+    assert why_incomplete(renamed) == "has a trainer_state.json of step 2"
+
+
+def test_bytes_that_vanished_from_the_middle_or_came_before(make: Make) -> None:
+    path = make("torch")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:200] + whole[264:])
+    assert "is damaged" in why_incomplete(path)
+    path.write_bytes(bytes(whole[:4]) + whole)
+    assert "is damaged" in why_incomplete(path)
+
+
+def test_a_zip_within_a_zip_is_not_taken_for_its_end(make: Make, tmp_path: Path) -> None:
+    """A tensor that holds another checkpoint's bytes, and the file cut exactly behind them."""
+    inner = make("torch").read_bytes()
+    outer = tmp_path / "outer.pt"
+    torch.save({"a": torch.frombuffer(bytearray(inner), dtype=torch.uint8)}, outer)
+    whole = outer.read_bytes()
+    outer.write_bytes(whole[: whole.index(inner) + len(inner)])
+    assert "is damaged" in why_incomplete(outer)
+
+
+def test_nothing_in_it_is_executed(tmp_path: Path) -> None:
+    """A pickle that would make a file, as metadata and in a torch file."""
+
+    class Evil:
+        def __reduce__(self) -> tuple[object, ...]:
+            return (os.mkdir, (str(tmp_path / "executed"),))
+
+    import pickle
+
+    (tmp_path / "step-1").mkdir()
+    (tmp_path / "step-1" / ".metadata").write_bytes(pickle.dumps(Evil()))
+    (tmp_path / "step-1" / "__0_0.distcp").write_bytes(b"x")
+    torch.save(Evil(), tmp_path / "x.pt")
+    why_incomplete(tmp_path / "step-1")
+    why_incomplete(tmp_path / "x.pt")
+    assert not (tmp_path / "executed").exists()
+
+
+def test_extents_are_those_that_torch_reads(make: Make) -> None:
+    from torch.distributed.checkpoint import FileSystemReader
+
+    checkpoint = make("dcp")
+    ends: dict[str, int] = {}
+    for item in FileSystemReader(checkpoint).read_metadata().storage_data.values():
+        ends[item.relative_path] = max(ends.get(item.relative_path, 0), item.offset + item.length)
+    raw = (checkpoint / ".metadata").read_bytes()
+    assert sharded.extents(raw) == ends and sharded.named(raw).keys() == ends.keys()
+
+
+def test_a_big_file_is_not_read(tmp_path: Path) -> None:
+    """64 MiB: the process reads less than one of them."""
+    path = tmp_path / "big.pt"
+    torch.save({"w": torch.zeros(16 << 20)}, path)
+
+    def read_so_far() -> int:
+        return int(dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())["rchar"])
+
+    before, began = read_so_far(), time.monotonic()
+    assert why_incomplete(path) == ""
+    assert read_so_far() - before < 1 << 20 and time.monotonic() - began < 5
+    os.truncate(path, path.stat().st_size - 1)
+    assert "is cut off" in why_incomplete(path)

@@ -1,0 +1,191 @@
+"""The hooks on a real board: which sections are open when, what is kept, and that nothing of it hurts."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from holdfast.fault_tolerance import RankMonitorClientError
+from holdfast.fault_tolerance.board import Board
+from holdfast.integrations import megatron
+
+from .conftest import LIMITS, BridgeState, GlobalState, config_container, fields, train
+
+
+def names(board: Board) -> list[str]:
+    return [section.name for section in board.snapshot().open_sections]
+
+
+@pytest.fixture(params=["bridge", "plain"])
+def state(request: pytest.FixtureRequest) -> Any:
+    return GlobalState() if request.param == "bridge" else SimpleNamespace()
+
+
+def test_without_setup_every_hook_does_nothing(state: Any) -> None:
+    before = vars(state).copy()
+    train(state, 2, loaded=True, evaluate=2)
+    megatron.shutdown(state)
+    megatron.abort(state)
+    megatron._load_state_if_exists(state)
+    megatron._update_timeouts(["step"], True, state)
+    megatron._maybe_update_timeouts(state, is_closing_ft=True)
+    megatron.maybe_setup_simulated_fault(None)
+    megatron.maybe_setup_simulated_fault(SimpleNamespace(simulate_fault=False))
+    assert vars(state) == before
+
+
+def test_sections_are_open_where_they_should_be(board: Board, state: Any, tmp_path: Path) -> None:
+    """No section in the first training step, and in the first evaluation step after training."""
+    megatron.setup(config_container(tmp_path), state)
+    assert names(board) == ["setup"] and state.rank_monitor_client.is_initialized
+    seen = []
+    for kind in ("training", "training", "eval", "eval", "training", "eval", "eval"):
+        getattr(megatron, f"on_{kind}_step_start")(state)
+        seen.append(names(board))
+        getattr(megatron, f"on_{kind}_step_end")(state)
+        assert names(board) == []
+    assert seen == [[], ["step"], [], ["step"], ["step"], [], ["step"]]
+    megatron.on_checkpointing_start(state)
+    assert names(board) == ["checkpointing"]
+    megatron.on_checkpointing_end(True, state)
+    assert names(board) == [] and fields(state)["seen_checkpoints_cnt"] == 0
+    assert (fields(state)["seen_tr_iters_cnt"], fields(state)["curr_eval_iter_idx"]) == (3, 2)
+    megatron.shutdown(state)
+    assert state.rank_monitor_client is None and board.snapshot().finished
+    megatron.shutdown(state)
+
+
+def test_bridge_s_own_class_stays_and_begins_anew(board: Board, tmp_path: Path) -> None:
+    state = GlobalState()
+    own = state.fault_tolerance_state = BridgeState(seen_tr_iters_cnt=7, is_persistent_chkpt_loaded=True)
+    megatron.setup(config_container(tmp_path, asynchronous=True), state)
+    assert state.fault_tolerance_state is own and own == BridgeState(
+        ft_state_path=str(tmp_path / "ft_state.json"),
+        is_async_chkpt_enabled=True,
+        is_calculating_timeouts=True,
+        is_setup_section_open=True,
+    )
+    megatron.abort(state)
+
+
+def test_a_configuration_without_ft_is_left_alone(board: Board, tmp_path: Path) -> None:
+    """As in Megatron: evaluation hooks do not ask."""
+    state = GlobalState(cfg=SimpleNamespace(ft=None))
+    megatron.setup(config_container(tmp_path), state)
+    train(state, 3, loaded=True)
+    assert names(board) == ["setup"] and fields(state)["seen_tr_iters_cnt"] == 0
+    megatron.on_eval_step_start(state)
+    assert names(board) == []
+    megatron.abort(state)
+
+
+def test_setup_without_a_directory_or_a_launcher(
+    tmp_path: Path, state: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ValueError, match=r"^checkpointing save dir must be set to enable fault tolerance$"):
+        megatron.setup(config_container(None), state)
+    with pytest.raises(RankMonitorClientError, match="start the program with ft_launcher"):
+        megatron.setup(config_container(tmp_path), state)
+    assert getattr(state, "rank_monitor_client", None) is None
+
+
+def test_a_directory_that_cannot_be_had(board: Board, tmp_path: Path, state: Any) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="Fault tolerance save directory does not exist"):
+        megatron.setup(config_container(tmp_path / "file" / "save"), state)
+    assert state.rank_monitor_client is None and board.snapshot().finished
+
+
+def test_limits_are_learned_kept_and_loaded(
+    board: Board, tmp_path: Path, state: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next job has them also if it does not learn. The file is as documented."""
+    monkeypatch.setenv("HOLDFAST_LEARNED_FLOOR", "7")
+    monkeypatch.setenv("HOLDFAST_LEARNED_INITIAL_FLOOR", "70")
+    save = tmp_path / "save"
+    megatron.setup(config_container(save), state)
+    train(state, 15)
+    kept = json.loads((save / "ft_state.json").read_text())["current_timeouts"]
+    assert kept["section"]["calculated_sections"] == ["checkpointing"]
+    train(state, 1, loaded=True)
+    megatron.shutdown(state)
+    assert os.listdir(save) == ["ft_state.json"]
+    assert json.loads((save / "ft_state.json").read_text()) == {
+        "current_timeouts": {
+            "section": {
+                "section": {"setup": 70.0, "step": 7.0, "checkpointing": 7.0},
+                "out_of_section": 7.0,
+                "calculated_sections": ["checkpointing", "setup", "step"],
+                "is_out_of_section_calculated": True,
+            }
+        }
+    }
+    megatron.setup(config_container(save, learn=False), state)
+    limits = state.rank_monitor_client.section_timeouts
+    assert (
+        limits.section == {"setup": 70.0, "step": 7.0, "checkpointing": 7.0} and limits.out_of_section == 7.0
+    )
+    before = (save / "ft_state.json").stat().st_mtime_ns
+    train(state, 20, loaded=True)
+    megatron.shutdown(state)
+    assert (save / "ft_state.json").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("ending", ["abort", "shutdown in finally", "clean stop"])
+def test_nothing_is_learned_after_a_failure(board: Board, tmp_path: Path, state: Any, ending: str) -> None:
+    megatron.setup(config_container(tmp_path), state)
+    train(state, 20, loaded=True, saves=0)
+    try:
+        try:
+            if ending != "abort":
+                raise SystemExit(0) if ending == "clean stop" else RuntimeError("NCCL error")
+            megatron.abort(state)
+        finally:
+            megatron.shutdown(state)
+    except (RuntimeError, SystemExit):
+        pass
+    assert state.rank_monitor_client is None and board.snapshot().finished
+    assert (tmp_path / "ft_state.json").exists() == (ending == "clean stop")
+
+
+def test_what_goes_wrong_is_said_once_and_the_training_goes_on(
+    board: Board, tmp_path: Path, state: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A section that an exception left open, supervision that ended, a state that is damaged or cannot be written."""
+    (tmp_path / "ft_state.json").write_text('{"current_timeouts": ')
+    caplog.set_level(logging.INFO)
+    megatron.setup(config_container(tmp_path), state)
+    assert "the learned limits in" in caplog.text and "are left out: it is not JSON" in caplog.text
+    assert state.rank_monitor_client.section_timeouts.section == LIMITS
+    for _ in range(3):
+        megatron.on_training_step_start(state)  # and never ended
+        state.fault_tolerance_state.seen_tr_iters_cnt += 1
+    assert caplog.text.count("section 'step' is open already") == 1
+    (tmp_path / "ft_state.json").unlink()
+    (tmp_path / "ft_state.json").mkdir()
+    train(state, 20, loaded=True)
+    assert "the learned limits cannot be written to" in caplog.text
+    state.rank_monitor_client.shutdown_workload_monitoring()
+    train(state, 2)
+    assert "RankMonitorClient is not initialised" in caplog.text
+    megatron.shutdown(state)
+
+
+def test_a_simulated_fault_is_armed_as_it_is_told(board: Board, tmp_path: Path, state: Any) -> None:
+    ft = SimpleNamespace(simulate_fault=True, simulated_fault_type="rank_hung", simulated_fault_rank=0)
+    ft.simulated_fault_base_delay = 500
+    megatron.setup(config_container(tmp_path), state)
+    megatron.maybe_setup_simulated_fault(ft)
+    (timer,) = megatron._faults[0]._timers
+    assert 500 <= timer.interval <= 600
+    megatron.shutdown(state)
+    assert not timer.is_alive() and not megatron._faults
+    ft.simulated_fault_type = "rank_sleepy"
+    with pytest.raises(ValueError, match="Failed to parse simulated fault params"):
+        megatron.maybe_setup_simulated_fault(ft)

@@ -1,0 +1,97 @@
+"""examples/plain_loop.py and docs/plain-loops.md's sharded one, through a kill, half a checkpoint and a preemption."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.pages import DOCS, block
+from tests.processes import Spawned, Spawner
+
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "plain_loop.py"
+
+
+def start(spawn: Spawner, program: Path, *arguments: str, fault: str = "", **environment: str) -> Spawned:
+    launcher = [sys.executable, "-m", "holdfast.fault_tolerance.launcher", "--nproc-per-node=2"]
+    run_dir = (
+        program.parent / "run" if program != EXAMPLE else Path(environment["FAULT_TOL_FINISHED_FLAG_FILE"])
+    )
+    options = ["--max-restarts=3", f"--ft-run-dir={run_dir.with_suffix('.run')}"]
+    return spawn(
+        [*launcher, *options, str(program), *arguments],
+        env={"OMP_NUM_THREADS": "1", "HOLDFAST_FAULT": fault, **environment},
+    )
+
+
+@pytest.mark.slow
+def test_ddp_through_a_kill_and_a_preemption(spawn: Spawner, tmp_path: Path) -> None:
+    """Not one step is trained twice or lost by the preemption, and the weights are those of an undisturbed run."""
+    flag = tmp_path / "finished"
+    environment = {"FAULT_TOL_FINISHED_FLAG_FILE": str(flag)}
+    undisturbed = start(spawn, EXAMPLE, f"--dir={tmp_path / 'a'}", "--step-seconds=0", **environment)
+    assert undisturbed.wait(120) == 0 and flag.exists(), undisturbed.output()
+    flag.unlink()
+
+    arguments = [f"--dir={tmp_path / 'b'}", "--step-seconds=0.2"]
+    job = start(spawn, EXAMPLE, *arguments, fault="kill@step=12,rank=1", **environment)
+    job.wait_for(r"restarting all 2 local ranks")
+    job.wait_for(lambda: (tmp_path / "b" / "step-00000015.pt").exists())
+    assert job.stop(signal.SIGTERM) == 0, job.output()
+    places = set(re.findall(r"rank \d stops after step (\d+)", job.out()))
+    assert len(places) == 1 and job.out().count("stops after step") == 2
+    (place,) = map(int, places)
+    assert 15 <= place < 40 and (tmp_path / "b" / f"step-{place:08d}.pt").exists() and not flag.exists()
+
+    arguments[1] = "--step-seconds=0"
+    again = start(spawn, EXAMPLE, *arguments, **environment)
+    assert again.wait(120) == 0 and flag.exists(), again.output()
+    expected, got = (torch.load(tmp_path / d / "step-00000040.pt") for d in "ab")
+    assert expected["step"] == got["step"] == 40
+    for name, value in expected["model"].items():
+        assert torch.equal(value, got["model"][name]), name
+
+
+@pytest.mark.slow
+def test_fsdp_with_half_a_checkpoint_on_the_way(spawn: Spawner, tmp_path: Path) -> None:
+    program = tmp_path / "train_fsdp.py"
+    program.write_text(block("plain-loops.md", "train_fsdp.py"))
+    results = []
+    for name, fault in {"undisturbed": "", "disturbed": "half_save@step=15,rank=1,size=3000"}.items():
+        job = start(spawn, program, str(tmp_path / name), fault=fault)
+        assert job.wait(120) == 0, job.output()
+        results.append(re.findall(r"^step 30, weights (\S+)$", job.out(), re.MULTILINE))
+    assert "killed by SIGXFSZ" in job.err()
+    assert re.search(
+        r"checkpoint skipped, resuming from step-00000010: \S+/step-00000015 has no .metadata", job.err()
+    )
+    assert len(results[0]) == 1 and results[0] == results[1]
+
+
+@pytest.mark.slow
+def test_accelerate_with_half_a_checkpoint_on_the_way(spawn: Spawner, tmp_path: Path) -> None:
+    if importlib.util.find_spec("accelerate") is None:
+        pytest.skip("accelerate is not installed")
+    program = tmp_path / "train_accelerate.py"
+    program.write_text(block("plain-loops.md", "train_accelerate.py"))
+    job = start(spawn, program, str(tmp_path / "saved"), fault="half_save@step=15,rank=0,size=1000")
+    assert job.wait(150) == 0, job.output()
+    assert "step-00000015.partial was not finished: its name says so" in job.err()
+    assert "step 20, from step-00000010" in job.out()
+    names = [f"step-{step:08d}" for step in (5, 10, 15, 20)]
+    assert sorted(path.name for path in (tmp_path / "saved").iterdir()) == names
+
+
+def test_the_loop_on_the_page_is_one() -> None:
+    """It runs with a training of nothing."""
+    page = (DOCS / "plain-loops.md").read_text()
+    snippet = page[page.index("```python\n") + 10 :].partition("```")[0]
+    trained: list[int] = []
+    names = {"load": lambda path: 0, "save": lambda step: None, "train": trained.append, "steps": 5}
+    exec(compile(snippet, "plain-loops.md", "exec"), names)
+    assert trained == [1, 2, 3, 4, 5] and not names["loop"].stopped  # type: ignore[attr-defined]

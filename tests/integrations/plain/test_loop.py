@@ -1,0 +1,83 @@
+"""`Loop` in a process without a launcher, and on a rank's board."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from holdfast.fault_tolerance import FaultToleranceConfig, RankMonitorClientError
+from holdfast.fault_tolerance.board import Board
+from holdfast.integrations.loop import Loop
+from tests.client.conftest import board, shm
+
+__all__ = ["board", "shm"]
+
+
+@pytest.fixture
+def config() -> FaultToleranceConfig:
+    return FaultToleranceConfig()
+
+
+@pytest.fixture(autouse=True)
+def _handler() -> object:
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_alone_it_stops_at_the_next_step_after_a_signal() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with Loop() as loop:
+        assert [loop.step(step) for step in range(3)] == [False] * 3
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert loop.step(3) and loop.stopped
+    assert signal.getsignal(signal.SIGTERM) == loop._notice  # a second signal must not end it while it saves
+    os.kill(os.getpid(), signal.SIGTERM)
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_without_a_signal_the_handler_is_given_back() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyError), Loop() as loop:
+        loop.step()
+        raise KeyError
+    assert signal.getsignal(signal.SIGTERM) == before
+    with pytest.raises(RankMonitorClientError):
+        loop.step(1)
+
+
+def test_several_ranks_without_a_launcher_keep_their_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    before = signal.getsignal(signal.SIGTERM)
+    with Loop() as loop:
+        assert signal.getsignal(signal.SIGTERM) == before and not loop.step(1)
+
+
+def test_what_the_board_sees(board: Board) -> None:
+    with Loop() as loop:
+        with loop.section("setup"):
+            pass
+        for step in range(1, 4):
+            loop.step(step)
+        with loop.section("checkpointing"):
+            assert [section.name for section in board.snapshot().open_sections] == ["checkpointing"]
+        loop.client.start_section("left open")
+    seen = board.snapshot()
+    assert (seen.heartbeat_count, seen.step, seen.checkpoints, seen.finished) == (3, 3, 1, True)
+    assert seen.open_sections == ()
+
+
+@pytest.mark.parametrize(("rank", "made"), [("0", True), ("1", False)])
+def test_the_flag_is_made_by_rank_0(
+    rank: str, made: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Loop() as loop:
+        loop.finished()  # nobody asked for one
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("FAULT_TOL_FINISHED_FLAG_FILE", str(tmp_path / "finished"))
+    with Loop() as loop:
+        loop.finished()
+    assert (tmp_path / "finished").exists() == made
