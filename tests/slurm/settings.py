@@ -54,12 +54,8 @@ class Settings:
         return self.ports[3]
 
     def address(self, name: str) -> str:
-        """Of a node: a loopback address that no other cluster on this machine has, as on a machine of its own.
-
-        Jobs of clusters side by side may all listen on the port that their tools have by default.
-        """
-        high, low = divmod(self.ports[0], 256)
-        return f"127.{high}.{low}.{self.names.index(name) + 1}"
+        """Of a node: its own loopback address, as on a machine of its own."""
+        return f"127.0.1.{self.names.index(name) + 1}"
 
     def write(self) -> None:
         for name in ("etc", "log", "state", "dev", *(f"spool/{node}" for node in self.names)):

@@ -1,6 +1,6 @@
 """Submits a training with NeMo-Run, as a user's script does, and waits until NeMo-Run says how it ended.
 
-drive.py (stock|script|minute|lightning) FOLDER STEPS RETRIES [FAULT ...]
+drive.py (stock|script|minute|lightning) PORT FOLDER STEPS RETRIES [FAULT ...]
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def lightning(folder: str, steps: str, faults: list[str]) -> Any:
     return run.Partial(train, trainer=trainer, folder=folder, faults=faults)
 
 
-def main(kind: str, folder: str, steps: str, retries: str, *faults: str) -> None:
+def main(kind: str, port: str, folder: str, steps: str, retries: str, *faults: str) -> None:
     from holdfast.integrations.nemo_run import FaultTolerancePlugin, PreemptionPlugin
 
     executor = run.SlurmExecutor(
@@ -52,6 +52,7 @@ def main(kind: str, folder: str, steps: str, retries: str, *faults: str) -> None
         packager=run.Packager(),
         poll_estimated_start_time=False,
         retries=int(retries),
+        launcher=run.Torchrun(rdzv_port=int(port)),
     )
     limits = {"initial_rank_heartbeat_timeout": 60, "rank_heartbeat_timeout": 4}
     plugins = [
@@ -67,7 +68,7 @@ def main(kind: str, folder: str, steps: str, retries: str, *faults: str) -> None
     if kind == "minute":
         executor.time = "00:01:00"
     if kind == "stock":
-        executor.launcher = run.FaultTolerance(max_restarts=1, **limits)
+        executor.launcher = run.FaultTolerance(max_restarts=1, rdzv_port=int(port), **limits)
         plugins = []
     with run.Experiment("test") as experiment:
         experiment.add(task, executor=executor, name="train", plugins=plugins)

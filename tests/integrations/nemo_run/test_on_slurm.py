@@ -32,10 +32,10 @@ def cluster(accounting_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Ite
 class Chain:
     """A training that NeMo-Run has submitted, seen by its files."""
 
-    def __init__(self, spawn: Spawner, folder: Path, nemo_home: Path, *words: str) -> None:
+    def __init__(self, spawn: Spawner, port: int, folder: Path, nemo_home: Path, *words: str) -> None:
         kind, *others = words
         self.folder, self._home = folder, nemo_home
-        self.driver: Spawned = spawn([sys.executable, str(DRIVE), kind, str(folder), *others])
+        self.driver: Spawned = spawn([sys.executable, str(DRIVE), kind, str(port), str(folder), *others])
 
     def events(self) -> list[str]:
         path = self.folder / "events"
@@ -73,7 +73,7 @@ def chain(cluster: Cluster, spawn: Spawner, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("NEMORUN_HOME", str(tmp_path / "nemo"))
     folder = tmp_path / "run"
     folder.mkdir()
-    return lambda *words: Chain(spawn, folder, tmp_path / "nemo", *words)
+    return lambda *words: Chain(spawn, cluster.settings.spare_port, folder, tmp_path / "nemo", *words)
 
 
 def preempt(cluster: Cluster, chain: Chain, step: int) -> None:

@@ -104,6 +104,12 @@ def test_section_limits() -> None:
     assert [each.__fn_or_cls__ for each in what.trainer.callbacks] == [FaultToleranceSectionsCallback]
 
 
+def test_the_rendezvous_of_a_launcher_that_is_there_stays() -> None:
+    where = executor(launcher=run.Torchrun(rdzv_port=29777, rdzv_id=5))
+    FaultTolerancePlugin().setup(task(), where)
+    assert (where.launcher.rdzv_port, where.launcher.rdzv_id) == (29777, 5)
+
+
 def test_what_the_user_has_set_stays() -> None:
     where = executor(
         env_vars={"PET_FT_RESTARTS_RESET_ON_PROGRESS": "0"}, srun_args=["--kill-on-bad-exit=1", "--mpi=pmix"]

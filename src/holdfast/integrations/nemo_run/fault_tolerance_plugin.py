@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 PREEMPTED = 75
 """As in templates/job.sh.j2."""
+RENDEZVOUS = ("rdzv_backend", "rdzv_port", "rdzv_id")
+"""What is kept of a launcher that the executor has already."""
 
 
 @dataclass(kw_only=True)
@@ -68,7 +70,10 @@ class FaultTolerancePlugin(nemo_run.Plugin):  # type: ignore[misc]
     def _configure(self, executor: Any) -> None:
         """Raises ValueError."""
         retries = self._count("num_job_retries_on_failure", at_least=0)
+        before = executor.launcher
+        rendezvous = {name: getattr(before, name) for name in RENDEZVOUS if hasattr(before, name)}
         executor.launcher = FaultToleranceLauncher(
+            **rendezvous,
             max_restarts=self._count("num_in_job_restarts", at_least=0),
             initial_rank_heartbeat_timeout=self.initial_rank_heartbeat_timeout,
             rank_heartbeat_timeout=self.rank_heartbeat_timeout,
