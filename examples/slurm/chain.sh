@@ -26,11 +26,30 @@ chain_begin() {
         exit 0
     fi
     _claim
-    # SIGTERM reaches this shell too when Slurm ends the job. It must live on, to write down how the launcher ended.
-    trap : TERM
+    # SIGTERM reaches this shell too when Slurm ends the job. It must live on, to see to what follows.
+    trap 'TERM_CAME=1' TERM
     TIME_IS_UP=$(date +%s -d "$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%e)" 2>/dev/null) || TIME_IS_UP=
     record "start on $SLURM_JOB_NODELIST"
     say "attempt $ATTEMPT on $SLURM_JOB_NODELIST, $(_failures_in_a_row) of $MAX_FAILURES failures in a row so far"
+}
+
+# Runs the command to its end, then sees to what follows. In the background, because bash heeds a signal only then.
+chain_run() {
+    local pid code
+    "$@" &
+    pid=$!
+    while :; do
+        TERM_CAME=
+        wait "$pid"
+        code=$?
+        [[ -n $TERM_CAME ]] || break
+        _time_is_up || continue
+        # The training has not ended in time, and KillWait seconds from now this shell is killed as well.
+        record "time-limit (not ended)"
+        say "attempt $ATTEMPT: the time limit came before its end; the next one follows"
+        [[ -n ${SLURM_ARRAY_JOB_ID:-} ]] || scontrol requeue "$SLURM_JOB_ID"
+    done
+    chain_end "$code"
 }
 
 # What follows from how the attempt ended: $1 is srun's exit code. Ends the job.
@@ -85,23 +104,31 @@ _over() {
 }
 
 _ending() {
-    local state
+    local state restarts
     state=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)
-    if [[ -e $FAULT_TOL_FINISHED_FLAG_FILE ]]; then
+    restarts=$(scontrol show job "$SLURM_JOB_ID" | grep -o 'Restarts=[0-9]*')
+    if [[ $1 == 93 ]]; then
+        echo stopped # a rank asked for it; the flag may be there as well
+    elif [[ -e $FAULT_TOL_FINISHED_FLAG_FILE ]]; then
         echo finished
-    elif [[ -n $TIME_IS_UP && $(date +%s) -ge $TIME_IS_UP ]]; then
+    elif [[ -n $restarts && ${restarts#*=} != "${SLURM_RESTART_COUNT:-0}" ]]; then
+        # Requeued already: preempted, or a node lost. The next run may even be under way.
+        echo ended-by-slurm
+    elif _time_is_up; then
         echo time-limit
     elif [[ -n $state && $state != RUNNING ]]; then
-        # A job that scancel ended must not be requeued: Slurm would do it.
+        # Cancelled. Requeueing would bring it back.
         echo ended-by-slurm
     else
         case $1 in
         75 | 143) echo preempted ;; # 143: the launcher itself had only just been started
-        2 | 93 | 130) echo stopped ;; # a wrong command line, a shutdown that a rank asked for, Ctrl-C
+        2 | 130) echo stopped ;;    # a wrong command line, Ctrl-C
         *) echo failed ;;             # also 0: ended without the flag
         esac
     fi
 }
+
+_time_is_up() { [[ -n $TIME_IS_UP && $(date +%s) -ge $TIME_IS_UP ]]; }
 
 # Only one chain in a run directory. The lock is held for a moment; the claim lasts as long as Slurm knows its job.
 _claim() {

@@ -13,13 +13,14 @@ from typing import Any
 
 
 def names(package: str, home: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The package's ``__getattr__`` and ``__dir__``; `home` says which of its modules defines a name."""
+    """The package's ``__getattr__`` and ``__dir__``; `home` says which of its modules defines a name
+    (with a dot before it: a module beside the package)."""
     own = vars(sys.modules[package])
 
     def load(name: str) -> Any:
         if name not in home:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        own[name] = getattr(import_module(f"{package}.{home[name]}"), name)
+        own[name] = getattr(import_module(f".{home[name]}", package), name)
         return own[name]
 
     def listed() -> list[str]:

@@ -15,9 +15,9 @@ import pytest
 from lightning.pytorch.callbacks import EarlyStopping, Timer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from holdfast.callbacks.supervision import Supervision
 from holdfast.fault_tolerance.board import Board
 from holdfast.ptl_resiliency import FaultToleranceCallback, FaultToleranceSectionsCallback
-from holdfast.ptl_resiliency.supervision import Supervision
 
 from .conftest import TinyModel, saving
 

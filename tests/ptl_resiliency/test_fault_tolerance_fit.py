@@ -14,10 +14,10 @@ import lightning.pytorch as pl
 import pytest
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
+from holdfast.callbacks.supervision import Supervision
 from holdfast.fault_tolerance.board import Board
 from holdfast.ptl_resiliency import FaultToleranceCallback, FaultToleranceSectionsCallback
 from holdfast.ptl_resiliency.patches import Patches
-from holdfast.ptl_resiliency.supervision import Supervision
 
 from .conftest import TinyModel
 

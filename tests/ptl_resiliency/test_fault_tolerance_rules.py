@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.callbacks.completion import Ending, why_complete
 from holdfast.learned_limits.learning_rules import (
     ASYNC_NOTE,
     CHECKPOINTING,
@@ -20,7 +21,6 @@ from holdfast.learned_limits.learning_rules import (
     SectionRules,
     is_clean_stop,
 )
-from holdfast.ptl_resiliency.completion import Ending, why_complete
 
 EVENTS = st.lists(st.sampled_from(["batch", "beat", "save", "load", "fail"]), max_size=40)
 

@@ -9,6 +9,7 @@ from typing import Any
 import lightning.pytorch as pl
 import pytest
 
+from holdfast.callbacks.supervision import Supervision
 from holdfast.fault_tolerance import (
     FaultToleranceConfig,
     RankMonitorClient,
@@ -16,7 +17,6 @@ from holdfast.fault_tolerance import (
 )
 from holdfast.fault_tolerance.board import Board
 from holdfast.ptl_resiliency import FaultToleranceCallback, FaultToleranceSectionsCallback
-from holdfast.ptl_resiliency.supervision import Supervision
 
 from .conftest import TinyModel
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from holdfast.preemption.notices import Notices
 from holdfast.ptl_resiliency import PreemptionCallback
-from holdfast.ptl_resiliency.notices import Notices, keep_lightning_off
+from holdfast.ptl_resiliency.lightnings_handlers import keep_lightning_off
 from holdfast.ptl_resiliency.patches import Patches
 from tests.ptl_resiliency.preempted import keep_handlers as keep_handlers
 

@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from holdfast.ptl_resiliency.loader_workers import Loaders, Staying
+from holdfast.preemption.loader_workers import Staying
+from holdfast.ptl_resiliency.loader_workers import Loaders
 from tests.processes import Spawner
 from tests.ptl_resiliency.preempted import Numbers
 from tests.ptl_resiliency.preempted import keep_handlers as keep_handlers

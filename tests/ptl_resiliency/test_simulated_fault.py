@@ -11,7 +11,7 @@ from tests.processes import Spawned, Spawner
 
 ARMED = """
 import sys, threading
-from holdfast.ptl_resiliency.simulated_fault import parse_params, simulate
+from holdfast.callbacks.simulated_fault import parse_params, simulate
 sys.stdin.close()
 if sys.argv[2] == "closed":
     sys.stdout.close()

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RANK = """
 import json, logging, os, sys
 import torch.distributed as dist
-from holdfast.ptl_resiliency.notices import Notices
+from holdfast.preemption.notices import Notices
 from holdfast.side_group import Disagreement
 from holdfast.ptl_resiliency.stopping_place import find_way
 

@@ -27,7 +27,7 @@ class Settings:
     gpus: int = 0
     """Per node; each is a device file that is like /dev/null, so that they can be counted and handed out."""
     accounting: bool = False
-    kill_wait: int = 5
+    kill_wait: int = 15
     """SIGTERM to SIGKILL, at the time limit and for scancel."""
     grace: int = 15
     """What a preempted job of the partition `low` gets."""

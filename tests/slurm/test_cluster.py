@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.processes import wait_until
-from tests.slurm.cluster import Cluster
+from tests.slurm.cluster import REQUIRED, Cluster, missing
+from tests.slurm.conftest import cluster_or_skip
 
 
 def test_a_job_runs_on_several_nodes_that_know_each_other_by_name(cluster: Cluster, tmp_path: Path) -> None:
@@ -40,3 +41,19 @@ def test_accounting_knows_how_a_job_ended(accounting_cluster: Cluster) -> None:
     job = accounting_cluster.run("sbatch", "--parsable", "-o/dev/null", "--wrap=exit 3").strip()
     words = ["sacct", "-nXP", "-j", job, "-o", "State,ExitCode"]
     wait_until(lambda: accounting_cluster.run(*words).strip() == "FAILED|3:0", 30, "sacct to know the end")
+
+
+def test_without_slurm_tests_skip_with_the_reason_and_fail_where_it_is_required(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv(REQUIRED, raising=False)
+    reason = missing() or ""
+    assert reason.startswith("no slurmctld, slurmd,") or os.geteuid() != 0
+    with pytest.raises(pytest.skip.Exception) as skipped:
+        next(cluster_or_skip())
+    assert str(skipped.value) == reason
+    monkeypatch.setenv(REQUIRED, "1")
+    with pytest.raises(pytest.fail.Exception) as failed:
+        next(cluster_or_skip())
+    assert str(failed.value) == f"{REQUIRED}=1, but {reason}"

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import wait_until
 from tests.slurm.cluster import Cluster
 from tests.slurm.training import SAVE_EVERY, SCRIPTS, Training, undisturbed
 
@@ -41,7 +40,7 @@ def test_a_failed_and_preempted_run_ends_as_an_undisturbed_one(cluster: Cluster,
     assert 10 <= training.resumed[0] <= 10 + SAVE_EVERY
     assert training.resumed[1:] == training.stopped  # not a step is lost
     assert training.result == expected
-    assert cluster.processes() == []
+    training.wait_until_nothing_is_left()
 
 
 def test_scancel_ends_the_chain_for_good_and_another_chain_is_refused(
@@ -57,7 +56,7 @@ def test_scancel_ends_the_chain_for_good_and_another_chain_is_refused(
     assert f"refused: job {training.job} trains in {training.run} already (RUNNING)" in second.read_text()
     cluster.run("scancel", training.job)
     assert training.end().startswith("CANCELLED")
-    wait_until(lambda: not cluster.processes(), 20, "nothing to be left on the nodes")
+    training.wait_until_nothing_is_left()
     assert training.endings == ["ended-by-slurm"]
     assert cluster.run("squeue", "--noheader") == ""
 

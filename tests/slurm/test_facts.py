@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.autoresume.ending import Scheduler
 from holdfast.integrations.slurm.facts import Job, job_of, word_of
+from holdfast.integrations.slurm.place import Place, node_name
 
 RUNNING = """JobId=6 JobName=train
    UserId=root(0) GroupId=root(0) MCS_label=N/A
@@ -71,3 +72,12 @@ def test_who_ended_an_attempt(job: Job, code: int, now: float, expected: Schedul
     assert word.scheduler is expected
     assert bool(word.says) == (expected is not Scheduler.NOTHING)
     assert word.requeued == (job.restarts > 0)
+
+
+def test_where_a_process_runs() -> None:
+    environ = {"SLURM_JOB_ID": "4711", "SLURM_RESTART_COUNT": "2", "SLURM_JOB_NODELIST": "n[1-2]"}
+    place = Place.of(environ)
+    assert place == Place("4711", 2, "n[1-2]")
+    assert place.run == "4711.2"
+    assert Place.of({}) is None
+    assert [node_name(told) for told in ("n1", "n1:4711", "n1.example.org", "")] == ["n1", "n1", "n1", ""]

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.processes import wait_until
 from tests.slurm.cluster import Cluster
-from tests.slurm.training import Training
+from tests.slurm.training import Submitted
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -36,39 +31,14 @@ if os.environ["RANK"] == "0":
 """
 
 
-class Submitted(Training):
-    """A training that `holdfast slurm` submits."""
-
-    def __init__(self, cluster: Cluster, folder: Path, how: str) -> None:
-        program = folder / "program.py"
-        program.write_text(PROGRAM)
-        super().__init__(cluster, folder, [program, how])
-        self.how = how
-
-    def start(self, *options: str, nodes: int = 2) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "holdfast", "slurm", f"--run-dir={self.run}", f"--nodes={nodes}"]
-        more = [f"--port={self.cluster.settings.spare_port}", "--notice=20", "--time=10", *options]
-        launcher = [sys.executable, "-m", "holdfast.fault_tolerance.launcher", "--max-restarts=0"]
-        words = [*command, *more, "--", *launcher, *self._program]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=60)
-        if done.returncode == 0:
-            self.job = done.stdout.strip()
-            self.log = self.run / f"slurm-{self.job}.log"
-        return done
-
-    def chains(self) -> list[dict[str, Any]]:
-        command = [sys.executable, "-m", "holdfast", "autoresume", "--status", str(self.run), "--json"]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-        found: list[dict[str, Any]] = json.loads(done.stdout)
-        return found
-
-
-def kinds(chain: dict[str, Any]) -> list[str]:
-    return [attempt["kind"] for attempt in chain["attempts"]]
+def light(cluster: Cluster, folder: Path, how: str) -> Submitted:
+    program = folder / "program.py"
+    program.write_text(PROGRAM)
+    return Submitted(cluster, folder, [program, how])
 
 
 def test_cancelled_then_submitted_again_preempted_and_finished(cluster: Cluster, tmp_path: Path) -> None:
-    training = Submitted(cluster, tmp_path, "waits")
+    training = light(cluster, tmp_path, "waits")
     assert training.start().returncode == 0
     first = training.job
     training.wait_for(r"^rank \d on n\d in run 0", 2)
@@ -82,15 +52,15 @@ def test_cancelled_then_submitted_again_preempted_and_finished(cluster: Cluster,
     assert training.end(by_hand) == "FAILED 1:0"
     cluster.run("scancel", first)
     assert training.end().startswith("CANCELLED")
-    wait_until(lambda: not cluster.processes(), 20, "nothing to be left on the nodes")
-    assert kinds(training.chains()[0]) == ["cancelled"]
+    training.wait_until_nothing_is_left()
+    assert training.kinds(0) == ["cancelled"]
     assert training.chains()[0]["state"] == "cancelled"
 
     assert training.start().returncode == 0
     training.wait_for(r"^rank \d on n\d in run 0", 2)
     cluster.run("scancel", "--signal=TERM", training.job)
     assert training.end() == "COMPLETED 0:0", training.text()
-    assert kinds(training.chains()[1]) == ["preempted", "finished"]
+    assert training.kinds(1) == ["preempted", "finished"]
     assert training.chains()[1]["state"] == "finished"
     again = training.start()
     assert again.returncode == 2
@@ -98,7 +68,7 @@ def test_cancelled_then_submitted_again_preempted_and_finished(cluster: Cluster,
 
 
 def test_a_job_that_fails_at_once_gives_up_and_names_the_cause(cluster: Cluster, tmp_path: Path) -> None:
-    training = Submitted(cluster, tmp_path, "broken")
+    training = light(cluster, tmp_path, "broken")
     assert training.start("--max-failures=1", nodes=1).returncode == 0
     assert training.end() == "FAILED 1:0", training.text()
     assert "gave up after a failure: attempt 1 failed" in training.text()
@@ -112,12 +82,28 @@ def test_a_job_that_fails_at_once_gives_up_and_names_the_cause(cluster: Cluster,
 
 @pytest.mark.soak
 def test_a_node_on_which_it_fails_twice_is_left_out(cluster: Cluster, tmp_path: Path) -> None:
-    training = Submitted(cluster, tmp_path, "bad-node")
+    training = light(cluster, tmp_path, "bad-node")
     assert training.start().returncode == 0
     assert training.end() == "COMPLETED 0:0", training.text()
-    assert kinds(training.chains()[0]) == ["failed", "failed", "finished"]
+    assert training.kinds(0) == ["failed", "failed", "finished"]
     bad = (training.run / "bad-node").read_text()
     assert f"attempt 3 follows, without {bad}" in training.text()
     assert f"rank 0 on {bad} in run 2" not in training.text()
     assert f"rank 1 on {bad} in run 2" not in training.text()
     assert os.path.exists(training.run / "finished.flag")
+
+
+@pytest.mark.soak
+def test_a_node_that_dies_is_named_and_the_job_goes_on_without_it(
+    own_cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster = own_cluster
+    training = light(cluster, tmp_path, "waits")
+    assert training.start().returncode == 0
+    training.wait_for(r"^rank \d on n\d in run 0", 2)
+    cluster.kill_node("n2", with_its_processes=True)
+    assert training.end() == "COMPLETED 0:0", training.text()
+    chain = training.chains()[0]
+    assert training.kinds() == ["node lost", "finished"], training.text()
+    assert chain["attempts"][0]["node"] == "n2"
+    training.wait_until_nothing_is_left()

@@ -94,6 +94,11 @@ def test_times_as_sbatch_takes_them(text: str, seconds: int) -> None:
     assert time_limit(text) == seconds
 
 
+@pytest.mark.parametrize(("notice", "saving"), [(180, 150), (600, 570), (20, 14), (1, 1)])
+def test_ranks_may_save_until_a_little_before_the_limit(notice: int, saving: int) -> None:
+    assert f"--term-timeout={saving} " in batch_script(plan(notice=notice), "1.2.3")
+
+
 def test_a_dry_run_prints_the_script_and_makes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.processes import wait_until
 from tests.slurm.cluster import Cluster
-from tests.slurm.training import SAVE_EVERY, Training, undisturbed
+from tests.slurm.training import SAVE_EVERY, Submitted, Training, undisturbed
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 
@@ -41,7 +40,7 @@ def check(training: Training, cluster: Cluster, expected: dict[str, Any]) -> Non
     """What must hold at the end of each run."""
     assert training.end() == "COMPLETED 0:0", training.text()
     assert training.result == expected
-    wait_until(lambda: not cluster.processes(), 30, "nothing to be left on any node")
+    training.wait_until_nothing_is_left()
     assert cluster.run("squeue", "--noheader") == ""
     lost_steps(training)
 
@@ -84,11 +83,11 @@ def test_a_time_limit_that_comes_without_a_signal(
 ) -> None:
     training = Training.of_characters(cluster, tmp_path, steps=160, pace=0.6)
     training.submit("--time=1", "--signal=URG@1")  # ignored by all
-    training.wait_for("the next one follows", 1, seconds=200)
+    training.wait_for(r"attempt \S+ on n", 2, seconds=200)
     cluster.run("scontrol", "update", f"jobid={training.job}", "timelimit=20")
     training.end(seconds=300)
     check(training, cluster, expected(160))
-    assert training.endings == ["time-limit", "finished"]
+    assert (training.endings[0], training.endings[-1]) == ("time-limit", "finished")
 
 
 @pytest.mark.parametrize(
@@ -143,7 +142,7 @@ def test_a_drained_node_is_left_when_the_job_is_told_to(
     cluster.run("scancel", "--signal=TERM", training.job)
     check(training, cluster, expected(60))
     assert training.endings == ["preempted", "finished"]
-    assert "on n[1,3]," in training.text()
+    assert re.search(r"attempt \S+\.1 on n\[(1,3|1,4|3-4)\],", training.text()), training.text()
 
 
 def test_a_job_array_goes_on_from_task_to_task(
@@ -157,6 +156,24 @@ def test_a_job_array_goes_on_from_task_to_task(
     training.wait_for("nothing to do: ", 2)
     assert training.result == expected(40)
     assert training.endings == ["preempted", "finished"]
+
+
+def test_holdfast_slurm_knows_why_each_attempt_ended(
+    cluster: Cluster, tmp_path: Path, expected: Undisturbed
+) -> None:
+    training = Submitted.of_characters(cluster, tmp_path, steps=120, pace=0.5)
+    assert training.start("--time=1", "--notice=20", "--sbatch=--partition=low").returncode == 0
+    training.wait_for("attempt 2 follows")
+    cluster.run("scontrol", "update", f"jobid={training.job}", "timelimit=60")
+    goes_on(training)
+    urgent = preempt(training, cluster)
+    training.wait_for("attempt 3 follows")
+    training.end(urgent)
+    goes_on(training)
+    training.a_rank().send_signal(signal.SIGKILL)
+    training.wait_for("attempt 4 follows")
+    check(training, cluster, expected(120))
+    assert training.kinds() == ["time limit", "preempted", "failed", "finished"]
 
 
 def test_all_of_it_in_one_run(own_cluster: Cluster, tmp_path: Path, expected: Undisturbed) -> None:

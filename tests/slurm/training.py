@@ -6,6 +6,7 @@ its result. What always holds: every wait ends with its event, or fails with the
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -13,13 +14,16 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 
 from tests.processes import wait_until
 from tests.slurm.cluster import Cluster
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SCRIPTS = EXAMPLES / "slurm"
@@ -42,7 +46,7 @@ class Training:
         self._program = [os.fspath(word) for word in program]
 
     @classmethod
-    def of_characters(cls, cluster: Cluster, folder: Path, steps: int, pace: float = 0.25) -> Training:
+    def of_characters(cls, cluster: Cluster, folder: Path, steps: int, pace: float = 0.25) -> Self:
         """The character model, 2 ranks on each node."""
         training = cls(cluster, folder, [])
         words = ["--ft-rank-section-timeouts=step:10,data_loading:6,checkpointing:60", TRAIN]
@@ -79,7 +83,7 @@ class Training:
             wait_until(happened, seconds, what)
         except pytest.fail.Exception as error:
             tail = "\n".join(self.text().splitlines()[-40:])
-            pytest.fail(f"{error}\n{self.cluster.run('squeue')}\n{tail}\n{self.cluster.log()}")
+            pytest.fail(f"{error}\n{self.left()}\n{self.cluster.run('squeue')}\n{tail}\n{self.cluster.log()}")
 
     def wait_for_step(self, step: int, count: int = 1) -> None:
         """Until rank 0 has told of this step (it tells of each tenth)."""
@@ -116,6 +120,18 @@ class Training:
                 continue
         return found
 
+    def left(self) -> list[str]:
+        """What of the job runs on any node. Slurm's own slurmstepd, is not the job's."""
+        found = []
+        for process in self.cluster.processes():
+            with contextlib.suppress(psutil.Error):
+                if process.name() != "slurmstepd":
+                    found.append(f"{process.pid} {' '.join(process.cmdline())[:150]}")
+        return found
+
+    def wait_until_nothing_is_left(self) -> None:
+        self.wait(lambda: not self.left(), 60, "nothing of the job to be left on any node")
+
     @property
     def endings(self) -> list[str]:
         """How the attempts ended, in the ledger of examples/slurm."""
@@ -138,6 +154,35 @@ class Training:
     def result(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((self.run / "checkpoints" / "result.json").read_text())
         return found
+
+
+class Submitted(Training):
+    """A training that `holdfast slurm` submits."""
+
+    def start(self, *options: str, nodes: int = 2, restarts: int = 0) -> subprocess.CompletedProcess[str]:
+        """Submit it; what `holdfast slurm` answered."""
+        command = [sys.executable, "-m", "holdfast", "slurm", f"--run-dir={self.run}", f"--nodes={nodes}"]
+        limits = ["--notice=20", "--time=10", "--sbatch=--cpus-per-task=2"]
+        launcher = [sys.executable, "-m", "holdfast.fault_tolerance.launcher", f"--max-restarts={restarts}"]
+        port = f"--port={self.cluster.settings.spare_port}"
+        words = [*command, port, *limits, *options, "--", *launcher, *self._program]
+        environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=60)
+        if done.returncode == 0:
+            self.job = done.stdout.strip()
+            self.log = self.run / f"slurm-{self.job}.log"
+        return done
+
+    def chains(self) -> list[dict[str, Any]]:
+        """The ledger."""
+        command = [sys.executable, "-m", "holdfast", "autoresume", "--status", str(self.run), "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        found: list[dict[str, Any]] = json.loads(done.stdout)
+        return found
+
+    def kinds(self, chain: int = 0) -> list[str]:
+        """How the attempts of a chain ended."""
+        return [attempt["kind"] for attempt in self.chains()[chain]["attempts"]]
 
 
 def undisturbed(folder: Path, steps: int) -> dict[str, Any]:

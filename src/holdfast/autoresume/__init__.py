@@ -6,7 +6,9 @@
     budget.py       go on or not: failures in a row, ends that get nowhere, the number of jobs; nodes to leave out
     wording.py      all of it in sentences
     ledger_file.py  the ledger on disk
+    fields.py       a record's fields, whatever is found in them
     lock.py         one chain for one run directory
+    keeping.py      who keeps it
     flag.py         the finished flag: FAULT_TOL_FINISHED_FLAG_FILE
     started.py      what a command line tells of ft_launcher
     command.py      one attempt as a process: tied to us, found to the last of its processes

@@ -212,9 +212,9 @@ def _goes_on(attempts: Sequence[Attempt], limits: Limits) -> Decision:
     last, failures, idle = attempts[-1], failures_in_a_row(attempts), idle_in_a_row(attempts)
     spent = ""
     if last.kind in FAILURES:
-        spent = f"failure {len(failures)} of {limits.max_failures} in a row"
+        spent = f"Failure {len(failures)} of {limits.max_failures} in a row"
     elif idle and last.kind is not Kind.LOST:
-        spent = f"{len(idle)} of {limits.max_idle} clean ends in a row that may have got nowhere"
+        spent = f"Clean end {len(idle)} of {limits.max_idle} in a row that may have got nowhere"
     return Decision(State.GOES_ON, wording.goes_on(last, spent), wait=_wait(attempts, limits))
 
 

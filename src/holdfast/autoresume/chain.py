@@ -54,10 +54,6 @@ class Plan:
     launcher: started.Launcher
 
 
-class Unstartable(Exception):
-    """The command cannot be started: trying again does not help."""
-
-
 class Keeper:
     """Keeps one chain. The run directory's lock is held by the caller."""
 
@@ -88,11 +84,18 @@ class Keeper:
         attempt = self._ledger.open_attempt
         if attempt is None:
             return
-        if attempt.mark and attempt.host == self._host:
+        if attempt.host != self._host:
+            say(
+                f"warning: attempt {attempt.number} ran on {attempt.host or 'an unknown host'}: "
+                "what it may have left running there cannot be seen from here"
+            )
+        elif attempt.mark:
             await_end(attempt, self._signals)
         known = self._evidence(attempt, None)
+        if self._chain.flag != self._plan.flag:
+            known = replace(known, flag=False)  # the flag of today is not the one that it could have made
         self._note(records.attempt_ends(time.time(), attempt.number, ending_of(known), exit_code=None))
-        say(f"{wording.attempt_ended(self._ledger.attempts[-1])}: whoever kept this chain was killed")
+        say(f"{wording.attempt_ended(self._ledger.attempts[-1])}; whoever kept this chain was killed")
 
     def _settle_flag(self) -> int | None:
         """The exit code, where a finished flag says that there is nothing to do."""
@@ -140,10 +143,7 @@ class Keeper:
             if not decision.goes_on:
                 return self._over(decision)
             self._wait(decision)
-            try:
-                stopped = self._attempt()
-            except Unstartable as error:
-                return self._over(Decision(State.GAVE_UP, f"gave up: {error}", exit_code=CANNOT_EXECUTE))
+            stopped = self._attempt()
             if stopped is not None:
                 return self._over(self._stopped(stopped))
 
@@ -167,13 +167,14 @@ class Keeper:
             raise Cancelled(stop)
 
     def _attempt(self) -> signal.Signals | None:
-        """Run one to its very end; returns the signal by which somebody cancelled it. Raises `Unstartable`."""
+        """Run one to its very end; returns the signal by which somebody cancelled it."""
         attempt = Attempt(self._ledger.next_number, time.time(), host=self._host, mark=uuid.uuid4().hex)
         self._note(records.attempt_begins(attempt.began, attempt))  # before there is anything to be found
         try:
             command = Command(self._plan.command, self._environment(attempt), self._signals.mask)
         except OSError as error:
-            raise self._unstartable(attempt, error) from None
+            self._not_started(attempt, error)
+            return None
         attempt = replace(attempt, pid=command.pid, started=command.started)
         self._note(records.attempt_begins(attempt.began, attempt))
         say(f"attempt {attempt.number} begins: {shown(self._plan.command)} (pid {command.pid})")
@@ -187,14 +188,11 @@ class Keeper:
         )
         return run.cancelled_by
 
-    def _unstartable(self, attempt: Attempt, error: OSError) -> Unstartable:
+    def _not_started(self, attempt: Attempt, error: OSError) -> None:
+        """No process to be had, or a filesystem that is away for the moment: it counts as a failure."""
         why = f"{self._plan.command[0]} cannot be started: {error.strerror}"
-        self._note(
-            records.attempt_ends(
-                time.time(), attempt.number, Ending(Kind.FAILED, why), exit_code=CANNOT_EXECUTE
-            )
-        )
-        return Unstartable(why)
+        ending = Ending(Kind.FAILED, why, node=self._host)
+        self._note(records.attempt_ends(time.time(), attempt.number, ending, exit_code=CANNOT_EXECUTE))
 
     def _environment(self, attempt: Attempt) -> Mapping[str, str]:
         plan = self._plan
@@ -241,14 +239,16 @@ class Keeper:
                 why = f"{why}; and {error}"
         if self._ledger.chain is not None and not self._ledger.chain.ended:
             self._note(records.chain_ends(time.time(), str(decision.state), why))
-        say(f"{why}; exit code {decision.exit_code}. {self._next_step(decision)}")
+        say(f"{why}. Exit code {decision.exit_code}. {self._next_step(decision)}")
         return decision.exit_code
 
     def _next_step(self, decision: Decision) -> str:
         look = f"holdfast autoresume --status {self._plan.run_dir}"
         if decision.state is State.FINISHED:
             return f"All attempts: {look}"
-        return f"All attempts: {look}. The same command with --run-dir {self._plan.run_dir} trains on"
+        return (
+            f"All attempts: {look}. To train on, give the command again with --run-dir {self._plan.run_dir}"
+        )
 
     def _note(self, record: records.Record) -> None:
         self._ledger = self._ledger.with_record(record)

@@ -1,8 +1,8 @@
 """One attempt as a process: started so that it ends with us, signalled as a group, ended to the last of its processes.
 
-The command leads a process group of its own, so that a Ctrl-C in the terminal reaches it once, from us. It gets
-SIGTERM from the kernel when we die, however that happens. We are the subreaper of what it starts: processes that it
-leaves behind are found, and no zombie stays.
+The command leads a session of its own, so that a Ctrl-C in the terminal reaches it once, from us, and the terminal
+never stops it. It gets SIGTERM from the kernel when we die, however that happens. We are the subreaper of what it
+starts: processes that it leaves behind are found, and no zombie stays.
 
 Does not cover: a process that another user owns by then (set-uid); it is told of and left.
 """
@@ -38,13 +38,13 @@ class Command:
 
         def tie() -> None:
             # In the child, before exec; there are no locks that another thread could hold.
-            os.setpgid(0, 0)
+            os.setsid()  # and with it a process group
             libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
             if os.getppid() != parent:
                 os._exit(1)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
-        # A group in the background that reads from the terminal would be stopped.
+        # What is typed is for the user's shell.
         stdin = subprocess.DEVNULL if sys.stdin is None or sys.stdin.isatty() else None
         self._process = subprocess.Popen(list(words), env=dict(environ), stdin=stdin, preexec_fn=tie)
         self.pid = self._process.pid

@@ -44,7 +44,7 @@ def path_of(environ: Mapping[str, str], run_dir: str) -> str:
 def exists(path: str) -> bool:
     """Whether the training is finished."""
     with suppress(OSError, TooLate):
-        return within(ANSWER, lambda: os.path.exists(path))
+        return within(ANSWER, lambda: os.path.exists(path) and not os.path.isdir(path))
     return False
 
 

@@ -12,13 +12,13 @@ Does not cover: files (`ledger_file`), and what follows from the ledger (`budget
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from .account import Account
 from .ending import Ending, Kind
+from .fields import Fields
 
 Record = dict[str, Any]
 
@@ -109,7 +109,7 @@ class Ledger:
         read = {CHAIN: _chain, ATTEMPT: _attempt, ATTEMPT_END: _attempt_end, CHAIN_END: _chain_end}
         kind = record.get("kind")
         reader = read.get(kind) if isinstance(kind, str) else None
-        return self if reader is None else Ledger(reader(self.chains, _Fields(record)))
+        return self if reader is None else Ledger(reader(self.chains, Fields(record)))
 
     @property
     def chain(self) -> Chain | None:
@@ -177,41 +177,14 @@ def chain_ends(t: float, state: str, why: str) -> Record:
     return {"t": t, "kind": CHAIN_END, "state": str(state), "why": why}
 
 
-class _Fields:
-    """A record's fields, each of the type that is asked for or its default."""
-
-    def __init__(self, record: Mapping[str, Any]) -> None:
-        self._record = record
-
-    def text(self, name: str) -> str:
-        value = self._record.get(name)
-        return value if isinstance(value, str) else ""
-
-    def number(self, name: str) -> int | None:
-        value = self._record.get(name)
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-    def time(self) -> float:
-        value = self._record.get("t")
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-            return float(value)
-        return 0.0
-
-    def truth(self, name: str, default: bool) -> bool:
-        value = self._record.get(name)
-        return value if isinstance(value, bool) else default
-
-    def texts(self, name: str) -> tuple[str, ...]:
-        value = self._record.get(name)
-        return tuple(each for each in value if isinstance(each, str)) if isinstance(value, list) else ()
-
-
 _Chains = tuple[Chain, ...]
 
 
-def _chain(chains: _Chains, told: _Fields) -> _Chains:
+def _chain(chains: _Chains, told: Fields) -> _Chains:
     carries_on = told.truth("carries_on", False) and bool(chains) and not chains[-1].ended
     before = chains[-1] if carries_on else Chain(len(chains) + 1, told.time())
+    if chains and not carries_on and (chains[-1].began, chains[-1].pid) == (told.time(), told.number("pid")):
+        return chains  # written twice: a write that seemed to hang was done in the end
     chain = replace(
         before,
         command=told.texts("command"),
@@ -223,11 +196,16 @@ def _chain(chains: _Chains, told: _Fields) -> _Chains:
     return (*(chains[:-1] if carries_on else chains), chain)
 
 
-def _attempt(chains: _Chains, told: _Fields) -> _Chains:
+def _attempt(chains: _Chains, told: Fields) -> _Chains:
     number = told.number("attempt")
     if number is None:
         return chains
-    if not chains or chains[-1].ended:  # its own record is lost
+    if not chains or chains[-1].ended:
+        if any(
+            (each.number, each.began) == (number, told.time()) for chain in chains for each in chain.attempts
+        ):
+            return chains  # written twice
+        # Its chain's own record is lost.
         chains = (*chains, Chain(len(chains) + 1, told.time()))
     attempt = Attempt(
         number,
@@ -243,7 +221,7 @@ def _attempt(chains: _Chains, told: _Fields) -> _Chains:
     return (*chains[:-1], replace(last, attempts=(*others, attempt)))
 
 
-def _attempt_end(chains: _Chains, told: _Fields) -> _Chains:
+def _attempt_end(chains: _Chains, told: Fields) -> _Chains:
     number = told.number("attempt")
     return tuple(
         replace(
@@ -254,11 +232,12 @@ def _attempt_end(chains: _Chains, told: _Fields) -> _Chains:
     )
 
 
-def _ended(attempt: Attempt, told: _Fields) -> Attempt:
+def _ended(attempt: Attempt, told: Fields) -> Attempt:
+    kind = _kind(told.text("ending"))
     return replace(
         attempt,
-        ended=told.time(),
-        kind=_kind(told.text("ending")),
+        ended=None if kind is Kind.LOST else told.time(),  # when it was found out says nothing of its length
+        kind=kind,
         exit_code=told.number("exit_code"),
         why=told.text("why"),
         node=told.text("node"),
@@ -270,7 +249,7 @@ def _ended(attempt: Attempt, told: _Fields) -> Attempt:
     )
 
 
-def _chain_end(chains: _Chains, told: _Fields) -> _Chains:
+def _chain_end(chains: _Chains, told: Fields) -> _Chains:
     if not chains or not told.text("state"):
         return chains
     return (*chains[:-1], replace(chains[-1], state=told.text("state"), why=told.text("why")))

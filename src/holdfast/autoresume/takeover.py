@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Mapping
 
 from ..fault_tolerance.launcher.ranks import orphans
-from ..fault_tolerance.processes import sweep
+from ..fault_tolerance.processes import proc, sweep
 from ..fault_tolerance.processes.pidfd import send_verified
 from .command import left_by
 from .ledger import Attempt
 from .log import listed, say, say_undead
-from .run import LOOK, PATIENCE, STOP_PATIENCE
+from .run import LOOK, STOP_PATIENCE
 from .signals import STOPS, Signals
 
 
@@ -35,10 +36,8 @@ def await_end(attempt: Attempt, signals: Signals) -> None:
     if not (alive := find()):
         return
     say(f"attempt {attempt.number}, whose keeper was killed, has not ended yet: waiting for {listed(alive)}")
-    started = attempt.started or 0
-    # The kernel has told it already, when its keeper died; unless it has cleared that, as a set-uid program does.
-    asked = attempt.pid in alive and send_verified(attempt.pid or 0, started, signal.SIGTERM)
-    until = time.monotonic() + (STOP_PATIENCE if asked else PATIENCE)
+    _ask(alive)
+    until = time.monotonic() + STOP_PATIENCE
     while find():
         if time.monotonic() > until:
             say_undead(sweep.end_all(find, orphans.GRACE, orphans.LIMIT)[1])
@@ -46,3 +45,11 @@ def await_end(attempt: Attempt, signals: Signals) -> None:
         number = signals.wait(time.monotonic() + LOOK)
         if number in STOPS:
             raise Cancelled(number)
+
+
+def _ask(alive: Mapping[int, int]) -> None:
+    """SIGTERM for those above the others. The kernel has told the command itself, but a script may not pass it on."""
+    stats = proc.all_stats()
+    for pid, started in alive.items():
+        if pid in stats and stats[pid].ppid not in alive:
+            send_verified(pid, started, signal.SIGTERM)

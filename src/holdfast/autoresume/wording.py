@@ -76,7 +76,7 @@ def too_many(last: Attempt, limit: int) -> str:
 
 def goes_on(last: Attempt, spent: str) -> str:
     """What the last attempt did, what it has spent."""
-    return attempt_ended(last) + (f" ({spent})" if spent else "")
+    return attempt_ended(last) + (f". {spent}" if spent else "")
 
 
 def duration(seconds: float) -> str:

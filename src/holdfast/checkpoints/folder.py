@@ -16,6 +16,8 @@ from pathlib import Path
 from . import naming, safetensors_file, sharded, torch_file
 
 STATE = "trainer_state.json"
+MARK = "checkpoint-is-incomplete.txt"
+"""In the folder while transformers' own checkpoint on a signal, or `holdfast.integrations.transformers`, writes it."""
 _LARGEST_JSON = 16 << 20
 _HUGGING_FACE = re.compile(r"checkpoint-(\d+)$")
 _BESIDE_THE_WEIGHTS = re.compile(
@@ -41,6 +43,8 @@ def is_checkpoint(folder: Path) -> bool:
 
 def why_incomplete(folder: Path) -> str:
     """Why it is not complete; nothing if it is. Raises OSError."""
+    if (folder / MARK).exists():
+        return f"was being written when its job was ended: it has the file {MARK}"
     weights = False
     for place, names in _folders(folder):
         if any(name.endswith(sharded.DATA) for name in names) or sharded.metadata_in(place):

@@ -21,13 +21,10 @@ from ..fault_tolerance.errors import ConfigError
 
 if TYPE_CHECKING:
     from ..autoresume.budget import Limits
-    from ..autoresume.ledger import Ledger
-    from ..autoresume.ledger_file import LedgerFile
-    from ..autoresume.lock import Lock
 
 EPILOG = """exit codes: 0 the training is finished; 1 given up, or not finished after --max-jobs; 2 wrong options, or
 another holdfast autoresume is at work there, and nothing was started; 93 a rank asked that the job be not started
-again; 126 the command cannot be executed; 130, 143 Ctrl-C, SIGTERM."""
+again; 130, 143 Ctrl-C, SIGTERM."""
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
@@ -87,7 +84,7 @@ def text(arguments: argparse.Namespace) -> str | int:
 
 def _run(arguments: argparse.Namespace) -> int:
     words = _command(arguments)
-    from ..autoresume import flag, started
+    from ..autoresume import flag, keeping, started
     from ..autoresume.chain import Keeper, Plan
     from ..autoresume.ledger_file import LedgerFile
     from ..autoresume.log import say
@@ -97,12 +94,8 @@ def _run(arguments: argparse.Namespace) -> int:
     run_dir = _run_dir(arguments.run_dir, launcher.run_dir)
     plan = Plan(tuple(words), run_dir, flag.path_of(os.environ, run_dir), _limits(arguments), launcher)
     file = LedgerFile(run_dir, lambda text: say(f"warning: {text}"))
-    lock = _locked(run_dir, file)
-    try:
+    with keeping.hold(run_dir, file):
         return Keeper(plan, file, file.read(), Signals()).keep()
-    finally:
-        if lock is not None:
-            lock.close()
 
 
 def _command(arguments: argparse.Namespace) -> list[str]:
@@ -154,51 +147,8 @@ def _run_dir(given: str | None, launchers: str | None) -> str:
         ) from None
 
 
-def _locked(run_dir: str, file: LedgerFile) -> Lock | None:
-    from ..autoresume import lock
-    from ..autoresume.ledger_file import LedgerUnreadable
-    from ..autoresume.log import say
-
-    try:
-        return lock.take(run_dir)
-    except lock.Held:
-        try:
-            keeper = _keeper(file.read())
-        except LedgerUnreadable:
-            keeper = "another holdfast autoresume"
-        raise ConfigError(
-            f"{keeper} is at work in {run_dir}. Look at it: holdfast autoresume --status {run_dir}"
-        ) from None
-    except lock.Unlockable as error:
-        ledger = file.read()
-        if _runs(ledger) is True:
-            raise ConfigError(f"{_keeper(ledger)} is at work in {run_dir}") from None
-        say(f"warning: no lock for {run_dir} ({error}): make sure that no other machine works in it")
-        return None
-
-
-def _keeper(ledger: Ledger) -> str:
-    chain = ledger.chain
-    if chain is None or chain.ended or chain.pid is None:
-        return "another holdfast autoresume"
-    return f"another holdfast autoresume (pid {chain.pid} on {chain.host})"
-
-
-def _runs(ledger: Ledger) -> bool | None:
-    """Whether the keeper of the last chain is alive; None where only its own machine knows."""
-    import socket
-
-    from ..fault_tolerance.processes import proc
-
-    chain = ledger.chain
-    if chain is None or chain.ended:
-        return False
-    if chain.pid is None or chain.host != socket.gethostname():
-        return None
-    return proc.start_time(chain.pid) == chain.started
-
-
 def _status(arguments: argparse.Namespace) -> str:
+    from ..autoresume import keeping
     from ..autoresume.ledger_file import NAME, LedgerFile, LedgerUnreadable
     from ..autoresume.log import say
     from ..autoresume.table import as_json, ledger_table
@@ -211,7 +161,7 @@ def _status(arguments: argparse.Namespace) -> str:
             f"{run_dir}: no {NAME} in it. Is it the run directory of a holdfast autoresume?"
         )
     ledger = LedgerFile(run_dir, lambda text: say(f"warning: {text}")).read()
-    runs = _runs(ledger) is not False
+    runs = keeping.is_kept(ledger) is not False
     if arguments.json:
         return json.dumps(as_json(ledger, runs=runs), indent=2) + "\n"
     return ledger_table(ledger, runs=runs, terminal=sys.stdout is not None and sys.stdout.isatty())

@@ -4,7 +4,7 @@ What always holds: what is wrong with the command line, or refused, is one line 
 was submitted.
 
 Does not cover: what happens inside the job; the batch script calls this command again for that (`--attempt-begins`,
-`--attempt-ended`).
+`--job-ends`, `--attempt-ended`).
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpar
         "--dry-run", action="store_true", help="print the batch script; write and submit nothing"
     )
     parser.add_argument("--attempt-begins", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--job-ends", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--attempt-ended", type=int, metavar="CODE", help=argparse.SUPPRESS)
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
@@ -54,7 +55,7 @@ def _where(parser: argparse.ArgumentParser) -> None:
     add("--nodes", type=_count, default=1, metavar="N", help="default: 1")
     add("--time", default="", metavar="LIMIT", help="of one run, as sbatch --time takes it")
     add("--notice", type=_count, default=180, metavar="SECONDS", help="the training is told to stop so long before "
-        "the time limit (default: 180); it may take 30 s less to save")  # fmt: skip
+        "the time limit (default: 180); it may take 30 s less to save, or a third less")  # fmt: skip
     add("--job-name", default="train", metavar="NAME", help="default: train")
     add("--port", default="", metavar="PORT", help="of the rendezvous (default: 20000 + job id modulo 10000)")
     add("--sbatch", action="append", default=[], metavar="OPTION", help="one more option for sbatch, as "
@@ -72,7 +73,7 @@ def _limits(parser: argparse.ArgumentParser) -> None:
 
 def text(arguments: argparse.Namespace) -> str | int:
     """The batch script or the job's number, else the exit code of what happens inside the job."""
-    if arguments.attempt_begins or arguments.attempt_ended is not None:
+    if arguments.attempt_begins or arguments.job_ends or arguments.attempt_ended is not None:
         return _inside(arguments)
     from .. import __version__
     from ..integrations.slurm.plan import checked
@@ -118,7 +119,9 @@ def _plan(arguments: argparse.Namespace) -> Plan:
 def _inside(arguments: argparse.Namespace) -> int:
     try:
         keeper = _keeper(arguments)
-        return keeper.begins() if arguments.attempt_begins else keeper.ended(arguments.attempt_ended)
+        if arguments.attempt_begins:
+            return keeper.begins()
+        return keeper.job_ends() if arguments.job_ends else keeper.ended(arguments.attempt_ended)
     except HoldfastError as error:
         print(f"[holdfast] {error}", file=sys.stderr)
         return 1
@@ -128,11 +131,12 @@ def _keeper(arguments: argparse.Namespace) -> Keeper:
     import signal
 
     from ..autoresume.budget import Limits
-    from ..integrations.slurm.attempt import Keeper, Place
+    from ..integrations.slurm.attempt import Keeper
+    from ..integrations.slurm.place import Place
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # Slurm signals everybody; what is noted here takes a moment
-    place = Place.of(dict(os.environ))
+    place = Place.of(os.environ)
     if place is None or not arguments.run_dir:
         raise ConfigError("--attempt-begins and --attempt-ended are for the batch script, inside a Slurm job")
     return Keeper(

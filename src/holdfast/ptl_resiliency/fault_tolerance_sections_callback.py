@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from holdfast import finished_flag
+from holdfast.callbacks.exception_policy import request_of
 from holdfast.fault_tolerance import WorkloadAction, WorkloadControlRequest
 from holdfast.learned_limits import agreed_learning, kept_limits
 from holdfast.learned_limits.learning_rules import SECTIONS, SETUP, SectionRules, Selection
 
-from .exception_policy import request_of
 from .saved_checkpoints import are_asynchronous
 from .strategy_sections import StrategySections
 from .supervised_callback import SupervisedCallback

@@ -1,65 +1,25 @@
-"""Data loader workers that outlive the signals which ask the training to stop.
+"""The data loaders that a Lightning trainer takes into use: their workers stay when the signals come.
 
-A scheduler signals every process of a job. A worker that dies of it ends the rank's next batch with an error, before
-the rank has come to the place where it saves. What always holds: a worker still runs the user's `worker_init_fn`, and
-Lightning's seeding where it would; programs that a worker starts are not affected; loaders that are no torch
-`DataLoader` are left alone; workers left at the end of the process are ended, as torch would have, and no other child.
-
-Does not cover: a signal between a worker's start and its `worker_init_fn`: a few milliseconds when it is forked, its
-imports (seconds) when it is spawned. Workers that a loader of another kind starts.
+What always holds: Lightning's seeding of workers stays where it would be. Does not cover: what staying means
+(`holdfast.preemption.loader_workers`).
 """
 
 from __future__ import annotations
 
-import atexit
 import functools
-import multiprocessing
 import os
-import signal
 import sys
-import time
-import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
+from holdfast.preemption.loader_workers import InitFn, StayingWorkers
+
 from .patches import Patches
 
-GRACE = 1.0
-"""Seconds for workers to end at the end of the process, before SIGKILL."""
 
-MARK = "holdfast-staying-worker"
-"""Of an open descriptor that such a worker has."""
-
-InitFn = Callable[[int], Any]
-
-
-class Staying:
-    """A `worker_init_fn` that ignores these signals, then calls another. Can be pickled if the other can."""
-
-    def __init__(self, signals: set[int], then: InitFn | None) -> None:
-        self.signals = sorted(signals)
-        self.then = then
-
-    def __call__(self, worker_id: int) -> None:
-        if _mark():
-            for number in self.signals:
-                signal.signal(number, _ignore)  # not SIG_IGN, which the programs that it starts would inherit
-        if self.then is not None:
-            self.then(worker_id)
-
-
-def _ignore(_number: int, _frame: object) -> None:
-    """For the worker that is to stay."""
-
-
-class Loaders:
-    """The loaders of one training whose workers stay."""
-
-    def __init__(self, signals: set[int]) -> None:
-        self._signals = signals
-        self._changed: list[tuple[weakref.ref[Any], Staying]] = []
+class Loaders(StayingWorkers):
+    """The loaders of one trainer."""
 
     def watch(self, trainer: Any, patches: Patches) -> None:
         """From now on, each loader that this trainer takes into use has workers that stay."""
@@ -74,28 +34,7 @@ class Loaders:
 
     def protect(self, loader: Any, rank: int) -> None:
         """Before the loader's iterator is made."""
-        from torch.utils.data import DataLoader
-
-        if not isinstance(loader, DataLoader) or loader.num_workers == 0:
-            return
-        then = loader.worker_init_fn
-        if isinstance(then, Staying):
-            if set(then.signals) >= self._signals:
-                return
-        elif then is None:
-            then = _seeding(rank)
-        staying = Staying(self._signals, then)
-        loader.worker_init_fn = staying
-        self._changed.append((weakref.ref(loader), staying))
-        _end_workers_at_exit()
-
-    def undo(self) -> None:
-        """Leave the loaders as they were. Workers that run stay as they are. May be called twice."""
-        while self._changed:
-            reference, staying = self._changed.pop()
-            loader = reference()
-            if loader is not None and loader.worker_init_fn is staying:
-                loader.worker_init_fn = staying.then
+        self.of(loader, _seeding(rank))
 
 
 def _seeding(rank: int) -> InitFn | None:
@@ -104,56 +43,3 @@ def _seeding(rank: int) -> InitFn | None:
         return None
     fabric = "lightning.fabric" if "lightning.fabric" in sys.modules else "lightning_fabric"
     return functools.partial(import_module(f"{fabric}.utilities.seed").pl_worker_init_function, rank=rank)
-
-
-def _mark() -> bool:
-    """Let the process that started this worker know that it is one which stays; False: it cannot be told.
-
-    By an open descriptor with a name: a process's own name may be changed by the user's function.
-    """
-    try:
-        os.memfd_create(MARK)
-    except (AttributeError, OSError):
-        return False
-    return True
-
-
-def _is_marked(pid: int) -> bool:
-    with suppress(OSError):
-        folder = f"/proc/{pid}/fd"
-        for name in os.listdir(folder):
-            with suppress(OSError):
-                if os.readlink(f"{folder}/{name}").startswith(f"/memfd:{MARK}"):
-                    return True
-    return False
-
-
-@functools.cache
-def _end_workers_at_exit() -> None:
-    # Called before what multiprocessing registered, which would wait for them forever.
-    import multiprocessing.util  # noqa: F401  registers
-
-    atexit.register(_end_workers, os.getpid())
-
-
-def _end_workers(pid: int) -> None:
-    """End the workers that are left and stay; multiprocessing would only ask them to, and wait."""
-    if os.getpid() != pid:
-        return
-    children = {child.pid: child for child in multiprocessing.active_children() if child.pid}
-    left = {child_pid: child for child_pid, child in children.items() if _is_marked(child_pid)}
-    if not left:
-        return
-    # torch's handler raises for each worker that is killed while its loader's iterator lives, here between two of them.
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    for child_pid in left:
-        with suppress(
-            OSError
-        ):  # torch's workers take Ctrl-C for their end, and leave no temporary folder behind
-            os.kill(child_pid, signal.SIGINT)
-    deadline = time.monotonic() + GRACE
-    for child in left.values():
-        child.join(max(0.0, deadline - time.monotonic()))
-        if child.is_alive():
-            child.kill()
-            child.join(GRACE)

@@ -11,16 +11,18 @@ import time
 from os import environ
 from typing import Any
 
+from holdfast.callbacks import callback_log
+from holdfast.preemption.notices import Notices
+from holdfast.preemption.time_left import shortage, time_left
 from holdfast.side_group import Disagreement
 
-from . import callback_log
 from .framework import frameworks
 from .last_checkpoint import save_last
+from .lightnings_handlers import keep_lightning_off
 from .loader_workers import Loaders
-from .notices import Notices, keep_lightning_off
 from .patches import Patches
+from .save_times import SaveTimes
 from .stopping_place import Alone, Way, find_way
-from .time_left import SaveTimes, shortage, time_left
 from .validation_places import ValidationPlaces
 from .validation_progress import validation_to_come
 from .whole_checkpoints import keep_whole

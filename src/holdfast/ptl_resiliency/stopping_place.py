@@ -15,10 +15,9 @@ import logging
 from typing import Protocol
 
 from holdfast.fault_tolerance.stop import StopPoint, position
+from holdfast.preemption.asking_each_other import Together
+from holdfast.preemption.notices import Notices
 from holdfast.side_group import SideGroup
-
-from .asking_each_other import Together
-from .notices import Notices
 
 PATIENCE = 1800.0
 """Seconds that the ranks wait for one another here: as long as in the training's own groups."""

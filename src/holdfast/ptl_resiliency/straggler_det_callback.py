@@ -11,13 +11,13 @@ import sys
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
+from holdfast.callbacks.callback_log import named
 from holdfast.side_group import Disagreement, SideGroup
 from holdfast.straggler import log_texts
 from holdfast.straggler.detector import Detector
 
 from . import straggler_findings, training_step
 from .after_batch import AfterBatchCallback
-from .callback_log import named
 from .last_checkpoint import save_last
 from .patches import Patches
 from .straggler_settings import CALLBACK, LOGGER, checked

@@ -10,22 +10,19 @@ Does not cover: an `on_exception` of another callback that raises. Lightning the
 
 from __future__ import annotations
 
-import os
 from abc import abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from holdfast import finished_flag
-from holdfast.learned_limits import kept_limits
+from holdfast.callbacks import arguments, callback_log
+from holdfast.callbacks.completion import Ending, why_complete
+from holdfast.callbacks.simulated_fault import parse_params
+from holdfast.callbacks.supervised_training import verify_environment
 from holdfast.learned_limits.learning_rules import is_clean_stop
 from holdfast.prefixed_log import Prefixed
 
-from . import callback_log
 from .after_batch import AfterBatchCallback
-from .completion import Ending, why_complete
-from .simulated_fault import parse_params
 from .supervised_fit import SupervisedFit
-from .supervision import why_no_launcher
 
 if TYPE_CHECKING:
     from holdfast.testing.simulated import SimulatedFaultParams
@@ -49,12 +46,10 @@ class SupervisedCallback(AfterBatchCallback):
         exp_dir: str | Path | None = None,
         logger_name: str | None = "nemo_logger.FaultToleranceCallback",
     ) -> None:
-        self.autoresume = _flag("autoresume", autoresume)
-        self.calculate_timeouts = _flag("calculate_timeouts", calculate_timeouts)
+        self.autoresume = arguments.flag("autoresume", autoresume)
+        self.calculate_timeouts = arguments.flag("calculate_timeouts", calculate_timeouts)
         self.simulated_fault_params = parse_params(simulated_fault_params)
-        if exp_dir is not None and not isinstance(exp_dir, (str, os.PathLike)):
-            raise ValueError(f"exp_dir must be a folder's path or None, not {exp_dir!r}")
-        self.exp_dir = exp_dir
+        self.exp_dir = arguments.folder(exp_dir)
         self.logger_name = logger_name
         self._fit: SupervisedFit | None = None
 
@@ -70,7 +65,7 @@ class SupervisedCallback(AfterBatchCallback):
         if stage != "fit":
             return
         self._end(trainer)  # of a fit that came to no end
-        self._verify_environment()
+        verify_environment(type(self).__name__, autoresume=self.autoresume)
         log = Prefixed(callback_log.named(self.logger_name), int(trainer.global_rank))
         self._fit = fit = SupervisedFit(self, trainer, log)
         try:
@@ -140,31 +135,17 @@ class SupervisedCallback(AfterBatchCallback):
     def _limits(self, fit: SupervisedFit) -> Any:
         """The limits in force, for people."""
 
-    def _verify_environment(self) -> None:
-        missing = finished_flag.why_unusable() if self.autoresume else ""
-        missing = " ".join(filter(None, [missing, why_no_launcher(type(self).__name__)]))
-        if missing:
-            raise RuntimeError(missing)
-
     def _load_limits(self, fit: SupervisedFit) -> None:
-        folder = _folder_of(fit.trainer, self.exp_dir)
-        fit.kept = kept_limits.KeptLimits(folder / self.TIMEOUTS_FILENAME, self.PART, fit.side, fit.log)
-        fit.log.info("Fault tolerance dir: %s", folder)
-        if self.calculate_timeouts and fit.kept.load_into(fit.client):
-            fit.log.info("Fault tolerance timeouts loaded: %s", self._limits(fit))
-        if self._has_limits(fit):
-            fit.log.info("Fault tolerance client initialized. Timeouts: %s", self._limits(fit))
-        elif self.calculate_timeouts:
-            fit.log.info("Fault tolerance client initialized. Timeouts: not calculated yet.")
-        else:
-            raise RuntimeError(
-                "Fault tolerance doesn't have valid timeouts set and 'calculate_timeouts' is False."
-            )
+        fit.load_limits(
+            _folder_of(fit.trainer, self.exp_dir) / self.TIMEOUTS_FILENAME,
+            self.PART,
+            calculate=self.calculate_timeouts,
+            limits=lambda: self._limits(fit),
+            has_limits=lambda: self._has_limits(fit),
+        )
 
     def _learned(self, fit: SupervisedFit) -> None:
-        assert fit.kept is not None
-        fit.kept.write(fit.client)
-        fit.log.info("Updated FT timeouts. New values: %s", self._limits(fit))
+        fit.keep_learned(self._limits(fit))
 
     def _ending(self, fit: SupervisedFit) -> Ending:
         trainer = fit.trainer
@@ -182,9 +163,7 @@ class SupervisedCallback(AfterBatchCallback):
         )
 
     def _create_flag(self, fit: SupervisedFit) -> None:
-        path = finished_flag.flag_path()
-        if path is not None:
-            finished_flag.create(path, fit.log)
+        fit.create_flag()
 
     def _end(self, trainer: Any) -> None:
         fit, self._fit = self._fit, None
@@ -195,13 +174,6 @@ class SupervisedCallback(AfterBatchCallback):
     def __getstate__(self) -> dict[str, Any]:
         """For copies: they supervise nothing yet."""
         return {**super().__getstate__(), "_fit": None}
-
-
-def _flag(name: str, value: Any) -> bool:
-    """Any text would count as true, "no" as well. Raises ValueError."""
-    if value not in (True, False):
-        raise ValueError(f"{name} must be True or False, not {value!r}")
-    return bool(value)
 
 
 def _folder_of(trainer: Any, exp_dir: str | Path | None) -> Path:

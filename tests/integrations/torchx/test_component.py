@@ -61,8 +61,22 @@ def test_on_slurm_a_failed_job_is_tried_again(
 ) -> None:
     for name, value in accounting_cluster.environ.items():
         monkeypatch.setenv(name, value)
-    port = str(accounting_cluster.settings.spare_port)  # a store listens on all addresses, in other clusters too
-    words = ["-j", "2x1", "--rdzv_port", port, "--max_retries", "1", "--max_restarts", "0", "--", "--fail", "1"]
+    port = str(
+        accounting_cluster.settings.spare_port
+    )  # a store listens on all addresses, in other clusters too
+    words = [
+        "-j",
+        "2x1",
+        "--rdzv_port",
+        port,
+        "--max_retries",
+        "1",
+        "--max_restarts",
+        "0",
+        "--",
+        "--fail",
+        "1",
+    ]
     done = torchx(spawn, submit, "slurm", *words)
     assert done.wait(170) == 0, done.output()
     assert "Job finished: SUCCEEDED" in done.output()

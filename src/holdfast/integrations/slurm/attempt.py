@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 
 from ...autoresume import flag
 from ...autoresume import ledger as records
@@ -27,33 +27,11 @@ from ...in_time import TooLate, within
 from ...journal.reader import JournalUnreadable, read_run
 from . import claim, commands
 from .facts import Word, word_of
+from .place import Place, node_name
 from .script import DONE
 
 ANSWER = 20.0
 """Seconds for reading an attempt's journal."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where this process runs: which run of which job, on which nodes."""
-
-    job: str
-    restarts: int
-    nodes: str
-
-    @classmethod
-    def of(cls, environ: dict[str, str]) -> Place | None:
-        """By Slurm's environment; None outside a job."""
-        number = environ.get("SLURM_JOB_ID", "")
-        restarts = environ.get("SLURM_RESTART_COUNT", "0")
-        if not number.isdecimal() or not restarts.isdecimal():
-            return None
-        return cls(number, int(restarts), environ.get("SLURM_JOB_NODELIST", ""))
-
-    @property
-    def run(self) -> str:
-        """`4711.2`: the second restart of job 4711."""
-        return f"{self.job}.{self.restarts}"
 
 
 class Keeper:
@@ -67,6 +45,7 @@ class Keeper:
         self._file = LedgerFile(run_dir, lambda text: say(f"warning: {text}"))
         self._ledger = self._file.read()
         self._flag = flag.path_of(os.environ, run_dir)
+        self._keeper = f"job {place.job}"
 
     # Its beginning
 
@@ -75,9 +54,8 @@ class Keeper:
         place = self._place
         with claim.looked_at(self._run_dir):
             claim.refuse_others(self._run_dir, place.job)
-            before = claim.read(self._run_dir)
-            claim.write(self._run_dir, claim.Claim(place.job, place.restarts, place.nodes))
-        self._end_what_is_open(before)
+            claim.write(self._run_dir, place.job)
+        self._end_what_is_open()
         done = self._settle_flag()
         if done is not None:
             return done
@@ -93,32 +71,27 @@ class Keeper:
         say(f"attempt {attempt.number} begins: run {place.restarts} of job {place.job} on {place.nodes}")
         return 0
 
-    def _end_what_is_open(self, before: claim.Claim) -> None:
+    def _end_what_is_open(self) -> None:
         """What the latest attempt's own job could not note, and the chain of a job that is gone."""
         attempt = self._ledger.open_attempt
         if attempt is not None:
-            self._close(attempt, self._unseen(before))
+            word, node = self._unseen(attempt)
+            self._close(attempt, self._evidence(attempt, None, word, node))
         chain = self._ledger.chain
-        if chain is not None and not chain.ended and before.job not in ("", self._place.job):
-            why = f"job {before.job} is no more, and has not said why: cancelled?"
+        if chain is not None and not chain.ended and chain.host != self._keeper:
+            why = f"{chain.host} is no more, and has not said why: cancelled?"
             self._note(records.chain_ends(time.time(), str(State.CANCELLED), why))
 
-    def _unseen(self, before: claim.Claim) -> Evidence:
-        word, node = Word(Scheduler.NOTHING), ""
+    def _unseen(self, attempt: Attempt) -> tuple[Word, str]:
+        """What Slurm can still tell of an attempt, and the node that it has lost."""
+        job = attempt.job.partition(".")[0]
         with suppress(commands.SlurmError):
-            lost = commands.down(before.nodes) if before.nodes else []
+            if job != self._place.job and commands.job(job).state == "CANCELLED":
+                return Word(Scheduler.CANCELLED, "cancelled by the user (scancel)"), ""
+            lost = commands.down(attempt.host) if attempt.host else []
             if lost:
-                node = lost[0]
-                word = Word(Scheduler.NODE_LOST, f"Slurm has lost {', '.join(lost)}")
-        account = self._account(self._ledger.attempts[-1].began)
-        return Evidence(
-            None,
-            flag.exists(self._flag),
-            scheduler=word.scheduler,
-            scheduler_says=word.says,
-            node=node,
-            account=account,
-        )
+                return Word(Scheduler.NODE_LOST, f"Slurm has lost {', '.join(lost)}"), lost[0]
+        return Word(Scheduler.NOTHING), ""
 
     def _settle_flag(self) -> int | None:
         there = flag.exists(self._flag)
@@ -135,13 +108,12 @@ class Keeper:
         return None
 
     def _begin_chain(self) -> None:
-        host = f"job {self._place.job}"
         self._note(
             records.chain_begins(
                 time.time(),
                 command=[],
                 flag=self._flag,
-                host=host,
+                host=self._keeper,
                 pid=os.getpid(),
                 started=None,
                 carries_on=False,
@@ -153,23 +125,31 @@ class Keeper:
     def ended(self, code: int) -> int:
         """Note why the attempt ended, and see to what follows; the exit code of the batch script."""
         attempt = self._ledger.open_attempt
+        if attempt is None and self._noted:
+            return 0
         if attempt is None or attempt.job != self._place.run:
             say(f"warning: no attempt of run {self._place.run} in {self._file.path} (--attempt-begins first)")
             return 1
-        word = self._word(code)
+        return self._see_to(attempt, code, self._word(code))
+
+    def job_ends(self) -> int:
+        """Slurm is ending the job. At the time limit, see to what follows now; else there is time for `ended`."""
+        attempt, word = self._ledger.open_attempt, self._word(0)
+        if attempt is None or attempt.job != self._place.run or word.scheduler is not Scheduler.TIME_LIMIT:
+            return 0
+        return self._see_to(attempt, None, word)
+
+    @property
+    def _noted(self) -> bool:
+        """The end of this very run stands in the ledger already."""
+        return any(attempt.job == self._place.run for attempt in self._ledger.attempts)
+
+    def _see_to(self, attempt: Attempt, code: int | None, word: Word) -> int:
         node = ""
         if word.scheduler is Scheduler.NODE_LOST:
             with suppress(commands.SlurmError):
                 node = next(iter(commands.down(self._place.nodes)), "")
-        known = Evidence(
-            code,
-            flag.exists(self._flag),
-            scheduler=word.scheduler,
-            scheduler_says=word.says,
-            node=node,
-            account=self._account(attempt.began),
-        )
-        self._close(attempt, known)
+        self._close(attempt, self._evidence(attempt, code, word, node))
         chain = self._ledger.chains[-1]
         decision = decide(chain, self._limits)
         if not decision.goes_on:
@@ -217,12 +197,23 @@ class Keeper:
                 commands.cancel(self._place.job)
         return decision.exit_code
 
+    def _evidence(self, attempt: Attempt, code: int | None, word: Word, node: str) -> Evidence:
+        return Evidence(
+            code,
+            flag.exists(self._flag),
+            scheduler=word.scheduler,
+            scheduler_says=word.says,
+            node=node,
+            account=self._account(attempt.began),
+        )
+
     def _close(self, attempt: Attempt, known: Evidence) -> None:
         ending = ending_of(known)
         if known.exit_code is None and ending.kind is Kind.LOST:
             ending = Ending(
                 Kind.LOST, f"run {attempt.job} could not note its end; Slurm started the job again"
             )
+        ending = replace(ending, node=node_name(ending.node))
         self._note(
             records.attempt_ends(
                 time.time(), attempt.number, ending, exit_code=known.exit_code, account=known.account

@@ -13,7 +13,6 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 
 from ...autoresume import lock
 from ...autoresume.log import say
@@ -28,16 +27,6 @@ PATIENCE = 60.0
 
 class Refused(HoldfastError):
     """Another job trains there. The message is one line: which, and what to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """The job that trains, and where its latest attempt runs."""
-
-    job: str = ""
-    restarts: int = 0
-    nodes: str = ""
-    """As Slurm writes them: `n[1-2]`."""
 
 
 @contextlib.contextmanager
@@ -62,19 +51,19 @@ def looked_at(run_dir: str) -> Iterator[None]:
             held.close()
 
 
-def read(run_dir: str) -> Claim:
-    """The claim that stands; an empty one where none does."""
+def read(run_dir: str) -> str:
+    """The job that has the claim; empty where none does."""
     try:
         with open(os.path.join(run_dir, NAME)) as file:
             told = json.load(file)
-        return Claim(str(told["job"]), int(told["restarts"]), str(told["nodes"]))
+        return str(told["job"])
     except (OSError, ValueError, KeyError, TypeError):
-        return Claim()
+        return ""
 
 
 def refuse_others(run_dir: str, mine: str = "") -> None:
     """Raises `Refused` if another job than `mine` has the claim and lives, and `SlurmError` when nobody can say."""
-    owner = read(run_dir).job
+    owner = read(run_dir)
     if not owner or owner == mine:
         return
     job = commands.job(owner)
@@ -85,11 +74,11 @@ def refuse_others(run_dir: str, mine: str = "") -> None:
         )
 
 
-def write(run_dir: str, claim: Claim) -> None:
+def write(run_dir: str, job: str) -> None:
     """Take the claim. Raises OSError."""
     path = os.path.join(run_dir, NAME)
     with open(f"{path}.tmp", "w") as file:
-        json.dump(asdict(claim), file)
+        json.dump({"job": job}, file)
         file.flush()
         os.fsync(file.fileno())
     os.replace(f"{path}.tmp", path)

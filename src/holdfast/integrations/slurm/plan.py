@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ...fault_tolerance.errors import ConfigError
 
 MARGIN = 30
-"""Seconds between the end of the time to save and Slurm's own SIGKILL."""
+"""Seconds between the end of the time to save and Slurm's own SIGKILL; a third of the notice where that is less."""
 
 LAUNCHER = "holdfast.fault_tolerance.launcher"
 
@@ -47,7 +47,7 @@ class Plan:
     @property
     def saving(self) -> int:
         """Seconds that ranks may take to save."""
-        return max(5, self.notice - MARGIN)
+        return self.notice - min(MARGIN, self.notice // 3)
 
     @property
     def flag(self) -> str:

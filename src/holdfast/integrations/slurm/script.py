@@ -61,8 +61,8 @@ case $? in
 *) exit 1 ;;
 esac
 
-# SIGTERM reaches this shell too when Slurm ends the job; it lives on, to note how the attempt ended.
-trap : TERM
+# SIGTERM reaches this shell too when Slurm ends the job; it lives on, to see to what follows.
+trap 'term_came=1' TERM
 # srun does not inherit it from sbatch any more.
 [[ -z ${{SLURM_CPUS_PER_TASK:-}} ]] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
@@ -73,7 +73,16 @@ srun --kill-on-bad-exit=0 --wait=0 \\
     {launcher} --nnodes="$SLURM_NNODES" \\
     --rdzv-backend=c10d --rdzv-endpoint="$head:$port" --rdzv-id="$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}" \\
     --ft-preempted-exit-code=75 --term-timeout={plan.saving} --ft-run-dir="$run_dir" \\
-    {rest}
+    {rest} &
+srun=$!
+while :; do # bash heeds a signal only while it waits for the background
+    term_came=
+    wait "$srun"
+    code=$?
+    [[ -n $term_came ]] || break
+    keep --job-ends # at the time limit: requeues at once, for this shell has only KillWait seconds left
+done
 
 # Notes how it ended; requeues the job, or ends the chain.
-keep --attempt-ended=$?"""
+keep --attempt-ended="$code"
+exit"""

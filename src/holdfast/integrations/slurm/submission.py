@@ -32,7 +32,7 @@ def submit(plan: Plan) -> str:
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}") from None
         job = commands.submit(text)
-        claim.write(plan.run_dir, claim.Claim(job))
+        claim.write(plan.run_dir, job)
     say(
         f"job {job} submitted; log {plan.run_dir}/slurm-{job}.log; it is requeued until the training is finished"
     )

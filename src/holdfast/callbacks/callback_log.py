@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 
-INSTEAD_OF_ROOT = "holdfast.ptl_resiliency.callbacks"
+INSTEAD_OF_ROOT = "holdfast.callbacks"
 """Where no name is given, and the root has no handler."""
 
 

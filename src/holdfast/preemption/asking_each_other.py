@@ -14,9 +14,8 @@ import logging
 import time
 from typing import Any
 
+from holdfast.preemption.notices import Notices
 from holdfast.side_group import Disagreement, SideGroup
-
-from .notices import Notices
 
 ASK_EVERY = 0.1
 """Seconds between two questions (or two batches, if that is longer)."""
@@ -24,7 +23,7 @@ MOST_BATCHES = 10_000
 """Between two questions."""
 _NEVER = 1 << 62
 
-log = logging.getLogger("holdfast.ptl_resiliency")
+log = logging.getLogger("holdfast.preemption")
 
 
 class Together:

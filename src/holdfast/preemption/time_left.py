@@ -1,8 +1,7 @@
 """How long a preempted job may still take, and whether that is enough for a checkpoint.
 
 Two know an end: the launcher, which kills what is left after its --term-timeout, and Slurm (`SLURM_JOB_END_TIME`,
-seconds since 1970). The last checkpoint of this process says how long one takes: from its start to the complete file,
-also where that is written beside the training.
+seconds since 1970). The last checkpoint of this process says how long one takes. Pure.
 
 Does not cover: clusters that tell neither (Kubernetes' grace period is known to the launcher only if its
 --term-timeout says it); a process that has saved nothing yet, of which nothing is known.
@@ -10,13 +9,9 @@ Does not cover: clusters that tell neither (Kubernetes' grace period is known to
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
-
-from .patches import Patches
 
 
 @dataclass(frozen=True)
@@ -48,36 +43,3 @@ def shortage(left: TimeLeft | None, last_save: float | None) -> str | None:
         f"{last_save:.1f} s to save: this one may not be complete in time; it is tried all the same, and until it is "
         "complete the one before it stays"
     )
-
-
-class SaveTimes:
-    """What the saves of a trainer take. `last`: seconds of the last that was completed here, None before."""
-
-    def __init__(self) -> None:
-        self.last: float | None = None
-        self._started = 0.0
-
-    def watch(self, trainer: Any, patches: Patches) -> None:
-        """From now on, until `patches` are undone."""
-        if callable(getattr(trainer.strategy, "save_checkpoint", None)):
-            patches.wrap(trainer.strategy, "save_checkpoint", self._whole)
-        io: Any = getattr(trainer.strategy, "checkpoint_io", None)
-        while getattr(io, "checkpoint_io", None) is not None:
-            io = io.checkpoint_io
-        if callable(getattr(io, "save_checkpoint", None)):
-            patches.wrap(io, "save_checkpoint", self._written)
-
-    def _whole(self, save: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self._started = time.monotonic()
-        done = save(*args, **kwargs)
-        self._take()
-        return done
-
-    def _written(self, save: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Also in the thread of an asynchronous save, after the call that began it has come back."""
-        done = save(*args, **kwargs)
-        self._take()
-        return done
-
-    def _take(self) -> None:
-        self.last = time.monotonic() - self._started

@@ -1,10 +1,8 @@
-"""Signals that ask a training to stop: their handlers, from before Lightning's until the training is over.
+"""Signals that ask a training to stop: their handlers, until the training is over.
 
-Lightning's own SIGTERM handler runs a collective, wherever in the step the rank is; two ranks then wait for each
-other. So while a notice is listened for, it is never in force. What always holds: a handler only notes the signal's
-number and passes it on; it logs nothing, as what it interrupts may hold the log's lock; a second signal changes
-nothing; the default action is not in force before `restore`; a forked child takes the signal as it would without us,
-unless it is to be a data loader's worker.
+What always holds: a handler only notes the signal's number and passes it on; it logs nothing, as what it interrupts may
+hold the log's lock; a second signal changes nothing; the default action is not in force before `restore`; a forked
+child takes the signal as it would without us, unless it is to be a data loader's worker.
 
 Does not cover: threads other than the main one, in which Python allows no handlers.
 """
@@ -17,8 +15,6 @@ import signal
 import threading
 from collections.abc import Callable
 from typing import Any
-
-from .patches import Patches
 
 _REFUSED: dict[int, str] = {
     signal.SIGKILL: "it cannot be caught",
@@ -112,37 +108,6 @@ class Notices:
         self.number = self.number or number
         if self.tell is not None:
             self.tell(number)
-
-
-def keep_lightning_off(
-    connector: Any, signals: set[int], patches: Patches, then: Callable[[], object] = lambda: None
-) -> None:
-    """Lightning registers its handlers just before it runs, and puts others' back when it ends: not for these signals.
-
-    `then` is called when it has registered. `connector` is the trainer's signal connector, or None with a Lightning
-    that has no such thing; then its handler is in force from there to the next `install`.
-    """
-    if not callable(getattr(connector, "register_signal_handlers", None)):
-        return
-
-    def register(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        meanwhile = Patches()
-        if callable(getattr(connector, "_register_signal", None)):
-            meanwhile.wrap(connector, "_register_signal", others)
-        try:
-            return original(*args, **kwargs)
-        finally:
-            meanwhile.undo()
-            remembered = getattr(connector, "_original_handlers", None)
-            if isinstance(remembered, dict):
-                for number in signals:
-                    remembered.pop(number, None)
-            then()
-
-    def others(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return None if args and args[0] in signals else original(*args, **kwargs)
-
-    patches.wrap(connector, "register_signal_handlers", register)
 
 
 def _still_valid(handler: Any, number: int) -> Any:

@@ -1,0 +1,109 @@
+"""Learning limits for a callback: all ranks are asked, the client calculates, the next job's file is written.
+
+What always holds: all ranks learn or none does; nothing here raises; the waiting for other ranks is limited. Does not
+cover: what a training has seen so far (`learned_limits.learning_rules`), and who calls this when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from time import monotonic
+
+from holdfast.learned_limits import agreed_learning
+from holdfast.learned_limits.learning_rules import SECTIONS, HeartbeatRules, SectionRules, Selection
+
+from .supervised_training import SupervisedTraining
+
+_WAITING_BEAT = 1.0
+"""Seconds between heartbeats while the other ranks are waited for."""
+
+
+def learn_heartbeats(training: SupervisedTraining, rules: HeartbeatRules, *, stopped: bool) -> None:
+    """At the clean end of a training; `stopped` by an exception. Collective."""
+    (agreed,) = agreed_learning.wanted_by_all(
+        training.side,
+        [rules.may_learn],
+        training.log,
+        patience=agreed_learning.PATIENCE_AT_A_STOP if stopped else agreed_learning.PATIENCE,
+        meanwhile=_now_and_then(training.beat),
+    )
+    if not agreed:
+        training.log.info(
+            "The FT timeouts are not updated: %s", rules.why_not() or "not every rank has seen enough"
+        )
+        return
+    training.log.info("Updating FT timeouts...")
+    calculate = partial(
+        training.client.calculate_and_set_hb_timeouts,
+        skip_if_not_ready=True,
+        process_group=training.side.process_group,
+    )
+    if agreed_learning.learn(calculate, training.log):
+        rules.learned = True
+        training.keep_learned(training.client.hb_timeouts)
+
+
+class SectionLearning:
+    """Section limits of one training."""
+
+    def __init__(self, training: SupervisedTraining, rules: SectionRules) -> None:
+        self.rules = rules
+        self._training = training
+        self._told: set[str] = set()
+
+    def learn(self, *, final: bool, stopped: bool = False) -> None:
+        """After a checkpoint, or at the end (`final`). Collective."""
+        training = self._training
+        own = self.rules.selection(final=final)
+        wishes = [name in own.sections for name in SECTIONS] + [own.out_of_section]
+        *sections, out = agreed_learning.wanted_by_all(
+            training.side, wishes, training.log, patience=self._patience(stopped)
+        )
+        agreed = Selection(
+            tuple(name for name, wanted in zip(SECTIONS, sections, strict=True) if wanted), out
+        )
+        self.note(own)
+        if not agreed:
+            return
+        training.log.info(
+            "Updating FT timeouts for: %s update out-of-section: %s",
+            list(agreed.sections),
+            agreed.out_of_section,
+        )
+        calculate = partial(
+            training.client.calculate_and_set_section_timeouts,
+            selected_sections=agreed.sections,
+            calc_out_of_section=agreed.out_of_section,
+            skip_if_not_ready=True,
+            process_group=training.side.process_group,
+        )
+        if agreed_learning.learn(calculate, training.log):
+            training.keep_learned(training.client.section_timeouts)
+
+    def note(self, selection: Selection) -> None:
+        """Tell people, once, why something is not learned."""
+        for note in selection.notes:
+            if note not in self._told:
+                self._told.add(note)
+                self._training.log.info(note)
+
+    def _patience(self, stopped: bool) -> float:
+        """Seconds to wait for the other ranks: not so long that this rank, in no section, is taken for hung."""
+        client = self._training.client
+        patience = agreed_learning.PATIENCE_AT_A_STOP if stopped else agreed_learning.PATIENCE
+        outside = client.section_timeouts.out_of_section if client.section_timeouts else None
+        silent = client.hb_timeouts.subsequent if client.hb_timeouts else None
+        return min([patience, *(limit / 2 for limit in (outside, silent) if limit is not None)])
+
+
+def _now_and_then(beat: Callable[[], None]) -> Callable[[], None]:
+    last = monotonic()
+
+    def beat_now_and_then() -> None:
+        nonlocal last
+        if monotonic() - last > _WAITING_BEAT:
+            last = monotonic()
+            beat()
+
+    return beat_now_and_then

@@ -1,0 +1,118 @@
+"""One training under supervision: what a fault-tolerance callback of any framework holds from its begin to its end.
+
+What always holds: `end` gives everything back, may be called at any time and twice, and raises nothing. Does not
+cover: which hook of the framework calls what; when limits are learned (`learning_limits`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast import finished_flag
+from holdfast.fault_tolerance import RankMonitorClientError
+from holdfast.learned_limits.kept_limits import KeptLimits
+from holdfast.prefixed_log import Prefixed
+from holdfast.testing.simulated import SimulatedFaultParams
+
+from .simulated_fault import simulate
+from .supervision import Supervision, why_no_launcher
+
+if TYPE_CHECKING:
+    from holdfast.testing.injector import Faults
+
+
+def verify_environment(who: str, *, autoresume: bool) -> None:
+    """Raises RuntimeError, with what to do, without `ft_launcher` or the name of the flag that `autoresume` needs."""
+    missing = finished_flag.why_unusable() if autoresume else ""
+    missing = " ".join(filter(None, [missing, why_no_launcher(who)]))
+    if missing:
+        raise RuntimeError(missing)
+
+
+class SupervisedTraining:
+    """Made on all ranks together. Raises RankMonitorClientError without `ft_launcher`."""
+
+    def __init__(self, user: object, rank: int, log: Prefixed) -> None:
+        self.user, self.rank, self.log = user, rank, log
+        self.failed = False
+        self.supervision = Supervision.join(user)
+        self.client = self.supervision.client
+        self.side = self.supervision.side
+        self.kept: KeptLimits | None = None
+        self._faults: Faults | None = None
+        self._told = False
+
+    def load_limits(
+        self,
+        path: Path,
+        part: str,
+        *,
+        calculate: bool,
+        limits: Callable[[], Any],
+        has_limits: Callable[[], bool],
+    ) -> None:
+        """Those that earlier jobs have learned, if they are to be calculated. Collective.
+
+        Raises RuntimeError if there are no limits at all and none will be learned; ValueError if the folder of `path`
+        cannot be had.
+        """
+        self.kept = KeptLimits(path, part, self.side, self.log)
+        self.log.info("Fault tolerance dir: %s", path.parent)
+        if calculate and self.kept.load_into(self.client):
+            self.log.info("Fault tolerance timeouts loaded: %s", limits())
+        if has_limits():
+            self.log.info("Fault tolerance client initialized. Timeouts: %s", limits())
+        elif calculate:
+            self.log.info("Fault tolerance client initialized. Timeouts: not calculated yet.")
+        else:
+            raise RuntimeError(
+                "Fault tolerance doesn't have valid timeouts set and 'calculate_timeouts' is False."
+            )
+
+    def keep_learned(self, limits: Any) -> None:
+        """The client has learned these; the next job shall have them."""
+        assert self.kept is not None
+        self.kept.write(self.client)
+        self.log.info("Updated FT timeouts. New values: %s", limits)
+
+    def simulate(self, params: SimulatedFaultParams | None) -> None:
+        """Arm the fault that is asked for."""
+        if params is not None:
+            self._faults = simulate(params)
+
+    def beat(self, step: int | None = None) -> None:
+        """A heartbeat; where supervision has ended meanwhile that is said, once."""
+        try:
+            self.client.heartbeat(step)
+        except RankMonitorClientError as error:
+            self.lost(error)
+
+    def saved(self, step: int) -> None:
+        """A checkpoint of this step is complete."""
+        if self.supervision.has_sections:
+            return
+        try:
+            self.client.checkpoint_saved(step)
+        except RankMonitorClientError as error:
+            self.lost(error)
+
+    def create_flag(self) -> None:
+        """The file that FAULT_TOL_FINISHED_FLAG_FILE names, if it names one."""
+        path = finished_flag.flag_path()
+        if path is not None:
+            finished_flag.create(path, self.log)
+
+    def end(self) -> None:
+        """No more supervision of this training."""
+        faults, self._faults = self._faults, None
+        if faults is not None:
+            faults.close()
+        self.supervision.leave(self.user)
+
+    def lost(self, error: Exception) -> None:
+        """Say, once, that supervision has ended."""
+        if not self._told:
+            self._told = True
+            self.log.warning("supervision has ended before the training: %s", error)

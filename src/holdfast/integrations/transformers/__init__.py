@@ -1,0 +1,37 @@
+"""Callbacks for Hugging Face `transformers.Trainer`: fault tolerance, by heartbeats or sections, and preemption.
+
+The names are those of the Lightning callbacks in `holdfast.ptl_resiliency`, and so are arguments, log texts and state
+files. What always holds: importing this package loads nothing heavy; transformers is loaded when a callback is first
+asked for. Does not cover: `accelerate` loops, which are the user's own; use `holdfast.fault_tolerance` there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.lazy import names
+
+if TYPE_CHECKING:
+    from holdfast.testing.simulated import SimulatedFaultParams as SimulatedFaultParams
+
+    from .fault_tolerance_callback import FaultToleranceCallback as FaultToleranceCallback
+    from .fault_tolerance_sections_callback import (
+        FaultToleranceSectionsCallback as FaultToleranceSectionsCallback,
+    )
+    from .preemption_callback import PreemptionCallback as PreemptionCallback
+
+_HOME = {
+    "FaultToleranceCallback": "fault_tolerance_callback",
+    "FaultToleranceSectionsCallback": "fault_tolerance_sections_callback",
+    "PreemptionCallback": "preemption_callback",
+    "SimulatedFaultParams": "fault_tolerance_callback",
+}
+
+__all__ = [
+    "FaultToleranceCallback",
+    "FaultToleranceSectionsCallback",
+    "PreemptionCallback",
+    "SimulatedFaultParams",
+]
+
+__getattr__, __dir__ = names(__name__, _HOME)

@@ -1,0 +1,47 @@
+"""From which checkpoint a training goes on: the newest complete `checkpoint-N` of its folder.
+
+What always holds: one that was being written when its job was ended is not chosen, and is said. It is removed, if it is
+one that says so itself (`whole_checkpoints`), so that it does not count when transformers keeps only the newest few.
+Does not cover: other ranks; one looks, and tells them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+from holdfast.callbacks import callback_log
+from holdfast.checkpoints import why_incomplete
+
+from .whole_checkpoints import MARK, PREFIX
+
+_NAME = re.compile(rf"{PREFIX}-(\d+)")
+
+
+def choose(folder: str | os.PathLike[str]) -> str:
+    """Its path; nothing if there is none. Raises OSError if the folder is there and cannot be read: nobody should train
+    from the beginning because a disk is gone."""
+    log = callback_log.named("holdfast.integrations.transformers")
+    for path in _newest_first(Path(folder).absolute()):
+        marked, why = (path / MARK).exists(), why_incomplete(path)
+        if not why:
+            log.info("the training goes on from %s", path)
+            return str(path)
+        log.warning("checkpoint skipped%s: %s %s", " and removed" if marked else "", path, why)
+        if marked:
+            shutil.rmtree(path, ignore_errors=True)
+    log.info("there is no complete checkpoint in %s: the training begins", folder)
+    return ""
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    steps = {name: int(found[1]) for name in names if (found := _NAME.fullmatch(name))}
+    return [
+        folder / name for name in sorted(steps, key=lambda name: -steps[name]) if (folder / name).is_dir()
+    ]

@@ -1,0 +1,162 @@
+"""Checkpoints of a trainer that are known to be complete, on all ranks, or known not to be.
+
+`Trainer` writes a folder `checkpoint-N` file by file, each rank its own; a job that is killed meanwhile leaves a folder
+that looks like any other. So while it is written it has a file `checkpoint-is-incomplete.txt` (the name is
+transformers' own), which goes when all ranks have written and all is on the disk. What always holds: older checkpoints
+are removed (`save_total_limit`) only after that; a rank that could not write its part makes the save fail on all ranks.
+
+Does not cover: object stores; a folder that is saved anew while it was complete (until then it is not).
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
+from typing import Any
+
+from holdfast.checkpoints.folder import MARK
+from holdfast.ptl_resiliency.patches import Patches
+from holdfast.side_group import TIMEOUT, Disagreement, SideGroup
+
+__all__ = ["MARK", "PREFIX", "WholeCheckpoints"]
+
+PREFIX = "checkpoint"
+
+log = logging.getLogger("holdfast.integrations.transformers")
+
+
+class WholeCheckpoints:
+    """Those of one training. `newest`: the last one that this training completed, `took`: in so many seconds."""
+
+    def __init__(self, trainer: Any, side: SideGroup) -> None:
+        self.newest: str | None = None
+        self.took: float | None = None
+        self.before: list[Callable[[], None]] = []
+        """Called before each save."""
+        self.after: list[Callable[[], None]] = []
+        """Called when it is complete."""
+        self.around: Callable[[], AbstractContextManager[None]] = nullcontext
+        self.within: Callable[[str], None] = lambda place: None
+        """Called by who writes, with the folder, before it is complete."""
+        self._trainer, self._side = trainer, side
+
+    def watch(self, patches: Patches) -> None:
+        """From now on, until `patches` are undone."""
+        patches.wrap(self._trainer, "_save_checkpoint", self._save)
+
+    def _save(self, save: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        for each in self.before:
+            each()
+        began = time.monotonic()
+        with self.around():
+            done, place = self._written(save, args, kwargs)
+        if place is not None:
+            self.newest, self.took = place, time.monotonic() - began
+            for each in self.after:
+                each()
+        return done
+
+    def _written(
+        self, save: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, str | None]:
+        """What `save` says, and the folder if it is complete. Raises OSError on all ranks if one could not write."""
+        place, writes = self._place(*args, **kwargs), bool(self._trainer.args.should_save)
+        try:
+            if writes:
+                _mark(place)
+            with _rotations_put_off() as rotations:
+                done = save(*args, **kwargs)
+            if writes:
+                self.within(place)
+        except BaseException:
+            self._failures(1.0, TIMEOUT)
+            raise
+        if not self._all_have(0.0, "written its part", place):
+            return done, None
+        problem: OSError | None = None
+        if writes:
+            try:
+                _complete(place)
+            except OSError as error:
+                problem = error
+        known = self._all_have(float(problem is not None), "put it on the disk", place)
+        if problem is not None:
+            raise problem
+        for rotate in rotations:
+            rotate()
+        return done, place if known else None
+
+    def _place(self, model: Any = None, trial: Any = None) -> str:
+        folder = f"{PREFIX}-{self._trainer.state.global_step}"
+        return os.path.abspath(os.path.join(self._trainer._get_output_dir(trial), folder))
+
+    def _all_have(self, failure: float, what: str, place: str) -> bool:
+        """False, and said, if that is not known. Raises OSError if one has not."""
+        failures = self._failures(failure, self._side.setup_timeout)
+        if failures is None:
+            log.warning("the checkpoint %s does not count as complete: not every rank has said so", place)
+            return False
+        if failures and not failure:
+            raise OSError(f"the checkpoint {place} is not complete: another rank has not {what}")
+        return True
+
+    def _failures(self, own: float, patience: float) -> float | None:
+        try:
+            return self._side.maximum([own], patience=patience)[0]
+        except Disagreement as why:
+            log.warning("the ranks could not ask each other about a checkpoint: %s", why)
+            return None
+
+
+def _mark(place: str) -> None:
+    os.makedirs(place, exist_ok=True)
+    with open(os.path.join(place, MARK), "w", encoding="utf-8") as file:
+        file.write("This checkpoint is being written, or its job was ended meanwhile. It is not complete.\n")
+
+
+def _complete(place: str) -> None:
+    """All files on the disk, then no mark. Raises OSError."""
+    for folder, _, names in os.walk(place):
+        for name in names:
+            if name != MARK:
+                _flush(os.path.join(folder, name), os.O_RDONLY)
+        _flush(folder, os.O_RDONLY | os.O_DIRECTORY)
+    os.unlink(os.path.join(place, MARK))
+    _flush(place, os.O_RDONLY | os.O_DIRECTORY)
+    with suppress(OSError):
+        _flush(os.path.dirname(place), os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _flush(path: str, flags: int) -> None:
+    descriptor = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # not every filesystem can
+            raise
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _rotations_put_off() -> Iterator[list[Callable[[], Any]]]:
+    """What transformers would do to older checkpoints meanwhile, as calls for later."""
+    module = sys.modules.get("transformers.trainer")
+    calls = list[Callable[[], Any]]()
+    patches = Patches()
+
+    def later(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        calls.append(partial(original, *args, **kwargs))
+
+    if callable(getattr(module, "rotate_checkpoints", None)):
+        patches.wrap(module, "rotate_checkpoints", later)
+    try:
+        yield calls
+    finally:
+        patches.undo()

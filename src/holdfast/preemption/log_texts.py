@@ -1,0 +1,20 @@
+"""What a preempted training says, in the documented words. Pure."""
+
+from __future__ import annotations
+
+RECEIVED = "Received signal %d, initiating graceful stop"
+DETECTED = "Preemption detected, saving checkpoint and exiting"
+NOTHING = "Preemption detected; nothing was trained in this start and there is nothing to save, exiting"
+
+
+def complete(step: int, seconds: float, path: str) -> str:
+    """The checkpoint is there."""
+    return f"Preemption: the checkpoint of step {step} is complete after {seconds:.1f} s: {path}"
+
+
+def failed(step: int, why: object) -> str:
+    """It is not."""
+    return (
+        f"Preemption: the checkpoint of step {step} could not be saved: {why}; what was saved before is still there, "
+        "and this process ends with the error"
+    )

@@ -1,0 +1,215 @@
+"""One more attempt or not: what spends the budget, what gives it back, and that nothing goes on for ever."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.autoresume.budget import (
+    LONG_ENOUGH,
+    LONGEST_WAIT,
+    Limits,
+    State,
+    decide,
+    failures_in_a_row,
+    idle_in_a_row,
+    nodes_to_exclude,
+)
+from holdfast.autoresume.ledger import Chain
+from tests.autoresume.chains import attempt, chain
+
+LONG = LONG_ENOUGH + 1
+
+
+def state(found: Chain, **limits: int) -> State:
+    return decide(found, Limits(**limits)).state
+
+
+def failures(found: Chain) -> list[int]:
+    return [each.number for each in failures_in_a_row(found.attempts)]
+
+
+@pytest.mark.parametrize(
+    ("letters", "expected", "code"),
+    [
+        ("D", State.FINISHED, 0),
+        ("FFD", State.FINISHED, 0),
+        ("S", State.SHUT_DOWN, 93),
+        ("C", State.CANCELLED, 130),
+        ("R", State.GAVE_UP, 1),
+        ("FFF", State.GAVE_UP, 1),
+        ("FNF", State.GAVE_UP, 1),
+        ("EEE", State.GAVE_UP, 1),
+        ("", State.GOES_ON, 0),
+        ("FF", State.GOES_ON, 0),
+        ("PPPPPPPPPP", State.GOES_ON, 0),
+        ("TTTTTTTTTT", State.GOES_ON, 0),
+        ("LLLLLLLLLL", State.GOES_ON, 0),
+        ("EE", State.GOES_ON, 0),
+    ],
+)
+def test_what_follows(letters: str, expected: State, code: int) -> None:
+    decision = decide(chain(letters), Limits())
+    assert (decision.state, decision.exit_code) == (expected, code)
+    assert decision.goes_on == (expected is State.GOES_ON)
+
+
+def test_preemptions_spend_nothing_and_give_nothing_back() -> None:
+    # Each preemption came before the program could fail; it fails each time that it gets the time for it.
+    assert failures(chain("FPFPF")) == [1, 3, 5]
+    assert state(chain("FPFPF")) is State.GAVE_UP
+
+
+def test_who_outlived_the_failed_ones_ends_their_row() -> None:
+    assert failures(chain("FFTF", seconds=[10, 20, 3600, 10])) == [4]
+    assert failures(chain("FFPF", seconds=[10, 20, 21, 10])) == [4]
+    assert failures(chain("FFPF", seconds=[10, 20, 19, 10])) == [1, 2, 4]
+
+
+def test_a_short_clean_end_ends_no_row_of_failures() -> None:
+    assert failures(chain("FEF", seconds=[10, 20, 10])) == [1, 3]
+    assert failures(chain("FEF", seconds=[10, LONG, 10])) == [3]
+
+
+def test_where_steps_are_told_they_decide_and_nothing_else() -> None:
+    # A long attempt that won no step is no progress.
+    assert failures(chain("FTF", seconds=[10, 3600, 10], steps=[1, 1, 1])) == [1, 3]
+    # A later step than ever: somebody has saved work.
+    assert failures(chain("FPF", steps=[1, 1, 500])) == [3]
+    assert failures(chain("FFF", steps=[1, 500, 1000])) == [3]
+    # Back to an older checkpoint, and to the newest one again: nothing was won.
+    assert failures(chain("FFFF", steps=[500, 1, 500, 500])) == [1, 2, 3, 4]
+    # One that dies before its first step shows nothing.
+    assert failures(chain("FFF", steps=[1, None, None])) == [1, 2, 3]
+
+
+def test_failing_for_a_month_with_progress_is_no_reason_to_give_up() -> None:
+    assert state(chain("F" * 100, steps=[500 * day for day in range(100)])) is State.GOES_ON
+
+
+def test_clean_ends_with_progress_go_on_for_ever() -> None:
+    assert state(chain("E" * 50, steps=range(0, 5000, 100))) is State.GOES_ON
+    assert state(chain("E" * 50, seconds=LONG)) is State.GOES_ON
+
+
+def test_a_program_that_is_done_and_makes_no_flag_is_found_out() -> None:
+    # Days of work, then it loads its last checkpoint and ends, each time.
+    found = chain("EEEEE", seconds=[90_000, 80_000, 20, 20, 20])
+    assert [each.number for each in idle_in_a_row(found.attempts)] == [3, 4, 5]
+    decision = decide(found, Limits())
+    assert decision.state is State.GAVE_UP
+    assert "FAULT_TOL_FINISHED_FLAG_FILE" in decision.why
+    steps = chain("EEEEE", steps=[1, 1000, 2000, 2000, 2000])
+    assert state(steps) is State.GAVE_UP
+
+
+def test_a_time_limit_that_is_too_short_for_a_checkpoint_is_found_out() -> None:
+    decision = decide(chain("TTT", seconds=3600, steps=[1, 1, 1]), Limits())
+    assert decision.state is State.GAVE_UP
+    assert "time limit shorter than the way to the next checkpoint" in decision.why
+
+
+def test_the_number_of_jobs() -> None:
+    decision = decide(chain("PP"), Limits(max_jobs=2))
+    assert (decision.state, decision.exit_code) == (State.TOO_MANY_JOBS, 1)
+    assert state(chain("P"), max_jobs=2) is State.GOES_ON
+    assert state(chain("PD"), max_jobs=2) is State.FINISHED
+    assert state(chain("FFF"), max_jobs=3) is State.GAVE_UP  # the better reason
+
+
+def test_giving_up_names_the_causes() -> None:
+    attempts = (
+        attempt("F", 1, why="RuntimeError: CUDA error", rank=3, node="b"),
+        attempt("F", 2, why="exit code 7", rank=1, node="a"),
+        attempt("F", 3, why="exit code 7", rank=1, node="a"),
+    )
+    why = decide(Chain(1, 0.0, attempts), Limits()).why
+    assert why == (
+        "gave up after 3 failures in a row without progress, the last: attempt 3 failed after 10.0 s: "
+        "rank 1 (node a): exit code 7; before that: rank 3 (node b): RuntimeError: CUDA error"
+    )
+
+
+def test_quick_ends_are_followed_more_and_more_slowly() -> None:
+    limits = Limits(max_failures=100)
+    assert [decide(chain("F" * many), limits).wait for many in (1, 2, 3, 4)] == [5, 10, 20, 40]
+    assert decide(chain("F" * 50), limits).wait == LONGEST_WAIT
+    assert decide(chain("FFF", seconds=[1, 1, 100]), limits).wait == 0
+    assert decide(chain("PFP", seconds=[100, 1, 1]), limits).wait == 10
+    assert decide(chain("FF"), Limits(first_wait=0)).wait == 0
+
+
+ATTEMPTS = st.lists(
+    st.tuples(st.sampled_from("FNPTEL"), st.floats(0, 10_000), st.one_of(st.none(), st.integers(0, 5))),
+    max_size=12,
+)
+
+
+@given(ATTEMPTS, st.integers(1, 5), st.integers(2, 5), st.one_of(st.none(), st.integers(1, 8)))
+def test_only_a_finished_chain_has_exit_code_0(
+    drawn: list[tuple[str, float, int | None]], max_failures: int, max_idle: int, max_jobs: int | None
+) -> None:
+    found = chain(
+        "".join(kind for kind, _, _ in drawn),
+        seconds=[s for _, s, _ in drawn],
+        steps=[n for _, _, n in drawn],
+    )
+    decision = decide(found, Limits(max_failures, max_jobs, max_idle))
+    assert decision.goes_on or decision.exit_code != 0
+    assert 0 <= decision.wait <= LONGEST_WAIT
+    assert "\n" not in decision.why
+    if decision.state is State.GAVE_UP:
+        last = found.attempts[-1]
+        assert last in failures_in_a_row(found.attempts) or last in idle_in_a_row(found.attempts)
+
+
+@given(ATTEMPTS, st.sampled_from("PTEL"))
+def test_an_attempt_that_did_not_fail_never_makes_the_row_longer(
+    drawn: list[tuple[str, float, int | None]], further: str
+) -> None:
+    found = chain(
+        "".join(kind for kind, _, _ in drawn),
+        seconds=[s for _, s, _ in drawn],
+        steps=[n for _, _, n in drawn],
+    )
+    more = (*found.attempts, attempt(further, len(found.attempts) + 1))
+    assert len(failures_in_a_row(more)) <= len(failures_in_a_row(found.attempts))
+
+
+@given(st.lists(st.sampled_from("FNE"), min_size=1), st.integers(1, 5), st.integers(2, 5), st.booleans())
+def test_what_gets_nowhere_does_not_go_on_for_ever(
+    pattern: list[str], max_failures: int, max_idle: int, tells_steps: bool
+) -> None:
+    limits = Limits(max_failures, None, max_idle)
+    made = ""
+    for number in count():
+        made += pattern[number % len(pattern)]
+        found = chain(made, steps=[7] * len(made) if tells_steps else ())
+        if not decide(found, limits).goes_on:
+            break
+        assert len(made) <= max_failures * max_idle
+
+
+def test_a_node_that_fails_again_is_left_out() -> None:
+    failed = [
+        attempt("F", 1, node="a", why="Xid 79: GPU has fallen off the bus"),
+        attempt("F", 2, node="b", why="exit code 1"),
+        attempt("N", 3, node="a"),
+        attempt("P", 4, node="b"),
+    ]
+    assert nodes_to_exclude(failed) == ("a",)
+    assert nodes_to_exclude(failed, after=3) == ()
+    assert nodes_to_exclude(failed, after=1) == ("a", "b")
+    assert nodes_to_exclude(failed, after=1, at_most=1) == ("a",)
+    assert nodes_to_exclude(failed, at_most=0) == ()
+
+
+def test_a_failure_that_looks_the_same_everywhere_is_the_programs() -> None:
+    failed = [
+        attempt("F", number, node=node, why=f"rank {number}: ValueError at 0x7f{number}, step {number}00")
+        for number, node in enumerate("abab", 1)
+    ]
+    assert nodes_to_exclude(failed) == ()

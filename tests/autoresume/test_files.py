@@ -1,0 +1,288 @@
+"""The ledger's file, the lock and the finished flag on disks as they are: full, read-only, torn."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from holdfast.autoresume import flag, lock
+from holdfast.autoresume.ending import Ending, Kind
+from holdfast.autoresume.flag import Standing, standing
+from holdfast.autoresume.ledger import Attempt, Ledger, attempt_begins, attempt_ends, chain_begins
+from holdfast.autoresume.ledger_file import NAME, LedgerFile, LedgerUnreadable, read_records
+from holdfast.autoresume.started import PREEMPTED, RUN_DIR, Launcher, launcher_in
+from holdfast.fault_tolerance.errors import ConfigError
+from tests.autoresume.conftest import HOLDFAST, Chains, fill
+from tests.processes import Spawner
+
+
+class Told(list[str]):
+    def __call__(self, text: str) -> None:
+        self.append(text)
+
+
+def records(path: Path) -> list[dict[str, object]]:
+    return read_records(str(path))[0]
+
+
+# The ledger's file
+
+
+def test_records_are_appended_and_read(tmp_path: Path) -> None:
+    told = Told()
+    file = LedgerFile(str(tmp_path), told)
+    assert file.read() == Ledger()
+    assert all(file.append({"t": number, "kind": "other"}) for number in range(3))
+    assert [record["t"] for record in records(tmp_path / NAME)] == [0, 1, 2]
+    assert (tmp_path / NAME).stat().st_mode & 0o777 == 0o600
+    assert told == []
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 200), st.binary(max_size=20))
+def test_a_torn_line_costs_itself_and_no_other(tmp_path: Path, cut: int, rubbish: bytes) -> None:
+    path = tmp_path / NAME
+    path.unlink(missing_ok=True)
+    told = Told()
+    file = LedgerFile(str(tmp_path), told)
+    file.append(attempt_begins(1.0, Attempt(1, 1.0)))
+    file.append(attempt_ends(2.0, 1, Ending(Kind.FAILED, "exit code 1"), exit_code=1))
+    whole = path.read_bytes()
+    kept = whole[: max(whole.index(b"\n") + 1, len(whole) - cut)]
+    path.write_bytes(kept + rubbish.replace(b"\n", b"?"))
+    file.append(attempt_begins(3.0, Attempt(2, 3.0)))
+    assert [attempt.number for attempt in file.read().attempts] == [1, 2]
+
+
+def test_a_torn_line_is_warned_of(tmp_path: Path) -> None:
+    told = Told()
+    (tmp_path / NAME).write_bytes(b'{"t": 1, "kind": "attempt", "attempt": 1}\n{"t": 2, "ki')
+    assert len(LedgerFile(str(tmp_path), told).read().attempts) == 1
+    assert told == [
+        f"{tmp_path / NAME}: line 2 cannot be read (torn when it was written?) and counts for none"
+    ]
+
+
+def test_an_unreadable_ledger_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / NAME).mkdir()
+    with pytest.raises(LedgerUnreadable, match=r"attempts\.jsonl: Is a directory$"):
+        LedgerFile(str(tmp_path), Told()).read()
+
+
+def test_on_a_full_disk_records_wait_until_there_is_room(small_disk: Path) -> None:
+    told = Told()
+    file = LedgerFile(str(small_disk), told)
+    assert file.append({"t": 1, "kind": "other"})
+    filler = fill(small_disk)
+    waiting = [file.append({"t": number, "kind": "other", "why": "x" * 5000}) for number in (2, 3)]
+    assert waiting == [False, False]
+    assert len(told) == 1
+    assert "cannot be written: No space left on device. The training goes on" in told[0]
+    assert [record["t"] for record in records(small_disk / NAME)] == [1]  # nothing torn either
+    filler.unlink()
+    assert file.append({"t": 4, "kind": "other"})
+    assert [record["t"] for record in records(small_disk / NAME)] == [1, 2, 3, 4]
+    assert "can be written again" in told[1]
+
+
+def test_a_chain_on_a_full_disk_counts_its_failures_all_the_same(small_disk: Path, spawn: Spawner) -> None:
+    fill(small_disk)
+    run = spawn(
+        [
+            *HOLDFAST,
+            "autoresume",
+            "--run-dir",
+            small_disk,
+            "--backoff",
+            "0",
+            "--max-failures",
+            "2",
+            "--",
+            "false",
+        ]
+    )
+    assert run.wait() == 1
+    assert "cannot be written: No space left on device" in run.err()
+    assert "gave up after 2 failures in a row" in run.err()
+
+
+# The lock
+
+
+def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
+    code = f"from holdfast.autoresume.lock import take; import os; take({str(tmp_path)!r}); os.kill(os.getpid(), 9)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == -9
+    with lock.take(str(tmp_path)), pytest.raises(lock.Held):
+        lock.take(str(tmp_path))
+    lock.take(str(tmp_path)).close()
+
+
+def test_no_lock_to_be_had_is_told_as_such(tmp_path: Path) -> None:
+    with pytest.raises(lock.Unlockable, match="No such file"):
+        lock.take(str(tmp_path / "nowhere"))
+
+
+# The flag
+
+
+def ledger_with(flag_path: str, *, attempts: int = 1, ending: Kind = Kind.FAILED) -> Ledger:
+    told = [chain_begins(1, command=[], flag=flag_path, host="h", pid=1, started=1, carries_on=False)]
+    for number in range(1, attempts + 1):
+        told += [
+            attempt_begins(2, Attempt(number, 2)),
+            attempt_ends(3, number, Ending(ending, "so"), exit_code=0),
+        ]
+    return Ledger.of(told)
+
+
+def test_whose_flag_it_is() -> None:
+    assert standing(Ledger(), "/f", there=False) is Standing.NONE
+    assert standing(Ledger(), "/f", there=True) is Standing.STALE
+    assert standing(ledger_with("/f", attempts=0), "/f", there=True) is Standing.STALE
+    assert standing(ledger_with("/other"), "/f", there=True) is Standing.STALE
+    assert standing(ledger_with("/f"), "/f", there=True) is Standing.OURS
+    assert standing(ledger_with("/f", ending=Kind.SHUT_DOWN), "/f", there=True) is Standing.NO_MORE
+
+
+def test_where_the_flag_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert flag.path_of({}, "/run") == "/run/finished.flag"
+    assert flag.path_of({flag.VARIABLE: ""}, "/run") == "/run/finished.flag"
+    assert flag.path_of({flag.VARIABLE: "mine"}, "/run") == str(tmp_path / "mine")
+
+
+def test_a_flag_that_the_training_could_not_create_is_refused_at_once(
+    chains: Chains, small_disk: Path
+) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    for path, why in (
+        (small_disk / "f", "Read-only file system"),
+        (small_disk / "nowhere" / "f", "No such file or directory"),
+        (small_disk, "Is a directory"),
+    ):
+        run = chains.sh("echo started", env={flag.VARIABLE: str(path)})
+        assert run.wait() == 2
+        assert run.out() == ""
+        assert run.err() == (
+            f"holdfast: error: {flag.VARIABLE}={path}: the training could not create this file when it is finished: "
+            f"{why}\n"
+        )
+
+
+def test_a_full_disk_is_no_reason_to_refuse_a_flag(small_disk: Path) -> None:
+    fill(small_disk)
+    flag.check(str(small_disk / "f"))
+    assert not (small_disk / "f").exists()
+
+
+def test_a_flag_folder_that_becomes_read_only_is_named_in_the_end(chains: Chains, small_disk: Path) -> None:
+    run = chains.sh(f"mount -o remount,ro {small_disk}", env={flag.VARIABLE: str(small_disk / "f")})
+    assert run.wait() == 1
+    assert "gave up after 3 attempts" in run.err()
+    assert "the training could not create this file when it is finished: Read-only file system" in run.err()
+
+
+def test_a_stale_flag_that_cannot_be_removed_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "f").mkdir()
+    with pytest.raises(ConfigError, match="of another run, and cannot be removed"):
+        flag.remove(str(tmp_path / "f"))
+    flag.remove(str(tmp_path / "gone"))
+
+
+# What a command tells
+
+
+@pytest.mark.parametrize(
+    ("command", "environ", "found"),
+    [
+        ("python train.py", {}, Launcher()),
+        ("ft_launcher train.py", {}, Launcher(True)),
+        ("/opt/bin/ft_launcher --ft-run-dir r train.py", {}, Launcher(True, "r")),
+        ("ft_launcher --ft_run_dir=r --nproc-per-node 2 -t 3 train.py", {}, Launcher(True, "r")),
+        ("ft_launcher train.py --ft-run-dir r", {}, Launcher(True)),
+        ("python -m holdfast.fault_tolerance.launcher --ft-param-run-dir r x", {}, Launcher(True, "r")),
+        ("ft_launcher --ft-preempted-exit-code 9 train.py", {PREEMPTED: "8"}, Launcher(True, None, 9)),
+        ("ft_launcher train.py", {PREEMPTED: "8", RUN_DIR: "e"}, Launcher(True, "e", 8)),
+        ("ft_launcher --no-such-option --ft-run-dir r train.py", {}, Launcher(True)),
+        ("srun ft_launcher --ft-run-dir r train.py", {}, Launcher(True, "r")),
+    ],
+)
+def test_what_a_command_tells_of_its_launcher(command: str, environ: dict[str, str], found: Launcher) -> None:
+    assert launcher_in(command.split(), environ) == found
+
+
+# The command line
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ([], "no command: holdfast autoresume [options] -- ft_launcher …"),
+        (["--"], "no command after --"),
+        (["sleep", "1"], "'sleep' stands where -- should: holdfast autoresume [options] -- sleep 1"),
+        (["--", "no-such-program"], "no-such-program: no such program in PATH"),
+        (["--", "./no-such-program"], "./no-such-program: no such program"),
+        (["--", "/etc/passwd"], "/etc/passwd cannot be executed"),
+        (["--max-failures", "0", "--", "true"], "argument --max-failures: '0': give a number from 1"),
+        (["--max-jobs", "many", "--", "true"], "argument --max-jobs: 'many': give a number from 1"),
+        (["--max-idle", "1", "--", "true"], "argument --max-idle: '1': give a number from 2"),
+        (
+            ["--backoff", "nan", "--", "true"],
+            "argument --backoff: 'nan': give a number of seconds, 0 or more",
+        ),
+        (["--json", "--", "true"], "--json goes with --status"),
+        (["--status", "x", "--", "true"], "--status starts nothing"),
+        (["--status", "/nowhere"], "/nowhere: no attempts.jsonl in it"),
+        (["--run-dir", "/proc/x", "--", "true"], "run directory /proc/x cannot be made"),
+        (
+            ["--run-dir", "a", "--", "ft_launcher", "--ft-run-dir", "b", "x"],
+            "--run-dir a and ft_launcher's run dir",
+        ),
+    ],
+)
+def test_wrong_command_lines_are_one_line(
+    words: list[str], line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.cli.main import main
+
+    monkeypatch.setenv("PATH", f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}")
+    try:
+        code = main(["autoresume", *words])
+    except SystemExit as stop:
+        assert isinstance(stop.code, int)
+        code = stop.code
+    assert code == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert line in said.err
+    assert said.err.count("\n") == 1
+
+
+# The table
+
+
+def test_the_status(chains: Chains) -> None:
+    run = chains.sh("[ $HOLDFAST_ATTEMPT = 1 ] && exit 3; echo ready; exec sleep 60")
+    run.wait_for("^ready$")
+    shown = subprocess.run(
+        [*HOLDFAST, "autoresume", "--status", chains.run_dir], capture_output=True, text=True, timeout=60
+    )
+    assert (shown.returncode, shown.stderr) == (0, "")
+    title, _, first, second, state = shown.stdout.splitlines()
+    assert title.split() == ["attempt", "began", "ran", "ended", "why"]
+    assert first.split()[0] == "1" and first.rstrip().endswith("failed   exit code 3")
+    assert " runs " in second and f"pid {chains.ledger.attempts[1].pid}" in second
+    assert state == f"goes on (pid {run.pid} on {os.uname().nodename})"
+    run.process.kill()
+    run.wait()
+    command = [*HOLDFAST, "autoresume", "--status", str(chains.run_dir), "--json"]
+    (chain,) = json.loads(subprocess.run(command, capture_output=True, timeout=60, check=True).stdout)
+    assert "is gone: the next holdfast autoresume carries it on" in chain["state"]
+    assert [attempt["kind"] for attempt in chain["attempts"]] == ["failed", None]

@@ -1,0 +1,104 @@
+"""Chains of real ft_launcher jobs: preempted, failed and killed, they end with the weights of an undisturbed run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.autoresume.conftest import Chains, begun
+from tests.processes import Spawner, alive, wait_until
+
+pytestmark = pytest.mark.slow
+
+PROGRAM = Path(__file__).parent / "programs" / "finishing.py"
+LAUNCHER = [sys.executable, "-m", "holdfast.fault_tolerance.launcher"]
+STEPS = 12
+
+
+def job(directory: Path, *options: str) -> list[str]:
+    size = ["--dir", str(directory), "--steps", str(STEPS), "--batch-size", "4"]
+    return [*LAUNCHER, "--nproc-per-node=2", *options, str(PROGRAM), *size]
+
+
+def result(directory: Path) -> dict[str, object]:
+    found: dict[str, object] = json.loads((directory / "result.json").read_text())
+    assert found["steps"] == STEPS
+    return found
+
+
+def test_a_chain_ends_with_the_weights_of_an_undisturbed_run(
+    chains: Chains, spawn: Spawner, tmp_path: Path
+) -> None:
+    undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"
+    env = {"OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)}
+    quiet = spawn(job(undisturbed, "--ft-run-dir", str(tmp_path / "quiet")), env=env)
+    faults = "sleep@step=7,for=4 kill@step=10,rank=1"
+    run = chains.start(*job(disturbed), env={**env, "FAULTS": faults})
+
+    # Attempt 1 is preempted: a scheduler tells its launcher, while a rank sleeps in step 7.
+    launcher = begun(run, 1)
+    run.wait_for("sleep@step=7.* happens now", 120)
+    os.kill(launcher, signal.SIGTERM)
+    run.wait_for("attempt 1 was preempted after .*: exit code 75 after SIGTERM; attempt 2 follows", 120)
+    # Attempt 2: a rank dies. Attempt 3 has nobody to disturb it.
+    assert run.wait(240) == 0, run.output()
+    assert quiet.wait(120) == 0, quiet.output()
+
+    assert chains.endings == ["preempted", "failed", "finished"]
+    first, second, third = chains.ledger.attempts
+    assert (second.node, second.rank) == (socket.gethostname(), 1)
+    assert "killed by SIGKILL" in second.why
+    assert first.resumed_step == 1
+    assert third.resumed_step is not None and third.resumed_step > 5
+    assert first.witnessed
+    assert result(disturbed) == result(undisturbed)
+    assert not alive(launcher)
+
+
+def test_a_wrong_command_line_of_the_launcher_is_tried_once(chains: Chains) -> None:
+    run = chains.start(*LAUNCHER, "--ft-rank-heartbeat-timeout=-5", "train.py")
+    assert run.wait() == 1
+    assert chains.endings == ["refused"]
+    assert "--ft-rank-heartbeat-timeout" in run.err()
+    assert "ft_launcher refused its command line" in run.err().splitlines()[-1]
+
+
+def test_a_killed_launcher_and_a_killed_keeper_leave_nothing_to_the_next_attempt(
+    chains: Chains, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, signal\n"
+        "rank, attempt = os.environ['RANK'], int(os.environ['HOLDFAST_ATTEMPT'])\n"
+        "os.write(1, f'rank {rank} of attempt {attempt} is {os.getpid()}\\n'.encode())\n"
+        "if attempt < 3: signal.pause()\n"
+        "open(os.environ['FAULT_TOL_FINISHED_FLAG_FILE'], 'w').close()\n"
+    )
+    command = [*LAUNCHER, "--nproc-per-node=2", str(script)]
+
+    def ranks(attempt: int) -> list[int]:
+        found = [run.wait_for(rf"^rank {rank} of attempt {attempt} is (\d+)$") for rank in (0, 1)]
+        return [int(each[1]) for each in found if isinstance(each, re.Match)]
+
+    run = chains.start(*command)
+    launcher, first = begun(run, 1), ranks(1)
+    os.kill(launcher, signal.SIGKILL)
+    second = ranks(2)
+    assert not any(alive(pid) for pid in first)
+    run.process.kill()  # its launcher is told by the kernel, and tells its ranks
+    run.wait()
+    wait_until(lambda: not any(alive(pid) for pid in second), what="the ranks have ended")
+    run = chains.start(*command)
+    assert run.wait() == 0, run.output()
+    assert [(str(attempt.kind), attempt.why) for attempt in chains.ledger.attempts] == [
+        ("failed", "ended by SIGKILL (exit code 137)"),
+        ("lost", "nobody saw how it ended"),
+        ("finished", "the finished flag is there"),
+    ]

@@ -1,0 +1,55 @@
+"""A process that is a rank without a launcher, and a Hugging Face training of milliseconds for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.fault_tolerance import FaultToleranceConfig, environment
+from holdfast.fault_tolerance.board import Board, Identity
+
+SECTIONS = {"setup": 600.0, "step": 180.0, "checkpointing": 420.0}
+
+Ranked = Callable[..., Board]
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No progress bars, no other ranks, and handlers as they were."""
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "FAULT_TOL_FINISHED_FLAG_FILE", environment.BOARD):
+        monkeypatch.delenv(name, raising=False)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def ranked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ranked]:
+    """Makes this process rank 0 of a job, as its launcher would have it; with these settings."""
+    folder = Path(tempfile.mkdtemp(prefix="hf-test-transformers-", dir="/dev/shm"))
+    boards = list[Board]()
+
+    def be_ranked(**settings: Any) -> Board:
+        config = FaultToleranceConfig(**settings)
+        limits = environment.limits(config, initial_set_by_user=True)
+        board = Board.create(str(folder / f"{len(boards)}.board"), limits)
+        board.admit(Identity(os.getpid(), 1, 0, 0, 0, time.monotonic_ns()))
+        monkeypatch.setenv(environment.BOARD, board.path)
+        monkeypatch.setenv(environment.CONFIG, json.dumps(config.to_dict()))
+        boards.append(board)
+        return board
+
+    yield be_ranked
+    for board in boards:
+        board.close()
+    shutil.rmtree(folder)

@@ -1,0 +1,195 @@
+"""Heartbeats and sections of a training, the limits that it learns, and the flag that it creates."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import EarlyStoppingCallback
+
+from holdfast.callbacks.supervision import Supervision
+from holdfast.fault_tolerance import WorkloadAction, WorkloadControlRequest
+from holdfast.fault_tolerance.board import Board
+from holdfast.integrations import transformers
+from holdfast.integrations.transformers import FaultToleranceCallback, FaultToleranceSectionsCallback
+
+from .conftest import SECTIONS, Ranked
+from .small import STEPS, said, trainer, weights
+
+Both = pytest.mark.parametrize("kind", [FaultToleranceCallback, FaultToleranceSectionsCallback])
+
+
+@pytest.fixture
+def flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FAULT_TOL_FINISHED_FLAG_FILE", str(tmp_path / "finished.flag"))
+    return tmp_path / "finished.flag"
+
+
+def looking_at(board: Board, seen: dict[str, Any]) -> Callable[[str], Callable[[], None]]:
+    """Deeds that note what the board says then, by the name of the moment."""
+    return lambda name: lambda: seen.update({name: board.snapshot()})
+
+
+def test_each_step_is_a_heartbeat_with_its_number(tmp_path: Path, ranked: Ranked) -> None:
+    board = ranked()
+    seen: dict[str, Any] = {}
+    at = looking_at(board, seen)
+    deeds = {
+        "on_step_begin 0": at("before"),
+        "on_step_begin 7": at("after 7"),
+        "on_evaluate 10": at("evaluated"),
+    }
+    callback = FaultToleranceCallback(False, False)
+    trainer(tmp_path, [callback], deeds, eval_steps=10).train()
+    assert [seen["after 7"].step, seen["evaluated"].step] == [7, 10]
+    assert (
+        seen["before"].heartbeat_count
+        < seen["after 7"].heartbeat_count
+        < seen["evaluated"].heartbeat_count - 3
+    )  # 4 batches
+    assert not callback.is_initialized and Supervision._current is None
+
+
+def test_sections_name_what_the_trainer_does(tmp_path: Path, ranked: Ranked) -> None:
+    board = ranked(rank_section_timeouts=SECTIONS)
+    seen: dict[str, Any] = {}
+    at = looking_at(board, seen)
+    callback = FaultToleranceSectionsCallback(False, False)
+    deeds = {"on_train_begin 0": at("begin"), "on_pre_optimizer_step 4": at("step"), "on_save 5": at("saved")}
+    made = trainer(tmp_path, [callback], deeds, save_steps=5)
+    saving = made._save_optimizer_and_scheduler
+    made._save_optimizer_and_scheduler = lambda folder: (at("saving")(), saving(folder))  # type: ignore[method-assign]
+    made.train()
+    assert {
+        name: [section.name for section in seen[name].open_sections]
+        for name in ("begin", "step", "saving", "saved")
+    } == {
+        "begin": ["setup"],
+        "step": ["step"],
+        "saving": ["checkpointing"],
+        "saved": [],
+    }
+
+
+def test_limits_are_learned_by_the_second_job_and_loaded_by_the_third(
+    tmp_path: Path, ranked: Ranked, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As documents 1 and 2 say; both callbacks in one trainer."""
+    caplog.set_level("INFO", "nemo_logger.FaultToleranceCallback")
+    state = tmp_path / "ft_state" / "_ft_state.json"
+    sections = tmp_path / "ft_state" / "_ft_state_.json"
+
+    def job(steps: int) -> None:
+        ranked(rank_section_timeouts=SECTIONS)
+        callbacks = [FaultToleranceCallback(False, True), FaultToleranceSectionsCallback(False, True)]
+        trainer(tmp_path, callbacks, max_steps=steps, save_steps=10).train(resume_from_checkpoint=True)
+
+    job(18)
+    assert (
+        not state.exists()
+        and "setup"
+        not in json.loads(sections.read_text())["current_timeouts"]["section"]["calculated_sections"]
+    )
+    job(40)
+    learned = json.loads(state.read_text())["current_timeouts"]["heartbeat"]
+    assert learned["were_calculated"] and learned["subsequent"] < 2700
+    assert json.loads(sections.read_text())["current_timeouts"]["section"]["calculated_sections"] == [
+        "checkpointing",
+        "setup",
+        "step",
+    ]
+    assert said(caplog, "Fault tolerance timeouts loaded") == 1  # the sections of the first job
+    job(41)
+    assert said(caplog, "Fault tolerance timeouts loaded") == 3
+    assert said(caplog, "[FaultToleranceCallback@rank0] Updated FT timeouts. New values: ") >= 3
+
+
+@Both
+def test_the_flag_is_created_when_the_training_is_complete(
+    kind: type[FaultToleranceCallback], tmp_path: Path, ranked: Ranked, flag: Path
+) -> None:
+    def job(deeds: dict[str, Any] | None = None, more: tuple[Any, ...] = (), **changes: Any) -> bool:
+        ranked(rank_section_timeouts=SECTIONS)
+        flag.unlink(missing_ok=True)
+        made = trainer(tmp_path, [*more, kind(True, False)], deeds, **changes)
+        if deeds is None:
+            made.train()
+        else:
+            with pytest.raises((SystemExit, ZeroDivisionError)):
+                made.train()
+        return flag.exists()
+
+    assert job()
+    assert job(max_steps=5)
+    assert not job({"on_step_begin 3": lambda: sys.exit(0)})
+    assert not job({"on_step_begin 3": lambda: 1 // 0})
+    impatient = {"eval_steps": 2, "save_steps": 2, "load_best_model_at_end": True, "learning_rate": 0.0}
+    assert job(more=(EarlyStoppingCallback(1),), **impatient)
+
+
+def test_a_failure_is_told_to_the_policy_and_nothing_is_learned(
+    tmp_path: Path, ranked: Ranked, flag: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    board = ranked(rank_section_timeouts=SECTIONS)
+    caplog.set_level("INFO", "nemo_logger.FaultToleranceCallback")
+    asked = list[Any]()
+
+    def policy(error: Exception) -> WorkloadControlRequest:
+        asked.append(error)
+        return WorkloadControlRequest(WorkloadAction.ShutdownWorkload, "bad data")
+
+    callback = FaultToleranceSectionsCallback(False, True, exc_handling_policy=policy)
+    made = trainer(tmp_path, [callback], {"on_pre_optimizer_step 3": lambda: 1 // 0})
+    with pytest.raises(ZeroDivisionError) as raised:
+        made.train()
+    assert asked == [raised.value] and flag.exists()
+    assert board.snapshot().open_sections == ()
+    assert said(caplog, "Rank exits due to a failure, won't update the FT timeouts") == 1
+    assert not (tmp_path / "ft_state" / "_ft_state_.json").exists()
+
+
+def test_a_wrong_start_says_what_to_do(tmp_path: Path, ranked: Ranked) -> None:
+    for callback in (FaultToleranceCallback(False, False), FaultToleranceSectionsCallback(False, False)):
+        with pytest.raises(
+            RuntimeError, match=f"{type(callback).__name__} needs ft_launcher, .* Run `ft_launcher"
+        ):
+            trainer(tmp_path, [callback]).train()
+    ranked(rank_section_timeouts={"setup": 1.0})
+    with pytest.raises(ValueError, match=r"should contain {'checkpointing', 'setup', 'step'} entries"):
+        trainer(tmp_path, [FaultToleranceSectionsCallback(False, False)]).train()
+    with pytest.raises(RuntimeError, match="'FAULT_TOL_FINISHED_FLAG_FILE' env variable is not set"):
+        trainer(tmp_path, [FaultToleranceCallback(True, False)]).train()
+    with pytest.raises(ValueError, match="autoresume must be True or False, not 'no'"):
+        FaultToleranceCallback("no", False)  # type: ignore[arg-type]
+    assert Supervision._current is None
+
+
+def test_a_program_that_only_evaluates_needs_no_launcher(tmp_path: Path) -> None:
+    assert "eval_loss" in trainer(tmp_path, [FaultToleranceCallback(False, False)]).evaluate()
+
+
+def test_a_callback_that_is_added_later_is_like_any_other(tmp_path: Path, ranked: Ranked) -> None:
+    board = ranked()
+    made = trainer(tmp_path)
+    made.add_callback(FaultToleranceCallback(False, False))
+    made.train()
+    made.train()  # a second training of the same trainer
+    assert board.snapshot().step == STEPS
+    alone = trainer(tmp_path)
+    alone.train()
+    alone.train()
+    assert weights(made) == weights(alone)
+
+
+def test_the_public_names() -> None:
+    assert sorted(transformers.__all__) == [
+        "FaultToleranceCallback",
+        "FaultToleranceSectionsCallback",
+        "PreemptionCallback",
+        "SimulatedFaultParams",
+    ]
+    assert all(hasattr(transformers, name) for name in transformers.__all__)

@@ -1,0 +1,107 @@
+"""Checkpoints that a job left half written: they are not gone on from, and the older ones are there until then."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from transformers import Trainer
+
+from holdfast.checkpoints import last_complete
+from holdfast.integrations.transformers import PreemptionCallback
+from holdfast.integrations.transformers.resuming import choose
+from holdfast.integrations.transformers.whole_checkpoints import MARK
+from tests.processes import Spawner
+
+from .small import said, trainer, weights
+
+TOGETHER = Path(__file__).parent / "programs" / "saving_together.py"
+
+
+class Ended(BaseException):
+    """Stands for the end of the process in the middle of a save."""
+
+
+def ends_in_the_save(made: Trainer, at: int) -> None:
+    """The trainer writes the weights of this step's checkpoint, and no more."""
+    saving = made._save_optimizer_and_scheduler
+
+    def save(folder: str) -> None:
+        if made.state.global_step == at:
+            raise Ended
+        saving(folder)
+
+    made._save_optimizer_and_scheduler = save  # type: ignore[method-assign]
+
+
+def test_a_half_written_checkpoint_is_not_gone_on_from(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Though only one is kept, the older one is there until the next is complete; the marked one goes."""
+    caplog.set_level("INFO", "holdfast.integrations.transformers")
+    only_one = {"save_steps": 5, "save_total_limit": 1}
+    first = trainer(tmp_path, [PreemptionCallback()], **only_one)
+    ends_in_the_save(first, 15)
+    with pytest.raises(Ended):
+        first.train(resume_from_checkpoint=True)
+    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-10", "checkpoint-15"]
+    assert (tmp_path / "checkpoint-15" / MARK).exists()
+    assert last_complete(tmp_path) == tmp_path / "checkpoint-10"
+
+    again = trainer(tmp_path, [PreemptionCallback()], **only_one)
+    again.train(resume_from_checkpoint=True)
+    assert said(caplog, f"skipped and removed: {tmp_path}/checkpoint-15 was being written when its job") == 1
+    assert said(caplog, f"the training goes on from {tmp_path}/checkpoint-10") == 1
+    assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-20"]
+    alone = trainer(tmp_path / "alone", **only_one)
+    alone.train()
+    assert weights(again) == weights(alone)
+
+
+def test_one_that_is_cut_off_and_says_nothing_is_skipped_and_stays(tmp_path: Path) -> None:
+    """Of a job without the callbacks, or of a disk that lost something."""
+    trainer(tmp_path, save_steps=10).train()
+    whole = (tmp_path / "checkpoint-20" / "optimizer.pt").read_bytes()
+    assert choose(tmp_path) == str(tmp_path / "checkpoint-20")
+    (tmp_path / "checkpoint-20" / "optimizer.pt").write_bytes(whole[: len(whole) // 2])
+    assert choose(tmp_path) == str(tmp_path / "checkpoint-10")
+    (tmp_path / "checkpoint-10" / "trainer_state.json").unlink()
+    assert choose(tmp_path) == ""
+    assert (tmp_path / "checkpoint-20").is_dir() and (tmp_path / "checkpoint-10").is_dir()
+
+
+def test_where_there_is_none_the_training_begins_and_where_nobody_can_look_it_does_not(
+    tmp_path: Path,
+) -> None:
+    made = trainer(tmp_path / "new", [PreemptionCallback()])
+    made.train(resume_from_checkpoint=True)
+    assert made.state.global_step == 20
+    (tmp_path / "file").touch()
+    assert choose(tmp_path / "missing") == ""
+    with pytest.raises(NotADirectoryError):
+        choose(tmp_path / "file")
+
+
+def test_without_a_callback_of_ours_the_trainer_saves_and_resumes_as_before(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="No valid checkpoint found"):
+        trainer(tmp_path).train(resume_from_checkpoint=True)
+    plain = trainer(tmp_path, save_steps=10)
+    plain.train()
+    assert not [name for name in vars(plain) if name in ("train", "_save_checkpoint")]
+
+
+def test_on_several_ranks_it_is_complete_when_all_have_written(spawn: Spawner, tmp_path: Path) -> None:
+    """A rank that cannot write makes the save fail on the others too; where they cannot be asked it does not count."""
+    env = {"OMP_NUM_THREADS": "1"}
+    ranks = [spawn.python(TOGETHER, str(rank), str(tmp_path), env=env) for rank in range(2)]
+    assert [rank.wait(60) for rank in ranks] == [0, 0], "\n".join(rank.output() for rank in ranks)
+    first, second = (json.loads(rank.out().splitlines()[-1]) for rank in ranks)
+    assert first["said"] == [
+        "complete",
+        f"the checkpoint {tmp_path}/checkpoint-2 is not complete: another rank has not written its part",
+        "not known to be complete",
+    ]
+    assert second["said"] == ["complete", "no space left", "not known to be complete"]
+    assert first["files"] == ["rank-0", "rank-1"] and first["marks"] == [False, True, True]
+    assert choose(tmp_path) == ""  # of these, none has weights in it
