@@ -100,7 +100,7 @@ class Cluster:
         own = f"/proc/{daemon.pid}/ns/uts"
         self._wait(lambda: os.stat(own).st_ino != before, BOOT, f"{name} to have its own name")
         self._forget(name)
-        # Open, so that the number stays this node's: the kernel gives that of a namespace which is gone to the next one.
+        # Open, so that the number stays this node's: the kernel gives that of a lost namespace to the next one.
         self._namespaces[name] = os.open(own, os.O_RDONLY | os.O_CLOEXEC)
 
     def kill_node(self, name: str, *, with_its_processes: bool) -> None:
