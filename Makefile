@@ -11,8 +11,8 @@ ARGS   ?=
 # core: two of them used less than two thirds of two cores.
 WORKERS ?= $(shell unshare --mount mount -t tmpfs tmpfs /dev/shm 2>/dev/null && echo 3 || echo 0)
 
-# The kernel core, a library in C++: built with the installation, and again when one of these changed.
-NATIVE := setup.py $(wildcard src/holdfast/straggler/kernels/native/*)
+# The kernel core in C++ and the step core in C:
+NATIVE := setup.py $(wildcard src/holdfast/native/* src/holdfast/straggler/kernels/native/*)
 
 VENV := .venv
 BIN  := $(VENV)/bin

@@ -62,8 +62,7 @@ class FaultToleranceSectionsCallback(SupervisedCallback):
         self._told: set[str] = set()
 
     def after_batch(self, trainer: Any, pl_module: Any) -> None:
-        """Count; after a checkpoint, learn."""
-        self._rules.iterations += 1
+        """After a checkpoint, learn."""
         if self._rules.due and self._fit is not None:
             self._learn(self._fit, final=False)
 
@@ -71,6 +70,7 @@ class FaultToleranceSectionsCallback(SupervisedCallback):
         """States are restored; the first batch comes."""
         if self._fit is not None:
             self._fit.early_stops.restored()
+            self._fit.each.begin()
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """The end of the setup, at the first batch."""
@@ -102,7 +102,9 @@ class FaultToleranceSectionsCallback(SupervisedCallback):
         fit.supervision.has_sections = True
         self._sections = StrategySections(fit.client, fit.log)
         self._in_setup = self._sections.open(SETUP)
-        self._sections.wrap(fit.trainer, fit.patches, lambda: self._rules.saved())
+        strategy = fit.trainer.strategy
+        self._sections.wrap_steps(strategy, fit.each, fit.writer, fit.patches)
+        self._sections.wrap_checkpoints(strategy, fit.patches, self._saved)
 
     def _conclude(self, fit: SupervisedFit, *, stopped: bool) -> None:
         self._end_setup()
@@ -111,6 +113,7 @@ class FaultToleranceSectionsCallback(SupervisedCallback):
     def _failed(self, fit: SupervisedFit, exception: BaseException) -> None:
         self._end_setup()
         self._rules.failed = True
+        self._rules.iterations = fit.each.batches
         if self.calculate_timeouts:
             self._note(fit, self._rules.selection(final=True))
         request = request_of(self.exc_handling_policy, exception, fit.log)
@@ -123,6 +126,7 @@ class FaultToleranceSectionsCallback(SupervisedCallback):
         fit.client.send_workload_control_request(request)
 
     def _learn(self, fit: SupervisedFit, *, final: bool, stopped: bool = False) -> None:
+        self._rules.iterations = fit.each.batches
         own = self._rules.selection(final=final)
         if not self.calculate_timeouts:
             return
@@ -150,6 +154,10 @@ class FaultToleranceSectionsCallback(SupervisedCallback):
         if agreed_learning.learn(calculate, fit.log):
             self._learned(fit)
 
+    def _saved(self) -> None:
+        self._rules.saved()
+        self.arm()
+
     def _patience(self, fit: SupervisedFit, stopped: bool) -> float:
         """Seconds to wait for the other ranks: not so long that this rank, in no section, is taken for hung."""
         patience = agreed_learning.PATIENCE_AT_A_STOP if stopped else agreed_learning.PATIENCE
@@ -162,9 +170,6 @@ class FaultToleranceSectionsCallback(SupervisedCallback):
             if note not in self._told:
                 self._told.add(note)
                 fit.log.info(note)
-
-    def _iterations(self) -> int:
-        return self._rules.iterations
 
     def _has_limits(self, fit: SupervisedFit) -> bool:
         limits = fit.client.section_timeouts
