@@ -99,7 +99,9 @@ class Cluster:
         daemon = self._start(name, name, "slurmd", "-D", "-N", name, "-f", str(self.settings.conf))
         own = f"/proc/{daemon.pid}/ns/uts"
         self._wait(lambda: os.stat(own).st_ino != before, BOOT, f"{name} to have its own name")
-        self._namespaces[name] = os.stat(own).st_ino
+        self._forget(name)
+        # Open, so that the number stays this node's: the kernel gives that of a lost namespace to the next one.
+        self._namespaces[name] = os.open(own, os.O_RDONLY | os.O_CLOEXEC)
 
     def kill_node(self, name: str, *, with_its_processes: bool) -> None:
         """SIGKILL to a node's slurmd; also to all that runs there, as if the machine had lost its power."""
@@ -109,7 +111,7 @@ class Cluster:
 
     def processes(self, *names: str) -> list[psutil.Process]:
         """What runs on these nodes (default: on all), beside slurmd itself."""
-        wanted = {self._namespaces[name] for name in names or self.names}
+        wanted = {os.fstat(self._namespaces[name]).st_ino for name in names or self.names}
         daemons = {daemon.pid for daemon in self._daemons.values()}
         found = []
         for pid in psutil.pids():
@@ -153,6 +155,7 @@ class Cluster:
         """Ends every daemon, and what still runs on the nodes. Nothing is kept but the folder."""
         for name in [name for name in self.names if name in self._namespaces]:
             self.kill_node(name, with_its_processes=True)
+            self._forget(name)
         for name in reversed([*self._daemons]):
             self._end(name, signal.SIGTERM)
 
@@ -183,6 +186,11 @@ class Cluster:
                 with contextlib.suppress(psutil.Error):
                     process.kill()
             psutil.wait_procs(left, timeout=5)
+
+    def _forget(self, name: str) -> None:
+        held = self._namespaces.pop(name, None)
+        if held is not None:
+            os.close(held)
 
     def _end(self, name: str, number: int) -> None:
         daemon = self._daemons.pop(name, None)

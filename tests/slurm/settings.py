@@ -62,7 +62,10 @@ class Settings:
             (self.folder / name).mkdir(parents=True, mode=0o755)
         self.conf.write_text("\n".join([*self._daemons(), *self._jobs(), *self._machines(), ""]))
         ours = [f"127.0.0.1 {CONTROLLER}", *(f"{self.address(name)} {name}" for name in self.names)]
-        self.hosts.write_text("\n".join([*ours, Path("/etc/hosts").read_text()]))
+        # A name that the machine gives too would have two addresses: `hostname --ip-address` shows both.
+        names = {CONTROLLER, *self.names}
+        others = [line for line in Path("/etc/hosts").read_text().splitlines() if not names & {*line.split()}]
+        self.hosts.write_text("\n".join([*ours, *others, ""]))
         if self.gpus:
             files = f"{self.folder}/dev/gpu[0-{self.gpus - 1}]"
             gres = f"NodeName=n[1-{self.nodes}] Name=gpu File={files}\n"
