@@ -70,7 +70,7 @@ docs: $(VENV)/.docs
 
 clean:
 	rm -rf $(VENV) .venv-nemo .venv-engines build dist site .pytest_cache .hypothesis .mypy_cache .ruff_cache src/*.egg-info
-	rm -f src/holdfast/straggler/kernels/*.so
+	rm -f src/holdfast/_step*.so src/holdfast/straggler/kernels/*.so
 
 $(VENV)/.created:
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("holdfast needs Python 3.10 or newer, and $(PYTHON) is " + sys.version.split()[0] + ": make PYTHON=python3.11 ...")'
