@@ -72,6 +72,9 @@ def test_a_launcher_that_is_a_module_is_started_as_one() -> None:
         ({"run_dir": "/a\nb"}, "no quotes, backslashes or control characters"),
         ({"run_dir": "/a%j"}, "Slurm would replace the %"),
         ({"options": ("low",)}, "an option of sbatch begins with -"),
+        ({"options": ('--comment="a b"',)}, "--sbatch '--comment=\"a b\"': no quotes"),
+        ({"port": "80; rm"}, "--port '80; rm': give a number from 1 to 65535"),
+        ({"port": "65536"}, "--port '65536'"),
     ],
 )
 def test_what_cannot_work_is_refused_with_the_reason(changes: dict[str, object], message: str) -> None:
