@@ -111,7 +111,9 @@ _SCHEDULED = {
 
 def ending_of(known: Evidence) -> Ending:
     """Why an attempt ended."""
-    asked = bool(known.account.request) and known.exit_code != 0  # by a script's own exit code, or one nobody saw
+    asked = (
+        bool(known.account.request) and known.exit_code != 0
+    )  # by a script's own exit code, or one nobody saw
     if known.exit_code == SHUT_DOWN_CODE or asked:
         return Ending(Kind.SHUT_DOWN, known.account.request or "a rank asked for the end of the whole job")
     if known.flag:

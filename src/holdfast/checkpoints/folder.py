@@ -1,8 +1,9 @@
 """A checkpoint that is a folder: Hugging Face's `checkpoint-N`, torch's sharded ones, or any with such files in it.
 
 What always holds: every file of a known kind in it is looked at, and for Hugging Face `trainer_state.json`, which its
-Trainer writes last, must be there and agree with the name; one of accelerate's `save_state` has random states instead. Does not cover: a file that is missing and that no other
-file names, such as the random state of a rank that was killed before it wrote it.
+Trainer writes last, must be there and agree with the name; one of accelerate's `save_state` has random states instead.
+Does not cover: a file that is missing and that no other file names, such as the random state of a rank that was killed
+before it wrote it.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def why_incomplete(path: str | os.PathLike[str]) -> str:
 
 
 def judged(checkpoint: Path) -> str:
-    """As `why_incomplete`, for those to whom a disk that is gone is not the same as half a checkpoint. Raises OSError."""
+    """As `why_incomplete`, where a disk that is gone is not the same as half a checkpoint. Raises OSError."""
     if naming.is_unfinished(checkpoint.name):
         return "was not finished: its name says so"
     if checkpoint.is_dir():
