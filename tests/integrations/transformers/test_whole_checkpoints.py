@@ -105,4 +105,5 @@ def test_on_several_ranks_it_is_complete_when_all_have_written(spawn: Spawner, t
     ]
     assert second["said"] == ["complete", "no space left", "not known to be complete"]
     assert first["files"] == ["rank-0", "rank-1"] and first["marks"] == [False, True, False]
+    assert first["due"] and second["due"]  # an evaluation is begun by all ranks or by none
     assert choose(tmp_path) == ""  # of these, none has weights in it
