@@ -11,20 +11,21 @@ ARGS   ?=
 # core: two of them used less than two thirds of two cores.
 WORKERS ?= $(shell unshare --mount mount -t tmpfs tmpfs /dev/shm 2>/dev/null && echo 3 || echo 0)
 
-# The kernel core, a library in C++: built with the installation, and again when one of these changed.
-NATIVE := setup.py $(wildcard src/holdfast/straggler/kernels/native/*)
+# The kernel core (C++) and the step core (C): built with the installation, and again when one of these changed.
+NATIVE := setup.py $(wildcard src/holdfast/native/* src/holdfast/straggler/kernels/native/*)
 
 VENV := .venv
 BIN  := $(VENV)/bin
 PIP  := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet
 
-.PHONY: help demo test soak lint format bench docs clean
+.PHONY: help demo test test-nemo test-engines soak soak-nemo lint format bench docs clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo 'make demo    train a small model through a hang and a kill -9 (under 2 minutes, installation aside)'
 	@echo 'make test    all tests but the soak'
-	@echo 'make soak    minutes of repeated failures'
+	@echo 'make test-nemo, make test-engines    those with NeMo-Run; with TorchX and the models of Kubeflow'
+	@echo 'make soak    minutes of repeated failures; make soak-nemo with NeMo-Run'
 	@echo 'make lint    ruff and mypy --strict; `make format` mends what ruff can'
 	@echo 'make bench   the figures of docs/benchmarks.md'
 	@echo 'make docs    the documentation into site/'
@@ -37,6 +38,16 @@ demo: $(VENV)/.core
 # compiles our modules anew needs a tenth of a second more of a core.
 test: $(VENV)/.native
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -m 'not soak' -n $(WORKERS) --dist worksteal $(ARGS)
+
+# NeMo-Run brings half a gigabyte, and takes the places of TorchX's schedulers: an environment for each.
+test-nemo: .venv-nemo/.installed
+	@.venv-nemo/bin/python -m pytest -q -m 'not soak' tests/integrations/nemo_run $(ARGS)
+
+test-engines: .venv-engines/.installed
+	@.venv-engines/bin/python -m pytest -q -m 'not soak' tests/integrations/torchx tests/integrations/kubernetes $(ARGS)
+
+soak-nemo: .venv-nemo/.installed
+	@.venv-nemo/bin/python -m pytest -q -m soak tests/integrations/nemo_run $(ARGS)
 
 soak: $(VENV)/.native
 	@$(BIN)/python -m pytest -q -m soak $(ARGS)
@@ -58,8 +69,8 @@ docs: $(VENV)/.docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:
-	rm -rf $(VENV) build dist site .pytest_cache .hypothesis .mypy_cache .ruff_cache src/*.egg-info
-	rm -f src/holdfast/straggler/kernels/*.so
+	rm -rf $(VENV) .venv-nemo .venv-engines build dist site .pytest_cache .hypothesis .mypy_cache .ruff_cache src/*.egg-info
+	rm -f src/holdfast/_step*.so src/holdfast/straggler/kernels/*.so
 
 $(VENV)/.created:
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("holdfast needs Python 3.10 or newer, and $(PYTHON) is " + sys.version.split()[0] + ": make PYTHON=python3.11 ...")'
@@ -88,4 +99,12 @@ $(VENV)/.native: $(NATIVE) scripts/test-requirements $(VENV)/.dev
 # After .dev, so that `make -j` never runs two installations at once in one environment.
 $(VENV)/.docs: $(VENV)/.dev
 	$(PIP) --editable '.[torch,docs]'
+	@touch $@
+
+.venv-nemo/.installed: EXTRAS = torch,nemo-run,test
+.venv-engines/.installed: EXTRAS = torch,engines,test
+.venv-nemo/.installed .venv-engines/.installed: pyproject.toml
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --quiet '$(TORCH)'
+	$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --quiet --editable '.[$(EXTRAS)]'
 	@touch $@

@@ -3,7 +3,9 @@
     ft_launcher --nproc-per-node=2 examples/char_transformer/train.py --dir /tmp/run    # or: torchrun
 
 What always holds: a run that is killed and started again with the same --dir and as many ranks goes on from its last
-checkpoint and ends with exactly the weights, bit for bit, of a run that nobody disturbed.
+checkpoint and ends with exactly the weights, bit for bit, of a run that nobody disturbed. Under ft_launcher a SIGTERM
+(preemption, a time limit) stops all ranks after the same step, with a checkpoint of that step and exit code 0; whoever
+requeues the job knows that it has finished by the file that FAULT_TOL_FINISHED_FLAG_FILE names.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import hashlib
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
 import checkpoint
@@ -23,6 +26,7 @@ from model import CharTransformer
 from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.fault_tolerance import RankMonitorClient
+from holdfast.fault_tolerance.stop import StopPoint, position
 from holdfast.testing import Faults
 
 CONTEXT = 64
@@ -35,6 +39,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=80)
     parser.add_argument("--batch-size", type=int, default=16, help="windows of text per rank and step")
     parser.add_argument("--save-every", type=int, default=5, help="steps between two checkpoints")
+    parser.add_argument(
+        "--pace", type=float, default=0.0, help="seconds to wait in each step, to watch it train"
+    )
     return parser.parse_args()
 
 
@@ -130,24 +137,43 @@ def train(args: argparse.Namespace, client: RankMonitorClient, device: torch.dev
         trainer = Trainer(args, device)
         trainer.load(args.dir)
     faults = Faults.from_env()  # For the demo and the tests; nothing unless HOLDFAST_FAULT is set.
-    while trainer.step < args.steps:
+    stop, first, stopped = stop_point(client), trainer.step, False
+    while trainer.step < args.steps and not stopped:
         with client.section("step"):
             with client.section("data_loading"):
                 faults.at_step(trainer.step, "data_loading")
                 batch = trainer.batches.at(trainer.step)
+                time.sleep(args.pace)
             loss = trainer.train_step(*batch)
         client.heartbeat(trainer.step)
         if trainer.step % 10 == 0:
             trainer.say(f"step {trainer.step:4d} of {args.steps}, loss {loss:.4f}")
-        if trainer.step % args.save_every == 0 or trainer.step == args.steps:
+        # True on all ranks after the same step, once anyone was told to stop.
+        stopped = stop is not None and stop.passes(position(trainer.step - first))
+        if stopped or trainer.step % args.save_every == 0 or trainer.step == args.steps:
             with client.section("checkpointing"):
                 faults.at_step(trainer.step, "checkpointing")
                 trainer.save(args.dir)
+    if stop:
+        stop.end()
     return trainer
 
 
+def stop_point(client: RankMonitorClient) -> StopPoint | None:
+    """Where all ranks agree to stop; None under plain torchrun, where SIGTERM ends a rank at once."""
+    stop = StopPoint.find()
+    if stop:
+        stop.waiting = client.send_heartbeat
+        signal.signal(signal.SIGTERM, lambda number, frame: stop.notice(number))
+        stop.begin()
+    return stop
+
+
 def write_result(trainer: Trainer, directory: Path) -> None:
-    """The loss on text that was not trained on, and a digest of the weights, so that two runs can be compared."""
+    """The loss on text that was not trained on, and a digest of the weights, so that two runs can be compared.
+
+    The finished flag comes last: whoever sees it may rely on all the rest.
+    """
     loss = trainer.test_loss()
     digest = hashlib.sha256()
     for value in trainer.model.module.state_dict().values():
@@ -156,6 +182,22 @@ def write_result(trainer: Trainer, directory: Path) -> None:
     if trainer.rank == 0:
         result = {"steps": trainer.step, "test_loss": loss, "weights": digest.hexdigest()}
         (directory / "result.json").write_text(json.dumps(result))
+        flag = os.environ.get("FAULT_TOL_FINISHED_FLAG_FILE")
+        if flag:
+            Path(flag).touch()
+
+
+def run(args: argparse.Namespace, client: RankMonitorClient, device: torch.device) -> None:
+    """Everything that needs the process group. The model is gone when this returns: were DDP the last to let go of
+    the group, gloo's threads and this one could wait for each other for ever, right after a checkpoint (torch 2.13).
+    """
+    trainer = train(args, client, device)
+    if trainer.step == args.steps:
+        write_result(trainer, args.dir)
+    else:
+        trainer.say(
+            f"stopped after step {trainer.step}, which is saved; started again, training goes on from there"
+        )
 
 
 def main() -> None:
@@ -172,8 +214,7 @@ def main() -> None:
     client.init_workload_monitoring()
     # On a GPU gloo stays at hand for what is on the CPU (the random states).
     dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
-    trainer = train(args, client, device)
-    write_result(trainer, args.dir)
+    run(args, client, device)
     dist.destroy_process_group()
     client.shutdown_workload_monitoring()
 

@@ -25,8 +25,8 @@ EDGES = st.lists(st.tuples(GAPS, st.sampled_from(["a", "b", "c"])), max_size=40)
 def test_heartbeats(start: int, gaps: list[int]) -> None:
     seen, now = Intervals(), start
     for gap in gaps:
+        seen.heartbeat(now + gap, gap if now > start else 0)
         now += gap
-        seen.heartbeat(now)
     expected = {INITIAL: gaps[0] / SECOND if gaps else 0.0, SUBSEQUENT: max(gaps[1:], default=0) / SECOND}
     assert seen.heartbeats(start) == expected
 
@@ -84,17 +84,22 @@ def test_the_time_before_the_first_section_is_not_out_of_section() -> None:
 
 def test_a_restart_keeps_what_was_seen_and_measures_no_gap_over_it() -> None:
     seen = Intervals()
-    for now in (10, 30):
-        seen.heartbeat(now)
-    seen.restart()
-    seen.heartbeat(10**15)
+    with pytest.MonkeyPatch.context() as patch:
+        for times in ([10, 30, 40], [10**15, 10**15 + 5]):
+            writer = BoardWriter(None, seen)
+            for now in times:
+                patch.setattr(strokes, "monotonic_ns", lambda now=now: now)
+                writer.heartbeat()
+            writer.connect()
+            patch.setattr(strokes, "monotonic_ns", lambda: 10**17)
+            writer.heartbeat(7)
     assert seen.heartbeats(0) == {INITIAL: 10 / SECOND, SUBSEQUENT: 20 / SECOND}
 
 
 def test_what_still_runs_is_a_lower_bound_for_what_has_ended_before() -> None:
     seen = Intervals()
-    for now in (10, 30):
-        seen.heartbeat(now)
+    seen.heartbeat(10, 0)
+    seen.heartbeat(30, 20)
     seen.in_section("epoch", 20)
     seen.in_section("step", 50)
     heartbeats = with_running(seen.heartbeats(0, running_ns=1200))
@@ -111,7 +116,7 @@ def test_what_still_runs_is_a_lower_bound_for_what_has_ended_before() -> None:
 def test_the_running_age_of_one_rank_raises_what_another_has_seen() -> None:
     """This rank has sent one heartbeat only, long ago, and never closed the section that it is in."""
     seen = Intervals()
-    seen.heartbeat(10)
+    seen.heartbeat(10, 0)
     own = {**seen.heartbeats(0, running_ns=900), **seen.sections(running_ns={"epoch": 800})}
     other = {INITIAL: 0.0, SUBSEQUENT: 30 / SECOND, "epoch": 20 / SECOND}
     agreed = with_running({name: max(own.get(name, -1.0), other.get(name, -1.0)) for name in {*own, *other}})

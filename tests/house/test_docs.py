@@ -16,6 +16,9 @@ SUPERVISION = ROOT / "src" / "holdfast" / "fault_tolerance"
 # Options of other programs that appear in examples.
 FOREIGN = {
     "--lr", "--step-seconds", "--log", "--signal", "--ntasks-per-node", "--no-deps", "--wheel-dir", "--dir", "--strict",
+    "--cpus-per-task", "--gpus-per-node", "--kill-on-bad-exit", "--wait",
+    # of TorchX and hostname
+    "--scheduler", "--script", "--max-retries", "--launcher-options", "--ip-address",
 }  # fmt: skip
 
 

@@ -59,6 +59,18 @@ def test_a_clock_an_hour_ahead_is_moved_back() -> None:
     assert all(abs(event.t - START) < 200 for event in merged)
 
 
+def test_a_requeued_job_is_later_and_not_another_clock() -> None:
+    """Launchers of several nodes have a name and a journal of their own each time; each run begins with cycle 0."""
+    story = Story(n2=3600.0)
+    for run, at in (("7.0", 1.0), ("7.1", 500.0)):
+        for node in ("n1", "n2"):
+            story.ahead[f"{node}:{run}"] = story.ahead.get(node, 0.0)
+            story.tell(at, "run_start", f"{node}:{run}", run_id=run)
+            story.tell(at + 0.2, "cycle_start", f"{node}:{run}", cycle=0)
+            story.tell(at + 9.0, "after", f"{node}:{run}")
+    assert [round(event.t - START) for event in story.events if event.kind == "after"] == [10, 10, 509, 509]
+
+
 def test_a_small_difference_is_the_nodes_own() -> None:
     assert clock_difference({0: 10.0, 1: 20.0}, {0: 11.5, 1: 21.5}) == 0.0
     assert clock_difference({0: 10.0}, {1: 99.0}) == 0.0

@@ -63,6 +63,7 @@ class Rank:
 
     def __init__(self, number: int, batches: int, every: int, validation: int, takes_part: bool) -> None:
         self.number, self.begun, self.end = number, 1, ""
+        self._early = random.Random(number * 7919 + batches)
         self.page = Page()
         self._words = self.page.words
         self.point = StopPoint(self.page)  # type: ignore[arg-type]
@@ -74,12 +75,20 @@ class Rank:
     def run(self, job: Job) -> Iterator[None]:
         for batch in range(1, self._batches + 1):
             self.begun = batch
+            # Long batches are passed when they are done, short ones when they begin; a rank may change its mind.
+            passed = (
+                job.early and self._early.random() < job.early and self.point.passes_early(position(batch))
+            )
+            yield
             while any(other.begun < batch - job.drift for other in job.ranks if not other.end):
                 yield
             if any(other.end and other.begun < batch - job.drift for other in job.ranks):
                 self.end = "lost"  # the others have stopped before
                 return
-            yield from self._boundary(position(batch))
+            if passed:
+                self.last = position(batch)
+            else:
+                yield from self._boundary(position(batch))
             if not self.end and batch % self._every == 0:
                 for number in range(1, self._validation + 1):
                     yield from self._boundary(position(batch, number))
@@ -108,6 +117,8 @@ class Job:
     ranks: list[Rank]
     drift: int
     words: list[Word | None]
+    early: float = 0.0
+    """How often a rank passes the boundary after a batch when the batch begins."""
 
     def node(self, number: int, ranks: list[Rank], notes: Notes, world: int, pace: Pace) -> Iterator[None]:
         """The turns of one launcher; others come in between any two of its steps."""
@@ -140,6 +151,7 @@ def simulate(
     drift: int = 0,
     pace: Pace = AT_ONCE,
     without: int = -1,
+    early: float = 0.0,
 ) -> Job:
     """Run a job with these ranks (by node: how many validation batches each has) until everybody has come to an end."""
     chance = random.Random(seed)
@@ -151,7 +163,7 @@ def simulate(
             takes_part = len(ranks) != without
             ranks.append(Rank(len(ranks), batches, every, count, takes_part))
             nodes[-1].append(ranks[-1])
-    job, notes = Job(ranks, drift, [None] * len(nodes)), Notes()
+    job, notes = Job(ranks, drift, [None] * len(nodes), early), Notes()
     actors = [rank.run(job) for rank in ranks]
     actors += [job.node(number, local, notes, len(nodes), pace) for number, local in enumerate(nodes)]
     weights = [chance.choice([1, 3, 30]) for _ in actors]
@@ -165,15 +177,16 @@ def simulate(
 
 
 NODES = st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=3), min_size=1, max_size=3)
+EARLY = st.sampled_from([0.0, 0.5, 1.0])
 PACES = st.builds(Pace, st.sampled_from([0.0, 10.0, 1000.0]), st.sampled_from([0.0, 0.01]))
 
 
 @settings(max_examples=150)
-@given(st.integers(0, 2**32), NODES, st.integers(1, 4), st.integers(0, 3), PACES)
+@given(st.integers(0, 2**32), NODES, st.integers(1, 4), st.integers(0, 3), PACES, EARLY)
 def test_all_ranks_stop_at_the_same_batch(
-    seed: int, validations: list[list[int]], every: int, drift: int, pace: Pace
+    seed: int, validations: list[list[int]], every: int, drift: int, pace: Pace, early: float
 ) -> None:
-    job = simulate(seed, validations, batches=1_000_000, every=every, drift=drift, pace=pace)
+    job = simulate(seed, validations, batches=1_000_000, every=every, drift=drift, pace=pace, early=early)
     assert {rank.end for rank in job.ranks} == {"stopped"}
     assert len({batches_of(rank.last) for rank in job.ranks}) == 1
     word = job.words[0]
@@ -183,11 +196,11 @@ def test_all_ranks_stop_at_the_same_batch(
 
 
 @settings(max_examples=100)
-@given(st.integers(0, 2**32), NODES, st.integers(0, 40), st.integers(0, 2))
+@given(st.integers(0, 2**32), NODES, st.integers(0, 40), st.integers(0, 2), EARLY)
 def test_a_training_that_ends_meanwhile_ends_on_all_ranks(
-    seed: int, validations: list[list[int]], batches: int, drift: int
+    seed: int, validations: list[list[int]], batches: int, drift: int, early: float
 ) -> None:
-    job = simulate(seed, validations, batches=batches, drift=drift, pace=Pace(1000.0, 0.01))
+    job = simulate(seed, validations, batches=batches, drift=drift, pace=Pace(1000.0, 0.01), early=early)
     assert len({rank.end for rank in job.ranks}) == 1
     if job.ranks[0].end == "stopped":
         assert len({batches_of(rank.last) for rank in job.ranks}) == 1

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from .. import __version__
 from ..fault_tolerance.errors import HoldfastError
-from . import autoresume, incidents, stragglers
+from . import autoresume, incidents, slurm, stragglers
 
 USAGE = 2
 
@@ -83,6 +83,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"holdfast {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (autoresume, incidents, stragglers):
+    for command in (autoresume, incidents, slurm, stragglers):
         command.add(commands).set_defaults(text=command.text)
     return parser

@@ -74,7 +74,6 @@ class RankMonitorClient:
         this process, or if the program was not started by `ft_launcher` (unless `required=False`)."""
         if self._writer is not None:
             raise RankMonitorClientError("this RankMonitorClient is initialised already; initialise it once")
-        self._intervals.restart()
         writer = attach(self._intervals, required=self._required)
         on_board = writer.limits
         self.cfg = environment.settings(os.environ.get(environment.BOARD, ""), on_board)

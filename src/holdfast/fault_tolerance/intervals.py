@@ -20,29 +20,21 @@ RUNNING = "\0"
 
 
 class Intervals:
-    """What has been observed since the client was made. Kept over `restart`, which begins a new supervision."""
+    """What has been observed since the client was made, also when its supervision ended and began again."""
 
-    __slots__ = ("_first_heartbeat", "_last_heartbeat", "_longest", "_longest_gap", "_longest_out")
+    __slots__ = ("_first_heartbeat", "_longest", "_longest_gap", "_longest_out")
 
     def __init__(self) -> None:
         self._first_heartbeat = 0  # when; 0 = none yet
-        self._last_heartbeat = 0
         self._longest_gap = 0  # between two heartbeats; 0 = fewer than two
         self._longest_out = 0
         self._longest: dict[str, int] = {}
 
-    def restart(self) -> None:
-        """Nobody supervised until now: the time since the last heartbeat is no interval."""
-        self._last_heartbeat = 0
-
-    def heartbeat(self, now_ns: int) -> None:
-        """A heartbeat was sent."""
-        last = self._last_heartbeat
-        self._last_heartbeat = now_ns
-        if last:
-            if now_ns - last > self._longest_gap:
-                self._longest_gap = now_ns - last
-        elif not self._first_heartbeat:
+    def heartbeat(self, now_ns: int, gap_ns: int) -> None:
+        """A heartbeat was sent, so long after the one before; 0: it is the first since supervision began."""
+        if gap_ns > self._longest_gap:
+            self._longest_gap = gap_ns
+        if not self._first_heartbeat:
             self._first_heartbeat = now_ns
 
     def in_section(self, name: str, spent_ns: int) -> None:

@@ -17,10 +17,16 @@ import os
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from ..fault_tolerance.errors import HoldfastError
 from .event import Event, decode
 from .writer import PREFIX, SUFFIX
+
+K = TypeVar("K")
+
+Start = tuple[str, int]
+"""A cycle of a run, by the run's id: a requeued job begins with cycle 0 again, at another time."""
 
 NEGLIGIBLE = 2.0
 """Seconds by which nodes begin a cycle apart with clocks that agree; less is not taken for a clock's difference."""
@@ -52,19 +58,19 @@ def journal_files(run_dir: str) -> list[str]:
 def merge(journals: Iterable[Sequence[Event]]) -> list[Event]:
     """Several nodes' events as one list. Pure; the clock of the first journal that tells of cycles is the one that
     counts. A journal that tells of none, as a rank's, goes by the clock of its node's launcher."""
-    told = [list(events) for events in journals]
-    starts = [_cycle_starts(events) for events in told]
-    of_node = {events[0].node: found for events, found in zip(told, starts, strict=True) if found}
-    reference = next(filter(None, starts), {})
-    moved = [
-        _moved(events, clock_difference(reference, own or of_node.get(events[0].node, {})))
-        for events, own in zip(told, starts, strict=True)
-        if events
-    ]
+    told = [events for each in journals if (events := list(each))]
+    known: dict[Start, float] = {}  # when each cycle began, by the clock that counts
+    of_node: dict[str, float] = {}  # by how much each node's clock is ahead
+    for events in told:
+        own = _cycle_starts(events)
+        if own:
+            ahead = of_node[events[0].node] = clock_difference(known, own)
+            known = {**{start: t - ahead for start, t in own.items()}, **known}
+    moved = [_moved(events, of_node.get(events[0].node, 0.0)) for events in told]
     return [event for _, event in heapq.merge(*map(_in_order, moved), key=lambda pair: pair[0])]
 
 
-def clock_difference(reference: Mapping[int, float], other: Mapping[int, float]) -> float:
+def clock_difference(reference: Mapping[K, float], other: Mapping[K, float]) -> float:
     """Seconds by which the other clock is ahead, from when each of the two began which cycle."""
     shared = reference.keys() & other.keys()
     if not shared:
@@ -83,13 +89,16 @@ def _read_file(path: str) -> list[Event]:
     return [event for line in lines if (event := decode(line, teller))]
 
 
-def _cycle_starts(events: Iterable[Event]) -> dict[int, float]:
+def _cycle_starts(events: Iterable[Event]) -> dict[Start, float]:
     # The first of each: a launcher that is started again begins its node's part of a running cycle anew.
-    starts: dict[int, float] = {}
+    starts: dict[Start, float] = {}
+    run = ""
     for event in events:
         cycle = event.get("cycle")
-        if event.kind == "cycle_start" and isinstance(cycle, int):
-            starts.setdefault(cycle, event.t)
+        if event.kind == "run_start":
+            run = str(event.get("run_id") or "")
+        elif event.kind == "cycle_start" and isinstance(cycle, int):
+            starts.setdefault((run, cycle), event.t)
     return starts
 
 

@@ -1,18 +1,16 @@
 """`FaultToleranceCallback`: a training's heartbeats, limits learned from them, and the flag for auto-resume.
 
-What always holds: heartbeats are sent in `fit` only, after every batch with the step; the limits are learned at most
+What always holds: heartbeats are sent in `fit` only, with every batch and with the step; the limits are learned at most
 once, at the end, by all ranks or by none. Does not cover: sections; `FaultToleranceSectionsCallback` may be in the
 same trainer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
 from holdfast.callbacks.learning_limits import learn_heartbeats
-from holdfast.fault_tolerance import RankMonitorClientError
 from holdfast.learned_limits import kept_limits
 from holdfast.learned_limits.learning_rules import HeartbeatRules
 
@@ -43,7 +41,6 @@ class FaultToleranceCallback(SupervisedCallback):
     PART: ClassVar[str] = kept_limits.HEARTBEAT
     _rules: HeartbeatRules
     _steps: Counter
-    _heartbeat: Callable[[int | None], None]
 
     def __init__(
         self,
@@ -56,20 +53,14 @@ class FaultToleranceCallback(SupervisedCallback):
         super().__init__(autoresume, calculate_timeouts, simulated_fault_params, exp_dir, logger_name)
         self._at_rest()
 
-    def after_batch(self, trainer: Any, pl_module: Any) -> None:
-        """A heartbeat with the step."""
-        # This runs in every step: no call more than needed.
-        self._rules.iterations += 1
-        try:
-            self._heartbeat(self._steps.completed)
-        except RankMonitorClientError as error:
-            self._lost(error)
-
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """States are restored; the first batch comes."""
         if self._fit is not None:
             self._fit.early_stops.restored()
             self._steps = step_counter(trainer)
+            self._fit.each.begin()
+            if self._fit.client.is_initialized:
+                self._fit.each.beats(self._fit.writer, self._steps, self._beat)
         self._beat()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
@@ -99,6 +90,8 @@ class FaultToleranceCallback(SupervisedCallback):
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """A heartbeat before a checkpoint is written."""
         self._beat()
+        if self._fit is not None:
+            self._rules.iterations = self._fit.each.batches
         self._rules.saved()
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
@@ -107,21 +100,18 @@ class FaultToleranceCallback(SupervisedCallback):
 
     def _begin(self, fit: SupervisedFit) -> None:
         self._rules = HeartbeatRules()
-        self._heartbeat = fit.client.heartbeat
         self._steps = step_counter(fit.trainer)
         when_complete(fit.trainer, fit.patches, fit.checkpoint_saved)
 
     def _conclude(self, fit: SupervisedFit, *, stopped: bool) -> None:
         self._beat()
+        self._rules.iterations = fit.each.batches
         if self.calculate_timeouts:
             learn_heartbeats(fit, self._rules, stopped=stopped)
 
     def _failed(self, fit: SupervisedFit, exception: BaseException) -> None:
         self._beat()
         self._rules.failed = True
-
-    def _iterations(self) -> int:
-        return self._rules.iterations
 
     def _has_limits(self, fit: SupervisedFit) -> bool:
         limits = fit.client.hb_timeouts
@@ -137,23 +127,14 @@ class FaultToleranceCallback(SupervisedCallback):
     def _at_rest(self) -> None:
         self._rules = HeartbeatRules()
         self._steps = Counter()
-        self._heartbeat = _nowhere
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies: they supervise nothing yet."""
         copied = super().__getstate__()
-        return {**copied, "_rules": HeartbeatRules(), "_steps": Counter(), "_heartbeat": _nowhere}
-
-    def _lost(self, error: RankMonitorClientError) -> None:
-        self._heartbeat = _nowhere
-        if self._fit is not None:
-            self._fit.lost(error)
+        return {**copied, "_rules": HeartbeatRules(), "_steps": Counter()}
 
     def _beat(self) -> None:
         if self._fit is not None:
             self._rules.other_beats += 1
-            self._fit.beat()
-
-
-def _nowhere(step: int | None) -> None:
-    """Between fits."""
+            # Those of batches come at their begin: what the last one has done is known after it.
+            self._fit.beat(self._steps.completed if self._fit.each.batches else None)

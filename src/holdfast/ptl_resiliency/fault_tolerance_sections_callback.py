@@ -62,15 +62,15 @@ class FaultToleranceSectionsCallback(SupervisedCallback):
         self._learning: SectionLearning | None = None
 
     def after_batch(self, trainer: Any, pl_module: Any) -> None:
-        """Count; after a checkpoint, learn."""
-        self._rules.iterations += 1
-        if self._rules.due:
-            self._learn(final=False)
+        """After a checkpoint, learn."""
+        if self._rules.due and self._fit is not None:
+            self._learn(self._fit, final=False)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """States are restored; the first batch comes."""
         if self._fit is not None:
             self._fit.early_stops.restored()
+            self._fit.each.begin()
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """The end of the setup, at the first batch."""
@@ -102,15 +102,18 @@ class FaultToleranceSectionsCallback(SupervisedCallback):
         fit.supervision.has_sections = True
         self._sections = StrategySections(fit.client, fit.log)
         self._in_setup = self._sections.open(SETUP)
-        self._sections.wrap(fit.trainer, fit.patches, lambda: self._rules.saved())
+        strategy = fit.trainer.strategy
+        self._sections.wrap_steps(strategy, fit.each, fit.writer, fit.patches)
+        self._sections.wrap_checkpoints(strategy, fit.patches, self._saved)
 
     def _conclude(self, fit: SupervisedFit, *, stopped: bool) -> None:
         self._end_setup()
-        self._learn(final=True, stopped=stopped)
+        self._learn(fit, final=True, stopped=stopped)
 
     def _failed(self, fit: SupervisedFit, exception: BaseException) -> None:
         self._end_setup()
         self._rules.failed = True
+        self._rules.iterations = fit.each.batches
         if self.calculate_timeouts and self._learning is not None:
             self._learning.note(self._rules.selection(final=True))
         request = request_of(self.exc_handling_policy, exception, fit.log)
@@ -122,17 +125,18 @@ class FaultToleranceSectionsCallback(SupervisedCallback):
             self._create_flag(fit)
         fit.client.send_workload_control_request(request)
 
-    def _learn(self, *, final: bool, stopped: bool = False) -> None:
-        self._rules.due = False
+    def _learn(self, fit: SupervisedFit, *, final: bool, stopped: bool = False) -> None:
+        self._rules.iterations, self._rules.due = fit.each.batches, False
         if self.calculate_timeouts and self._learning is not None:
             self._learning.learn(final=final, stopped=stopped)
+
+    def _saved(self) -> None:
+        self._rules.saved()
+        self.arm()
 
     def _end(self, trainer: Any) -> None:
         super()._end(trainer)
         self._learning = None
-
-    def _iterations(self) -> int:
-        return self._rules.iterations
 
     def _has_limits(self, fit: SupervisedFit) -> bool:
         limits = fit.client.section_timeouts

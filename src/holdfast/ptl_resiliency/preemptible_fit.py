@@ -8,6 +8,7 @@ Does not cover: which hook of the trainer calls what, see :mod:`.preemption_call
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from os import environ
 from typing import Any
 
@@ -16,6 +17,7 @@ from holdfast.preemption.notices import Notices
 from holdfast.preemption.time_left import shortage, time_left
 from holdfast.side_group import Disagreement
 
+from .each_step import EachStep
 from .framework import frameworks
 from .last_checkpoint import save_last
 from .lightnings_handlers import keep_lightning_off
@@ -35,10 +37,12 @@ DETECTED = "Preemption detected, saving checkpoint and exiting"
 class PreemptibleFit:
     """One fit of this trainer; `signals` are the numbers of those that are notices."""
 
-    def __init__(self, trainer: Any, signals: set[int]) -> None:
+    def __init__(self, trainer: Any, signals: set[int], arm: Callable[[], None]) -> None:
+        """`arm`: look after this batch whether to stop; called in a signal handler."""
         self.log = callback_log.named(LOGGER)
-        self.batches = 0
+        self.each = EachStep.of(trainer, self)
         self.notices = Notices(signals)
+        self.notices.wake = arm
         self.places = ValidationPlaces()
         self._trainer = trainer
         self._signals = signals
@@ -67,6 +71,18 @@ class PreemptibleFit:
         if stop:
             self.stop()
         return True
+
+    @property
+    def batches(self) -> int:
+        """Training batches of this fit so far, with the one that runs."""
+        return self.each.batches
+
+    def looks_on(self) -> bool:
+        """After each look: whether the next batch needs one. If not, each step looks whether anything is asked."""
+        point = self.way.point
+        # After a notice at the end of each batch only: so that all may stop after this one, and not after the next.
+        self.each.looks(None if self.notices.number else point)
+        return self.notices.number != 0 or (point.attentive if point else self.way.asks_always)
 
     def _take_over(self) -> None:
         trainer = self._trainer
@@ -153,11 +169,13 @@ class PreemptibleFit:
 
     def end(self) -> None:
         """The training has ended by itself; there is no place to stop at any more. May be called twice."""
+        self.each.looks(None)
         self.way.close()
 
     def close(self) -> None:
         """Everything back as it was; but the process that exits now is not to be ended sooner by a second signal."""
         self.end()
+        self.each.leave(self._trainer, self)
         self._patches.undo()
         self._loaders.undo()
         if self._preempted:

@@ -1,7 +1,7 @@
 """`StragglerDetectionCallback`: straggler reports of a Lightning trainer, in its log and loggers; stops it if asked.
 
 What always holds: all ranks stop in the same step or none does; after the fit, however it ended, the detector is shut
-down and the strategy as it was. A step without a report costs the count of steps.
+down and the strategy as it was. After most steps nothing is called: they are counted when a report is near.
 Does not cover: validation, test and prediction. Work of several GPUs that wait for one another within a kernel.
 """
 
@@ -18,8 +18,9 @@ from holdfast.straggler.detector import Detector
 
 from . import straggler_findings, training_step
 from .after_batch import AfterBatchCallback
+from .each_step import EachStep
 from .last_checkpoint import save_last
-from .patches import Patches
+from .step_call import NEVER
 from .straggler_settings import CALLBACK, LOGGER, checked
 from .trainer_loggers import TrainerLoggers
 
@@ -84,7 +85,7 @@ class StragglerDetectionCallback(AfterBatchCallback):
         )
         self._running = False
         self._told_sections = False
-        self._patches = Patches()
+        self._each: EachStep | None = None
         self._side: SideGroup | None = None
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -105,7 +106,9 @@ class StragglerDetectionCallback(AfterBatchCallback):
             report_time_interval=settings.report_time_interval,
         )
         self._running = True
-        training_step.measure(trainer.strategy, self._patches)
+        self._each = EachStep.of(trainer, self)
+        self._told_batches = 0
+        training_step.measure(trainer.strategy, self._each)
         self._log = named(settings.logger_name)
         self._loggers = TrainerLoggers(self._log)
         if settings.stop_if_detected:
@@ -114,12 +117,29 @@ class StragglerDetectionCallback(AfterBatchCallback):
 
     def after_batch(self, trainer: Any, pl_module: Any) -> None:
         """Make a report if one is due. Ends the process by SystemExit if it was to stop."""
-        if not Detector.initialized:  # shut down by the program
+        session, each = Detector._session, self._each
+        if each is None:
+            return
+        batches = each.batches
+        if session is None:  # shut down by the program
+            self._told_batches = batches
+            each.due_in(NEVER)
             return
         started = perf_counter()
+        session.pass_over(batches - self._told_batches - 1)
+        self._told_batches = batches
         report = Detector.generate_report_if_interval_elapsed()
+        quiet = session.quiet_steps
+        each.due_in(quiet + 1)
+        if not quiet:
+            self.arm()
         if Detector.is_interval_elapsed():
             self._handle(trainer, report, started)
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """States are restored; the first batch comes."""
+        if self._each is not None:
+            self._each.begin()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Lightning tears nothing down after an exception."""
@@ -185,14 +205,16 @@ class StragglerDetectionCallback(AfterBatchCallback):
         state = {
             name: value for name, value in super().__getstate__().items() if name not in ("_log", "_loggers")
         }
-        return {**state, "_running": False, "_told_sections": False, "_patches": Patches(), "_side": None}
+        return {**state, "_running": False, "_told_sections": False, "_each": None, "_side": None}
 
     def _close(self, trainer: Any) -> None:
         self.dismiss(trainer)
         if self._side is not None:
             self._side.close()
             self._side = None
-        self._patches.undo()
+        each, self._each = self._each, None
+        if each is not None:
+            each.leave(trainer, self)
         if self._running:
             self._running = False
             Detector.shutdown()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from threading import get_ident
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.fault_tolerance.errors import RankMonitorClientError
 from holdfast.learned_limits.learning_rules import CHECKPOINTING, STEP
@@ -19,6 +19,12 @@ from holdfast.prefixed_log import Prefixed
 
 from .patches import Around, Make, Patch, Patches
 from .saved_checkpoints import FINALIZE
+from .step_call import StepCall
+
+if TYPE_CHECKING:
+    from holdfast.fault_tolerance.board import BoardWriter
+
+    from .each_step import EachStep
 
 
 class SectionKeeper(Protocol):
@@ -36,18 +42,20 @@ class StrategySections:
         self._log = log
         self._told = False
 
-    def wrap(self, trainer: Any, patches: Patches, saved: Callable[[], None]) -> None:
-        """From now until `patches` are undone. `saved` is called after each save that did not raise."""
-        strategy = trainer.strategy
-        checkpointing, step = self._around(CHECKPOINTING), self._step()
+    def wrap_steps(self, strategy: Any, each: EachStep, writer: BoardWriter, patches: Patches) -> None:
+        """Training steps for as long as `each` is there, validation steps until `patches` are undone."""
+        each.section(writer, self._refused, lambda: self.open(STEP))
+        patches.replace(strategy, "validation_step", self._step(each.call))
+
+    def wrap_checkpoints(self, strategy: Any, patches: Patches, saved: Callable[[], None]) -> None:
+        """Until `patches` are undone. `saved` is called after each save that did not raise."""
+        checkpointing = self._around(CHECKPOINTING)
 
         def save(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             done = checkpointing(original, args, kwargs)
             saved()
             return done
 
-        patches.replace(strategy, "training_step", step)
-        patches.replace(strategy, "validation_step", step)
         patches.wrap(strategy, "save_checkpoint", save)
         patches.wrap(strategy, "remove_checkpoint", checkpointing)
         if hasattr(strategy.checkpoint_io, FINALIZE):
@@ -69,26 +77,31 @@ class StrategySections:
         except RankMonitorClientError as error:
             self._tell(error)
 
-    def _step(self) -> Make:
-        """As `_around`, for the hot path: without a call more than needed."""
+    def _refused(self, closing: bool) -> None:
+        """The section of a training step could not be opened or closed: again, for the words."""
+        if closing:
+            self.close(STEP)
+        else:
+            self.open(STEP)
+
+    def _step(self, training: StepCall) -> Make:
+        """As `_around`, for validation steps: without a call more than needed, and nothing in a `training` step."""
         start, end, tell = self._client.start_section, self._client.end_section, self._tell
-        within = False
 
         def make(original: Callable[..., Any], patch: Patch) -> Callable[..., Any]:
             def step(*args: Any, **kwargs: Any) -> Any:
-                nonlocal within
-                if within or not patch.active:
+                if training.within or not patch.active:
                     return original(*args, **kwargs)
                 try:
                     start(STEP)
                 except RankMonitorClientError as error:
                     tell(error)
                     return original(*args, **kwargs)
-                within = True
+                training.within = True
                 try:
                     return original(*args, **kwargs)
                 finally:
-                    within = False
+                    training.within = False
                     try:
                         end(STEP)
                     except RankMonitorClientError as error:

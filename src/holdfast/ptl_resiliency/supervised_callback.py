@@ -124,10 +124,6 @@ class SupervisedCallback(AfterBatchCallback):
         """A failure has ended the fit on this rank."""
 
     @abstractmethod
-    def _iterations(self) -> int:
-        """Training batches of this fit so far."""
-
-    @abstractmethod
     def _has_limits(self, fit: SupervisedFit) -> bool:
         """Whether there is a limit at all."""
 
@@ -148,7 +144,7 @@ class SupervisedCallback(AfterBatchCallback):
         trainer = fit.trainer
         last_of_epoch = getattr(trainer.fit_loop.epoch_loop.batch_progress, "is_last_batch", True)
         return Ending(
-            iterations=self._iterations(),
+            iterations=fit.each.batches,
             global_step=int(trainer.global_step),
             max_steps=trainer.max_steps,
             epoch=int(trainer.current_epoch),

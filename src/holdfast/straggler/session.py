@@ -79,6 +79,15 @@ class Session:
         interval.resume(monotonic())
         return report
 
+    @property
+    def quiet_steps(self) -> int:
+        """How many of the next steps need no `step`: they may be told by `pass_over`, later and together."""
+        return self._interval.quiet
+
+    def pass_over(self, steps: int) -> None:
+        """So many steps were not told to `step`; no more than `quiet_steps` said, or the report comes late."""
+        self._interval.pass_over(steps)
+
     def report(self) -> Report | None:
         """The report of the time since the last one. Collective, unless scores are individual and not gathered.
 

@@ -16,6 +16,7 @@ from operator import index
 from time import monotonic_ns
 from typing import Protocol
 
+from .counts import Counts
 from .layout import (
     CHECKPOINTING,
     CHECKPOINTS,
@@ -41,27 +42,26 @@ _STEP_LIMIT = 1 << 62
 
 
 class Observer(Protocol):
-    """Is told of every heartbeat and interval inside the writer's lock; must be quick. Nanoseconds."""
+    """Is told inside the writer's lock; must be quick. Nanoseconds.
 
-    def heartbeat(self, now_ns: int) -> None: ...
+    Of the first heartbeat (with a gap of 0), and of each interval that may be the longest of its kind so far; shorter
+    ones need not be told.
+    """
+
+    def heartbeat(self, now_ns: int, gap_ns: int) -> None: ...
     def in_section(self, name: str, spent_ns: int) -> None: ...
     def out_of_section(self, spent_ns: int) -> None: ...
 
 
-class Strokes:
+class Strokes(Counts):
     """Stores into the words of one rank's page. What it counts is kept here and only ever written to the page."""
 
     __slots__ = (
-        "_beats",
-        "_checkpoints",
         "_lock",
         "_observe_heartbeat",
         "_observe_inside",
         "_observe_outside",
         "_opened",
-        "_opened_ever",
-        "_out_since",
-        "_sequence",
         "_slots",
         "_words",
     )
@@ -72,6 +72,7 @@ class Strokes:
         self._observe_outside = observer.out_of_section
         self._lock = threading.RLock()
         self._words = words
+        self._bind(words)
         # A predecessor on this page left its counts, and an odd number if it was killed in the middle of a write.
         self._sequence: int = (words[SEQUENCE] + 1) & ~1
         self._beats: int = words[HEARTBEATS]
@@ -80,6 +81,9 @@ class Strokes:
         self._slots: dict[str, int] = {}
         self._opened: dict[str, int] = {}  # name → since
         self._out_since = 0  # when the last open section closed; 0 while one is open and before the first
+        self._last_beat = 0  # 0: none yet
+        self._longest_gap = -1  # between two heartbeats, as the observer knows it
+        self._over = False  # supervision has ended
 
     def heartbeat(self, step: int | None = None) -> None:
         """The rank is alive and, if given, at this step (an integer of 62 bits: TypeError, ValueError otherwise)."""
@@ -98,7 +102,11 @@ class Strokes:
             words[entry] = now
             words[entry + 1] = HEARTBEAT
             words[SEQUENCE] = self._sequence = sequence + 2
-            self._observe_heartbeat(now)
+            last, self._last_beat = self._last_beat, now
+            gap = now - last if last else 0
+            if gap > self._longest_gap:
+                self._longest_gap = gap
+                self._observe_heartbeat(now, gap)
 
     def _heartbeat_at(self, step: int) -> None:
         step = index(step)
@@ -118,7 +126,11 @@ class Strokes:
             words[entry + 1] = STEPPED
             words[entry + 2] = step
             words[SEQUENCE] = self._sequence = sequence + 2
-            self._observe_heartbeat(now)
+            last, self._last_beat = self._last_beat, now
+            gap = now - last if last else 0
+            if gap > self._longest_gap:
+                self._longest_gap = gap
+                self._observe_heartbeat(now, gap)
 
     def start_section(self, name: str) -> bool:
         """Open a section; False if it is open already. Sections may nest and overlap."""

@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 class NoObserver:
     """Observes nothing."""
 
-    def heartbeat(self, now_ns: int) -> None: ...
+    def heartbeat(self, now_ns: int, gap_ns: int) -> None: ...
     def in_section(self, name: str, spent_ns: int) -> None: ...
     def out_of_section(self, spent_ns: int) -> None: ...
 
@@ -136,6 +136,8 @@ class BoardWriter(Strokes):
             self._opened.clear()
             now, words = monotonic_ns(), self._words
             self._out_since = now if self._opened_ever else 0
+            self._last_beat = 0  # the time without supervision is no gap
+            self._over = False
             words[L.SEQUENCE] = self._sequence + 1
             words[L.SINCE : L.RARE] = _ALL_CLOSED
             words[L.CONNECTED_AT] = now
@@ -146,6 +148,7 @@ class BoardWriter(Strokes):
     def finish(self) -> None:
         """Supervision ends because the program says so. What is open stays on the board as evidence."""
         with self._lock:
+            self._over = True
             self._note(L.FINISH, 0, 0, monotonic_ns(), L.FLAG_CONNECTED | L.FLAG_FINISHED)
 
     def mark(self, name: str, value: int = 0) -> None:
@@ -170,6 +173,7 @@ class BoardWriter(Strokes):
         with self._lock:  # nobody is in the middle of a write to what is unmapped now
             memory, self._memory = self._memory, None
             self._words = private_words()
+            self._bind(self._words)
             if memory is not None:
                 memory.close()
 

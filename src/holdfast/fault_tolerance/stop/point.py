@@ -127,6 +127,30 @@ class StopPoint:
             return False
         return self._consider(position)
 
+    def passes_early(self, position: int) -> bool:
+        """At the begin of the batch that leads to this boundary. True: nobody asks anything, and from now on this rank
+        counts as one that has passed it; it need not call `passes` there. False: it has to."""
+        words = self._words
+        if words[P.NUMBER] != self._settled:
+            return False
+        words[P.POSITION] = position
+        return True
+
+    @property
+    def words(self) -> memoryview:
+        """The page's words, for who does what `passes_early` does by itself; until `end`."""
+        return self._words
+
+    @property
+    def settled(self) -> int:
+        """The number of the last proposal that needs no more attention."""
+        return self._settled
+
+    @property
+    def attentive(self) -> bool:
+        """Whether there is a proposal that this rank has not done with."""
+        return bool(self._words[P.NUMBER] != self._settled)
+
     def _consider(self, position: int) -> bool:
         began = time.monotonic()
         while (then := self._look(position)) == WAIT:

@@ -1,0 +1,230 @@
+"""The beginning and the end of an attempt, called by the batch script inside the job.
+
+What always holds: an attempt is in the ledger before anything of it is started; its end is there before anything
+follows from it; a job that was cancelled is never requeued; and giving up is not exit code 0.
+
+Does not cover: what follows from an end (`autoresume.budget`). A batch script that is killed before it has called
+`ended` (the machine is dead, Slurm's KillWait is over): the next attempt notes what is known then.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from ...autoresume import flag
+from ...autoresume import ledger as records
+from ...autoresume.account import Account, account_of
+from ...autoresume.budget import Decision, Limits, State, decide, nodes_to_exclude
+from ...autoresume.ending import Ending, Evidence, Kind, Scheduler, ending_of
+from ...autoresume.ledger import Attempt
+from ...autoresume.ledger_file import LedgerFile
+from ...autoresume.log import say
+from ...in_time import TooLate, within
+from ...journal.reader import JournalUnreadable, read_run
+from . import claim, commands
+from .facts import Word, word_of
+from .place import Place, node_name
+from .script import DONE
+
+ANSWER = 20.0
+"""Seconds for reading an attempt's journal."""
+
+
+class Keeper:
+    """Keeps the ledger of a run directory for one attempt."""
+
+    def __init__(
+        self, run_dir: str, place: Place, limits: Limits, *, exclude_after: int, notice: float
+    ) -> None:
+        self._run_dir, self._place, self._limits = run_dir, place, limits
+        self._exclude_after, self._notice = exclude_after, notice
+        self._file = LedgerFile(run_dir, lambda text: say(f"warning: {text}"))
+        self._ledger = self._file.read()
+        self._flag = flag.path_of(os.environ, run_dir)
+        self._keeper = f"job {place.job}"
+
+    # Its beginning
+
+    def begins(self) -> int:
+        """0: go on; DONE: the training is finished; 1: the chain is over. Raises `claim.Refused`, `ConfigError`."""
+        place = self._place
+        with claim.looked_at(self._run_dir):
+            claim.refuse_others(self._run_dir, place.job)
+            claim.write(self._run_dir, place.job)
+        self._end_what_is_open()
+        done = self._settle_flag()
+        if done is not None:
+            return done
+        chain = self._ledger.chain
+        if chain is None or chain.ended:
+            self._begin_chain()
+        elif chain.attempts:
+            decision = decide(chain, self._limits)
+            if not decision.goes_on:
+                return self._over(decision)
+        attempt = Attempt(self._ledger.next_number, time.time(), host=place.nodes, job=place.run)
+        self._note(records.attempt_begins(attempt.began, attempt))
+        say(f"attempt {attempt.number} begins: run {place.restarts} of job {place.job} on {place.nodes}")
+        return 0
+
+    def _end_what_is_open(self) -> None:
+        """What the latest attempt's own job could not note, and the chain of a job that is gone."""
+        attempt = self._ledger.open_attempt
+        if attempt is not None:
+            word, node = self._unseen(attempt)
+            self._close(attempt, self._evidence(attempt, None, word, node))
+        chain = self._ledger.chain
+        if chain is not None and not chain.ended and chain.host != self._keeper:
+            why = f"{chain.host} is no more, and has not said why: cancelled?"
+            self._note(records.chain_ends(time.time(), str(State.CANCELLED), why))
+
+    def _unseen(self, attempt: Attempt) -> tuple[Word, str]:
+        """What Slurm can still tell of an attempt, and the node that it has lost."""
+        job = attempt.job.partition(".")[0]
+        with suppress(commands.SlurmError):
+            if job != self._place.job and commands.job(job).state == "CANCELLED":
+                return Word(Scheduler.CANCELLED, "cancelled by the user (scancel)"), ""
+            lost = commands.down(attempt.host) if attempt.host else []
+            if lost:
+                return Word(Scheduler.NODE_LOST, f"Slurm has lost {', '.join(lost)}"), lost[0]
+        return Word(Scheduler.NOTHING), ""
+
+    def _settle_flag(self) -> int | None:
+        there = flag.exists(self._flag)
+        found = flag.standing(self._ledger, self._flag, there=there)
+        if found is flag.Standing.STALE:
+            flag.remove(self._flag)
+            say(f"removed {self._flag}: it was there before the first attempt, so another run made it")
+        elif found is not flag.Standing.NONE:
+            if self._ledger.chain and not self._ledger.chain.ended:
+                self._note(records.chain_ends(time.time(), str(State.FINISHED), "the finished flag is there"))
+            say(f"nothing to do: {self._flag} is there. To train on, remove it")
+            return DONE
+        flag.check(self._flag)
+        return None
+
+    def _begin_chain(self) -> None:
+        self._note(
+            records.chain_begins(
+                time.time(),
+                command=[],
+                flag=self._flag,
+                host=self._keeper,
+                pid=os.getpid(),
+                started=None,
+                carries_on=False,
+            )
+        )
+
+    # Its end
+
+    def ended(self, code: int) -> int:
+        """Note why the attempt ended, and see to what follows; the exit code of the batch script."""
+        attempt = self._ledger.open_attempt
+        if attempt is None and self._noted:
+            return 0
+        if attempt is None or attempt.job != self._place.run:
+            say(f"warning: no attempt of run {self._place.run} in {self._file.path} (--attempt-begins first)")
+            return 1
+        return self._see_to(attempt, code, self._word(code))
+
+    def job_ends(self) -> int:
+        """Slurm is ending the job. At the time limit, see to what follows now; else there is time for `ended`."""
+        attempt, word = self._ledger.open_attempt, self._word(0)
+        if attempt is None or attempt.job != self._place.run or word.scheduler is not Scheduler.TIME_LIMIT:
+            return 0
+        return self._see_to(attempt, None, word)
+
+    @property
+    def _noted(self) -> bool:
+        """The end of this very run stands in the ledger already."""
+        return any(attempt.job == self._place.run for attempt in self._ledger.attempts)
+
+    def _see_to(self, attempt: Attempt, code: int | None, word: Word) -> int:
+        node = ""
+        if word.scheduler is Scheduler.NODE_LOST:
+            with suppress(commands.SlurmError):
+                node = next(iter(commands.down(self._place.nodes)), "")
+        self._close(attempt, self._evidence(attempt, code, word, node))
+        chain = self._ledger.chains[-1]
+        decision = decide(chain, self._limits)
+        if not decision.goes_on:
+            return self._over(decision, requeued=word.requeued)
+        return self._next(decision, requeued=word.requeued)
+
+    def _word(self, code: int) -> Word:
+        place = self._place
+        try:
+            job = commands.job(place.job)
+        except commands.SlurmError as error:
+            say(f"warning: {error}")
+            return Word(Scheduler.NOTHING)
+        return word_of(job, restarts=place.restarts, code=code, now=time.time(), notice=self._notice)
+
+    def _next(self, decision: Decision, *, requeued: bool) -> int:
+        number = self._ledger.next_number
+        bad = nodes_to_exclude(self._ledger.chains[-1].attempts, after=self._exclude_after)
+        without = f", without {', '.join(bad)}" if bad else ""
+        say(f"{decision.why}; job {self._place.job} is requeued, attempt {number} follows{without}")
+        try:
+            if not requeued:
+                commands.insist(lambda: commands.requeue(self._place.job))
+            if bad:
+                commands.insist(self._excluding(bad))
+        except commands.SlurmError as error:
+            say(f"{error}. To carry on: scontrol requeue {self._place.job}")
+            return 1
+        return 0
+
+    def _excluding(self, bad: tuple[str, ...]) -> Callable[[], None]:
+        def exclude() -> None:
+            before = commands.job(self._place.job).excluded
+            commands.exclude(self._place.job, ",".join([*([before] if before else []), *bad]))
+
+        return exclude
+
+    # Both
+
+    def _over(self, decision: Decision, *, requeued: bool = False) -> int:
+        self._note(records.chain_ends(time.time(), str(decision.state), decision.why))
+        say(f"{decision.why}. All attempts: holdfast autoresume --status {self._run_dir}")
+        if requeued and decision.state is not State.CANCELLED:
+            with suppress(commands.SlurmError):
+                commands.cancel(self._place.job)
+        return decision.exit_code
+
+    def _evidence(self, attempt: Attempt, code: int | None, word: Word, node: str) -> Evidence:
+        return Evidence(
+            code,
+            flag.exists(self._flag),
+            scheduler=word.scheduler,
+            scheduler_says=word.says,
+            node=node,
+            account=self._account(attempt.began),
+        )
+
+    def _close(self, attempt: Attempt, known: Evidence) -> None:
+        ending = ending_of(known)
+        if known.exit_code is None and ending.kind is Kind.LOST:
+            ending = Ending(
+                Kind.LOST, f"run {attempt.job} could not note its end; Slurm started the job again"
+            )
+        ending = replace(ending, node=node_name(ending.node))
+        self._note(
+            records.attempt_ends(
+                time.time(), attempt.number, ending, exit_code=known.exit_code, account=known.account
+            )
+        )
+
+    def _account(self, since: float) -> Account:
+        with suppress(JournalUnreadable, TooLate):
+            return account_of(within(ANSWER, lambda: read_run(self._run_dir)), since)
+        return Account()
+
+    def _note(self, record: records.Record) -> None:
+        self._ledger = self._ledger.with_record(record)
+        self._file.append(record)

@@ -1,0 +1,126 @@
+"""What Slurm tells of a job, and what that says of the end of an attempt. Pure.
+
+What always holds: a job that Slurm itself is ending (cancelled, say) is never taken for one that may be requeued:
+`scontrol requeue` would bring a cancelled job back.
+Source: scontrol(1), seen with Slurm 22.05; `Restarts` rises and the job has a new start time as soon as it is requeued.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+
+from ...autoresume.ending import ASKED_TO_END, PREEMPTED_CODE, Scheduler
+
+LOOKS = 60.0
+"""Seconds: Slurm may send the signal before a time limit so much too early. Source: sbatch(1), --signal."""
+
+OVER = {
+    "BOOT_FAIL",
+    "CANCELLED",
+    "COMPLETED",
+    "DEADLINE",
+    "FAILED",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "PREEMPTED",
+}
+OVER |= {"REVOKED", "TIMEOUT"}
+"""States of a job that will not run again. Source: squeue(1), job state codes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job as `scontrol show job` tells of it."""
+
+    state: str = ""
+    """Empty where Slurm does not know the job (any more)."""
+    restarts: int = 0
+    began: float | None = None
+    """Unix seconds of this run's start."""
+    limit: float | None = None
+    """Seconds that a run may take; None without a limit."""
+    preempted: bool = False
+    """Another job has been given its nodes, after a grace."""
+    excluded: str = ""
+    """Nodes that it must not get."""
+
+    @property
+    def alive(self) -> bool:
+        """It runs, or will."""
+        return self.state in (
+            "PENDING",
+            "CONFIGURING",
+            "RUNNING",
+            "SUSPENDED",
+            "COMPLETING",
+            "REQUEUED",
+            "REQUEUE_HOLD",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """What Slurm has to do with the end of an attempt."""
+
+    scheduler: Scheduler
+    says: str = ""
+    requeued: bool = False
+    """Slurm has requeued the job by itself."""
+
+
+def job_of(text: str) -> Job:
+    """Read the output of `scontrol show job`; of a job array's task as well."""
+
+    def field(name: str) -> str:
+        found = re.search(rf"(?:^|\s){name}=(\S*)", text)
+        value = found[1] if found else ""
+        return "" if value in ("(null)", "None", "Unknown", "N/A") else value
+
+    return Job(
+        state=field("JobState"),
+        restarts=int(field("Restarts") or 0),
+        began=_moment(field("StartTime")),
+        limit=_duration(field("TimeLimit")),
+        preempted=bool(field("PreemptTime")),
+        excluded=field("ExcNodeList"),
+    )
+
+
+def word_of(job: Job, *, restarts: int, code: int, now: float, notice: float) -> Word:
+    """Whether Slurm ended the attempt that was run number `restarts` of the job and whose `srun` ended with `code`."""
+    asked = code == PREEMPTED_CODE or code in ASKED_TO_END
+    left = None if job.began is None or job.limit is None else job.began + job.limit - now
+    if job.restarts > restarts:
+        return _requeued(job)
+    if job.state == "RUNNING" or not job.state:
+        if asked and job.preempted:
+            return Word(Scheduler.PREEMPTED, "preempted by a job of higher priority")
+        if asked and left is not None and left <= notice + LOOKS:
+            return Word(Scheduler.TIME_LIMIT, f"stopped {max(0, round(left))} s before the time limit")
+        return Word(Scheduler.NOTHING)
+    if left is not None and left <= 0:
+        return Word(Scheduler.TIME_LIMIT, "Slurm ended the job at its time limit")
+    return Word(Scheduler.CANCELLED, "cancelled by the user (scancel)")
+
+
+def _requeued(job: Job) -> Word:
+    if job.preempted:
+        return Word(Scheduler.PREEMPTED, "preempted and requeued by Slurm", requeued=True)
+    return Word(Scheduler.NODE_LOST, "Slurm has lost a node of the job and requeued it", requeued=True)
+
+
+def _moment(text: str) -> float | None:
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return None
+
+
+def _duration(text: str) -> float | None:
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", text)
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (int(number or 0) for number in match.groups())
+    return ((days * 24.0 + hours) * 60 + minutes) * 60 + seconds

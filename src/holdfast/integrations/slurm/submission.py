@@ -1,0 +1,50 @@
+"""Submitting a plan: once for a run directory, and not where the training is finished."""
+
+from __future__ import annotations
+
+import os
+
+from ... import __version__
+from ...autoresume import flag
+from ...autoresume.ledger_file import LedgerFile
+from ...autoresume.log import say
+from ...fault_tolerance.errors import ConfigError
+from . import claim, commands
+from .plan import Plan
+from .script import batch_script
+
+NAME = "job.sbatch"
+
+
+def submit(plan: Plan) -> str:
+    """Write the batch script into the run directory and submit it; the job's number.
+
+    Raises `claim.Refused` where another job trains there, `ConfigError`, `commands.SlurmError`.
+    """
+    text = batch_script(plan, __version__)
+    with claim.looked_at(plan.run_dir):
+        claim.refuse_others(plan.run_dir)
+        _refuse_finished(plan)
+        path = os.path.join(plan.run_dir, NAME)
+        try:
+            with open(path, "w") as file:
+                file.write(text)
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror}") from None
+        job = commands.submit(text)
+        claim.write(plan.run_dir, job)
+    say(
+        f"job {job} submitted; log {plan.run_dir}/slurm-{job}.log; it is requeued until the training is finished"
+    )
+    say(f"how attempts ended: holdfast autoresume --status {plan.run_dir}; to end it for good: scancel {job}")
+    return job
+
+
+def _refuse_finished(plan: Plan) -> None:
+    ledger = LedgerFile(plan.run_dir, lambda text: say(f"warning: {text}")).read()
+    found = flag.standing(ledger, plan.flag, there=flag.exists(plan.flag))
+    if found in (flag.Standing.OURS, flag.Standing.NO_MORE):
+        raise ConfigError(
+            f"{plan.flag} is there: {found.value}. Nothing is submitted; to train on, remove it"
+        )
+    flag.check(plan.flag)

@@ -1,0 +1,168 @@
+"""The C core's strokes and those in Python leave the same words on a page, the same counts, and the same intervals."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.fault_tolerance.board import BoardWriter, counts, strokes
+from holdfast.fault_tolerance.board import layout as L
+from holdfast.fault_tolerance.intervals import Intervals
+from holdfast.ptl_resiliency import step_call
+from holdfast.ptl_resiliency.step_call import PlainStepCall, StepCall
+from holdfast.straggler.measurement import Section
+
+needs_core = pytest.mark.skipif(
+    counts.core is None, reason="the step core was not built: setup.py build_ext --inplace"
+)
+OPS = st.lists(
+    st.tuples(
+        st.sampled_from(["batch", "again", "raises", "beat", "open", "close", "mark"]), st.integers(0, 9)
+    ),
+    max_size=40,
+)
+
+
+class Steps:
+    ready = completed = 0
+
+
+class Rank:
+    """A writer on private memory, and a wrapper of this kind that writes with it."""
+
+    def __init__(self, kind: type[Any]) -> None:
+        self.steps, self.seen, self.section = Steps(), Intervals(), Section("training_step")
+        self.writer = BoardWriter(None, self.seen)
+        self.told: list[bool] = []
+        self.call = kind()
+        self.call.original, self.call.counter, self.call.steps = self.body, self.steps, self.steps
+        self.call.writer, self.call.section, self.call.told = self.writer, "step", self.told.append
+        self.call.measured = self.section
+        self.within: Any = lambda: None
+
+    def body(self, result: Any) -> Any:
+        self.within()
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def do(self, what: str, number: int) -> None:
+        if what in ("batch", "again", "raises"):
+            self.steps.ready += what != "again"
+            self.steps.completed += number
+            if what == "raises":
+                with pytest.raises(KeyError, match="the body"):
+                    self.call(KeyError("the body"))
+            else:
+                assert self.call(number) == number
+        elif what == "beat":
+            self.writer.heartbeat(number if number % 2 else None)
+        elif what == "open":
+            self.writer.start_section("step" if number == 0 else "other")
+        elif what == "close":
+            self.writer.end_section("step" if number < 5 else "other")
+        else:
+            self.writer.mark("here", number)
+
+    def state(self) -> Any:
+        numbers = {name: getattr(self.writer, name) for name in counts.PlainCounts.__slots__}
+        return (
+            bytes(self.writer._words),
+            numbers,
+            self.writer.opened_ns,
+            self.seen.sections(),
+            self.seen.heartbeats(0),
+            (self.told, self.section.count, list(self.section.kept)),
+        )
+
+
+@needs_core
+@settings(max_examples=150, deadline=None)
+@given(OPS)
+def test_both_write_the_same(ops: list[tuple[str, int]]) -> None:
+    core, plain = Rank(StepCall), Rank(PlainStepCall)
+    assert type(core.call) is not PlainStepCall
+    began = ended = 0
+    with pytest.MonkeyPatch.context() as patch:
+        for what, number in ops:
+            entered: list[int] = []
+            core.within = lambda entered=entered: entered.append(core.writer._words[L.LAST_EDGE])
+            core.do(what, number)
+            ended = core.writer._words[L.LAST_EDGE]
+            if what == "beat":
+                began = core.writer._words[L.LAST_HEARTBEAT]
+            elif not entered:
+                began = ended
+            elif core.told and not core.told[-1]:  # it was open already, so nothing says when
+                core.told.append(False)
+                return
+            else:
+                began = entered[0]
+            now = [began]
+            plain.within = lambda now=now, ended=ended: now.__setitem__(0, ended)
+            for module in (strokes, step_call):
+                patch.setattr(module, "monotonic_ns", lambda now=now: now[0])
+            patch.setattr("holdfast.fault_tolerance.board.writer.monotonic_ns", lambda now=now: now[0])
+            plain.do(what, number)
+            assert core.state() == plain.state()
+            patch.undo()
+
+
+@pytest.mark.parametrize("kind", [PlainStepCall, StepCall])
+def test_a_section_that_the_program_opened_itself_stays_its_own(kind: type[Any]) -> None:
+    rank = Rank(kind)
+    rank.writer.start_section("step")
+    rank.do("batch", 1)
+    assert rank.told == [False] and rank.writer.open_sections == ("step",)
+    rank.writer.end_section("step")
+    rank.within = lambda: rank.writer.end_section("step")
+    rank.do("batch", 1)
+    assert rank.told == [False, True] and not rank.writer.open_sections
+
+
+@pytest.mark.parametrize("kind", [PlainStepCall, StepCall])
+def test_a_call_within_a_call_passes(kind: type[Any]) -> None:
+    rank = Rank(kind)
+    inner: list[Any] = []
+
+    def nested() -> None:
+        rank.within = lambda: None
+        inner.append(rank.call(5))
+
+    rank.within = nested
+    rank.do("batch", 2)
+    assert inner == [5] and rank.section.count == 1 and rank.writer._opened_ever == 1
+
+
+@pytest.mark.parametrize("kind", [PlainStepCall, StepCall])
+def test_after_the_end_and_in_a_forked_child_nothing_is_written(kind: type[Any]) -> None:
+    rank = Rank(kind)
+    lost: list[bool] = []
+
+    def forget() -> None:
+        lost.append(True)
+        rank.call.writer = None
+
+    rank.call.lost = forget
+    rank.do("batch", 1)
+    board = rank.writer._words
+    before = bytes(board)
+    child = os.fork()
+    if child == 0:
+        try:
+            rank.do("batch", 1)
+        finally:
+            os._exit(0 if bytes(board) == before else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    rank.do("batch", 1)
+    assert bytes(board) != before
+    rank.writer.finish()
+    before = bytes(board)
+    rank.do("batch", 1)
+    rank.writer.detach()
+    rank.do("batch", 1)
+    assert bytes(board) == before and lost == [True] and rank.section.count == 4

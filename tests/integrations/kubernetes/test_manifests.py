@@ -1,0 +1,142 @@
+"""What the manifests say, as ft_launcher and the rules for failed pods take it; and launchers with their environment.
+
+Does not cover: a cluster; these manifests were never run on one.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from holdfast.fault_tolerance.launcher.command_line.options import read
+from tests.processes import Spawner, wait_until
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "kubernetes"
+INJECTED = {
+    "PET_NNODES": "2",
+    "PET_NPROC_PER_NODE": "8",
+    "PET_NODE_RANK": "0",
+    "PET_MASTER_ADDR": "train-node-0-0.train",
+}
+"""What Kubeflow Trainer adds to the container `node`, beside PET_MASTER_PORT."""
+
+
+def manifest(name: str) -> dict[str, Any]:
+    document = yaml.safe_load((EXAMPLES / name).read_text())
+    assert isinstance(document, dict)
+    return document
+
+
+def job(name: str) -> dict[str, Any]:
+    """The spec of the Kubernetes job of the nodes."""
+    spec = manifest(name)["spec"]
+    spec = spec["template"]["spec"] if name == "runtime.yaml" else spec
+    (replicated,) = spec["replicatedJobs"]
+    found = replicated["template"]["spec"]
+    assert isinstance(found, dict)
+    return found
+
+
+def environ(name: str) -> dict[str, str]:
+    (container,) = job(name)["template"]["spec"]["containers"]
+    return {each["name"]: each["value"] for each in container["env"]}
+
+
+TRAINING = """
+import itertools, os, signal, time
+from holdfast.fault_tolerance.stop import StopPoint, position
+
+stop = StopPoint.find()
+signal.signal(signal.SIGTERM, lambda number, frame: stop.notice(number))
+stop.begin()
+print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], flush=True)
+for step in itertools.count(1):
+    time.sleep(0.05)
+    if stop.passes(position(step)):
+        print("saved at step", step, flush=True)
+        break
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """Runs until it is told to stop; its ranks then stop at the same step."""
+    path = tmp_path / "train.py"
+    path.write_text(TRAINING)
+    return path
+
+
+@pytest.mark.parametrize("name", ["jobset.yaml", "runtime.yaml"])
+def test_ft_launcher_takes_the_environment(name: str, program: Path) -> None:
+    added = {**INJECTED, "PET_MASTER_PORT": "29400"} if name == "runtime.yaml" else {}
+    options = read([str(program)], {**environ(name), **added})
+    assert options.warnings == ()
+    assert options.preempted_exit_code == 75
+    assert options.resolved.config.rank_heartbeat_timeout == 300
+    grace = job(name)["template"]["spec"]["terminationGracePeriodSeconds"]
+    assert options.term_timeout is not None and options.term_timeout < grace
+
+
+def answer(name: str, code: int, *, disrupted: bool = False) -> str:
+    """What the job does with a pod that ended with this code: the first rule that matches, else it counts."""
+    for rule in job(name)["podFailurePolicy"]["rules"]:
+        if code in rule.get("onExitCodes", {}).get("values", []):
+            return str(rule["action"])
+        if disrupted and rule.get("onPodConditions"):
+            return str(rule["action"])
+    return "counts"
+
+
+@pytest.mark.parametrize("name", ["jobset.yaml", "runtime.yaml"])
+def test_exit_codes_mean_what_they_mean(name: str) -> None:
+    assert answer(name, 93) == answer(name, 93, disrupted=True) == "FailJob"
+    assert answer(name, 75) == answer(name, 75, disrupted=True) == "Ignore"
+    assert answer(name, 137, disrupted=True) == "Ignore"
+    assert answer(name, 1) == answer(name, 137) == "counts"
+    assert job(name)["template"]["spec"]["restartPolicy"] == "Never"  # or there may be no such rules
+
+
+def test_the_training_names_the_runtime_and_its_container() -> None:
+    train, runtime = manifest("trainjob.yaml"), manifest("runtime.yaml")
+    assert train["spec"]["runtimeRef"]["name"] == runtime["metadata"]["name"]
+    assert train["spec"]["runtimeRef"]["kind"] == runtime["kind"]
+    (patch,) = train["spec"]["runtimePatches"]
+    (patched,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+    (replicated,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    assert patched["name"] == replicated["name"] == "node"
+    assert patched["template"]["spec"]["template"]["spec"]["containers"][0]["name"] == "node"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["jobset.yaml", "runtime.yaml"])
+def test_when_one_pod_is_evicted_both_leave_as_preempted(name: str, program: Path, spawn: Spawner) -> None:
+    """Two launchers with the pods' environment; the names of pods and the number of GPUs apart."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port = str(listening.getsockname()[1])
+    here: dict[str, str] = {**environ(name), "PET_NPROC_PER_NODE": "1", "PET_FT_RUN_DIR": str(program.parent)}
+    if name == "jobset.yaml":
+        here["PET_RDZV_ENDPOINT"] = f"127.0.0.1:{port}"
+    else:
+        here |= {
+            **INJECTED,
+            "PET_NPROC_PER_NODE": "1",
+            "PET_MASTER_ADDR": "127.0.0.1",
+            "PET_MASTER_PORT": port,
+        }
+    command = [sys.executable, "-m", "holdfast.fault_tolerance.launcher", str(program)]
+    node = "PET_NODE_RANK"
+    pods = [spawn(command, env=here | ({node: str(rank)} if node in here else {})) for rank in (0, 1)]
+    for pod in pods:
+        pod.wait_for(r"rank \d of 2")
+    wait_until(lambda: {pod.out().count("of 2") for pod in pods} == {1}, 10, "a rank on each")
+    pods[1].send_signal(15)
+    assert [pod.wait() for pod in pods] == [75, 75]
+    (places,) = {tuple(re.findall(r"saved at step (\d+)", pod.out())) for pod in pods}
+    assert len(places) == 1

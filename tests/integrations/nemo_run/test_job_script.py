@@ -1,0 +1,152 @@
+"""What an attempt's job script decides, for each way to end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import lightning.pytorch as pl
+import nemo_run as run
+import pytest
+
+from holdfast.integrations.nemo_run import FaultTolerancePlugin, PreemptionPlugin
+from tests.integrations.nemo_run.job_scripts import attempt, executor, script_for
+from tests.integrations.nemo_run.lightning_training import train
+
+FINISHED = 'touch "$FAULT_TOL_FINISHED_FLAG_FILE"; exit 0'
+
+
+@pytest.fixture(scope="module")
+def made(nemo_home: Path) -> Path:
+    task = run.Partial(train, trainer=run.Config(pl.Trainer), folder="", faults=[])
+    return script_for(task, [FaultTolerancePlugin(), PreemptionPlugin()])
+
+
+@pytest.fixture
+def script(made: Path) -> Path:
+    for name in ("char_job_results", "char_finished_flag"):
+        (made.parent / "char" / name).unlink(missing_ok=True)
+    return made
+
+
+def test_what_the_plugins_say_in_the_script(script: Path) -> None:
+    """The lines that they have a part in, as NeMo-Run 0.11.1 writes them."""
+    job = script.parent / "char"
+    lines = script.read_text().splitlines()
+    for line in (
+        "#SBATCH --signal=15@60",
+        "#SBATCH --nodes=2",
+        "#SBATCH --ntasks-per-node=1",
+        "export TORCHX_MAX_RETRIES=2",
+        "export PET_FT_IGNORE_MISSING_CFG=1",
+        "export PET_FT_PREEMPTED_EXIT_CODE=75",
+        "export PET_FT_RESTARTS_RESET_ON_PROGRESS=1",
+        f'export FAULT_TOL_CFG_PATH="{job}/char_ft_cfg.yml"',
+        f'export FAULT_TOL_FINISHED_FLAG_FILE="{job}/char_finished_flag"',
+        f'JOB_RESULTS_FILE="{job}/char_job_results"',
+        "MAX_JOB_FAILURES=3",
+        "MAX_UNFINISHED_JOBS=3",
+    ):
+        assert lines.count(line) == 1, line
+    (command,) = (line for line in lines if "ft_launcher" in line and line.startswith("srun"))
+    command, _, rest = command.partition("--rdzv-backend")
+    assert command.endswith(
+        "--wait=60 --kill-on-bad-exit=1 --kill-on-bad-exit=0 ft_launcher --ft-initial_rank_heartbeat_timeout 1800 "
+        "--ft-rank_heartbeat_timeout 300 --max-restarts 3 "
+    )
+    assert "--nnodes 2 --nproc-per-node 2 " in rest
+    assert "is_job_failures_limit_reached" not in script.read_text()
+
+
+def test_preempted_jobs_go_on_however_many_there_are(script: Path, tmp_path: Path) -> None:
+    for number in range(6):
+        seen = attempt(script, tmp_path, "exit 75", number)
+        assert (seen.code, seen.requeued) == (75, True)
+        assert seen.said == "[holdfast] job 7 is requeued: it was preempted"
+    seen = attempt(script, tmp_path, FINISHED, 6)
+    assert (seen.code, seen.requeued, seen.letters) == (0, False, "PPPPPPS")
+    assert seen.said == "[holdfast] training is finished"
+
+
+def test_giving_up_after_successive_failures_is_a_failure(script: Path, tmp_path: Path) -> None:
+    """2 retries: the third failure in a row is the last. A preempted job in between makes the count begin anew."""
+    for number, code in enumerate((3, 3, 75, 3)):
+        assert attempt(script, tmp_path, f"exit {code}", number).requeued
+    seen = attempt(script, tmp_path, "exit 3", 4)
+    assert seen.said == "[holdfast] job 7 is requeued: failed with exit code 3, 2 of at most 3 in a row"
+    seen = attempt(script, tmp_path, "exit 137", 5)
+    assert (seen.code, seen.requeued, seen.letters) == (137, False, "FFPFFF")
+    assert "giving up: 3 jobs in a row failed (limit 3), the last one with exit code 137" in seen.said
+    again = attempt(script, tmp_path, FINISHED, 6)
+    assert (again.code, again.requeued, again.letters) == (1, False, "FFPFFF")
+
+
+def test_an_end_with_0_and_without_the_flag_is_not_repeated_for_ever(script: Path, tmp_path: Path) -> None:
+    assert attempt(script, tmp_path, "exit 0").requeued
+    assert attempt(script, tmp_path, "exit 0", 1).requeued
+    seen = attempt(script, tmp_path, "exit 0", 2)
+    assert (seen.code, seen.requeued, seen.letters) == (1, False, "UUU")
+    assert "none created" in seen.said and "autoresume=True" in seen.said
+
+
+def test_a_finished_training_stays_finished(script: Path, tmp_path: Path) -> None:
+    """Also where the launcher failed after it, and where somebody requeues the job by hand."""
+    assert attempt(script, tmp_path, "exit 3").requeued
+    seen = attempt(script, tmp_path, FINISHED.replace("exit 0", "exit 9"), 1)
+    assert (seen.code, seen.requeued, seen.letters) == (0, False, "FS")
+    seen = attempt(script, tmp_path, "exit 99", 2)
+    assert (seen.code, seen.letters, seen.said) == (0, "FS", "[holdfast] training is finished: nothing to do")
+    seen = attempt(script, tmp_path, "exit 75")  # submitted anew: the flag of the run before is no news
+    assert (seen.requeued, seen.letters) == (True, "P")
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "requeued", "letter"),
+    [
+        ("COMPLETING None", 75, False, "C"),
+        ("COMPLETING None", 143, False, "C"),
+        ("COMPLETING TimeLimit", 143, True, "P"),
+        ("RUNNING None", 93, False, "F"),
+    ],
+)
+def test_what_slurm_is_about_decides(
+    script: Path, tmp_path: Path, state: str, code: int, requeued: bool, letter: str
+) -> None:
+    """A cancelled job must not come back; one at its time limit goes on; 93 means for good."""
+    seen = attempt(script, tmp_path, f"exit {code}", STATE=state)
+    assert (seen.code, seen.requeued, seen.letters) == (code, requeued, letter)
+
+
+def test_attempts_that_were_cut_off(script: Path, tmp_path: Path) -> None:
+    """Slurm requeued them by itself. Being preempted costs nothing; a node that failed counts."""
+    ledger = script.parent / "char" / "char_job_results"
+    for state, letters in (("PREEMPTED", "PPPPP"), ("NODE_FAIL", "XXX")):
+        ledger.write_text("7 0 X\n")
+        for number in range(1, len(letters)):
+            seen = attempt(script, tmp_path, "kill -KILL $PPID", number, BEFORE=state)
+            assert seen.code == -9
+        seen = attempt(script, tmp_path, FINISHED, len(letters), BEFORE=state)
+        assert seen.letters == (letters + "S" if state == "PREEMPTED" else letters)
+        assert seen.code == (0 if state == "PREEMPTED" else 1)
+        (script.parent / "char" / "char_finished_flag").unlink(missing_ok=True)
+
+
+def test_in_a_container_the_flag_is_found_outside(nemo_home: Path, tmp_path: Path) -> None:
+    task = run.Script(path="train.py", entrypoint="python")
+    script = script_for(task, [FaultTolerancePlugin()], executor(container_image="image"))
+    assert 'export FAULT_TOL_FINISHED_FLAG_FILE="/nemo_run/char_finished_flag"' in script.read_text()
+    seen = attempt(script, tmp_path, f"touch {script.parent}/char/char_finished_flag; exit 0")
+    assert (seen.code, seen.letters) == (0, "S")
+
+
+def test_requeueing_that_fails_is_said(script: Path, tmp_path: Path) -> None:
+    seen = attempt(script, tmp_path, "exit 75", REQUEUE_FAILS="1")
+    assert seen.code == 1
+    assert "could not be requeued" in seen.said
+
+
+def test_another_launchers_script_is_nemo_runs_own(nemo_home: Path) -> None:
+    text = script_for(
+        run.Script(path="train.py", entrypoint="python"), [], executor(launcher=run.FaultTolerance())
+    ).read_text()
+    assert "is_job_failures_limit_reached" in text
+    assert "holdfast" not in text

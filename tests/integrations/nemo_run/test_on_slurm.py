@@ -1,0 +1,133 @@
+"""Chains of jobs that NeMo-Run submits to a real Slurm: its own launcher and job script, and ours."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.processes import Spawned, Spawner, wait_until
+from tests.slurm.cluster import Cluster
+
+pytestmark = pytest.mark.slow
+
+DRIVE = Path(__file__).with_name("drive.py")
+ROOT = DRIVE.parents[3]
+
+
+@pytest.fixture
+def cluster(accounting_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    for name, value in accounting_cluster.environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=":")
+    yield accounting_cluster
+    accounting_cluster.clear()
+
+
+class Chain:
+    """A training that NeMo-Run has submitted, seen by its files."""
+
+    def __init__(self, spawn: Spawner, port: int, folder: Path, nemo_home: Path, *words: str) -> None:
+        kind, *others = words
+        self.folder, self._home = folder, nemo_home
+        self.driver: Spawned = spawn([sys.executable, str(DRIVE), kind, str(port), str(folder), *others])
+
+    def events(self) -> list[str]:
+        path = self.folder / "events"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def saved(self) -> int:
+        path = self.folder / "saved"
+        return int(path.read_text() or 0) if path.exists() else 0
+
+    def results(self) -> list[str]:
+        """The letters of the attempts."""
+        (path,) = self._home.rglob("*_job_results")
+        return [line.split()[2] for line in path.read_text().splitlines()]
+
+    def log(self) -> str:
+        return "\n".join(path.read_text() for path in sorted(self._home.rglob("*.out")))
+
+    def final(self) -> str:
+        """What NeMo-Run says at the end."""
+        found = self.driver.wait_for(r"Job \d+ finished: (\w+)", 240)
+        assert isinstance(found, re.Match)
+        assert self.driver.wait() == 0
+        return found[1]
+
+    def steps_begun(self) -> list[int]:
+        """Where each start of rank 0 went on."""
+        return [int(line.split()[-1]) for line in self.events() if "rank 0: from step" in line]
+
+
+Chains = Callable[..., Chain]
+
+
+@pytest.fixture
+def chain(cluster: Cluster, spawn: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Chains:
+    monkeypatch.setenv("NEMORUN_HOME", str(tmp_path / "nemo"))
+    folder = tmp_path / "run"
+    folder.mkdir()
+    return lambda *words: Chain(spawn, cluster.settings.spare_port, folder, tmp_path / "nemo", *words)
+
+
+def preempt(cluster: Cluster, chain: Chain, step: int) -> None:
+    wait_until(lambda: chain.saved() >= step, 200, f"step {step}; so far {chain.events()}")
+    (job,) = cluster.run("squeue", "--noheader", "--format=%i").split()
+    cluster.run("scancel", "--signal=TERM", job)
+
+
+def test_nemo_runs_own_launcher_and_job_script(cluster: Cluster, chain: Chains) -> None:
+    """A rank hangs: restart in the job. One fails, no restart is left: another job. Preempted: another job."""
+    job = chain("stock", "40", "2", "hang:3", "exit:6")
+    preempt(cluster, job, 14)
+    assert job.final() == "SUCCEEDED"
+    assert job.results() == ["F", "S", "S"]
+    hung, restarted, failed, preempted = job.steps_begun()
+    assert (hung, restarted, failed) == (0, 2, 5)
+    assert f"1.0 rank 1: preempted at step {preempted}" in job.events()
+    assert {"2.0 rank 0: finished at step 40", "2.0 rank 1: finished at step 40"} <= set(job.events())
+
+
+def test_the_plugins_with_lightning(cluster: Cluster, chain: Chains) -> None:
+    """A rank hangs: restart in the job. Preempted: a checkpoint, and another job, which goes on there."""
+    job = chain("lightning", "40", "1", "hang:3")
+    preempt(cluster, job, 14)
+    assert job.final() == "SUCCEEDED"
+    assert job.results() == ["P", "S"]
+    assert job.steps_begun()[:2] == [0, 2]
+    assert 14 <= job.steps_begun()[2] < 40
+    assert "1.0 rank 0: fit ends at step 40" in job.events()
+    assert "Preemption detected, saving checkpoint and exiting" in job.log()
+
+
+def test_a_job_that_fails_at_once_is_given_up_and_nemo_run_says_so(cluster: Cluster, chain: Chains) -> None:
+    job = chain("script", "40", "1", "exit:1:99")
+    assert job.final() == "FAILED"
+    assert job.results() == ["F", "F"]
+    assert "giving up: 2 jobs in a row failed (limit 2), the last one with exit code 3" in job.log()
+
+
+def test_a_cancelled_job_stays_cancelled(cluster: Cluster, chain: Chains) -> None:
+    """Its ranks save and its launchers end as for a preemption, before Slurm's time is over."""
+    job = chain("script", "400", "1")
+    wait_until(lambda: job.saved() >= 3, 120, "step 3")
+    (number,) = cluster.run("squeue", "--noheader", "--format=%i").split()
+    cluster.run("scancel", number)
+    assert job.final() == "CANCELLED"
+    assert job.results() == ["C"]
+    wait_until(lambda: not cluster.run("squeue", "--noheader"), 30, "no job to be left")
+
+
+@pytest.mark.soak
+def test_a_time_limit_goes_on_in_another_job(cluster: Cluster, chain: Chains) -> None:
+    """A script without a preemption signal: at Slurm's own limit of a minute. NeMo-Run may take it for the end."""
+    job = chain("minute", "900", "1")
+    wait_until(lambda: "1.0 rank 0: finished at step 900" in job.events(), 400, "the end, in the second job")
+    wait_until(lambda: not cluster.run("squeue", "--noheader"), 30, "no job to be left")
+    assert job.results() == ["P", "S"]

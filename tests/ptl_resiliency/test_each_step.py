@@ -1,0 +1,181 @@
+"""What our callbacks do in a training step: no Python of ours runs in an ordinary one, and no batch is missed."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+import torch
+
+from holdfast.fault_tolerance.board import Board, counts
+from holdfast.fault_tolerance.stop import page as P
+from holdfast.fault_tolerance.stop.page import PageFile, page_path
+from holdfast.fault_tolerance.stop.positions import batches_of
+from holdfast.ptl_resiliency import (
+    FaultToleranceCallback,
+    FaultToleranceSectionsCallback,
+    PreemptionCallback,
+    StragglerDetectionCallback,
+    each_step,
+    step_call,
+)
+from holdfast.straggler import Detector
+
+from .conftest import BATCHES, TinyModel
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+needs_core = pytest.mark.skipif(
+    counts.core is None, reason="the step core was not built: setup.py build_ext --inplace"
+)
+
+
+@pytest.fixture
+def page(ranked: Board) -> Iterator[PageFile]:
+    """That on which this rank and a launcher agree where to stop."""
+    made = PageFile.create(page_path(ranked.path))
+    yield made
+    made.close()
+    os.unlink(page_path(ranked.path))
+
+
+@pytest.fixture(params=["core", "plain"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """With the C core, where it was built, and without."""
+    if request.param == "plain":
+        monkeypatch.setattr(each_step, "StepCall", step_call.PlainStepCall)
+    return str(request.param)
+
+
+def all_four(folder: Path, **straggler: Any) -> list[Any]:
+    state = folder / "state"
+    return [
+        FaultToleranceCallback(False, True, exp_dir=state),
+        FaultToleranceSectionsCallback(False, True, exp_dir=state),
+        StragglerDetectionCallback(**{"report_time_interval": 300.0, **straggler}),
+        PreemptionCallback(),
+    ]
+
+
+@needs_core
+def test_an_ordinary_step_runs_no_python_of_ours(
+    ranked: Board, page: PageFile, quiet: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: Counter[str] = Counter()
+    frames: Counter[str] = Counter()
+    counts.core.use_limits(10**12, 24)  # a busy machine has long steps, after which the hook is armed
+
+    def count(frame: Any, event: str, _: object) -> None:
+        name = frame.f_code.co_filename
+        frames[event] += 1
+        # The observer is told of what is longest so far.
+        if event == "call" and "/holdfast/" in name and not name.endswith("intervals.py"):
+            calls[f"{name}:{frame.f_code.co_name}"] += 1
+
+    def on_step(trainer: Any, batch_idx: int) -> None:
+        if batch_idx == 19:  # of the second epoch: before, the straggler's steps are measured
+            sys.setprofile(None)
+            gc.enable()
+        elif batch_idx == 5 and trainer.current_epoch == 1:
+            gc.disable()  # what earlier tests have left may have a `__del__` of ours
+            sys.setprofile(count)
+
+    try:
+        pl.Trainer(max_epochs=2, callbacks=all_four(tmp_path), limit_val_batches=0, **quiet).fit(
+            TinyModel(on_step)
+        )
+    finally:
+        sys.setprofile(None)
+        gc.enable()
+        counts.core.use_limits(step_call.LONG_STEP_NS, 24)
+    assert not calls and frames["call"] > 1000
+    snapshot = ranked.snapshot()
+    assert snapshot.step == 2 * BATCHES and snapshot.section_count == 2 * BATCHES + 1
+    assert batches_of(page.words[P.POSITION]) == 2 * BATCHES
+
+
+def test_a_batch_counts_once_however_often_the_optimizer_calls_the_step(
+    kind: str, ranked: Board, page: PageFile, quiet: dict[str, Any], tmp_path: Path
+) -> None:
+    calls: list[int] = []
+    reports: list[int] = []
+
+    class Searching(TinyModel):
+        def configure_optimizers(self) -> Any:
+            return torch.optim.LBFGS(self.parameters(), max_iter=3)
+
+    class Look(pl.Callback):
+        def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+            reports.append(Detector._session._interval._step)  # type: ignore[union-attr]
+
+    callbacks = [*all_four(tmp_path, report_time_interval=1e-6), Look()]
+    trainer = pl.Trainer(max_epochs=1, callbacks=callbacks, limit_val_batches=0, **quiet)
+    trainer.fit(Searching(lambda _, batch_idx: calls.append(batch_idx)))
+    snapshot = ranked.snapshot()
+    assert len(calls) > BATCHES and snapshot.section_count == len(calls) + 1
+    assert snapshot.heartbeat_count == BATCHES + 3  # those at the begin and the end of training, and the last
+    assert reports == list(range(BATCHES)) and batches_of(page.words[P.POSITION]) == BATCHES
+
+
+def test_a_proposal_is_answered_after_the_batch_in_which_it_is_seen(
+    kind: str, ranked: Board, page: PageFile, quiet: dict[str, Any], tmp_path: Path
+) -> None:
+    """The test plays the launcher: a place of that batch, committed at once."""
+    seen: list[int] = []
+
+    def on_step(trainer: Any, batch_idx: int) -> None:
+        seen.append(batches_of(page.words[P.POSITION]))
+        if batch_idx == 6:
+            page.words[P.PLACES + 1] = page.words[P.POSITION] + 1
+            page.words[P.NUMBER] = page.words[P.COMMITTED] = 1
+
+    trainer = pl.Trainer(max_epochs=1, callbacks=all_four(tmp_path), limit_val_batches=0, **quiet)
+    with pytest.raises(SystemExit) as stopped:
+        trainer.fit(TinyModel(on_step))
+    assert stopped.value.code == 0 and len(seen) in (7, 8)
+    # A busy machine has long steps: those are passed when they are done.
+    assert all(position in (batch, batch + 1) for batch, position in enumerate(seen))
+    assert page.words[P.ANSWER] == P.answer_word(1, True) and trainer.global_step == len(seen)
+
+
+def test_each_alone_leaves_the_strategy_as_it_was(
+    kind: str, ranked: Board, page: PageFile, quiet: dict[str, Any], tmp_path: Path
+) -> None:
+    for callback in all_four(tmp_path):
+        before = ranked.snapshot().heartbeat_count
+        trainer = pl.Trainer(max_epochs=1, callbacks=[callback], limit_val_batches=0, **quiet)
+        inside: list[bool] = []
+        trainer.fit(
+            TinyModel(
+                lambda trainer, _, inside=inside: inside.append("training_step" in vars(trainer.strategy))
+            )
+        )
+        assert inside == BATCHES * [True] and "training_step" not in vars(trainer.strategy)
+        beats = isinstance(callback, FaultToleranceCallback)
+        assert ranked.snapshot().heartbeat_count == before + (BATCHES + 3 if beats else 0)
+
+
+def test_a_subclass_with_a_hook_of_its_own_is_called_after_each_batch(
+    kind: str, ranked: Board, page: PageFile, quiet: dict[str, Any], tmp_path: Path
+) -> None:
+    class Own(StragglerDetectionCallback):
+        batches = 0
+
+        def on_train_batch_end(self, *args: Any) -> None:
+            self.batches += 1
+            super().on_train_batch_end(*args)
+            assert Detector._session._interval._step == self.batches  # type: ignore[union-attr]
+
+    own = Own()
+    callbacks = [
+        own,
+        *(each for each in all_four(tmp_path) if not isinstance(each, StragglerDetectionCallback)),
+    ]
+    pl.Trainer(max_epochs=2, callbacks=callbacks, limit_val_batches=0, **quiet).fit(TinyModel())
+    assert own.batches == 2 * BATCHES

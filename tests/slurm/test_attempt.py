@@ -1,0 +1,185 @@
+"""The beginning and the end of an attempt, where Slurm says what it rarely does: its commands are scripts here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.autoresume.budget import Limits
+from holdfast.autoresume.ledger import Chain
+from holdfast.autoresume.ledger_file import LedgerFile
+from holdfast.integrations.slurm import claim
+from holdfast.integrations.slurm.attempt import Keeper
+from holdfast.integrations.slurm.place import Place
+from holdfast.integrations.slurm.script import DONE
+
+COMMAND = """#!/bin/bash
+echo "$(basename "$0") $*" >> {folder}/calls
+case "$(basename "$0") $1" in
+"scontrol show") cat {folder}/job-$3 2>/dev/null || {{ echo "Invalid job id specified" >&2; exit 1; }} ;;
+"sinfo "*) cat {folder}/nodes 2>/dev/null || true ;;
+esac
+"""
+RUNNING = "JobState=RUNNING Restarts={0} TimeLimit=UNLIMITED PreemptTime=None ExcNodeList=n9"
+
+
+class Slurm:
+    """What Slurm's commands answer, and what they were asked."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in ("scontrol", "sinfo", "scancel"):
+            path = folder / name
+            path.write_text(COMMAND.format(folder=folder))
+            path.chmod(0o755)
+
+    def tells(self, job: str, text: str) -> None:
+        (self.folder / f"job-{job}").write_text(text)
+
+    def asked(self, command: str) -> list[str]:
+        calls = (self.folder / "calls").read_text().splitlines()
+        return [call for call in calls if call.startswith(command)]
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.delenv("FAULT_TOL_FINISHED_FLAG_FILE", raising=False)
+    return Slurm(tmp_path)
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    place = tmp_path / "run"
+    place.mkdir()
+    return place
+
+
+def keeper(run_dir: Path, job: str = "7", restarts: int = 0, **limits: int) -> Keeper:
+    place = Place(job, restarts, "n[1-2]")
+    return Keeper(str(run_dir), place, Limits(**limits), exclude_after=2, notice=180.0)
+
+
+def chains(run_dir: Path) -> tuple[Chain, ...]:
+    return LedgerFile(str(run_dir), pytest.fail).read().chains
+
+
+def test_a_failure_is_requeued_and_counted(
+    slurm: Slurm, run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slurm.tells("7", RUNNING.format(0))
+    assert keeper(run_dir).begins() == 0
+    assert keeper(run_dir).ended(9) == 0
+    assert slurm.asked("scontrol requeue") == ["scontrol requeue 7"]
+    assert (
+        "exit code 9. Failure 1 of 3 in a row; job 7 is requeued, attempt 2 follows"
+        in capsys.readouterr().err
+    )
+
+
+def test_a_job_of_which_the_controller_says_nothing_is_judged_by_its_exit_code(
+    slurm: Slurm, run_dir: Path
+) -> None:
+    assert keeper(run_dir).begins() == 0
+    assert keeper(run_dir, max_failures=1).ended(9) == 1
+    assert chains(run_dir)[0].state == "gave up"
+
+
+def test_what_slurm_has_requeued_is_cancelled_when_the_chain_gives_up(slurm: Slurm, run_dir: Path) -> None:
+    slurm.tells("7", RUNNING.format(1).replace("RUNNING", "COMPLETING"))
+    (slurm.folder / "nodes").write_text("n1 idle\nn2 down*\n")
+    assert keeper(run_dir).begins() == 0
+    assert keeper(run_dir, max_failures=1).ended(143) == 1
+    assert slurm.asked("scancel") == ["scancel 7"]
+    assert slurm.asked("scontrol requeue") == []
+    attempt = chains(run_dir)[0].attempts[0]
+    assert (str(attempt.kind), attempt.node) == ("node lost", "n2")
+
+
+def test_a_node_that_is_left_out_stands_beside_those_that_the_user_excluded(
+    slurm: Slurm, run_dir: Path
+) -> None:
+    (slurm.folder / "nodes").write_text("n1 idle\nn2 down*\n")
+    for restarts in range(2):
+        slurm.tells("7", RUNNING.format(restarts + 1))
+        assert keeper(run_dir, restarts=restarts).begins() == 0
+        assert keeper(run_dir, restarts=restarts).ended(143) == 0
+    assert slurm.asked("scontrol update") == ["scontrol update JobId=7 ExcNodeList=n9,n2"]
+
+
+def test_an_end_that_nobody_noted_is_noted_by_the_next_attempt(slurm: Slurm, run_dir: Path) -> None:
+    slurm.tells("7", RUNNING.format(1))
+    (slurm.folder / "nodes").write_text("n1 down\nn2 idle\n")
+    assert keeper(run_dir).begins() == 0
+    assert keeper(run_dir, restarts=1).begins() == 0
+    first, second = chains(run_dir)[0].attempts
+    assert (str(first.kind), first.node, second.kind) == ("node lost", "n1", None)
+
+
+def test_a_zombie_of_an_earlier_run_does_nothing(slurm: Slurm, run_dir: Path) -> None:
+    """Its node was given up, but the batch script there runs on, and ends while the next run is under way."""
+    slurm.tells("7", RUNNING.format(1))
+    assert keeper(run_dir).begins() == 0
+    assert keeper(run_dir, restarts=1).begins() == 0
+    assert keeper(run_dir, restarts=0).ended(1) == 1
+    assert slurm.asked("scontrol requeue") == []
+    assert chains(run_dir)[0].attempts[1].kind is None
+
+
+def test_a_cancelled_job_s_chain_is_over_and_the_next_job_begins_another(slurm: Slurm, run_dir: Path) -> None:
+    slurm.tells("7", RUNNING.format(0))
+    assert keeper(run_dir).begins() == 0
+    slurm.tells("7", RUNNING.format(0).replace("RUNNING", "CANCELLED"))
+    claim.write(str(run_dir), "8")  # as `holdfast slurm` does when it has submitted
+    assert keeper(run_dir, "8").begins() == 0
+    first, second = chains(run_dir)
+    assert (first.state, str(first.attempts[0].kind)) == ("cancelled", "cancelled")
+    assert (second.state, len(second.attempts)) == ("", 1)
+
+
+def test_a_job_that_was_cancelled_while_it_waited(slurm: Slurm, run_dir: Path) -> None:
+    slurm.tells("7", RUNNING.format(0))
+    assert keeper(run_dir).begins() == 0
+    assert keeper(run_dir).ended(9) == 0
+    slurm.tells("7", RUNNING.format(1).replace("RUNNING", "CANCELLED"))
+    assert keeper(run_dir, "8").begins() == 0
+    assert [chain.state for chain in chains(run_dir)] == ["cancelled", ""]
+
+
+def test_another_job_s_claim_counts_while_it_lives(slurm: Slurm, run_dir: Path) -> None:
+    slurm.tells("7", RUNNING.format(0).replace("RUNNING", "PENDING"))
+    claim.write(str(run_dir), "7")
+    with pytest.raises(claim.Refused, match=r"job 7 trains in .*run already \(PENDING\)"):
+        keeper(run_dir, "8").begins()
+    slurm.tells("7", RUNNING.format(0).replace("RUNNING", "COMPLETED"))
+    assert keeper(run_dir, "8").begins() == 0
+    assert claim.read(str(run_dir)) == "8"
+
+
+def test_a_flag_of_another_run_is_removed_and_our_own_ends_the_chain(slurm: Slurm, run_dir: Path) -> None:
+    flag = run_dir / "finished.flag"
+    flag.touch()
+    slurm.tells("7", RUNNING.format(0))
+    assert keeper(run_dir).begins() == 0
+    assert not flag.exists()
+    flag.touch()
+    assert keeper(run_dir).ended(0) == 0
+    assert chains(run_dir)[0].state == "finished"
+    slurm.tells("7", RUNNING.format(0).replace("RUNNING", "COMPLETED"))
+    assert keeper(run_dir, "8").begins() == DONE
+
+
+def test_at_the_time_limit_the_job_is_requeued_before_its_ranks_have_ended(
+    slurm: Slurm, run_dir: Path
+) -> None:
+    slurm.tells("7", RUNNING.format(0))
+    assert keeper(run_dir).begins() == 0
+    assert keeper(run_dir).job_ends() == 0  # somebody has signalled the batch script: nothing to do
+    late = "JobState=COMPLETING Restarts=0 StartTime=2026-01-01T00:00:00 TimeLimit=00:01:00"
+    slurm.tells("7", late)
+    assert keeper(run_dir).job_ends() == 0
+    slurm.tells("7", RUNNING.format(1).replace("RUNNING", "COMPLETING"))
+    assert keeper(run_dir).ended(137) == 0
+    assert slurm.asked("scontrol requeue") == ["scontrol requeue 7"]
+    assert [str(attempt.kind) for attempt in chains(run_dir)[0].attempts] == ["time limit"]

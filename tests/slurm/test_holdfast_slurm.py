@@ -1,0 +1,109 @@
+"""`holdfast slurm` on a real cluster, with ranks that need no torch: what follows from each end of an attempt."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.cluster import Cluster
+from tests.slurm.training import Submitted
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+PROGRAM = """
+import os, signal, sys
+flag, how = os.environ["FAULT_TOL_FINISHED_FLAG_FILE"], sys.argv[1]
+restarts, node = os.environ.get("SLURM_RESTART_COUNT", "0"), os.uname().nodename
+os.write(1, f"rank {os.environ['RANK']} on {node} in run {restarts}\\n".encode())
+bad = os.path.dirname(flag) + "/bad-node"
+if how == "bad-node" and restarts == "0" and os.environ["SLURM_NODEID"] == "0":
+    with open(bad, "w") as file:
+        file.write(node)
+if how == "broken" or (os.path.exists(bad) and open(bad).read() == node):
+    raise ValueError("no such data set: corpus-7")
+if (how == "waits" and restarts == "0") or (how == "bad-node" and restarts in "01"):
+    while True:
+        signal.pause()
+if os.environ["RANK"] == "0":
+    open(flag, "w").close()
+"""
+
+
+def light(cluster: Cluster, folder: Path, how: str) -> Submitted:
+    program = folder / "program.py"
+    program.write_text(PROGRAM)
+    return Submitted(cluster, folder, [program, how])
+
+
+def test_cancelled_then_submitted_again_preempted_and_finished(cluster: Cluster, tmp_path: Path) -> None:
+    training = light(cluster, tmp_path, "waits")
+    assert training.start().returncode == 0
+    first = training.job
+    training.wait_for(r"^rank \d on n\d in run 0", 2)
+    refused = training.start()
+    assert refused.returncode == 2
+    assert refused.stderr == (
+        f"holdfast: error: job {first} trains in {training.run} already (RUNNING). Wait for it, end it "
+        f"(scancel {first}), or use another run directory\n"
+    )
+    by_hand = cluster.run("sbatch", "--parsable", "--output=/dev/null", training.run / "job.sbatch").strip()
+    assert training.end(by_hand) == "FAILED 1:0"
+    cluster.run("scancel", first)
+    assert training.end().startswith("CANCELLED")
+    training.wait_until_nothing_is_left()
+    assert training.kinds(0) == ["cancelled"]
+    assert training.chains()[0]["state"] == "cancelled"
+
+    assert training.start().returncode == 0
+    training.wait_for(r"^rank \d on n\d in run 0", 2)
+    cluster.run("scancel", "--signal=TERM", training.job)
+    assert training.end() == "COMPLETED 0:0", training.text()
+    assert training.kinds(1) == ["preempted", "finished"]
+    assert training.chains()[1]["state"] == "finished"
+    again = training.start()
+    assert again.returncode == 2
+    assert "Nothing is submitted; to train on, remove it" in again.stderr
+
+
+def test_a_job_that_fails_at_once_gives_up_and_names_the_cause(cluster: Cluster, tmp_path: Path) -> None:
+    training = light(cluster, tmp_path, "broken")
+    assert training.start("--max-failures=1", nodes=1).returncode == 0
+    assert training.end() == "FAILED 1:0", training.text()
+    assert "gave up after a failure: attempt 1 failed" in training.text()
+    assert (
+        "ValueError: no such data set: corpus-7 (exit code 1). All attempts: holdfast autoresume"
+        in training.text()
+    )
+    assert training.chains()[0]["state"] == "gave up"
+    assert cluster.run("squeue", "--noheader") == ""
+
+
+@pytest.mark.soak
+def test_a_node_on_which_it_fails_twice_is_left_out(cluster: Cluster, tmp_path: Path) -> None:
+    training = light(cluster, tmp_path, "bad-node")
+    assert training.start().returncode == 0
+    assert training.end() == "COMPLETED 0:0", training.text()
+    assert training.kinds(0) == ["failed", "failed", "finished"]
+    bad = (training.run / "bad-node").read_text()
+    assert f"attempt 3 follows, without {bad}" in training.text()
+    assert f"rank 0 on {bad} in run 2" not in training.text()
+    assert f"rank 1 on {bad} in run 2" not in training.text()
+    assert os.path.exists(training.run / "finished.flag")
+
+
+@pytest.mark.soak
+def test_a_node_that_dies_is_named_and_the_job_goes_on_without_it(
+    own_cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster = own_cluster
+    training = light(cluster, tmp_path, "waits")
+    assert training.start().returncode == 0
+    training.wait_for(r"^rank \d on n\d in run 0", 2)
+    cluster.kill_node("n2", with_its_processes=True)
+    assert training.end() == "COMPLETED 0:0", training.text()
+    chain = training.chains()[0]
+    assert training.kinds() == ["node lost", "finished"], training.text()
+    assert chain["attempts"][0]["node"] == "n2"
+    training.wait_until_nothing_is_left()

@@ -1,0 +1,118 @@
+"""The batch script of `holdfast slurm`: what exactly it is, that it is bash, and what is refused."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli.main import main
+from holdfast.fault_tolerance.errors import ConfigError
+from holdfast.integrations.slurm.plan import Plan, checked, time_limit
+from holdfast.integrations.slurm.script import batch_script
+
+GOLDEN = Path(__file__).with_name("golden.sbatch")
+COMMAND = ("ft_launcher", "--nproc-per-node=8", "--max-restarts=3", "train.py", "--name", "it's a test")
+
+
+def plan(**changes: object) -> Plan:
+    known = {"run_dir": "/shared/my run", "command": COMMAND, "python": "/opt/env/bin/python", "nodes": 2}
+    return Plan(**{**known, "time": "4:00:00", "options": ("--partition=low",), **changes})  # type: ignore[arg-type]
+
+
+def test_the_script_is_the_golden_one() -> None:
+    assert batch_script(checked(plan()), "1.2.3") == GOLDEN.read_text()
+
+
+def test_it_is_bash_and_each_word_reaches_the_program_as_it_is(tmp_path: Path) -> None:
+    subprocess.run(["bash", "-n", GOLDEN], check=True)
+    fake = tmp_path / "srun"
+    fake.write_text("#!/bin/bash\nprintf '%s\\n' \"$@\"\n")
+    for name, text in (("scontrol", "echo n1; echo n2"), ("keep", "exit 0")):
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+    for path in tmp_path.iterdir():
+        path.chmod(0o755)
+    script = batch_script(plan(python=str(tmp_path / "keep"), max_jobs=7), "1.2.3")
+    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "12345", "SLURM_NNODES": "2"}
+    done = subprocess.run(
+        ["bash", "-u", "-c", script],
+        env={**environ, "SLURM_JOB_NODELIST": "n[1-2]"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    words = done.stdout.splitlines()
+    assert words[2] == "ft_launcher"
+    assert words[-len(COMMAND) + 1 :] == list(COMMAND[1:])
+    assert "--rdzv-endpoint=n1:22345" in words
+    assert "--ft-run-dir=/shared/my run" in words
+    assert done.stderr == ""
+
+
+def test_a_launcher_that_is_a_module_is_started_as_one() -> None:
+    command = ("/opt/env/bin/python", "-m", "holdfast.fault_tolerance.launcher", "train.py")
+    text = batch_script(plan(command=command), "1.2.3")
+    assert '    /opt/env/bin/python -m holdfast.fault_tolerance.launcher --nnodes="$SLURM_NNODES"' in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"command": ("torchrun", "train.py")}, "must begin with ft_launcher"),
+        (
+            {"command": ("ft_launcher", "--nnodes=2", "train.py")},
+            "--nnodes after --: the batch script gives it",
+        ),
+        ({"command": ("ft_launcher", "--rdzv_endpoint", "a:1", "t.py")}, "--rdzv-endpoint after --"),
+        ({"time": "3"}, "--time 3 and --notice 180: the notice comes before the job has begun"),
+        ({"time": "soon"}, "--time 'soon': give minutes"),
+        ({"name": 'a"b'}, "no quotes, backslashes or control characters"),
+        ({"run_dir": "/a\nb"}, "no quotes, backslashes or control characters"),
+        ({"run_dir": "/a%j"}, "Slurm would replace the %"),
+        ({"options": ("low",)}, "an option of sbatch begins with -"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_the_reason(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        batch_script(checked(plan(**changes)), "1.2.3")
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_an_option_of_the_program_may_have_the_launchers_names() -> None:
+    command = ("ft_launcher", "--nproc-per-node=2", "train.py", "--nnodes=3")
+    assert "--nnodes=3" in batch_script(checked(plan(command=command)), "1.2.3")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 5400), ("1:30", 90), ("4:00:00", 14400), ("2-12", 216000), ("1-0:30", 88200), ("0-0:0:5", 5)],
+)
+def test_times_as_sbatch_takes_them(text: str, seconds: int) -> None:
+    assert time_limit(text) == seconds
+
+
+@pytest.mark.parametrize(("notice", "saving"), [(180, 150), (600, 570), (20, 14), (1, 1)])
+def test_ranks_may_save_until_a_little_before_the_limit(notice: int, saving: int) -> None:
+    assert f"--term-timeout={saving} " in batch_script(plan(notice=notice), "1.2.3")
+
+
+def test_a_dry_run_prints_the_script_and_makes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["slurm", "--dry-run", "--run-dir=my run", "--time=4:00:00", "--sbatch=--partition=low"]
+    assert main([*words, "--", *COMMAND]) == 0
+    text = capsys.readouterr().out
+    assert "#SBATCH --partition=low\n" in text
+    assert f"run_dir={shlex.quote(str(tmp_path / 'my run'))}\n" in text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["slurm", "--nodes=2"]) == 2
+    assert capsys.readouterr().err.startswith(
+        "holdfast: error: no command: holdfast slurm [options] -- ft_launcher"
+    )

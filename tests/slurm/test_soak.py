@@ -1,0 +1,213 @@
+"""The character model on two nodes through all that a cluster does to a job: each alone, and all of it in one run.
+
+Each run ends with the weights of an undisturbed one; a preemption costs no step but one that was not yet saved, a
+failure at most the steps since the last checkpoint; and nothing of the job is left on any node.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.slurm.cluster import Cluster
+from tests.slurm.training import SAVE_EVERY, Submitted, Training, undisturbed
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
+
+Undisturbed = Callable[[int], dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    """Results of undisturbed runs, by their number of steps."""
+    known: dict[int, dict[str, Any]] = {}
+
+    def result(steps: int) -> dict[str, Any]:
+        if steps not in known:
+            known[steps] = undisturbed(tmp_path_factory.mktemp("undisturbed"), steps)
+        return known[steps]
+
+    return result
+
+
+def check(training: Training, cluster: Cluster, expected: dict[str, Any]) -> None:
+    """What must hold at the end of each run."""
+    assert training.end() == "COMPLETED 0:0", training.text()
+    assert training.result == expected
+    training.wait_until_nothing_is_left()
+    assert cluster.run("squeue", "--noheader") == ""
+    lost_steps(training)
+
+
+def lost_steps(training: Training) -> None:
+    """Each resumption is from the step that was saved for it, or from the last checkpoint before the failure."""
+    reached, saved = 0, None
+    for line in training.text().splitlines():
+        if told := re.match(r"step +(\d+) of", line):
+            reached = int(told[1])
+        elif stopped := re.match(r"stopped after step (\d+)", line):
+            saved = int(stopped[1])
+        elif resumed := re.match(r"resumed from the checkpoint of step (\d+)", line):
+            step = int(resumed[1])
+            assert step == saved if saved is not None else step >= reached - SAVE_EVERY, training.text()
+            reached, saved = step, None
+
+
+def preempt(training: Training, cluster: Cluster) -> str:
+    """A job of higher priority takes both nodes for 3 seconds; its id."""
+    nodes = cluster.run("squeue", "-h", "-j", training.job, "-o", "%N").strip()
+    words = ["--parsable", "--partition=high", "--exclusive", f"--nodelist={nodes}", "--output=/dev/null"]
+    return cluster.run("sbatch", *words, "--wrap=sleep 3").strip()
+
+
+def test_three_time_limits_in_a_row(cluster: Cluster, tmp_path: Path, expected: Undisturbed) -> None:
+    # The signal comes 25 to 55 s after the start: Slurm looks every 30 s.
+    training = Training.of_characters(cluster, tmp_path, steps=300, pace=0.6)
+    training.submit("--time=1", "--signal=TERM@5")
+    training.wait_for("the next one follows", 3, seconds=400)
+    cluster.run("scontrol", "update", f"jobid={training.job}", "timelimit=20")
+    training.end(seconds=400)
+    check(training, cluster, expected(300))
+    assert training.endings[:3] == ["preempted"] * 3
+    assert training.resumed[:3] == training.stopped[:3]
+
+
+def test_a_time_limit_that_comes_without_a_signal(
+    cluster: Cluster, tmp_path: Path, expected: Undisturbed
+) -> None:
+    training = Training.of_characters(cluster, tmp_path, steps=160, pace=0.6)
+    training.submit("--time=1", "--signal=URG@1")  # ignored by all
+    training.wait_for(r"attempt \S+ on n", 2, seconds=200)
+    cluster.run("scontrol", "update", f"jobid={training.job}", "timelimit=20")
+    training.end(seconds=300)
+    check(training, cluster, expected(160))
+    assert (training.endings[0], training.endings[-1]) == ("time-limit", "finished")
+
+
+@pytest.mark.parametrize(
+    ("number", "restarts"), [(signal.SIGKILL, 3), (signal.SIGSTOP, 3), (signal.SIGSTOP, 0)]
+)
+def test_a_rank_is_killed_or_hangs(
+    cluster: Cluster, tmp_path: Path, expected: Undisturbed, number: int, restarts: int
+) -> None:
+    training = Training.of_characters(cluster, tmp_path, steps=40)
+    training.submit(environ={"MAX_RESTARTS": str(restarts)})
+    training.wait_for_step(20)
+    training.a_rank("n2").send_signal(number)
+    training.end(seconds=200)
+    check(training, cluster, expected(40))
+    assert training.endings == ["finished"] if restarts else ["failed", "finished"]
+    assert len(training.resumed) == 1
+
+
+@pytest.mark.parametrize("with_its_processes", [False, True], ids=["slurmd", "all"])
+def test_a_node_is_lost(
+    own_cluster: Cluster, tmp_path: Path, expected: Undisturbed, with_its_processes: bool
+) -> None:
+    cluster = own_cluster
+    training = Training.of_characters(cluster, tmp_path, steps=120, pace=0.5)
+    training.submit()
+    training.wait_for_step(20)
+    cluster.kill_node("n2", with_its_processes=with_its_processes)
+    training.wait_for(r"attempt \S+ on n", 2)
+    check(training, cluster, expected(120))
+
+
+def test_a_job_of_higher_priority_takes_the_nodes(
+    cluster: Cluster, tmp_path: Path, expected: Undisturbed
+) -> None:
+    training = Training.of_characters(cluster, tmp_path, steps=60)
+    training.submit("--partition=low")
+    training.wait_for_step(20)
+    urgent = preempt(training, cluster)
+    training.wait_for("the next one follows")
+    training.end(urgent)
+    check(training, cluster, expected(60))
+    assert training.endings == ["preempted", "finished"]
+
+
+def test_a_drained_node_is_left_when_the_job_is_told_to(
+    cluster: Cluster, tmp_path: Path, expected: Undisturbed
+) -> None:
+    training = Training.of_characters(cluster, tmp_path, steps=60)
+    training.submit()
+    training.wait_for_step(20)
+    cluster.run("scontrol", "update", "nodename=n2", "state=drain", "reason=maintenance")
+    cluster.run("scancel", "--signal=TERM", training.job)
+    check(training, cluster, expected(60))
+    assert training.endings == ["preempted", "finished"]
+    assert re.search(r"attempt \S+\.1 on n\[(1,3|1,4|3-4)\],", training.text()), training.text()
+
+
+def test_a_job_array_goes_on_from_task_to_task(
+    cluster: Cluster, tmp_path: Path, expected: Undisturbed
+) -> None:
+    training = Training.of_characters(cluster, tmp_path, steps=40)
+    training.submit("--array=1-4%1", script="train-array.sbatch")
+    training.wait_for_step(20)
+    # For an array's task Slurm 22.05 sends the signal and reports exit code 229 without a word.
+    cluster.run("scancel", "--signal=TERM", f"{training.job}_1", check=False)
+    training.wait_for("finished: the training is complete")
+    training.wait_for("nothing to do: ", 2)
+    assert training.result == expected(40)
+    assert training.endings == ["preempted", "finished"]
+
+
+def test_holdfast_slurm_knows_why_each_attempt_ended(
+    cluster: Cluster, tmp_path: Path, expected: Undisturbed
+) -> None:
+    training = Submitted.of_characters(cluster, tmp_path, steps=120, pace=0.5)
+    options = ("--time=1", "--notice=20", "--sbatch=--partition=low")
+    assert training.start(*options, ranks=2).returncode == 0
+    training.wait_for("attempt 2 follows")
+    cluster.run("scontrol", "update", f"jobid={training.job}", "timelimit=60")
+    goes_on(training)
+    urgent = preempt(training, cluster)
+    training.wait_for("attempt 3 follows")
+    training.end(urgent)
+    goes_on(training)
+    training.a_rank().send_signal(signal.SIGKILL)
+    training.wait_for("attempt 4 follows")
+    check(training, cluster, expected(120))
+    assert training.kinds() == ["time limit", "preempted", "failed", "finished"]
+
+
+def test_all_of_it_in_one_run(own_cluster: Cluster, tmp_path: Path, expected: Undisturbed) -> None:
+    cluster, steps = own_cluster, 420
+    training = Training.of_characters(cluster, tmp_path, steps, pace=0.5)
+    training.submit("--partition=low", "--time=1", "--signal=TERM@5")
+    training.wait_for("the next one follows", 3, seconds=400)  # (a) three time limits
+    cluster.run("scontrol", "update", f"jobid={training.job}", "timelimit=60")
+    training.wait(
+        lambda: "RUNNING" in cluster.run("squeue", "-h", "-j", training.job, "-o", "%T"), 60, "a start"
+    )
+    for number in (signal.SIGKILL, signal.SIGSTOP):  # (b) and (c)
+        training.wait(lambda: len(training.ranks()) == 4, 60, "four ranks")
+        before = len(training.resumed)
+        goes_on(training)
+        training.a_rank("n2").send_signal(number)
+        training.wait(lambda before=before: len(training.resumed) > before, 120, "the restart")
+    goes_on(training)
+    urgent = preempt(training, cluster)  # (e)
+    training.wait_for("the next one follows", 4)
+    training.end(urgent)
+    training.wait_for(r"attempt \S+ on n", 5)
+    training.wait(lambda: len(training.ranks()) == 4, 60, "four ranks")
+    goes_on(training)
+    cluster.kill_node("n2", with_its_processes=False)  # (d)
+    training.wait_for(r"attempt \S+ on n", 6)
+    training.end(seconds=400)
+    check(training, cluster, expected(steps))
+    assert os.path.exists(training.run / "finished")
+
+
+def goes_on(training: Training) -> None:
+    """Until training has told of two more steps."""
+    told = len(re.findall(r"^step +\d+ of", training.text(), re.MULTILINE))
+    training.wait_for(r"^step +\d+ of", told + 2)

@@ -1,0 +1,199 @@
+"""A training on the test cluster: submitted once, disturbed by the test, and judged by what it leaves.
+
+Owns `Training`: the job of examples/slurm (or another batch script), its log, its ledger, its ranks as processes, and
+its result. What always holds: every wait ends with its event, or fails with the job's log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from tests.processes import wait_until
+from tests.slurm.cluster import Cluster
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+SCRIPTS = EXAMPLES / "slurm"
+TRAIN = EXAMPLES / "char_transformer" / "train.py"
+SAVE_EVERY = 5
+START = 150.0
+"""Seconds at most for something that needs ranks to start: 5 until Slurm requeues, then torch's imports."""
+
+OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED"}
+
+
+class Training:
+    """One run directory, and the job that trains in it."""
+
+    def __init__(self, cluster: Cluster, folder: Path, program: Sequence[str | os.PathLike[str]]) -> None:
+        self.cluster = cluster
+        self.run = folder / "run with a blank"
+        self.log = folder / "job.log"
+        self.job = ""
+        self._program = [os.fspath(word) for word in program]
+
+    @classmethod
+    def of_characters(cls, cluster: Cluster, folder: Path, steps: int, pace: float = 0.25) -> Self:
+        """The character model, 2 ranks on each node."""
+        training = cls(cluster, folder, [])
+        words = ["--ft-rank-section-timeouts=step:10,data_loading:6,checkpointing:60", TRAIN]
+        options = ["--dir", training.run / "checkpoints", "--steps", str(steps), "--pace", str(pace)]
+        training._program = [str(word) for word in [*words, *options, "--batch-size", "4"]]
+        return training
+
+    def submit(self, *options: str, script: str = "train.sbatch", environ: Mapping[str, str] = {}) -> str:
+        """The job's id. `options` are of `sbatch`."""
+        job = ["sbatch", "--parsable", "--nodes=2", "--cpus-per-task=2", "--time=10", f"--output={self.log}"]
+        command = [*job, *options, str(SCRIPTS / script), *self._program]
+        settings = {"RUN": str(self.run), "CHAIN_SH": str(SCRIPTS / "chain.sh"), "SAVE_SECONDS": "20"}
+        settings |= {"OMP_NUM_THREADS": "1", "PORT": str(self.cluster.settings.spare_port), **environ}
+        bin_folder = str(Path(sys.executable).parent)  # where ft_launcher is
+        environment = {**os.environ, **settings, "PATH": f"{bin_folder}:{os.environ['PATH']}"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        self.job = self.job or done.stdout.strip()
+        return done.stdout.strip()
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def wait_for(self, pattern: str, count: int = 1, seconds: float = START) -> None:
+        """Until the log has as many matches."""
+
+        def there() -> bool:
+            return len(re.findall(pattern, self.text(), re.MULTILINE)) >= count
+
+        self.wait(there, seconds, f"{count} × {pattern!r}")
+
+    def wait(self, happened: Callable[[], object], seconds: float, what: str) -> None:
+        try:
+            wait_until(happened, seconds, what)
+        except pytest.fail.Exception as error:
+            tail = "\n".join(self.text().splitlines()[-40:])
+            pytest.fail(f"{error}\n{self.left()}\n{self.cluster.run('squeue')}\n{tail}\n{self.cluster.log()}")
+
+    def wait_for_step(self, step: int, count: int = 1) -> None:
+        """Until rank 0 has told of this step (it tells of each tenth)."""
+        self.wait_for(rf"^step +{step} of", count)
+
+    def end(self, job: str = "", seconds: float = START) -> str:
+        """Wait for a job to be over for good; its state and exit code, such as `FAILED 1:0`."""
+        job, said = job or self.job, {"": ""}
+
+        def over() -> bool:
+            text = self.cluster.run("scontrol", "show", "job", job)
+            found = re.search(r"JobState=(\S+)", text), re.search(r"ExitCode=(\S+)", text)
+            assert found[0] and found[1]
+            said[""] = f"{found[0][1]} {found[1][1]}"
+            return found[0][1] in OVER
+
+        self.wait(over, seconds, f"the end of job {job}")
+        return said[""]
+
+    def a_rank(self, *nodes: str) -> psutil.Process:
+        """One of the ranks that run on these nodes; who gets which number is the rendezvous' choice."""
+        ranks = self.ranks(*nodes)
+        return ranks[max(ranks)]
+
+    def ranks(self, *nodes: str) -> dict[int, psutil.Process]:
+        """The ranks that run on these nodes (default: on all), by number; without children of theirs."""
+        found: dict[int, psutil.Process] = {}
+        for process in self.cluster.processes(*nodes):
+            try:
+                rank = process.environ().get("RANK")
+                if rank and process.pid == os.getsid(process.pid):
+                    found[int(rank)] = process
+            except (psutil.Error, OSError):
+                continue
+        return found
+
+    def left(self) -> list[str]:
+        """What of the job runs on any node. Slurm's own slurmstepd, is not the job's."""
+        found = []
+        for process in self.cluster.processes():
+            with contextlib.suppress(psutil.Error):
+                if process.name() != "slurmstepd":
+                    found.append(f"{process.pid} {' '.join(process.cmdline())[:150]}")
+        return found
+
+    def wait_until_nothing_is_left(self) -> None:
+        self.wait(lambda: not self.left(), 60, "nothing of the job to be left on any node")
+
+    @property
+    def endings(self) -> list[str]:
+        """How the attempts ended, in the ledger of examples/slurm."""
+        lines = [line.split() for line in (self.run / "attempts").read_text().splitlines()]
+        return [words[2] for words in lines if words[2] not in ("start", "chain", "over:")]
+
+    @property
+    def resumed(self) -> list[int]:
+        """The steps from which attempts and restarts went on."""
+        return [
+            int(step) for step in re.findall(r"^resumed from the checkpoint of step (\d+)", self.text(), re.M)
+        ]
+
+    @property
+    def stopped(self) -> list[int]:
+        """The steps after which it stopped because it was told to, all saved."""
+        return [int(step) for step in re.findall(r"^stopped after step (\d+)", self.text(), re.M)]
+
+    @property
+    def result(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.run / "checkpoints" / "result.json").read_text())
+        return found
+
+
+class Submitted(Training):
+    """A training that `holdfast slurm` submits."""
+
+    def start(self, *options: str, nodes: int = 2, ranks: int = 1) -> subprocess.CompletedProcess[str]:
+        """Submit it; what `holdfast slurm` answered."""
+        command = [sys.executable, "-m", "holdfast", "slurm", f"--run-dir={self.run}", f"--nodes={nodes}"]
+        limits = ["--notice=20", "--time=10", "--sbatch=--cpus-per-task=2"]
+        launcher = [sys.executable, "-m", "holdfast.fault_tolerance.launcher", "--max-restarts=0"]
+        launcher.append(f"--nproc-per-node={ranks}")
+        port = f"--port={self.cluster.settings.spare_port}"
+        words = [*command, port, *limits, *options, "--", *launcher, *self._program]
+        environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=60)
+        if done.returncode == 0:
+            self.job = done.stdout.strip()
+            self.log = self.run / f"slurm-{self.job}.log"
+        return done
+
+    def chains(self) -> list[dict[str, Any]]:
+        """The ledger."""
+        command = [sys.executable, "-m", "holdfast", "autoresume", "--status", str(self.run), "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        found: list[dict[str, Any]] = json.loads(done.stdout)
+        return found
+
+    def kinds(self, chain: int = 0) -> list[str]:
+        """How the attempts of a chain ended."""
+        return [attempt["kind"] for attempt in self.chains()[chain]["attempts"]]
+
+
+def undisturbed(folder: Path, steps: int) -> dict[str, Any]:
+    """The result of four ranks that nobody disturbs, on no cluster at all."""
+    launcher = [sys.executable, "-m", "holdfast.fault_tolerance.launcher", "--nproc-per-node=4"]
+    options = ["--dir", folder, "--steps", str(steps), "--batch-size", "4"]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*launcher, TRAIN, *options], env=environ, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    return found
