@@ -62,11 +62,14 @@ class BuildCores(build_ext):
 class Wheel(bdist_wheel):
     """Any Python from 3.10 on, of a platform with a core; any platform without."""
 
+    built: tuple[str, ...] = ()
+    """The cores within; none in the wheel of an editable installation, which has a tag and no libraries."""
+
     def run(self) -> None:
         """Build first: only then is it known which of the cores there are."""
         self.run_command("build")
         build = self.get_finalized_command("build_ext")
-        self.built = [name for name in (CORE, STEP) if Path(build.get_ext_fullpath(name)).exists()]
+        self.built = tuple(name for name in (CORE, STEP) if Path(build.get_ext_fullpath(name)).exists())
         self.root_is_pure = not self.built
         if self.root_is_pure:
             self.distribution.ext_modules = []

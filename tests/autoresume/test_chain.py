@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.autoresume import ledger as records
 from holdfast.autoresume.ledger import Attempt
-from holdfast.autoresume.ledger_file import LedgerFile
+from holdfast.autoresume.ledger_file import NAME, LedgerFile
 from tests.autoresume.conftest import Chains, begun
 from tests.processes import Spawner, alive, wait_until
 
@@ -84,6 +84,13 @@ def test_a_request_for_the_end_is_final(chains: Chains) -> None:
     again = chains.sh("exit 9")
     assert again.wait() == 93
     assert "nothing is started: attempt 1 shut the job down" in again.err()
+
+
+def test_it_is_final_also_after_a_chain_that_came_to_no_attempt(chains: Chains) -> None:
+    assert chains.sh(f"{FINISH}; exit 93").wait() == 93
+    with (chains.run_dir / NAME).open("a") as file:
+        file.write('{"t": 9, "kind": "chain", "flag": "elsewhere"}\n')
+    assert chains.sh("exit 9").wait() == 93
 
 
 def test_max_jobs(chains: Chains) -> None:

@@ -28,6 +28,17 @@ TOLD = Account(preempted_by="SIGTERM", started=True)
             Kind.SHUT_DOWN,
             "rank 0: loss is NaN",
         ),
+        (
+            Evidence(None, True, account=Account(request="loss is NaN")),
+            Kind.SHUT_DOWN,
+            "loss is NaN",
+        ),
+        (Evidence(1, True, account=Account(request="loss is NaN")), Kind.SHUT_DOWN, "loss is NaN"),
+        (
+            Evidence(0, True, account=Account(request="loss is NaN")),
+            Kind.FINISHED,
+            "the finished flag is there",
+        ),
         (Evidence(0, False), Kind.ENDED, "exit code 0 without the finished flag"),
         (Evidence(0, False, account=TOLD), Kind.PREEMPTED, "ended cleanly after SIGTERM"),
         (Evidence(75, False), Kind.PREEMPTED, "exit code 75"),

@@ -159,13 +159,16 @@ def test_where_the_flag_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_flag_that_the_training_could_not_create_is_refused_at_once(
-    chains: Chains, small_disk: Path
+    chains: Chains, small_disk: Path, tmp_path: Path
 ) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     for path, why in (
         (small_disk / "f", "Read-only file system"),
         (small_disk / "nowhere" / "f", "No such file or directory"),
         (small_disk, "Is a directory"),
+        (pipe, "a device, pipe or socket has this name"),  # as /dev/null would be, which root can remove
     ):
         run = chains.sh("echo started", env={flag.VARIABLE: str(path)})
         assert run.wait() == 2
@@ -174,6 +177,7 @@ def test_a_flag_that_the_training_could_not_create_is_refused_at_once(
             f"holdfast: error: {flag.VARIABLE}={path}: the training could not create this file when it is finished: "
             f"{why}\n"
         )
+    assert pipe.exists()
 
 
 def test_a_full_disk_is_no_reason_to_refuse_a_flag(small_disk: Path) -> None:

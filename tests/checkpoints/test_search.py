@@ -127,3 +127,26 @@ def test_a_file_gets_its_name_when_it_is_complete(tmp_path: Path) -> None:
         unfinished.write_bytes(b"half")
         raise KeyError
     assert torch.load(path)["step"] == 1 and os.listdir(path.parent) == ["step-1.pt"]
+
+
+def test_that_there_is_none_is_said_only_where_all_could_be_read(make: Make, tmp_path: Path) -> None:
+    """Or a disk that is gone for a moment would let a training begin from the beginning."""
+    (tmp_path / "step-10").mkdir()
+    (tmp_path / "step-10" / "weights.pt").symlink_to("weights.pt")  # which the kernel refuses to follow
+    with pytest.raises(OSError, match="symbolic links"):
+        checkpoints.last_complete(tmp_path)
+    make("torch", "step-5.pt")
+    found = checkpoints.look(tmp_path)
+    assert found.newest == tmp_path / "step-5.pt" and "cannot be read" in found.skipped[0].why
+
+
+def test_of_accelerate_in_a_folder_named_like_hugging_face_s(tmp_path: Path) -> None:
+    """Many loops give `save_state` such names; there is no `trainer_state.json`, and random states are written last."""
+    place = tmp_path / "checkpoint-40"
+    place.mkdir()
+    for name in ("pytorch_model.bin", "optimizer.bin", "random_states_0.pkl"):
+        assert checkpoints.look(tmp_path).newest is None
+        torch.save({"a": torch.zeros(20)}, place / name)
+    assert checkpoints.last_complete(tmp_path) == place
+    cut(place / "random_states_0.pkl")
+    assert checkpoints.last_complete(tmp_path) is None

@@ -190,9 +190,9 @@ def test_waiting_for_other_ranks_ends_before_a_limit(
     (tmp_path / "state" / "_ft_state_.json").write_text(json.dumps({"current_timeouts": {"section": state}}))
 
     def look(trainer: Any, batch_idx: int) -> None:
-        fit = callback._fit
-        assert fit is not None
-        waits.append((callback._patience(fit, False), callback._patience(fit, True)))
+        learning = callback._learning
+        assert learning is not None
+        waits.append((learning._patience(False), learning._patience(True)))
 
     callback = sections_callback(tmp_path)
     pl.Trainer(max_steps=1, callbacks=[callback], **quiet).fit(TinyModel(look))

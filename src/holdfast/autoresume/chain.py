@@ -28,7 +28,7 @@ from . import started, wording
 from .account import Account, account_of
 from .budget import Decision, Limits, State, decide
 from .command import MARK, NUMBER, Command
-from .ending import Ending, Evidence, Kind, ending_of
+from .ending import SHUT_DOWN_CODE, Ending, Evidence, Kind, ending_of
 from .ledger import Attempt, Chain, Ledger
 from .ledger_file import LedgerFile
 from .log import say, shown
@@ -109,7 +109,7 @@ class Keeper:
         if found is finished.Standing.NO_MORE:
             last = wording.attempt_ended(self._ledger.attempts[-1])
             say(f"nothing is started: {last}. To train on all the same, remove {path}")
-            return decide(self._ledger.chains[-1], self._plan.limits).exit_code
+            return SHUT_DOWN_CODE
         if found is finished.Standing.STALE:
             finished.remove(path)
             say(

@@ -111,7 +111,9 @@ _SCHEDULED = {
 
 def ending_of(known: Evidence) -> Ending:
     """Why an attempt ended."""
-    if known.exit_code == SHUT_DOWN_CODE:
+    # A script around the launcher may end with a code of its own, and nobody sees one whose keeper was killed.
+    asked = bool(known.account.request) and known.exit_code != 0
+    if known.exit_code == SHUT_DOWN_CODE or asked:
         return Ending(Kind.SHUT_DOWN, known.account.request or "a rank asked for the end of the whole job")
     if known.flag:
         odd = f", though the exit code is {known.exit_code}" if known.exit_code else ""

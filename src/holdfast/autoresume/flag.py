@@ -1,7 +1,8 @@
 """The finished flag: the file that is there when the training is finished. FAULT_TOL_FINISHED_FLAG_FILE names it.
 
 What always holds: a flag that may belong to this run directory is never removed, and one that cannot is never
-believed. A filesystem that does not answer has no flag: one attempt too many does no harm.
+believed; what is no regular file is no flag, and is never touched. A filesystem that does not answer has no flag: one
+attempt too many does no harm.
 
 Does not cover: who creates it; the Lightning callbacks with `autoresume=True` do, other programs do it themselves.
 """
@@ -44,7 +45,7 @@ def path_of(environ: Mapping[str, str], run_dir: str) -> str:
 def exists(path: str) -> bool:
     """Whether the training is finished."""
     with suppress(OSError, TooLate):
-        return within(ANSWER, lambda: os.path.exists(path) and not os.path.isdir(path))
+        return within(ANSWER, lambda: os.path.isfile(path))
     return False
 
 
@@ -84,6 +85,8 @@ def check(path: str) -> None:
 def _try(path: str) -> None:
     if os.path.isdir(path):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if os.path.exists(path) and not os.path.isfile(path):  # /dev/null, say
+        raise OSError(errno.EINVAL, "a device, pipe or socket has this name")
     probe = f"{path}.probe-{os.getpid()}"
     try:
         os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))

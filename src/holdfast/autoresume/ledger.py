@@ -217,6 +217,8 @@ def _attempt(chains: _Chains, told: Fields) -> _Chains:
         job=told.text("job"),
     )
     last = chains[-1]
+    if any((each.number, each.began) == (number, told.time()) and each.kind for each in last.attempts):
+        return chains  # written twice: it has ended since
     others = tuple(each for each in last.attempts if each.number != number)
     return (*chains[:-1], replace(last, attempts=(*others, attempt)))
 

@@ -1,8 +1,9 @@
 """A checkpoint that is a folder: Hugging Face's `checkpoint-N`, torch's sharded ones, or any with such files in it.
 
 What always holds: every file of a known kind in it is looked at, and for Hugging Face `trainer_state.json`, which its
-Trainer writes last, must be there and agree with the name. Does not cover: a file that is missing and that no other
-file names, such as the random state of a rank that was killed before it wrote it.
+Trainer writes last, must be there and agree with the name; one of accelerate's `save_state` has random states instead.
+Does not cover: a file that is missing and that no other file names, such as the random state of a rank that was killed
+before it wrote it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ MARK = "checkpoint-is-incomplete.txt"
 """In the folder while transformers' own checkpoint on a signal, or `holdfast.integrations.transformers`, writes it."""
 _LARGEST_JSON = 16 << 20
 _HUGGING_FACE = re.compile(r"checkpoint-(\d+)$")
+_ACCELERATE = "random_states_0.pkl"
+"""What accelerate writes last, into folders that may be named like Hugging Face's."""
 _BESIDE_THE_WEIGHTS = re.compile(
     r"(training_args|optimizer|scheduler|scaler|rng_state|random_states|sampler|meta\.pt)"
 )
@@ -63,7 +66,7 @@ def why_incomplete(folder: Path) -> str:
 
 def _why_lacking(folder: Path, weights: bool) -> str:
     found = _HUGGING_FACE.search(folder.name)
-    if found and not (folder / STATE).is_file():
+    if found and not (folder / STATE).is_file() and not (folder / _ACCELERATE).is_file():
         return f"has no {STATE}, which is written last"
     if (folder / STATE).is_file() and (why := _why_no_state(folder / STATE, found and int(found[1]))):
         return why

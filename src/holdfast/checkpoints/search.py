@@ -1,15 +1,15 @@
 """The newest complete checkpoint of a folder, and what was skipped on the way to it.
 
 Newest is by the step in the names, where all have one; else by the time of the last write. What always holds: the same
-folder gives the same answer; a link to another
-checkpoint of the folder counts as nothing, as that one is found itself. Does not cover: folders
-below that are no checkpoints; the contents of files such as `latest`.
+folder gives the same answer; a link to another checkpoint of the folder counts as nothing, as that one is found itself;
+that there is none is said only where all could be read. Does not cover: folders below that are no checkpoints; the
+contents of files such as `latest`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from holdfast.fault_tolerance.rank_log import log
 
 from . import folder as folders
 from . import naming
-from .whole import why_incomplete
+from .whole import judged, unreadable
 
 FILES = (".ckpt", ".pt", ".pth")
 
@@ -35,7 +35,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What was found: the newest complete checkpoint, and those that would have been newer."""
+    """What was found: the newest complete checkpoint, those that would have been newer, and what has no final name."""
 
     newest: Path | None
     skipped: tuple[Skipped, ...]
@@ -45,7 +45,8 @@ def last_complete(folder: str | os.PathLike[str], say: Callable[[str], object] =
     """The newest complete checkpoint in this folder; None if there is none, or no folder.
 
     `say` gets a line for each that is skipped. On several ranks: `last_complete_on_all_ranks`. Raises OSError if the
-    folder is there and cannot be read: nobody should train from the beginning because a disk is gone.
+    folder is there and cannot be read, or one of its checkpoints cannot and no other is complete: nobody should train
+    from the beginning because a disk is gone.
     """
     found = look(folder)
     then = f"resuming from {found.newest.name}" if found.newest else "and no other one is complete"
@@ -57,12 +58,27 @@ def last_complete(folder: str | os.PathLike[str], say: Callable[[str], object] =
 def look(folder: str | os.PathLike[str]) -> Search:
     """As `last_complete`, without saying anything: the answer has what was skipped. Raises OSError."""
     place = Path(folder)
-    candidates, skipped = _candidates(place)
-    for path in _newest_first(candidates):
-        why = why_incomplete(path)
+    candidates, unfinished = _candidates(place)
+    found = first_complete(_newest_first(candidates))
+    return Search(found.newest, (*unfinished, *found.skipped))
+
+
+def first_complete(newest_first: Iterable[Path]) -> Search:
+    """Of these, the first that is complete. Raises OSError if none is, and one of them cannot be read."""
+    skipped: list[Skipped] = []
+    unread: OSError | None = None
+    for path in newest_first:
+        try:
+            why = judged(path)
+        except OSError as error:
+            why = unreadable(error)
+            if not isinstance(error, FileNotFoundError):  # else it was removed meanwhile
+                unread = unread or error
         if not why:
             return Search(path, tuple(skipped))
         skipped.append(Skipped(path, why))
+    if unread is not None:
+        raise unread
     return Search(None, tuple(skipped))
 
 

@@ -15,12 +15,21 @@ from . import folder, naming, torch_file
 def why_incomplete(path: str | os.PathLike[str]) -> str:
     """Why a checkpoint, file or folder, cannot be resumed from, as the rest of a sentence ("is cut off, after 4096
     bytes"); nothing if it is complete. Raises nothing: a path that cannot be read is not complete."""
-    checkpoint = Path(path)
+    try:
+        return judged(Path(path))
+    except OSError as error:
+        return unreadable(error)
+
+
+def judged(checkpoint: Path) -> str:
+    """As `why_incomplete`, where a disk that is gone is not the same as half a checkpoint. Raises OSError."""
     if naming.is_unfinished(checkpoint.name):
         return "was not finished: its name says so"
-    try:
-        if checkpoint.is_dir():
-            return folder.why_incomplete(checkpoint)
-        return torch_file.why_incomplete(checkpoint)
-    except OSError as error:
-        return f"cannot be read: {error.strerror or error}"
+    if checkpoint.is_dir():
+        return folder.why_incomplete(checkpoint)
+    return torch_file.why_incomplete(checkpoint)
+
+
+def unreadable(error: OSError) -> str:
+    """The reason where `judged` has raised."""
+    return f"cannot be read: {error.strerror or error}"

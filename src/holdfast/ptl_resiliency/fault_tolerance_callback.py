@@ -7,12 +7,11 @@ same trainer.
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
-from time import monotonic
 from typing import Any, ClassVar
 
-from holdfast.learned_limits import agreed_learning, kept_limits
+from holdfast.callbacks.learning_limits import learn_heartbeats
+from holdfast.learned_limits import kept_limits
 from holdfast.learned_limits.learning_rules import HeartbeatRules
 
 from .saved_checkpoints import when_complete
@@ -21,9 +20,6 @@ from .supervised_callback import SupervisedCallback
 from .supervised_fit import SupervisedFit
 
 __all__ = ["FaultToleranceCallback"]
-
-_WAITING_BEAT = 1.0
-"""Seconds between heartbeats while the other ranks are waited for."""
 
 
 class FaultToleranceCallback(SupervisedCallback):
@@ -109,36 +105,9 @@ class FaultToleranceCallback(SupervisedCallback):
 
     def _conclude(self, fit: SupervisedFit, *, stopped: bool) -> None:
         self._beat()
-        rules = self._rules
-        rules.iterations = fit.each.batches
-        if not self.calculate_timeouts:
-            return
-        last = monotonic()
-
-        def beat_now_and_then() -> None:
-            nonlocal last
-            if monotonic() - last > _WAITING_BEAT:
-                last = monotonic()
-                fit.beat()
-
-        patience = agreed_learning.PATIENCE_AT_A_STOP if stopped else agreed_learning.PATIENCE
-        (agreed,) = agreed_learning.wanted_by_all(
-            fit.side, [rules.may_learn], fit.log, patience=patience, meanwhile=beat_now_and_then
-        )
-        if not agreed:
-            fit.log.info(
-                "The FT timeouts are not updated: %s", rules.why_not() or "not every rank has seen enough"
-            )
-            return
-        fit.log.info("Updating FT timeouts...")
-        calculate = partial(
-            fit.client.calculate_and_set_hb_timeouts,
-            skip_if_not_ready=True,
-            process_group=fit.side.process_group,
-        )
-        if agreed_learning.learn(calculate, fit.log):
-            rules.learned = True
-            self._learned(fit)
+        self._rules.iterations = fit.each.batches
+        if self.calculate_timeouts:
+            learn_heartbeats(fit, self._rules, stopped=stopped)
 
     def _failed(self, fit: SupervisedFit, exception: BaseException) -> None:
         self._beat()

@@ -9,15 +9,15 @@ trainer.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from holdfast import finished_flag
 from holdfast.callbacks.exception_policy import request_of
+from holdfast.callbacks.learning_limits import SectionLearning
 from holdfast.fault_tolerance import WorkloadAction, WorkloadControlRequest
-from holdfast.learned_limits import agreed_learning, kept_limits
-from holdfast.learned_limits.learning_rules import SECTIONS, SETUP, SectionRules, Selection
+from holdfast.learned_limits import kept_limits
+from holdfast.learned_limits.learning_rules import SECTIONS, SETUP, SectionRules
 
 from .saved_checkpoints import are_asynchronous
 from .strategy_sections import StrategySections
@@ -59,7 +59,7 @@ class FaultToleranceSectionsCallback(SupervisedCallback):
         self.exc_handling_policy = exc_handling_policy
         self._rules = SectionRules()
         self._in_setup = False
-        self._told: set[str] = set()
+        self._learning: SectionLearning | None = None
 
     def after_batch(self, trainer: Any, pl_module: Any) -> None:
         """After a checkpoint, learn."""
@@ -98,7 +98,7 @@ class FaultToleranceSectionsCallback(SupervisedCallback):
                 f"example {_EXAMPLE}"
             )
         self._rules = SectionRules(asynchronous=are_asynchronous(fit.trainer))
-        self._told = set()
+        self._learning = SectionLearning(fit, self._rules)
         fit.supervision.has_sections = True
         self._sections = StrategySections(fit.client, fit.log)
         self._in_setup = self._sections.open(SETUP)
@@ -114,8 +114,8 @@ class FaultToleranceSectionsCallback(SupervisedCallback):
         self._end_setup()
         self._rules.failed = True
         self._rules.iterations = fit.each.batches
-        if self.calculate_timeouts:
-            self._note(fit, self._rules.selection(final=True))
+        if self.calculate_timeouts and self._learning is not None:
+            self._learning.note(self._rules.selection(final=True))
         request = request_of(self.exc_handling_policy, exception, fit.log)
         if request is None:
             return
@@ -126,50 +126,17 @@ class FaultToleranceSectionsCallback(SupervisedCallback):
         fit.client.send_workload_control_request(request)
 
     def _learn(self, fit: SupervisedFit, *, final: bool, stopped: bool = False) -> None:
-        self._rules.iterations = fit.each.batches
-        own = self._rules.selection(final=final)
-        if not self.calculate_timeouts:
-            return
-        patience = self._patience(fit, stopped)
-        wishes = [name in own.sections for name in SECTIONS] + [own.out_of_section]
-        *sections, out = agreed_learning.wanted_by_all(fit.side, wishes, fit.log, patience=patience)
-        agreed = Selection(
-            tuple(name for name, wanted in zip(SECTIONS, sections, strict=True) if wanted), out
-        )
-        self._note(fit, own)
-        if not agreed:
-            return
-        fit.log.info(
-            "Updating FT timeouts for: %s update out-of-section: %s",
-            list(agreed.sections),
-            agreed.out_of_section,
-        )
-        calculate = partial(
-            fit.client.calculate_and_set_section_timeouts,
-            selected_sections=agreed.sections,
-            calc_out_of_section=agreed.out_of_section,
-            skip_if_not_ready=True,
-            process_group=fit.side.process_group,
-        )
-        if agreed_learning.learn(calculate, fit.log):
-            self._learned(fit)
+        self._rules.iterations, self._rules.due = fit.each.batches, False
+        if self.calculate_timeouts and self._learning is not None:
+            self._learning.learn(final=final, stopped=stopped)
 
     def _saved(self) -> None:
         self._rules.saved()
         self.arm()
 
-    def _patience(self, fit: SupervisedFit, stopped: bool) -> float:
-        """Seconds to wait for the other ranks: not so long that this rank, in no section, is taken for hung."""
-        patience = agreed_learning.PATIENCE_AT_A_STOP if stopped else agreed_learning.PATIENCE
-        outside = fit.client.section_timeouts.out_of_section if fit.client.section_timeouts else None
-        silent = fit.client.hb_timeouts.subsequent if fit.client.hb_timeouts else None
-        return min([patience, *(limit / 2 for limit in (outside, silent) if limit is not None)])
-
-    def _note(self, fit: SupervisedFit, selection: Selection) -> None:
-        for note in selection.notes:
-            if note not in self._told:
-                self._told.add(note)
-                fit.log.info(note)
+    def _end(self, trainer: Any) -> None:
+        super()._end(trainer)
+        self._learning = None
 
     def _has_limits(self, fit: SupervisedFit) -> bool:
         limits = fit.client.section_timeouts
@@ -185,4 +152,5 @@ class FaultToleranceSectionsCallback(SupervisedCallback):
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies: they supervise nothing yet."""
-        return {name: value for name, value in super().__getstate__().items() if name != "_sections"}
+        kept = {name: value for name, value in super().__getstate__().items() if name != "_sections"}
+        return {**kept, "_learning": None}

@@ -140,9 +140,6 @@ class SupervisedCallback(AfterBatchCallback):
             has_limits=lambda: self._has_limits(fit),
         )
 
-    def _learned(self, fit: SupervisedFit) -> None:
-        fit.keep_learned(self._limits(fit))
-
     def _ending(self, fit: SupervisedFit) -> Ending:
         trainer = fit.trainer
         last_of_epoch = getattr(trainer.fit_loop.epoch_loop.batch_progress, "is_last_batch", True)

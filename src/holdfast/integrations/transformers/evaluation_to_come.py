@@ -27,9 +27,17 @@ def leave_to_the_next_start(training: TrainCall) -> None:
     training.checkpoints.within = note
 
 
+def is_due(training: TrainCall) -> bool:
+    """As rank 0 sees it: an evaluation that only some ranks begin would wait for the others. Raises Disagreement."""
+    own = os.path.exists(os.path.join(training.resumed, NAME))
+    if training.side.failed:
+        return own
+    return training.side.from_first([float(own)], patience=training.side.setup_timeout) == [1.0]
+
+
 def catch_up(training: TrainCall) -> None:
     """Evaluate, if the checkpoint that the training goes on from says so. Called by all ranks."""
-    if training.resumed is None or not os.path.exists(os.path.join(training.resumed, NAME)):
+    if training.resumed is None or not is_due(training):
         return
     trainer = training.trainer
     metrics = trainer._evaluate(None, None)

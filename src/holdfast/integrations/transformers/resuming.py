@@ -13,7 +13,7 @@ import shutil
 from pathlib import Path
 
 from holdfast.callbacks import callback_log
-from holdfast.checkpoints import why_incomplete
+from holdfast.checkpoints.search import first_complete
 
 from .whole_checkpoints import MARK, PREFIX
 
@@ -21,17 +21,18 @@ _NAME = re.compile(rf"{PREFIX}-(\d+)")
 
 
 def choose(folder: str | os.PathLike[str]) -> str:
-    """Its path; nothing if there is none. Raises OSError if the folder is there and cannot be read: nobody should train
-    from the beginning because a disk is gone."""
+    """Its path; nothing if there is none. Raises OSError if the folder is there and cannot be read, or one of its
+    checkpoints cannot and no other is complete: nobody should train from the beginning because a disk is gone."""
     log = callback_log.named("holdfast.integrations.transformers")
-    for path in _newest_first(Path(folder).absolute()):
-        marked, why = (path / MARK).exists(), why_incomplete(path)
-        if not why:
-            log.info("the training goes on from %s", path)
-            return str(path)
-        log.warning("checkpoint skipped%s: %s %s", " and removed" if marked else "", path, why)
+    found = first_complete(_newest_first(Path(folder).absolute()))
+    for skipped in found.skipped:
+        marked = (skipped.path / MARK).exists()
+        log.warning("checkpoint skipped%s: %s", " and removed" if marked else "", skipped)
         if marked:
-            shutil.rmtree(path, ignore_errors=True)
+            shutil.rmtree(skipped.path, ignore_errors=True)
+    if found.newest is not None:
+        log.info("the training goes on from %s", found.newest)
+        return str(found.newest)
     log.info("there is no complete checkpoint in %s: the training begins", folder)
     return ""
 

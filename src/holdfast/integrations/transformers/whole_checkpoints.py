@@ -5,7 +5,9 @@ that looks like any other. So while it is written it has a file `checkpoint-is-i
 transformers' own), which goes when all ranks have written and all is on the disk. What always holds: older checkpoints
 are removed (`save_total_limit`) only after that; a rank that could not write its part makes the save fail on all ranks.
 
-Does not cover: object stores; a folder that is saved anew while it was complete (until then it is not).
+Does not cover: object stores; a folder that is saved anew while it was complete (until then it is not); ranks that can
+no longer ask each other: from then on checkpoints are as transformers writes them, and none has the mark, or the next
+start would remove all of them.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ class WholeCheckpoints:
         self.within: Callable[[str], None] = lambda place: None
         """Called by who writes, with the folder, before it is complete."""
         self._trainer, self._side = trainer, side
+        self._said_unasked = False
 
     def watch(self, patches: Patches) -> None:
         """From now on, until `patches` are undone."""
@@ -67,6 +70,12 @@ class WholeCheckpoints:
     ) -> tuple[Any, str | None]:
         """What `save` says, and the folder if it is complete. Raises OSError on all ranks if one could not write."""
         place, writes = self._place(*args, **kwargs), bool(self._trainer.args.should_save)
+        if self._side.failed:
+            self._say_unasked()
+            done = save(*args, **kwargs)
+            if writes:
+                self.within(place)
+            return done, None
         try:
             if writes:
                 _mark(place)
@@ -91,6 +100,15 @@ class WholeCheckpoints:
         for rotate in rotations:
             rotate()
         return done, place if known else None
+
+    def _say_unasked(self) -> None:
+        if not self._said_unasked:
+            self._said_unasked = True
+            log.warning(
+                "checkpoints are saved as transformers does it, and it is not known whether all ranks have written "
+                "them: %s",
+                self._side.failed,
+            )
 
     def _place(self, model: Any = None, trial: Any = None) -> str:
         folder = f"{PREFIX}-{self._trainer.state.global_step}"

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from holdfast.integrations.transformers import evaluation_to_come
 from holdfast.integrations.transformers.whole_checkpoints import MARK, WholeCheckpoints
 from holdfast.ptl_resiliency.patches import Patches
 from holdfast.side_group import SideGroup
@@ -51,10 +52,16 @@ whole.watch(patches)
 said = [save(1), save(2)]
 marks = [(FOLDER / f"checkpoint-{step}" / MARK).exists() for step in (1, 2)]
 files = sorted(path.name for path in (FOLDER / "checkpoint-1").iterdir())
+# Of a checkpoint that rank 1 does not see as rank 0 does.
+resumed = FOLDER / f"resumed-{RANK}"
+resumed.mkdir()
+if RANK == 0:
+    (resumed / evaluation_to_come.NAME).touch()
+due = evaluation_to_come.is_due(SimpleNamespace(side=side, resumed=str(resumed)))  # type: ignore[arg-type]
 side.failed = "a rank is gone"  # nothing can be agreed on from here on
 said.append(save(3))
 marks.append((FOLDER / "checkpoint-3" / MARK).exists())
 patches.undo()
 side.close()
 dist.destroy_process_group()
-print(json.dumps({"said": said, "marks": marks, "files": files}))
+print(json.dumps({"said": said, "marks": marks, "files": files, "due": due}))
