@@ -13,10 +13,12 @@ MARGIN = 30
 
 LAUNCHER = "holdfast.fault_tolerance.launcher"
 
-OURS = ("nnodes", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "node-rank", "standalone", "ft-run-dir")
-OURS += ("ft-preempted-exit-code",)
-"""Options of ft_launcher that the batch script gives: only the job knows its nodes, and what is noted of an attempt's end
-goes by the exit code."""
+OURS = (
+    *("nnodes", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "node-rank", "standalone", "ft-run-dir"),
+    "ft-preempted-exit-code",
+)
+"""Options of ft_launcher that the batch script gives: only the job knows its nodes, and how an attempt ended is told
+by this exit code."""
 
 PORT = "$((20000 + SLURM_JOB_ID % 10000))"
 """Two jobs on a node seldom have the same."""
