@@ -66,7 +66,10 @@ def test_a_launcher_that_is_a_module_is_started_as_one() -> None:
             "--nnodes after --: the batch script gives it",
         ),
         ({"command": ("ft_launcher", "--rdzv_endpoint", "a:1", "t.py")}, "--rdzv-endpoint after --"),
-        ({"command": ("ft_launcher", "--ft-preempted-exit-code=9", "t.py")}, "--ft-preempted-exit-code after --"),
+        (
+            {"command": ("ft_launcher", "--ft-preempted-exit-code=9", "t.py")},
+            "--ft-preempted-exit-code after --",
+        ),
         ({"time": "3"}, "--time 3 and --notice 180: the notice comes before the job has begun"),
         ({"time": "soon"}, "--time 'soon': give minutes"),
         ({"name": 'a"b'}, "no quotes, backslashes or control characters"),
