@@ -50,8 +50,8 @@ def test_what_the_plugins_say_in_the_script(script: Path) -> None:
     (command,) = (line for line in lines if "ft_launcher" in line and line.startswith("srun"))
     command, _, rest = command.partition("--rdzv-backend")
     assert command.endswith(
-        "--wait=60 --kill-on-bad-exit=1 --kill-on-bad-exit=0 ft_launcher --ft-initial_rank_heartbeat_timeout 1800 "
-        "--ft-rank_heartbeat_timeout 300 --max-restarts 3 "
+        "--wait=60 --kill-on-bad-exit=1 --kill-on-bad-exit=0 --wait=0 ft_launcher "
+        "--ft-initial_rank_heartbeat_timeout 1800 --ft-rank_heartbeat_timeout 300 --max-restarts 3 "
     )
     assert "--nnodes 2 --nproc-per-node 2 " in rest
     assert "is_job_failures_limit_reached" not in script.read_text()
