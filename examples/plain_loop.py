@@ -39,13 +39,14 @@ def batch(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def save(path: Path, step: int, model: Any, optimizer: Any) -> None:
-    """Rank 0 writes. Only the newest two are kept."""
+    """Rank 0 writes. Only the newest two that are complete are kept; damaged ones do not count."""
     if dist.get_rank() != 0:
         return
     state = {"step": step, "model": model.module.state_dict(), "optimizer": optimizer.state_dict()}
     with checkpoints.whole_file(path / f"step-{step:08d}.pt") as unfinished:
         torch.save(state, unfinished)
-    for old in sorted(path.glob("step-*.pt"))[:-2]:
+    complete = [each for each in sorted(path.glob("step-*.pt")) if not checkpoints.why_incomplete(each)]
+    for old in complete[:-2]:
         old.unlink()
 
 

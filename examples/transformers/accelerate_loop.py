@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -49,6 +50,7 @@ def train(folder: Path, steps: int, save_every: int) -> torch.nn.Module | None:
         accelerator.save_state(f"{final}.partial")
         accelerator.wait_for_everyone()
         if accelerator.is_main_process:
+            shutil.rmtree(final, ignore_errors=True)  # a damaged one that was skipped
             os.rename(f"{final}.partial", final)
         accelerator.wait_for_everyone()
         client.checkpoint_saved(step)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 class Ending:
     """How a fit ended. `max_steps` and `max_epochs` are -1 or None where there is no such limit."""
 
-    iterations: int
-    """Training batches of this fit."""
+    iterations: int | None
+    """Training batches of this fit; None where the framework always has a limit, and few of them mean nothing."""
     global_step: int = 0
     max_steps: int | None = -1
     epoch: int = 0
@@ -40,7 +40,7 @@ def why_complete(end: Ending) -> str:
         return f"max_epochs={end.max_epochs} reached"
     if end.asked_to_stop and end.early_stopping:
         return "early stopping"
-    if end.iterations <= 1:
+    if end.iterations is not None and end.iterations <= 1:
         return f"nothing more to do: this job ended after {end.iterations} training iterations"
     return ""
 

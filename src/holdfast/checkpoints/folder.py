@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,7 +27,19 @@ _ACCELERATE = "random_states_0.pkl"
 _BESIDE_THE_WEIGHTS = re.compile(
     r"(training_args|optimizer|scheduler|scaler|rng_state|random_states|sampler|meta\.pt)"
 )
+_JSON = re.compile(
+    r"((generation_|tokenizer_|adapter_|(video_)?preprocessor_|processor_)?config|tokenizer|special_tokens_map"
+    r"|added_tokens|vocab|metadata)\.json$"
+)
+"""Of the frameworks; any other may be a user's log. Hugging Face's, and Megatron's `metadata.json`."""
+_INDEX = re.compile(r".*\.(safetensors|bin)\.index\.json$")
+_NO_FOLDER = re.compile(
+    r"(optimizer|scheduler|scaler|rng_state(_\d+)?|training_args|(pytorch_|adapter_)?model(-\d+-of-\d+)?)"
+    r"\.(pt|pth|bin|safetensors)$"
+)
+"""Files of Hugging Face's: a folder of such a name is none of them."""
 _TORCH = (".pt", ".pth", ".ckpt")
+_WEIGHTS = (".safetensors", *_TORCH, ".bin")
 _MAYBE_TORCH = (".bin", ".pkl")  # when they begin as such, or have such a name
 _NAMED_TORCH = re.compile(r"(pytorch_model|adapter_model|optimizer|scheduler|training_args).*\.bin$")
 
@@ -35,13 +48,17 @@ def is_checkpoint(folder: Path) -> bool:
     """Whether it looks like one, complete or not."""
     if folder.suffix == ".ckpt" or _HUGGING_FACE.search(folder.name):
         return True
-    if naming.step_of(folder.name) is not None:
+    if naming.says_a_step_only(folder.name):
         return True
     try:
         names = os.listdir(folder)
     except OSError:  # `lost+found`, say
         return False
-    return any(name in (STATE, ".metadata") or name.endswith((sharded.DATA, ".metadata")) for name in names)
+    if any(name in (STATE, ".metadata") or name.endswith((sharded.DATA, ".metadata")) for name in names):
+        return True
+    if naming.step_of(folder.name) is None:
+        return False
+    return any(name.endswith(_WEIGHTS) for _, _, below in os.walk(folder) for name in below)
 
 
 def why_incomplete(folder: Path) -> str:
@@ -49,7 +66,9 @@ def why_incomplete(folder: Path) -> str:
     if (folder / MARK).exists():
         return f"was being written when its job was ended: it has the file {MARK}"
     weights = False
-    for place, names in _folders(folder):
+    for place, below, names in _folders(folder):
+        if (folder / STATE).exists() and (wrong := [name for name in below if _NO_FOLDER.match(name)]):
+            return f"{wrong[0]} is a folder"
         if any(name.endswith(sharded.DATA) for name in names) or sharded.metadata_in(place):
             weights = True
             if why := sharded.why_incomplete(place):
@@ -75,21 +94,24 @@ def _why_lacking(folder: Path, weights: bool) -> str:
     return "" if weights else "has no weights in it"
 
 
-def _folders(folder: Path) -> Iterator[tuple[Path, list[str]]]:
+def _folders(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
     def fail(error: OSError) -> None:
         raise error
 
     for place, below, names in os.walk(folder, onerror=fail):
         below.sort()
-        yield Path(place), names
+        yield Path(place), below, names
 
 
 def _judge_of(path: Path) -> Callable[[Path], str] | None:
     name, suffix = path.name, path.suffix
-    if name.endswith(".index.json"):
-        return _why_index
-    if suffix == ".json" and name != STATE:
-        return _why_no_json
+    known_json = _JSON.match(name) or _INDEX.match(name)
+    if not known_json and suffix not in (*_WEIGHTS, *_MAYBE_TORCH):
+        return None
+    if not stat.S_ISREG(path.stat().st_mode):
+        return lambda path: "is no regular file"  # opening a pipe would wait for who writes it
+    if known_json:
+        return _why_index if _INDEX.match(name) else _why_no_json
     if suffix == ".safetensors":
         return safetensors_file.why_incomplete
     if suffix in _TORCH or _NAMED_TORCH.match(name):

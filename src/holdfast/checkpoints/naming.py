@@ -10,6 +10,10 @@ import re
 
 _STEP = re.compile(r"(?:step|iter(?:ation)?|checkpoint)[=_-]?(\d+)", re.IGNORECASE)
 _VERSION = re.compile(r"-v(\d+)(?:\.\w+)?$")
+_ONLY_A_STEP = re.compile(
+    r"(?:epoch[=_-]?\d+[_-])?(?:global_?)?(?:step|iter(?:ation)?|checkpoint)[=_-]?\d+(?:-v\d+)?",
+    re.IGNORECASE,
+)
 _UNFINISHED = (".partial", ".tmp", ".temp", ".incomplete", ".part")
 
 
@@ -23,6 +27,19 @@ def version_of(name: str) -> int:
     """0 for the first of a name."""
     found = _VERSION.search(name)
     return int(found[1]) if found else 0
+
+
+def says_a_step_only(name: str) -> bool:
+    """A folder of such a name is a checkpoint; `logs-step-3` may be anything."""
+    return _ONLY_A_STEP.fullmatch(name) is not None
+
+
+def finished(name: str) -> str:
+    """The name that an unfinished one would get."""
+    for end in _UNFINISHED:
+        if name.lower().endswith(end):
+            name = name[: -len(end)]
+    return name.removeprefix(".").removeprefix("tmp-")
 
 
 def is_unfinished(name: str) -> bool:

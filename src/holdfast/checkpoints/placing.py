@@ -1,13 +1,16 @@
 """A checkpoint that is complete or absent: written beside its place, flushed, and then renamed.
 
 What always holds: the name of an unfinished one begins with a dot and ends in `.partial`, which nothing picks up on
-resume; the next save of the same checkpoint removes it. Does not cover: places that are no local path (object stores
-write whole objects).
+resume; the next save of the same checkpoint removes it. Devices, pipes and sockets are never replaced. Does not cover:
+places that are no local path (object stores write whole objects).
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -32,9 +35,13 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     """`with whole_file("step-100.pt") as unfinished: torch.save(state, unfinished)`: at the end of the block the file
     is flushed and gets its name; when an exception ends the block, it is removed, and what was there before stays.
 
-    Makes the folder. Raises OSError. For one writer.
+    Makes the folder. Raises OSError; before the block, if something else than a file is there, such as a device: it
+    stays what it is. For one writer.
     """
     final = os.path.abspath(os.fspath(path))
+    _refuse_devices(final)
+    if os.path.isdir(final) and not os.path.islink(final):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), final)
     os.makedirs(os.path.dirname(final), exist_ok=True)
     unfinished = aside(final)
     try:
@@ -47,15 +54,55 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def put_in_place(unfinished: str, final: str) -> None:
-    """Give a complete file its name, so that it survives a power cut. Raises OSError."""
+    """Give a complete file its name, so that it survives a power cut. Raises OSError.
+
+    A folder takes the place of one that is there, a damaged one that was skipped for example.
+    """
+    _refuse_devices(final)
     if not os.path.isfile(unfinished):
         if os.path.isdir(unfinished):  # an I/O that writes folders, whatever it is asked
-            os.rename(unfinished, final)
+            if os.path.lexists(final):
+                exchange(unfinished, final)
+            else:
+                os.rename(unfinished, final)
         return
     with open(unfinished, "rb") as file:
         os.fsync(file.fileno())
     os.replace(unfinished, final)
     _flush(Path(final).parent)
+
+
+def exchange(unfinished: str, final: str) -> None:
+    """Where one of them is a folder it takes two steps. Between them the old one has a name that is found as well.
+
+    Raises OSError.
+    """
+    stem, extension = os.path.splitext(final)
+    between, old = f"{stem}-before{extension}", aside(f"{final}.old")
+    remove(between)
+    remove(old)
+    os.rename(final, between)
+    os.rename(unfinished, final)
+    os.rename(between, old)  # before it is removed piece by piece
+    remove(old)
+
+
+def remove(path: str) -> None:
+    """A file, a link or a whole folder; nothing if there is none. Raises OSError."""
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    elif os.path.lexists(path):
+        os.unlink(path)
+
+
+def _refuse_devices(final: str) -> None:
+    """And pipes and sockets: a rename would leave a file in their place. Also where a link leads to one."""
+    try:
+        mode = os.stat(final).st_mode
+    except OSError:  # nothing there, or a link to nowhere, which may be replaced
+        return
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise OSError(errno.EINVAL, "there is something else than a file, which stays", final)
 
 
 def _flush(folder: Path) -> None:

@@ -35,7 +35,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What was found: the newest complete checkpoint, those that would have been newer, and what has no final name."""
+    """What was found: the newest complete checkpoint, and those that would have been newer, unfinished ones as well."""
 
     newest: Path | None
     skipped: tuple[Skipped, ...]
@@ -60,7 +60,11 @@ def look(folder: str | os.PathLike[str]) -> Search:
     place = Path(folder)
     candidates, unfinished = _candidates(place)
     found = first_complete(_newest_first(candidates))
-    return Search(found.newest, (*unfinished, *found.skipped))
+    left = [path for path in unfinished if found.newest is None or _would_be_newer(path, found.newest)]
+    return Search(
+        found.newest,
+        (*(Skipped(path, "was not finished: its name says so") for path in left), *found.skipped),
+    )
 
 
 def first_complete(newest_first: Iterable[Path]) -> Search:
@@ -82,22 +86,42 @@ def first_complete(newest_first: Iterable[Path]) -> Search:
     return Search(None, tuple(skipped))
 
 
-def _candidates(place: Path) -> tuple[list[Path], list[Skipped]]:
+def _candidates(place: Path) -> tuple[list[Path], list[Path]]:
     """What may be checkpoints, and what was left unfinished."""
-    found, unfinished = [], []
+    found: list[Path] = []
+    unfinished: list[Path] = []
     try:
         entries = sorted(os.scandir(place), key=lambda entry: entry.name)
     except FileNotFoundError:
         return [], []
     for entry in entries:
         path = place / entry.name
-        if entry.is_symlink() and (path.resolve().parent == place.resolve() or not path.exists()):
+        if entry.is_symlink() and (_leads_into(place, path) or not path.exists()):
             continue
         if naming.is_unfinished(entry.name):
-            unfinished.append(Skipped(path, "was not finished: its name says so"))
+            if _would_be_one(naming.finished(entry.name)):
+                unfinished.append(path)
+        elif entry.name.startswith("."):  # nobody's yet, or of another tool
+            continue
         elif (entry.is_dir() and folders.is_checkpoint(path)) or (entry.is_file() and path.suffix in FILES):
             found.append(path)
     return found, unfinished
+
+
+def _leads_into(place: Path, link: Path) -> bool:
+    """To another entry of the folder. `Path.resolve` raises where links lead in a circle."""
+    return os.path.dirname(os.path.realpath(link)) == os.path.realpath(place)
+
+
+def _would_be_one(name: str) -> bool:
+    return name.endswith(FILES) or naming.step_of(name) is not None
+
+
+def _would_be_newer(unfinished: Path, newest: Path) -> bool:
+    steps = naming.step_of(unfinished.name), naming.step_of(newest.name)
+    if steps[0] is not None and steps[1] is not None:
+        return steps[0] > steps[1]
+    return _written(unfinished) > _written(newest)
 
 
 def _newest_first(candidates: list[Path]) -> list[Path]:

@@ -25,7 +25,7 @@ _PUT = {"PUT", "BINPUT", "LONG_BINPUT"}
 def metadata_in(folder: Path) -> list[Path]:
     """Its metadata: one file, or one of each rank."""
     one = folder / ".metadata"
-    return [one] if one.is_file() else sorted(folder.glob("__*.metadata"))
+    return [one] if one.is_file() else sorted(filter(Path.is_file, folder.glob("__*.metadata")))
 
 
 def why_incomplete(folder: Path) -> str:
@@ -33,6 +33,7 @@ def why_incomplete(folder: Path) -> str:
     metadata = metadata_in(folder)
     if not metadata:
         return "has no .metadata: not all ranks had written when it was left"
+    named_some = False
     for path in metadata:
         raw = path.read_bytes()
         if not (raw.startswith(b"\x80") and raw.endswith(b".")):
@@ -41,10 +42,17 @@ def why_incomplete(folder: Path) -> str:
             needed = extents(raw) if len(raw) <= LARGEST else named(raw)
         except (ValueError, IndexError, KeyError) as error:
             return f"has a {path.name} that is damaged: {error}"
+        named_some = named_some or bool(needed)
         for name, end in sorted(needed.items()):
             if why := _why_short(folder / name, end):
                 return why
-    return ""
+    return "" if named_some or _are_others_files(folder) else f"has a {metadata[0].name} that names no file"
+
+
+def _are_others_files(folder: Path) -> bool:
+    """Of a writer that is not torch's, whose metadata say it in another way."""
+    names = [path.name for path in folder.iterdir() if not path.name.endswith(".metadata")]
+    return bool(names) and not any(name.endswith(DATA) for name in names)
 
 
 def _why_short(path: Path, end: int) -> str:

@@ -7,6 +7,7 @@ where they are; whoever loads the checkpoint finds out.
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 from . import folder, naming, torch_file
@@ -27,6 +28,8 @@ def judged(checkpoint: Path) -> str:
         return "was not finished: its name says so"
     if checkpoint.is_dir():
         return folder.why_incomplete(checkpoint)
+    if not stat.S_ISREG(checkpoint.stat().st_mode):
+        return "is no regular file"  # opening a pipe would wait for who writes it
     return torch_file.why_incomplete(checkpoint)
 
 

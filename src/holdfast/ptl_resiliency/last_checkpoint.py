@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 from typing import Any
 
-from holdfast.checkpoints.placing import aside, put_in_place
+from holdfast.checkpoints.placing import aside, exchange, put_in_place, remove
 
 from .framework import frameworks
 from .saved_checkpoints import FINALIZE, is_lightnings_asynchronous, layers
@@ -115,7 +114,7 @@ def _save(trainer: Any, final: str) -> None:
     if trainer.is_global_zero:
         try:
             os.makedirs(os.path.dirname(final), exist_ok=True)
-            _remove(unfinished)  # shards of an earlier try would be taken for ours
+            remove(unfinished)  # shards of an earlier try would be taken for ours
         except OSError as error:
             problem = str(error)
     _agree(trainer, problem)
@@ -149,23 +148,4 @@ def _take_place(unfinished: str, final: str) -> None:
     elif not os.path.lexists(final):
         os.rename(unfinished, final)
     else:
-        _exchange(unfinished, final)
-
-
-def _exchange(unfinished: str, final: str) -> None:
-    """Where one of them is a folder it takes two steps. Between them the old one has a name that is found as well."""
-    stem, extension = os.path.splitext(final)
-    between, old = f"{stem}-before{extension}", aside(f"{final}.old")
-    _remove(between)
-    _remove(old)
-    os.rename(final, between)
-    os.rename(unfinished, final)
-    os.rename(between, old)  # before it is removed piece by piece
-    _remove(old)
-
-
-def _remove(path: str) -> None:
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path)
-    elif os.path.lexists(path):
-        os.unlink(path)
+        exchange(unfinished, final)

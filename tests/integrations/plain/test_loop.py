@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import os
+import runpy
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
+import torch.distributed as dist
 
+from holdfast import checkpoints
 from holdfast.fault_tolerance import FaultToleranceConfig, RankMonitorClientError
 from holdfast.fault_tolerance.board import Board
 from holdfast.integrations.loop import Loop
 from tests.client.conftest import board, shm
 
 __all__ = ["board", "shm"]
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
@@ -81,3 +88,23 @@ def test_the_flag_is_made_by_rank_0(
     with Loop() as loop:
         loop.finished()
     assert (tmp_path / "finished").exists() == made
+
+
+def test_the_example_never_removes_its_last_complete_checkpoint(tmp_path: Path) -> None:
+    """Two broken ones that are newer do not count as the two that are kept."""
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    wrapped = SimpleNamespace(module=model)
+    save = runpy.run_path(str(ROOT / "examples" / "plain_loop.py"))["save"]
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        for step in (5, 10):
+            save(tmp_path, step, wrapped, optimizer)
+        for broken in (15, 20):
+            (tmp_path / f"step-{broken:08d}.pt").write_bytes(b"PK\x03\x04half")
+        for step in (11, 12):
+            save(tmp_path, step, wrapped, optimizer)
+    finally:
+        dist.destroy_process_group()
+    assert sorted(int(path.stem[5:]) for path in tmp_path.iterdir()) == [11, 12, 15, 20]
+    assert checkpoints.last_complete(tmp_path) == tmp_path / "step-00000012.pt"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import EarlyStoppingCallback
+from transformers import EarlyStoppingCallback, TrainerCallback
 
 from holdfast.callbacks.supervision import Supervision
 from holdfast.fault_tolerance import WorkloadAction, WorkloadControlRequest
@@ -127,8 +127,36 @@ def test_the_flag_is_created_when_the_training_is_complete(
     assert job(max_steps=5)
     assert not job({"on_step_begin 3": lambda: sys.exit(0)})
     assert not job({"on_step_begin 3": lambda: 1 // 0})
+    assert not job(more=(Asking(),))  # no few steps are an end: the trainer knows how many there are
     impatient = {"eval_steps": 2, "save_steps": 2, "load_best_model_at_end": True, "learning_rate": 0.0}
     assert job(more=(EarlyStoppingCallback(1),), **impatient)
+
+
+class Asking(TrainerCallback):
+    """Stops each training after its first step, as one that wants another job does."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        control.should_training_stop = True
+
+
+def test_with_all_steps_done_a_start_trains_none_and_makes_the_flag(
+    tmp_path: Path, ranked: Ranked, flag: Path
+) -> None:
+    """As after an end between the last checkpoint and the flag; transformers itself trains one more step each time."""
+    ranked()
+    first = trainer(tmp_path, [FaultToleranceCallback(True, False)], max_steps=15, save_steps=15)
+    first.train(resume_from_checkpoint=True)
+    for _ in range(2):
+        flag.unlink()
+        ranked()
+        again = trainer(tmp_path, [FaultToleranceCallback(True, False)], max_steps=15, save_steps=15)
+        again.train(resume_from_checkpoint=True)
+        assert again.state.global_step == 15 and weights(again) == weights(first) and flag.exists()
+    assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-15"]
+    ranked()
+    more = trainer(tmp_path, [FaultToleranceCallback(True, False)], max_steps=17, save_steps=15)
+    more.train(resume_from_checkpoint=True)  # somebody wants more of them
+    assert more.state.global_step == 17
 
 
 def test_a_failure_is_told_to_the_policy_and_nothing_is_learned(

@@ -97,9 +97,6 @@ class FaultToleranceCallback(SupervisedCallback):
         self._rules.failed = True
         run.side.close()  # the others, should they ask this rank, then need not wait for it
 
-    def _iterations(self) -> int:
-        return self._rules.iterations
-
     def _has_limits(self, run: SupervisedTraining) -> bool:
         limits = run.client.hb_timeouts
         return limits is not None and limits.are_valid

@@ -128,9 +128,6 @@ class FaultToleranceSectionsCallback(SupervisedCallback):
         super().end(training)
         self._learning = self._sections = None
 
-    def _iterations(self) -> int:
-        return self._learning.rules.iterations if self._learning is not None else 0
-
     def _has_limits(self, run: SupervisedTraining) -> bool:
         limits = run.client.section_timeouts
         return limits is not None and any(limit is not None for limit in limits.section.values())

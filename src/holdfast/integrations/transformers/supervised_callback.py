@@ -118,10 +118,6 @@ class SupervisedCallback(SurroundingCallback):
         """A failure has ended the training on this rank."""
 
     @abstractmethod
-    def _iterations(self) -> int:
-        """Optimizer steps of this training so far."""
-
-    @abstractmethod
     def _has_limits(self, run: SupervisedTraining) -> bool:
         """Whether there is a limit at all."""
 
@@ -132,7 +128,7 @@ class SupervisedCallback(SurroundingCallback):
     def _ending(self, run: SupervisedTraining, training: TrainCall) -> Ending:
         trainer = training.trainer
         return Ending(
-            iterations=self._iterations(),
+            iterations=None,  # Trainer always knows max_steps
             global_step=training.step,
             max_steps=int(trainer.state.max_steps),  # of all epochs
             asked_to_stop=True,

@@ -12,6 +12,7 @@ from typing import Any
 from holdfast.ptl_resiliency.patches import Patches
 from holdfast.side_group import Disagreement, SideGroup
 
+from .all_steps_done import train_no_more
 from .resuming import choose
 from .whole_checkpoints import WholeCheckpoints
 
@@ -43,6 +44,7 @@ class TrainCall:
             resume = self._last_complete()
         self.resumed = resume or None
         self.checkpoints.watch(self.patches)
+        train_no_more(self)
         if self.resumed is not None:
             for each in self.on_resume:
                 each()
