@@ -28,7 +28,8 @@ chain_begin() {
     _claim
     # SIGTERM reaches this shell too when Slurm ends the job. It must live on, to see to what follows.
     trap 'TERM_CAME=1' TERM
-    record "start on $SLURM_JOB_NODELIST"
+    # What is not counted could be requeued for ever.
+    record "start on $SLURM_JOB_NODELIST" || { say "cannot write $RUN/attempts: nothing is started"; exit 1; }
     say "attempt $ATTEMPT on $SLURM_JOB_NODELIST, $(_failures_in_a_row) of $MAX_FAILURES failures in a row so far"
 }
 
@@ -79,6 +80,8 @@ chain_end() {
         ;;
     esac
     [[ $(_attempts) -lt $MAX_ATTEMPTS ]] || _over "gave up after $MAX_ATTEMPTS attempts"
+    [[ -z ${SLURM_ARRAY_JOB_ID:-} || $SLURM_ARRAY_TASK_ID -lt $SLURM_ARRAY_TASK_MAX ]] ||
+        _over "ends here, not finished: task $SLURM_ARRAY_TASK_ID is the last of the array. To go on, submit it again"
     say "attempt $ATTEMPT: $ending; the next one follows"
     _next
 }
@@ -134,6 +137,7 @@ _time_is_up() {
     facts=$(scontrol show job "$SLURM_JOB_ID")
     start=$(grep -o -m 1 '\<StartTime=[^ ]*' <<<"$facts")
     limit=$(grep -o -m 1 '\<TimeLimit=[^ ]*' <<<"$facts")
+    [[ ${start#*=} == [0-9]* ]] || return 1 # Unknown: requeued by Slurm, and not started yet
     [[ ${limit#*=} =~ ^(([0-9]+)-)?([0-9]+):([0-9]+):([0-9]+)$ ]] || return 1 # UNLIMITED
     local days=${BASH_REMATCH[2]:-0} hours=${BASH_REMATCH[3]} minutes=${BASH_REMATCH[4]} seconds=${BASH_REMATCH[5]}
     seconds=$((((10#$days * 24 + 10#$hours) * 60 + 10#$minutes) * 60 + 10#$seconds))

@@ -139,6 +139,40 @@ def test_a_call_within_a_call_passes(kind: type[Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", [PlainStepCall, StepCall])
+def test_a_section_is_closed_though_its_writer_was_taken_away_while_it_was_opened(kind: type[Any]) -> None:
+    rank = Rank(kind)
+    rank.do("batch", 1)
+
+    def forget(*_: Any) -> None:
+        rank.call.writer = rank.call.section = None
+
+    rank.writer._observe_outside = forget
+    rank.call = after = kind()  # it looks up the observer
+    after.original, after.counter, after.told = rank.body, rank.steps, rank.told.append
+    after.writer, after.section = rank.writer, "step"
+    rank.do("batch", 1)
+    assert after.writer is None and rank.told == [] and rank.writer.opened_ns == {}
+    assert rank.writer._opened_ever == 2
+
+
+@pytest.mark.parametrize("kind", [PlainStepCall, StepCall])
+def test_what_ends_a_call_before_its_body_leaves_no_section_open(kind: type[Any]) -> None:
+    """A signal handler, say, while a new session of the detector is looked at."""
+    rank = Rank(kind)
+
+    class Detector:
+        _session = object()
+
+    def stop() -> None:
+        raise SystemExit(0)
+
+    rank.call.detector, rank.call.remeasure = Detector, stop
+    with pytest.raises(SystemExit):
+        rank.call(1)
+    assert rank.writer.open_sections == ()
+
+
+@pytest.mark.parametrize("kind", [PlainStepCall, StepCall])
 def test_after_the_end_and_in_a_forked_child_nothing_is_written(kind: type[Any]) -> None:
     rank = Rank(kind)
     lost: list[bool] = []

@@ -20,6 +20,9 @@ case "$(basename "$0") $1" in
 "scontrol show") cat {folder}/job-$3 2>/dev/null || {{ echo "Invalid job id specified" >&2; exit 1; }} ;;
 "sinfo "*) cat {folder}/nodes 2>/dev/null || true ;;
 esac
+case "$(basename "$0") $1" in
+"scontrol show") [[ ! -e {folder}/next-$3 ]] || mv {folder}/next-$3 {folder}/job-$3 ;;
+esac
 """
 RUNNING = "JobState=RUNNING Restarts={0} TimeLimit=UNLIMITED PreemptTime=None ExcNodeList=n9"
 
@@ -36,6 +39,10 @@ class Slurm:
 
     def tells(self, job: str, text: str) -> None:
         (self.folder / f"job-{job}").write_text(text)
+
+    def then_tells(self, job: str, text: str) -> None:
+        """From the second question on."""
+        (self.folder / f"next-{job}").write_text(text)
 
     def asked(self, command: str) -> list[str]:
         calls = (self.folder / "calls").read_text().splitlines()
@@ -183,3 +190,37 @@ def test_at_the_time_limit_the_job_is_requeued_before_its_ranks_have_ended(
     assert keeper(run_dir).ended(137) == 0
     assert slurm.asked("scontrol requeue") == ["scontrol requeue 7"]
     assert [str(attempt.kind) for attempt in chains(run_dir)[0].attempts] == ["time limit"]
+
+
+def test_giving_up_at_the_time_limit_is_the_exit_code_of_the_script(slurm: Slurm, run_dir: Path) -> None:
+    slurm.tells("7", RUNNING.format(0))
+    assert keeper(run_dir).begins() == 0
+    slurm.tells("7", "JobState=COMPLETING Restarts=0 StartTime=2026-01-01T00:00:00 TimeLimit=00:01:00")
+    keeper(run_dir, max_jobs=1).job_ends()
+    assert chains(run_dir)[0].state == "too many jobs"
+    assert keeper(run_dir, max_jobs=1).ended(137) == 1
+    assert slurm.asked("scontrol requeue") == []
+
+
+def test_a_job_that_is_cancelled_while_its_failure_is_noted_is_not_requeued(
+    slurm: Slurm, run_dir: Path
+) -> None:
+    assert keeper(run_dir).begins() == 0
+    slurm.tells("7", RUNNING.format(0))
+    slurm.then_tells("7", RUNNING.format(0).replace("RUNNING", "COMPLETING"))
+    assert keeper(run_dir).ended(9) == 130
+    assert slurm.asked("scontrol requeue") == []
+    assert chains(run_dir)[0].state == "cancelled"
+
+
+def test_a_finished_chain_whose_end_is_not_noted_starts_nothing(slurm: Slurm, run_dir: Path) -> None:
+    """Killed between the two records of its end, and the flag is gone."""
+    slurm.tells("7", RUNNING.format(0))
+    assert keeper(run_dir).begins() == 0
+    (run_dir / "finished.flag").touch()
+    assert keeper(run_dir).ended(0) == 0
+    ledger = run_dir / "attempts.jsonl"
+    ledger.write_text("".join(ledger.read_text().splitlines(keepends=True)[:-1]))
+    (run_dir / "finished.flag").unlink()
+    assert keeper(run_dir, restarts=1).begins() == DONE
+    assert len(chains(run_dir)[0].attempts) == 1

@@ -33,7 +33,13 @@ def test_what_scontrol_shows_is_read() -> None:
 
 @pytest.mark.parametrize(
     ("state", "alive"),
-    [("PENDING", True), ("COMPLETING", True), ("RUNNING", True), ("CANCELLED", False), ("FAILED", False)],
+    [
+        *(
+            (state, True)
+            for state in ("PENDING", "COMPLETING", "RUNNING", "STOPPED", "STAGE_OUT", "SPECIAL_EXIT")
+        ),
+        *((state, False) for state in ("CANCELLED", "FAILED", "TIMEOUT", "")),
+    ],
 )
 def test_whether_a_job_lives(state: str, alive: bool) -> None:
     assert Job(state).alive is alive

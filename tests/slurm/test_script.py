@@ -66,12 +66,19 @@ def test_a_launcher_that_is_a_module_is_started_as_one() -> None:
             "--nnodes after --: the batch script gives it",
         ),
         ({"command": ("ft_launcher", "--rdzv_endpoint", "a:1", "t.py")}, "--rdzv-endpoint after --"),
+        (
+            {"command": ("ft_launcher", "--ft-preempted-exit-code=9", "t.py")},
+            "--ft-preempted-exit-code after --",
+        ),
         ({"time": "3"}, "--time 3 and --notice 180: the notice comes before the job has begun"),
         ({"time": "soon"}, "--time 'soon': give minutes"),
         ({"name": 'a"b'}, "no quotes, backslashes or control characters"),
         ({"run_dir": "/a\nb"}, "no quotes, backslashes or control characters"),
         ({"run_dir": "/a%j"}, "Slurm would replace the %"),
         ({"options": ("low",)}, "an option of sbatch begins with -"),
+        ({"options": ('--comment="a b"',)}, "--sbatch '--comment=\"a b\"': no quotes"),
+        ({"port": "80; rm"}, "--port '80; rm': give a number from 1 to 65535"),
+        ({"port": "65536"}, "--port '65536'"),
     ],
 )
 def test_what_cannot_work_is_refused_with_the_reason(changes: dict[str, object], message: str) -> None:

@@ -102,7 +102,7 @@ def test_a_rank_is_killed_or_hangs(
     training.a_rank("n2").send_signal(number)
     training.end(seconds=200)
     check(training, cluster, expected(40))
-    assert training.endings == ["finished"] if restarts else ["failed", "finished"]
+    assert training.endings == (["finished"] if restarts else ["failed", "finished"])
     assert len(training.resumed) == 1
 
 

@@ -124,9 +124,10 @@ static int batch(StepCall *self, long long ready, int64_t now) {
     return due ? tell(self->arm, NULL) : 0;
 }
 
-/* 1: open now by this call; 0: not; -1: an error, and it is not. */
+/* After `bind`, and only with what that has bound: an observer, or a signal handler in it, may take the writer away.
+   1: open now by this call; 0: not; -1: an error, and it is not. */
 static int open_step(StepCall *self, int64_t now) {
-    Counts *writer = (Counts *)self->writer;
+    Counts *writer = (Counts *)self->bound_writer;
     PyObject *since;
     long long out = writer->out_since ? now - writer->out_since : 0;
     int open;
@@ -136,10 +137,10 @@ static int open_step(StepCall *self, int64_t now) {
         if (done == NULL) return -1;
         Py_DECREF(done);
     }
-    if ((open = PyDict_Contains(self->opened, self->section)) < 0) return -1;
+    if ((open = PyDict_Contains(self->opened, self->bound_section)) < 0) return -1;
     if (open) return tell(self->told, Py_False);
     if ((since = PyLong_FromLongLong(now)) == NULL) return -1;
-    open = PyDict_SetItem(self->opened, self->section, since);
+    open = PyDict_SetItem(self->opened, self->bound_section, since);
     Py_DECREF(since);
     if (open < 0) return -1;
     open_section(writer, now, self->slot);
@@ -191,7 +192,7 @@ static int begin(StepCall *self, int64_t now, PyObject **opened) {
     if (!GIVEN(self->writer) || !GIVEN(self->section)) return 0;
     if (bind(self) < 0 || (open = open_step(self, now)) < 0) return -1;
     if (open) {
-        *opened = self->writer;
+        *opened = self->bound_writer;
         Py_INCREF(*opened);
     }
     return 0;

@@ -86,13 +86,13 @@ class PlainStepCall:
         ready = self.counter.ready
         if ready != self.ready:
             self._batch(ready, began)
+        if self.detector is not None and self.detector._session is not self.session:
+            self.remeasure()
         writer, section = self.writer, self.section
         if writer is None or section is None:
             opened = False
         elif not (opened := writer.start_section(section)):
             self.told(False)
-        if self.detector is not None and self.detector._session is not self.session:
-            self.remeasure()
         self.within = True
         try:
             if self.inner is None:

@@ -102,6 +102,15 @@ def test_exit_codes_mean_what_they_mean(name: str) -> None:
     assert job(name)["template"]["spec"]["restartPolicy"] == "Never"  # or there may be no such rules
 
 
+@pytest.mark.parametrize("name", ["jobset.yaml", "runtime.yaml"])
+def test_rules_have_names_that_jobset_takes(name: str) -> None:
+    """It refuses the whole set otherwise. Source: the description in `JobsetV1alpha2FailurePolicyRule`."""
+    spec = manifest(name)["spec"]
+    spec = spec["template"]["spec"] if name == "runtime.yaml" else spec
+    names = [rule["name"] for rule in spec["failurePolicy"]["rules"]]
+    assert names and all(re.fullmatch(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?", each) for each in names)
+
+
 def test_the_training_names_the_runtime_and_its_container() -> None:
     train, runtime = manifest("trainjob.yaml"), manifest("runtime.yaml")
     assert train["spec"]["runtimeRef"]["name"] == runtime["metadata"]["name"]

@@ -81,5 +81,6 @@ def attempt(script: Path, tmp_path: Path, ended: str, restart: int = 0, **enviro
     )
     said = [line for line in done.stdout.splitlines() if line.startswith("[holdfast]")]
     ledger = script.parent / "char" / "char_job_results"
-    letters = "".join(line.split()[2] for line in ledger.read_text().splitlines())
+    lines = ledger.read_text().splitlines() if ledger.is_file() else []
+    letters = "".join(line.split()[2] for line in lines)
     return Attempt(done.returncode, requeued.exists(), said[-1] if said else "", letters)

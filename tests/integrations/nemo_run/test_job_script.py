@@ -50,8 +50,8 @@ def test_what_the_plugins_say_in_the_script(script: Path) -> None:
     (command,) = (line for line in lines if "ft_launcher" in line and line.startswith("srun"))
     command, _, rest = command.partition("--rdzv-backend")
     assert command.endswith(
-        "--wait=60 --kill-on-bad-exit=1 --kill-on-bad-exit=0 ft_launcher --ft-initial_rank_heartbeat_timeout 1800 "
-        "--ft-rank_heartbeat_timeout 300 --max-restarts 3 "
+        "--wait=60 --kill-on-bad-exit=1 --kill-on-bad-exit=0 --wait=0 ft_launcher "
+        "--ft-initial_rank_heartbeat_timeout 1800 --ft-rank_heartbeat_timeout 300 --max-restarts 3 "
     )
     assert "--nnodes 2 --nproc-per-node 2 " in rest
     assert "is_job_failures_limit_reached" not in script.read_text()
@@ -142,6 +142,27 @@ def test_requeueing_that_fails_is_said(script: Path, tmp_path: Path) -> None:
     seen = attempt(script, tmp_path, "exit 75", REQUEUE_FAILS="1")
     assert seen.code == 1
     assert "could not be requeued" in seen.said
+
+
+def test_what_cannot_be_counted_is_not_started(script: Path, tmp_path: Path) -> None:
+    ledger = script.parent / "char" / "char_job_results"
+    ledger.mkdir()
+    seen = attempt(script, tmp_path, f"touch {tmp_path}/started; exit 75")
+    ledger.rmdir()
+    assert (seen.code, seen.requeued) == (1, False)
+    assert "char_job_results cannot be written: nothing is started" in seen.said
+    assert not (tmp_path / "started").exists()
+
+
+def test_on_a_disk_that_is_full_at_the_end_the_job_ends_as_it_should(script: Path, tmp_path: Path) -> None:
+    sed = tmp_path / "tools" / "sed"
+    sed.parent.mkdir()
+    sed.write_text("#!/bin/bash\nexit 4\n")
+    sed.chmod(0o755)
+    seen = attempt(script, tmp_path, "exit 75")
+    assert (seen.code, seen.requeued, seen.letters) == (75, True, "X")
+    seen = attempt(script, tmp_path, FINISHED, 1)
+    assert (seen.code, seen.requeued, seen.letters) == (0, False, "XX")
 
 
 def test_another_launchers_script_is_nemo_runs_own(nemo_home: Path) -> None:

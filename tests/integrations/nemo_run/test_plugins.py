@@ -112,11 +112,11 @@ def test_the_rendezvous_of_a_launcher_that_is_there_stays() -> None:
 
 def test_what_the_user_has_set_stays() -> None:
     where = executor(
-        env_vars={"PET_FT_RESTARTS_RESET_ON_PROGRESS": "0"}, srun_args=["--kill-on-bad-exit=1", "--mpi=pmix"]
+        env_vars={"PET_FT_RESTARTS_RESET_ON_PROGRESS": "0"}, srun_args=["--kill-on-bad-exit=1", "--wait=30"]
     )
     FaultTolerancePlugin().setup(task(), where)
     assert where.env_vars["PET_FT_RESTARTS_RESET_ON_PROGRESS"] == "0"
-    assert where.srun_args == ["--kill-on-bad-exit=1", "--mpi=pmix"]
+    assert where.srun_args == ["--kill-on-bad-exit=1", "--wait=30"]
 
 
 @pytest.mark.parametrize("first", ["nsys", "ft"])

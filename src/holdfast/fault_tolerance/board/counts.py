@@ -12,16 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 from . import layout as L
 
-try:
-    from holdfast import _step as core
-except ImportError:
-    core = None  # type: ignore[assignment]
-
 _LAYOUT = (
     *(L.SEQUENCE, L.HEARTBEATS, L.LAST_HEARTBEAT, L.STEP, L.SECTIONS_OPENED, L.OUT_SINCE, L.LAST_EDGE),
     *(L.CHECKPOINTS, L.SINCE, L.RING, L.RING_MASK, L.EVENT_WORDS, L.KIND_BITS, L.START, L.END, L.STEPPED),
 )
 """In the order of the core's."""
+
+try:
+    from holdfast import _step as core
+
+    core.use_layout(_LAYOUT)
+except (
+    ImportError,
+    AttributeError,
+    ValueError,
+):  # not built, or built from other sources and left in a checkout
+    core = None  # type: ignore[assignment]
 
 
 def exported(words: memoryview) -> tuple[int, Any]:
@@ -60,7 +66,6 @@ class PlainCounts:
 if TYPE_CHECKING or core is None:
     Counts = PlainCounts
 else:
-    core.use_layout(_LAYOUT)
 
     class Counts(core.Counts):
         """The core's."""

@@ -30,6 +30,11 @@ RENDEZVOUS = ("rdzv_backend", "rdzv_port", "rdzv_id")
 """What is kept of a launcher that the executor has already."""
 
 
+_UNHURRIED = ("--kill-on-bad-exit=0", "--wait=0")
+"""Options of srun. With NeMo-Run's own 1 and 60 it would end the other nodes' launchers, which may still save, when the
+first one has left, or a minute later."""
+
+
 @dataclass(kw_only=True)
 class FaultTolerancePlugin(nemo_run.Plugin):  # type: ignore[misc]
     """Hung and failed ranks are restarted in the job, failed jobs are submitted again, until the training is finished.
@@ -90,9 +95,10 @@ class FaultTolerancePlugin(nemo_run.Plugin):  # type: ignore[misc]
                 "restarted within the job",
                 type(executor).__name__,
             )
-        elif not _says(executor.srun_args, "--kill-on-bad-exit"):
-            # NeMo-Run's own 1 would end the other nodes' launchers, which may still save, when the first one leaves.
-            executor.srun_args = [*(executor.srun_args or []), "--kill-on-bad-exit=0"]
+            return
+        said = executor.srun_args or []
+        ours = [option for option in _UNHURRIED if not _says(said, option.partition("=")[0])]
+        executor.srun_args = [*said, *ours]
 
     def _environment(self) -> dict[str, str]:
         """What NeMo-Run's launcher has no field for. Raises ValueError."""

@@ -18,8 +18,8 @@ from dataclasses import replace
 from ...autoresume import flag
 from ...autoresume import ledger as records
 from ...autoresume.account import Account, account_of
-from ...autoresume.budget import Decision, Limits, State, decide, nodes_to_exclude
-from ...autoresume.ending import Ending, Evidence, Kind, Scheduler, ending_of
+from ...autoresume.budget import GAVE_UP_CODE, Decision, Limits, State, decide, nodes_to_exclude
+from ...autoresume.ending import INTERRUPTED_CODE, Ending, Evidence, Kind, Scheduler, ending_of
 from ...autoresume.ledger import Attempt
 from ...autoresume.ledger_file import LedgerFile
 from ...autoresume.log import say
@@ -65,7 +65,7 @@ class Keeper:
         elif chain.attempts:
             decision = decide(chain, self._limits)
             if not decision.goes_on:
-                return self._over(decision)
+                return self._over(decision) or DONE
         attempt = Attempt(self._ledger.next_number, time.time(), host=place.nodes, job=place.run)
         self._note(records.attempt_begins(attempt.began, attempt))
         say(f"attempt {attempt.number} begins: run {place.restarts} of job {place.job} on {place.nodes}")
@@ -126,7 +126,7 @@ class Keeper:
         """Note why the attempt ended, and see to what follows; the exit code of the batch script."""
         attempt = self._ledger.open_attempt
         if attempt is None and self._noted:
-            return 0
+            return self._code_of_the_noted
         if attempt is None or attempt.job != self._place.run:
             say(f"warning: no attempt of run {self._place.run} in {self._file.path} (--attempt-begins first)")
             return 1
@@ -144,6 +144,11 @@ class Keeper:
         """The end of this very run stands in the ledger already."""
         return any(attempt.job == self._place.run for attempt in self._ledger.attempts)
 
+    @property
+    def _code_of_the_noted(self) -> int:
+        """What `job_ends` returns is nobody's exit code, so a chain that it has ended is told of here."""
+        return 0 if self._ledger.chains[-1].state in (State.GOES_ON, State.FINISHED) else GAVE_UP_CODE
+
     def _see_to(self, attempt: Attempt, code: int | None, word: Word) -> int:
         node = ""
         if word.scheduler is Scheduler.NODE_LOST:
@@ -154,7 +159,10 @@ class Keeper:
         decision = decide(chain, self._limits)
         if not decision.goes_on:
             return self._over(decision, requeued=word.requeued)
-        return self._next(decision, requeued=word.requeued)
+        later = self._word(code or 0)  # reading the journal may have taken a while
+        if later.scheduler is Scheduler.CANCELLED:
+            return self._over(Decision(State.CANCELLED, later.says, exit_code=INTERRUPTED_CODE))
+        return self._next(decision, requeued=word.requeued or later.requeued)
 
     def _word(self, code: int) -> Word:
         place = self._place

@@ -49,15 +49,7 @@ class Job:
     @property
     def alive(self) -> bool:
         """It runs, or will."""
-        return self.state in (
-            "PENDING",
-            "CONFIGURING",
-            "RUNNING",
-            "SUSPENDED",
-            "COMPLETING",
-            "REQUEUED",
-            "REQUEUE_HOLD",
-        )
+        return bool(self.state) and self.state not in OVER
 
 
 @dataclass(frozen=True, slots=True)

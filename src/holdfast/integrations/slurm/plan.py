@@ -13,8 +13,15 @@ MARGIN = 30
 
 LAUNCHER = "holdfast.fault_tolerance.launcher"
 
-OURS = ("nnodes", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "node-rank", "standalone", "ft-run-dir")
-"""Options of ft_launcher that the batch script gives: only the job knows its nodes."""
+OURS = (
+    *("nnodes", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "node-rank", "standalone", "ft-run-dir"),
+    "ft-preempted-exit-code",
+)
+"""Options of ft_launcher that the batch script gives: only the job knows its nodes, and how an attempt ended is told
+by this exit code."""
+
+PORT = "$((20000 + SLURM_JOB_ID % 10000))"
+"""Two jobs on a node seldom have the same."""
 
 PROGRAM = ("-m", "--module", "--no-python", "--no_python", "--run-path", "--run_path")
 
@@ -37,8 +44,8 @@ class Plan:
     name: str = "train"
     options: tuple[str, ...] = ()
     """More options for `sbatch`, such as `--partition=gpu`."""
-    port: str = "$((20000 + SLURM_JOB_ID % 10000))"
-    """Of the rendezvous: a number, or a shell's expression."""
+    port: str = PORT
+    """Of the rendezvous: a number, or the shell's expression `PORT`."""
     max_failures: int = 3
     max_jobs: int | None = None
     exclude_after: int = 2
@@ -68,12 +75,14 @@ def checked(plan: Plan) -> Plan:
     for name, value in (
         ("--run-dir", plan.run_dir),
         ("--job-name", plan.name),
-        *(("-o", o) for o in plan.options),
+        *(("--sbatch", option) for option in plan.options),
     ):
         if re.search(r"[\x00-\x1f\x7f\"\\]", value):
             raise ConfigError(
                 f"{name} {value!r}: no quotes, backslashes or control characters in a batch script"
             )
+    if plan.port != PORT and not (re.fullmatch("[0-9]{1,5}", plan.port) and 0 < int(plan.port) < 65536):
+        raise ConfigError(f"--port {plan.port!r}: give a number from 1 to 65535")
     if "%" in plan.run_dir:
         raise ConfigError(f"--run-dir {plan.run_dir!r}: Slurm would replace the % in the name of the log")
     for option in plan.options:

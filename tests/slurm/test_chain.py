@@ -1,0 +1,74 @@
+"""examples/slurm/chain.sh where Slurm says what it rarely does: its commands are scripts here."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.training import SCRIPTS
+
+JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1"}
+TASK = {**JOB, "SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_MAX": "3"}
+
+
+class Chain:
+    """A run directory, and Slurm's commands, which note how they were called."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.run_dir = folder, folder / "run dir"
+        self.run_dir.mkdir()
+        self.tells("scontrol", "Restarts=0 StartTime=2026-01-01T00:00:00 TimeLimit=UNLIMITED")
+        self.tells("squeue", "RUNNING")
+        self.tells("scancel", "")
+
+    def tells(self, command: str, text: str) -> None:
+        path = self.folder / command
+        path.write_text(f'#!/bin/bash\necho "{command} $*" >> {self.folder}/calls\necho "{text}"\n')
+        path.chmod(0o755)
+
+    def runs(self, command: str, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        known = {"PATH": f"{self.folder}:/usr/bin:/bin", "RUN": str(self.run_dir)}
+        script = f"source {SCRIPTS}/chain.sh\nchain_begin\nchain_run {command}"
+        return subprocess.run(
+            ["bash", "-c", script], env={**known, **environ}, capture_output=True, text=True
+        )
+
+    @property
+    def calls(self) -> str:
+        return (self.folder / "calls").read_text()
+
+
+@pytest.fixture
+def chain(tmp_path: Path) -> Chain:
+    return Chain(tmp_path)
+
+
+def test_nothing_is_started_that_cannot_be_counted(chain: Chain) -> None:
+    """On a full disk each attempt would be the first."""
+    (chain.run_dir / "attempts").symlink_to("/dev/full")
+    done = chain.runs(f"touch {chain.folder}/started", JOB)
+    assert done.returncode == 1
+    assert f"cannot write {chain.run_dir}/attempts: nothing is started" in done.stdout
+    assert not (chain.folder / "started").exists()
+
+
+@pytest.mark.parametrize(("task", "code"), [("2", 0), ("3", 1)])
+def test_the_last_task_of_an_array_that_has_not_finished_is_no_success(
+    chain: Chain, task: str, code: int
+) -> None:
+    done = chain.runs("exit 75", {**TASK, "SLURM_ARRAY_TASK_ID": task})
+    assert done.returncode == code, done.stdout
+    assert ("not finished: task 3 is the last of the array" in done.stdout) is (code == 1)
+    assert "scontrol requeue" not in chain.calls
+
+
+def test_a_job_that_slurm_has_requeued_has_not_reached_its_time_limit(chain: Chain) -> None:
+    chain.tells("scontrol", "Restarts=1 StartTime=Unknown TimeLimit=00:01:00")
+    chain.tells("squeue", "PENDING")
+    done = chain.runs("bash -c 'kill -TERM $PPID; sleep 0.5; exit 143'", JOB)
+    assert done.returncode == 1
+    assert "ended-by-slurm (143)" in (chain.run_dir / "attempts").read_text()
+    assert "time-limit" not in (chain.run_dir / "attempts").read_text()
+    assert "scontrol requeue" not in chain.calls
