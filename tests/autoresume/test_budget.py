@@ -57,6 +57,22 @@ def test_what_follows(letters: str, expected: State, code: int) -> None:
     assert decision.goes_on == (expected is State.GOES_ON)
 
 
+@pytest.mark.parametrize("limits", [Limits(max_failures=1), Limits(max_jobs=1), Limits(max_failures=2)])
+def test_whoever_carries_on_makes_an_attempt_at_least(limits: Limits) -> None:
+    assert decide(chain("FF"), limits, before=2).goes_on
+    assert not decide(chain("FFF"), limits, before=2).goes_on  # what failed before counts from then on
+    assert decide(chain("FFS"), limits, before=3).state is State.SHUT_DOWN
+    assert decide(chain("PP"), Limits(max_jobs=2), before=1).goes_on
+
+
+def test_preemptions_that_only_exit_codes_tell_of_are_no_missing_flag() -> None:
+    told = [attempt("P", number, witnessed=False) for number in (1, 2, 3)]
+    decision = decide(Chain(1, 0.0, tuple(told)), Limits())
+    assert decision.state is State.GAVE_UP
+    assert "Only exit codes tell of these preemptions" in decision.why and "FLAG" not in decision.why
+    assert "FAULT_TOL_FINISHED_FLAG_FILE" in decide(chain("EEE"), Limits()).why
+
+
 def test_preemptions_spend_nothing_and_give_nothing_back() -> None:
     # Each preemption came before the program could fail; it fails each time that it gets the time for it.
     assert failures(chain("FPFPF")) == [1, 3, 5]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 
 from holdfast.autoresume import ledger as records
+from holdfast.autoresume import lock
 from holdfast.autoresume.ledger import Attempt
 from holdfast.autoresume.ledger_file import NAME, LedgerFile
+from holdfast.cli.main import main
 from tests.autoresume.conftest import Chains, begun
 from tests.processes import Spawner, alive, wait_until
 
@@ -93,11 +96,70 @@ def test_it_is_final_also_after_a_chain_that_came_to_no_attempt(chains: Chains) 
     assert chains.sh("exit 9").wait() == 93
 
 
+def test_exit_code_2_beside_an_unreadable_journal_is_a_failure(chains: Chains, tmp_path: Path) -> None:
+    (launcher := tmp_path / "ft_launcher").write_text("#!/bin/sh\n[ -z $1 ] || mkdir $1; exit 2\n")
+    launcher.chmod(0o755)
+    assert chains.start(str(launcher), options=("--max-failures", "1")).wait() == 1
+    unreadable = str(chains.run_dir / "journal-x.jsonl")
+    assert chains.start(str(launcher), unreadable, options=("--max-failures", "1")).wait() == 1
+    assert chains.endings == ["refused", "failed"]
+
+
+STUCK = """
+import os, signal
+from holdfast.autoresume.command import Command
+from holdfast.autoresume.run import Run
+from holdfast.autoresume.signals import Signals
+
+class Stuck(Command):  # as in the kernel's state D, where nothing ends it
+    def poll(self):
+        os.kill(os.getpid(), signal.SIGINT)
+
+signals = Signals()
+with signals.caught():
+    print(Run(Stuck(["sleep", "60"], os.environ, signals.mask), 1, signals).watch())
+"""
+
+
+def test_a_command_that_cannot_be_killed_is_not_waited_for(spawn: Spawner) -> None:
+    run = spawn([sys.executable, "-c", STUCK])
+    assert run.wait() == 0, run.output()
+    assert run.out() == "-9\n"
+    assert "SIGINT again: attempt 1 is killed" in run.err()
+
+
+def test_signals_wait_before_the_first_thread(chains: Chains, monkeypatch: pytest.MonkeyPatch) -> None:
+    masks = []
+    take = lock.take
+
+    def looked_at(run_dir: str) -> lock.Lock:
+        masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+        return take(run_dir)
+
+    chains.run_dir.mkdir(mode=0o700)
+    monkeypatch.setattr(lock, "take", looked_at)
+    with take(str(chains.run_dir)):  # so that nothing is started in this process
+        assert main(["autoresume", "--run-dir", str(chains.run_dir), "--", "true"]) == 2
+    assert {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD} <= masks[0]
+
+
 def test_max_jobs(chains: Chains) -> None:
     run = chains.sh("exit 75", "--max-jobs", "2")
     assert run.wait() == 1
     assert chains.endings == ["preempted"] * 2
     assert "not finished after 2 attempts, which is the limit (--max-jobs)" in run.err()
+
+
+def test_max_jobs_and_failures_of_a_start_that_carries_on(chains: Chains) -> None:
+    first = chains.sh("[ $HOLDFAST_ATTEMPT = 1 ] && exit 5; exec sleep 60")
+    begun(first, 2)
+    first.process.kill()
+    first.wait()
+    # What was told before does not keep somebody who says "one more" from one.
+    second = chains.sh("exit 75", "--max-jobs", "1", "--max-failures", "1")
+    assert second.wait() == 1
+    assert "not finished after one attempt, which is the limit (--max-jobs)" in second.err()
+    assert chains.endings == ["failed", "lost", "preempted"]
 
 
 def test_attempts_that_end_quickly_follow_more_slowly(chains: Chains) -> None:
@@ -202,6 +264,33 @@ def test_a_killed_keeper_is_succeeded(chains: Chains, tmp_path: Path, script: bo
     assert chain.state == "finished"
 
 
+def without_pid(ledger: Path) -> None:
+    lines = ledger.read_text().splitlines(keepends=True)
+    ledger.write_text("".join(line for line in lines if '"attempt"' not in line or '"pid"' not in line))
+
+
+@pytest.mark.parametrize("noted", [True, False])
+def test_a_program_that_saves_is_told_once(chains: Chains, tmp_path: Path, noted: bool) -> None:
+    saved, go = tmp_path / "saved", tmp_path / "go"
+    first = chains.sh(
+        f"trap 'echo once >> {saved}' TERM; echo ready; while [ ! -e {go} ]; do sleep 0.02; done; exit 75"
+    )
+    first.wait_for("^ready$")
+    if noted:
+        begun(first, 1)
+    first.process.kill()
+    first.wait()
+    wait_until(saved.exists, what="the kernel's SIGTERM")
+    if not noted:  # killed before it could write who it had started
+        without_pid(chains.run_dir / NAME)
+    second = chains.sh("echo beside")
+    second.wait_for("the kernel has sent SIGTERM to the command. To end it sooner: kill -9 ")
+    assert second.stop(signal.SIGINT) == 130  # it had come to waiting
+    go.touch()
+    assert chains.sh(FINISH).wait() == 0
+    assert saved.read_text() == "once\n"
+
+
 def test_cancelling_while_waiting_for_what_a_killed_keeper_has_left(chains: Chains, tmp_path: Path) -> None:
     held, go = tmp_path / "held", tmp_path / "go"
     first = chains.sh(
@@ -213,7 +302,10 @@ def test_cancelling_while_waiting_for_what_a_killed_keeper_has_left(chains: Chai
     second = chains.sh("echo beside")
     second.wait_for("has not ended yet")
     assert second.stop(signal.SIGINT) == 130
-    assert "cancelled by the user (Ctrl-C)" in second.err()
+    assert "waiting for process" in second.err() and ", at most 31 min 00 s" in second.err()
+    assert (
+        "cancelled by the user (Ctrl-C): attempt 1 is not waited for and still runs: process" in second.err()
+    )
     go.touch()
     assert chains.sh(FINISH).wait() == 0
     assert not held.exists()
@@ -258,6 +350,17 @@ def test_two_chains_of_one_run_directory_refuse_each_other(chains: Chains) -> No
     )
     assert first.stop(signal.SIGTERM) == 143
     assert chains.endings == ["cancelled"]
+
+
+def test_without_the_lock_file_the_ledger_tells_of_the_keeper(chains: Chains) -> None:
+    first = chains.sh("echo ready; exec sleep 60")
+    first.wait_for("^ready$")
+    (chains.run_dir / lock.NAME).unlink()
+    second = chains.sh("echo beside")
+    assert second.wait() == 2
+    assert second.out() == ""
+    assert f"(pid {first.pid} on {os.uname().nodename}) lives, though {lock.NAME} is free" in second.err()
+    assert first.stop(signal.SIGTERM) == 143
 
 
 def test_under_nohup_a_hangup_is_nothing(chains: Chains, spawn: Spawner) -> None:

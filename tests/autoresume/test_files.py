@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.autoresume import flag, lock
+from holdfast.autoresume import flag, lock, log
 from holdfast.autoresume.ending import Ending, Kind
 from holdfast.autoresume.flag import Standing, standing
 from holdfast.autoresume.ledger import Attempt, Ledger, attempt_begins, attempt_ends, chain_begins
@@ -70,6 +70,19 @@ def test_a_torn_line_is_warned_of(tmp_path: Path) -> None:
     ]
 
 
+def test_several_torn_lines_count_for_none(tmp_path: Path) -> None:
+    told = Told()
+    (tmp_path / NAME).write_bytes(b"{\n{\n")
+    LedgerFile(str(tmp_path), told).read()
+    assert "lines 1, 2 cannot be read" in told[0] and told[0].endswith(" and count for none")
+
+
+def test_a_pipe_is_no_ledger_and_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / NAME)
+    with pytest.raises(LedgerUnreadable, match="a pipe has this name"):
+        LedgerFile(str(tmp_path), Told()).read()
+
+
 def test_an_unreadable_ledger_is_one_line(tmp_path: Path) -> None:
     (tmp_path / NAME).mkdir()
     with pytest.raises(LedgerUnreadable, match=r"attempts\.jsonl: Is a directory$"):
@@ -111,6 +124,20 @@ def test_a_chain_on_a_full_disk_counts_its_failures_all_the_same(small_disk: Pat
     assert run.wait() == 1
     assert "cannot be written: No space left on device" in run.err()
     assert "gave up after 2 failures in a row" in run.err()
+
+
+def test_what_a_full_disk_has_lost_is_told_in_the_end(
+    chains: Chains, small_disk: Path, spawn: Spawner
+) -> None:
+    fill(small_disk)
+    flag_elsewhere = chains.run_dir.parent / "f"
+    words = ["autoresume", "--run-dir", small_disk, "--", "sh", "-c", "touch $FAULT_TOL_FINISHED_FLAG_FILE"]
+    run = spawn([*HOLDFAST, *words], env={flag.VARIABLE: str(flag_elsewhere)})
+    assert run.wait() == 0
+    last = run.err().splitlines()[-1]
+    assert (
+        f"{small_disk / NAME} lacks the end of this: whoever starts next does not know of it, and may" in last
+    )
 
 
 # The lock
@@ -180,6 +207,31 @@ def test_a_flag_that_the_training_could_not_create_is_refused_at_once(
     assert pipe.exists()
 
 
+def test_a_file_that_is_no_flag_is_refused_and_left_alone(tmp_path: Path) -> None:
+    script, link, loop, empty = (tmp_path / name for name in ("train.py", "link", "loop", "empty"))
+    script.write_text("print(1)")
+    empty.touch()
+    link.symlink_to(empty)
+    loop.symlink_to(loop)
+    for path, why in ((script, "8 bytes in it"), (link, "is a symbolic link to a file")):
+        for act in (flag.check, flag.remove):
+            with pytest.raises(ConfigError, match=f"was there before the first attempt and .*{why}"):
+                act(str(path))
+        assert path.exists()
+    with pytest.raises(ConfigError, match="Too many levels of symbolic links"):
+        flag.check(str(loop))
+    flag.check(str(empty))
+    flag.remove(str(empty))
+    assert not empty.exists()
+
+
+@pytest.mark.parametrize("name", [NAME, lock.NAME, "journal-gpu-7.jsonl"])
+def test_a_file_of_the_run_directory_is_no_flag(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is a file of the run directory's own"):
+        flag.path_of({flag.VARIABLE: str(tmp_path / name)}, str(tmp_path))
+    assert flag.path_of({flag.VARIABLE: str(tmp_path / name)}, "/run") == str(tmp_path / name)
+
+
 def test_a_full_disk_is_no_reason_to_refuse_a_flag(small_disk: Path) -> None:
     fill(small_disk)
     flag.check(str(small_disk / "f"))
@@ -231,6 +283,11 @@ def test_what_a_command_tells_of_its_launcher(command: str, environ: dict[str, s
         ([], "no command: holdfast autoresume [options] -- ft_launcher …"),
         (["--"], "no command after --"),
         (["sleep", "1"], "'sleep' stands where -- should: holdfast autoresume [options] -- sleep 1"),
+        (["--", ""], "the command after -- is an empty word"),
+        (
+            ["--status", "x", "--run-dir", "y"],
+            "--status names the run directory itself; leave --run-dir y out",
+        ),
         (["--", "no-such-program"], "no-such-program: no such program in PATH"),
         (["--", "./no-such-program"], "./no-such-program: no such program"),
         (["--", "/etc/passwd"], "/etc/passwd cannot be executed"),
@@ -269,7 +326,35 @@ def test_wrong_command_lines_are_one_line(
     assert said.err.count("\n") == 1
 
 
+def test_advice_names_the_tool_s_own_option(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.cli.autoresume import _run_dir
+
+    monkeypatch.setenv("XDG_STATE_HOME", "/proc/nothing")
+    os.removedirs(_run_dir(None, None))  # as far as nobody else has something there
+    said = capsys.readouterr().err
+    assert "; --run-dir names another place" in said and "--ft-run-dir" not in said
+
+
+def test_names_of_folders_do_nothing_to_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    log.say("in /a\x1b[2Jb\nc")
+    assert capsys.readouterr().err == "[holdfast] in /a\\x1b[2Jb\\nc\n"
+
+
 # The table
+
+
+def test_the_status_in_ascii(tmp_path: Path) -> None:
+    file = LedgerFile(str(tmp_path), Told())
+    file.append(attempt_begins(1.0, Attempt(1, 1.0)))
+    file.append(attempt_ends(2.0, 1, Ending(Kind.FAILED, "naïve"), exit_code=1))
+    shown = subprocess.run(
+        [*HOLDFAST, "autoresume", "--status", tmp_path],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "\n-----" in shown.stdout and r"na\xefve" in shown.stdout
 
 
 def test_the_status(chains: Chains) -> None:

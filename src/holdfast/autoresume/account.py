@@ -51,6 +51,8 @@ class Account:
     """The highest step that any event tells: a lower bound of how far it came."""
     nodes: tuple[str, ...] = ()
     """Who took part."""
+    unread: bool = False
+    """There is a journal, and it could not be read: what it does not tell may have been."""
 
 
 def account_of(events: Iterable[Event], since: float = float("-inf")) -> Account:

@@ -67,7 +67,7 @@ class Limits:
     max_failures: int = MAX_FAILURES
     """Failures in a row after which it gives up, at least 1."""
     max_jobs: int | None = None
-    """Attempts of the chain, failed or not; None for any number."""
+    """Attempts of one start of the tool, failed or not; None for any number."""
     max_idle: int = MAX_IDLE
     """Clean ends in a row that got nowhere after which it gives up, at least 1."""
     first_wait: float = 5.0
@@ -92,16 +92,20 @@ class Decision:
         return self.state is State.GOES_ON
 
 
-def decide(chain: Chain, limits: Limits) -> Decision:
-    """What follows the last attempt of the chain, which has ended; a chain without attempts goes on."""
+def decide(chain: Chain, limits: Limits, before: int = 0) -> Decision:
+    """What follows the last attempt of the chain, which has ended; a chain without attempts goes on.
+
+    `before`: so many of its attempts are those of a keeper that was killed. They count for the rows, but whoever
+    carries the chain on was told to try, and makes one at least.
+    """
     attempts = chain.attempts
     if not attempts:
         return Decision(State.GOES_ON, "the first attempt follows")
-    last = attempts[-1]
+    last, own = attempts[-1], attempts[before:]
     return (
         _over_by_itself(last)
-        or _gives_up(attempts, limits)
-        or _too_many(attempts, limits)
+        or (_gives_up(attempts, limits) if own else None)
+        or _too_many(own, limits)
         or _goes_on(attempts, limits)
     )
 

@@ -21,7 +21,7 @@ from ..fault_tolerance.errors import ConfigError
 from ..fault_tolerance.launcher.ranks import orphans
 from ..fault_tolerance.processes import proc
 from ..in_time import TooLate, within
-from ..journal.reader import JournalUnreadable, read_run
+from ..journal.reader import JournalUnreadable, journal_files, read_run
 from . import flag as finished
 from . import ledger as records
 from . import started, wording
@@ -55,27 +55,28 @@ class Plan:
 
 
 class Keeper:
-    """Keeps one chain. The run directory's lock is held by the caller."""
+    """Keeps one chain. The run directory's lock is held by the caller, and signals are caught there."""
 
     def __init__(self, plan: Plan, file: LedgerFile, ledger: Ledger, signals: Signals) -> None:
         self._plan, self._file, self._signals = plan, file, signals
         self._ledger = ledger
         self._host = socket.gethostname()
+        self._before = 0
+        """Attempts of the chain that a killed keeper has made."""
 
     def keep(self) -> int:
         """Run attempts until the chain is over; returns the exit code. Raises `ConfigError` before the first."""
         orphans.adopt()
         try:
-            with self._signals.caught():
-                self._end_open_attempt()
-                early = self._settle_flag()
-                if early is not None:
-                    return early
-                self._begin()
-                return self._run()
+            self._end_open_attempt()
+            early = self._settle_flag()
+            if early is not None:
+                return early
+            self._begin()
+            return self._run()
         except Cancelled as stop:
-            # No attempt ran: nothing is lost, and the next one to come begins a chain of its own.
-            return self._over(_cancelled(stop.number, "before the next attempt"))
+            # No attempt of ours ran: nothing is lost, and the next one to come begins a chain of its own.
+            return self._over(_cancelled(stop.number, stop.left or "before the next attempt"))
 
     # Before the first attempt
 
@@ -113,7 +114,8 @@ class Keeper:
         if found is finished.Standing.STALE:
             finished.remove(path)
             say(
-                f"removed {path}: it was there before the first attempt in {self._plan.run_dir}, so another run made it"
+                f"removed {path}: it was there before the first attempt that {self._file.path} knows of, so it is "
+                "taken for another run's"
             )
         finished.check(path)
         return None
@@ -133,13 +135,14 @@ class Keeper:
                 carries_on=carries_on,
             )
         )
+        self._before = len(self._chain.attempts)
         say(f"the ledger of attempts is {self._file.path}, the finished flag will be {self._plan.flag}")
 
     # The attempts
 
     def _run(self) -> int:
         while True:
-            decision = decide(self._chain, self._plan.limits)
+            decision = decide(self._chain, self._plan.limits, self._before)
             if not decision.goes_on:
                 return self._over(decision)
             self._wait(decision)
@@ -219,13 +222,20 @@ class Keeper:
         )
 
     def _account(self, since: float) -> Account:
-        with suppress(JournalUnreadable, TooLate):
-            return account_of(within(ANSWER, lambda: read_run(self._plan.run_dir)), since)
-        return Account()
+        place = self._plan.run_dir
+        try:
+            return account_of(within(ANSWER, lambda: read_run(place)), since)
+        except TooLate:
+            return Account(unread=True)
+        except JournalUnreadable:
+            # Without a journal nothing was started; one that cannot be read may tell of ranks.
+            with suppress(JournalUnreadable, TooLate):
+                return Account(unread=bool(within(ANSWER, lambda: journal_files(place))))
+            return Account()
 
     def _stopped(self, number: signal.Signals) -> Decision:
         """After an attempt that was told to end: it may have come to its end all the same."""
-        decision = decide(self._chain, self._plan.limits)
+        decision = decide(self._chain, self._plan.limits, self._before)
         if decision.state in (State.FINISHED, State.SHUT_DOWN):
             return decision
         return _cancelled(number, wording.attempt_ended(self._chain.attempts[-1]))
@@ -239,6 +249,9 @@ class Keeper:
                 why = f"{why}; and {error}"
         if self._ledger.chain is not None and not self._ledger.chain.ended:
             self._note(records.chain_ends(time.time(), str(decision.state), why))
+        if self._file.lacks:
+            again = ", and may train again" if decision.state is State.FINISHED else ""
+            why = f"{why}; but {self._file.path} lacks the end of this: whoever starts next does not know of it{again}"
         say(f"{why}. Exit code {decision.exit_code}. {self._next_step(decision)}")
         return decision.exit_code
 

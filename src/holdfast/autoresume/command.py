@@ -68,7 +68,7 @@ class Command:
         self.signal(signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(orphans.LIMIT)
-        return self.sweep()
+        return self.sweep() | ({self.pid} if self._process.returncode is None else set())
 
     def left(self) -> dict[int, int]:
         """Pid -> start time of what it has left running, after its end."""

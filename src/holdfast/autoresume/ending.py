@@ -146,7 +146,7 @@ def _by_itself(known: Evidence) -> Ending:
         return Ending(Kind.PREEMPTED, f"exit code {code}{by}", witnessed=bool(account.preempted_by))
     if code in ASKED_TO_END and not account.cause:
         return Ending(Kind.PREEMPTED, _code_in_words(code), witnessed=bool(account.preempted_by))
-    if code == USAGE_CODE and known.is_launcher and not account.started:
+    if code == USAGE_CODE and known.is_launcher and not (account.started or account.unread):
         return Ending(Kind.REFUSED, "ft_launcher refused its command line (exit code 2) and started nothing")
     return _failed(known, code)
 

@@ -1,8 +1,8 @@
 """The finished flag: the file that is there when the training is finished. FAULT_TOL_FINISHED_FLAG_FILE names it.
 
 What always holds: a flag that may belong to this run directory is never removed, and one that cannot is never
-believed; what is no regular file is no flag, and is never touched. A filesystem that does not answer has no flag: one
-attempt too many does no harm.
+believed; only an empty regular file is removed: another one may be somebody's work, named by mistake. What is no
+regular file is no flag. A filesystem that does not answer has none: one attempt too many does no harm.
 
 Does not cover: who creates it; the Lightning callbacks with `autoresume=True` do, other programs do it themselves.
 """
@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from enum import Enum
 
 from ..fault_tolerance.errors import ConfigError
 from ..in_time import TooLate, within
+from ..journal.writer import PREFIX, SUFFIX
+from . import ledger_file, lock
 from .ending import Kind
 from .ledger import Ledger
 
@@ -38,8 +41,16 @@ class Standing(Enum):
 
 
 def path_of(environ: Mapping[str, str], run_dir: str) -> str:
-    """What the user's environment names, else a file in the run directory; absolute."""
-    return os.path.abspath(environ.get(VARIABLE) or os.path.join(run_dir, NAME))
+    """What the user's environment names, else a file in the run directory; absolute.
+
+    Raises `ConfigError` for the name of a file that is ours.
+    """
+    path = os.path.abspath(environ.get(VARIABLE) or os.path.join(run_dir, NAME))
+    folder, name = os.path.split(path)
+    journal = name.startswith(PREFIX) and name.endswith(SUFFIX)
+    if folder == os.path.abspath(run_dir) and (journal or name in (ledger_file.NAME, lock.NAME)):
+        raise ConfigError(f"{VARIABLE}={path}: {name} is a file of the run directory's own. Name another one")
+    return path
 
 
 def exists(path: str) -> bool:
@@ -61,8 +72,9 @@ def standing(ledger: Ledger, path: str, *, there: bool) -> Standing:
 
 
 def remove(path: str) -> None:
-    """Remove a stale flag. Raises `ConfigError`."""
+    """Remove a stale flag. Raises `ConfigError`, also for a file that looks like no flag."""
     try:
+        within(ANSWER, lambda: _refuse_foreign(path))
         within(ANSWER, lambda: os.unlink(path))
     except FileNotFoundError:
         pass
@@ -73,8 +85,12 @@ def remove(path: str) -> None:
 
 
 def check(path: str) -> None:
-    """Raise `ConfigError` where the training could not create the flag. A full disk is not final, and no error."""
+    """Raise `ConfigError` where the training could not create the flag. A full disk is not final, and no error.
+
+    The same for a file that looks like no flag. One that is there and may be the run's own is not to be checked.
+    """
     try:
+        within(ANSWER, lambda: _refuse_foreign(path))
         within(ANSWER, lambda: _try(path))
     except (OSError, TooLate) as error:
         raise ConfigError(
@@ -82,7 +98,24 @@ def check(path: str) -> None:
         ) from None
 
 
+def _refuse_foreign(path: str) -> None:
+    """Flags are made by `touch`. A file with something in it was named by mistake, and a link may lead to one."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return  # told of by what comes next
+    full = stat.S_ISREG(found.st_mode) and found.st_size
+    if full or (stat.S_ISLNK(found.st_mode) and os.path.isfile(path)):
+        what = f"has {found.st_size} bytes in it" if full else "is a symbolic link to a file"
+        raise ConfigError(
+            f"{VARIABLE}={path}: was there before the first attempt and {what}, so it is left alone: a finished "
+            "flag is an empty file that the training makes. Name another one, or remove it"
+        )
+
+
 def _try(path: str) -> None:
+    with suppress(FileNotFoundError):
+        os.stat(path)  # links that lead in a circle, say
     if os.path.isdir(path):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if os.path.exists(path) and not os.path.isfile(path):  # /dev/null, say

@@ -1,6 +1,7 @@
 """Who keeps the chain of a run directory: one process at a time.
 
-What always holds: it is the lock that counts where there is one; what the ledger tells of the keeper only names it.
+What always holds: nobody works beside whoever has the lock, nor beside a keeper that the ledger names and that lives
+on this machine: a lock file that somebody removed locks nobody out.
 
 Does not cover: a filesystem without locks that two machines share. Each warns, and neither sees the other.
 """
@@ -8,14 +9,18 @@ Does not cover: a filesystem without locks that two machines share. Each warns, 
 from __future__ import annotations
 
 import socket
+import time
 from contextlib import AbstractContextManager, nullcontext
 
 from ..fault_tolerance.errors import HoldfastError
-from ..fault_tolerance.processes import proc
+from ..fault_tolerance.processes import proc, sweep
 from . import lock
 from .ledger import Ledger
-from .ledger_file import LedgerFile, LedgerUnreadable
+from .ledger_file import LedgerFile, LedgerUnreadable, read_records
 from .log import say
+
+LINGERS = 2.0
+"""Seconds between the moments at which a process that was killed gives its locks back and at which it is gone."""
 
 
 class Taken(HoldfastError):
@@ -26,7 +31,7 @@ def hold(run_dir: str, file: LedgerFile) -> AbstractContextManager[object]:
     """Keep others out of the run directory while the context is open. Raises `Taken`."""
     look = f"Look at it: holdfast autoresume --status {run_dir}"
     try:
-        return lock.take(run_dir)
+        held = lock.take(run_dir)
     except lock.Held:
         raise Taken(f"{_named(file)} is at work in {run_dir}. {look}") from None
     except lock.Unlockable as error:
@@ -34,6 +39,21 @@ def hold(run_dir: str, file: LedgerFile) -> AbstractContextManager[object]:
             raise Taken(f"{_named(file)} is at work in {run_dir}. {look}") from None
         say(f"warning: no lock for {run_dir} ({error}): make sure that no other machine works in it")
         return nullcontext()
+    try:
+        _beside_nobody(file, look)
+    except BaseException:
+        held.close()
+        raise
+    return held
+
+
+def _beside_nobody(file: LedgerFile, look: str) -> None:
+    """Raise `Taken` where a keeper lives that has not the lock, and not because it is just dying."""
+    until = time.monotonic() + LINGERS
+    while is_kept(Ledger.of(read_records(file.path)[0])):
+        if time.monotonic() > until:
+            raise Taken(f"{_named(file)} lives, though {lock.NAME} is free: was that file removed? {look}")
+        time.sleep(0.05)
 
 
 def is_kept(ledger: Ledger) -> bool | None:
@@ -43,7 +63,8 @@ def is_kept(ledger: Ledger) -> bool | None:
         return False
     if chain.pid is None or chain.host != socket.gethostname():
         return None
-    return proc.start_time(chain.pid) == chain.started
+    found = proc.stat(chain.pid)
+    return not sweep.ends(found) and found is not None and found.start_time == chain.started
 
 
 def _named(file: LedgerFile) -> str:

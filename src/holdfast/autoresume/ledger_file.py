@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -46,10 +47,16 @@ class LedgerFile:
         if torn:
             lines = "line" if len(torn) == 1 else "lines"
             numbers = ", ".join(map(str, torn[:5])) + (", …" if len(torn) > 5 else "")
+            count = "counts" if len(torn) == 1 else "count"
             self._warn(
-                f"{self.path}: {lines} {numbers} cannot be read (torn when it was written?) and counts for none"
+                f"{self.path}: {lines} {numbers} cannot be read (torn when it was written?) and {count} for none"
             )
         return Ledger.of(records)
+
+    @property
+    def lacks(self) -> bool:
+        """Records wait that could not be written."""
+        return bool(self._waiting)
 
     def append(self, record: Mapping[str, Any]) -> bool:
         """Append a record, after those that could not be written before; False when it has to wait. Never raises."""
@@ -109,10 +116,17 @@ def _record(line: bytes) -> Record | None:
 
 def _lines(path: str) -> list[bytes]:
     try:
-        with open(path, "rb") as file:
-            return file.read().split(b"\n")
+        # A pipe would be waited for until somebody writes into it.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
         return []
+    try:
+        if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "a pipe has this name")
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read().split(b"\n")
+    finally:
+        os.close(descriptor)
 
 
 def _append(path: str, data: bytes) -> None:

@@ -16,7 +16,7 @@ from ..visible import escaped
 def say(text: str) -> None:
     """One line on standard error; nobody may be reading it."""
     with suppress(OSError, ValueError, AttributeError):
-        sys.stderr.write(f"[holdfast] {text}\n")
+        sys.stderr.write(f"[holdfast] {escaped(text)}\n")  # names of folders are anybody's
         sys.stderr.flush()
 
 

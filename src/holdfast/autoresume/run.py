@@ -31,10 +31,13 @@ class Run:
         self._command, self._number, self._signals = command, number, signals
         self.cancelled_by: signal.Signals | None = None
         """The signal by which somebody cancelled the chain."""
+        self._killed = False
 
     def watch(self) -> int:
-        """Wait for its very end; returns its exit code, -n when signal n ended it."""
+        """Wait for its very end; returns its exit code, -n when signal n ended it, or will once the kernel lets go."""
         while (code := self._command.poll()) is None:
+            if self._killed:
+                return -signal.SIGKILL  # said already: even that has not ended it
             self._answer(self._signals.wait(time.monotonic() + 60.0))
         self._end_the_rest()
         return code
@@ -52,6 +55,7 @@ class Run:
         elif came is signal.SIGINT:
             say(f"SIGINT again: attempt {self._number} is killed")
             say_undead(self._command.kill())
+            self._killed = True
 
     def _end_the_rest(self) -> None:
         until = time.monotonic() + (PATIENCE if self.cancelled_by is None else STOP_PATIENCE)

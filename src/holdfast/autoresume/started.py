@@ -64,6 +64,8 @@ def _given(arguments: Sequence[str]) -> dict[str, str]:
 
 def missing(program: str) -> str:
     """Why there is no such program, for people; nothing where there is one."""
+    if not program.strip():
+        return "the command after -- is an empty word (a variable that is not set?)"
     if shutil.which(program):
         return ""
     if os.path.dirname(program) and os.path.exists(program):

@@ -1,13 +1,15 @@
 """After a keeper was killed: its attempt got SIGTERM from the kernel and may still be saving. We wait for its end.
 
-What always holds: nobody is signalled that was not started by that attempt: processes are found by the mark in their
-environment, and signalled by pidfd.
+What always holds: the command is not told a second time, or a program would save twice; only what it leaves behind is
+asked to end, since a script may not have passed the signal on. Nobody is signalled that was not started by that
+attempt: processes are found by the mark in their environment, and signalled by pidfd.
 
 Does not cover: an attempt of another machine; its processes cannot be seen from here.
 """
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Mapping
@@ -18,16 +20,19 @@ from ..fault_tolerance.processes.pidfd import send_verified
 from .command import left_by
 from .ledger import Attempt
 from .log import listed, say, say_undead
-from .run import LOOK, STOP_PATIENCE
+from .run import LOOK, PATIENCE, STOP_PATIENCE
 from .signals import STOPS, Signals
+from .wording import duration
 
 
 class Cancelled(Exception):
     """Somebody told us to end, and no attempt of ours runs."""
 
-    def __init__(self, number: signal.Signals) -> None:
+    def __init__(self, number: signal.Signals, left: str = "") -> None:
         super().__init__(number.name)
         self.number = number
+        self.left = left
+        """What is still running, for people: a killed keeper's attempt that nobody waits for any more."""
 
 
 def await_end(attempt: Attempt, signals: Signals) -> None:
@@ -35,20 +40,40 @@ def await_end(attempt: Attempt, signals: Signals) -> None:
     find = left_by(attempt.mark)
     if not (alive := find()):
         return
-    say(f"attempt {attempt.number}, whose keeper was killed, has not ended yet: waiting for {listed(alive)}")
-    _ask(alive)
+    say(
+        f"attempt {attempt.number}, whose keeper was killed, has not ended yet: waiting for {listed(alive)}, at most "
+        f"{duration(STOP_PATIENCE)}; the kernel has sent SIGTERM to the command. To end it sooner: "
+        f"kill -9 {' '.join(map(str, sorted(alive)))}"
+    )
     until = time.monotonic() + STOP_PATIENCE
-    while find():
-        if time.monotonic() > until:
+    ask_at = until if _is_there(attempt, alive) else 0.0
+    while alive := find():
+        now = time.monotonic()
+        if now > until:
             say_undead(sweep.end_all(find, orphans.GRACE, orphans.LIMIT)[1])
             return
-        number = signals.wait(time.monotonic() + LOOK)
+        if ask_at == until and not _is_there(attempt, alive):
+            ask_at = now + PATIENCE  # what it leaves behind may end by itself
+        if now >= ask_at:
+            _ask(alive)
+            ask_at = math.inf
+        number = signals.wait(now + LOOK)
         if number in STOPS:
-            raise Cancelled(number)
+            raise Cancelled(
+                number, f"attempt {attempt.number} is not waited for and still runs: {listed(alive)}"
+            )
+
+
+def _is_there(attempt: Attempt, alive: Mapping[int, int]) -> bool:
+    """The command itself runs: the process to which the kernel sends SIGTERM when its keeper dies."""
+    if attempt.pid is None:  # the keeper died before it could note it: the command leads a session of its own
+        stats = proc.all_stats()
+        return any(pid in stats and stats[pid].session == pid for pid in alive)
+    return attempt.pid in alive and alive[attempt.pid] == attempt.started
 
 
 def _ask(alive: Mapping[int, int]) -> None:
-    """SIGTERM for those above the others. The kernel has told the command itself, but a script may not pass it on."""
+    """SIGTERM for those above the others: the kernel has told only the command."""
     stats = proc.all_stats()
     for pid, started in alive.items():
         if pid in stats and stats[pid].ppid not in alive:

@@ -65,6 +65,11 @@ def got_nowhere(idle: Sequence[Attempt]) -> str:
     what = f"gave up after {many} without failure that got nowhere, the last: {attempt_ended(last)}"
     if any(each.kind is Kind.TIME_LIMIT for each in idle):
         return f"{what}. Is the time limit shorter than the way to the next checkpoint?"
+    if all(each.kind is Kind.PREEMPTED for each in idle):
+        return (
+            f"{what}. Only exit codes tell of these preemptions: is the training ended before its next checkpoint, "
+            "and by whom?"
+        )
     return f"{what}. A program that has finished must create the file that FAULT_TOL_FINISHED_FLAG_FILE names"
 
 

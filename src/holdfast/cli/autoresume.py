@@ -91,11 +91,13 @@ def _run(arguments: argparse.Namespace) -> int:
     from ..autoresume.signals import Signals
 
     launcher = started.launcher_in(words, os.environ)
-    run_dir = _run_dir(arguments.run_dir, launcher.run_dir)
-    plan = Plan(tuple(words), run_dir, flag.path_of(os.environ, run_dir), _limits(arguments), launcher)
-    file = LedgerFile(run_dir, lambda text: say(f"warning: {text}"))
-    with keeping.hold(run_dir, file):
-        return Keeper(plan, file, file.read(), Signals()).keep()
+    signals = Signals()
+    with signals.caught():  # before anything asks a filesystem in a thread, which signals would reach
+        run_dir = _run_dir(arguments.run_dir, launcher.run_dir)
+        plan = Plan(tuple(words), run_dir, flag.path_of(os.environ, run_dir), _limits(arguments), launcher)
+        file = LedgerFile(run_dir, lambda text: say(f"warning: {text}"))
+        with keeping.hold(run_dir, file):
+            return Keeper(plan, file, file.read(), signals).keep()
 
 
 def _command(arguments: argparse.Namespace) -> list[str]:
@@ -140,7 +142,10 @@ def _run_dir(given: str | None, launchers: str | None) -> str:
     name = time.strftime("autoresume-%Y%m%d-%H%M%S-") + uuid.uuid4().hex[:6]
     chosen = launchers if given is None else given
     try:
-        return prepare_run_dir(chosen, name, lambda text: say(f"warning: {text}"))
+        # Its advice names the launcher's option.
+        return prepare_run_dir(
+            chosen, name, lambda text: say(f"warning: {text.replace('--ft-run-dir', '--run-dir')}")
+        )
     except RunDirError as error:
         raise ConfigError(
             f"{error.problem}. Give --run-dir a folder of your own; one that does not exist is made"
@@ -155,6 +160,8 @@ def _status(arguments: argparse.Namespace) -> str:
 
     if arguments.command:
         raise ConfigError(f"--status starts nothing; leave {' '.join(arguments.command)[:80]!r} out")
+    if arguments.run_dir is not None:
+        raise ConfigError(f"--status names the run directory itself; leave --run-dir {arguments.run_dir} out")
     run_dir: str = arguments.status
     if not os.path.exists(os.path.join(run_dir, NAME)):
         raise LedgerUnreadable(
@@ -164,7 +171,20 @@ def _status(arguments: argparse.Namespace) -> str:
     runs = keeping.is_kept(ledger) is not False
     if arguments.json:
         return json.dumps(as_json(ledger, runs=runs), indent=2) + "\n"
-    return ledger_table(ledger, runs=runs, terminal=sys.stdout is not None and sys.stdout.isatty())
+    return _encodable(
+        ledger_table(ledger, runs=runs, terminal=sys.stdout is not None and sys.stdout.isatty())
+    )
+
+
+def _encodable(text: str) -> str:
+    """The text in signs that standard output can take: LC_ALL=C may have nothing but ASCII."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        plain = text.replace("─", "-").replace("…", "...")
+        return plain.encode(encoding, "backslashreplace").decode(encoding)
+    return text
 
 
 def _count(text: str) -> int:
