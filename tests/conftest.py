@@ -11,7 +11,7 @@ import shutil
 import signal
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from multiprocessing import resource_tracker
 from pathlib import Path
 
@@ -40,6 +40,16 @@ for _number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):  # one of several processes that share the tests: `make test WORKERS=2`
         own_shm.take()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Reports go to the first process as UTF-8, and a name on a disk, which a log may show, need not be that."""
+    report = yield
+    report.sections = [
+        (name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections
+    ]
+    return report
 
 
 @pytest.hookimpl(trylast=True)

@@ -110,6 +110,9 @@ def test_none_at_all(tmp_path: Path, make: Make, caplog: pytest.LogCaptureFixtur
     make("torch", os.fsdecode(b"step-\xff-7.pt"))
     with pytest.raises(OSError, match="can't encode"):
         checkpoints.last_complete_on_all_ranks(tmp_path)
+    assert (
+        r"resuming from step-\udcff-7.pt: " in caplog.text and caplog.text.isascii()
+    )  # any file can hold it
 
 
 def test_alone_without_a_process_group(make: Make, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.fault_tolerance.rank_log import log
+from holdfast.visible import escaped
 
 from . import folder as folders
 from . import naming
@@ -51,7 +52,7 @@ def last_complete(folder: str | os.PathLike[str], say: Callable[[str], object] =
     found = look(folder)
     then = f"resuming from {found.newest.name}" if found.newest else "and no other one is complete"
     for skipped in found.skipped:
-        say(f"checkpoint skipped, {then}: {skipped}")
+        say(escaped(f"checkpoint skipped, {then}: {skipped}"))
     return found.newest
 
 
