@@ -8,6 +8,7 @@ loses what it has confirmed.
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,10 @@ PATTERN = "step-????????.pt"
 
 
 def save(directory: Path, step: int, state: dict[str, Any], keep: int = 2) -> None:
-    """Writes the state reached after `step` steps, then removes all but the newest `keep` checkpoints."""
+    """Writes the state reached after `step` steps, then removes all older ones but the newest `keep` - 1.
+
+    What is there of later steps was damaged, or this training would have begun from it: it makes no good one go.
+    """
     path = _path(directory, step)
     temporary = directory / f"{path.name}.tmp"
     with temporary.open("wb") as file:
@@ -27,7 +31,8 @@ def save(directory: Path, step: int, state: dict[str, Any], keep: int = 2) -> No
         os.fsync(file.fileno())  # Its content is on the disk before its name is.
     temporary.replace(path)
     _sync_directory(directory)
-    for old in sorted(directory.glob(PATTERN))[:-keep]:
+    so_far = [found for found in sorted(directory.glob(PATTERN)) if found.name <= path.name]
+    for old in so_far[:-keep]:
         old.unlink()
 
 
@@ -38,7 +43,7 @@ def load_newest(directory: Path) -> dict[str, Any] | None:
     for path in sorted(directory.glob(PATTERN), reverse=True):
         try:
             return _load(path)
-        except (OSError, RuntimeError, EOFError, ValueError) as error:
+        except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
             print(
                 f"skipped {path.name}, it cannot be read: {str(error).split('. ')[0]}",
                 file=sys.stderr,

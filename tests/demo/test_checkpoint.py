@@ -36,6 +36,15 @@ def test_the_newest_two_are_kept(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000015.pt", "step-00000100.pt"]
 
 
+def test_damaged_ones_of_later_steps_make_no_good_one_go(tmp_path: Path) -> None:
+    for step in (5, 10):
+        checkpoint.save(tmp_path, step, {"step": step})
+    for step in (20, 25):
+        (tmp_path / f"step-{step:08d}.pt").write_bytes(b"no checkpoint")
+    checkpoint.save(tmp_path, 15, {"step": 15})
+    assert checkpoint.load_newest(tmp_path)["step"] == 15 and checkpoint.load(tmp_path, 10)["step"] == 10
+
+
 def test_nothing_there_is_none(tmp_path: Path) -> None:
     assert checkpoint.load_newest(tmp_path) is None
 
