@@ -102,6 +102,15 @@ def _private_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _handlers_stay() -> Iterator[None]:
+    """A training that was preempted, or failed under Lightning, keeps its handlers to its process's end."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
 def _nothing_left_behind(_private_places: None) -> Iterator[None]:
     before = leaks.take()
     yield

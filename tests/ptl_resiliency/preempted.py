@@ -1,7 +1,4 @@
-"""Trainings to be preempted in the process of a test. Their loader goes on where it was, so they end bitwise alike.
-
-`keep_handlers` is for every module with such tests.
-"""
+"""Trainings to be preempted in the process of a test. Their loader goes on where it was, so they end bitwise alike."""
 
 from __future__ import annotations
 
@@ -25,15 +22,6 @@ DETECTED = "Preemption detected, saving checkpoint and exiting"
 BATCHES, EPOCHS = 6, 2
 """Of the training. A validation of 3 batches after every third."""
 ALL = BATCHES * EPOCHS
-
-
-@pytest.fixture(autouse=True)
-def keep_handlers() -> Iterator[None]:
-    """A preempted process keeps its handlers to its end, and that of the tests does not end."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 def said(caplog: pytest.LogCaptureFixture, text: str) -> int:

@@ -13,7 +13,6 @@ from lightning.pytorch.plugins.io import AsyncCheckpointIO, TorchCheckpointIO
 
 from holdfast.ptl_resiliency import PreemptionCallback
 from tests.ptl_resiliency.preempted import ALL, DETECTED, RECEIVED, Learner, fit, said, term, weights
-from tests.ptl_resiliency.preempted import keep_handlers as keep_handlers
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,6 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from holdfast.ptl_resiliency import PreemptionCallback
 from tests.ptl_resiliency.preempted import ALL, Learner, fit, said, term
-from tests.ptl_resiliency.preempted import keep_handlers as keep_handlers
 
 
 def _users_own(_number: int, _frame: object) -> None:

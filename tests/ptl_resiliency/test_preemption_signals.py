@@ -13,7 +13,6 @@ from holdfast.preemption.notices import Notices
 from holdfast.ptl_resiliency import PreemptionCallback
 from holdfast.ptl_resiliency.lightnings_handlers import keep_lightning_off
 from holdfast.ptl_resiliency.patches import Patches
-from tests.ptl_resiliency.preempted import keep_handlers as keep_handlers
 
 USR1, TERM = int(signal.SIGUSR1), int(signal.SIGTERM)
 

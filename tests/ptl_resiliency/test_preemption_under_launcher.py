@@ -17,7 +17,6 @@ from holdfast.fault_tolerance.stop.parties import WITHDRAW, Word
 from holdfast.ptl_resiliency import PreemptionCallback
 from holdfast.ptl_resiliency.stopping_place import Agreed
 from tests.ptl_resiliency.preempted import ALL, DETECTED, RECEIVED, fit, said, term
-from tests.ptl_resiliency.preempted import keep_handlers as keep_handlers
 
 
 @pytest.fixture

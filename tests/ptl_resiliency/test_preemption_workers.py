@@ -16,7 +16,6 @@ from holdfast.preemption.loader_workers import Staying
 from holdfast.ptl_resiliency.loader_workers import Loaders
 from tests.processes import Spawner
 from tests.ptl_resiliency.preempted import Numbers
-from tests.ptl_resiliency.preempted import keep_handlers as keep_handlers
 
 USR1, TERM = int(signal.SIGUSR1), int(signal.SIGTERM)
 ROOT = Path(__file__).resolve().parents[2]

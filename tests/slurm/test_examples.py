@@ -37,7 +37,8 @@ def test_a_failed_and_preempted_run_ends_as_an_undisturbed_one(cluster: Cluster,
     expected = undisturbed(tmp_path / "undisturbed", steps)
     assert training.end() == "COMPLETED 0:0", training.text()
     assert training.endings == ["failed", "preempted", "finished"], training.text()
-    assert 10 <= training.resumed[0] <= 10 + SAVE_EVERY
+    # That of step 10 may have been on its way.
+    assert 10 - SAVE_EVERY <= training.resumed[0] <= 10 + SAVE_EVERY
     assert training.resumed[1:] == training.stopped  # not a step is lost
     assert training.result == expected
     training.wait_until_nothing_is_left()
