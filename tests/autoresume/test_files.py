@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -327,12 +328,13 @@ def test_wrong_command_lines_are_one_line(
 
 
 def test_advice_names_the_tool_s_own_option(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from holdfast.cli.autoresume import _run_dir
 
     monkeypatch.setenv("XDG_STATE_HOME", "/proc/nothing")
-    os.removedirs(_run_dir(None, None))  # as far as nobody else has something there
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert _run_dir(None, None).startswith(str(tmp_path))
     said = capsys.readouterr().err
     assert "; --run-dir names another place" in said and "--ft-run-dir" not in said
 
