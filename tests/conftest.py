@@ -11,7 +11,6 @@ import shutil
 import signal
 import tempfile
 import uuid
-import warnings
 from collections.abc import Generator, Iterator
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -115,11 +114,9 @@ def _handlers_stay() -> Iterator[None]:
 def _nothing_left_behind(_private_places: None) -> Iterator[None]:
     before = leaks.take()
     yield
-    if not os.path.isdir(
-        os.environ["TMPDIR"]
-    ):  # seen once, and not yet explained: the tests after it must not suffer
-        os.makedirs(os.environ["TMPDIR"], exist_ok=True)
-        warnings.warn("$TMPDIR of the tests has gone during this one", stacklevel=1)
+    if not os.path.isdir(os.environ["TMPDIR"]):  # the tests after it must not suffer
+        os.makedirs(os.environ["TMPDIR"])
+        pytest.fail("this test has removed $TMPDIR, the folder of all tests", pytrace=False)
     left = leaks.since(before)
     if left:
         text = "\n".join(f"  {line}" for line in left.lines())
