@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 import uuid
 from collections.abc import Generator, Iterator
@@ -99,6 +100,19 @@ def _private_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     yield
     patch.undo()
     shutil.rmtree(place, ignore_errors=True)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A filesystem of 64 KiB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k,mode=0700", "tmpfs", str(place)]
+    mount = subprocess.run(command, capture_output=True, text=True)
+    if mount.returncode:
+        pytest.skip(f"a small tmpfs needs root and CAP_SYS_ADMIN: {mount.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
 
 
 @pytest.fixture(autouse=True)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -57,19 +56,6 @@ def begun(spawned: Spawned, number: int) -> int:
     found = spawned.wait_for(rf"attempt {number} begins: .* \(pid (\d+)\)$")
     assert isinstance(found, re.Match)
     return int(found.group(1))
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A filesystem of 64 KiB."""
-    place = tmp_path / "small"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=64k,mode=0700", "tmpfs", str(place)]
-    mount = subprocess.run(command, capture_output=True, text=True)
-    if mount.returncode:
-        pytest.skip(f"a small tmpfs needs root and CAP_SYS_ADMIN: {mount.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
 
 
 def fill(folder: Path) -> Path:

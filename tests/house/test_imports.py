@@ -109,6 +109,7 @@ CORE = {
 
 EDGE = {
     "holdfast.__main__",
+    "holdfast.callbacks.exception_policy",
     "holdfast.callbacks.learning_limits",
     "holdfast.callbacks.supervised_training",
     "holdfast.callbacks.supervision",

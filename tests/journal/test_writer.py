@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import stat
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -259,22 +258,6 @@ def test_records_wait_for_a_slow_filesystem(tmp_path: Path) -> None:
         journal.close(timeout=0.01)  # says that the rest may be lost; it is not, since the process lives on
         seen = [json.loads(line)["number"] for line in reader]
     assert seen == list(range(1000))
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A filesystem of 64 KiB."""
-    place = tmp_path / "small"
-    place.mkdir()
-    mount = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k,mode=0700", "tmpfs", str(place)],
-        capture_output=True,
-        text=True,
-    )
-    if mount.returncode:
-        pytest.skip(f"a small tmpfs needs root and CAP_SYS_ADMIN: {mount.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
 
 
 def test_a_full_disk_is_one_warning_and_the_journal_goes_on_when_there_is_room(

@@ -177,19 +177,6 @@ def test_a_folder_that_cannot_be_made_is_one_warning(
     assert "cannot be written: Not a directory" in writing and "said once" in writing
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A filesystem of 64 KiB."""
-    place = tmp_path / "small"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=64k,mode=0700", "tmpfs", str(place)]
-    mount = subprocess.run(command, capture_output=True, text=True)
-    if mount.returncode:
-        pytest.skip(f"a small tmpfs needs root and CAP_SYS_ADMIN: {mount.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
-
-
 def test_a_full_disk_leaves_the_old_file(small_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = small_disk / "s"
     saved(path)

@@ -17,13 +17,13 @@ from contextlib import suppress
 from enum import Enum
 
 from ..fault_tolerance.errors import ConfigError
+from ..finished_flag import VARIABLE as VARIABLE
 from ..in_time import TooLate, within
 from ..journal.writer import PREFIX, SUFFIX
 from . import ledger_file, lock
 from .ending import Kind
 from .ledger import Ledger
 
-VARIABLE = "FAULT_TOL_FINISHED_FLAG_FILE"
 NAME = "finished.flag"
 ANSWER = 20.0
 """Seconds that the filesystem may take."""

@@ -7,12 +7,28 @@ Does not cover: exceptions of other ranks; each rank's policy sees its own.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from holdfast import finished_flag
 from holdfast.fault_tolerance import WorkloadAction, WorkloadControlRequest
 from holdfast.prefixed_log import Prefixed
 
+if TYPE_CHECKING:
+    from .supervised_training import SupervisedTraining
+
 Policy = Callable[[Any], Any]
+
+
+def follow(policy: Policy | None, exception: BaseException, training: SupervisedTraining) -> None:
+    """Ask the launcher for what the policy wants; a request to shut down first makes the finished flag."""
+    request = request_of(policy, exception, training.log)
+    if request is None:
+        return
+    if request.action is WorkloadAction.ShutdownWorkload:
+        if finished_flag.flag_path() is not None:
+            training.log.warning("Shutdown workload requested, so creating finished flag file.")
+        training.create_flag()
+    training.client.send_workload_control_request(request)
 
 
 def request_of(

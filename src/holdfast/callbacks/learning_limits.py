@@ -11,7 +11,7 @@ from functools import partial
 from time import monotonic
 
 from holdfast.learned_limits import agreed_learning
-from holdfast.learned_limits.learning_rules import SECTIONS, HeartbeatRules, SectionRules, Selection
+from holdfast.learned_limits.learning_rules import HeartbeatRules, SectionRules, Selection
 
 from .supervised_training import SupervisedTraining
 
@@ -56,29 +56,11 @@ class SectionLearning:
         """After a checkpoint, or at the end (`final`). Collective."""
         training = self._training
         own = self.rules.selection(final=final)
-        wishes = [name in own.sections for name in SECTIONS] + [own.out_of_section]
-        *sections, out = agreed_learning.wanted_by_all(
-            training.side, wishes, training.log, patience=self._patience(stopped)
-        )
-        agreed = Selection(
-            tuple(name for name, wanted in zip(SECTIONS, sections, strict=True) if wanted), out
+        agreed = agreed_learning.sections_wanted_by_all(
+            training.side, own, training.log, patience=self._patience(stopped)
         )
         self.note(own)
-        if not agreed:
-            return
-        training.log.info(
-            "Updating FT timeouts for: %s update out-of-section: %s",
-            list(agreed.sections),
-            agreed.out_of_section,
-        )
-        calculate = partial(
-            training.client.calculate_and_set_section_timeouts,
-            selected_sections=agreed.sections,
-            calc_out_of_section=agreed.out_of_section,
-            skip_if_not_ready=True,
-            process_group=training.side.process_group,
-        )
-        if agreed_learning.learn(calculate, training.log):
+        if agreed and agreed_learning.learn_sections(training.client, training.side, agreed, training.log):
             training.keep_learned(training.client.section_timeouts)
 
     def note(self, selection: Selection) -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast import finished_flag
-from holdfast.fault_tolerance import RankMonitorClientError
+from holdfast.fault_tolerance import RankMonitorClient, RankMonitorClientError
 from holdfast.learned_limits.kept_limits import KeptLimits
+from holdfast.learned_limits.learning_rules import SECTIONS
 from holdfast.prefixed_log import Prefixed
 from holdfast.testing.simulated import SimulatedFaultParams
 
@@ -29,6 +30,17 @@ def verify_environment(who: str, *, autoresume: bool) -> None:
     missing = " ".join(filter(None, [missing, why_no_launcher(who)]))
     if missing:
         raise RuntimeError(missing)
+
+
+def verify_sections(client: RankMonitorClient) -> None:
+    """Raises ValueError, with what to do, unless there are limits for exactly the three sections."""
+    configured = client.cfg.rank_section_timeouts if client.cfg else {}
+    if set(configured) != set(SECTIONS):
+        raise ValueError(
+            f"rank_section_timeouts should contain {{{', '.join(map(repr, sorted(SECTIONS)))}}} entries, and "
+            f"nothing else; it has {sorted(configured) or 'none'}. Give ft_launcher the limits in seconds, for "
+            "example --ft-rank-section-timeouts=setup:600,step:180,checkpointing:420"
+        )
 
 
 class SupervisedTraining:

@@ -6,12 +6,11 @@ it, but for a folder that cannot be had at the start. Does not cover: when it is
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from holdfast.fault_tolerance import RankMonitorClient
 from holdfast.learned_limits import agreed_learning
-from holdfast.learned_limits.learning_rules import SECTIONS
+from holdfast.learned_limits.learning_rules import Selection
 
 from . import megatron_state
 from .megatron_state import supervised
@@ -36,17 +35,8 @@ def _update_timeouts(selected_sections: list[str], calc_out_of_section: bool, gl
     if client is None:
         return
     beside = megatron_state.companion(client)
-    beside.log.info(
-        "Updating FT timeouts for: %s update out-of-section: %s", selected_sections, calc_out_of_section
-    )
-    calculate = partial(
-        client.calculate_and_set_section_timeouts,
-        selected_sections=selected_sections,
-        calc_out_of_section=calc_out_of_section,
-        skip_if_not_ready=True,
-        process_group=beside.side.process_group,
-    )
-    if agreed_learning.learn(calculate, beside.log):
+    agreed = Selection(tuple(selected_sections), calc_out_of_section)
+    if agreed_learning.learn_sections(client, beside.side, agreed, beside.log):
         beside.write(state.ft_state_path, client)
 
 
@@ -61,12 +51,9 @@ def _maybe_update_timeouts(global_state: Any, is_closing_ft: bool = False) -> No
     )
     for note in own.notes:
         beside.once(note)
-    wishes = [name in own.sections for name in SECTIONS] + [own.out_of_section]
-    patience = _patience(client)
-    *wanted, out = agreed_learning.wanted_by_all(beside.side, wishes, beside.log, patience=patience)
-    sections = [name for name, all_want in zip(SECTIONS, wanted, strict=True) if all_want]
-    if sections or out:
-        _update_timeouts(sections, out, global_state)
+    agreed = agreed_learning.sections_wanted_by_all(beside.side, own, beside.log, patience=_patience(client))
+    if agreed:
+        _update_timeouts(list(agreed.sections), agreed.out_of_section, global_state)
 
 
 def _patience(client: RankMonitorClient) -> float:

@@ -8,9 +8,12 @@ between the question and the collective. Its connections close, and the others g
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.side_group import Disagreement, SideGroup
+
+from .learning_rules import SECTIONS, Selection
 
 if TYPE_CHECKING:
     import logging
@@ -21,6 +24,19 @@ PATIENCE = 60.0
 """Seconds in which the other ranks must have come."""
 PATIENCE_AT_A_STOP = 10.0
 """The same where an exception ends the training: its time may be short."""
+
+
+class SectionLimits(Protocol):
+    """What of a rank's client is needed here."""
+
+    def calculate_and_set_section_timeouts(
+        self,
+        selected_sections: list[str],
+        calc_out_of_section: bool,
+        skip_if_not_ready: bool,
+        *,
+        process_group: Any,
+    ) -> bool: ...
 
 
 def wanted_by_all(
@@ -42,6 +58,27 @@ def wanted_by_all(
             log.warning("the limits stay as they are: the other ranks could not be asked (%s)", why)
         return [False] * len(wishes)
     return [veto == 0.0 for veto in vetoes]
+
+
+def sections_wanted_by_all(side: SideGroup, own: Selection, log: Log, *, patience: float) -> Selection:
+    """What of this rank's selection every rank has selected. Collective."""
+    wishes = [name in own.sections for name in SECTIONS] + [own.out_of_section]
+    *wanted, out = wanted_by_all(side, wishes, log, patience=patience)
+    return Selection(tuple(name for name, by_all in zip(SECTIONS, wanted, strict=True) if by_all), out)
+
+
+def learn_sections(client: SectionLimits, side: SideGroup, agreed: Selection, log: Log) -> bool:
+    """Have the client calculate these; whether there are new limits. Collective. An error is logged."""
+    sections, out = list(agreed.sections), agreed.out_of_section
+    log.info("Updating FT timeouts for: %s update out-of-section: %s", sections, out)
+    calculate = partial(
+        client.calculate_and_set_section_timeouts,
+        selected_sections=sections,
+        calc_out_of_section=out,
+        skip_if_not_ready=True,
+        process_group=side.process_group,
+    )
+    return learn(calculate, log)
 
 
 def learn(calculate: Callable[[], bool], log: Log) -> bool:

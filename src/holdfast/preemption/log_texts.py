@@ -4,6 +4,14 @@ from __future__ import annotations
 
 RECEIVED = "Received signal %d, initiating graceful stop"
 DETECTED = "Preemption detected, saving checkpoint and exiting"
+DEAF = (
+    "PreemptionCallback: this training does not run in the main thread, where Python allows no signal "
+    "handlers: it stops when ft_launcher or another rank says so, and not for a signal to this process"
+)
+ASKED_NOBODY = (
+    "PreemptionCallback: the ranks could not ask each other in setup (has one ended?), and no signal is a "
+    "notice in this training: %s"
+)
 NOTHING = "Preemption detected; nothing was trained in this start and there is nothing to save, exiting"
 
 

@@ -8,16 +8,16 @@ trainer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from holdfast import finished_flag
-from holdfast.callbacks.exception_policy import request_of
+from holdfast.callbacks import arguments, exception_policy
 from holdfast.callbacks.learning_limits import SectionLearning
-from holdfast.fault_tolerance import WorkloadAction, WorkloadControlRequest
+from holdfast.callbacks.supervised_training import verify_sections
+from holdfast.fault_tolerance import WorkloadControlRequest
 from holdfast.learned_limits import kept_limits
-from holdfast.learned_limits.learning_rules import SECTIONS, SETUP, SectionRules
+from holdfast.learned_limits.learning_rules import SETUP, SectionRules
 
 from .saved_checkpoints import are_asynchronous
 from .strategy_sections import StrategySections
@@ -25,8 +25,6 @@ from .supervised_callback import SupervisedCallback
 from .supervised_fit import SupervisedFit
 
 __all__ = ["FaultToleranceSectionsCallback"]
-
-_EXAMPLE = "--ft-rank-section-timeouts=setup:600,step:180,checkpointing:420"
 
 
 class FaultToleranceSectionsCallback(SupervisedCallback):
@@ -52,11 +50,7 @@ class FaultToleranceSectionsCallback(SupervisedCallback):
         exc_handling_policy: Callable[[Any], WorkloadControlRequest | None] | None = None,
     ) -> None:
         super().__init__(autoresume, calculate_timeouts, simulated_fault_params, exp_dir, logger_name)
-        if exc_handling_policy is not None and not callable(exc_handling_policy):
-            raise ValueError(
-                f"exc_handling_policy must be a function of the exception or None, not {exc_handling_policy!r}"
-            )
-        self.exc_handling_policy = exc_handling_policy
+        self.exc_handling_policy = arguments.policy(exc_handling_policy)
         self._rules = SectionRules()
         self._in_setup = False
         self._learning: SectionLearning | None = None
@@ -90,13 +84,7 @@ class FaultToleranceSectionsCallback(SupervisedCallback):
         self._rules.loaded = True
 
     def _begin(self, fit: SupervisedFit) -> None:
-        configured: Mapping[str, Any] = fit.client.cfg.rank_section_timeouts if fit.client.cfg else {}
-        if set(configured) != set(SECTIONS):
-            raise ValueError(
-                f"rank_section_timeouts should contain {{{', '.join(map(repr, sorted(SECTIONS)))}}} entries, and "
-                f"nothing else; it has {sorted(configured) or 'none'}. Give ft_launcher the limits in seconds, for "
-                f"example {_EXAMPLE}"
-            )
+        verify_sections(fit.client)
         self._rules = SectionRules(asynchronous=are_asynchronous(fit.trainer))
         self._learning = SectionLearning(fit, self._rules)
         fit.supervision.has_sections = True
@@ -116,14 +104,7 @@ class FaultToleranceSectionsCallback(SupervisedCallback):
         self._rules.iterations = fit.each.batches
         if self.calculate_timeouts and self._learning is not None:
             self._learning.note(self._rules.selection(final=True))
-        request = request_of(self.exc_handling_policy, exception, fit.log)
-        if request is None:
-            return
-        if request.action is WorkloadAction.ShutdownWorkload:
-            if finished_flag.flag_path() is not None:
-                fit.log.warning("Shutdown workload requested, so creating finished flag file.")
-            self._create_flag(fit)
-        fit.client.send_workload_control_request(request)
+        exception_policy.follow(self.exc_handling_policy, exception, fit)
 
     def _learn(self, fit: SupervisedFit, *, final: bool, stopped: bool = False) -> None:
         self._rules.iterations, self._rules.due = fit.each.batches, False

@@ -13,6 +13,7 @@ from os import environ
 from typing import Any
 
 from holdfast.callbacks import callback_log
+from holdfast.preemption import log_texts
 from holdfast.preemption.notices import Notices
 from holdfast.preemption.time_left import shortage, time_left
 from holdfast.side_group import Disagreement
@@ -30,8 +31,6 @@ from .validation_progress import validation_to_come
 from .whole_checkpoints import keep_whole
 
 LOGGER = "nemo_logger.PreemptionCallback"
-RECEIVED = "Received signal %d, initiating graceful stop"
-DETECTED = "Preemption detected, saving checkpoint and exiting"
 
 
 class PreemptibleFit:
@@ -62,11 +61,7 @@ class PreemptibleFit:
             self._take_over()
             stop = self.way.listening()
         except Disagreement as error:
-            self.log.warning(
-                "PreemptionCallback: the ranks could not ask each other in setup (has one ended?), and no signal is a "
-                "notice in this training: %s",
-                error,
-            )
+            self.log.warning(log_texts.ASKED_NOBODY, error)
             return False
         if stop:
             self.stop()
@@ -87,10 +82,7 @@ class PreemptibleFit:
     def _take_over(self) -> None:
         trainer = self._trainer
         if not self.notices.install():
-            self.log.warning(
-                "PreemptionCallback: this training does not run in the main thread, where Python allows no signal "
-                "handlers: it stops when ft_launcher or another rank says so, and not for a signal to this process"
-            )
+            self.log.warning(log_texts.DEAF)
         connector = getattr(trainer, "_signal_connector", None)
         keep_lightning_off(connector, self._signals, self._patches, self.notices.install)
         keep_whole(trainer, self._patches)
@@ -121,18 +113,16 @@ class PreemptibleFit:
         """Not in the handler: it may have interrupted a thread of this process that holds the log's lock."""
         if self.notices.number and not self._said_received:
             self._said_received = True
-            self.log.warning(RECEIVED, self.notices.number)
+            self.log.warning(log_texts.RECEIVED, self.notices.number)
 
     def stop(self, *, in_validation: bool = False) -> None:
         """On all ranks, at the same place. Raises SystemExit(0), or what the save raised."""
         self.say_received()
         self._preempted = True
         if self.batches == 0:
-            self._say(
-                "Preemption detected; nothing was trained in this start and there is nothing to save, exiting"
-            )
+            self._say(log_texts.NOTHING)
             raise SystemExit(0)
-        self._say(DETECTED)
+        self._say(log_texts.DETECTED)
         left = time_left(self.way.deadline, environ, monotonic=time.monotonic(), wall=time.time())
         if problem := shortage(left, self._save_times.last):
             self._say(problem)
@@ -147,12 +137,7 @@ class PreemptibleFit:
         try:
             path = save_last(self._trainer)
         except Exception as error:
-            self.log.error(
-                "Preemption: the checkpoint of step %d could not be saved: %s; what was saved before is still "
-                "there, and this process ends with the error",
-                step,
-                error,
-            )
+            self.log.error("%s", log_texts.failed(step, error))
             raise
         if path is None:
             self._say(
@@ -160,8 +145,7 @@ class PreemptibleFit:
                 "fast_dev_run"
             )
         else:
-            took = time.monotonic() - began
-            self._say(f"Preemption: the checkpoint of step {step} is complete after {took:.1f} s: {path}")
+            self._say(log_texts.complete(step, time.monotonic() - began, path))
 
     def _say(self, text: str) -> None:
         if self._trainer.is_global_zero:

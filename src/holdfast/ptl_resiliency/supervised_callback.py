@@ -87,7 +87,7 @@ class SupervisedCallback(AfterBatchCallback):
             if self.autoresume and (why := why_complete(self._ending(fit))):
                 fit.log.info("Training is complete (%s), so creating finished flag file.", why)
                 if fit.rank == 0:
-                    self._create_flag(fit)
+                    fit.create_flag()
         except Exception as error:
             fit.log.warning("the end of supervision failed: %r", error)
         finally:
@@ -154,9 +154,6 @@ class SupervisedCallback(AfterBatchCallback):
             early_stopping=fit.early_stops.happened,
             failed=fit.failed,
         )
-
-    def _create_flag(self, fit: SupervisedFit) -> None:
-        fit.create_flag()
 
     def _end(self, trainer: Any) -> None:
         fit, self._fit = self._fit, None

@@ -12,22 +12,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from holdfast import finished_flag
-from holdfast.callbacks import arguments
-from holdfast.callbacks.exception_policy import request_of
+from holdfast.callbacks import arguments, exception_policy
 from holdfast.callbacks.learning_limits import SectionLearning
 from holdfast.callbacks.sections import Sections
-from holdfast.callbacks.supervised_training import SupervisedTraining
-from holdfast.fault_tolerance import WorkloadAction, WorkloadControlRequest
+from holdfast.callbacks.supervised_training import SupervisedTraining, verify_sections
+from holdfast.fault_tolerance import WorkloadControlRequest
 from holdfast.learned_limits.kept_limits import SECTION
-from holdfast.learned_limits.learning_rules import CHECKPOINTING, SECTIONS, SETUP, STEP, SectionRules
+from holdfast.learned_limits.learning_rules import CHECKPOINTING, SETUP, STEP, SectionRules
 
 from .supervised_callback import SupervisedCallback
 from .train_call import TrainCall
 
 __all__ = ["FaultToleranceSectionsCallback"]
-
-_EXAMPLE = "--ft-rank-section-timeouts=setup:600,step:180,checkpointing:420"
 
 
 class FaultToleranceSectionsCallback(SupervisedCallback):
@@ -77,13 +73,7 @@ class FaultToleranceSectionsCallback(SupervisedCallback):
             learning.learn(final=False)
 
     def _begin(self, run: SupervisedTraining, training: TrainCall) -> None:
-        configured = run.client.cfg.rank_section_timeouts if run.client.cfg else {}
-        if set(configured) != set(SECTIONS):
-            raise ValueError(
-                f"rank_section_timeouts should contain {{{', '.join(map(repr, sorted(SECTIONS)))}}} entries, and "
-                f"nothing else; it has {sorted(configured) or 'none'}. Give ft_launcher the limits in seconds, for "
-                f"example {_EXAMPLE}"
-            )
+        verify_sections(run.client)
         rules = SectionRules()
         self._learning = SectionLearning(run, rules)
         run.supervision.has_sections = True
@@ -112,17 +102,8 @@ class FaultToleranceSectionsCallback(SupervisedCallback):
             self._learning.rules.failed = True
             if self.calculate_timeouts:
                 self._learning.note(self._learning.rules.selection(final=True))
-        self._ask(run, request_of(self.exc_handling_policy, error, run.log))
+        exception_policy.follow(self.exc_handling_policy, error, run)
         run.side.close()  # the others, should they ask this rank, then need not wait for it
-
-    def _ask(self, run: SupervisedTraining, request: WorkloadControlRequest | None) -> None:
-        if request is None:
-            return
-        if request.action is WorkloadAction.ShutdownWorkload:
-            if finished_flag.flag_path() is not None:
-                run.log.warning("Shutdown workload requested, so creating finished flag file.")
-            run.create_flag()
-        run.client.send_workload_control_request(request)
 
     def end(self, training: TrainCall) -> None:
         super().end(training)

@@ -48,18 +48,11 @@ class PreemptibleTraining:
         try:
             self._way = find_way(self.notices)
             if not self.notices.install():
-                self.log.warning(
-                    "PreemptionCallback: this training does not run in the main thread, where Python allows no signal "
-                    "handlers: it stops when ft_launcher or another rank says so, and not for a signal to this process"
-                )
+                self.log.warning(log_texts.DEAF)
             loaders.watch(self._training, self._workers)
             stop = self._way.listening()
         except Disagreement as error:
-            self.log.warning(
-                "PreemptionCallback: the ranks could not ask each other in setup (has one ended?), and no signal is a "
-                "notice in this training: %s",
-                error,
-            )
+            self.log.warning(log_texts.ASKED_NOBODY, error)
             return False
         if stop:
             self._leave_at_once()
