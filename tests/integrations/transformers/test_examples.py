@@ -19,7 +19,8 @@ SCRIPT, LOOP = EXAMPLES / "train.py", EXAMPLES / "accelerate_loop.py"
 TWICE = Path(__file__).parent / "programs" / "and_undisturbed.py"
 LAUNCHER = [sys.executable, "-m", "holdfast.fault_tolerance.launcher"]
 QUIET = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1"}
-STEPS = 60
+STEPS = 300
+"""Several seconds, of which a busy machine may take some between a checkpoint and the signal that follows it."""
 SCHEDULE = [f"--steps={STEPS}", "--save-every=15"]
 
 pytestmark = pytest.mark.slow
@@ -60,7 +61,7 @@ def test_a_killed_and_a_preempted_job_end_with_the_weights_of_an_undisturbed_one
     first = job(spawn, SCRIPT, folder, "--ft-preempted-exit-code=75")
     first.wait_for(lambda: complete(folder, 15), 90)
     rank(first, 1).kill()
-    first.wait_for(r"the training goes on from .*checkpoint-(15|30)", 90)
+    first.wait_for(r"the training goes on from .*checkpoint-\d+", 90)
     before = newest(folder)
     first.wait_for(lambda: newest(folder) > before, 90)  # it trains again
     rank(first, 1).send_signal(signal.SIGTERM)
