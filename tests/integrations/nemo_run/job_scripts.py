@@ -15,8 +15,13 @@ import nemo_run as run
 
 PRETENCE = {
     "srun": 'case "$*" in *ft_launcher*) eval "$ATTEMPT";; *) echo 127.0.0.1;; esac',
-    "scontrol": 'case "$1" in show) echo n1;; requeue) echo "$2" >> "$REQUEUED"; exit "${REQUEUE_FAILS:-0}";; esac',
-    "squeue": 'echo "${STATE:-RUNNING None}"',
+    "scontrol": """case "$1 $2" in
+        "show job") echo "$FACTS";;
+        show*) echo n1;;
+        requeue*) echo "$2" >> "$TRIES"; [ "$(wc -l < "$TRIES")" -gt "${REFUSALS:-0}" ] && touch "$REQUEUED";;
+    esac""",
+    "squeue": 'case "$*" in *%L*) echo "${LEFT:-59:00}";; *) echo "${STATE:-RUNNING None}";; esac',
+    "sleep": 'echo "$1" >> "$PAUSES"',
     "sacct": 'printf "%s\\nRUNNING\\n" "$BEFORE"',
 }
 
@@ -60,8 +65,9 @@ def attempt(script: Path, tmp_path: Path, ended: str, restart: int = 0, **enviro
     for name, text in PRETENCE.items():
         (tools / name).write_text(f"#!/bin/bash\n{text}\n")
         (tools / name).chmod(0o755)
-    requeued = tmp_path / "requeued"
-    requeued.unlink(missing_ok=True)
+    requeued, tries, pauses = (tmp_path / name for name in ("requeued", "tries", "pauses"))
+    for left in (requeued, tries, pauses):
+        left.unlink(missing_ok=True)
     count = {"SLURM_RESTART_COUNT": str(restart)} if restart else {}
     done = subprocess.run(
         ["bash", script],
@@ -71,6 +77,8 @@ def attempt(script: Path, tmp_path: Path, ended: str, restart: int = 0, **enviro
             "SLURM_JOB_NODELIST": "n1",
             "ATTEMPT": ended,
             "REQUEUED": str(requeued),
+            "TRIES": str(tries),
+            "PAUSES": str(pauses),
             **count,
             **environment,
         },

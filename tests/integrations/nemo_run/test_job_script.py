@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import lightning.pytorch as pl
@@ -23,7 +24,7 @@ def made(nemo_home: Path) -> Path:
 
 @pytest.fixture
 def script(made: Path) -> Path:
-    for name in ("char_job_results", "char_finished_flag"):
+    for name in ("char_job_results", "char_finished_flag", "char_journal/journal-n1.jsonl"):
         (made.parent / "char" / name).unlink(missing_ok=True)
     return made
 
@@ -57,9 +58,34 @@ def test_what_the_plugins_say_in_the_script(script: Path) -> None:
     assert "is_job_failures_limit_reached" not in script.read_text()
 
 
+def tells(*events: dict[str, object]) -> str:
+    """Bash for what launchers write into their journal now; before it there is one event of an earlier attempt."""
+    now = "'$(date +%s).5'"
+    old = {"kind": "first_step", "t": 5.5, "cycle": 0, "step": 999}
+    lines = [json.dumps({"t": "NOW", **event}, separators=(",", ":")) for event in (old, *events)]
+    text = "\n".join(lines).replace('"NOW"', now)
+    return f"""mkdir -p "$PET_FT_RUN_DIR"; echo '{text}' > "$PET_FT_RUN_DIR/journal-n1.jsonl"; """
+
+
+def first_step(step: int, cycle: int = 0, rank: int = 0) -> dict[str, object]:
+    return {"cycle": cycle, "rank": rank, "step": step, "kind": "first_step"}
+
+
+PREEMPTION: dict[str, object] = {"node": "n1", "signal": "SIGTERM", "kind": "preemption"}
+
+
 def test_preempted_jobs_go_on_however_many_there_are(script: Path, tmp_path: Path) -> None:
-    for number in range(6):
-        seen = attempt(script, tmp_path, "exit 75", number)
+    """The launcher's journal tells of it, or Slurm, or it ran for a while."""
+    by_journal = tells(PREEMPTION) + "exit 75"
+    for number, (ended, known) in enumerate(
+        [
+            (by_journal, {}),
+            ("exit 75", {"FACTS": "PreemptTime=2026-01-01T00:00:00"}),
+            ("exit 75", {"SECONDS": "400"}),
+        ]
+        * 2
+    ):
+        seen = attempt(script, tmp_path, ended, number, **known)
         assert (seen.code, seen.requeued) == (75, True)
         assert seen.said == "[holdfast] job 7 is requeued: it was preempted"
     seen = attempt(script, tmp_path, FINISHED, 6)
@@ -67,10 +93,44 @@ def test_preempted_jobs_go_on_however_many_there_are(script: Path, tmp_path: Pat
     assert seen.said == "[holdfast] training is finished"
 
 
+def test_exit_codes_that_say_preempted_at_once_do_not_go_on_for_ever(script: Path, tmp_path: Path) -> None:
+    assert attempt(script, tmp_path, "exit 75").requeued
+    assert attempt(script, tmp_path, "exit 75", 1).requeued
+    seen = attempt(script, tmp_path, "exit 75", 2)
+    assert (seen.code, seen.requeued, seen.letters) == (1, False, "PPP")
+    assert "giving up: 3 jobs in a row got nowhere before their end (limit 3)" in seen.said
+
+
+@pytest.mark.parametrize("limit", [{"STATE": "COMPLETING TimeLimit"}, {"LEFT": "1:59"}])
+def test_time_limits_go_on_as_long_as_each_begins_at_a_later_step(
+    script: Path, tmp_path: Path, limit: dict[str, str]
+) -> None:
+    """The journal tells of the signal before the limit too: no preemption, so it does not excuse."""
+    for number, steps in enumerate([(0,), (0, 40), (40,), (80,), (120,), (120,), (120,)]):
+        begun = [first_step(step + rank, cycle, rank) for cycle, step in enumerate(steps) for rank in (0, 1)]
+        seen = attempt(
+            script, tmp_path, tells(*begun, PREEMPTION) + "exit 75", number, SECONDS="9000", **limit
+        )
+        assert seen.requeued is (number < 6), seen.said
+    assert "the last one: its time limit is over" in seen.said
+    ledger = (script.parent / "char" / "char_job_results").read_text().splitlines()
+    assert [line.split()[3] for line in ledger] == ["0", "40", "40", "80", "120", "120", "120"]
+
+
+def test_failures_between_preemptions_that_get_nowhere_are_counted(script: Path, tmp_path: Path) -> None:
+    for number, (code, step) in enumerate(
+        [(3, 0), (75, 0), (3, 0), (75, 20), (3, 20), (75, 20), (3, 20), (75, 20)]
+    ):
+        told = tells(first_step(step), PREEMPTION)
+        assert attempt(script, tmp_path, f"{told}exit {code}", number).requeued, number
+    seen = attempt(script, tmp_path, "exit 3", 8)
+    assert (seen.code, seen.requeued, seen.letters) == (3, False, "FPFPFPFPF")
+
+
 def test_giving_up_after_successive_failures_is_a_failure(script: Path, tmp_path: Path) -> None:
-    """2 retries: the third failure in a row is the last. A preempted job in between makes the count begin anew."""
+    """2 retries: the third failure in a row is the last. A preempted job that ran for a while makes it begin anew."""
     for number, code in enumerate((3, 3, 75, 3)):
-        assert attempt(script, tmp_path, f"exit {code}", number).requeued
+        assert attempt(script, tmp_path, f"exit {code}", number, SECONDS="400").requeued
     seen = attempt(script, tmp_path, "exit 3", 4)
     assert seen.said == "[holdfast] job 7 is requeued: failed with exit code 3, 2 of at most 3 in a row"
     seen = attempt(script, tmp_path, "exit 137", 5)
@@ -139,9 +199,16 @@ def test_in_a_container_the_flag_is_found_outside(nemo_home: Path, tmp_path: Pat
 
 
 def test_requeueing_that_fails_is_said(script: Path, tmp_path: Path) -> None:
-    seen = attempt(script, tmp_path, "exit 75", REQUEUE_FAILS="1")
-    assert seen.code == 1
+    seen = attempt(script, tmp_path, "exit 75", REFUSALS="99")
+    assert (seen.code, seen.requeued) == (1, False)
     assert "could not be requeued" in seen.said
+    assert seen.said.endswith("To carry on: scontrol requeue 7")
+
+
+def test_a_controller_that_restarts_is_asked_again(script: Path, tmp_path: Path) -> None:
+    seen = attempt(script, tmp_path, "exit 75", REFUSALS="3")
+    assert (seen.code, seen.requeued) == (75, True)
+    assert (tmp_path / "pauses").read_text().split() == ["1", "5", "10"]
 
 
 def test_what_cannot_be_counted_is_not_started(script: Path, tmp_path: Path) -> None:

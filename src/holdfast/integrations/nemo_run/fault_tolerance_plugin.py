@@ -48,7 +48,8 @@ class FaultTolerancePlugin(nemo_run.Plugin):  # type: ignore[misc]
     rank_section_timeouts: seconds, or None, for sections; the trainer then gets `FaultToleranceSectionsCallback`,
         whose sections are setup, step and checkpointing.
     rank_out_of_section_timeout: seconds without an open section.
-    max_unfinished_jobs: successive jobs that may end with 0 before the training is finished.
+    max_unfinished_jobs: successive jobs that may end with 0 before the training is finished, or be preempted, or reach
+        their time limit, without having got on.
     """
 
     num_in_job_restarts: int = 3
