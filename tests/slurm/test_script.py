@@ -123,3 +123,32 @@ def test_no_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err.startswith(
         "holdfast: error: no command: holdfast slurm [options] -- ft_launcher"
     )
+
+
+def test_a_sigterm_that_comes_while_the_one_before_is_seen_to_is_seen_to_as_well(tmp_path: Path) -> None:
+    """The first was somebody's, and is no time limit; the second is Slurm's."""
+    seen = tmp_path / "seen"
+    tools = {
+        "scontrol": "echo n1",
+        "srun": f"kill -TERM $PPID; for try in {{1..100}}; do [[ $(wc -l < {seen}) -lt 2 ]] || exit 7; sleep 0.1; done",
+        "keep": f'case "$*" in *--job-ends) [[ -s {seen} ]] || kill -TERM $PPID; echo "$*" >> {seen} ;; '
+        f'*ended=*) echo "${{@: -1}}" ;; esac',
+    }
+    seen.touch()
+    for name, text in tools.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    done = subprocess.run(
+        ["bash", "-c", batch_script(plan(python=str(tmp_path / "keep")), "1.2.3")],
+        env={
+            "PATH": f"{tmp_path}:/usr/bin:/bin",
+            "SLURM_JOB_ID": "7",
+            "SLURM_NNODES": "1",
+            "SLURM_JOB_NODELIST": "n1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.split() == ["--attempt-ended=7"], done.stderr
+    assert len(seen.read_text().splitlines()) == 2

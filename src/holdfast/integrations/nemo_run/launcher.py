@@ -25,8 +25,8 @@ class FaultToleranceLauncher(nemo_run.FaultTolerance):  # type: ignore[misc]
     """`nemo_run.FaultTolerance` with Holdfast's job script.
 
     max_job_failures: successive failed jobs after which the chain gives up; a preempted job is none. At least 1.
-    max_unfinished_jobs: successive jobs that end with 0, yet without the finished flag, or without a failure, yet having
-        got nowhere, after which it gives up.
+    max_unfinished_jobs: successive jobs that end with 0, yet without the finished flag, or are preempted or end at
+        their time limit, having got nowhere, after which it gives up.
     """
 
     max_job_failures: int = 3

@@ -62,6 +62,7 @@ case $? in
 esac
 
 # SIGTERM reaches this shell too when Slurm ends the job; it lives on, to see to what follows.
+term_came=
 trap 'term_came=1' TERM
 # srun does not inherit it from sbatch any more.
 [[ -z ${{SLURM_CPUS_PER_TASK:-}} ]] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
@@ -76,11 +77,13 @@ srun --kill-on-bad-exit=0 --wait=0 \\
     {rest} &
 srun=$!
 while :; do # bash heeds a signal only while it waits for the background
-    term_came=
     wait "$srun"
     code=$?
     [[ -n $term_came ]] || break
-    keep --job-ends # at the time limit: requeues at once, for this shell has only KillWait seconds left
+    while [[ -n $term_came ]]; do # one more may come meanwhile
+        term_came=
+        keep --job-ends # at the time limit: requeues at once, for this shell has only KillWait seconds left
+    done
 done
 
 # Notes how it ended; requeues the job, or ends the chain.
