@@ -12,7 +12,10 @@ RUN=${RUN:?the run directory}
 MAX_FAILURES=${MAX_FAILURES:-3}
 MAX_ATTEMPTS=${MAX_ATTEMPTS:-100}
 CHAIN=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID} # all tasks of an array are one chain
-ATTEMPT=$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}
+# As Slurm's commands name it, a task of an array by its number: 12_3. The job number of one task is that of all.
+JOB=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
+JOB=${JOB:-$SLURM_JOB_ID}
+ATTEMPT=$JOB.${SLURM_RESTART_COUNT:-0}
 export FAULT_TOL_FINISHED_FLAG_FILE=$RUN/finished
 
 say() { printf '[chain] %s %s\n' "$(date +%FT%T)" "$*"; }
@@ -27,6 +30,7 @@ chain_begin() {
     fi
     _claim
     # SIGTERM reaches this shell too when Slurm ends the job. It must live on, to see to what follows.
+    TERM_CAME=
     trap 'TERM_CAME=1' TERM
     # What is not counted could be requeued for ever.
     record "start on $SLURM_JOB_NODELIST" || { say "cannot write $RUN/attempts: nothing is started"; exit 1; }
@@ -39,18 +43,24 @@ chain_run() {
     "$@" &
     pid=$!
     while :; do
-        TERM_CAME=
         wait "$pid"
         code=$?
         [[ -n $TERM_CAME ]] || break
-        _time_is_up || continue
-        # The training has not ended in time, and KillWait seconds from now this shell is killed as well.
-        record "time-limit (not ended)"
-        [[ $(_attempts) -lt $MAX_ATTEMPTS ]] || _over "gave up after $MAX_ATTEMPTS attempts"
-        say "attempt $ATTEMPT: the time limit came before its end; the next one follows"
-        [[ -n ${SLURM_ARRAY_JOB_ID:-} ]] || scontrol requeue "$SLURM_JOB_ID"
+        while [[ -n $TERM_CAME ]]; do # one more may come meanwhile
+            TERM_CAME=
+            ! _time_is_up || _not_ended
+        done
     done
     chain_end "$code"
+}
+
+# The training has not ended in time, and KillWait seconds from now this shell is killed as well.
+_not_ended() {
+    record "time-limit (not ended)"
+    [[ $(_attempts) -lt $MAX_ATTEMPTS ]] || _over "gave up after $MAX_ATTEMPTS attempts"
+    ! _last_task || return 0 # `chain_end` says so, if there is time
+    say "attempt $ATTEMPT: the time limit came before its end; the next one follows"
+    [[ -n ${SLURM_ARRAY_JOB_ID:-} ]] || _requeue
 }
 
 # What follows from how the attempt ended: $1 is srun's exit code. Ends the job.
@@ -80,22 +90,26 @@ chain_end() {
         ;;
     esac
     [[ $(_attempts) -lt $MAX_ATTEMPTS ]] || _over "gave up after $MAX_ATTEMPTS attempts"
-    [[ -z ${SLURM_ARRAY_JOB_ID:-} || $SLURM_ARRAY_TASK_ID -lt $SLURM_ARRAY_TASK_MAX ]] ||
+    ! _last_task ||
         _over "ends here, not finished: task $SLURM_ARRAY_TASK_ID is the last of the array. To go on, submit it again"
     say "attempt $ATTEMPT: $ending; the next one follows"
-    _next
+    # An array's next task starts by itself.
+    [[ -n ${SLURM_ARRAY_JOB_ID:-} ]] || _requeue || exit 1
+    exit 0
 }
 
-# Requeueing ends this shell too, in a moment. An array's next task starts by itself.
-_next() {
-    [[ -z ${SLURM_ARRAY_JOB_ID:-} ]] || exit 0
+_last_task() { [[ -n ${SLURM_ARRAY_JOB_ID:-} && $SLURM_ARRAY_TASK_ID -ge $SLURM_ARRAY_TASK_MAX ]]; }
+
+# Requeueing ends this shell too, in a moment.
+_requeue() {
     local try
     for try in 1 2 3 4 5 6; do
-        scontrol requeue "$SLURM_JOB_ID" && exit 0
+        ! scontrol requeue "$SLURM_JOB_ID" || return 0
         sleep $((try * 5)) # the controller may be restarting
     done
+    record "not requeued"
     say "could not requeue; start it again with: scontrol requeue $SLURM_JOB_ID"
-    exit 1
+    return 1
 }
 
 # The chain ends without success: no tool may take that for one, so the exit code is not 0.
@@ -108,8 +122,8 @@ _over() {
 
 _ending() {
     local state restarts
-    state=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)
-    restarts=$(scontrol show job "$SLURM_JOB_ID" | grep -o 'Restarts=[0-9]*')
+    state=$(squeue --noheader --jobs="$JOB" --format=%T)
+    restarts=$(scontrol show job "$JOB" | grep -o 'Restarts=[0-9]*')
     if [[ $1 == 93 ]]; then
         echo stopped # a rank asked for it; the flag may be there as well
     elif [[ -e $FAULT_TOL_FINISHED_FLAG_FILE ]]; then
@@ -134,7 +148,7 @@ _ending() {
 # By Slurm's own words, since a limit can be changed while the job runs.
 _time_is_up() {
     local facts start limit
-    facts=$(scontrol show job "$SLURM_JOB_ID")
+    facts=$(scontrol show job "$JOB")
     start=$(grep -o -m 1 '\<StartTime=[^ ]*' <<<"$facts")
     limit=$(grep -o -m 1 '\<TimeLimit=[^ ]*' <<<"$facts")
     [[ ${start#*=} == [0-9]* ]] || return 1 # Unknown: requeued by Slurm, and not started yet

@@ -30,7 +30,7 @@ class Chain:
 
     def runs(self, command: str, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
         known = {"PATH": f"{self.folder}:/usr/bin:/bin", "RUN": str(self.run_dir)}
-        script = f"source {SCRIPTS}/chain.sh\nchain_begin\nchain_run {command}"
+        script = f"export SHELL_PID=$$\nsource {SCRIPTS}/chain.sh\nchain_begin\nchain_run {command}"
         return subprocess.run(
             ["bash", "-c", script], env={**known, **environ}, capture_output=True, text=True
         )
@@ -72,3 +72,34 @@ def test_a_job_that_slurm_has_requeued_has_not_reached_its_time_limit(chain: Cha
     assert "ended-by-slurm (143)" in (chain.run_dir / "attempts").read_text()
     assert "time-limit" not in (chain.run_dir / "attempts").read_text()
     assert "scontrol requeue" not in chain.calls
+
+
+def test_a_task_is_known_by_its_place_in_the_array(chain: Chain) -> None:
+    """One task of an array has the array's own number, by which Slurm tells of all its tasks."""
+    facts = "Restarts=0 StartTime=2026-01-01T00:00:00 TimeLimit=UNLIMITED"
+    chain.tells("scontrol", f'$([[ $* == *5_2 ]] || echo "Restarts=1 ")$(echo "{facts}")')
+    assert chain.runs("exit 3", {**TASK, "SLURM_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "2"}).returncode == 0
+    assert [line.split()[1:] for line in (chain.run_dir / "attempts").read_text().splitlines()][1:] == [
+        ["5_2.0", "start", "on", "n1"],
+        ["5_2.0", "failed", "(3)"],
+    ]
+
+
+def test_a_sigterm_that_comes_while_the_one_before_is_seen_to_is_seen_to_as_well(chain: Chain) -> None:
+    """The first was somebody's, and is no time limit; the second is Slurm's."""
+    late = "Restarts=0 StartTime=2026-01-01T00:00:00 TimeLimit=00:01:00"
+    early = late.replace("00:01:00", "UNLIMITED")
+    (chain.folder / "scontrol").write_text(
+        f"""#!/bin/bash
+echo "scontrol $*" >> {chain.folder}/calls
+[[ $1 != requeue ]] || {{ touch {chain.folder}/done; exit; }}
+if [[ -e {chain.folder}/asked ]]; then echo {late}; else echo {early}; kill -TERM "$SHELL_PID"; fi
+touch {chain.folder}/asked
+"""
+    )
+    waits = f"for try in {{1..100}}; do [[ ! -e {chain.folder}/done ]] || exit 143; sleep 0.1; done"
+    (chain.folder / "trains").write_text(f"#!/bin/bash\nkill -TERM $PPID\n{waits}\n")
+    (chain.folder / "trains").chmod(0o755)
+    chain.runs("trains", JOB)
+    assert "time-limit (not ended)" in (chain.run_dir / "attempts").read_text()
+    assert "scontrol requeue 7" in chain.calls
