@@ -9,7 +9,7 @@ import pytest
 from holdfast.autoresume.budget import Limits
 from holdfast.autoresume.ledger import Chain
 from holdfast.autoresume.ledger_file import LedgerFile
-from holdfast.integrations.slurm import claim
+from holdfast.integrations.slurm import claim, commands
 from holdfast.integrations.slurm.attempt import Keeper
 from holdfast.integrations.slurm.place import Place
 from holdfast.integrations.slurm.script import DONE
@@ -21,6 +21,8 @@ case "$(basename "$0") $1" in
 "sinfo "*) cat {folder}/nodes 2>/dev/null || true ;;
 esac
 case "$(basename "$0") $1" in
+"scontrol requeue") [[ ! -e {folder}/refuses ]] || {{ echo "Unable to contact slurm controller" >&2; exit 1; }} ;;
+"scontrol update") [[ ! -e {folder}/not-pending ]] || {{ echo "Job is not pending" >&2; exit 1; }} ;;
 "scontrol show") [[ ! -e {folder}/next-$3 ]] || mv {folder}/next-$3 {folder}/job-$3 ;;
 esac
 """
@@ -224,3 +226,66 @@ def test_a_finished_chain_whose_end_is_not_noted_starts_nothing(slurm: Slurm, ru
     (run_dir / "finished.flag").unlink()
     assert keeper(run_dir, restarts=1).begins() == DONE
     assert len(chains(run_dir)[0].attempts) == 1
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "PAUSES", (0.0, 0.0))
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_chain_that_could_not_be_requeued_is_over_and_goes_on_when_somebody_does(
+    slurm: Slurm, run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slurm.tells("7", RUNNING.format(0))
+    assert keeper(run_dir).begins() == 0
+    (slurm.folder / "refuses").touch()
+    assert keeper(run_dir).ended(9) == 1
+    assert len(slurm.asked("scontrol requeue")) == 3
+    (chain,) = chains(run_dir)
+    assert chain.state == "gave up"
+    assert "job 7 could not be requeued (scontrol requeue: Unable to contact slurm controller)" in chain.why
+    said = capsys.readouterr().err
+    assert "To carry on: scontrol requeue 7" in said
+    assert "is requeued" not in said
+    assert keeper(run_dir, restarts=1).begins() == 0
+    assert [chain.state for chain in chains(run_dir)] == ["gave up", ""]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_time_limit_whose_requeue_failed_is_no_success_of_the_script(slurm: Slurm, run_dir: Path) -> None:
+    slurm.tells("7", RUNNING.format(0))
+    assert keeper(run_dir).begins() == 0
+    slurm.tells("7", "JobState=COMPLETING Restarts=0 StartTime=2026-01-01T00:00:00 TimeLimit=00:01:00")
+    (slurm.folder / "refuses").touch()
+    keeper(run_dir).job_ends()
+    assert keeper(run_dir).ended(137) == 1
+    assert chains(run_dir)[0].state == "gave up"
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_requeue_whose_answer_was_lost_is_done(slurm: Slurm, run_dir: Path) -> None:
+    assert keeper(run_dir).begins() == 0
+    slurm.tells("7", RUNNING.format(0))
+    (slurm.folder / "refuses").touch()
+    requeued = f"sed -i s/Restarts=0/Restarts=1/ {slurm.folder}/job-7"
+    (slurm.folder / "scontrol").write_text(
+        (slurm.folder / "scontrol").read_text().replace('echo "Unable', f'{requeued}; echo "Unable')
+    )
+    assert keeper(run_dir).ended(9) == 0
+    assert len(slurm.asked("scontrol requeue")) == 1
+    assert chains(run_dir)[0].state == ""
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_node_that_cannot_be_left_out_is_told_of_and_the_job_goes_on(
+    slurm: Slurm, run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (slurm.folder / "not-pending").touch()
+    (slurm.folder / "nodes").write_text("n1 idle\nn2 down*\n")
+    for restarts in range(2):
+        slurm.tells("7", RUNNING.format(restarts + 1))
+        assert keeper(run_dir, restarts=restarts).begins() == 0
+        assert keeper(run_dir, restarts=restarts).ended(143) == 0
+    assert "n2 could not be left out (scontrol update: Job is not pending)" in capsys.readouterr().err
+    assert chains(run_dir)[0].state == ""

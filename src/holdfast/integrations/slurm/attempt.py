@@ -34,6 +34,10 @@ ANSWER = 20.0
 """Seconds for reading an attempt's journal."""
 
 
+class _Cancelled(Exception):
+    """The job was cancelled before it could be requeued; Slurm's words."""
+
+
 class Keeper:
     """Keeps the ledger of a run directory for one attempt."""
 
@@ -159,10 +163,7 @@ class Keeper:
         decision = decide(chain, self._limits)
         if not decision.goes_on:
             return self._over(decision, requeued=word.requeued)
-        later = self._word(code or 0)  # reading the journal may have taken a while
-        if later.scheduler is Scheduler.CANCELLED:
-            return self._over(Decision(State.CANCELLED, later.says, exit_code=INTERRUPTED_CODE))
-        return self._next(decision, requeued=word.requeued or later.requeued)
+        return self._next(decision, code, requeued=word.requeued)
 
     def _word(self, code: int) -> Word:
         place = self._place
@@ -173,20 +174,41 @@ class Keeper:
             return Word(Scheduler.NOTHING)
         return word_of(job, restarts=place.restarts, code=code, now=time.time(), notice=self._notice)
 
-    def _next(self, decision: Decision, *, requeued: bool) -> int:
-        number = self._ledger.next_number
+    def _next(self, decision: Decision, code: int | None, *, requeued: bool) -> int:
+        """Have the job requeued. Where that fails the chain is over, and the ledger says so."""
+        job, number = self._place.job, self._ledger.next_number
         bad = nodes_to_exclude(self._ledger.chains[-1].attempts, after=self._exclude_after)
         without = f", without {', '.join(bad)}" if bad else ""
-        say(f"{decision.why}; job {self._place.job} is requeued, attempt {number} follows{without}")
         try:
             if not requeued:
-                commands.insist(lambda: commands.requeue(self._place.job))
-            if bad:
-                commands.insist(self._excluding(bad))
+                commands.insist(lambda: self._requeue(code or 0))
+        except _Cancelled as word:
+            return self._over(Decision(State.CANCELLED, str(word), exit_code=INTERRUPTED_CODE))
         except commands.SlurmError as error:
-            say(f"{error}. To carry on: scontrol requeue {self._place.job}")
-            return 1
+            why = f"{decision.why}; but job {job} could not be requeued ({error}). To carry on: scontrol requeue {job}"
+            return self._over(Decision(State.GAVE_UP, why, exit_code=GAVE_UP_CODE))
+        say(f"{decision.why}; job {job} is requeued, attempt {number} follows{without}")
+        if bad:
+            self._exclude(bad)
         return 0
+
+    def _requeue(self, code: int) -> None:
+        """Requeue, unless that was done or the job was cancelled meanwhile: reading, and tries, may take a while."""
+        now = self._word(code)
+        if now.scheduler is Scheduler.CANCELLED:
+            raise _Cancelled(now.says)
+        if not now.requeued:
+            commands.requeue(self._place.job)
+
+    def _exclude(self, bad: tuple[str, ...]) -> None:
+        try:
+            commands.insist(self._excluding(bad))
+        except commands.SlurmError as error:
+            job, nodes = self._place.job, ",".join(bad)
+            say(
+                f"warning: {nodes} could not be left out ({error}). To do it: "
+                f"scontrol update JobId={job} ExcNodeList={nodes}"
+            )
 
     def _excluding(self, bad: tuple[str, ...]) -> Callable[[], None]:
         def exclude() -> None:
