@@ -49,6 +49,7 @@ CORE = {
     "holdfast.fault_tolerance.stop.presence",
     "holdfast.fault_tolerance.stop.rules",
     "holdfast.fault_tolerance.workload_control",
+    "holdfast.integrations.slurm.exclusion",
     "holdfast.integrations.slurm.facts",
     "holdfast.integrations.slurm.place",
     "holdfast.integrations.slurm.plan",

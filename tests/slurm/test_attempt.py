@@ -11,13 +11,17 @@ from holdfast.autoresume.ledger import Chain
 from holdfast.autoresume.ledger_file import LedgerFile
 from holdfast.integrations.slurm import claim, commands
 from holdfast.integrations.slurm.attempt import Keeper
+from holdfast.integrations.slurm.exclusion import spared
 from holdfast.integrations.slurm.place import Place
 from holdfast.integrations.slurm.script import DONE
 
 COMMAND = """#!/bin/bash
 echo "$(basename "$0") $*" >> {folder}/calls
 case "$(basename "$0") $1" in
-"scontrol show") cat {folder}/job-$3 2>/dev/null || {{ echo "Invalid job id specified" >&2; exit 1; }} ;;
+"scontrol show")
+    [[ $2 != hostnames ]] || {{ echo "$3"; exit; }}
+    cat {folder}/job-$3 2>/dev/null || {{ echo "Invalid job id specified" >&2; exit 1; }} ;;
+"sacct "*) cat {folder}/past ;;
 "sinfo "*) cat {folder}/nodes 2>/dev/null || true ;;
 esac
 case "$(basename "$0") $1" in
@@ -34,7 +38,7 @@ class Slurm:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        for name in ("scontrol", "sinfo", "scancel"):
+        for name in ("scontrol", "sinfo", "scancel", "sacct"):
             path = folder / name
             path.write_text(COMMAND.format(folder=folder))
             path.chmod(0o755)
@@ -289,3 +293,45 @@ def test_a_node_that_cannot_be_left_out_is_told_of_and_the_job_goes_on(
         assert keeper(run_dir, restarts=restarts).ended(143) == 0
     assert "n2 could not be left out (scontrol update: Job is not pending)" in capsys.readouterr().err
     assert chains(run_dir)[0].state == ""
+
+
+@pytest.mark.parametrize(("past", "kind"), [("", "preempted"), ("NODE_FAIL\nPENDING\n", "node lost")])
+def test_a_requeue_by_an_administrator_is_no_lost_node(
+    slurm: Slurm, run_dir: Path, past: str, kind: str
+) -> None:
+    slurm.tells("7", RUNNING.format(0))
+    assert keeper(run_dir).begins() == 0
+    slurm.tells("7", RUNNING.format(1).replace("RUNNING", "COMPLETING"))
+    (slurm.folder / "nodes").write_text("n1 idle\nn2 idle\n")
+    if past:
+        (slurm.folder / "past").write_text(past)
+    assert keeper(run_dir, max_failures=1).ended(143) == (1 if past else 0)
+    assert str(chains(run_dir)[0].attempts[0].kind) == kind
+
+
+def test_a_node_that_the_job_needs_is_not_left_out(
+    slurm: Slurm, run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (slurm.folder / "nodes").write_text("n1 idle\nn2 down*\n")
+    for restarts in range(2):
+        slurm.tells("7", RUNNING.format(restarts + 1) + " NumNodes=2")
+        assert keeper(run_dir, restarts=restarts).begins() == 0
+        assert keeper(run_dir, restarts=restarts).ended(143) == 0
+    assert slurm.asked("scontrol update") == []
+    assert "n2: to be left out, but job 7 needs 2 nodes of those left" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("bad", "needed", "expected"),
+    [
+        ("a b", 2, ("a", "b")),
+        ("a b c", 2, ("a", "b")),  # d does not work: r alone would be left
+        ("d a", 3, ("d", "a")),
+        ("d a", 4, ("d",)),
+        ("d", 5, ()),  # when it works again, it is needed
+        ("x z r", 1, ()),  # excluded already; of no partition of ours; asked for by name
+    ],
+)
+def test_a_job_keeps_the_nodes_that_it_needs(bad: str, needed: int, expected: tuple[str, ...]) -> None:
+    nodes = {"a": "idle", "b": "allocated", "c": "idle", "d": "down*", "r": "mixed", "x": "idle"}
+    assert spared(bad.split(), nodes, needed=needed, excluded=["x"], required=["r"]) == expected

@@ -17,13 +17,13 @@ RUNNING = """JobId=6 JobName=train
    RunTime=00:00:44 TimeLimit=1-00:10:00 TimeMin=N/A
    StartTime=2026-11-21T19:15:23 EndTime=2026-11-21T19:16:07 Deadline=N/A
    PreemptEligibleTime=2026-11-21T19:15:23 PreemptTime=None
-   NodeList=n[1-2] ReqNodeList=(null) ExcNodeList=n4
+   NumNodes=2-3 NodeList=n[1-2] ReqNodeList=(null) ExcNodeList=n4
 """
 BEGAN = datetime(2026, 11, 21, 19, 15, 23).timestamp()
 
 
 def test_what_scontrol_shows_is_read() -> None:
-    assert job_of(RUNNING) == Job("RUNNING", 2, BEGAN, 87000.0, False, "n4")
+    assert job_of(RUNNING) == Job("RUNNING", 2, BEGAN, 87000.0, False, "n4", nodes=2)
     preempted = RUNNING.replace("PreemptTime=None", "PreemptTime=2026-11-21T19:15:40")
     assert job_of(preempted).preempted
     assert job_of(RUNNING.replace("1-00:10:00", "UNLIMITED")).limit is None

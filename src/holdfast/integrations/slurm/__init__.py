@@ -3,6 +3,7 @@
     plan.py      what is asked for: nodes, time, limits, the command
     script.py    the batch script
     facts.py     what `scontrol show job` tells, and what that says of an attempt's end
+    exclusion.py  which nodes it can do without
     place.py     which run of which job this is, on which nodes
     commands.py  squeue, scontrol, sbatch, scancel
     claim.py     which job trains in a run directory

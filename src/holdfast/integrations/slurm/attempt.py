@@ -26,7 +26,8 @@ from ...autoresume.log import say
 from ...in_time import TooLate, within
 from ...journal.reader import JournalUnreadable, read_run
 from . import claim, commands
-from .facts import Word, word_of
+from .exclusion import spared
+from .facts import BY_SOMEBODY, Word, word_of
 from .place import Place, node_name
 from .script import DONE
 
@@ -158,6 +159,8 @@ class Keeper:
         if word.scheduler is Scheduler.NODE_LOST:
             with suppress(commands.SlurmError):
                 node = next(iter(commands.down(self._place.nodes)), "")
+                if not node and not commands.node_failed(self._place.job):
+                    word = BY_SOMEBODY
         self._close(attempt, self._evidence(attempt, code, word, node))
         chain = self._ledger.chains[-1]
         decision = decide(chain, self._limits)
@@ -177,7 +180,7 @@ class Keeper:
     def _next(self, decision: Decision, code: int | None, *, requeued: bool) -> int:
         """Have the job requeued. Where that fails the chain is over, and the ledger says so."""
         job, number = self._place.job, self._ledger.next_number
-        bad = nodes_to_exclude(self._ledger.chains[-1].attempts, after=self._exclude_after)
+        bad = self._to_exclude()
         without = f", without {', '.join(bad)}" if bad else ""
         try:
             if not requeued:
@@ -209,6 +212,30 @@ class Keeper:
                 f"warning: {nodes} could not be left out ({error}). To do it: "
                 f"scontrol update JobId={job} ExcNodeList={nodes}"
             )
+
+    def _to_exclude(self) -> tuple[str, ...]:
+        """The bad nodes that the job can do without and has not been told to; none where Slurm does not answer."""
+        bad = nodes_to_exclude(self._ledger.chains[-1].attempts, after=self._exclude_after)
+        if not bad:
+            return ()
+        try:
+            job = commands.job(self._place.job)
+            excluded = commands.names(job.excluded)
+            found = spared(
+                bad,
+                commands.states(job.partition),
+                needed=job.nodes,
+                excluded=excluded,
+                required=commands.names(job.required),
+            )
+        except commands.SlurmError as error:
+            say(f"warning: {', '.join(bad)} cannot be left out: {error}")
+            return ()
+        if kept := [node for node in bad if node not in (*found, *excluded)]:
+            say(
+                f"{', '.join(kept)}: to be left out, but job {self._place.job} needs {job.nodes} nodes of those left"
+            )
+        return found
 
     def _excluding(self, bad: tuple[str, ...]) -> Callable[[], None]:
         def exclude() -> None:

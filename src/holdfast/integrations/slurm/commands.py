@@ -58,6 +58,29 @@ def down(nodes: str) -> list[str]:
     return sorted({name for name, state in (line.split() for line in lines) if state.startswith("down")})
 
 
+def states(partition: str) -> dict[str, str]:
+    """The state of each node of a partition, or of all where it is empty."""
+    which = [f"--partition={partition}"] if partition else []
+    lines = _run("sinfo", "--noheader", "--Node", *which, "--format=%N %T").splitlines()
+    return dict(line.split() for line in lines)
+
+
+def names(nodes: str) -> list[str]:
+    """Each node of a list as Slurm writes it (`n[1-2]`)."""
+    return _run("scontrol", "show", "hostnames", nodes).split() if nodes else []
+
+
+def node_failed(number: str) -> bool:
+    """Whether the accounting says that a run of the job ended by a lost node; False where there is none."""
+    fields = ("--duplicates", "--allocations", "--noheader", "--parsable2", "--format=State")
+    try:
+        told = _run("sacct", f"--jobs={number}", *fields).split()
+    except SlurmError:
+        return False
+    ended = [state for state in told if state not in ("PENDING", "RUNNING")]
+    return ended[-1:] == ["NODE_FAIL"]
+
+
 def insist(call: Callable[[], None]) -> None:
     """Call it until it succeeds, a minute at most. Raises the last `SlurmError`."""
     for pause in PAUSES:

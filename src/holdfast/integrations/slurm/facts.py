@@ -45,6 +45,11 @@ class Job:
     """Another job has been given its nodes, after a grace."""
     excluded: str = ""
     """Nodes that it must not get."""
+    required: str = ""
+    """Nodes that it must get: its submitter named them."""
+    partition: str = ""
+    nodes: int = 1
+    """How many it needs."""
 
     @property
     def alive(self) -> bool:
@@ -77,6 +82,9 @@ def job_of(text: str) -> Job:
         limit=_duration(field("TimeLimit")),
         preempted=bool(field("PreemptTime")),
         excluded=field("ExcNodeList"),
+        required=field("ReqNodeList"),
+        partition=field("Partition"),
+        nodes=int(re.match(r"\d*", field("NumNodes"))[0] or 1),  # type: ignore[index]  # it may be 2-4
     )
 
 
@@ -101,6 +109,12 @@ def _requeued(job: Job) -> Word:
     if job.preempted:
         return Word(Scheduler.PREEMPTED, "preempted and requeued by Slurm", requeued=True)
     return Word(Scheduler.NODE_LOST, "Slurm has lost a node of the job and requeued it", requeued=True)
+
+
+BY_SOMEBODY = Word(
+    Scheduler.PREEMPTED, "requeued from outside (scontrol requeue?): Slurm has lost no node", requeued=True
+)
+"""In place of a lost node where none of the job's nodes is down: no fault of a node, nor of the program."""
 
 
 def _moment(text: str) -> float | None:
