@@ -49,6 +49,29 @@ def test_sigterm_to_the_launcher_alone(jobs: Jobs) -> None:
     assert [each["signal"] for each in job.journal("preemption")] == ["SIGTERM"]
 
 
+LAST_STEP = """
+from holdfast.fault_tolerance import RankMonitorClient
+client = RankMonitorClient()
+client.init_workload_monitoring()
+def last(number, frame):
+    client.heartbeat(step=41)
+    os._exit(0)
+signal.signal(signal.SIGTERM, last)
+say("ready")
+signal.pause()
+"""
+
+
+def test_the_only_step_of_a_short_cycle_is_in_the_journal(jobs: Jobs) -> None:
+    """Whoever keeps the job's attempts goes by it: did this one get anywhere?"""
+    job = jobs(LAST_STEP, nproc=1)
+    job.hear("ready", ranks=[0])
+    job.spawned.send_signal(signal.SIGTERM)
+    job.end(0)
+    assert [(each["cycle"], each["step"]) for each in job.journal("first_step")] == [(0, 41)]
+    assert len(job.journal("rank_connect")) == 1
+
+
 @pytest.mark.parametrize("launcher_last", [False, True])
 def test_sigterm_to_every_process_of_the_step_at_once(jobs: Jobs, launcher_last: bool) -> None:
     """The monitor is signalled too and supervises on; ranks get it twice and save once each."""

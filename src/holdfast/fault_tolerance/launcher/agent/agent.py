@@ -83,7 +83,10 @@ class Agent(LocalElasticAgent):
                 outcome = watch.run()
                 while self._decisions.may_wait(outcome):
                     outcome = watch.run()
-                self._decisions.follow(outcome, watch)
+                try:
+                    self._decisions.follow(outcome, watch)
+                finally:
+                    watch.look_back()
         except JobEnded as end:
             return self._ended(end.record)
         except Interrupted as stop:

@@ -52,6 +52,7 @@ class CycleWatch:
         self._lingering = Lingering()
         self._told: set[tuple[str, int]] = set()
         self._ticked = time.monotonic()
+        self._cycle = around.job.record.cycle
         self.known = Known(around.boards, group)
 
     def run(self) -> Outcome:
@@ -72,6 +73,20 @@ class CycleWatch:
                 outcome = self._tick(self._ticked)
                 if outcome:
                     return outcome
+
+    def look_back(self) -> None:
+        """The cycle is over: what ranks did in it that nobody has seen, while they saved for example.
+
+        A short cycle's progress would be unknown else: whoever keeps the job's attempts goes by the first steps.
+        """
+        with harmless("the last look at the boards"):
+            for local_rank in self._group.local_ranks:
+                who = {"rank": self._group.rank_of(local_rank), "pid": self._group.pid_of(local_rank)}
+                for news in self._around.boards.news(local_rank):
+                    kind = news.pop("event")
+                    if kind in MILESTONES and (kind, who["rank"]) not in self._told:
+                        self._told.add((kind, who["rank"]))
+                        self._around.journal.record(kind, **who, cycle=self._cycle, **news)
 
     def _noticed(self) -> ToldToStop | None:
         """A rank was told to stop, and says so on its page: it cannot stop alone."""

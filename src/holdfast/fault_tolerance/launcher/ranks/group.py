@@ -70,6 +70,11 @@ class RankGroup:
         self._told.update(found.local_rank for found in fresh)
         return fresh
 
+    @property
+    def local_ranks(self) -> list[int]:
+        """All of them, also those that have ended."""
+        return sorted(self._processes)
+
     def rank_of(self, local_rank: int) -> int:
         """The global rank."""
         return self._ranks[local_rank]
