@@ -20,6 +20,7 @@ from holdfast.autoresume.ledger import Attempt, Ledger, attempt_begins, attempt_
 from holdfast.autoresume.ledger_file import NAME, LedgerFile, LedgerUnreadable, read_records
 from holdfast.autoresume.started import PREEMPTED, RUN_DIR, Launcher, launcher_in
 from holdfast.fault_tolerance.errors import ConfigError
+from holdfast.integrations.slurm import claim, submission
 from tests.autoresume.conftest import HOLDFAST, Chains, fill
 from tests.processes import Spawner
 
@@ -226,7 +227,9 @@ def test_a_file_that_is_no_flag_is_refused_and_left_alone(tmp_path: Path) -> Non
     assert not empty.exists()
 
 
-@pytest.mark.parametrize("name", [NAME, lock.NAME, "journal-gpu-7.jsonl"])
+@pytest.mark.parametrize(
+    "name", [NAME, lock.NAME, "journal-gpu-7.jsonl", claim.LOCK, claim.NAME, submission.NAME]
+)
 def test_a_file_of_the_run_directory_is_no_flag(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} is a file of the run directory's own"):
         flag.path_of({flag.VARIABLE: str(tmp_path / name)}, str(tmp_path))

@@ -335,3 +335,12 @@ def test_a_node_that_the_job_needs_is_not_left_out(
 def test_a_job_keeps_the_nodes_that_it_needs(bad: str, needed: int, expected: tuple[str, ...]) -> None:
     nodes = {"a": "idle", "b": "allocated", "c": "idle", "d": "down*", "r": "mixed", "x": "idle"}
     assert spared(bad.split(), nodes, needed=needed, excluded=["x"], required=["r"]) == expected
+
+
+def test_exit_code_2_beside_a_journal_that_cannot_be_read_is_a_failure(slurm: Slurm, run_dir: Path) -> None:
+    """Ranks may have been started: it is no command line that would be refused again."""
+    slurm.tells("7", RUNNING.format(0))
+    assert keeper(run_dir).begins() == 0
+    (run_dir / "journal-x.jsonl").mkdir()
+    assert keeper(run_dir).ended(2) == 0
+    assert str(chains(run_dir)[0].attempts[0].kind) == "failed"

@@ -2,6 +2,7 @@
 
     ending.py       how an attempt ended, from its exit code, the finished flag, the journal and the scheduler
     account.py      what the journal tells of an attempt: who failed and why, how far it came
+    account_file.py  the same, from a run directory
     ledger.py       the attempts of a run directory, in chains; the records that they are kept as
     budget.py       go on or not: failures in a row, ends that get nowhere, the number of jobs; nodes to leave out
     wording.py      all of it in sentences

@@ -14,18 +14,15 @@ import socket
 import time
 import uuid
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ..fault_tolerance.errors import ConfigError
 from ..fault_tolerance.launcher.ranks import orphans
 from ..fault_tolerance.processes import proc
-from ..in_time import TooLate, within
-from ..journal.reader import JournalUnreadable, journal_files, read_run
 from . import flag as finished
 from . import ledger as records
 from . import started, wording
-from .account import Account, account_of
+from .account_file import read_account
 from .budget import Decision, Limits, State, decide
 from .command import MARK, NUMBER, Command
 from .ending import SHUT_DOWN_CODE, Ending, Evidence, Kind, ending_of
@@ -35,9 +32,6 @@ from .log import say, shown
 from .run import Run
 from .signals import STOPS, Signals
 from .takeover import Cancelled, await_end
-
-ANSWER = 20.0
-"""Seconds for reading an attempt's journal."""
 
 CANNOT_EXECUTE = 126
 """As a shell has it."""
@@ -216,22 +210,10 @@ class Keeper:
             exit_code=code,
             flag=finished.exists(self._plan.flag),
             cancelled_by="" if stop is None else ("Ctrl-C" if stop is signal.SIGINT else stop.name),
-            account=self._account(attempt.began),
+            account=read_account(self._plan.run_dir, attempt.began),
             preempted_code=self._plan.launcher.preempted_code,
             is_launcher=self._plan.launcher.is_launcher,
         )
-
-    def _account(self, since: float) -> Account:
-        place = self._plan.run_dir
-        try:
-            return account_of(within(ANSWER, lambda: read_run(place)), since)
-        except TooLate:
-            return Account(unread=True)
-        except JournalUnreadable:
-            # Without a journal nothing was started; one that cannot be read may tell of ranks.
-            with suppress(JournalUnreadable, TooLate):
-                return Account(unread=bool(within(ANSWER, lambda: journal_files(place))))
-            return Account()
 
     def _stopped(self, number: signal.Signals) -> Decision:
         """After an attempt that was told to end: it may have come to its end all the same."""

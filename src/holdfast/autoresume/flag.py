@@ -28,6 +28,9 @@ NAME = "finished.flag"
 ANSWER = 20.0
 """Seconds that the filesystem may take."""
 
+OF_SLURM = (".slurm.lock", "slurm-job.json", "job.sbatch")
+"""What `holdfast slurm` keeps in a run directory (`integrations.slurm.claim`, `.submission`)."""
+
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -48,7 +51,7 @@ def path_of(environ: Mapping[str, str], run_dir: str) -> str:
     path = os.path.abspath(environ.get(VARIABLE) or os.path.join(run_dir, NAME))
     folder, name = os.path.split(path)
     journal = name.startswith(PREFIX) and name.endswith(SUFFIX)
-    if folder == os.path.abspath(run_dir) and (journal or name in (ledger_file.NAME, lock.NAME)):
+    if folder == os.path.abspath(run_dir) and (journal or name in (ledger_file.NAME, lock.NAME, *OF_SLURM)):
         raise ConfigError(f"{VARIABLE}={path}: {name} is a file of the run directory's own. Name another one")
     return path
 

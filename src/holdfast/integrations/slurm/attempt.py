@@ -17,22 +17,17 @@ from dataclasses import replace
 
 from ...autoresume import flag
 from ...autoresume import ledger as records
-from ...autoresume.account import Account, account_of
+from ...autoresume.account_file import read_account
 from ...autoresume.budget import GAVE_UP_CODE, Decision, Limits, State, decide, nodes_to_exclude
 from ...autoresume.ending import INTERRUPTED_CODE, Ending, Evidence, Kind, Scheduler, ending_of
 from ...autoresume.ledger import Attempt
 from ...autoresume.ledger_file import LedgerFile
 from ...autoresume.log import say
-from ...in_time import TooLate, within
-from ...journal.reader import JournalUnreadable, read_run
 from . import claim, commands
 from .exclusion import spared
 from .facts import BY_SOMEBODY, Word, word_of
 from .place import Place, node_name
 from .script import DONE
-
-ANSWER = 20.0
-"""Seconds for reading an attempt's journal."""
 
 
 class _Cancelled(Exception):
@@ -261,7 +256,7 @@ class Keeper:
             scheduler=word.scheduler,
             scheduler_says=word.says,
             node=node,
-            account=self._account(attempt.began),
+            account=read_account(self._run_dir, attempt.began),
         )
 
     def _close(self, attempt: Attempt, known: Evidence) -> None:
@@ -276,11 +271,6 @@ class Keeper:
                 time.time(), attempt.number, ending, exit_code=known.exit_code, account=known.account
             )
         )
-
-    def _account(self, since: float) -> Account:
-        with suppress(JournalUnreadable, TooLate):
-            return account_of(within(ANSWER, lambda: read_run(self._run_dir)), since)
-        return Account()
 
     def _note(self, record: records.Record) -> None:
         self._ledger = self._ledger.with_record(record)
