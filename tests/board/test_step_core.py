@@ -125,6 +125,25 @@ def test_a_section_that_the_program_opened_itself_stays_its_own(kind: type[Any])
 
 
 @pytest.mark.parametrize("kind", [PlainStepCall, StepCall])
+def test_what_ends_the_program_while_a_failed_call_is_closed_is_raised_with_the_failure_beside_it(
+    kind: type[Any],
+) -> None:
+    rank = Rank(kind)
+
+    def stop(_: bool) -> None:  # as a signal handler in an observer
+        raise SystemExit(3)
+
+    rank.within, rank.call.told = lambda: rank.writer.end_section("step"), stop
+    with pytest.raises(SystemExit) as stopped:
+        rank.call(KeyError("the body"))
+    failure = stopped.value.__context__
+    assert isinstance(failure, KeyError) and failure.__traceback__ is not None
+    with pytest.raises(SystemExit) as stopped:
+        rank.call(7)
+    assert stopped.value.__context__ is None
+
+
+@pytest.mark.parametrize("kind", [PlainStepCall, StepCall])
 def test_a_call_within_a_call_passes(kind: type[Any]) -> None:
     rank = Rank(kind)
     inner: list[Any] = []

@@ -1,6 +1,6 @@
 /* `ptl_resiliency/step_call.py` in C: the wrapper of a strategy's `training_step`. `PlainStepCall` there says what is
-   done and why; this does the same, with the strokes of `strokes.h`. What always holds: an exception of the call is the
-   call's, and its section is closed before it is passed on. */
+   done and why; this does the same, with the strokes of `strokes.h`. What always holds: the section is closed before an
+   exception of the call is passed on; what closing it raises (a signal handler in an observer) has that beside it. */
 
 #include "strokes.h"
 
@@ -213,6 +213,23 @@ static PyObject *call_original(StepCall *self, PyObject *args, PyObject *kwargs)
     return found;
 }
 
+/* The error that is set stays so, with what the call has raised beside it: as Python's `finally` has it. */
+static void leave_beside(PyObject *kind, PyObject *error, PyObject *trace) {
+    PyObject *last_kind, *last, *last_trace;
+    PyErr_Fetch(&last_kind, &last, &last_trace);
+    PyErr_NormalizeException(&last_kind, &last, &last_trace);
+    PyErr_NormalizeException(&kind, &error, &trace);
+    if (trace != NULL && error != NULL) PyException_SetTraceback(error, trace);
+    if (last != NULL && error != NULL && last != error) {
+        Py_INCREF(error);
+        PyException_SetContext(last, error);  /* takes the reference */
+    }
+    Py_XDECREF(kind);
+    Py_XDECREF(error);
+    Py_XDECREF(trace);
+    PyErr_Restore(last_kind, last, last_trace);
+}
+
 static PyObject *step_call(StepCall *self, PyObject *args, PyObject *kwargs) {
     PyObject *found, *opened = NULL, *kind, *error, *trace;
     int64_t began, ended;
@@ -239,8 +256,8 @@ static PyObject *step_call(StepCall *self, PyObject *args, PyObject *kwargs) {
         Py_DECREF(found);
         return NULL;
     }
-    if (failed) PyErr_WriteUnraisable((PyObject *)self);
-    PyErr_Restore(kind, error, trace);
+    if (failed) leave_beside(kind, error, trace);
+    else PyErr_Restore(kind, error, trace);
     return found;
 }
 
