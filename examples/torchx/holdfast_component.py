@@ -70,9 +70,13 @@ def ft(
         mounts=mounts,
     )
     (role,) = app.roles
-    shell, command = role.args
+    shell, command = role.args if len(role.args) == 2 else ("", "")
     launcher, _, rest = command.partition(" ")
-    assert (shell, launcher) == ("-c", "torchrun"), f"this TorchX starts torchrun otherwise: {role.args}"
+    if (shell, launcher) != ("-c", "torchrun"):
+        raise RuntimeError(
+            f"torchx {torchx.__version__}: dist.ddp does not start `-c torchrun …` any more, but {role.args}; "
+            "use a version that this file was tested with, 0.7"
+        )
     options = ["--max-restarts", str(max_restarts), "--ft-restarts-reset-on-progress"]
     options += ["--ft-preempted-exit-code", "75", *shlex.split(launcher_options)]
     # exec: the scheduler's signals reach the launcher, not a shell in front of it.

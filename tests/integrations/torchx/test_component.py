@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import sys
 from pathlib import Path
 
@@ -77,7 +78,23 @@ def test_on_slurm_a_failed_job_is_tried_again(
         "--fail",
         "1",
     ]
-    done = torchx(spawn, submit, "slurm", *words)
-    assert done.wait(170) == 0, done.output()
-    assert "Job finished: SUCCEEDED" in done.output()
-    accounting_cluster.clear()
+    try:
+        done = torchx(spawn, submit, "slurm", *words)
+        assert done.wait(170) == 0, done.output()
+        assert "Job finished: SUCCEEDED" in done.output()
+    finally:
+        accounting_cluster.clear()
+
+
+@pytest.mark.parametrize("args", [["-c", "python -m torch.distributed.run train.py"], ["train.py"]])
+def test_a_torchx_that_starts_ranks_otherwise_is_named(
+    args: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torchx import specs
+    from torchx.components import dist
+
+    component = runpy.run_path(COMPONENT.removesuffix(":ft"))["ft"]
+    role = specs.Role("train", "image", args=args)
+    monkeypatch.setattr(dist, "ddp", lambda *_, **__: specs.AppDef("train", roles=[role]))
+    with pytest.raises(RuntimeError, match=r"torchx .*: dist.ddp does not start .* any more, but \["):
+        component(script="train.py")
