@@ -4,34 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import sysconfig
-import venv
 from functools import cache
-from pathlib import Path
+
+from benchmarks import environments
 
 VERSION = "0.4.1"
-HOME = Path(__file__).resolve().parent.parent / "build" / f"nvrx-{VERSION}"
 
 
 @cache
 def launcher() -> list[str] | None:
     """The command of its `ft_launcher`, installed at the first call; None where it cannot be installed."""
-    done = HOME / "installed"
-    if not done.exists():
-        try:
-            _install()
-        except (OSError, subprocess.CalledProcessError) as error:
-            print(f"no figures of NVRx {VERSION}, which cannot be installed here: {error}", file=sys.stderr)
-            return None
-        done.touch()
-    return [str(HOME / "bin" / "python"), "-m", "nvidia_resiliency_ext.fault_tolerance.launcher"]
-
-
-def _install() -> None:
-    venv.create(HOME, with_pip=True, clear=True)
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    # The same torch for both: the peer's environment sees what is installed here, and installs the rest itself.
-    beside = HOME / "lib" / version / "site-packages" / "beside.pth"
-    beside.write_text(sysconfig.get_path("purelib") + "\n")
-    pip = [str(HOME / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, f"nvidia-resiliency-ext=={VERSION}"], check=True, stdout=sys.stderr)
+    try:
+        python = environments.beside(f"nvrx-{VERSION}", [f"nvidia-resiliency-ext=={VERSION}"])
+    except (OSError, subprocess.CalledProcessError) as error:
+        print(f"no figures of NVRx {VERSION}, which cannot be installed here: {error}", file=sys.stderr)
+        return None
+    return [python, "-m", "nvidia_resiliency_ext.fault_tolerance.launcher"]
