@@ -147,7 +147,7 @@ EDGE = {
     "holdfast.ptl_resiliency.preemptible_fit",
     "holdfast.ptl_resiliency.preemption_callback",
     "holdfast.ptl_resiliency.recipes",
-    "holdfast.ptl_resiliency.stopping_place",
+    "holdfast.preemption.stopping_place",
     "holdfast.ptl_resiliency.straggler_det_callback",
     "holdfast.ptl_resiliency.supervised_callback",
     "holdfast.ptl_resiliency.supervised_fit",
@@ -262,6 +262,18 @@ def test_imports_point_inward() -> None:
         f"{importer} ({ring(importer)}) imports {target} ({ring(target)})"
         for importer, target in edges()
         if RINGS.index(ring(target)) > RINGS.index(ring(importer))
+    }
+    assert not wrong, "\n".join(sorted(wrong))
+
+
+def test_what_is_lightnings_is_used_by_lightnings_callbacks_alone() -> None:
+    """NeMo-Run configures those callbacks. Whatever others share with them lies further in."""
+    room = "holdfast.ptl_resiliency"
+    allowed = (room, "holdfast.integrations.nemo_run.")
+    wrong = {
+        f"{importer} imports {target}"
+        for importer, target in edges()
+        if target.startswith(room) and not importer.startswith(allowed)
     }
     assert not wrong, "\n".join(sorted(wrong))
 

@@ -16,8 +16,8 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from holdfast.callbacks.supervision import Supervision
 from holdfast.fault_tolerance.board import Board
+from holdfast.patches import Patches
 from holdfast.ptl_resiliency import FaultToleranceCallback, FaultToleranceSectionsCallback
-from holdfast.ptl_resiliency.patches import Patches
 
 from .conftest import TinyModel
 

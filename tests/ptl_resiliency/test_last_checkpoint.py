@@ -12,8 +12,8 @@ import torch
 from lightning.pytorch.plugins.io import AsyncCheckpointIO, TorchCheckpointIO
 
 from holdfast.checkpoints.placing import aside
+from holdfast.patches import Patches
 from holdfast.ptl_resiliency.last_checkpoint import _take_place, save_last
-from holdfast.ptl_resiliency.patches import Patches
 from holdfast.ptl_resiliency.whole_checkpoints import keep_whole
 from tests.ptl_resiliency.small import At, Small, keeper, trainer
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from holdfast.patches import Patches
 from holdfast.preemption.notices import Notices
 from holdfast.ptl_resiliency import PreemptionCallback
 from holdfast.ptl_resiliency.lightnings_handlers import keep_lightning_off
-from holdfast.ptl_resiliency.patches import Patches
 
 USR1, TERM = int(signal.SIGUSR1), int(signal.SIGTERM)
 

@@ -19,7 +19,7 @@ import json, logging, os, sys
 import torch.distributed as dist
 from holdfast.preemption.notices import Notices
 from holdfast.side_group import Disagreement
-from holdfast.ptl_resiliency.stopping_place import find_way
+from holdfast.preemption.stopping_place import find_way
 
 logging.basicConfig()
 folder, rank = sys.argv[1], int(sys.argv[2])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from holdfast.ptl_resiliency.patches import Patches
+from holdfast.patches import Patches
 from holdfast.ptl_resiliency.whole_checkpoints import keep_whole
 from tests.ptl_resiliency.small import trainer
 

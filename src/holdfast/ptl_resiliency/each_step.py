@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from holdfast.learned_limits.learning_rules import STEP
+from holdfast.patches import Patch, Patches
 
 from .after_batch import Crew
-from .patches import Patch, Patches
 from .step_call import NEVER, StepCall
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .patches import Patches
+from holdfast.patches import Patches
 
 
 def keep_lightning_off(

@@ -13,9 +13,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from holdfast.patches import Patches
 from holdfast.preemption.loader_workers import InitFn, StayingWorkers
-
-from .patches import Patches
 
 
 class Loaders(StayingWorkers):

@@ -13,8 +13,10 @@ from os import environ
 from typing import Any
 
 from holdfast.callbacks import callback_log
+from holdfast.patches import Patches
 from holdfast.preemption import log_texts
 from holdfast.preemption.notices import Notices
+from holdfast.preemption.stopping_place import Alone, Way, find_way
 from holdfast.preemption.time_left import shortage, time_left
 from holdfast.side_group import Disagreement
 
@@ -23,9 +25,7 @@ from .framework import frameworks
 from .last_checkpoint import save_last
 from .lightnings_handlers import keep_lightning_off
 from .loader_workers import Loaders
-from .patches import Patches
 from .save_times import SaveTimes
-from .stopping_place import Alone, Way, find_way
 from .validation_places import ValidationPlaces
 from .validation_progress import validation_to_come
 from .whole_checkpoints import keep_whole

@@ -17,11 +17,11 @@ from __future__ import annotations
 from signal import SIGTERM
 from typing import Any, ClassVar
 
+from holdfast.patches import Patches
 from holdfast.preemption.notices import parse_signal
 
 from .after_batch import AfterBatchCallback
 from .lightnings_handlers import keep_lightning_off
-from .patches import Patches
 from .preemptible_fit import PreemptibleFit
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .patches import Patches
+from holdfast.patches import Patches
 
 
 class SaveTimes:

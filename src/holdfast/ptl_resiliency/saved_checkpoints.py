@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from holdfast.patches import Patches
+
 from .framework import frameworks
-from .patches import Patches
 
 FINALIZE = "maybe_finalize_save_checkpoint"
 """By this method NeMo's and Megatron's asynchronous I/O is known."""

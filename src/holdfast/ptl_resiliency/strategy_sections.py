@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.fault_tolerance.errors import RankMonitorClientError
 from holdfast.learned_limits.learning_rules import CHECKPOINTING, STEP
+from holdfast.patches import Around, Make, Patch, Patches
 from holdfast.prefixed_log import Prefixed
 
-from .patches import Around, Make, Patch, Patches
 from .saved_checkpoints import FINALIZE
 from .step_call import StepCall
 

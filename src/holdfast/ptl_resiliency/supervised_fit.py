@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.callbacks.supervised_training import SupervisedTraining
+from holdfast.patches import Patches
 from holdfast.prefixed_log import Prefixed
 from holdfast.testing.simulated import SimulatedFaultParams
 
 from .each_step import EachStep
 from .early_stopping import EarlyStops
-from .patches import Patches
 from .whole_checkpoints import keep_whole
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from contextlib import suppress
 from typing import Any
 
 from holdfast.checkpoints.placing import aside, is_aside, put_in_place
+from holdfast.patches import Patches
 
-from .patches import Patches
 from .saved_checkpoints import layers
 
 

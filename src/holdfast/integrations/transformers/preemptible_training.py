@@ -15,8 +15,8 @@ from holdfast.fault_tolerance.stop.positions import END
 from holdfast.preemption import log_texts
 from holdfast.preemption.loader_workers import StayingWorkers
 from holdfast.preemption.notices import Notices
+from holdfast.preemption.stopping_place import Alone, Way, find_way
 from holdfast.preemption.time_left import shortage, time_left
-from holdfast.ptl_resiliency.stopping_place import Alone, Way, find_way
 from holdfast.side_group import Disagreement
 
 from . import evaluation_to_come, loaders

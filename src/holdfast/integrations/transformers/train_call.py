@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.ptl_resiliency.patches import Patches
+from holdfast.patches import Patches
 from holdfast.side_group import Disagreement, SideGroup
 
 from .all_steps_done import train_no_more

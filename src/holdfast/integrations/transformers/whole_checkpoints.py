@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any
 
 from holdfast.checkpoints.folder import MARK
-from holdfast.ptl_resiliency.patches import Patches
+from holdfast.patches import Patches
 from holdfast.side_group import TIMEOUT, Disagreement, SideGroup
 
 __all__ = ["MARK", "PREFIX", "WholeCheckpoints"]

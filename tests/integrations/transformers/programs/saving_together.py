@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from holdfast.integrations.transformers import evaluation_to_come
 from holdfast.integrations.transformers.whole_checkpoints import MARK, WholeCheckpoints
-from holdfast.ptl_resiliency.patches import Patches
+from holdfast.patches import Patches
 from holdfast.side_group import SideGroup
 
 RANK, FOLDER = int(sys.argv[1]), Path(sys.argv[2])

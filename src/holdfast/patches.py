@@ -1,4 +1,4 @@
-"""Methods of a trainer's strategy that are wrapped while it trains, and put back afterwards.
+"""Methods of an object (a trainer, its strategy) that are wrapped while it trains, and put back afterwards.
 
 What always holds: a method that somebody else has wrapped meanwhile stays as they made it; our wrapper within it then
 only passes calls on. Does not cover: objects whose attributes cannot be set.
