@@ -1,4 +1,4 @@
-"""What the two fault-tolerance callbacks have in common: the documented constructor, and a fit's begin and end.
+"""What the two fault-tolerance callbacks have in common: a fit's begin and end.
 
 What always holds: only `fit` is supervised; validating, testing and predicting by themselves need no launcher. The
 errors of a wrong start are raised in `setup`; from then on nothing raises because supervision fails. Limits are
@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from holdfast.callbacks import arguments, callback_log
+from holdfast.callbacks import callback_log
 from holdfast.callbacks.completion import Ending, why_complete
-from holdfast.callbacks.simulated_fault import parse_params
+from holdfast.callbacks.documented_arguments import DocumentedArguments
 from holdfast.callbacks.supervised_training import verify_environment
 from holdfast.learned_limits.learning_rules import is_clean_stop
 from holdfast.prefixed_log import Prefixed
@@ -24,13 +24,10 @@ from holdfast.prefixed_log import Prefixed
 from .after_batch import AfterBatchCallback
 from .supervised_fit import SupervisedFit
 
-if TYPE_CHECKING:
-    from holdfast.testing.simulated import SimulatedFaultParams
-
 _FOLDER = "ft_state"
 
 
-class SupervisedCallback(AfterBatchCallback):
+class SupervisedCallback(DocumentedArguments, AfterBatchCallback):
     """Subclasses say what they do at the begin and the end of a fit, and when limits are learned."""
 
     TIMEOUTS_FILENAME: ClassVar[str]
@@ -38,20 +35,7 @@ class SupervisedCallback(AfterBatchCallback):
     PART: ClassVar[str]
     """Which part of the limits is this callback's."""
 
-    def __init__(
-        self,
-        autoresume: bool,
-        calculate_timeouts: bool,
-        simulated_fault_params: SimulatedFaultParams | dict[str, Any] | Any | None = None,
-        exp_dir: str | Path | None = None,
-        logger_name: str | None = "nemo_logger.FaultToleranceCallback",
-    ) -> None:
-        self.autoresume = arguments.flag("autoresume", autoresume)
-        self.calculate_timeouts = arguments.flag("calculate_timeouts", calculate_timeouts)
-        self.simulated_fault_params = parse_params(simulated_fault_params)
-        self.exp_dir = arguments.folder(exp_dir)
-        self.logger_name = logger_name
-        self._fit: SupervisedFit | None = None
+    _fit: SupervisedFit | None = None
 
     @property
     def is_initialized(self) -> bool:
