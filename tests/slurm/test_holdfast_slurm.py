@@ -107,3 +107,16 @@ def test_a_node_that_dies_is_named_and_the_job_goes_on_without_it(
     assert training.kinds() == ["node lost", "finished"], training.text()
     assert chain["attempts"][0]["node"] == "n2"
     training.wait_until_nothing_is_left()
+
+
+@pytest.mark.soak
+def test_a_requeue_by_an_administrator_is_no_lost_node_and_no_failure(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    training = light(cluster, tmp_path, "waits")
+    assert training.start("--max-failures=1").returncode == 0
+    training.wait_for(r"^rank \d on n\d in run 0", 2)
+    cluster.run("scontrol", "requeue", training.job)
+    assert training.end() == "COMPLETED 0:0", training.text()
+    assert training.kinds() == ["preempted", "finished"], training.text()
+    assert "requeued from outside" in training.chains()[0]["attempts"][0]["why"]
