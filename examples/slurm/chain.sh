@@ -106,6 +106,8 @@ _requeue() {
     for try in 1 2 3 4 5 6; do
         ! scontrol requeue "$SLURM_JOB_ID" || return 0
         sleep $((try * 5)) # the controller may be restarting
+        # A try may have been heard though its answer was lost, and somebody may cancel the job meanwhile.
+        [[ $(_ending 1) != ended-by-slurm ]] || return 0
     done
     record "not requeued"
     say "could not requeue; start it again with: scontrol requeue $SLURM_JOB_ID"

@@ -103,3 +103,19 @@ touch {chain.folder}/asked
     chain.runs("trains", JOB)
     assert "time-limit (not ended)" in (chain.run_dir / "attempts").read_text()
     assert "scontrol requeue 7" in chain.calls
+
+
+def test_a_job_that_is_cancelled_between_two_tries_to_requeue_it_stays_cancelled(chain: Chain) -> None:
+    (chain.folder / "scontrol").write_text(
+        f"""#!/bin/bash
+echo "scontrol $*" >> {chain.folder}/calls
+[[ $1 == requeue ]] || {{ echo Restarts=0 StartTime=2026-01-01T00:00:00 TimeLimit=UNLIMITED; exit; }}
+echo "echo CANCELLED" >> {chain.folder}/squeue
+exit 1
+"""
+    )
+    (chain.folder / "squeue").write_text("#!/bin/bash\n")
+    (chain.folder / "sleep").write_text("#!/bin/bash\n")
+    (chain.folder / "sleep").chmod(0o755)
+    chain.runs("exit 3", JOB)
+    assert chain.calls.count("scontrol requeue") == 1

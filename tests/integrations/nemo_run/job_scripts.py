@@ -20,7 +20,8 @@ PRETENCE = {
         show*) echo n1;;
         requeue*) echo "$2" >> "$TRIES"; [ "$(wc -l < "$TRIES")" -gt "${REFUSALS:-0}" ] && touch "$REQUEUED";;
     esac""",
-    "squeue": 'case "$*" in *%L*) echo "${LEFT:-59:00}";; *) echo "${STATE:-RUNNING None}";; esac',
+    "squeue": """[ -s "$TRIES" ] && STATE=${LATER:-$STATE}
+    case "$*" in *%L*) echo "${LEFT:-59:00}";; *) echo "${STATE:-RUNNING None}";; esac""",
     "sleep": 'echo "$1" >> "$PAUSES"',
     "sacct": 'printf "%s\\nRUNNING\\n" "$BEFORE"',
 }

@@ -211,6 +211,22 @@ def test_a_controller_that_restarts_is_asked_again(script: Path, tmp_path: Path)
     assert (tmp_path / "pauses").read_text().split() == ["1", "5", "10"]
 
 
+@pytest.mark.parametrize(
+    ("known", "said"),
+    [
+        ({"FACTS": "Requeue=1 Restarts=1 BatchFlag=1"}, "job 7 is requeued: failed with exit code 3"),
+        ({"LATER": "COMPLETING None"}, "which was cancelled: not requeued from here"),
+    ],
+)
+def test_a_job_that_is_settled_is_not_asked_for_again(
+    script: Path, tmp_path: Path, known: dict[str, str], said: str
+) -> None:
+    """A try was heard, and its answer was lost; or somebody cancelled the job between two tries."""
+    seen = attempt(script, tmp_path, "exit 3", REFUSALS="99", **known)
+    assert (seen.code, said in seen.said) == (3, True), seen.said
+    assert len((tmp_path / "tries").read_text().splitlines()) == 1
+
+
 def test_what_cannot_be_counted_is_not_started(script: Path, tmp_path: Path) -> None:
     ledger = script.parent / "char" / "char_job_results"
     ledger.mkdir()

@@ -50,6 +50,11 @@ class Chain:
         (path,) = self._home.rglob("*_job_results")
         return [line.split()[2] for line in path.read_text().splitlines()]
 
+    def step_told(self) -> int:
+        """Where the first attempt's last cycle began, as the job script has it from the launchers."""
+        (path,) = self._home.rglob("*_job_results")
+        return int(path.read_text().split()[3])
+
     def log(self) -> str:
         return "\n".join(path.read_text() for path in sorted(self._home.rglob("*.out")))
 
@@ -102,6 +107,7 @@ def test_the_plugins_with_lightning(cluster: Cluster, chain: Chains) -> None:
     assert job.results() == ["P", "S"]
     assert job.steps_begun()[:2] == [0, 2]
     assert 14 <= job.steps_begun()[2] < 40
+    assert job.step_told() in (2, 3)
     assert "1.0 rank 0: fit ends at step 40" in job.events()
     assert "Preemption detected, saving checkpoint and exiting" in job.log()
 
