@@ -13,7 +13,7 @@ INSTALLER = "holdfast-nvrx"
 
 MIXED = (
     "nvidia-resiliency-ext ({found}) and holdfast-nvrx are both installed in {place}, and their files are mixed. "
-    "Neither is used. To have Holdfast: pip uninstall -y nvidia-resiliency-ext holdfast-nvrx holdfast, then install "
+    "Neither is used. To have Holdfast: pip uninstall -y holdfast-nvrx holdfast nvidia-resiliency-ext, then install "
     "holdfast and holdfast-nvrx again. To have the original, install that instead"
 )
 
