@@ -71,6 +71,7 @@ def start(
     )
 
 
+@pytest.mark.slow
 def test_every_age_s_spellings_under_both_names(
     spawn: Spawner, alias_path: dict[str, str], tmp_path: Path
 ) -> None:
