@@ -18,7 +18,7 @@ VENV := .venv
 BIN  := $(VENV)/bin
 PIP  := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet
 
-.PHONY: help demo test test-nemo test-engines soak soak-nemo nvrx lint format bench docs clean
+.PHONY: help demo test test-nemo test-engines soak soak-nemo nvrx lint format bench compare docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -29,6 +29,7 @@ help:
 	@echo 'make soak    minutes of repeated failures; make soak-nemo with NeMo-Run'
 	@echo 'make lint    ruff and mypy --strict; `make format` mends what ruff can'
 	@echo 'make bench   the figures of docs/benchmarks.md'
+	@echo 'make compare this launcher beside torchrun and NVRx, into docs/compare.md (a quarter of an hour)'
 	@echo 'make docs    the documentation into site/'
 	@echo 'make clean   remove .venv and everything that was built'
 
@@ -68,6 +69,9 @@ format: $(VENV)/.dev
 
 bench: $(VENV)/.native
 	@$(BIN)/python benchmarks/run.py
+
+compare: $(VENV)/.native
+	@$(BIN)/python -m benchmarks.compare $(ARGS)
 
 # The variable silences a notice about another tool, which is not about this site.
 docs: $(VENV)/.docs

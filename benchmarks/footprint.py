@@ -28,7 +28,8 @@ def pss(launcher: list[str], ranks: int, *args: str) -> tuple[float, float]:
     with running(command(launcher, ranks, "beat.py", *args)) as process:
         started(process, ranks)
         parent = psutil.Process(process.pid)
-        helpers = [child for child in parent.children() if "beat.py" not in " ".join(child.cmdline())]
+        # All but the ranks. A helper may have its launcher's command line; only ranks have a rank.
+        helpers = [child for child in parent.children(recursive=True) if "RANK" not in child.environ()]
         memory = sum(one.memory_full_info().pss for one in [parent, *helpers]) / MIB
         before, began = cpu(helpers), time.monotonic()
         time.sleep(WATCHED if helpers and ranks == 8 else 0)

@@ -28,11 +28,12 @@ def command(
 
 def environment(**more: str) -> dict[str, str]:
     """The environment both get: no store sharing for torchrun, else it never restarts on gloo."""
+    if "XDG_STATE_HOME" not in more:
+        more["XDG_STATE_HOME"] = _state_folder()
     return {
         **os.environ,
         "OMP_NUM_THREADS": "1",
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-        "XDG_STATE_HOME": _state_folder(),
         **more,
     }
 

@@ -24,6 +24,8 @@ from typing import NoReturn, TypeVar
 import psutil
 import pytest
 
+from tests.stacks import where_they_are
+
 T = TypeVar("T")
 
 CEILING = 60.0
@@ -131,7 +133,8 @@ class Spawned:
 
     def _fail(self, why: str) -> NoReturn:
         lines = self.output().splitlines()[-60:]
-        pytest.fail("\n".join([f"{' '.join(self.command)[:300]}\n  {why}. Its last lines:", *lines]))
+        places = where_they_are(self.pid)
+        pytest.fail("\n".join([f"{' '.join(self.command)[:300]}\n  {why}. Its last lines:", *lines, *places]))
 
 
 class Spawner:

@@ -1,11 +1,20 @@
-"""Ranks without torch that send heartbeats ten times a second until they are ended."""
+"""Ranks that send heartbeats ten times a second until they are ended.
+
+argv: "holdfast", "nvrx" or nothing, and "torch" for ranks that have imported it, as real ones have.
+"""
 
 import sys
 import time
 
-if sys.argv[1:] == ["holdfast"]:
+who = [each for each in sys.argv[1:] if each != "torch"]
+if "torch" in sys.argv:
+    import torch.distributed  # noqa: F401
+if who == ["holdfast"]:
     from holdfast.fault_tolerance import RankMonitorClient
+elif who == ["nvrx"]:
+    from nvidia_resiliency_ext.fault_tolerance import RankMonitorClient
 
+if who:
     client = RankMonitorClient()
     client.init_workload_monitoring()
     beat = client.send_heartbeat

@@ -50,7 +50,9 @@ def original() -> list[str]:
         if os.environ.get(REQUIRED) == "1":
             pytest.fail(f"{REQUIRED}=1, but {reason}")
         pytest.skip(reason)
-    return nvrx.LAUNCHER
+    launcher = nvrx.launcher()
+    assert launcher
+    return launcher
 
 
 @pytest.mark.slow

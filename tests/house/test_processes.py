@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -59,3 +62,15 @@ def test_the_whole_group_is_killed_at_the_end(spawn: Spawner) -> None:
     spawn.end_all()
     wait_until(lambda: not alive(child), what="the end of the child")
     assert started.returncode == -signal.SIGKILL
+
+
+def test_a_wait_in_vain_says_where_the_processes_are(spawn: Spawner) -> None:
+    inner = "import time\ndef asleep(): time.sleep(99)\nprint('up', flush=True)\nasleep()"
+    outer = spawn.python(f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])")
+    outer.wait_for("up")
+    with pytest.raises(pytest.fail.Exception) as failed:
+        outer.wait(0.1)
+    report = str(failed.value)
+    assert report.count("\n-- ") == 2 and "thread" in report
+    if shutil.which("py-spy", path=str(Path(sys.executable).parent)):
+        assert "asleep (<string>:2)" in report

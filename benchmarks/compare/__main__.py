@@ -1,0 +1,58 @@
+"""`make compare`: measure torchrun, NVRx and Holdfast in turn, and write docs/compare.md and its plot.
+
+`python -m benchmarks.compare [--runs N] [--only figures|faults] [--print]` takes about N × 2 + 6 minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+
+from benchmarks.run import machine
+
+from .contenders import ROOT, contenders
+from .faults import FAULTS, Outcome, Outcomes
+from .figures import figures
+from .page import tables
+from .plot import draw
+
+PAGE, PLOT = ROOT / "docs" / "compare.md", ROOT / "docs" / "compare.svg"
+BETWEEN = re.compile(r"(?<=<!-- measured -->\n).*(?=\n<!-- end -->)", re.DOTALL)
+
+
+def faults() -> dict[str, Outcomes]:
+    """Each fault done to each contender, once."""
+    found: dict[str, Outcomes] = {}
+    for what, do in FAULTS.items():
+        found[what] = {}
+        for contender in contenders():
+            print(f"{contender.name}: {what} …", file=sys.stderr, flush=True)
+            try:
+                found[what][contender.who] = do(contender)
+            except RuntimeError as error:
+                print(error, file=sys.stderr)
+                found[what][contender.who] = Outcome("could not be tried: its ranks did not start", None)
+    return found
+
+
+def main() -> None:
+    """Measure, print, and put it on the page."""
+    parser = argparse.ArgumentParser(prog="benchmarks.compare", description=__doc__)
+    parser.add_argument(
+        "--runs", type=int, default=5, help="runs of each figure (default 5; medians are shown)"
+    )
+    parser.add_argument("--only", choices=("figures", "faults"), help="print these; change no page")
+    given = parser.parse_args()
+    names = {each.who: each.name for each in contenders()}
+    measured = [] if given.only == "faults" else figures(contenders(), given.runs)
+    happened = {} if given.only == "figures" else faults()
+    text = f"{machine(given.runs)}\n\n{tables(names, measured, happened)}"
+    print(text)
+    if not given.only:
+        PAGE.write_text(BETWEEN.sub(lambda _: text, PAGE.read_text()))
+        draw(names, measured, PLOT)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Who is compared: torchrun, NVRx and Holdfast, each as a user would install it, beside one and the same torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from benchmarks import environments, nvrx
+from benchmarks.launchers import PROGRAMS
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """`who` is what the programs take for it. `client` is the module that ranks import, "" where there is none."""
+
+    who: str
+    name: str
+    python: str
+    module: str
+    package: str
+    client: str = ""
+
+    @property
+    def launcher(self) -> list[str]:
+        """How its launcher is started."""
+        return [self.python, "-m", self.module]
+
+    @property
+    def supervises(self) -> bool:
+        """Whether it has heartbeats, sections and limits."""
+        return bool(self.client)
+
+
+@cache
+def contenders() -> tuple[Contender, ...]:
+    """Those that can be had here; the first call installs them."""
+    ours = environments.beside("compare-holdfast", [str(ROOT)])
+    found = [
+        Contender("torchrun", "torchrun", ours, "torch.distributed.run", "torch"),
+        Contender(
+            "holdfast",
+            "Holdfast",
+            ours,
+            "holdfast.fault_tolerance.launcher",
+            "holdfast",
+            "holdfast.fault_tolerance",
+        ),
+    ]
+    if theirs := nvrx.launcher():
+        module, package = theirs[-1], "nvidia-resiliency-ext"
+        name = f"NVRx {nvrx.VERSION}"
+        found.insert(
+            1, Contender("nvrx", name, theirs[0], module, package, "nvidia_resiliency_ext.fault_tolerance")
+        )
+    return tuple(found)
+
+
+def told_by(contender: Contender, program: str, *args: str) -> dict[str, float]:
+    """Run a program of ours in its environment, without a launcher; the JSON that it prints."""
+    line = [contender.python, str(PROGRAMS / program), *args]
+    done = subprocess.run(line, stdout=subprocess.PIPE, stderr=sys.stderr, text=True, check=True)
+    told: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return told

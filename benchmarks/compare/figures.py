@@ -1,0 +1,113 @@
+"""What is measured of each contender: installation, start, heartbeats, hangs, restarts, memory, lines in the log."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from benchmarks import footprint, hang_detection, heartbeat, launch, restart
+from benchmarks.table import median
+
+from .contenders import Contender, told_by
+
+
+@dataclass
+class Figure:
+    """One row; less is better. `values` by `Contender.who`; who is not in it has no such thing."""
+
+    what: str
+    unit: str
+    values: dict[str, float] = field(default_factory=dict)
+    panel: str = ""
+    """Its title in the plot, if it is there."""
+
+
+def figures(contenders: tuple[Contender, ...], runs: int) -> list[Figure]:
+    """All of them, medians of `runs` runs. The contenders take turns, so that a slow minute hits all."""
+    measured: dict[str, Figure] = {}
+    samples: dict[tuple[str, str], list[float]] = {}
+    for run in range(runs):
+        for contender in contenders:
+            print(f"measuring {contender.name}, {run + 1} of {runs} …", file=sys.stderr, flush=True)
+            for part in PARTS:
+                if run == 0 or part not in ONCE:
+                    for one, value in part(contender):
+                        measured.setdefault(one.what, one)
+                        samples.setdefault((one.what, contender.who), []).append(value)
+    for (what, who), values in samples.items():
+        measured[what].values[who] = median(values)
+    return list(measured.values())
+
+
+Measured = Iterator[tuple[Figure, float]]
+
+
+def installed(contender: Contender) -> Measured:
+    """What it adds to an environment with torch."""
+    told = told_by(contender, "installed.py", contender.package)
+    yield Figure("installed beside torch: distributions", ""), told["distributions"]
+    yield Figure("installed beside torch: size", "MB", panel="installed, MB"), told["bytes"] / 1e6
+
+
+def imported(contender: Contender) -> Measured:
+    """By a rank."""
+    if contender.client:
+        told = told_by(contender, "import_time.py", contender.client, "RankMonitorClient")
+        yield Figure("import of the client in a rank that has torch", "ms"), 1e3 * told["seconds"]
+
+
+def launched(contender: Contender) -> Measured:
+    """A job of two ranks that does nothing."""
+    start, end, lines = launch.once(contender.launcher, 2)
+    yield Figure("start to the script's first line, 2 ranks", "s", panel="start, s"), start
+    yield Figure("last rank done to the launcher's exit", "s"), end
+    yield Figure("log lines of a job without trouble", "lines"), lines
+
+
+def beats(contender: Contender) -> Measured:
+    """What a rank pays for supervision."""
+    if contender.supervises:
+        told = heartbeat.once(contender.launcher, contender.who, "idle")
+        yield Figure("heartbeat, median", "µs", panel="heartbeat, µs"), told["heartbeat"]["median"]
+        yield Figure("heartbeat, p99", "µs"), told["heartbeat"]["p99"]
+        yield Figure("section start or end, median", "µs"), told["edge"]["median"]
+
+
+def hangs(contender: Contender) -> Measured:
+    """A rank hangs; its limit passes."""
+    if contender.supervises:
+        signalled, back = hang_detection.once(contender.launcher, contender.who, "heartbeat")
+        yield Figure("hang: its limit passed, to the signal", "s"), signalled
+        panel = "hang: limit passed to script again, s"
+        yield Figure("hang: its limit passed, to the script running again", "s", panel=panel), back
+
+
+def restarts(contender: Contender) -> Measured:
+    """A rank is killed."""
+    for ranks in (2, 4):
+        what = f"kill -9 to the first all-reduce of all {ranks} restarted ranks"
+        yield (
+            Figure(what, "s", panel=f"kill -9 to all-reduce, {ranks} ranks, s"),
+            restart.once(contender.launcher, ranks),
+        )
+
+
+def memory(contender: Contender) -> Measured:
+    """All that is no rank, of a job of 4."""
+    arguments = ["torch", *([contender.who] if contender.supervises else [])]
+    mebibytes, _ = footprint.pss(contender.launcher, 4, *arguments)
+    yield Figure("launcher and monitors of 4 ranks, PSS", "MiB", panel="supervision, MiB"), mebibytes
+
+
+PARTS: tuple[Callable[[Contender], Measured], ...] = (
+    installed,
+    imported,
+    launched,
+    beats,
+    hangs,
+    restarts,
+    memory,
+)
+ONCE = {installed, memory}
+"""Parts that do not depend on the machine's speed."""

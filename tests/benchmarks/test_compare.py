@@ -1,0 +1,93 @@
+"""The comparison with torchrun and NVRx: what its page says of what was measured, and that its faults can be done."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.compare.contenders import Contender
+from benchmarks.compare.faults import FAULTS, Outcome
+from benchmarks.compare.figures import Figure
+from benchmarks.compare.page import tables
+from tests.processes import Spawner
+
+ROOT = Path(__file__).resolve().parents[2]
+PATHS = f"{ROOT}:{ROOT / 'src'}"
+NAMES = {"torchrun": "torchrun", "nvrx": "NVRx 0.4.1", "holdfast": "Holdfast"}
+HOLDFAST = Contender(
+    "holdfast",
+    "Holdfast",
+    sys.executable,
+    "holdfast.fault_tolerance.launcher",
+    "holdfast",
+    "holdfast.fault_tolerance",
+)
+
+
+def test_the_best_is_marked_and_what_somebody_lacks_is_a_dash() -> None:
+    figures = [
+        Figure("start", "s", {"torchrun": 1.0, "nvrx": 2.0, "holdfast": 0.5}),
+        Figure("heartbeat", "µs", {"nvrx": 50.0, "holdfast": 0.7}),
+    ]
+    text = tables(NAMES, figures, {})
+    assert "| start | 1 s | 2 s | **0.5 s** |" in text
+    assert "| heartbeat | – | 50 µs | **0.7 µs** |" in text
+    assert text.endswith("In none of these figures and faults, in this run.")
+
+
+def test_where_holdfast_is_worse_is_said() -> None:
+    figures = [
+        Figure("memory", "MiB", {"torchrun": 100.0, "holdfast": 120.0}),
+        Figure("start", "s", {"torchrun": 1.0, "nvrx": 0.99, "holdfast": 1.03}),  # within the noise
+    ]
+    faults = {
+        "killed": {"torchrun": Outcome("lives on", False), "holdfast": Outcome("ended", True)},
+        "hung": {"torchrun": Outcome("has no limits", None), "holdfast": Outcome("not found", False)},
+    }
+    text = tables(NAMES, figures, faults)
+    assert "| killed | ✗ lives on | – | ✓ ended |" in text
+    assert text.partition("Holdfast is worse\n\n")[2].splitlines() == [
+        "- memory: 120 MiB, torchrun 100 MiB",
+        "- hung: not found",
+    ]
+
+
+DRAW = """
+import sys
+from pathlib import Path
+from benchmarks.compare.figures import Figure
+from benchmarks.compare.plot import draw
+figures = [
+    Figure("start", "s", {"torchrun": 1.0, "holdfast": 0.5}, panel="start, s"),
+    Figure("installed", "MB", {"torchrun": 0.0, "holdfast": 0.0}, panel="installed, MB"),
+    Figure("lines", "", {"torchrun": 0.0}),
+]
+for path in sys.argv[1:]:
+    draw({"torchrun": "torchrun", "holdfast": "Holdfast"}, figures, Path(path))
+"""
+
+
+def test_the_plot_has_the_panels_and_is_the_same_again(spawn: Spawner, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    process = spawn.python(DRAW, str(tmp_path / "a"), str(tmp_path / "b"), env={"PYTHONPATH": PATHS})
+    assert process.wait() == 0, process.output()
+    text = (tmp_path / "a").read_text()
+    assert text == (tmp_path / "b").read_text()
+    assert "start, s" in text and "installed, MB" in text and "lines" not in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "what",
+    ["both ranks exit with 3", "a rank fails: its child in another session", "a misspelt key in the YAML"],
+)
+def test_a_fault_is_done_and_judged(what: str) -> None:
+    assert FAULTS[what](HOLDFAST).good is True
+
+
+@pytest.mark.slow
+def test_a_hang_is_found() -> None:
+    outcome = FAULTS["a section without a limit, then a hang in one with a limit"](HOLDFAST)
+    assert outcome.good is True and outcome.text.startswith("the hang is found after")
