@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -74,6 +74,7 @@ assert Version(nvidia_resiliency_ext.__version__).release >= Version("0.6.0").re
 
 @pytest.mark.slow
 def test_megatron_core_finds_out(spawn: Spawner, alias_path: dict[str, str], tmp_path: Path) -> None:
-    pytest.importorskip("megatron.core.package_info", reason="megatron-core is not installed")
+    if importlib.util.find_spec("megatron") is None:
+        pytest.skip("megatron-core is not installed: pip install --no-deps megatron-core")
     run = spawn.python(MEGATRON_CORE, env={**alias_path, "TMPDIR": str(tmp_path)})  # wandb leaves folders
     assert run.wait() == 0, run.output()
