@@ -21,13 +21,14 @@ from setuptools.command.bdist_wheel import bdist_wheel
 
 SOURCE = Path("src")
 SECOND_NAME = "nvidia_resiliency_ext-*.dist-info"
+ORIGINAL = "nvidia[-_.]resiliency[-_.]ext-*.*-info"
 
 
 def originals() -> list[Path]:
     """The metadata of nvidia-resiliency-ext that is installed here and is not ours."""
     # Not importlib.metadata: an isolated build does not see what is installed.
     places = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
-    found = [folder for place in sorted(places) for folder in sorted(Path(place).glob(SECOND_NAME))]
+    found = [folder for place in sorted(places) for folder in sorted(Path(place).glob(ORIGINAL))]
     return [folder for folder in found if not _ours(folder)]
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+import holdfast
 from tests.compat.conftest import COMPAT, NAME
 from tests.conftest import SOURCE
 
@@ -103,7 +104,7 @@ def test_a_life_alone(python: Pip, pip: Pip, place: Path, source: Path, original
         str(place / NAME / "__init__.py"),
     ]
     assert sorted(path.name for path in place.iterdir() if path.name not in before) == [
-        "holdfast_nvrx-0.1.0.dist-info",
+        f"holdfast_nvrx-{holdfast.__version__}.dist-info",
         NAME,
         f"{NAME}-0.6.0+holdfast.dist-info",
     ]
@@ -114,7 +115,7 @@ def test_a_life_alone(python: Pip, pip: Pip, place: Path, source: Path, original
     for refused in (["uninstall", "-y", "nvidia-resiliency-ext"], ["install", original]):
         done = pip(*refused, code=1)
         assert "RECORD" in done.stderr and "holdfast-nvrx" in done.stderr, done.stderr
-    assert python("-c", ASK).stdout.startswith("0.6.0+holdfast 0.6.0+holdfast 0.1.0")
+    assert python("-c", ASK).stdout.startswith(f"0.6.0+holdfast 0.6.0+holdfast {holdfast.__version__}")
 
     pip("uninstall", "-y", "holdfast-nvrx")
     assert sorted(path.name for path in place.iterdir()) == before
@@ -150,4 +151,4 @@ def test_never_with_the_original(python: Pip, pip: Pip, place: Path, source: Pat
     # pip leaves the empty folder of two owners; no file.
     assert [path for path in place.rglob("*") if path.is_file()] == [place / "beside.pth"]
     pip("install", wheel)
-    assert python("-c", ASK).stdout.startswith("0.6.0+holdfast 0.6.0+holdfast 0.1.0")
+    assert python("-c", ASK).stdout.startswith(f"0.6.0+holdfast 0.6.0+holdfast {holdfast.__version__}")

@@ -7,9 +7,11 @@ this package's own `__init__.py`.
 from __future__ import annotations
 
 import os
+import re
 import warnings
 
 INSTALLER = "holdfast-nvrx"
+METADATA = re.compile(r"nvidia[-_.]resiliency[-_.]ext-.*\.(dist|egg)-info", re.IGNORECASE)
 
 MIXED = (
     "nvidia-resiliency-ext ({found}) and holdfast-nvrx are both installed in {place}, and their files are mixed. "
