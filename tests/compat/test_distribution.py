@@ -5,6 +5,7 @@ A stand-in plays the original: a wheel of that name that has one of its folders.
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import subprocess
@@ -100,7 +101,7 @@ def test_a_life_alone(python: Pip, pip: Pip, place: Path, source: Path, original
     before = sorted(path.name for path in place.iterdir())
     pip("install", source)
     assert python("-c", ASK).stdout.split() == ["0.6.0+holdfast"] * 2 + [
-        "0.1.0",
+        holdfast.__version__,
         str(place / NAME / "__init__.py"),
     ]
     assert sorted(path.name for path in place.iterdir() if path.name not in before) == [
@@ -152,3 +153,30 @@ def test_never_with_the_original(python: Pip, pip: Pip, place: Path, source: Pat
     assert [path for path in place.rglob("*") if path.is_file()] == [place / "beside.pth"]
     pip("install", wheel)
     assert python("-c", ASK).stdout.startswith(f"0.6.0+holdfast 0.6.0+holdfast {holdfast.__version__}")
+
+
+@pytest.mark.usefixtures("alias")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nvidia_resiliency_ext-0.4.1.dist-info",
+        "nvidia_resiliency_ext-0.6.0+holdfast.dist-info",  # overwritten by somebody: it does not say that it is ours
+        "nvidia-resiliency-ext-0.2.0.dist-info",
+        "nvidia.resiliency.ext-0.2.0.egg-info",
+    ],
+)
+def test_the_original_in_every_spelling(name: str, tmp_path: Path) -> None:
+    original = importlib.import_module(f"{NAME}._original")
+    package = str(tmp_path / NAME / "__init__.py")
+    for other in ("nvidia_resiliency_extras-1.0.dist-info", "holdfast_nvrx-0.1.0.dist-info", NAME):
+        (tmp_path / other).mkdir()
+    original.refuse_beside_the_original(package)
+    (tmp_path / name).mkdir()
+    with (
+        pytest.warns(RuntimeWarning, match="are both installed"),
+        pytest.raises(ImportError, match="are both"),
+    ):
+        original.refuse_beside_the_original(package)
+    (tmp_path / name / "INSTALLER").write_text("holdfast-nvrx\n")
+    original.refuse_beside_the_original(package)
+    original.refuse_beside_the_original("/no/such/archive.zip/package/__init__.py")

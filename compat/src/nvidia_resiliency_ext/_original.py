@@ -7,11 +7,9 @@ this package's own `__init__.py`.
 from __future__ import annotations
 
 import os
-import re
 import warnings
 
 INSTALLER = "holdfast-nvrx"
-METADATA = re.compile(r"nvidia[-_.]resiliency[-_.]ext-.*\.(dist|egg)-info", re.IGNORECASE)
 
 MIXED = (
     "nvidia-resiliency-ext ({found}) and holdfast-nvrx are both installed in {place}, and their files are mixed. "
@@ -24,11 +22,7 @@ def refuse_beside_the_original(package_file: str) -> None:
     """Raises ImportError if it is there. Warns as well: programs take an ImportError for "not installed", silently."""
     place = os.path.dirname(os.path.dirname(os.path.abspath(package_file)))
     for name in _names(place):
-        if (
-            name.startswith("nvidia_resiliency_ext-")
-            and name.endswith(".dist-info")
-            and not _ours(place, name)
-        ):
+        if _is_metadata(name) and not _ours(place, name):
             text = MIXED.format(found=name, place=place)
             warnings.warn(text, RuntimeWarning, stacklevel=3)
             raise ImportError(text, name="nvidia_resiliency_ext")
@@ -39,6 +33,12 @@ def _names(place: str) -> list[str]:
         return os.listdir(place)
     except OSError:  # a zip file
         return []
+
+
+def _is_metadata(name: str) -> bool:
+    # Older tools wrote the name as the project spells it. (No `re`: it would be most of what the import costs.)
+    plain = name.lower().replace("-", "_").replace(".", "_")
+    return plain.startswith("nvidia_resiliency_ext_") and name.endswith((".dist-info", ".egg-info"))
 
 
 def _ours(place: str, name: str) -> bool:
