@@ -18,13 +18,14 @@ VENV := .venv
 BIN  := $(VENV)/bin
 PIP  := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet
 
-.PHONY: help demo test test-nemo test-engines soak soak-nemo lint format bench compare docs clean
+.PHONY: help demo test test-nemo test-engines soak soak-nemo nvrx lint format bench compare docs clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo 'make demo    train a small model through a hang and a kill -9 (under 2 minutes, installation aside)'
 	@echo 'make test    all tests but the soak'
 	@echo 'make test-nemo, make test-engines    those with NeMo-Run; with TorchX and the models of Kubeflow'
+	@echo 'make nvrx    NVRx 0.4.1 in an environment of its own: `make test` then tests the exchange of files with it'
 	@echo 'make soak    minutes of repeated failures; make soak-nemo with NeMo-Run'
 	@echo 'make lint    ruff and mypy --strict; `make format` mends what ruff can'
 	@echo 'make bench   the figures of docs/benchmarks.md'
@@ -53,6 +54,10 @@ soak-nemo: .venv-nemo/.installed
 soak: $(VENV)/.native
 	@$(BIN)/python -m pytest -q -m soak $(ARGS)
 
+# Under build/, which `make clean` removes. The benchmarks install it when they need it.
+nvrx: $(VENV)/.dev
+	@$(BIN)/python -m benchmarks.nvrx
+
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -73,7 +78,7 @@ docs: $(VENV)/.docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:
-	rm -rf $(VENV) .venv-nemo .venv-engines build dist site .pytest_cache .hypothesis .mypy_cache .ruff_cache src/*.egg-info
+	rm -rf $(VENV) .venv-nemo .venv-engines build compat/build dist site .pytest_cache .hypothesis .mypy_cache .ruff_cache src/*.egg-info compat/src/*.egg-info
 	rm -f src/holdfast/_step*.so src/holdfast/straggler/kernels/*.so
 
 $(VENV)/.created:

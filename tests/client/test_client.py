@@ -49,6 +49,13 @@ def test_a_life(board: Board, config: FaultToleranceConfig) -> None:
     client.shutdown_workload_monitoring()
 
 
+def test_what_megatron_lm_passes(board: Board) -> None:
+    client = RankMonitorClient()
+    client.init_workload_monitoring(num_warmup_iters=5)
+    assert client.is_initialized and board.snapshot().connected
+    client.shutdown_workload_monitoring()
+
+
 def test_sections_nest_and_overlap(client: RankMonitorClient, board: Board) -> None:
     client.start_section("setup")
     client.start_section("step")

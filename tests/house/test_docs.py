@@ -17,6 +17,8 @@ SUPERVISION = ROOT / "src" / "holdfast" / "fault_tolerance"
 FOREIGN = {
     "--lr", "--step-seconds", "--log", "--signal", "--ntasks-per-node", "--no-deps", "--wheel-dir", "--dir", "--strict",
     "--cpus-per-task", "--gpus-per-node", "--kill-on-bad-exit", "--wait",
+    # of pip
+    "--ignore-installed",
     # of TorchX and hostname
     "--scheduler", "--script", "--max-retries", "--launcher-options", "--ip-address",
 }  # fmt: skip

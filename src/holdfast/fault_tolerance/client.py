@@ -69,9 +69,10 @@ class RankMonitorClient:
         """The section limits in force; None before `init_workload_monitoring`."""
         return self._limits.section
 
-    def init_workload_monitoring(self) -> None:
-        """Begin supervision. Raises RankMonitorClientError if it has begun already, in this client or another one of
-        this process, or if the program was not started by `ft_launcher` (unless `required=False`)."""
+    def init_workload_monitoring(self, num_warmup_iters: int = 0) -> None:
+        """Begin supervision. `num_warmup_iters` changes nothing: newer programs give it, and leave the sections of so
+        many steps out themselves. Raises RankMonitorClientError if it has begun already, in this client or another one
+        of this process, or if the program was not started by `ft_launcher` (unless `required=False`)."""
         if self._writer is not None:
             raise RankMonitorClientError("this RankMonitorClient is initialised already; initialise it once")
         writer = attach(self._intervals, required=self._required)

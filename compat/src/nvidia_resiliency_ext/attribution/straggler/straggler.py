@@ -1,0 +1,13 @@
+"""Names of `holdfast.straggler` where programs look for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nvidia_resiliency_ext._aliases import of
+
+if TYPE_CHECKING:
+    from holdfast.straggler import CallableId as CallableId
+    from holdfast.straggler import Detector as Detector
+
+__all__, __getattr__, __dir__ = of(__name__)

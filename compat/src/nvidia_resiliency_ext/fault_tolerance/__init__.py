@@ -1,0 +1,19 @@
+"""`holdfast.fault_tolerance`, under the name that programs import."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nvidia_resiliency_ext._aliases import of
+
+if TYPE_CHECKING:
+    from holdfast.fault_tolerance import FaultToleranceConfig as FaultToleranceConfig
+    from holdfast.fault_tolerance import HeartbeatTimeouts as HeartbeatTimeouts
+    from holdfast.fault_tolerance import RankMonitorClient as RankMonitorClient
+    from holdfast.fault_tolerance import RankMonitorClientError as RankMonitorClientError
+    from holdfast.fault_tolerance import RankMonitorServer as RankMonitorServer
+    from holdfast.fault_tolerance import SectionTimeouts as SectionTimeouts
+    from holdfast.fault_tolerance import WorkloadAction as WorkloadAction
+    from holdfast.fault_tolerance import WorkloadControlRequest as WorkloadControlRequest
+
+__all__, __getattr__, __dir__ = of(__name__)

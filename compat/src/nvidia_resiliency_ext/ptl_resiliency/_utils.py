@@ -1,0 +1,12 @@
+"""Names of `holdfast.ptl_resiliency` where programs look for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nvidia_resiliency_ext._aliases import of
+
+if TYPE_CHECKING:
+    from holdfast.ptl_resiliency import SimulatedFaultParams as SimulatedFaultParams
+
+__all__, __getattr__, __dir__ = of(__name__)

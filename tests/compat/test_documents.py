@@ -1,0 +1,99 @@
+"""Every code block of the documents that imports `nvidia_resiliency_ext` runs, with its `...` filled in."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import straggler
+from tests.compat import documents
+from tests.compat.conftest import NAME
+from tests.processes import Spawner
+
+DOCUMENTS = Path(__file__).resolve().parents[3] / "shared" / "documents"
+PROGRAM = Path(__file__).parent / "programs" / "lightning_documents.py"
+
+
+def squeezed(text: str) -> str:
+    return re.sub(r"\s+", "", text)
+
+
+def test_these_are_all_of_them() -> None:
+    if not DOCUMENTS.is_dir():
+        pytest.skip("the documents themselves are not part of this repository, and are not beside it here")
+    text = squeezed("".join(path.read_text() for path in sorted(DOCUMENTS.iterdir())))
+    for snippet in (*documents.GUIDE, *documents.LIGHTNING):
+        assert squeezed(snippet) in text
+    imports = re.findall(rf"(?:import{NAME}\S*?as|from{NAME}\S*?import)", text)
+    assert len(imports) == sum(NAME in snippet for snippet in (*documents.GUIDE, *documents.LIGHTNING))
+
+
+class DataLoaderClass:
+    def get_next_batch(self) -> tuple[float, int]:
+        return 1.0, 0
+
+
+class ModelClass:
+    def __call__(self, data: float) -> float:
+        return self.forward(data)
+
+    def forward(self, data: float) -> float:
+        return sum(range(1000)) * data
+
+
+@pytest.mark.usefixtures("alias")
+def test_the_straggler_guide(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Restored afterwards: an example wraps them.
+    monkeypatch.setattr(DataLoaderClass, "get_next_batch", DataLoaderClass.get_next_batch)
+    monkeypatch.setattr(ModelClass, "forward", ModelClass.forward)
+    notified: list[Any] = []
+    reports: list[Any] = []
+    values: dict[str, Any] = {
+        "DataLoaderClass": DataLoaderClass,
+        "ModelClass": ModelClass,
+        "STRAGGLER_REPORT_INTERVAL": 10,
+        "data_loader": DataLoaderClass(),
+        "handle_report": reports.append,
+        "maybe_notify_user": notified.append,
+        "model": ModelClass(),
+        "more": {},
+        "num_iters": 21,
+        "rank": 0,
+        "work": lambda: None,
+    }
+    for snippet in (documents.SECTIONS, documents.CALLABLES):
+        exec(documents.filled_in(snippet), values)
+    assert len(notified) == 2 * 3
+    assert isinstance(values["report"], straggler.Report)
+    assert values["straggler"].__name__ == f"{NAME}.straggler"
+    values["more"] = {"scores_to_compute": "all"}
+    exec(documents.filled_in(documents.INTERVAL), values)
+    assert reports == []  # 300 seconds
+    exec(documents.filled_in(documents.INTERVAL).replace("=300", "=1e-9"), values)
+    assert len(reports) >= 1 and isinstance(reports[0], straggler.Report)
+    exec(documents.filled_in(documents.WITHOUT_COLLECTIVES), values)
+    try:
+        assert straggler.Detector.generate_report() is not None
+    finally:
+        straggler.Detector.shutdown()
+
+
+@pytest.mark.slow
+def test_lightning(spawn: Spawner, alias_path: dict[str, str], tmp_path: Path) -> None:
+    launcher = [sys.executable, "-m", f"{NAME}.fault_tolerance.launcher", "--nproc-per-node=1"]
+    flag = tmp_path / "finished"
+    job = spawn(
+        [*launcher, str(PROGRAM), str(tmp_path)],
+        env={**alias_path, "FAULT_TOL_FINISHED_FLAG_FILE": str(flag), "OMP_NUM_THREADS": "1"},
+    )
+    assert job.wait(120) == 0, job.output()[-3000:]
+    ended = re.findall(r"ENDED\|(\d)\|(\d)\|\[(.*)\]", job.out())
+    assert ended == [
+        ("0", "3", "'holdfast.ptl_resiliency.fault_tolerance_callback.FaultToleranceCallback'"),
+        ("1", "3", "'holdfast.ptl_resiliency.straggler_det_callback.StragglerDetectionCallback'"),
+    ]
+    assert flag.exists()

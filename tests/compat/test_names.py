@@ -1,0 +1,171 @@
+"""Every name is Holdfast's very object, wherever a program looks for it, and however it refers to it."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.metadata
+import pickle
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from packaging.version import Version
+
+import holdfast
+from tests.compat.conftest import COMPAT, NAME
+
+PACKAGE = COMPAT / "src" / NAME
+
+pytestmark = pytest.mark.usefixtures("alias")
+
+
+def offered() -> dict[str, dict[str, tuple[str, ...]]]:
+    return importlib.import_module(f"{NAME}._aliases").OFFERED
+
+
+def places() -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Module here -> module of Holdfast's, names. What is offered below `straggler` is so at its newer place."""
+    found = {}
+    for module, homes in offered().items():
+        ((home, names),) = homes.items()
+        for place in [module] + [f"attribution.{module}"] * module.startswith("straggler"):
+            found[f"{NAME}.{place}"] = (home, names)
+    return found
+
+
+def load(name: str) -> ModuleType:
+    return importlib.import_module(name)
+
+
+def test_every_offered_name_is_the_very_object() -> None:
+    assert len(places()) >= 18
+    for place, (home, names) in places().items():
+        for name in names:
+            assert getattr(load(place), name) is getattr(load(home), name), (place, name)
+
+
+def test_packages_offer_all_that_is_public_and_say_so() -> None:
+    for place, (home, names) in places().items():
+        module = load(place)
+        assert module.__all__ == list(names)
+        assert set(names) <= set(dir(module))
+        if place.count(".") == 1:
+            assert sorted(names) == sorted(load(home).__all__)
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    """They do not run `of`; the imports that they read are those of the table."""
+    for place, (home, names) in places().items():
+        path = PACKAGE.joinpath(*place.split(".")[1:])
+        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        (only_checked,) = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.If)]
+        imported = [
+            (node.module, alias.name, alias.asname)
+            for node in only_checked.body
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        ]
+        assert sorted(imported) == sorted((home, name, name) for name in names)
+
+
+def test_no_module_is_forgotten() -> None:
+    """Each file is an alias that was compared above, or one of these."""
+    own = {
+        "",
+        "_aliases",
+        "_not_offered",
+        "_original",
+        "attribution",
+        "checkpointing",
+        "fault_tolerance.dict_utils",
+        "fault_tolerance.launcher",
+        "inprocess",
+        "ptl_resiliency.local_checkpoint_callback",
+        "shared_utils",
+        "shared_utils.inject_fault",
+    }
+    files = {
+        ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").rstrip(".")
+        for path in PACKAGE.rglob("*.py")
+    }
+    assert files - own == {place.removeprefix(f"{NAME}.") for place in places()}
+    assert own <= files
+
+
+def test_what_is_not_there_is_not_pretended() -> None:
+    module = load(f"{NAME}.fault_tolerance")
+    assert not hasattr(module, "RankMonitorState")
+    with pytest.raises(AttributeError, match="no attribute 'RankMonitorState': Holdfast does not offer it"):
+        _ = module.RankMonitorState
+
+
+def test_errors_and_instances_agree() -> None:
+    theirs, ours = load(f"{NAME}.fault_tolerance"), load("holdfast.fault_tolerance")
+    with pytest.raises(ours.RankMonitorClientError):
+        theirs.RankMonitorClient().send_heartbeat()
+    with pytest.raises(theirs.RankMonitorClientError):
+        ours.RankMonitorClient().send_heartbeat()
+    assert isinstance(theirs.FaultToleranceConfig(), ours.FaultToleranceConfig)
+    assert isinstance(ours.FaultToleranceConfig(), theirs.FaultToleranceConfig)
+
+
+def test_pickles_agree() -> None:
+    theirs, ours = load(f"{NAME}.fault_tolerance"), load("holdfast.fault_tolerance")
+    request = theirs.WorkloadControlRequest(ours.WorkloadAction.ShutdownWorkload, "enough")
+    again = pickle.loads(pickle.dumps(request))
+    assert again == request and type(again) is ours.WorkloadControlRequest
+    assert again.action is theirs.WorkloadAction.ShutdownWorkload
+    # A pickle that names the second name: of a class of the program's own that derives from one, or the original's.
+    by_name = f"c{NAME}.fault_tolerance.data\nWorkloadAction\n(I2\ntR.".encode()
+    assert pickle.loads(by_name) is ours.WorkloadAction.ShutdownWorkload
+
+
+def test_reload_changes_nothing() -> None:
+    module = load(f"{NAME}.straggler")
+    before = module.Detector
+    assert importlib.reload(module) is module
+    assert module.Detector is before
+
+
+def test_star_import_and_module_imports() -> None:
+    space: dict[str, object] = {}
+    exec(f"from {NAME}.ptl_resiliency._utils import *\nimport {NAME}.straggler.statistics as s", space)
+    assert space["SimulatedFaultParams"] is load("holdfast.testing").SimulatedFaultParams
+    assert space["s"] is load(f"{NAME}.straggler.statistics")
+    assert load(f"{NAME}.straggler").statistics is space["s"]
+
+
+def test_versions() -> None:
+    version = load(NAME).__version__
+    assert Version(version) >= Version("0.6.0") and Version(version).release == (0, 6, 0)
+    assert importlib.metadata.version("nvidia-resiliency-ext") == version
+    assert len(list((COMPAT / "src").glob("*.dist-info"))) == 1
+
+
+def test_both_distributions_have_one_version() -> None:
+    text = (COMPAT / "pyproject.toml").read_text()
+    assert re.findall(r'^version = "(.*)"', text, re.MULTILINE) == [holdfast.__version__]
+    assert re.findall(r'"holdfast>=(.*)"', text) == [holdfast.__version__]
+
+
+def test_the_functions_on_nested_containers() -> None:
+    utils = load(f"{NAME}.fault_tolerance.dict_utils")
+    inner = [1, {"c": 2}]
+    nested = {"a": inner, "b": 3}
+    outside = utils.dict_list_map_outplace(lambda leaf: leaf * 10, nested)
+    assert outside == {"a": [10, {"c": 20}], "b": 30} and nested == {"a": [1, {"c": 2}], "b": 3}
+    assert utils.dict_list_map_inplace(lambda leaf: leaf + 1, nested) is nested
+    assert nested["a"] is inner and nested == {"a": [2, {"c": 3}], "b": 4}
+    assert utils.dict_list_map_inplace(str, 5) == "5"
+
+
+def test_the_page_names_what_is_offered_and_what_is_not() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "drop-in.md").read_text()
+    for place in places():
+        for part in place.split(".")[1:]:
+            assert part.startswith("_") or part in page
+    for part in ("inprocess", "checkpointing.local", "checkpointing.async_ckpt", "local_checkpoint_callback"):
+        assert f".{part}`" in page
+    assert load(NAME).__version__ in page
