@@ -9,6 +9,7 @@ Does not cover: what follows from an attempt's end (`budget`), and jobs of a clu
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import socket
 import time
@@ -238,12 +239,11 @@ class Keeper:
         return decision.exit_code
 
     def _next_step(self, decision: Decision) -> str:
-        look = f"holdfast autoresume --status {self._plan.run_dir}"
+        run_dir = shlex.quote(self._plan.run_dir)
+        look = f"holdfast autoresume --status {run_dir}"
         if decision.state is State.FINISHED:
             return f"All attempts: {look}"
-        return (
-            f"All attempts: {look}. To train on, give the command again with --run-dir {self._plan.run_dir}"
-        )
+        return f"All attempts: {look}. To train on, give the command again with --run-dir {run_dir}"
 
     def _note(self, record: records.Record) -> None:
         self._ledger = self._ledger.with_record(record)

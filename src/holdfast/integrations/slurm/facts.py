@@ -50,6 +50,8 @@ class Job:
     partition: str = ""
     nodes: int = 1
     """How many it needs."""
+    reason: str = ""
+    """Why it waits, in Slurm's word."""
 
     @property
     def alive(self) -> bool:
@@ -85,6 +87,7 @@ def job_of(text: str) -> Job:
         required=field("ReqNodeList"),
         partition=field("Partition"),
         nodes=int(re.match(r"\d*", field("NumNodes"))[0] or 1),  # type: ignore[index]  # it may be 2-4
+        reason=field("Reason"),
     )
 
 
