@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,8 +24,11 @@ __all__ = ["run_dir", "slurm"]  # fixtures
 OVER = [("CANCELLED", "cancelled"), ("FAILED", "over"), ("", "over")]
 
 
-def resumes(run_dir: Path, *command: str) -> int:
-    return main(["autoresume", "--run-dir", str(run_dir), "--backoff=0", "--", *command])
+def resumes(run_dir: Path, *command: str) -> tuple[int, str]:
+    """Exit code and standard error of `holdfast autoresume`, a process of its own: it adopts orphans."""
+    words = ["autoresume", "--run-dir", run_dir, "--backoff=0", "--", *command]
+    done = subprocess.run([sys.executable, "-m", "holdfast", *words], capture_output=True, timeout=60)
+    return done.returncode, done.stderr.decode()
 
 
 def deaf(slurm: Slurm) -> None:
@@ -43,18 +48,14 @@ def submits(run_dir: Path) -> int:
 
 @pytest.mark.parametrize("state", ["PENDING", "RUNNING", "COMPLETING"])
 def test_where_a_job_trains_or_will_autoresume_starts_nothing(
-    slurm: Slurm, run_dir: Path, state: str, capsys: pytest.CaptureFixture[str]
+    slurm: Slurm, run_dir: Path, state: str
 ) -> None:
     slurm.tells("7", RUNNING.format(0))
     assert keeper(run_dir).begins() == 0
     slurm.tells("7", RUNNING.format(0).replace("RUNNING", state))
     before = (run_dir / "attempts.jsonl").read_text()
-    capsys.readouterr()
-    assert resumes(run_dir, *train(run_dir)) == 2
-    assert capsys.readouterr().err == (
-        f"holdfast: error: job 7 trains in {run_dir} already ({state}). Wait for it, end it (scancel 7), or use "
-        "another run directory\n"
-    )
+    line = f"job 7 trains in {run_dir} already ({state}). Wait for it, end it (scancel 7), or use another run directory"
+    assert resumes(run_dir, *train(run_dir)) == (2, f"holdfast: error: {line}\n")
     assert not (run_dir / "trained").exists()
     assert (run_dir / "attempts.jsonl").read_text() == before
 
@@ -67,21 +68,20 @@ def test_a_job_that_is_over_blocks_nobody(slurm: Slurm, run_dir: Path, state: st
         slurm.tells("7", RUNNING.format(0).replace("RUNNING", state))
     else:
         (slurm.folder / "job-7").unlink()
-    assert resumes(run_dir, *train(run_dir)) == 0
+    assert resumes(run_dir, *train(run_dir))[0] == 0
     assert (run_dir / "trained").exists()
 
 
-def test_where_slurm_cannot_be_asked_the_way_out_is_told(
-    slurm: Slurm, run_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_where_slurm_cannot_be_asked_the_way_out_is_told(slurm: Slurm, run_dir: Path) -> None:
     claim.write(str(run_dir), "7")
     deaf(slurm)
-    assert resumes(run_dir, *train(run_dir)) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    code, said = resumes(run_dir, *train(run_dir))
+    (line,) = said.splitlines()
+    assert code == 2
     assert "Unable to contact slurm controller" in line
     assert line.endswith(f"If it is over: rm {run_dir}/slurm-job.json")
     (run_dir / "slurm-job.json").unlink()
-    assert resumes(run_dir, *train(run_dir)) == 0
+    assert resumes(run_dir, *train(run_dir))[0] == 0
 
 
 def test_where_autoresume_is_at_work_nothing_is_submitted_and_no_job_begins(
@@ -213,5 +213,5 @@ def test_hints_can_be_pasted_into_a_shell(
     assert f"holdfast autoresume --status '{place}'; to end" in capsys.readouterr().err
     assert os.path.exists(place / "slurm-job.json")
     other = tmp_path / "an other"
-    assert resumes(other, "touch", str(other / "finished.flag")) == 0
-    assert f"holdfast autoresume --status '{other}'\n" in capsys.readouterr().err
+    code, said = resumes(other, "touch", str(other / "finished.flag"))
+    assert (code, said.endswith(f"holdfast autoresume --status '{other}'\n")) == (0, True)

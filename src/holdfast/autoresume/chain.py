@@ -80,17 +80,20 @@ class Keeper:
         attempt = self._ledger.open_attempt
         if attempt is None:
             return
+        seen = False
         if attempt.host != self._host:
             say(
                 f"warning: attempt {attempt.number} ran on {attempt.host or 'an unknown host'}: "
                 "what it may have left running there cannot be seen from here"
             )
         elif attempt.mark:
-            await_end(attempt, self._signals)
+            seen = await_end(attempt, self._signals)
         known = self._evidence(attempt, None)
         if self._chain.flag != self._plan.flag:
             known = replace(known, flag=False)  # the flag of today is not the one that it could have made
-        self._note(records.attempt_ends(time.time(), attempt.number, ending_of(known), exit_code=None))
+        self._note(
+            records.attempt_ends(time.time(), attempt.number, ending_of(known), exit_code=None, seen=seen)
+        )
         say(f"{wording.attempt_ended(self._ledger.attempts[-1])}; whoever kept this chain was killed")
 
     def _settle_flag(self) -> int | None:
