@@ -387,6 +387,15 @@ def test_on_a_full_disk_a_training_that_fails_does_not_go_on_for_ever(
     assert "cannot tell: 2, taken for failures" in capsys.readouterr().err
 
 
+def test_on_a_full_disk_no_more_jobs_are_made_than_were_asked_for(slurm: Slurm, small_disk: Path) -> None:
+    run_dir, codes = full(small_disk), []
+    for restarts in range(2):
+        slurm.tells("7", RUNNING.format(restarts))
+        assert keeper(run_dir, restarts=restarts, max_jobs=2).begins() == 0
+        codes.append(keeper(run_dir, restarts=restarts, max_jobs=2).ended(75))
+    assert codes == [0, 1]
+
+
 def test_at_the_time_limit_a_full_disk_does_not_hinder_the_requeue(slurm: Slurm, small_disk: Path) -> None:
     run_dir = full(small_disk)
     slurm.tells("7", RUNNING.format(0))

@@ -200,14 +200,15 @@ class Keeper:
         return self._next(decision, code, requeued=word.requeued)
 
     def _decide(self, chain: Chain) -> Decision:
-        """On a full disk earlier failures are forgotten; a training that fails must not go on for ever."""
-        if not (self._untold and self._file.lacks) or chain.attempts[-1].kind not in (*FAILURES, Kind.ENDED):
-            return decide(chain, self._limits)
-        failures, idle = (
-            max(1, limit - self._untold) for limit in (self._limits.max_failures, self._limits.max_idle)
-        )
-        decision = decide(chain, replace(self._limits, max_failures=failures, max_idle=idle))
-        told = f"runs of the job of which {self._file.path} cannot tell: {self._untold}, taken for failures"
+        """On a full disk earlier runs are forgotten; a training that fails must not go on for ever."""
+        untold, limits = self._untold if self._file.lacks else 0, self._limits
+        if untold and limits.max_jobs is not None:
+            limits = replace(limits, max_jobs=max(1, limits.max_jobs - untold))
+        if not untold or chain.attempts[-1].kind not in (*FAILURES, Kind.ENDED):
+            return decide(chain, limits)
+        failures, idle = max(1, limits.max_failures - untold), max(1, limits.max_idle - untold)
+        decision = decide(chain, replace(limits, max_failures=failures, max_idle=idle))
+        told = f"runs of the job of which {self._file.path} cannot tell: {untold}, taken for failures"
         return replace(decision, why=f"{decision.why}; {told}")
 
     def _word(self, code: int) -> Word:
