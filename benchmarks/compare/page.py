@@ -42,7 +42,9 @@ def tables(names: Mapping[str, str], figures: Sequence[Figure], faults: Mapping[
 def _figures(names: Mapping[str, str], figures: Sequence[Figure]) -> str:
     lines = [_row("", *names.values()), _row(*["---"] * (1 + len(names)))]
     for figure in figures:
-        shown = {who: _shown(value, figure.unit) for who, value in figure.values.items()}
+        shown = dict.fromkeys(figure.failed, "failed")
+        for who, value in figure.values.items():
+            shown[who] = _shown(value, figure.unit) + " (a run failed)" * (who in figure.failed)
         best = min(figure.values, key=lambda who: figure.values[who])
         cells = [f"**{shown[who]}**" if who == best else shown.get(who, "–") for who in names]
         lines.append(_row(figure.what, *cells))
@@ -62,6 +64,8 @@ def _worse(names: Mapping[str, str], figures: Sequence[Figure], faults: Mapping[
     lines = []
     for figure in figures:
         own = figure.values.get("holdfast")
+        if "holdfast" in figure.failed:
+            lines.append(f"- {figure.what}: a run failed")
         for who, name in names.items():
             other = figure.values.get(who)
             if own is not None and other is not None and own > NOISE * other:

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from benchmarks import environments
+from benchmarks.compare import figures as measuring
 from benchmarks.compare.contenders import Contender
 from benchmarks.compare.faults import FAULTS, Outcome, ended
 from benchmarks.compare.figures import Figure
@@ -60,6 +61,22 @@ def test_where_holdfast_is_worse_is_said() -> None:
         "- memory: 120 MiB, torchrun 100 MiB",
         "- hung: not found",
     ]
+
+
+def test_a_contender_that_fails_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(contender: Contender) -> measuring.Measured:
+        tries[contender.who] = tries.get(contender.who, 0) + 1
+        if contender.who == "nvrx" or (contender.who == "holdfast" and tries["holdfast"] == 2):
+            raise SystemExit("no ranks")
+        yield Figure("start", "s"), 2.0
+
+    tries: dict[str, int] = {}
+    monkeypatch.setattr(measuring, "PARTS", (start,))
+    three = tuple(Contender(who, name, "", "", "") for who, name in NAMES.items())
+    text = tables(NAMES, measuring.figures(three, 2), {})
+    assert tries == {"torchrun": 2, "nvrx": 2, "holdfast": 2}
+    assert "| start | **2 s** | failed | 2 s (a run failed) |" in text
+    assert text.endswith("- start: a run failed")
 
 
 def test_who_is_missing_is_said() -> None:
