@@ -81,6 +81,7 @@ def test_a_contender_that_fails_hides_no_other(monkeypatch: pytest.MonkeyPatch) 
 
 def test_who_is_missing_is_said() -> None:
     assert "NVRx" not in conditions(NAMES, 1) and "no GPU" not in conditions(NAMES, 1)
+    assert "Holdfast's own list" in conditions(NAMES, 1)
     alone = conditions({"torchrun": "torchrun", "holdfast": "Holdfast"}, 0)
     assert "has no GPU" in alone and alone.endswith(
         "NVRx 0.4.1 could not be installed here, and is left out."
