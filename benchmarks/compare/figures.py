@@ -79,7 +79,7 @@ def launched(contender: Contender) -> Measured:
     start, end, lines = launch.once(contender.launcher, 2)
     yield Figure("start to the script's first line, 2 ranks", "s", panel="start, s"), start
     yield Figure("last rank done to the launcher's exit", "s"), end
-    yield Figure("log lines of a job without trouble", "lines"), lines
+    yield Figure("log lines of a job without trouble", ""), lines
 
 
 def beats(contender: Contender) -> Measured:
