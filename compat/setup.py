@@ -18,6 +18,7 @@ from typing import Any
 
 from setuptools import setup
 from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.editable_wheel import editable_wheel
 
 SOURCE = Path("src")
 SECOND_NAME = "nvidia_resiliency_ext-*.dist-info"
@@ -37,16 +38,30 @@ def _ours(folder: Path) -> bool:
     return installer.is_file() and installer.read_text().strip() == "holdfast-nvrx"
 
 
+def refuse_beside_the_original() -> None:
+    """Raises SystemExit if it is there. The command removes a mixture too: without the original alone it is a half."""
+    if found := originals():
+        raise SystemExit(
+            f"holdfast-nvrx: error: nvidia-resiliency-ext is installed here ({found[0]}), and the two cannot be "
+            "mixed. Nothing was installed. First: pip uninstall -y holdfast-nvrx holdfast nvidia-resiliency-ext"
+        )
+
+
+class Editable(editable_wheel):
+    """What ``pip install -e`` builds: the second name's metadata is found where the modules are."""
+
+    def run(self) -> None:
+        """Refuses beside the original."""
+        refuse_beside_the_original()
+        super().run()
+
+
 class Wheel(bdist_wheel):
     """The wheel with the second name's metadata."""
 
     def run(self) -> None:
         """Refuses beside the original."""
-        if found := originals():
-            raise SystemExit(
-                f"holdfast-nvrx: error: nvidia-resiliency-ext is installed here ({found[0]}), and the two cannot be "
-                "mixed. Nothing was installed. First: pip uninstall nvidia-resiliency-ext"
-            )
+        refuse_beside_the_original()
         super().run()
 
     def write_wheelfile(self, wheelfile_base: str, *args: Any, **kwargs: Any) -> None:
@@ -57,4 +72,4 @@ class Wheel(bdist_wheel):
         shutil.copytree(folder, beside_modules / folder.name)
 
 
-setup(cmdclass={"bdist_wheel": Wheel})
+setup(cmdclass={"bdist_wheel": Wheel, "editable_wheel": Editable})

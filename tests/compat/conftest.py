@@ -23,7 +23,9 @@ NAME = "nvidia_resiliency_ext"
 def alias(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """This process can import the second name; its modules are forgotten afterwards."""
     monkeypatch.syspath_prepend(str(COMPAT / "src"))
+    finders = list(sys.meta_path)
     yield
+    sys.meta_path[:] = finders
     for module in [each for each in sys.modules if each.partition(".")[0] == NAME]:
         del sys.modules[module]
 

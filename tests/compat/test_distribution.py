@@ -21,6 +21,7 @@ import pytest
 import holdfast
 from tests.compat.conftest import COMPAT, NAME
 from tests.conftest import SOURCE
+from tests.processes import Spawner
 
 Pip = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -28,6 +29,13 @@ ASK = (
     "import importlib.metadata as m, nvidia_resiliency_ext as n; "
     "print(n.__version__, m.version('nvidia-resiliency-ext'), m.version('holdfast-nvrx'), n.__file__)"
 )
+
+
+LINE = "pip uninstall -y holdfast-nvrx holdfast nvidia-resiliency-ext"
+"""What the page and the errors say to run first, whatever is there."""
+
+REMOVED = [word for word in LINE.split()[2:] if word != "holdfast"]
+"""Without holdfast, which lies outside of the environments here."""
 
 
 @pytest.fixture
@@ -118,8 +126,9 @@ def test_a_life_alone(python: Pip, pip: Pip, place: Path, source: Path, original
         assert "RECORD" in done.stderr and "holdfast-nvrx" in done.stderr, done.stderr
     assert python("-c", ASK).stdout.startswith(f"0.6.0+holdfast 0.6.0+holdfast {holdfast.__version__}")
 
-    pip("uninstall", "-y", "holdfast-nvrx")
-    assert sorted(path.name for path in place.iterdir()) == before
+    for _ in range(2):  # with ours, and with nothing
+        pip("uninstall", *REMOVED)
+        assert sorted(path.name for path in place.iterdir()) == before
 
 
 @pytest.mark.slow
@@ -128,11 +137,15 @@ def test_never_with_the_original(python: Pip, pip: Pip, place: Path, source: Pat
     (wheel,) = source.parent.glob("holdfast_nvrx-*.whl")
 
     pip("install", original)
+    pip("uninstall", *REMOVED)
+    assert [path for path in place.rglob("*") if path.is_file()] == [place / "beside.pth"]
+    pip("install", original)
     there = sorted(path.name for path in place.rglob("*"))
-    refused = pip("install", source, code=1)
-    assert "nvidia-resiliency-ext is installed here" in refused.stderr
-    assert "Nothing was installed. First: pip uninstall nvidia-resiliency-ext" in refused.stderr
-    assert sorted(path.name for path in place.rglob("*")) == there
+    for how in ([], ["-e"]):
+        refused = pip("install", *how, source, code=1)
+        assert "nvidia-resiliency-ext is installed here" in refused.stderr
+        assert f"Nothing was installed. First: {LINE}" in refused.stderr
+        assert sorted(path.name for path in place.rglob("*")) == there
 
     # A wheel that was built elsewhere asks nobody. The import does.
     pip("install", wheel)
@@ -146,9 +159,9 @@ def test_never_with_the_original(python: Pip, pip: Pip, place: Path, source: Pat
     assert "RuntimeWarning" in done.stderr
     assert "ImportError" in python("-m", f"{NAME}.fault_tolerance.launcher", "--help", code=1).stderr
 
-    # What it says to do. (holdfast itself is no distribution of this environment.)
-    assert "pip uninstall -y holdfast-nvrx holdfast nvidia-resiliency-ext, then install" in done.stdout
-    pip("uninstall", "-y", "holdfast-nvrx", "nvidia-resiliency-ext")
+    # What it says to do.
+    assert f"{LINE}, then install" in done.stdout
+    pip("uninstall", *REMOVED)
     # pip leaves the empty folder of two owners; no file.
     assert [path for path in place.rglob("*") if path.is_file()] == [place / "beside.pth"]
     pip("install", wheel)
@@ -180,3 +193,34 @@ def test_the_original_in_every_spelling(name: str, tmp_path: Path) -> None:
     (tmp_path / name / "INSTALLER").write_text("holdfast-nvrx\n")
     original.refuse_beside_the_original(package)
     original.refuse_beside_the_original("/no/such/archive.zip/package/__init__.py")
+
+
+def test_a_half_says_so(spawn: Spawner, tmp_path: Path) -> None:
+    """As it is left when only the original is removed from a mixture: what both had is gone."""
+    skip = shutil.ignore_patterns("__pycache__")
+    package = Path(shutil.copytree(COMPAT / "src" / NAME, tmp_path / NAME, ignore=skip))
+    environment: dict[str, str | None] = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(SOURCE)])}
+    ask = f"try:\n    import {NAME}.attribution.straggler\nexcept ImportError as error:\n    print(error)\n"
+    run = spawn.python(ask, env=environment)
+    assert (run.wait(), run.output()) == (0, "")
+    shutil.rmtree(package / "straggler")
+    (package / "fault_tolerance" / "__init__.py").unlink()
+    run = spawn.python(ask, env=environment)
+    assert run.wait() == 0
+    for text in (run.out(), run.err()):
+        assert f"in {tmp_path} is a half: fault_tolerance, straggler are gone" in text
+        assert f"To have Holdfast: {LINE}, then install" in text
+    assert "RuntimeWarning" in run.err()
+
+
+@pytest.mark.usefixtures("alias")
+def test_every_subpackage_is_looked_for() -> None:
+    folders = [path.parent.name for path in (COMPAT / "src" / NAME).glob("*/__init__.py")]
+    assert sorted(importlib.import_module(f"{NAME}._original").SUBPACKAGES) == sorted(folders)
+
+
+def test_the_page_has_the_line() -> None:
+    for page in (COMPAT.parent / "docs" / "drop-in.md", COMPAT / "README.md"):
+        text = page.read_text()
+        assert f"$ {LINE} " in text
+        assert "uninstall -y nvidia" not in text, "which fails where ours is installed"

@@ -1,4 +1,5 @@
 """Whether the original distribution is in the same folder as we are: both have the same file names, so it is a mixture.
+And whether it has been: removing the original takes the files that both have.
 
 Does not cover: an original in another folder of the path, of which nothing is imported; one that has overwritten
 this package's own `__init__.py`.
@@ -11,11 +12,20 @@ import warnings
 
 INSTALLER = "holdfast-nvrx"
 
+AGAIN = (
+    "To have Holdfast: pip uninstall -y holdfast-nvrx holdfast nvidia-resiliency-ext, then install holdfast and "
+    "holdfast-nvrx again. To have the original, install that instead"
+)
 MIXED = (
     "nvidia-resiliency-ext ({found}) and holdfast-nvrx are both installed in {place}, and their files are mixed. "
-    "Neither is used. To have Holdfast: pip uninstall -y holdfast-nvrx holdfast nvidia-resiliency-ext, then install "
-    "holdfast and holdfast-nvrx again. To have the original, install that instead"
+    "Neither is used. " + AGAIN
 )
+HALF = (
+    "nvidia_resiliency_ext of holdfast-nvrx in {place} is a half: {missing} gone, as after removing only the "
+    "original, nvidia-resiliency-ext, from a mixture of both. It is not used. " + AGAIN
+)
+
+SUBPACKAGES = ("attribution", "fault_tolerance", "ptl_resiliency", "shared_utils", "straggler")
 
 
 def refuse_beside_the_original(package_file: str) -> None:
@@ -23,9 +33,23 @@ def refuse_beside_the_original(package_file: str) -> None:
     place = os.path.dirname(os.path.dirname(os.path.abspath(package_file)))
     for name in _names(place):
         if _is_metadata(name) and not _ours(place, name):
-            text = MIXED.format(found=name, place=place)
-            warnings.warn(text, RuntimeWarning, stacklevel=3)
-            raise ImportError(text, name="nvidia_resiliency_ext")
+            raise _said(MIXED.format(found=name, place=place))
+
+
+def refuse_a_half(package_file: str) -> None:
+    """Raises ImportError, and warns, if a subpackage is gone."""
+    package, own = os.path.split(os.path.abspath(package_file))
+    if not os.path.isfile(package_file):  # a zip file
+        return
+    missing = [name for name in SUBPACKAGES if not os.path.isfile(os.path.join(package, name, own))]
+    if missing:
+        are = "is" if len(missing) == 1 else "are"
+        raise _said(HALF.format(place=os.path.dirname(package), missing=f"{', '.join(missing)} {are}"))
+
+
+def _said(text: str) -> ImportError:
+    warnings.warn(text, RuntimeWarning, stacklevel=4)
+    return ImportError(text, name="nvidia_resiliency_ext")
 
 
 def _names(place: str) -> list[str]:

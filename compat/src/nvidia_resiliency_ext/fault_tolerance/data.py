@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nvidia_resiliency_ext._aliases import of
-
 if TYPE_CHECKING:
     from holdfast.fault_tolerance import HeartbeatTimeouts as HeartbeatTimeouts
     from holdfast.fault_tolerance import SectionTimeouts as SectionTimeouts
     from holdfast.fault_tolerance import WorkloadAction as WorkloadAction
     from holdfast.fault_tolerance import WorkloadControlRequest as WorkloadControlRequest
+else:
+    from nvidia_resiliency_ext._aliases import of
 
-__all__, __getattr__, __dir__ = of(__name__)
+    __all__, __getattr__, __dir__ = of(__name__)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nvidia_resiliency_ext._aliases import of
-
 if TYPE_CHECKING:
     from holdfast.ptl_resiliency import SimulatedFaultParams as SimulatedFaultParams
+else:
+    from nvidia_resiliency_ext._aliases import of
 
-__all__, __getattr__, __dir__ = of(__name__)
+    __all__, __getattr__, __dir__ = of(__name__)

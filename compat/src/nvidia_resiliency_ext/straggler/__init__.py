@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nvidia_resiliency_ext._aliases import of
-
 if TYPE_CHECKING:
     from holdfast.straggler import CallableId as CallableId
     from holdfast.straggler import Detector as Detector
@@ -14,5 +12,7 @@ if TYPE_CHECKING:
     from holdfast.straggler import StragglerId as StragglerId
     from holdfast.straggler import Thresholds as Thresholds
     from holdfast.straggler import Verdict as Verdict
+else:
+    from nvidia_resiliency_ext._aliases import of
 
-__all__, __getattr__, __dir__ = of(__name__)
+    __all__, __getattr__, __dir__ = of(__name__)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nvidia_resiliency_ext._aliases import of
-
 if TYPE_CHECKING:
     from holdfast.straggler import CallableId as CallableId
     from holdfast.straggler import Detector as Detector
+else:
+    from nvidia_resiliency_ext._aliases import of
 
-__all__, __getattr__, __dir__ = of(__name__)
+    __all__, __getattr__, __dir__ = of(__name__)
