@@ -17,9 +17,10 @@ from dataclasses import replace
 
 from ...autoresume import flag
 from ...autoresume import ledger as records
+from ...autoresume.account import Account
 from ...autoresume.account_file import read_account
 from ...autoresume.budget import GAVE_UP_CODE, Decision, Limits, State, decide, nodes_to_exclude
-from ...autoresume.ending import INTERRUPTED_CODE, Ending, Evidence, Kind, Scheduler, ending_of
+from ...autoresume.ending import INTERRUPTED_CODE, SIGKILL_CODE, Ending, Evidence, Kind, Scheduler, ending_of
 from ...autoresume.ledger import Attempt
 from ...autoresume.ledger_file import LedgerFile
 from ...autoresume.log import say
@@ -46,6 +47,12 @@ class Keeper:
         self._ledger = self._file.read()
         self._flag = flag.path_of(os.environ, run_dir)
         self._keeper = f"job {place.job}"
+        self._accounts: dict[int, Account] = {}
+
+    @property
+    def number(self) -> int:
+        """That of the attempt which has begun."""
+        return self._ledger.next_number - 1
 
     # Its beginning
 
@@ -66,10 +73,26 @@ class Keeper:
             decision = decide(chain, self._limits)
             if not decision.goes_on:
                 return self._over(decision) or DONE
+        if refusal := self._cannot_go_on():
+            return self._over(Decision(State.GAVE_UP, refusal, exit_code=GAVE_UP_CODE))
         attempt = Attempt(self._ledger.next_number, time.time(), host=place.nodes, job=place.run)
         self._note(records.attempt_begins(attempt.began, attempt))
         say(f"attempt {attempt.number} begins: run {place.restarts} of job {place.job} on {place.nodes}")
         return 0
+
+    def _cannot_go_on(self) -> str:
+        """Why no attempt could follow this one; found out now, not after hours."""
+        job = self._place.job
+        try:
+            if commands.job(job).requeueable:
+                return ""
+        except commands.SlurmError as error:
+            say(f"warning: {error}")
+            return ""
+        return (
+            f"gave up: job {job} may not be requeued (--no-requeue, SBATCH_NO_REQUEUE or the site), so nothing was "
+            f"started. Submit it again without that"
+        )
 
     def _end_what_is_open(self) -> None:
         """What the latest attempt's own job could not note, and the chain of a job that is gone."""
@@ -130,7 +153,8 @@ class Keeper:
         if attempt is None or attempt.job != self._place.run:
             say(f"warning: no attempt of run {self._place.run} in {self._file.path} (--attempt-begins first)")
             return 1
-        return self._see_to(attempt, code, self._word(code))
+        told = self._told(attempt) if code == SIGKILL_CODE else Account()
+        return self._see_to(attempt, code, self._word(code, told))
 
     def job_ends(self) -> int:
         """Slurm is ending the job. At the time limit, see to what follows now; else there is time for `ended`."""
@@ -163,14 +187,21 @@ class Keeper:
             return self._over(decision, requeued=word.requeued)
         return self._next(decision, code, requeued=word.requeued)
 
-    def _word(self, code: int) -> Word:
+    def _word(self, code: int, told: Account = Account()) -> Word:  # noqa: B008  # it is frozen
         place = self._place
         try:
             job = commands.job(place.job)
         except commands.SlurmError as error:
             say(f"warning: {error}")
             return Word(Scheduler.NOTHING)
-        return word_of(job, restarts=place.restarts, code=code, now=time.time(), notice=self._notice)
+        return word_of(
+            job,
+            restarts=place.restarts,
+            code=code,
+            now=time.time(),
+            notice=self._notice,
+            told_to_stop=bool(told.preempted_by) and told.cause is None,
+        )
 
     def _next(self, decision: Decision, code: int | None, *, requeued: bool) -> int:
         """Have the job requeued. Where that fails the chain is over, and the ledger says so."""
@@ -256,8 +287,14 @@ class Keeper:
             scheduler=word.scheduler,
             scheduler_says=word.says,
             node=node,
-            account=read_account(self._run_dir, attempt.began),
+            account=self._told(attempt),
         )
+
+    def _told(self, attempt: Attempt) -> Account:
+        """What its journals tell; they are read once, for that may take a while."""
+        if attempt.number not in self._accounts:
+            self._accounts[attempt.number] = read_account(self._run_dir, attempt.began)
+        return self._accounts[attempt.number]
 
     def _close(self, attempt: Attempt, known: Evidence) -> None:
         ending = ending_of(known)
