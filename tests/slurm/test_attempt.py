@@ -344,6 +344,9 @@ def test_a_job_keeps_the_nodes_that_it_needs(bad: str, needed: int, expected: tu
 
 
 PREEMPTION = '{{"t": {0}, "mono": 1.0, "node": "n1:9", "kind": "preemption", "signal": "SIGTERM"}}\n'
+FIRST_STEP = (
+    '{{"t": {0}, "mono": 0.5, "node": "n1:9", "kind": "first_step", "cycle": 0, "rank": 0, "step": 40}}\n'
+)
 
 
 @pytest.mark.parametrize("told", [True, False])
@@ -358,6 +361,24 @@ def test_a_training_that_had_to_be_killed_at_the_time_limit_spends_nothing(
     slurm.tells("7", f"JobState=RUNNING Restarts=0 StartTime={began} TimeLimit=00:01:00")
     assert keeper(run_dir, max_failures=1).ended(137) == (0 if told else 1)
     assert str(chains(run_dir)[0].attempts[0].kind) == ("time limit" if told else "failed")
+
+
+def test_time_limits_at_which_it_is_killed_and_has_won_no_step_come_to_an_end(
+    slurm: Slurm, run_dir: Path
+) -> None:
+    """Each goes on from the same step: the notice is too short for a checkpoint, or the training hangs."""
+    began = datetime.fromtimestamp(time.time()).isoformat(timespec="seconds")
+    codes = []
+    for restarts in range(3):
+        slurm.tells("7", f"JobState=RUNNING Restarts={restarts} StartTime={began} TimeLimit=00:01:00")
+        assert keeper(run_dir, restarts=restarts).begins() == 0
+        lines = [FIRST_STEP.format(time.time()), PREEMPTION.format(time.time())]
+        (run_dir / f"journal-n1_{restarts}.jsonl").write_text("".join(lines))
+        codes.append(keeper(run_dir, restarts=restarts).ended(137))
+    assert codes == [0, 0, 1]
+    (chain,) = chains(run_dir)
+    assert [str(attempt.kind) for attempt in chain.attempts] == ["time limit"] * 3
+    assert chain.state == "gave up"
 
 
 def test_a_job_that_may_not_be_requeued_starts_nothing(
