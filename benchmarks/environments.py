@@ -11,14 +11,14 @@ from pathlib import Path
 BUILD = Path(__file__).resolve().parent.parent / "build"
 
 
-def beside(name: str, requirements: list[str]) -> str:
-    """The Python of an environment with these and what they need, installed at the first call.
+def beside(name: str, requirements: list[str], *, anew: bool = False) -> str:
+    """The Python of an environment with these and what they need, installed at the first call, or `anew`.
 
     Raises OSError or subprocess.CalledProcessError where that is impossible.
     """
     home = BUILD / name
     python, done = home / "bin" / "python", home / "installed"
-    if not done.exists():
+    if anew or not done.exists():
         venv.create(home, with_pip=True, clear=True)
         version = f"python{sys.version_info.major}.{sys.version_info.minor}"
         # It sees what is installed here, and installs what is missing.

@@ -5,8 +5,8 @@ description of the second name travels as files to be put beside the modules: a 
 INSTALLER saying who put it there. By the rules for installed distributions no tool removes or replaces such a one;
 pip refuses to put the original over it, and names holdfast-nvrx.
 
-What always holds: into an environment that has the original, nothing is installed from here.
-Does not cover: a wheel that was built elsewhere. Then the import says it.
+What always holds: in an environment that has the original, nothing is built, and so pip installs nothing from here.
+Does not cover: a wheel that was built elsewhere, as uv builds every one. Then the import says it.
 """
 
 from __future__ import annotations

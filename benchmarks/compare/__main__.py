@@ -1,6 +1,6 @@
 """`make compare`: measure torchrun, NVRx and Holdfast in turn, and write docs/compare.md and its plot.
 
-`python -m benchmarks.compare [--runs N] [--only figures|faults] [--print]` takes about N × 2 + 6 minutes.
+`python -m benchmarks.compare [--runs N] [--only figures|faults]` takes about N × 2 + 6 minutes.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ import argparse
 import re
 import sys
 
+import torch
+
 from benchmarks.run import machine
 
 from .contenders import ROOT, contenders
 from .faults import FAULTS, Outcome, Outcomes
 from .figures import figures
-from .page import tables
+from .page import conditions, tables
 from .plot import draw
 
 PAGE, PLOT = ROOT / "docs" / "compare.md", ROOT / "docs" / "compare.svg"
@@ -44,13 +46,15 @@ def main() -> None:
     )
     parser.add_argument("--only", choices=("figures", "faults"), help="print these; change no page")
     given = parser.parse_args()
+    page = "" if given.only else PAGE.read_text()  # first: who has no page to fill learns so at once
     names = {each.who: each.name for each in contenders()}
     measured = [] if given.only == "faults" else figures(contenders(), given.runs)
     happened = {} if given.only == "figures" else faults()
-    text = f"{machine(given.runs)}\n\n{tables(names, measured, happened)}"
+    before = f"{machine(given.runs)} {conditions(names, torch.cuda.device_count())}"
+    text = f"{before}\n\n{tables(names, measured, happened)}"
     print(text)
     if not given.only:
-        PAGE.write_text(BETWEEN.sub(lambda _: text, PAGE.read_text()))
+        PAGE.write_text(BETWEEN.sub(lambda _: text, page))
         draw(names, measured, PLOT)
 
 

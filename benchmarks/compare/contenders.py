@@ -13,6 +13,7 @@ from benchmarks import environments, nvrx
 from benchmarks.launchers import PROGRAMS
 
 ROOT = Path(__file__).resolve().parents[2]
+NVRX = f"NVRx {nvrx.VERSION}"
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,8 @@ class Contender:
 
 @cache
 def contenders() -> tuple[Contender, ...]:
-    """Those that can be had here; the first call installs them."""
-    ours = environments.beside("compare-holdfast", [str(ROOT)])
+    """Those that can be had here; the first call installs them. Holdfast anew: the checkout may have changed."""
+    ours = environments.beside("compare-holdfast", [str(ROOT)], anew=True)
     found = [
         Contender("torchrun", "torchrun", ours, "torch.distributed.run", "torch"),
         Contender(
@@ -53,10 +54,9 @@ def contenders() -> tuple[Contender, ...]:
         ),
     ]
     if theirs := nvrx.launcher():
-        module, package = theirs[-1], "nvidia-resiliency-ext"
-        name = f"NVRx {nvrx.VERSION}"
+        python, module, package = theirs[0], theirs[-1], "nvidia-resiliency-ext"
         found.insert(
-            1, Contender("nvrx", name, theirs[0], module, package, "nvidia_resiliency_ext.fault_tolerance")
+            1, Contender("nvrx", NVRX, python, module, package, "nvidia_resiliency_ext.fault_tolerance")
         )
     return tuple(found)
 

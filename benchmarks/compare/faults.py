@@ -8,19 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .contenders import Contender
-from .job import job
-
-SUPERVISED = (
-    "--rdzv-backend=c10d",
-    "--rdzv-endpoint=localhost:0",
-    "--ft-param-initial_rank_heartbeat_timeout=60",
-    "--ft-param-rank_heartbeat_timeout=5",
-    "--ft-param-rank_section_timeouts=step:5",
-    "--ft-param-rank_termination_signal=SIGTERM",
-)
-
-
-NO_LIMITS = "has no limits"
+from .job import CEILING, job, send
 
 
 @dataclass(frozen=True)
@@ -38,7 +26,7 @@ def exit_code(contender: Contender) -> Outcome:
     """Both ranks exit with 3."""
     with job(contender, "exit_3", "--max-restarts=0") as one:
         code = one.wait()
-    return Outcome(f"the launcher exits with {code}", code == 3)
+    return Outcome(f"the launcher: {ended(code)}", code == 3)
 
 
 def exception(contender: Contender) -> Outcome:
@@ -62,7 +50,7 @@ def launcher_killed(contender: Contender) -> Outcome:
         seconds = time.monotonic() - killed
     if left:
         return Outcome(f"{len(left)} processes live on after 5 s", False)
-    return Outcome(f"all gone after {seconds:.1f} s", seconds <= 2)
+    return Outcome(f"all gone after {seconds:.1f} s", True)
 
 
 def monitor_killed(contender: Contender) -> Outcome:
@@ -71,11 +59,10 @@ def monitor_killed(contender: Contender) -> Outcome:
         return Outcome("has no monitor", None)
     with job(contender, "trains", "--max-restarts=0", *_options(contender)) as one:
         one.until("ready-0", "ready-1")
-        for process in one.processes():
-            if process.pid != one.process.pid and "RANK" not in process.environ():
-                process.kill()
+        beside = [each for each in one.processes() if each.pid != one.process.pid]
+        send(signal.SIGKILL, [each for each in beside if "RANK" not in each.info["environ"]])
         code, done = one.wait(), one.has("done")
-    text = "training does not notice" if code == 0 else f"{2 - done} of 2 ranks fail, exit code {code}"
+    text = "training does not notice" if code == 0 else f"{done} of 2 ranks finish, {ended(code)}"
     return Outcome(text, code == 0)
 
 
@@ -83,7 +70,7 @@ def child_left(contender: Contender) -> Outcome:
     """A rank fails; its child in a session of its own lives."""
     with job(contender, "child", "--max-restarts=0") as one:
         one.wait()
-        left = any("sleep" in process.name() for process in one.processes())
+        left = any("sleep" in process.info["name"] for process in one.processes())
     return Outcome("lives on" if left else "ended", not left)
 
 
@@ -94,17 +81,17 @@ def deaf(contender: Contender) -> Outcome:
         began = time.monotonic()
         code = one.wait()
         seconds = time.monotonic() - began
-    return Outcome(f"over after {seconds:.0f} s" if code is not None else "never over", seconds <= 10)
+    over = code is not None
+    return Outcome(f"{'over' if over else 'not over'} after {seconds:.0f} s", over)
 
 
 def preempted(contender: Contender) -> Outcome:
     """SIGTERM to every process of the job at once, as Slurm sends it; the ranks want to save."""
     with job(contender, "saves", "--max-restarts=0", *_options(contender)) as one:
         one.until("ready-0", "ready-1")
-        for process in one.processes():
-            process.send_signal(signal.SIGTERM)
+        send(signal.SIGTERM, one.processes())
         code, saved = one.wait(), one.has("saved")
-    return Outcome(f"{saved} of 2 ranks save, exit code {code}", saved == 2 and code == 0)
+    return Outcome(f"{saved} of 2 ranks save, {ended(code)}", saved == 2 and code == 0)
 
 
 def frozen(contender: Contender) -> Outcome:
@@ -112,25 +99,25 @@ def frozen(contender: Contender) -> Outcome:
     with job(contender, "trains", "--max-restarts=0", *_options(contender)) as one:
         one.until("ready-0", "ready-1")
         every = one.processes()
-        for process in every:
-            process.suspend()
+        send(signal.SIGSTOP, every)
         time.sleep(12)
-        for process in reversed(every):
-            process.resume()
-        code = one.wait()
-    return Outcome("nothing happens" if code == 0 else f"the job is ended, exit code {code}", code == 0)
+        send(signal.SIGCONT, every[::-1])
+        code, done = one.wait(), one.has("done")
+    text = "nothing happens" if code == 0 else f"{done} of 2 ranks finish, {ended(code)}"
+    return Outcome(text, code == 0)
 
 
 def unknown_section(contender: Contender) -> Outcome:
     """A section without a limit was opened; then a rank hangs in one that has a limit."""
     if not contender.supervises:
-        return Outcome(NO_LIMITS, None)
-    with job(contender, "section", "--max-restarts=0", *_options(contender)) as one:
+        return Outcome("has no limits", None)
+    # The heartbeats' limit is out of the way: it is the section's that must find the hang.
+    with job(contender, "section", "--max-restarts=0", *_options(contender, heartbeat=600)) as one:
         try:
             one.until("ready-0", "ready-1")
         except RuntimeError:
             if (code := one.wait()) is not None and "surprise" in one.log():
-                return Outcome(f"the section's end raises in the ranks, exit code {code}", False)
+                return Outcome(f"such a section is an error in the ranks, {ended(code)}", False)
             raise
         began = time.monotonic()
         code = one.wait(30)
@@ -147,13 +134,29 @@ def misspelt(contender: Contender) -> Outcome:
         return Outcome("has no such file", None)
     files = {"limits.yaml": "fault_tolerance:\n  rank_hearbeat_timeout: 5\n"}
     with job(contender, "trains", "--fault-tol-cfg-path=limits.yaml", files=files) as one:
-        one.wait()
-        trained = one.has("done") > 0
-    return Outcome("ignored" if trained else "an error before training", not trained)
+        code = one.wait()
+        trained, named = one.has("done") > 0, "rank_hearbeat_timeout" in one.log()
+    how = "the log names it" if named else "the log does not name it"
+    return Outcome(f"the job trains, {how}" if trained else f"{ended(code)}, {how}", named and not trained)
 
 
-def _options(contender: Contender) -> tuple[str, ...]:
-    return SUPERVISED if contender.supervises else ()
+def ended(code: int | None) -> str:
+    """How a launcher that was waited for ended, if it did."""
+    return f"still runs after {CEILING:.0f} s" if code is None else f"exit code {code}"
+
+
+def _options(contender: Contender, heartbeat: int = 5) -> tuple[str, ...]:
+    """One rendezvous for all; where there are limits, one for heartbeats and one for the section "step"."""
+    rendezvous = ("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0")
+    if not contender.supervises:
+        return rendezvous
+    return (
+        *rendezvous,
+        "--ft-param-initial_rank_heartbeat_timeout=60",
+        f"--ft-param-rank_heartbeat_timeout={heartbeat}",
+        "--ft-param-rank_section_timeouts=step:5",
+        "--ft-param-rank_termination_signal=SIGTERM",
+    )
 
 
 FAULTS: dict[str, Callable[[Contender], Outcome]] = {

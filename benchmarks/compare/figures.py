@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -14,33 +15,49 @@ from .contenders import Contender, told_by
 
 @dataclass
 class Figure:
-    """One row; less is better. `values` by `Contender.who`; who is not in it has no such thing."""
+    """One row; less is better. `values` by `Contender.who`; who is in neither has no such thing."""
 
     what: str
     unit: str
     values: dict[str, float] = field(default_factory=dict)
+    failed: set[str] = field(default_factory=set)
+    """In one run at least, so that its value is of fewer runs or not there."""
     panel: str = ""
     """Its title in the plot, if it is there."""
+
+
+Measured = Iterator[tuple[Figure, float]]
+Part = Callable[[Contender], Measured]
+FAILURES = (RuntimeError, ValueError, LookupError, SystemExit, subprocess.SubprocessError)
+"""What measuring one contender may end with; the others, and its other figures, are measured all the same."""
 
 
 def figures(contenders: tuple[Contender, ...], runs: int) -> list[Figure]:
     """All of them, medians of `runs` runs. The contenders take turns, so that a slow minute hits all."""
     measured: dict[str, Figure] = {}
     samples: dict[tuple[str, str], list[float]] = {}
+    rows: dict[Part, set[str]] = {part: set() for part in PARTS}
+    failed: list[tuple[Part, str]] = []
     for run in range(runs):
         for contender in contenders:
             print(f"measuring {contender.name}, {run + 1} of {runs} …", file=sys.stderr, flush=True)
             for part in PARTS:
-                if run == 0 or part not in ONCE:
+                if run != 0 and part in ONCE:
+                    continue
+                try:
                     for one, value in part(contender):
                         measured.setdefault(one.what, one)
+                        rows[part].add(one.what)
                         samples.setdefault((one.what, contender.who), []).append(value)
+                except FAILURES as error:
+                    print(f"{contender.name}, {part.__name__}: {error}", file=sys.stderr, flush=True)
+                    failed.append((part, contender.who))
+    for part, who in failed:
+        for what in rows[part]:
+            measured[what].failed.add(who)
     for (what, who), values in samples.items():
         measured[what].values[who] = median(values)
     return list(measured.values())
-
-
-Measured = Iterator[tuple[Figure, float]]
 
 
 def installed(contender: Contender) -> Measured:
@@ -62,7 +79,7 @@ def launched(contender: Contender) -> Measured:
     start, end, lines = launch.once(contender.launcher, 2)
     yield Figure("start to the script's first line, 2 ranks", "s", panel="start, s"), start
     yield Figure("last rank done to the launcher's exit", "s"), end
-    yield Figure("log lines of a job without trouble", "lines"), lines
+    yield Figure("log lines of a job without trouble", ""), lines
 
 
 def beats(contender: Contender) -> Measured:
@@ -100,7 +117,7 @@ def memory(contender: Contender) -> Measured:
     yield Figure("launcher and monitors of 4 ranks, PSS", "MiB", panel="supervision, MiB"), mebibytes
 
 
-PARTS: tuple[Callable[[Contender], Measured], ...] = (
+PARTS: tuple[Part, ...] = (
     installed,
     imported,
     launched,

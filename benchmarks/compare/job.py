@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,19 +50,32 @@ class Job:
         return len(list(self.folder.glob(f"{event}-*")))
 
     def processes(self) -> list[psutil.Process]:
-        """All that it started and that live."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(MARK) == self.mark:
-                    found.append(process)
-            except psutil.Error:
-                continue
-        return found
+        """All that it started and that live, with what is asked about them: they may be gone by then."""
+        return [
+            process
+            for process in psutil.process_iter(["environ", "name", "status"])
+            if process.info["status"] != psutil.STATUS_ZOMBIE
+            and (process.info["environ"] or {}).get(MARK) == self.mark
+        ]
 
     def log(self) -> str:
         """What launcher and ranks said on stderr."""
         return (self.folder / "stderr").read_text(errors="replace")
+
+    def end(self) -> None:
+        """Kill all that lives, and what that has started meanwhile."""
+        deadline = time.monotonic() + 10
+        while (left := self.processes()) and time.monotonic() < deadline:
+            send(signal.SIGKILL, left)
+            time.sleep(0.02)
+        self.process.wait()
+
+
+def send(number: signal.Signals, processes: Iterable[psutil.Process]) -> None:
+    """The signal to each of them that still lives."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
 
 
 @contextmanager
@@ -87,7 +101,4 @@ def job(
         try:
             yield started
         finally:
-            for left in started.processes():
-                with suppress(psutil.NoSuchProcess):
-                    left.kill()
-            process.wait()
+            started.end()

@@ -1,14 +1,33 @@
-"""The tables of docs/compare.md, from what was measured. Pure."""
+"""What docs/compare.md says of a run: its conditions, the tables, where Holdfast is worse. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from .contenders import NVRX
 from .faults import Outcomes
 from .figures import Figure
 
 NOISE = 1.05
 """By how much a figure must be larger than another to be called worse: the medians of a busy machine differ as much."""
+
+
+def conditions(names: Mapping[str, str], gpus: int) -> str:
+    """What held for all, and who is missing."""
+    said = [
+        "All of them have the same torch, with the sharing of its store off "
+        "(`TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`; with it on, ranks on gloo do not meet again after torchrun has "
+        "restarted them), and their own defaults except for limits, the rendezvous and the signal to a hung rank.",
+        "Sizes, memory and faults are of one run. The faults are from Holdfast's own list of "
+        "[regressions](regressions.md): they were chosen by who mended them.",
+    ]
+    if not gpus:
+        said.append(
+            "The machine has no GPU, which costs a launcher that looks for one time and lines in its log."
+        )
+    if "nvrx" not in names:
+        said.append(f"{NVRX} could not be installed here, and is left out.")
+    return " ".join(said)
 
 
 def tables(names: Mapping[str, str], figures: Sequence[Figure], faults: Mapping[str, Outcomes]) -> str:
@@ -25,7 +44,9 @@ def tables(names: Mapping[str, str], figures: Sequence[Figure], faults: Mapping[
 def _figures(names: Mapping[str, str], figures: Sequence[Figure]) -> str:
     lines = [_row("", *names.values()), _row(*["---"] * (1 + len(names)))]
     for figure in figures:
-        shown = {who: f"{value:.3g} {figure.unit}".rstrip() for who, value in figure.values.items()}
+        shown = dict.fromkeys(figure.failed, "failed")
+        for who, value in figure.values.items():
+            shown[who] = _shown(value, figure.unit) + " (a run failed)" * (who in figure.failed)
         best = min(figure.values, key=lambda who: figure.values[who])
         cells = [f"**{shown[who]}**" if who == best else shown.get(who, "–") for who in names]
         lines.append(_row(figure.what, *cells))
@@ -45,17 +66,22 @@ def _worse(names: Mapping[str, str], figures: Sequence[Figure], faults: Mapping[
     lines = []
     for figure in figures:
         own = figure.values.get("holdfast")
+        if "holdfast" in figure.failed:
+            lines.append(f"- {figure.what}: a run failed")
         for who, name in names.items():
             other = figure.values.get(who)
             if own is not None and other is not None and own > NOISE * other:
-                lines.append(
-                    f"- {figure.what}: {own:.3g} {figure.unit}".rstrip()
-                    + f", {name} {other:.3g} {figure.unit}".rstrip()
-                )
+                mine, theirs = _shown(own, figure.unit), _shown(other, figure.unit)
+                lines.append(f"- {figure.what}: {mine}, {name} {theirs}")
     for what, outcomes in faults.items():
         if "holdfast" in outcomes and outcomes["holdfast"].good is False:
             lines.append(f"- {what}: {outcomes['holdfast'].text}")
     return "\n".join(lines) or "In none of these figures and faults, in this run."
+
+
+def _shown(value: float, unit: str) -> str:
+    number = f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
+    return f"{number} {unit}".rstrip()
 
 
 def _row(*cells: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -229,3 +230,9 @@ def test_a_failure_that_looks_the_same_everywhere_is_the_programs() -> None:
         for number, node in enumerate("abab", 1)
     ]
     assert nodes_to_exclude(failed) == ()
+
+
+def test_a_failure_of_unknown_length_is_outlived_in_five_minutes() -> None:
+    unseen = replace(attempt("N"), ended=None)
+    for seconds, left in ((200.0, 1), (301.0, 0)):
+        assert len(failures_in_a_row([unseen, attempt("P", 2, seconds=seconds)])) == left

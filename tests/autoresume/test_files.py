@@ -380,3 +380,18 @@ def test_the_status(chains: Chains) -> None:
     (chain,) = json.loads(subprocess.run(command, capture_output=True, timeout=60, check=True).stdout)
     assert "is gone: the next holdfast autoresume carries it on" in chain["state"]
     assert [attempt["kind"] for attempt in chain["attempts"]] == ["failed", None]
+
+
+def test_an_end_that_nobody_saw_ran_for_an_unknown_time(tmp_path: Path) -> None:
+    """Its keeper was killed long ago; the training itself made the flag."""
+    flag, host = tmp_path / "finished.flag", os.uname().nodename
+    flag.touch()
+    file = LedgerFile(str(tmp_path), Told())
+    file.append(
+        chain_begins(1.0, command=["true"], flag=str(flag), host=host, pid=1, started=1, carries_on=False)
+    )
+    file.append(attempt_begins(1.0, Attempt(1, 1.0, host=host, mark="of-nobody")))
+    command = [*HOLDFAST, "autoresume", "--run-dir", tmp_path, "--", "true"]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    (attempt,) = file.read().attempts
+    assert (attempt.kind, attempt.seconds) == (Kind.FINISHED, None)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
+import psutil
 import pytest
 
+from benchmarks import environments
+from benchmarks.compare import figures as measuring
 from benchmarks.compare.contenders import Contender
-from benchmarks.compare.faults import FAULTS, Outcome
+from benchmarks.compare.faults import FAULTS, Outcome, ended
 from benchmarks.compare.figures import Figure
-from benchmarks.compare.page import tables
+from benchmarks.compare.job import send
+from benchmarks.compare.page import conditions, tables
 from tests.processes import Spawner
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,10 +37,12 @@ def test_the_best_is_marked_and_what_somebody_lacks_is_a_dash() -> None:
     figures = [
         Figure("start", "s", {"torchrun": 1.0, "nvrx": 2.0, "holdfast": 0.5}),
         Figure("heartbeat", "µs", {"nvrx": 50.0, "holdfast": 0.7}),
+        Figure("installed", "MB", {"torchrun": 0.0, "nvrx": 1234.0, "holdfast": 0.0}),
     ]
     text = tables(NAMES, figures, {})
     assert "| start | 1 s | 2 s | **0.5 s** |" in text
     assert "| heartbeat | – | 50 µs | **0.7 µs** |" in text
+    assert "| installed | **0 MB** | 1234 MB | 0 MB |" in text
     assert text.endswith("In none of these figures and faults, in this run.")
 
 
@@ -52,6 +61,63 @@ def test_where_holdfast_is_worse_is_said() -> None:
         "- memory: 120 MiB, torchrun 100 MiB",
         "- hung: not found",
     ]
+
+
+def test_a_contender_that_fails_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(contender: Contender) -> measuring.Measured:
+        tries[contender.who] = tries.get(contender.who, 0) + 1
+        if contender.who == "nvrx" or (contender.who == "holdfast" and tries["holdfast"] == 2):
+            raise SystemExit("no ranks")
+        yield Figure("start", "s"), 2.0
+
+    tries: dict[str, int] = {}
+    monkeypatch.setattr(measuring, "PARTS", (start,))
+    three = tuple(Contender(who, name, "", "", "") for who, name in NAMES.items())
+    text = tables(NAMES, measuring.figures(three, 2), {})
+    assert tries == {"torchrun": 2, "nvrx": 2, "holdfast": 2}
+    assert "| start | **2 s** | failed | 2 s (a run failed) |" in text
+    assert text.endswith("- start: a run failed")
+
+
+def test_who_is_missing_is_said() -> None:
+    assert "NVRx" not in conditions(NAMES, 1) and "no GPU" not in conditions(NAMES, 1)
+    assert "Holdfast's own list" in conditions(NAMES, 1)
+    alone = conditions({"torchrun": "torchrun", "holdfast": "Holdfast"}, 0)
+    assert "has no GPU" in alone and alone.endswith(
+        "NVRx 0.4.1 could not be installed here, and is left out."
+    )
+
+
+def test_a_launcher_that_does_not_end_has_no_exit_code() -> None:
+    assert ended(3) == "exit code 3"
+    assert ended(None) == "still runs after 90 s"
+
+
+def test_a_process_that_is_gone_gets_no_signal() -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    process = psutil.Process(gone.pid)
+    gone.wait()
+    send(signal.SIGTERM, [process])
+
+
+@pytest.mark.slow
+def test_what_changes_is_installed_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a later run would measure what was there at the first one."""
+    monkeypatch.setattr(environments, "BUILD", tmp_path)
+    for version, anew, seen in ("1.0", False, "1.0"), ("2.0", False, "1.0"), ("2.0", True, "2.0"):
+        info = f"thing_of_this_test-{version}.dist-info"
+        wheel = tmp_path / f"thing_of_this_test-{version}-py3-none-any.whl"
+        with zipfile.ZipFile(wheel, "w") as archive:
+            archive.writestr(
+                f"{info}/METADATA", f"Metadata-Version: 2.1\nName: thing-of-this-test\nVersion: {version}\n"
+            )
+            archive.writestr(
+                f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+            )
+            archive.writestr(f"{info}/RECORD", f"{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
+        python = environments.beside("here", [str(wheel)], anew=anew)
+        ask = "import importlib.metadata as m; print(m.version('thing-of-this-test'))"
+        assert subprocess.check_output([python, "-c", ask], text=True).strip() == seen
 
 
 DRAW = """
@@ -81,7 +147,15 @@ def test_the_plot_has_the_panels_and_is_the_same_again(spawn: Spawner, tmp_path:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "what",
-    ["both ranks exit with 3", "a rank fails: its child in another session", "a misspelt key in the YAML"],
+    [
+        "both ranks exit with 3",
+        "the launcher is killed with -9",
+        "the monitors are killed with -9",
+        "a rank fails: its child in another session",
+        "a rank fails, the other ignores SIGTERM",
+        "SIGTERM to every process at once (preemption)",
+        "a misspelt key in the YAML",
+    ],
 )
 def test_a_fault_is_done_and_judged(what: str) -> None:
     assert FAULTS[what](HOLDFAST).good is True

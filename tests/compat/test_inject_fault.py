@@ -90,7 +90,8 @@ def test_one_s_own_handlers(faults: Any) -> None:
     mine = faults.register_fault("FIRE", lambda delay, callback: seen.append((delay, callback)))
     faults.dispatch_fault_injection(fault, 1.0)
     faults.dispatch_fault_injection(mine, 2.0, print)
-    assert seen == [(1.0, None), (2.0, print)]
+    faults.dispatch_fault_injection("SIGKILL", 3.0)
+    assert seen == [(1.0, None), (2.0, print), (3.0, None)]
     with pytest.raises(RuntimeError, match="unknown fault 'WATER'; known: GPU_ERROR, "):
         faults.dispatch_fault_injection("WATER", 0.0)
 

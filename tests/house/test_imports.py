@@ -119,6 +119,7 @@ EDGE = {
     "holdfast.cli.autoresume",
     "holdfast.cli.incidents",
     "holdfast.cli.main",
+    "holdfast.cli.run_dir",
     "holdfast.cli.slurm",
     "holdfast.cli.stragglers",
     "holdfast.fault_tolerance",

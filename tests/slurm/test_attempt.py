@@ -20,6 +20,7 @@ from holdfast.integrations.slurm.attempt import Keeper
 from holdfast.integrations.slurm.exclusion import spared
 from holdfast.integrations.slurm.place import Place
 from holdfast.integrations.slurm.script import DONE, REFUSED
+from tests.autoresume.conftest import fill
 
 COMMAND = """#!/bin/bash
 echo "$(basename "$0") $*" >> {folder}/calls
@@ -428,3 +429,70 @@ def test_exit_code_2_beside_a_journal_that_cannot_be_read_is_a_failure(slurm: Sl
     (run_dir / "journal-x.jsonl").mkdir()
     assert keeper(run_dir).ended(2) == 0
     assert str(chains(run_dir)[0].attempts[0].kind) == "failed"
+
+
+def full(small_disk: Path) -> Path:
+    """A run directory in which a job has the claim, on a disk that is full."""
+    claim.write(str(small_disk), "7")
+    fill(small_disk)
+    return small_disk
+
+
+def test_on_a_full_disk_the_chain_goes_on(
+    slurm: Slurm, small_disk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = full(small_disk)
+    for restarts in range(5):
+        slurm.tells("7", RUNNING.format(restarts))
+        assert keeper(run_dir, restarts=restarts).begins() == 0
+        assert keeper(run_dir, restarts=restarts).ended(75) == 0
+    assert len(slurm.asked("scontrol requeue")) == 5
+    said = capsys.readouterr().err
+    assert (
+        f"{run_dir}/attempts.jsonl cannot be written: No space left on device. The training goes on" in said
+    )
+    (run_dir / "filler").unlink()
+    slurm.tells("7", RUNNING.format(5))
+    (run_dir / "finished.flag").touch()
+    assert keeper(run_dir, restarts=5).ended(0) == 0
+    assert chains(run_dir)[0].state == "finished"
+
+
+def test_on_a_full_disk_a_training_that_fails_does_not_go_on_for_ever(
+    slurm: Slurm, small_disk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir, codes = full(small_disk), []
+    for restarts in range(3):
+        slurm.tells("7", RUNNING.format(restarts))
+        assert keeper(run_dir, restarts=restarts).begins() == 0
+        codes.append(keeper(run_dir, restarts=restarts).ended(9))
+    assert codes == [0, 0, 1]
+    assert len(slurm.asked("scontrol requeue")) == 2
+    assert "cannot tell: 2, taken for failures" in capsys.readouterr().err
+
+
+def test_on_a_full_disk_no_more_jobs_are_made_than_were_asked_for(slurm: Slurm, small_disk: Path) -> None:
+    run_dir, codes = full(small_disk), []
+    for restarts in range(2):
+        slurm.tells("7", RUNNING.format(restarts))
+        assert keeper(run_dir, restarts=restarts, max_jobs=2).begins() == 0
+        codes.append(keeper(run_dir, restarts=restarts, max_jobs=2).ended(75))
+    assert codes == [0, 1]
+
+
+def test_at_the_time_limit_a_full_disk_does_not_hinder_the_requeue(slurm: Slurm, small_disk: Path) -> None:
+    run_dir = full(small_disk)
+    slurm.tells("7", RUNNING.format(0))
+    assert keeper(run_dir).begins() == 0
+    slurm.tells("7", "JobState=COMPLETING Restarts=0 StartTime=2026-01-01T00:00:00 TimeLimit=00:01:00")
+    assert keeper(run_dir).job_ends() == 0
+    assert slurm.asked("scontrol requeue") == ["scontrol requeue 7"]
+
+
+def test_a_claim_that_cannot_be_written_is_told_by_its_name(
+    slurm: Slurm, small_disk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(small_disk)
+    slurm.tells("7", RUNNING.format(0))
+    assert keeper(small_disk).begins() == 0
+    assert f"{small_disk}/slurm-job.json cannot be written: No space left" in capsys.readouterr().err

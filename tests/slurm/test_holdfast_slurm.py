@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,10 @@ def test_cancelled_then_submitted_again_preempted_and_finished(cluster: Cluster,
         f"holdfast: error: job {first} trains in {training.run} already (RUNNING). Wait for it, end it "
         f"(scancel {first}), or use another run directory\n"
     )
+    words = ["autoresume", "--run-dir", training.run, "--", "true"]
+    beside = subprocess.run([sys.executable, "-m", "holdfast", *words], capture_output=True, text=True)
+    assert (beside.returncode, beside.stderr) == (2, refused.stderr)
+    assert training.chains()[0]["why"] == f"job {first} is RUNNING"
     by_hand = cluster.run("sbatch", "--parsable", "--output=/dev/null", training.run / "job.sbatch").strip()
     assert training.end(by_hand) == "FAILED 1:0"
     cluster.run("scancel", first)

@@ -81,6 +81,10 @@ def test_a_launcher_that_is_a_module_is_started_as_one() -> None:
         ({"options": ("--no-requeue",)}, "--sbatch=--no-requeue: the job has to be requeued, leave it out"),
         ({"options": ("--no-req",)}, "--sbatch=--no-req: the job has to be requeued"),
         ({"options": ("low",)}, "an option of sbatch begins with -"),
+        *(
+            ({"options": (option,)}, "the tasks of an array would train beside each other")
+            for option in ("--array=1-3", "--arr 1-3", "-a1-3", "-a 1-3")
+        ),
         ({"options": ('--comment="a b"',)}, "--sbatch '--comment=\"a b\"': no quotes"),
         ({"port": "80; rm"}, "--port '80; rm': give a number from 1 to 65535"),
         ({"port": "65536"}, "--port '65536'"),

@@ -170,7 +170,9 @@ def _outlived(attempt: Attempt, row: Sequence[Attempt]) -> bool:
     """Whether an attempt that did not fail ran for longer than the failed ones."""
     if attempt.seconds is None or attempt.kind in (None, Kind.LOST) or _may_be_idle(attempt):
         return False
-    return all(failed.seconds is not None and attempt.seconds > failed.seconds for failed in row)
+    return all(
+        attempt.seconds > (LONG_ENOUGH if failed.seconds is None else failed.seconds) for failed in row
+    )
 
 
 def _may_be_idle(attempt: Attempt) -> bool:

@@ -9,6 +9,7 @@ Does not cover: what follows from an attempt's end (`budget`), and jobs of a clu
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import socket
 import time
@@ -79,17 +80,20 @@ class Keeper:
         attempt = self._ledger.open_attempt
         if attempt is None:
             return
+        seen = False
         if attempt.host != self._host:
             say(
                 f"warning: attempt {attempt.number} ran on {attempt.host or 'an unknown host'}: "
                 "what it may have left running there cannot be seen from here"
             )
         elif attempt.mark:
-            await_end(attempt, self._signals)
+            seen = await_end(attempt, self._signals)
         known = self._evidence(attempt, None)
         if self._chain.flag != self._plan.flag:
             known = replace(known, flag=False)  # the flag of today is not the one that it could have made
-        self._note(records.attempt_ends(time.time(), attempt.number, ending_of(known), exit_code=None))
+        self._note(
+            records.attempt_ends(time.time(), attempt.number, ending_of(known), exit_code=None, seen=seen)
+        )
         say(f"{wording.attempt_ended(self._ledger.attempts[-1])}; whoever kept this chain was killed")
 
     def _settle_flag(self) -> int | None:
@@ -238,12 +242,11 @@ class Keeper:
         return decision.exit_code
 
     def _next_step(self, decision: Decision) -> str:
-        look = f"holdfast autoresume --status {self._plan.run_dir}"
+        run_dir = shlex.quote(self._plan.run_dir)
+        look = f"holdfast autoresume --status {run_dir}"
         if decision.state is State.FINISHED:
             return f"All attempts: {look}"
-        return (
-            f"All attempts: {look}. To train on, give the command again with --run-dir {self._plan.run_dir}"
-        )
+        return f"All attempts: {look}. To train on, give the command again with --run-dir {run_dir}"
 
     def _note(self, record: records.Record) -> None:
         self._ledger = self._ledger.with_record(record)

@@ -8,6 +8,7 @@ Does not cover: a filesystem without locks that two machines share. Each warns, 
 
 from __future__ import annotations
 
+import shlex
 import socket
 import time
 from contextlib import AbstractContextManager, nullcontext
@@ -18,6 +19,7 @@ from . import lock
 from .ledger import Ledger
 from .ledger_file import LedgerFile, LedgerUnreadable, read_records
 from .log import say
+from .table import GONE, Now, keeper
 
 LINGERS = 2.0
 """Seconds between the moments at which a process that was killed gives its locks back and at which it is gone."""
@@ -29,7 +31,7 @@ class Taken(HoldfastError):
 
 def hold(run_dir: str, file: LedgerFile) -> AbstractContextManager[object]:
     """Keep others out of the run directory while the context is open. Raises `Taken`."""
-    look = f"Look at it: holdfast autoresume --status {run_dir}"
+    look = f"Look at it: holdfast autoresume --status {shlex.quote(run_dir)}"
     try:
         held = lock.take(run_dir)
     except lock.Held:
@@ -67,11 +69,19 @@ def is_kept(ledger: Ledger) -> bool | None:
     return not sweep.ends(found) and found is not None and found.start_time == chain.started
 
 
+def now(ledger: Ledger) -> Now:
+    """How the last chain stands, as far as can be told from here."""
+    if is_kept(ledger) is False or ledger.chain is None:
+        return GONE
+    who = f" ({keeper(ledger.chain)})" if ledger.chain.pid else ""
+    return Now(f"goes on{who}", attempt="runs")
+
+
 def _named(file: LedgerFile) -> str:
     try:
         chain = file.read().chain
     except LedgerUnreadable:
         chain = None
-    if chain is None or chain.ended or chain.pid is None:
+    if chain is None or chain.ended or chain.pid is None or chain.job:
         return "another holdfast autoresume"
     return f"another holdfast autoresume (pid {chain.pid} on {chain.host})"

@@ -22,6 +22,9 @@ from .fields import Fields
 
 Record = dict[str, Any]
 
+JOB = "job "
+"""What comes before the number of a job in `Chain.host`: no host's name has a blank."""
+
 CHAIN, ATTEMPT, ATTEMPT_END, CHAIN_END = "chain", "attempt", "attempt_end", "chain_end"
 
 
@@ -83,6 +86,11 @@ class Chain:
     pid: int | None = None
     started: int | None = None
     """Who keeps it, or kept it last."""
+
+    @property
+    def job(self) -> str:
+        """The Slurm job that keeps it; empty for a keeper on a machine."""
+        return self.host[len(JOB) :] if self.host.startswith(JOB) else ""
 
     @property
     def ended(self) -> bool:
@@ -149,9 +157,15 @@ def attempt_begins(t: float, attempt: Attempt) -> Record:
 
 
 def attempt_ends(
-    t: float, number: int, ending: Ending, *, exit_code: int | None, account: Account | None = None
+    t: float,
+    number: int,
+    ending: Ending,
+    *,
+    exit_code: int | None,
+    account: Account | None = None,
+    seen: bool = True,
 ) -> Record:
-    """The attempt has ended, and why."""
+    """The attempt has ended, and why. `seen`: at about `t`, and not some time before."""
     account = account or Account()
     found = {
         "node": ending.node,
@@ -159,6 +173,7 @@ def attempt_ends(
         "resumed_step": account.resumed_step,
         "last_step": account.last_step,
         "nodes": list(account.nodes),
+        "seen": None if seen else False,
     }
     return {
         "t": t,
@@ -238,7 +253,8 @@ def _ended(attempt: Attempt, told: Fields) -> Attempt:
     kind = _kind(told.text("ending"))
     return replace(
         attempt,
-        ended=None if kind is Kind.LOST else told.time(),  # when it was found out says nothing of its length
+        # when it was found out says nothing of its length
+        ended=told.time() if kind is not Kind.LOST and told.truth("seen", True) else None,
         kind=kind,
         exit_code=told.number("exit_code"),
         why=told.text("why"),

@@ -26,6 +26,12 @@ NAME = "attempts.jsonl"
 ANSWER = 20.0
 """Seconds that the filesystem may take for one call."""
 
+KILLED = (
+    "The training goes on, and so does the count of failures; but if this process is killed, its successor does not "
+    "know of these attempts"
+)
+"""What follows where one process keeps all attempts."""
+
 
 class LedgerUnreadable(HoldfastError):
     """There is no ledger to read. The message is one line: where, why."""
@@ -34,10 +40,10 @@ class LedgerUnreadable(HoldfastError):
 class LedgerFile:
     """The ledger of a run directory, for reading and appending. Nothing is opened between two calls."""
 
-    def __init__(self, run_dir: str, warn: Callable[[str], None]) -> None:
-        """`warn` gets one line for whatever is wrong with the file."""
+    def __init__(self, run_dir: str, warn: Callable[[str], None], unwritten: str = KILLED) -> None:
+        """`warn` gets one line for whatever is wrong with the file; `unwritten`: what follows from a full disk."""
         self.path = os.path.join(run_dir, NAME)
-        self._warn = warn
+        self._warn, self._unwritten = warn, unwritten
         self._waiting: list[bytes] = []
         self._told = ""
 
@@ -78,10 +84,7 @@ class LedgerFile:
 
     def _trouble(self, why: str) -> None:
         if why != self._told:
-            self._warn(
-                f"{self.path} cannot be written: {why}. The training goes on, and so does the count of failures; "
-                "but if this process is killed, its successor does not know of these attempts"
-            )
+            self._warn(f"{self.path} cannot be written: {why}. {self._unwritten}")
         self._told = why
 
 

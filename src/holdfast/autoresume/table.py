@@ -6,7 +6,7 @@ Does not cover: JSON; `as_json` gives the same facts.
 from __future__ import annotations
 
 import io
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
@@ -15,10 +15,24 @@ from . import wording
 from .ledger import Attempt, Chain, Ledger
 
 
-def ledger_table(ledger: Ledger, *, runs: bool, terminal: bool) -> str:
+@dataclass(frozen=True, slots=True)
+class Now:
+    """How a chain and an attempt stand whose ends are not in the ledger."""
+
+    state: str
+    why: str = ""
+    attempt: str = "-"
+    """Its open attempt: `runs`, `over`, …"""
+
+
+GONE = Now("")
+"""The keeper is gone, and the next one carries the chain on."""
+
+
+def ledger_table(ledger: Ledger, now: Now, *, terminal: bool) -> str:
     """A table and what came of each chain; cut to the terminal's width, or whole for a file or another program.
 
-    `runs`: the keeper of the last chain is alive, as far as anybody can tell.
+    `now`: of the last chain, where it has no end.
     """
     if not ledger.chains:
         return "no attempts\n"
@@ -32,8 +46,8 @@ def ledger_table(ledger: Ledger, *, runs: bool, terminal: bool) -> str:
         table.add_column(title, no_wrap=True, justify="right" if title in ("attempt", "ran") else "left")
     table.add_column("why", no_wrap=True, overflow="ellipsis", ratio=1 if terminal else None)
     for attempt in ledger.attempts:
-        now = runs and attempt is ledger.open_attempt
-        table.add_row(*(Text(escaped(cell)) for cell in _row(attempt, runs=now)))
+        ended = now.attempt if attempt is ledger.open_attempt else "-"
+        table.add_row(*(Text(escaped(cell)) for cell in _row(attempt, ended)))
     # rich itself would answer a closed pipe with exit code 1, so it only fills a string
     out = (
         Console(highlight=False) if terminal else Console(highlight=False, width=100_000, file=io.StringIO())
@@ -41,10 +55,10 @@ def ledger_table(ledger: Ledger, *, runs: bool, terminal: bool) -> str:
     with out.capture() as text:
         if ledger.attempts:
             out.print(table)
-    return text.get() + "".join(f"{line}\n" for line in _chains(ledger, runs=runs))
+    return text.get() + "".join(f"{line}\n" for line in _chains(ledger, now))
 
 
-def as_json(ledger: Ledger, *, runs: bool) -> list[dict[str, Any]]:
+def as_json(ledger: Ledger, now: Now) -> list[dict[str, Any]]:
     """The chains, each with its attempts; times are unix seconds."""
     chains = []
     for chain in ledger.chains:
@@ -52,13 +66,12 @@ def as_json(ledger: Ledger, *, runs: bool) -> list[dict[str, Any]]:
             {**asdict(attempt), "kind": attempt.kind and attempt.kind.value, "seconds": attempt.seconds}
             for attempt in chain.attempts
         ]
-        state = chain.state or _open_state(chain, ledger, runs=runs)
-        chains.append({**asdict(chain), "attempts": attempts, "state": state})
+        state, why = _standing(chain, ledger, now)
+        chains.append({**asdict(chain), "attempts": attempts, "state": state, "why": why})
     return chains
 
 
-def _row(attempt: Attempt, *, runs: bool) -> tuple[str, ...]:
-    ended = "runs" if runs else "-"
+def _row(attempt: Attempt, ended: str) -> tuple[str, ...]:
     return (
         str(attempt.number),
         _moment(attempt.began),
@@ -72,22 +85,30 @@ def _where(attempt: Attempt) -> str:
     return f"pid {attempt.pid} on {attempt.host}" if attempt.pid else attempt.job or attempt.host
 
 
-def _chains(ledger: Ledger, *, runs: bool) -> list[str]:
+def _chains(ledger: Ledger, now: Now) -> list[str]:
     lines = []
     for chain in ledger.chains:
         which = f"chain {chain.number}: " if len(ledger.chains) > 1 else ""
-        state = chain.state or _open_state(chain, ledger, runs=runs)
+        state, why = _standing(chain, ledger, now)
         # Why it is over mostly begins with the state, in the words of the sentence.
-        text = chain.why if chain.why.startswith(state) else f"{state}: {chain.why}" if chain.why else state
+        text = why if why.startswith(state) else f"{state}: {why}" if why else state
         lines.append(escaped(which + text))
     return lines
 
 
-def _open_state(chain: Chain, ledger: Ledger, *, runs: bool) -> str:
-    who = f" (pid {chain.pid} on {chain.host})" if chain.pid else ""
-    if chain is not ledger.chain or not runs:
-        return f"its keeper{who} is gone: the next holdfast autoresume carries it on"
-    return f"goes on{who}"
+def _standing(chain: Chain, ledger: Ledger, now: Now) -> tuple[str, str]:
+    """The state of a chain, and why."""
+    if chain.ended:
+        return chain.state, chain.why
+    if chain is ledger.chain and now.state:
+        return now.state, now.why
+    who = f" ({keeper(chain)})" if chain.pid else ""
+    return f"its keeper{who} is gone: the next holdfast autoresume carries it on", ""
+
+
+def keeper(chain: Chain) -> str:
+    """Who keeps it, or kept it last; the process of a job lived for a moment only."""
+    return chain.host if chain.job else f"pid {chain.pid} on {chain.host}"
 
 
 def _moment(t: float) -> str:

@@ -35,11 +35,14 @@ class Cancelled(Exception):
         """What is still running, for people: a killed keeper's attempt that nobody waits for any more."""
 
 
-def await_end(attempt: Attempt, signals: Signals) -> None:
-    """Wait until nothing of an attempt runs any more, at last by SIGKILL. Raises `Cancelled`."""
+def await_end(attempt: Attempt, signals: Signals) -> bool:
+    """Wait until nothing of an attempt runs any more, at last by SIGKILL. Raises `Cancelled`.
+
+    Whether anything ran: its end was seen then.
+    """
     find = left_by(attempt.mark)
     if not (alive := find()):
-        return
+        return False
     say(
         f"attempt {attempt.number}, whose keeper was killed, has not ended yet: waiting for {listed(alive)}, at most "
         f"{duration(STOP_PATIENCE)}; the kernel has sent SIGTERM to the command. To end it sooner: "
@@ -51,7 +54,7 @@ def await_end(attempt: Attempt, signals: Signals) -> None:
         now = time.monotonic()
         if now > until:
             say_undead(sweep.end_all(find, orphans.GRACE, orphans.LIMIT)[1])
-            return
+            return True
         if ask_at == until and not _is_there(attempt, alive):
             ask_at = now + PATIENCE  # what it leaves behind may end by itself
         if now >= ask_at:
@@ -62,6 +65,7 @@ def await_end(attempt: Attempt, signals: Signals) -> None:
             raise Cancelled(
                 number, f"attempt {attempt.number} is not waited for and still runs: {listed(alive)}"
             )
+    return True
 
 
 def _is_there(attempt: Attempt, alive: Mapping[int, int]) -> bool:

@@ -18,13 +18,14 @@ import uuid
 from typing import TYPE_CHECKING
 
 from ..fault_tolerance.errors import ConfigError
+from .run_dir import prepared
 
 if TYPE_CHECKING:
     from ..autoresume.budget import Limits
 
 EPILOG = """exit codes: 0 the training is finished; 1 given up, or not finished after --max-jobs; 2 wrong options, or
-another holdfast autoresume is at work there, and nothing was started; 93 a rank asked that the job be not started
-again; 130, 143 Ctrl-C, SIGTERM."""
+another holdfast autoresume or a Slurm job is at work there, and nothing was started; 93 a rank asked that the job be
+not started again; 130, 143 Ctrl-C, SIGTERM."""
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
@@ -89,6 +90,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from ..autoresume.ledger_file import LedgerFile
     from ..autoresume.log import say
     from ..autoresume.signals import Signals
+    from ..integrations.slurm import claim
 
     launcher = started.launcher_in(words, os.environ)
     signals = Signals()
@@ -97,6 +99,7 @@ def _run(arguments: argparse.Namespace) -> int:
         plan = Plan(tuple(words), run_dir, flag.path_of(os.environ, run_dir), _limits(arguments), launcher)
         file = LedgerFile(run_dir, lambda text: say(f"warning: {text}"))
         with keeping.hold(run_dir, file):
+            claim.refuse_jobs(run_dir)
             return Keeper(plan, file, file.read(), signals).keep()
 
 
@@ -132,24 +135,12 @@ def _limits(arguments: argparse.Namespace) -> Limits:
 
 
 def _run_dir(given: str | None, launchers: str | None) -> str:
-    from ..autoresume.log import say
-    from ..journal.run_dir import RunDirError, prepare_run_dir
-
     if given is not None and launchers is not None and os.path.realpath(given) != os.path.realpath(launchers):
         raise ConfigError(
             f"--run-dir {given} and ft_launcher's run directory {launchers} are two; give one of them"
         )
     name = time.strftime("autoresume-%Y%m%d-%H%M%S-") + uuid.uuid4().hex[:6]
-    chosen = launchers if given is None else given
-    try:
-        # Its advice names the launcher's option.
-        return prepare_run_dir(
-            chosen, name, lambda text: say(f"warning: {text.replace('--ft-run-dir', '--run-dir')}")
-        )
-    except RunDirError as error:
-        raise ConfigError(
-            f"{error.problem}. Give --run-dir a folder of your own; one that does not exist is made"
-        ) from None
+    return prepared(launchers if given is None else given, name)
 
 
 def _status(arguments: argparse.Namespace) -> str:
@@ -157,6 +148,7 @@ def _status(arguments: argparse.Namespace) -> str:
     from ..autoresume.ledger_file import NAME, LedgerFile, LedgerUnreadable
     from ..autoresume.log import say
     from ..autoresume.table import as_json, ledger_table
+    from ..integrations.slurm.status import slurm_says
 
     if arguments.command:
         raise ConfigError(f"--status starts nothing; leave {' '.join(arguments.command)[:80]!r} out")
@@ -168,12 +160,10 @@ def _status(arguments: argparse.Namespace) -> str:
             f"{run_dir}: no {NAME} in it. Is it the run directory of a holdfast autoresume?"
         )
     ledger = LedgerFile(run_dir, lambda text: say(f"warning: {text}")).read()
-    runs = keeping.is_kept(ledger) is not False
+    now = slurm_says(ledger) or keeping.now(ledger)
     if arguments.json:
-        return json.dumps(as_json(ledger, runs=runs), indent=2) + "\n"
-    return _encodable(
-        ledger_table(ledger, runs=runs, terminal=sys.stdout is not None and sys.stdout.isatty())
-    )
+        return json.dumps(as_json(ledger, now), indent=2) + "\n"
+    return _encodable(ledger_table(ledger, now, terminal=sys.stdout is not None and sys.stdout.isatty()))
 
 
 def _encodable(text: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -50,7 +51,8 @@ def text(arguments: argparse.Namespace) -> str:
     if arguments.json:
         return json.dumps([incident.to_dict() for incident in found], indent=2) + "\n"
     others = [
-        f"another job ran here at the same time: holdfast incidents {path}\n" for path in beside(run_dir)
+        f"another job ran here at the same time: holdfast incidents {shlex.quote(path)}\n"
+        for path in beside(run_dir)
     ]
     return incident_table(found, terminal=sys.stdout is not None and sys.stdout.isatty()) + "".join(others)
 

@@ -12,7 +12,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from .. import __version__
 from ..fault_tolerance.errors import HoldfastError
@@ -50,6 +50,12 @@ def main(argv: Sequence[str]) -> int:
     except HoldfastError as error:
         print(f"holdfast: error: {error}", file=sys.stderr)
         return USAGE
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        what = f"{error.filename}: " if error.filename else ""
+        print(f"holdfast: error: {what}{error.strerror or error}", file=sys.stderr)
+        return USAGE
     if isinstance(text, int):  # of a command that does something: its exit code
         return text
     if sys.stdout is None:
@@ -72,6 +78,11 @@ def _drop_output() -> None:
 
 
 class _Parser(argparse.ArgumentParser):
+    """A misspelt flag starts nothing: what argparse takes for an abbreviation may be one."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{**settings, "allow_abbrev": False})
+
     def error(self, message: str) -> NoReturn:
         self.exit(USAGE, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 

@@ -17,6 +17,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from ..fault_tolerance.errors import ConfigError, HoldfastError
+from .run_dir import prepared
 
 if TYPE_CHECKING:
     from ..integrations.slurm.attempt import Keeper
@@ -83,10 +84,7 @@ def text(arguments: argparse.Namespace) -> str | int:
     plan = checked(_plan(arguments))
     if arguments.dry_run:
         return batch_script(plan, __version__)
-    from ..autoresume.log import say
-    from ..journal.run_dir import prepare_run_dir
-
-    prepare_run_dir(plan.run_dir, "slurm", lambda text: say(f"warning: {text}"))
+    prepared(plan.run_dir, "slurm")
     return f"{submit(plan)}\n"
 
 
@@ -129,13 +127,14 @@ def _inside(arguments: argparse.Namespace) -> str | int:
 
 def _begins(arguments: argparse.Namespace) -> str | int:
     """The attempt's number for the batch script, or an exit code that says whether trying again may help."""
+    from ..autoresume.keeping import Taken
     from ..integrations.slurm.claim import Refused
     from ..integrations.slurm.script import DONE, REFUSED
 
     keeper = _keeper(arguments)
     try:
         code = keeper.begins()
-    except Refused as error:
+    except (Refused, Taken) as error:
         print(f"[holdfast] {error}", file=sys.stderr)
         return REFUSED
     if code == 0:

@@ -2,8 +2,8 @@
 
 What always holds: `dispatch_fault_injection` returns at once; after the delay one line on stderr says what happens
 now, then the callback is called, then it happens. Importing this loads no torch.
-Does not cover: choosing ranks; what `inprocess` adds. A kind that the original does not have either is
-`register_fault`'s: an enumeration cannot grow.
+Does not cover: choosing ranks; what `inprocess` adds; what a registered handler does. A kind that the original does
+not have either is `register_fault`'s: an enumeration cannot grow.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Fault(Enum):
     SIGSTOP = auto()
 
 
-_OF_THE_TEST_KIT = {
+_OF_THE_TEST_KIT: dict[Fault | str, str] = {
     Fault.LOCK_GIL: "gil",
     Fault.SEGFAULT: "segv",
     Fault.SIGKILL: "kill",
@@ -63,7 +63,7 @@ def register_fault(fault_name_or_enum: Fault | str, handler: Handler) -> Fault |
 
     A name that `Fault` has stands for its member. Returns what to give to `dispatch_fault_injection`.
     """
-    fault = Fault.__members__.get(str(fault_name_or_enum), fault_name_or_enum)
+    fault = _member(fault_name_or_enum)
     _registered[fault] = handler
     return fault
 
@@ -71,13 +71,15 @@ def register_fault(fault_name_or_enum: Fault | str, handler: Handler) -> Fault |
 def dispatch_fault_injection(fault: Fault | str, delay: float, callback: Callback | None = None) -> None:
     """Let the fault happen in this process in `delay` seconds.
 
+    fault: a name that `Fault` has stands for its member here too.
     callback: called just before, in a thread of its own. Call this in the main thread for SIGNAL_EXC, and in the one
     that is to be hit for ASYNC_EXC. Raises RuntimeError for a fault that is not known or needs a GPU that is not there.
     """
+    fault = _member(fault)
     if fault in _registered:
         _registered[fault](delay, callback)
     elif fault in _OF_THE_TEST_KIT:
-        kind = _OF_THE_TEST_KIT[Fault(fault)]
+        kind = _OF_THE_TEST_KIT[fault]
         testing.Faults(
             [testing.Fault(kind, after=delay, rank="all", cycle="each")],
             announce=None if callback is None else lambda _: callback(),
@@ -100,6 +102,10 @@ def maybe_raise_workload_exception() -> None:
 def clear_workload_exception() -> None:
     """Forget a WORKLOAD_EXC that has not been raised."""
     _workload_exception.clear()
+
+
+def _member(fault: Fault | str) -> Fault | str:
+    return Fault.__members__.get(fault, fault) if isinstance(fault, str) else fault
 
 
 def _start(fault: Fault, delay: float, callback: Callback | None, deed: Callable[[], object]) -> None:

@@ -10,6 +10,7 @@ Does not cover: what follows from an end (`autoresume.budget`). A batch script t
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,9 +20,9 @@ from ...autoresume import flag
 from ...autoresume import ledger as records
 from ...autoresume.account import Account
 from ...autoresume.account_file import read_account
-from ...autoresume.budget import GAVE_UP_CODE, Decision, Limits, State, decide, nodes_to_exclude
+from ...autoresume.budget import FAILURES, GAVE_UP_CODE, Decision, Limits, State, decide, nodes_to_exclude
 from ...autoresume.ending import INTERRUPTED_CODE, SIGKILL_CODE, Ending, Evidence, Kind, Scheduler, ending_of
-from ...autoresume.ledger import Attempt
+from ...autoresume.ledger import Attempt, Chain
 from ...autoresume.ledger_file import LedgerFile
 from ...autoresume.log import say
 from . import claim, commands
@@ -29,6 +30,11 @@ from .exclusion import spared
 from .facts import BY_SOMEBODY, Word, word_of
 from .place import Place, node_name
 from .script import DONE
+
+UNWRITTEN = (
+    "The training goes on; runs of the job of which the ledger tells nothing count as failures when one fails"
+)
+"""What follows from a full disk: each of our processes lives for a moment, and forgets what it could not write."""
 
 
 class _Cancelled(Exception):
@@ -43,10 +49,13 @@ class Keeper:
     ) -> None:
         self._run_dir, self._place, self._limits = run_dir, place, limits
         self._exclude_after, self._notice = exclude_after, notice
-        self._file = LedgerFile(run_dir, lambda text: say(f"warning: {text}"))
+        self._file = LedgerFile(run_dir, lambda text: say(f"warning: {text}"), UNWRITTEN)
         self._ledger = self._file.read()
         self._flag = flag.path_of(os.environ, run_dir)
-        self._keeper = f"job {place.job}"
+        self._keeper = f"{records.JOB}{place.job}"
+        known = {attempt.job for attempt in self._ledger.attempts if attempt.kind is not None}
+        self._untold = sum(run not in known for run in place.runs_before)
+        """Earlier runs of the job whose ends are not in the ledger."""
         self._accounts: dict[int, Account] = {}
 
     @property
@@ -57,11 +66,15 @@ class Keeper:
     # Its beginning
 
     def begins(self) -> int:
-        """0: go on; DONE: the training is finished; 1: the chain is over. Raises `claim.Refused`, `ConfigError`."""
+        """0: go on; DONE: the training is finished; 1: the chain is over.
+
+        Raises `claim.Refused`, `keeping.Taken`, `ConfigError`.
+        """
         place = self._place
         with claim.looked_at(self._run_dir):
             claim.refuse_others(self._run_dir, place.job)
-            claim.write(self._run_dir, place.job)
+            claim.refuse_keepers(self._run_dir, self._file)
+            claim.keep(self._run_dir, place.job)
         self._end_what_is_open()
         done = self._settle_flag()
         if done is not None:
@@ -75,10 +88,14 @@ class Keeper:
                 return self._over(decision) or DONE
         if refusal := self._cannot_go_on():
             return self._over(Decision(State.GAVE_UP, refusal, exit_code=GAVE_UP_CODE))
-        attempt = Attempt(self._ledger.next_number, time.time(), host=place.nodes, job=place.run)
-        self._note(records.attempt_begins(attempt.began, attempt))
+        attempt = self._begin_attempt(time.time())
         say(f"attempt {attempt.number} begins: run {place.restarts} of job {place.job} on {place.nodes}")
         return 0
+
+    def _begin_attempt(self, began: float) -> Attempt:
+        attempt = Attempt(self._ledger.next_number, began, host=self._place.nodes, job=self._place.run)
+        self._note(records.attempt_begins(began, attempt))
+        return attempt
 
     def _cannot_go_on(self) -> str:
         """Why no attempt could follow this one; found out now, not after hours."""
@@ -99,7 +116,7 @@ class Keeper:
         attempt = self._ledger.open_attempt
         if attempt is not None:
             word, node = self._unseen(attempt)
-            self._close(attempt, self._evidence(attempt, None, word, node))
+            self._close(attempt, self._evidence(attempt, None, word, node), seen=False)
         chain = self._ledger.chain
         if chain is not None and not chain.ended and chain.host != self._keeper:
             why = f"{chain.host} is no more, and has not said why: cancelled?"
@@ -150,18 +167,37 @@ class Keeper:
         attempt = self._ledger.open_attempt
         if attempt is None and self._noted:
             return self._code_of_the_noted
-        if attempt is None or attempt.job != self._place.run:
-            say(f"warning: no attempt of run {self._place.run} in {self._file.path} (--attempt-begins first)")
+        attempt = self._of_this_run(attempt)
+        if attempt is None:
+            say(
+                f"warning: a later run than {self._place.run} is in {self._file.path}: nothing follows from this end"
+            )
             return 1
         told = self._told(attempt) if code == SIGKILL_CODE else Account()
         return self._see_to(attempt, code, self._word(code, told))
 
+    def _of_this_run(self, attempt: Attempt | None) -> Attempt | None:
+        """The open attempt if it is this run's; where its beginning could not be written, as it would have been."""
+        if attempt is not None and attempt.job == self._place.run:
+            return attempt
+        if self._noted or (attempt is not None and self._place.precedes(attempt.job)):
+            return None
+        self._end_what_is_open()
+        if self._ledger.chain is None or self._ledger.chain.ended:
+            self._begin_chain()
+        began = None
+        with suppress(commands.SlurmError):
+            job = commands.job(self._place.job)
+            began = job.began if job.restarts == self._place.restarts else None
+        return self._begin_attempt(began or time.time())
+
     def job_ends(self) -> int:
         """Slurm is ending the job. At the time limit, see to what follows now; else there is time for `ended`."""
         attempt, word = self._ledger.open_attempt, self._word(0)
-        if attempt is None or attempt.job != self._place.run or word.scheduler is not Scheduler.TIME_LIMIT:
+        if word.scheduler is not Scheduler.TIME_LIMIT:
             return 0
-        return self._see_to(attempt, None, word)
+        attempt = self._of_this_run(attempt)
+        return 0 if attempt is None else self._see_to(attempt, None, word)
 
     @property
     def _noted(self) -> bool:
@@ -182,10 +218,22 @@ class Keeper:
                     word = BY_SOMEBODY
         self._close(attempt, self._evidence(attempt, code, word, node))
         chain = self._ledger.chains[-1]
-        decision = decide(chain, self._limits)
+        decision = self._decide(chain)
         if not decision.goes_on:
             return self._over(decision, requeued=word.requeued)
         return self._next(decision, code, requeued=word.requeued)
+
+    def _decide(self, chain: Chain) -> Decision:
+        """On a full disk earlier runs are forgotten; a training that fails must not go on for ever."""
+        untold, limits = self._untold if self._file.lacks else 0, self._limits
+        if untold and limits.max_jobs is not None:
+            limits = replace(limits, max_jobs=max(1, limits.max_jobs - untold))
+        if not untold or chain.attempts[-1].kind not in (*FAILURES, Kind.ENDED):
+            return decide(chain, limits)
+        failures, idle = max(1, limits.max_failures - untold), max(1, limits.max_idle - untold)
+        decision = decide(chain, replace(limits, max_failures=failures, max_idle=idle))
+        told = f"runs of the job of which {self._file.path} cannot tell: {untold}, taken for failures"
+        return replace(decision, why=f"{decision.why}; {told}")
 
     def _word(self, code: int, told: Account = Account()) -> Word:  # noqa: B008  # it is frozen
         place = self._place
@@ -274,7 +322,7 @@ class Keeper:
 
     def _over(self, decision: Decision, *, requeued: bool = False) -> int:
         self._note(records.chain_ends(time.time(), str(decision.state), decision.why))
-        say(f"{decision.why}. All attempts: holdfast autoresume --status {self._run_dir}")
+        say(f"{decision.why}. All attempts: holdfast autoresume --status {shlex.quote(self._run_dir)}")
         if requeued and decision.state is not State.CANCELLED:
             with suppress(commands.SlurmError):
                 commands.cancel(self._place.job)
@@ -296,7 +344,7 @@ class Keeper:
             self._accounts[attempt.number] = read_account(self._run_dir, attempt.began)
         return self._accounts[attempt.number]
 
-    def _close(self, attempt: Attempt, known: Evidence) -> None:
+    def _close(self, attempt: Attempt, known: Evidence, *, seen: bool = True) -> None:
         ending = ending_of(known)
         if known.exit_code is None and ending.kind is Kind.LOST:
             ending = Ending(
@@ -305,7 +353,12 @@ class Keeper:
         ending = replace(ending, node=node_name(ending.node))
         self._note(
             records.attempt_ends(
-                time.time(), attempt.number, ending, exit_code=known.exit_code, account=known.account
+                time.time(),
+                attempt.number,
+                ending,
+                exit_code=known.exit_code,
+                account=known.account,
+                seen=seen,
             )
         )
 

@@ -24,10 +24,13 @@ class SlurmError(HoldfastError):
     """Slurm has refused something, or does not answer. The message is one line."""
 
 
-def job(number: str) -> Job:
-    """What Slurm knows of a job, nothing where it knows none. Raises `SlurmError` when nobody can say."""
+def job(number: str, answer: float = ANSWER) -> Job:
+    """What Slurm knows of a job, nothing where it knows none. Raises `SlurmError` when nobody can say.
+
+    `answer`: seconds that it may take.
+    """
     try:
-        return job_of(_run("scontrol", "show", "job", number))
+        return job_of(_run("scontrol", "show", "job", number, answer=answer))
     except SlurmError as error:
         if "Invalid job id" in str(error):
             return Job()
@@ -91,13 +94,13 @@ def insist(call: Callable[[], None]) -> None:
     return call()
 
 
-def _run(*command: str, text: str | None = None) -> str:
+def _run(*command: str, text: str | None = None, answer: float = ANSWER) -> str:
     try:
-        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=ANSWER)
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=answer)
     except OSError as error:
         raise SlurmError(f"{command[0]}: {error.strerror}. Is Slurm installed on this machine?") from None
     except subprocess.TimeoutExpired:
-        raise SlurmError(f"{command[0]} has not answered for {ANSWER:g} s") from None
+        raise SlurmError(f"{command[0]} has not answered for {answer:g} s") from None
     if done.returncode:
         said = " ".join((done.stderr or done.stdout).split())
         raise SlurmError(f"{' '.join(command[:2])}: {said or f'exit code {done.returncode}'}")

@@ -52,6 +52,8 @@ class Job:
     """How many it needs."""
     requeueable: bool = True
     """`scontrol requeue` may start it again."""
+    reason: str = ""
+    """Why it waits, in Slurm's word."""
 
     @property
     def alive(self) -> bool:
@@ -88,6 +90,7 @@ def job_of(text: str) -> Job:
         partition=field("Partition"),
         requeueable=field("Requeue") != "0",
         nodes=int(re.match(r"\d*", field("NumNodes"))[0] or 1),  # type: ignore[index]  # it may be 2-4
+        reason=field("Reason"),
     )
 
 

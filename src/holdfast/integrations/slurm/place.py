@@ -28,6 +28,16 @@ class Place:
         """`4711.2`: the second restart of job 4711."""
         return f"{self.job}.{self.restarts}"
 
+    @property
+    def runs_before(self) -> tuple[str, ...]:
+        """The earlier runs of the job."""
+        return tuple(f"{self.job}.{restarts}" for restarts in range(self.restarts))
+
+    def precedes(self, run: str) -> bool:
+        """Whether that is a later run of the same job."""
+        job, _, restarts = run.partition(".")
+        return job == self.job and restarts.isdecimal() and int(restarts) > self.restarts
+
 
 def node_name(told: str) -> str:
     """Slurm's name of a node that a launcher calls `n1:4711` (with its pid) or `n1.example.org`."""

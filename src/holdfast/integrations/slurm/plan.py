@@ -92,6 +92,11 @@ def checked(plan: Plan) -> Plan:
             raise ConfigError(
                 f"--sbatch {option!r}: an option of sbatch begins with -, such as --partition=gpu"
             )
+        if _is(option, "array", "a", shortest=2):
+            raise ConfigError(
+                f"--sbatch {option!r}: the tasks of an array would train beside each other in one run directory; "
+                "submit one job for each run directory"
+            )
     seconds = time_limit(plan.time) if plan.time else None
     if seconds is not None and seconds <= plan.notice:
         raise ConfigError(
@@ -99,6 +104,14 @@ def checked(plan: Plan) -> Plan:
             "longer or the other shorter"
         )
     return plan
+
+
+def _is(option: str, long: str, short: str, *, shortest: int) -> bool:
+    """Whether sbatch takes it for this option, which it knows by its first letters, too."""
+    if not option.startswith("--"):
+        return option.startswith(f"-{short}")
+    name = option[2:].partition("=")[0].split()[:1]
+    return bool(name) and len(name[0]) >= shortest and long.startswith(name[0])
 
 
 def _launcher_options(command: Sequence[str]) -> set[str]:
