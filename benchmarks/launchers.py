@@ -63,7 +63,6 @@ def running(line: list[str], **more: str) -> Iterator[subprocess.Popen[str]]:
 def finish(line: list[str], timeout: float = 120.0, **more: str) -> tuple[str, str, float, float]:
     """Run to the end: stdout, stderr, start and end (time.time())."""
     began = time.time()
-    done = subprocess.run(
-        line, env=environment(**more), capture_output=True, text=True, timeout=timeout, check=False
-    )
-    return done.stdout, done.stderr, began, time.time()
+    with running(line, **more) as process:  # which lets a launcher end its ranks, should the time be over
+        stdout, stderr = process.communicate(timeout=timeout)
+        return stdout, stderr, began, time.time()

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import re
+import signal
+import subprocess
 import sys
 
 import torch
@@ -46,14 +48,25 @@ def main() -> None:
     )
     parser.add_argument("--only", choices=("figures", "faults"), help="print these; change no page")
     given = parser.parse_args()
-    page = "" if given.only else PAGE.read_text()  # first: who has no page to fill learns so at once
+    # Otherwise SIGTERM would leave the job at hand behind, perhaps a stopped one.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        _compare(given.runs, given.only)
+    except KeyboardInterrupt:
+        sys.exit("interrupted; the page is as it was")
+    except (OSError, subprocess.CalledProcessError) as error:
+        sys.exit(f"nothing was compared: {error}")
+
+
+def _compare(runs: int, only: str | None) -> None:
+    page = "" if only else PAGE.read_text()  # first: who has no page to fill learns so at once
     names = {each.who: each.name for each in contenders()}
-    measured = [] if given.only == "faults" else figures(contenders(), given.runs)
-    happened = {} if given.only == "figures" else faults()
-    before = f"{machine(given.runs)} {conditions(names, torch.cuda.device_count())}"
+    measured = [] if only == "faults" else figures(contenders(), runs)
+    happened = {} if only == "figures" else faults()
+    before = f"{machine(runs)} {conditions(names, torch.cuda.device_count())}"
     text = f"{before}\n\n{tables(names, measured, happened)}"
     print(text)
-    if not given.only:
+    if not only:
         PAGE.write_text(BETWEEN.sub(lambda _: text, page))
         draw(names, measured, PLOT)
 

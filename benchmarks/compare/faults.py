@@ -38,6 +38,22 @@ def exception(contender: Contender) -> Outcome:
     return Outcome(f"{len(log.splitlines())} lines, {'with' if told else 'without'} the exception", told)
 
 
+def rank_killed(contender: Contender) -> Outcome:
+    """A rank is killed in its first cycle; one restart is allowed."""
+    with job(contender, "dies_once", "--max-restarts=1", *_options(contender)) as one:
+        code, done = one.wait(), one.has("done")
+    return Outcome(f"restarted, {done} of 2 ranks finish, {ended(code)}", code == 0 and done == 2)
+
+
+def launcher_told(contender: Contender) -> Outcome:
+    """SIGTERM to the launcher alone; the ranks want to save."""
+    with job(contender, "saves", "--max-restarts=0", *_options(contender)) as one:
+        one.until("ready-0", "ready-1")
+        one.process.terminate()
+        code, saved = one.wait(), one.has("saved")
+    return Outcome(f"{saved} of 2 ranks save, {ended(code)}", saved == 2 and code == 0)
+
+
 def launcher_killed(contender: Contender) -> Outcome:
     """SIGKILL to the launcher."""
     with job(contender, "stays", *_options(contender)) as one:
@@ -160,12 +176,14 @@ def _options(contender: Contender, heartbeat: int = 5) -> tuple[str, ...]:
 
 
 FAULTS: dict[str, Callable[[Contender], Outcome]] = {
+    "a rank is killed with -9, one restart is allowed": rank_killed,
     "both ranks exit with 3": exit_code,
     "a rank raises, its output goes to a file: the launcher's log": exception,
     "the launcher is killed with -9": launcher_killed,
     "the monitors are killed with -9": monitor_killed,
     "a rank fails: its child in another session": child_left,
     "a rank fails, the other ignores SIGTERM": deaf,
+    "SIGTERM to the launcher alone": launcher_told,
     "SIGTERM to every process at once (preemption)": preempted,
     "everything is frozen past the limits, and thawed": frozen,
     "a section without a limit, then a hang in one with a limit": unknown_section,

@@ -83,7 +83,7 @@ def job(
     contender: Contender, what: str, *options: str, files: Mapping[str, str] | None = None
 ) -> Iterator[Job]:
     """Start it, in a folder with these files; whatever it left is ended afterwards."""
-    with tempfile.TemporaryDirectory(prefix="holdfast-compare-") as name:
+    with tempfile.TemporaryDirectory(prefix="holdfast-compare-", ignore_cleanup_errors=True) as name:
         folder, mark = Path(name), uuid.uuid4().hex
         for file, text in (files or {}).items():
             (folder / file).write_text(text)
@@ -91,7 +91,7 @@ def job(
         with (folder / "stderr").open("w") as stderr:
             process = subprocess.Popen(
                 line,
-                env=environment(**{MARK: mark, "XDG_STATE_HOME": name}),
+                env=environment(**{MARK: mark, "XDG_STATE_HOME": name, "TMPDIR": name}),
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,
                 text=True,

@@ -31,14 +31,13 @@ def conditions(names: Mapping[str, str], gpus: int) -> str:
 
 
 def tables(names: Mapping[str, str], figures: Sequence[Figure], faults: Mapping[str, Outcomes]) -> str:
-    """Figures, faults, and where Holdfast is worse. `names` by `who`, in the order of the columns."""
-    return "\n\n".join(
-        (
-            "### Figures\n\n" + _figures(names, figures),
-            "### Faults\n\n" + _faults(names, faults),
-            "### Where Holdfast is worse\n\n" + _worse(names, figures, faults),
-        )
-    )
+    """What there is of figures and faults, and where Holdfast is worse. `names` by `who`, in the columns' order."""
+    parts = []
+    if figures:
+        parts.append("### Figures\n\n" + _figures(names, figures))
+    if faults:
+        parts.append("### Faults\n\n" + _faults(names, faults))
+    return "\n\n".join((*parts, "### Where Holdfast is worse\n\n" + _worse(names, figures, faults)))
 
 
 def _figures(names: Mapping[str, str], figures: Sequence[Figure]) -> str:
@@ -47,7 +46,7 @@ def _figures(names: Mapping[str, str], figures: Sequence[Figure]) -> str:
         shown = dict.fromkeys(figure.failed, "failed")
         for who, value in figure.values.items():
             shown[who] = _shown(value, figure.unit) + " (a run failed)" * (who in figure.failed)
-        best = min(figure.values, key=lambda who: figure.values[who])
+        best = min(figure.values, key=lambda who: figure.values[who], default="")
         cells = [f"**{shown[who]}**" if who == best else shown.get(who, "–") for who in names]
         lines.append(_row(figure.what, *cells))
     return "\n".join(lines)
@@ -76,7 +75,8 @@ def _worse(names: Mapping[str, str], figures: Sequence[Figure], faults: Mapping[
     for what, outcomes in faults.items():
         if "holdfast" in outcomes and outcomes["holdfast"].good is False:
             lines.append(f"- {what}: {outcomes['holdfast'].text}")
-    return "\n".join(lines) or "In none of these figures and faults, in this run."
+    tried = " and ".join(["figures"] * bool(figures) + ["faults"] * bool(faults))
+    return "\n".join(lines) or f"In none of these {tried}, in this run."
 
 
 def _shown(value: float, unit: str) -> str:

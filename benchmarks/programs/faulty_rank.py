@@ -72,6 +72,17 @@ def trains() -> None:
     left("done")
 
 
+def dies_once() -> None:
+    """Rank 1 is killed in the first cycle; all finish in the next."""
+    connect()
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        if rank == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        train(60)
+    train(1)
+    left("done")
+
+
 def child() -> None:
     """Leaves a child in a session of its own, as checkpoint writers are, and fails."""
     if rank == "1":

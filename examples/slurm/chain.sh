@@ -5,12 +5,14 @@
 #   RUN            the run directory, on a filesystem that all nodes see
 #   MAX_FAILURES   failures in a row after which it gives up; preemptions and time limits are none
 #   MAX_ATTEMPTS   starts in all, whatever their ends
+#   NOTICE         seconds before the time limit at which Slurm sends SIGTERM: that of --signal
 #
 # Works with Slurm from 20.11 on, with or without accounting. Needs bash, awk, flock.
 
 RUN=${RUN:?the run directory}
 MAX_FAILURES=${MAX_FAILURES:-3}
 MAX_ATTEMPTS=${MAX_ATTEMPTS:-100}
+NOTICE=${NOTICE:-180}
 CHAIN=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID} # all tasks of an array are one chain
 # As Slurm's commands name it, a task of an array by its number: 12_3. The job number of one task is that of all.
 JOB=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
@@ -28,12 +30,19 @@ chain_begin() {
         say "nothing to do: $FAULT_TOL_FINISHED_FLAG_FILE is there"
         exit 0
     fi
+    # Found out now, not after hours.
+    if [[ -z ${SLURM_ARRAY_JOB_ID:-} && $(scontrol show job "$JOB") == *[[:space:]]Requeue=0* ]]; then
+        say "job $JOB may not be requeued (--no-requeue, SBATCH_NO_REQUEUE or the site): nothing is started"
+        exit 1
+    fi
     _claim
     # SIGTERM reaches this shell too when Slurm ends the job. It must live on, to see to what follows.
     TERM_CAME=
     trap 'TERM_CAME=1' TERM
     # What is not counted could be requeued for ever.
     record "start on $SLURM_JOB_NODELIST" || { say "cannot write $RUN/attempts: nothing is started"; exit 1; }
+    HOLDFAST_ATTEMPT=$(grep -c '^[^ ]* [^ ]* start ' "$RUN/attempts") # its number in this run directory
+    export HOLDFAST_ATTEMPT
     say "attempt $ATTEMPT on $SLURM_JOB_NODELIST, $(_failures_in_a_row) of $MAX_FAILURES failures in a row so far"
 }
 
@@ -43,13 +52,13 @@ chain_run() {
     "$@" &
     pid=$!
     while :; do
-        wait "$pid"
-        code=$?
-        [[ -n $TERM_CAME ]] || break
-        while [[ -n $TERM_CAME ]]; do # one more may come meanwhile
+        while [[ -n $TERM_CAME ]]; do # before the wait, or while the one before was seen to
             TERM_CAME=
             ! _time_is_up || _not_ended
         done
+        wait "$pid"
+        code=$?
+        [[ -n $TERM_CAME ]] || break
     done
     chain_end "$code"
 }
@@ -79,6 +88,7 @@ chain_end() {
         exit 1
         ;;
     stopped)
+        [[ $code != 2 ]] || say "exit code 2: a wrong command line; or no ft_launcher on the nodes (above: execve)"
         _over "ends here: exit code $code says that it must not be started again"
         ;;
     failed)
@@ -140,6 +150,10 @@ _ending() {
         echo ended-by-slurm
     else
         case $1 in
+        137)
+            # The launchers were told to stop, and had to kill ranks that did not. Slurm may be 60 s too early.
+            if _was_told_to_stop && _time_is_up $((NOTICE + 60)); then echo time-limit; else echo failed; fi
+            ;;
         75 | 143) echo preempted ;; # 143: the launcher itself had only just been started
         2 | 130) echo stopped ;;    # a wrong command line, Ctrl-C
         *) echo failed ;;             # also 0: ended without the flag
@@ -147,7 +161,13 @@ _ending() {
     fi
 }
 
-# By Slurm's own words, since a limit can be changed while the job runs.
+# As a journal of this attempt tells; one of its files is one launcher's.
+_was_told_to_stop() {
+    grep -lZF "\"run_id\":\"$ATTEMPT\"" "$RUN"/journal/journal-*.jsonl 2>/dev/null |
+        xargs -0 -r cat | grep -qF '"kind":"preemption"'
+}
+
+# Or in $1 seconds. By Slurm's own words, since a limit can be changed while the job runs.
 _time_is_up() {
     local facts start limit
     facts=$(scontrol show job "$JOB")
@@ -157,7 +177,7 @@ _time_is_up() {
     [[ ${limit#*=} =~ ^(([0-9]+)-)?([0-9]+):([0-9]+):([0-9]+)$ ]] || return 1 # UNLIMITED
     local days=${BASH_REMATCH[2]:-0} hours=${BASH_REMATCH[3]} minutes=${BASH_REMATCH[4]} seconds=${BASH_REMATCH[5]}
     seconds=$((((10#$days * 24 + 10#$hours) * 60 + 10#$minutes) * 60 + 10#$seconds))
-    [[ $(date +%s) -ge $(($(date +%s -d "${start#*=}") + seconds)) ]]
+    [[ $(($(date +%s) + ${1:-0})) -ge $(($(date +%s -d "${start#*=}") + seconds)) ]]
 }
 
 # Only one chain in a run directory. The lock is held for a moment; the claim lasts as long as Slurm knows its job.

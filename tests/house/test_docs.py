@@ -16,7 +16,7 @@ SUPERVISION = ROOT / "src" / "holdfast" / "fault_tolerance"
 # Options of other programs that appear in examples.
 FOREIGN = {
     "--lr", "--step-seconds", "--log", "--signal", "--ntasks-per-node", "--no-deps", "--wheel-dir", "--dir", "--strict",
-    "--cpus-per-task", "--gpus-per-node", "--kill-on-bad-exit", "--wait",
+    "--cpus-per-task", "--gpus-per-node", "--kill-on-bad-exit", "--wait", "--no-requeue",
     # of pip
     "--ignore-installed",
     # of TorchX and hostname

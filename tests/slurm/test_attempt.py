@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import time
+from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -9,11 +14,12 @@ import pytest
 from holdfast.autoresume.budget import Limits
 from holdfast.autoresume.ledger import Chain
 from holdfast.autoresume.ledger_file import LedgerFile
+from holdfast.cli.main import main
 from holdfast.integrations.slurm import claim, commands
 from holdfast.integrations.slurm.attempt import Keeper
 from holdfast.integrations.slurm.exclusion import spared
 from holdfast.integrations.slurm.place import Place
-from holdfast.integrations.slurm.script import DONE
+from holdfast.integrations.slurm.script import DONE, REFUSED
 from tests.autoresume.conftest import fill
 
 COMMAND = """#!/bin/bash
@@ -336,6 +342,84 @@ def test_a_node_that_the_job_needs_is_not_left_out(
 def test_a_job_keeps_the_nodes_that_it_needs(bad: str, needed: int, expected: tuple[str, ...]) -> None:
     nodes = {"a": "idle", "b": "allocated", "c": "idle", "d": "down*", "r": "mixed", "x": "idle"}
     assert spared(bad.split(), nodes, needed=needed, excluded=["x"], required=["r"]) == expected
+
+
+PREEMPTION = '{{"t": {0}, "mono": 1.0, "node": "n1:9", "kind": "preemption", "signal": "SIGTERM"}}\n'
+FIRST_STEP = (
+    '{{"t": {0}, "mono": 0.5, "node": "n1:9", "kind": "first_step", "cycle": 0, "rank": 0, "step": 40}}\n'
+)
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_training_that_had_to_be_killed_at_the_time_limit_spends_nothing(
+    slurm: Slurm, run_dir: Path, told: bool
+) -> None:
+    slurm.tells("7", RUNNING.format(0))
+    assert keeper(run_dir).begins() == 0
+    if told:
+        (run_dir / "journal-n1_9.jsonl").write_text(PREEMPTION.format(time.time()))
+    began = datetime.fromtimestamp(time.time()).isoformat(timespec="seconds")
+    slurm.tells("7", f"JobState=RUNNING Restarts=0 StartTime={began} TimeLimit=00:01:00")
+    assert keeper(run_dir, max_failures=1).ended(137) == (0 if told else 1)
+    assert str(chains(run_dir)[0].attempts[0].kind) == ("time limit" if told else "failed")
+
+
+def test_time_limits_at_which_it_is_killed_and_has_won_no_step_come_to_an_end(
+    slurm: Slurm, run_dir: Path
+) -> None:
+    """Each goes on from the same step: the notice is too short for a checkpoint, or the training hangs."""
+    began = datetime.fromtimestamp(time.time()).isoformat(timespec="seconds")
+    codes = []
+    for restarts in range(3):
+        slurm.tells("7", f"JobState=RUNNING Restarts={restarts} StartTime={began} TimeLimit=00:01:00")
+        assert keeper(run_dir, restarts=restarts).begins() == 0
+        lines = [FIRST_STEP.format(time.time()), PREEMPTION.format(time.time())]
+        (run_dir / f"journal-n1_{restarts}.jsonl").write_text("".join(lines))
+        codes.append(keeper(run_dir, restarts=restarts).ended(137))
+    assert codes == [0, 0, 1]
+    (chain,) = chains(run_dir)
+    assert [str(attempt.kind) for attempt in chain.attempts] == ["time limit"] * 3
+    assert chain.state == "gave up"
+
+
+def test_a_job_that_may_not_be_requeued_starts_nothing(
+    slurm: Slurm, run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slurm.tells("7", RUNNING.format(0) + " Requeue=0")
+    assert keeper(run_dir).begins() == 1
+    assert "gave up: job 7 may not be requeued" in capsys.readouterr().err
+    (chain,) = chains(run_dir)
+    assert (chain.state, chain.attempts) == ("gave up", ())
+    slurm.tells("7", RUNNING.format(0))
+    assert keeper(run_dir).begins() == 0
+
+
+def test_the_number_of_the_attempt_is_told_to_the_batch_script(
+    slurm: Slurm, run_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm.tells("7", RUNNING.format(0))
+    assert keeper(run_dir).begins() == 0
+    assert keeper(run_dir).ended(9) == 0
+    capsys.readouterr()
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    with kept_signals():
+        assert main(["slurm", f"--run-dir={run_dir}", "--attempt-begins"]) == 0
+        assert capsys.readouterr().out == "2\n"
+        claim.write(str(run_dir), "8")
+        slurm.tells("8", RUNNING.format(0))
+        assert main(["slurm", f"--run-dir={run_dir}", "--attempt-begins"]) == REFUSED
+
+
+@contextlib.contextmanager
+def kept_signals() -> Iterator[None]:
+    """The command ignores signals, in a process of its own otherwise."""
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def test_exit_code_2_beside_a_journal_that_cannot_be_read_is_a_failure(slurm: Slurm, run_dir: Path) -> None:

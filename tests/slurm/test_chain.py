@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import subprocess
+import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,44 @@ class Chain:
 @pytest.fixture
 def chain(tmp_path: Path) -> Chain:
     return Chain(tmp_path)
+
+
+def a_journal(chain: Chain, attempt: str) -> None:
+    folder = chain.run_dir / "journal"
+    folder.mkdir()
+    (folder / "journal-n1_1.jsonl").write_text(
+        f'{{"t":1.0,"run_id":"{attempt}","kind":"run_start"}}\n{{"t":2.0,"signal":"SIGTERM","kind":"preemption"}}\n'
+    )
+
+
+@pytest.mark.parametrize(
+    ("attempt", "minutes", "ending"), [("7.0", 3, "time-limit"), ("7.0", 30, "failed"), ("6.0", 3, "failed")]
+)
+def test_a_training_that_had_to_be_killed_at_the_time_limit_is_no_failure(
+    chain: Chain, attempt: str, minutes: int, ending: str
+) -> None:
+    a_journal(chain, attempt)
+    began = datetime.fromtimestamp(time.time()).isoformat(timespec="seconds")
+    chain.tells("scontrol", f"Restarts=0 StartTime={began} TimeLimit=00:{minutes:02}:00")
+    assert chain.runs("exit 137", JOB).returncode == 0
+    assert (chain.run_dir / "attempts").read_text().splitlines()[-1].endswith(f" {ending} (137)")
+
+
+def test_a_job_that_may_not_be_requeued_starts_nothing(chain: Chain) -> None:
+    chain.tells("scontrol", "JobState=RUNNING Requeue=0 Restarts=0")
+    done = chain.runs(f"touch {chain.folder}/started", JOB)
+    assert done.returncode == 1
+    assert "job 7 may not be requeued" in done.stdout
+    assert not (chain.folder / "started").exists()
+
+
+def test_each_attempt_knows_its_number(chain: Chain) -> None:
+    for restarts in range(2):
+        done = chain.runs(
+            'bash -c "echo this is $HOLDFAST_ATTEMPT; exit 75"',
+            {**JOB, "SLURM_RESTART_COUNT": str(restarts), "HOLDFAST_ATTEMPT": "77"},
+        )
+        assert f"this is {restarts + 1}\n" in done.stdout
 
 
 def test_nothing_is_started_that_cannot_be_counted(chain: Chain) -> None:
@@ -92,6 +132,7 @@ def test_a_sigterm_that_comes_while_the_one_before_is_seen_to_is_seen_to_as_well
     (chain.folder / "scontrol").write_text(
         f"""#!/bin/bash
 echo "scontrol $*" >> {chain.folder}/calls
+[[ -e $RUN/attempts ]] || exit # it has not begun
 [[ $1 != requeue ]] || {{ touch {chain.folder}/done; exit; }}
 if [[ -e {chain.folder}/asked ]]; then echo {late}; else echo {early}; kill -TERM "$SHELL_PID"; fi
 touch {chain.folder}/asked

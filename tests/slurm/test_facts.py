@@ -26,6 +26,7 @@ def test_what_scontrol_shows_is_read() -> None:
     assert job_of(RUNNING) == Job("RUNNING", 2, BEGAN, 87000.0, False, "n4", nodes=2)
     preempted = RUNNING.replace("PreemptTime=None", "PreemptTime=2026-11-21T19:15:40")
     assert job_of(preempted).preempted
+    assert not job_of(RUNNING.replace("Requeue=1", "Requeue=0")).requeueable
     assert job_of(RUNNING.replace("1-00:10:00", "UNLIMITED")).limit is None
     assert job_of("") == Job()
     assert not job_of("").alive
@@ -78,6 +79,25 @@ def test_who_ended_an_attempt(job: Job, code: int, now: float, expected: Schedul
     assert word.scheduler is expected
     assert bool(word.says) == (expected is not Scheduler.NOTHING)
     assert word.requeued == (job.restarts > 0)
+
+
+@pytest.mark.parametrize(
+    ("job", "code", "now", "expected"),
+    [
+        (Job("RUNNING", began=0, limit=600), 137, 577, Scheduler.TIME_LIMIT),
+        (Job("RUNNING", began=0, limit=600), 137, 100, Scheduler.NOTHING),  # somebody's SIGTERM
+        (Job("RUNNING", began=0, limit=None), 137, 577, Scheduler.NOTHING),
+        (Job("RUNNING", began=0, limit=600), 1, 577, Scheduler.NOTHING),  # it failed, whatever the time
+        (Job("RUNNING", began=0, limit=600, preempted=True), 137, 100, Scheduler.PREEMPTED),
+    ],
+)
+def test_who_ended_an_attempt_that_did_not_stop_when_it_was_told_to(
+    job: Job, code: int, now: float, expected: Scheduler
+) -> None:
+    word = word_of(job, restarts=0, code=code, now=now, notice=180, told_to_stop=True)
+    assert word.scheduler is expected
+    unasked = word_of(job, restarts=0, code=code, now=now, notice=180)
+    assert unasked.scheduler is Scheduler.NOTHING  # SIGKILL by somebody else
 
 
 def test_where_a_process_runs() -> None:

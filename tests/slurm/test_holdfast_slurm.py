@@ -19,13 +19,16 @@ import os, signal, sys
 flag, how = os.environ["FAULT_TOL_FINISHED_FLAG_FILE"], sys.argv[1]
 restarts, node = os.environ.get("SLURM_RESTART_COUNT", "0"), os.uname().nodename
 os.write(1, f"rank {os.environ['RANK']} on {node} in run {restarts}\\n".encode())
+os.write(1, f"attempt {os.environ['HOLDFAST_ATTEMPT']} of {os.environ.get('PATH')}\\n".encode())
 bad = os.path.dirname(flag) + "/bad-node"
 if how == "bad-node" and restarts == "0" and os.environ["SLURM_NODEID"] == "0":
     with open(bad, "w") as file:
         file.write(node)
 if how == "broken" or (os.path.exists(bad) and open(bad).read() == node):
     raise ValueError("no such data set: corpus-7")
-if (how == "waits" and restarts == "0") or (how == "bad-node" and restarts in "01"):
+if how == "does not stop":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if (how in ("waits", "does not stop") and restarts == "0") or (how == "bad-node" and restarts in "01"):
     while True:
         signal.pause()
 if os.environ["RANK"] == "0":
@@ -126,3 +129,35 @@ def test_a_requeue_by_an_administrator_is_no_lost_node_and_no_failure(
     assert training.end() == "COMPLETED 0:0", training.text()
     assert training.kinds() == ["preempted", "finished"], training.text()
     assert "requeued from outside" in training.chains()[0]["attempts"][0]["why"]
+
+
+@pytest.mark.soak
+def test_a_training_that_does_not_stop_at_its_time_limit_spends_no_failure(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """And a job that gets next to nothing of the submitter's environment finds its launcher, and tells ranks theirs."""
+    training = light(cluster, tmp_path, "does not stop")
+    export = "--sbatch=--export=PYTHONPATH,HOLDFAST_ATTEMPT"
+    environ = {"HOLDFAST_ATTEMPT": "77"}
+    done = training.start(
+        "--time=1", "--max-failures=1", export, nodes=1, launcher=["ft_launcher"], environ=environ
+    )
+    assert done.returncode == 0, done.stderr
+    assert training.end(seconds=300) == "COMPLETED 0:0", training.text()
+    assert training.kinds() == ["time limit", "finished"], training.text()
+    assert "did not stop when told to, and was killed" in training.text()
+    assert "SIGKILL sent" in training.text()
+    assert [line.split()[1] for line in training.text().splitlines() if line.startswith("attempt ")] == [
+        "1",
+        "2",
+    ]
+
+
+@pytest.mark.soak
+def test_a_launcher_that_is_not_there_is_named(cluster: Cluster, tmp_path: Path) -> None:
+    training = light(cluster, tmp_path, "waits")
+    assert training.start("--max-failures=1", nodes=1, launcher=["/nowhere/ft_launcher"]).returncode == 0
+    assert training.end() == "FAILED 1:0", training.text()
+    attempt = training.chains()[0]["attempts"][0]
+    assert (attempt["kind"], attempt["exit_code"]) == ("failed", 127)
+    assert "the command was not found" in attempt["why"]

@@ -29,8 +29,9 @@ def test_the_script_is_the_golden_one() -> None:
 def test_it_is_bash_and_each_word_reaches_the_program_as_it_is(tmp_path: Path) -> None:
     subprocess.run(["bash", "-n", GOLDEN], check=True)
     fake = tmp_path / "srun"
-    fake.write_text("#!/bin/bash\nprintf '%s\\n' \"$@\"\n")
-    for name, text in (("scontrol", "echo n1; echo n2"), ("keep", "exit 0")):
+    fake.write_text('#!/bin/bash\nprintf \'%s\\n\' "$@" "$HOLDFAST_ATTEMPT" "$PATH"\n')
+    fake_keep = 'case "$*" in *--attempt-begins) echo 4 ;; esac'
+    for name, text in (("scontrol", "echo n1; echo n2"), ("keep", fake_keep)):
         (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
     for path in tmp_path.iterdir():
         path.chmod(0o755)
@@ -38,13 +39,15 @@ def test_it_is_bash_and_each_word_reaches_the_program_as_it_is(tmp_path: Path) -
     environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "12345", "SLURM_NNODES": "2"}
     done = subprocess.run(
         ["bash", "-u", "-c", script],
-        env={**environ, "SLURM_JOB_NODELIST": "n[1-2]"},
+        env={**environ, "SLURM_JOB_NODELIST": "n[1-2]", "HOLDFAST_ATTEMPT": "77"},
         capture_output=True,
         text=True,
         check=True,
     )
-    words = done.stdout.splitlines()
-    assert words[2] == "ft_launcher"
+    *words, attempt, path = done.stdout.splitlines()
+    assert (attempt, path) == ("4", f"{environ['PATH']}:{tmp_path}")
+    assert words[:3] == ["--kill-on-bad-exit=0", "--wait=0", "--export=ALL"]
+    assert words[3:8] == ["bash", "-c", 'exec "$@"', "bash", "ft_launcher"]
     assert words[-len(COMMAND) + 1 :] == list(COMMAND[1:])
     assert "--rdzv-endpoint=n1:22345" in words
     assert "--ft-run-dir=/shared/my run" in words
@@ -54,7 +57,7 @@ def test_it_is_bash_and_each_word_reaches_the_program_as_it_is(tmp_path: Path) -
 def test_a_launcher_that_is_a_module_is_started_as_one() -> None:
     command = ("/opt/env/bin/python", "-m", "holdfast.fault_tolerance.launcher", "train.py")
     text = batch_script(plan(command=command), "1.2.3")
-    assert '    /opt/env/bin/python -m holdfast.fault_tolerance.launcher --nnodes="$SLURM_NNODES"' in text
+    assert ' bash /opt/env/bin/python -m holdfast.fault_tolerance.launcher --nnodes="$SLURM_NNODES"' in text
 
 
 @pytest.mark.parametrize(
@@ -75,6 +78,8 @@ def test_a_launcher_that_is_a_module_is_started_as_one() -> None:
         ({"name": 'a"b'}, "no quotes, backslashes or control characters"),
         ({"run_dir": "/a\nb"}, "no quotes, backslashes or control characters"),
         ({"run_dir": "/a%j"}, "Slurm would replace the %"),
+        ({"options": ("--no-requeue",)}, "--sbatch=--no-requeue: the job has to be requeued, leave it out"),
+        ({"options": ("--no-req",)}, "--sbatch=--no-req: the job has to be requeued"),
         ({"options": ("low",)}, "an option of sbatch begins with -"),
         *(
             ({"options": (option,)}, "the tasks of an array would train beside each other")
@@ -127,6 +132,41 @@ def test_no_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err.startswith(
         "holdfast: error: no command: holdfast slurm [options] -- ft_launcher"
     )
+
+
+def test_a_job_that_the_environment_forbids_to_requeue_is_not_submitted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SBATCH_NO_REQUEUE", "1")
+    assert main(["slurm", f"--run-dir={tmp_path}", "--", *COMMAND]) == 2
+    assert "SBATCH_NO_REQUEUE is set, and the job has to be requeued" in capsys.readouterr().err
+    assert not (tmp_path / "job.sbatch").exists()
+
+
+@pytest.mark.parametrize(
+    ("codes", "tries", "code"), [("7 7 0", 3, 0), ("7 7 7 7 0", 4, 1), ("101 0", 1, 1), ("100 0", 1, 0)]
+)
+def test_an_attempt_that_cannot_begin_is_tried_again_a_few_times(
+    tmp_path: Path, codes: str, tries: int, code: int
+) -> None:
+    tools = {
+        "keep": f'case "$*" in *--attempt-begins) echo >> {tmp_path}/tries; codes=({codes}); '
+        f"exit ${{codes[$(wc -l < {tmp_path}/tries) - 1]}} ;; esac",
+        "sleep": "",
+        "srun": f"touch {tmp_path}/started",
+        "scontrol": "echo n1",
+    }
+    for name, text in tools.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_NNODES": "1"}
+    done = subprocess.run(
+        ["bash", "-c", batch_script(plan(python=str(tmp_path / "keep")), "1.2.3")],
+        env={**environ, "SLURM_JOB_NODELIST": "n1"},
+    )
+    assert done.returncode == code
+    assert len((tmp_path / "tries").read_text().splitlines()) == tries
+    assert (tmp_path / "started").exists() == (codes == "7 7 0")
 
 
 def test_a_sigterm_that_comes_while_the_one_before_is_seen_to_is_seen_to_as_well(tmp_path: Path) -> None:

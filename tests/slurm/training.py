@@ -159,16 +159,22 @@ class Training:
 class Submitted(Training):
     """A training that `holdfast slurm` submits."""
 
-    def start(self, *options: str, nodes: int = 2, ranks: int = 1) -> subprocess.CompletedProcess[str]:
+    def start(
+        self,
+        *options: str,
+        nodes: int = 2,
+        ranks: int = 1,
+        launcher: Sequence[str] = (sys.executable, "-m", "holdfast.fault_tolerance.launcher"),
+        environ: Mapping[str, str] = {},
+    ) -> subprocess.CompletedProcess[str]:
         """Submit it; what `holdfast slurm` answered."""
         command = [sys.executable, "-m", "holdfast", "slurm", f"--run-dir={self.run}", f"--nodes={nodes}"]
         limits = ["--notice=20", "--time=10", "--sbatch=--cpus-per-task=2"]
-        launcher = [sys.executable, "-m", "holdfast.fault_tolerance.launcher", "--max-restarts=0"]
-        launcher.append(f"--nproc-per-node={ranks}")
+        started = [*launcher, "--max-restarts=0", f"--nproc-per-node={ranks}"]
         port = f"--port={self.cluster.settings.spare_port}"
-        words = [*command, port, *limits, *options, "--", *launcher, *self._program]
-        environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=60)
+        words = [*command, port, *limits, *options, "--", *started, *self._program]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **environ}
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60)
         if done.returncode == 0:
             self.job = done.stdout.strip()
             self.log = self.run / f"slurm-{self.job}.log"

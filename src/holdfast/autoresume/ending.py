@@ -20,6 +20,7 @@ SHUT_DOWN_CODE = 93
 PREEMPTED_CODE = 75
 """What `--ft-preempted-exit-code` customarily is."""
 
+SIGKILL_CODE = 128 + 9
 INTERRUPTED_CODE = 130
 USAGE_CODE = 2
 
@@ -151,6 +152,12 @@ def _by_itself(known: Evidence) -> Ending:
     return _failed(known, code)
 
 
+_SHELL_CODES = {
+    126: " (a shell's word for: the command cannot be executed)",
+    127: " (a shell's word for: the command was not found)",
+}
+
+
 def _failed(known: Evidence, code: int) -> Ending:
     cause = known.account.cause
     if cause is None:
@@ -164,7 +171,7 @@ def _code_in_words(code: int) -> str:
     number = -code if code < 0 else code - 128
     if code < 0 or 128 < code < 128 + 65:
         return f"ended by {signal_name(number)} (exit code {128 + number})"
-    return f"exit code {code}"
+    return f"exit code {code}{_SHELL_CODES.get(code, '')}"
 
 
 def signal_name(number: int) -> str:

@@ -114,15 +114,32 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     )
 
 
-def _inside(arguments: argparse.Namespace) -> int:
+def _inside(arguments: argparse.Namespace) -> str | int:
     try:
-        keeper = _keeper(arguments)
         if arguments.attempt_begins:
-            return keeper.begins()
+            return _begins(arguments)
+        keeper = _keeper(arguments)
         return keeper.job_ends() if arguments.job_ends else keeper.ended(arguments.attempt_ended)
     except HoldfastError as error:
         print(f"[holdfast] {error}", file=sys.stderr)
         return 1
+
+
+def _begins(arguments: argparse.Namespace) -> str | int:
+    """The attempt's number for the batch script, or an exit code that says whether trying again may help."""
+    from ..autoresume.keeping import Taken
+    from ..integrations.slurm.claim import Refused
+    from ..integrations.slurm.script import DONE, REFUSED
+
+    keeper = _keeper(arguments)
+    try:
+        code = keeper.begins()
+    except (Refused, Taken) as error:
+        print(f"[holdfast] {error}", file=sys.stderr)
+        return REFUSED
+    if code == 0:
+        return f"{keeper.number}\n"
+    return DONE if code == DONE else REFUSED
 
 
 def _keeper(arguments: argparse.Namespace) -> Keeper:

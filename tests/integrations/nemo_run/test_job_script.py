@@ -117,6 +117,23 @@ def test_time_limits_go_on_as_long_as_each_begins_at_a_later_step(
     assert [line.split()[3] for line in ledger] == ["0", "40", "40", "80", "120", "120", "120"]
 
 
+@pytest.mark.parametrize(
+    ("told", "left", "letter"),
+    [((PREEMPTION,), "1:59", "P"), ((PREEMPTION,), "9:59", "F"), ((), "1:59", "F")],
+)
+def test_a_training_that_had_to_be_killed_at_the_time_limit_is_no_failure(
+    script: Path, tmp_path: Path, told: tuple[dict[str, object], ...], left: str, letter: str
+) -> None:
+    seen = attempt(script, tmp_path, tells(*told) + "exit 137", LEFT=left)
+    assert (seen.requeued, seen.letters) == (True, letter)
+
+
+def test_each_attempt_knows_its_number(script: Path, tmp_path: Path) -> None:
+    for number in range(2):
+        ended = f"exit $((HOLDFAST_ATTEMPT == {number + 1} ? 75 : 3))"
+        assert attempt(script, tmp_path, ended, number, HOLDFAST_ATTEMPT="77").letters == "P" * (number + 1)
+
+
 def test_failures_between_preemptions_that_get_nowhere_are_counted(script: Path, tmp_path: Path) -> None:
     for number, (code, step) in enumerate(
         [(3, 0), (75, 0), (3, 0), (75, 20), (3, 20), (75, 20), (3, 20), (75, 20)]

@@ -18,9 +18,10 @@ from dataclasses import replace
 
 from ...autoresume import flag
 from ...autoresume import ledger as records
+from ...autoresume.account import Account
 from ...autoresume.account_file import read_account
 from ...autoresume.budget import FAILURES, GAVE_UP_CODE, Decision, Limits, State, decide, nodes_to_exclude
-from ...autoresume.ending import INTERRUPTED_CODE, Ending, Evidence, Kind, Scheduler, ending_of
+from ...autoresume.ending import INTERRUPTED_CODE, SIGKILL_CODE, Ending, Evidence, Kind, Scheduler, ending_of
 from ...autoresume.ledger import Attempt, Chain
 from ...autoresume.ledger_file import LedgerFile
 from ...autoresume.log import say
@@ -55,6 +56,12 @@ class Keeper:
         known = {attempt.job for attempt in self._ledger.attempts if attempt.kind is not None}
         self._untold = sum(run not in known for run in place.runs_before)
         """Earlier runs of the job whose ends are not in the ledger."""
+        self._accounts: dict[int, Account] = {}
+
+    @property
+    def number(self) -> int:
+        """That of the attempt which has begun."""
+        return self._ledger.next_number - 1
 
     # Its beginning
 
@@ -79,6 +86,8 @@ class Keeper:
             decision = decide(chain, self._limits)
             if not decision.goes_on:
                 return self._over(decision) or DONE
+        if refusal := self._cannot_go_on():
+            return self._over(Decision(State.GAVE_UP, refusal, exit_code=GAVE_UP_CODE))
         attempt = self._begin_attempt(time.time())
         say(f"attempt {attempt.number} begins: run {place.restarts} of job {place.job} on {place.nodes}")
         return 0
@@ -87,6 +96,20 @@ class Keeper:
         attempt = Attempt(self._ledger.next_number, began, host=self._place.nodes, job=self._place.run)
         self._note(records.attempt_begins(began, attempt))
         return attempt
+
+    def _cannot_go_on(self) -> str:
+        """Why no attempt could follow this one; found out now, not after hours."""
+        job = self._place.job
+        try:
+            if commands.job(job).requeueable:
+                return ""
+        except commands.SlurmError as error:
+            say(f"warning: {error}")
+            return ""
+        return (
+            f"gave up: job {job} may not be requeued (--no-requeue, SBATCH_NO_REQUEUE or the site), so nothing was "
+            f"started. Submit it again without that"
+        )
 
     def _end_what_is_open(self) -> None:
         """What the latest attempt's own job could not note, and the chain of a job that is gone."""
@@ -150,7 +173,8 @@ class Keeper:
                 f"warning: a later run than {self._place.run} is in {self._file.path}: nothing follows from this end"
             )
             return 1
-        return self._see_to(attempt, code, self._word(code))
+        told = self._told(attempt) if code == SIGKILL_CODE else Account()
+        return self._see_to(attempt, code, self._word(code, told))
 
     def _of_this_run(self, attempt: Attempt | None) -> Attempt | None:
         """The open attempt if it is this run's; where its beginning could not be written, as it would have been."""
@@ -211,14 +235,21 @@ class Keeper:
         told = f"runs of the job of which {self._file.path} cannot tell: {untold}, taken for failures"
         return replace(decision, why=f"{decision.why}; {told}")
 
-    def _word(self, code: int) -> Word:
+    def _word(self, code: int, told: Account = Account()) -> Word:  # noqa: B008  # it is frozen
         place = self._place
         try:
             job = commands.job(place.job)
         except commands.SlurmError as error:
             say(f"warning: {error}")
             return Word(Scheduler.NOTHING)
-        return word_of(job, restarts=place.restarts, code=code, now=time.time(), notice=self._notice)
+        return word_of(
+            job,
+            restarts=place.restarts,
+            code=code,
+            now=time.time(),
+            notice=self._notice,
+            told_to_stop=bool(told.preempted_by) and told.cause is None,
+        )
 
     def _next(self, decision: Decision, code: int | None, *, requeued: bool) -> int:
         """Have the job requeued. Where that fails the chain is over, and the ledger says so."""
@@ -304,8 +335,14 @@ class Keeper:
             scheduler=word.scheduler,
             scheduler_says=word.says,
             node=node,
-            account=read_account(self._run_dir, attempt.began),
+            account=self._told(attempt),
         )
+
+    def _told(self, attempt: Attempt) -> Account:
+        """What its journals tell; they are read once, for that may take a while."""
+        if attempt.number not in self._accounts:
+            self._accounts[attempt.number] = read_account(self._run_dir, attempt.began)
+        return self._accounts[attempt.number]
 
     def _close(self, attempt: Attempt, known: Evidence, *, seen: bool = True) -> None:
         ending = ending_of(known)

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 
-from ...autoresume.ending import ASKED_TO_END, PREEMPTED_CODE, Scheduler
+from ...autoresume.ending import ASKED_TO_END, PREEMPTED_CODE, SIGKILL_CODE, Scheduler
 
 LOOKS = 60.0
 """Seconds: Slurm may send the signal before a time limit so much too early. Source: sbatch(1), --signal."""
@@ -50,6 +50,8 @@ class Job:
     partition: str = ""
     nodes: int = 1
     """How many it needs."""
+    requeueable: bool = True
+    """`scontrol requeue` may start it again."""
     reason: str = ""
     """Why it waits, in Slurm's word."""
 
@@ -86,22 +88,32 @@ def job_of(text: str) -> Job:
         excluded=field("ExcNodeList"),
         required=field("ReqNodeList"),
         partition=field("Partition"),
+        requeueable=field("Requeue") != "0",
         nodes=int(re.match(r"\d*", field("NumNodes"))[0] or 1),  # type: ignore[index]  # it may be 2-4
         reason=field("Reason"),
     )
 
 
-def word_of(job: Job, *, restarts: int, code: int, now: float, notice: float) -> Word:
-    """Whether Slurm ended the attempt that was run number `restarts` of the job and whose `srun` ended with `code`."""
-    asked = code == PREEMPTED_CODE or code in ASKED_TO_END
+def word_of(
+    job: Job, *, restarts: int, code: int, now: float, notice: float, told_to_stop: bool = False
+) -> Word:
+    """Whether Slurm ended the attempt that was run number `restarts` of the job and whose `srun` ended with `code`.
+
+    `told_to_stop`: the launchers got a signal that asks for the end, and no rank failed by itself. SIGKILL is then
+    the launcher's own, of ranks that did not stop in time.
+    """
+    killed = told_to_stop and code == SIGKILL_CODE
+    asked = killed or code == PREEMPTED_CODE or code in ASKED_TO_END
     left = None if job.began is None or job.limit is None else job.began + job.limit - now
     if job.restarts > restarts:
         return _requeued(job)
     if job.state == "RUNNING" or not job.state:
         if asked and job.preempted:
-            return Word(Scheduler.PREEMPTED, "preempted by a job of higher priority")
+            late = "; it did not stop in time, and was killed" if killed else ""
+            return Word(Scheduler.PREEMPTED, f"preempted by a job of higher priority{late}")
         if asked and left is not None and left <= notice + LOOKS:
-            return Word(Scheduler.TIME_LIMIT, f"stopped {max(0, round(left))} s before the time limit")
+            how = "did not stop when told to, and was killed" if killed else "stopped"
+            return Word(Scheduler.TIME_LIMIT, f"{how} {max(0, round(left))} s before the time limit")
         return Word(Scheduler.NOTHING)
     if left is not None and left <= 0:
         return Word(Scheduler.TIME_LIMIT, "Slurm ended the job at its time limit")

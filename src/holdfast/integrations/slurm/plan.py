@@ -86,6 +86,8 @@ def checked(plan: Plan) -> Plan:
     if "%" in plan.run_dir:
         raise ConfigError(f"--run-dir {plan.run_dir!r}: Slurm would replace the % in the name of the log")
     for option in plan.options:
+        if len(option) >= len("--no-r") and "--no-requeue".startswith(option):
+            raise ConfigError(f"--sbatch={option}: the job has to be requeued, leave it out")
         if not option.startswith("-"):
             raise ConfigError(
                 f"--sbatch {option!r}: an option of sbatch begins with -, such as --partition=gpu"

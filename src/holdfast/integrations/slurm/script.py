@@ -13,6 +13,9 @@ from .plan import Plan
 DONE = 100
 """Exit code of `--attempt-begins` when there is nothing to do: the training is finished."""
 
+REFUSED = 101
+"""That of `--attempt-begins` when no attempt may begin, now or later; any other than these and 0 may pass."""
+
 
 def batch_script(plan: Plan, version: str) -> str:
     """The text of a file for sbatch."""
@@ -54,12 +57,17 @@ keep() {{
         {limits} "$@"
 }}
 
-keep --attempt-begins
-case $? in
-0) ;;
-{DONE}) exit 0 ;; # finished before
-*) exit 1 ;;
-esac
+for pause in 10 30 60 ""; do
+    HOLDFAST_ATTEMPT=$(keep --attempt-begins) # its number
+    case $? in
+    0) break ;;
+    {DONE}) exit 0 ;; # finished before
+    {REFUSED}) exit 1 ;;
+    esac
+    [[ -n $pause ]] || exit 1
+    sleep "$pause" # a full disk, say, which may pass
+done
+export HOLDFAST_ATTEMPT
 
 # SIGTERM reaches this shell too when Slurm ends the job; it lives on, to see to what follows.
 term_came=
@@ -69,21 +77,23 @@ trap 'term_came=1' TERM
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 port={plan.port}
 
+# As python above, ft_launcher is there whatever the environment of the job is.
+export PATH="$PATH":{shlex.quote(plan.python.rpartition("/")[0])}
 # The first launcher to leave must not end those that still save: neither --kill-on-bad-exit nor --wait.
-srun --kill-on-bad-exit=0 --wait=0 \\
-    {launcher} --nnodes="$SLURM_NNODES" \\
+srun --kill-on-bad-exit=0 --wait=0 --export=ALL \\
+    bash -c 'exec "$@"' bash {launcher} --nnodes="$SLURM_NNODES" \\
     --rdzv-backend=c10d --rdzv-endpoint="$head:$port" --rdzv-id="$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}" \\
     --ft-preempted-exit-code=75 --term-timeout={plan.saving} --ft-run-dir="$run_dir" \\
     {rest} &
 srun=$!
 while :; do # bash heeds a signal only while it waits for the background
-    wait "$srun"
-    code=$?
-    [[ -n $term_came ]] || break
-    while [[ -n $term_came ]]; do # one more may come meanwhile
+    while [[ -n $term_came ]]; do # before the wait, or while the one before was seen to
         term_came=
         keep --job-ends # at the time limit: requeues at once, for this shell has only KillWait seconds left
     done
+    wait "$srun"
+    code=$?
+    [[ -n $term_came ]] || break
 done
 
 # Notes how it ended; requeues the job, or ends the chain.

@@ -16,6 +16,7 @@ from .plan import Plan
 from .script import batch_script
 
 NAME = "job.sbatch"
+NO_REQUEUE = "SBATCH_NO_REQUEUE"
 
 
 def submit(plan: Plan) -> str:
@@ -25,6 +26,8 @@ def submit(plan: Plan) -> str:
     `ConfigError`, `commands.SlurmError`.
     """
     text = batch_script(plan, __version__)
+    if NO_REQUEUE in os.environ:  # it would outdo the script's --requeue
+        raise ConfigError(f"{NO_REQUEUE} is set, and the job has to be requeued. Unset it for this command")
     with claim.looked_at(plan.run_dir):
         claim.refuse_others(plan.run_dir)
         claim.refuse_keepers(plan.run_dir, _ledger(plan))
