@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import signal
 import subprocess
 import sys
@@ -18,11 +17,10 @@ from benchmarks.run import machine
 from .contenders import ROOT, contenders
 from .faults import FAULTS, Outcome, Outcomes
 from .figures import figures
-from .page import conditions, tables
+from .page import EMPTY, conditions, filled, tables
 from .plot import draw
 
 PAGE, PLOT = ROOT / "docs" / "compare.md", ROOT / "docs" / "compare.svg"
-BETWEEN = re.compile(r"(?<=<!-- measured -->\n).*(?=\n<!-- end -->)", re.DOTALL)
 
 
 def faults() -> dict[str, Outcomes]:
@@ -54,12 +52,13 @@ def main() -> None:
         _compare(given.runs, given.only)
     except KeyboardInterrupt:
         sys.exit("interrupted; the page is as it was")
-    except (OSError, subprocess.CalledProcessError) as error:
+    except (OSError, ValueError, subprocess.CalledProcessError) as error:
         sys.exit(f"nothing was compared: {error}")
 
 
 def _compare(runs: int, only: str | None) -> None:
-    page = "" if only else PAGE.read_text()  # first: who has no page to fill learns so at once
+    page = "" if only else PAGE.read_text()
+    filled(page or EMPTY, "")  # first: who has no page to fill learns so at once
     names = {each.who: each.name for each in contenders()}
     measured = [] if only == "faults" else figures(contenders(), runs)
     happened = {} if only == "figures" else faults()
@@ -67,7 +66,7 @@ def _compare(runs: int, only: str | None) -> None:
     text = f"{before}\n\n{tables(names, measured, happened)}"
     print(text)
     if not only:
-        PAGE.write_text(BETWEEN.sub(lambda _: text, page))
+        PAGE.write_text(filled(page, text))
         draw(names, measured, PLOT)
 
 

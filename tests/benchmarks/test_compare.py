@@ -17,7 +17,7 @@ from benchmarks.compare.contenders import Contender
 from benchmarks.compare.faults import FAULTS, Outcome, ended
 from benchmarks.compare.figures import Figure
 from benchmarks.compare.job import send
-from benchmarks.compare.page import conditions, tables
+from benchmarks.compare.page import BEGIN, EMPTY, END, conditions, filled, tables
 from tests.processes import Spawner
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,7 +43,14 @@ def test_the_best_is_marked_and_what_somebody_lacks_is_a_dash() -> None:
     assert "| start | 1 s | 2 s | **0.5 s** |" in text
     assert "| heartbeat | – | 50 µs | **0.7 µs** |" in text
     assert "| installed | **0 MB** | 1234 MB | 0 MB |" in text
-    assert text.endswith("In none of these figures and faults, in this run.")
+    assert text.endswith("In none of these figures, in this run.")
+
+
+def test_what_was_measured_takes_the_place_of_what_was() -> None:
+    once = filled(f"Title\n\n{EMPTY}\nMore\n", "first")
+    assert filled(once, "second") == f"Title\n\n{BEGIN}second\n{END}\nMore\n"
+    with pytest.raises(ValueError, match="no place for it"):
+        filled("Title\n", "first")
 
 
 def test_where_holdfast_is_worse_is_said() -> None:
