@@ -107,7 +107,7 @@ def test_a_process_that_is_gone_gets_no_signal() -> None:
     send(signal.SIGTERM, [process])
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_what_changes_is_installed_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or a later run would measure what was there at the first one."""
     monkeypatch.setattr(environments, "BUILD", tmp_path)
@@ -151,24 +151,17 @@ def test_the_plot_has_the_panels_and_is_the_same_again(spawn: Spawner, tmp_path:
     assert "start, s" in text and "installed, MB" in text and "lines" not in text
 
 
+QUICK = (
+    "both ranks exit with 3",
+    "the launcher is killed with -9",
+    "SIGTERM to every process at once (preemption)",
+    "a misspelt key in the YAML",
+)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "what",
-    [
-        "both ranks exit with 3",
-        "the launcher is killed with -9",
-        "the monitors are killed with -9",
-        "a rank fails: its child in another session",
-        "a rank fails, the other ignores SIGTERM",
-        "SIGTERM to every process at once (preemption)",
-        "a misspelt key in the YAML",
-    ],
+    "what", [what if what in QUICK else pytest.param(what, marks=pytest.mark.soak) for what in FAULTS]
 )
 def test_a_fault_is_done_and_judged(what: str) -> None:
     assert FAULTS[what](HOLDFAST).good is True
-
-
-@pytest.mark.slow
-def test_a_hang_is_found() -> None:
-    outcome = FAULTS["a section without a limit, then a hang in one with a limit"](HOLDFAST)
-    assert outcome.good is True and outcome.text.startswith("the hang is found after")

@@ -62,6 +62,7 @@ def test_scancel_ends_the_chain_for_good_and_another_chain_is_refused(
     assert cluster.run("squeue", "--noheader") == ""
 
 
+@pytest.mark.soak
 def test_a_job_that_fails_at_once_gives_up_and_says_why(cluster: Cluster, tmp_path: Path) -> None:
     program = tmp_path / "broken.py"
     program.write_text("raise ValueError('no such data set: corpus-7')\n")

@@ -19,8 +19,8 @@ SCRIPT, LOOP = EXAMPLES / "train.py", EXAMPLES / "accelerate_loop.py"
 TWICE = Path(__file__).parent / "programs" / "and_undisturbed.py"
 LAUNCHER = [sys.executable, "-m", "holdfast.fault_tolerance.launcher"]
 QUIET = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1"}
-STEPS = 300
-"""Several seconds, of which a busy machine may take some between a checkpoint and the signal that follows it."""
+STEPS = 150
+"""A second and more, of which a busy machine may take some between a checkpoint and the signal that follows it."""
 SCHEDULE = [f"--steps={STEPS}", "--save-every=15"]
 
 pytestmark = pytest.mark.slow
