@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -218,8 +219,13 @@ class Cluster:
 
 
 def _free_ports(count: int) -> tuple[int, ...]:
+    """Below those that the kernel gives to connections, any of which may have taken one again before it is used."""
+    free: list[int] = []
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("", 0))
-        return tuple(each.getsockname()[1] for each in sockets)
+        for port in random.sample(range(10_000, 20_000), 1_000):
+            with contextlib.suppress(OSError):
+                stack.enter_context(socket.socket()).bind(("", port))
+                free.append(port)
+            if len(free) == count:
+                return tuple(free)
+    raise OSError(f"there are no {count} free ports")
