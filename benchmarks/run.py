@@ -9,13 +9,13 @@ import argparse
 import datetime
 import importlib
 import platform
-import re
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.marks import filled  # noqa: E402
 from benchmarks.table import Row, markdown  # noqa: E402
 
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -30,7 +30,7 @@ NAMES = (
     "kernel_records",
     "lightning_callbacks",
 )
-BETWEEN = re.compile(r"(?<=<!-- figures -->\n).*(?=\n<!-- end of figures -->)", re.DOTALL)
+MARKS = "<!-- figures -->", "<!-- end of figures -->"
 
 
 def main() -> None:
@@ -46,7 +46,7 @@ def main() -> None:
     table = f"{machine(given.runs)}\n\n{markdown(rows)}"
     print(table)
     if not given.names:
-        PAGE.write_text(BETWEEN.sub(lambda _: table, PAGE.read_text()))
+        PAGE.write_text(filled(PAGE.read_text(), table, *MARKS))
 
 
 def machine(runs: int) -> str:

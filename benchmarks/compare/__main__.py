@@ -12,14 +12,16 @@ import sys
 
 import torch
 
+from benchmarks.marks import filled
 from benchmarks.run import machine
 
 from .contenders import ROOT, contenders
 from .faults import FAULTS, Outcome, Outcomes
 from .figures import figures
-from .page import EMPTY, conditions, filled, tables
+from .page import conditions, tables
 from .plot import draw
 
+MARKS = "<!-- measured -->", "<!-- end -->"
 PAGE, PLOT = ROOT / "docs" / "compare.md", ROOT / "docs" / "compare.svg"
 
 
@@ -58,7 +60,8 @@ def main() -> None:
 
 def _compare(runs: int, only: str | None) -> None:
     page = "" if only else PAGE.read_text()
-    filled(page or EMPTY, "")  # first: who has no page to fill learns so at once
+    if not only:
+        filled(page, "", *MARKS)  # first: who has no page to fill learns so at once
     names = {each.who: each.name for each in contenders()}
     measured = [] if only == "faults" else figures(contenders(), runs)
     happened = {} if only == "figures" else faults()
@@ -66,7 +69,7 @@ def _compare(runs: int, only: str | None) -> None:
     text = f"{before}\n\n{tables(names, measured, happened)}"
     print(text)
     if not only:
-        PAGE.write_text(filled(page, text))
+        PAGE.write_text(filled(page, text, *MARKS))
         draw(names, measured, PLOT)
 
 

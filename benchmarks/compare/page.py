@@ -12,19 +12,6 @@ NOISE = 1.05
 """By how much a figure must be larger than another to be called worse: the medians of a busy machine differ as much."""
 
 
-BEGIN, END = "<!-- measured -->\n", "<!-- end -->"
-EMPTY = BEGIN + END
-
-
-def filled(page: str, text: str) -> str:
-    """The page with this between its marks. Raises ValueError where it has none."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not end:
-        raise ValueError(f"the page has no place for it: {BEGIN.strip()} and {END} are missing")
-    return f"{before}{begin}{text}\n{end}{after}"
-
-
 def conditions(names: Mapping[str, str], gpus: int) -> str:
     """What held for all, and who is missing."""
     said = [

@@ -17,12 +17,14 @@ from benchmarks.compare.contenders import Contender
 from benchmarks.compare.faults import FAULTS, Outcome, ended
 from benchmarks.compare.figures import Figure
 from benchmarks.compare.job import send
-from benchmarks.compare.page import BEGIN, EMPTY, END, conditions, filled, tables
+from benchmarks.compare.page import conditions, tables
+from benchmarks.marks import filled
 from tests.processes import Spawner
 
 ROOT = Path(__file__).resolve().parents[2]
 PATHS = f"{ROOT}:{ROOT / 'src'}"
 NAMES = {"torchrun": "torchrun", "nvrx": "NVRx 0.4.1", "holdfast": "Holdfast"}
+MARKS = "<!-- measured -->", "<!-- end -->"
 HOLDFAST = Contender(
     "holdfast",
     "Holdfast",
@@ -47,10 +49,11 @@ def test_the_best_is_marked_and_what_somebody_lacks_is_a_dash() -> None:
 
 
 def test_what_was_measured_takes_the_place_of_what_was() -> None:
-    once = filled(f"Title\n\n{EMPTY}\nMore\n", "first")
-    assert filled(once, "second") == f"Title\n\n{BEGIN}second\n{END}\nMore\n"
+    begin, end = MARKS
+    once = filled(f"Title\n\n{begin}\n{end}\nMore\n", "first", *MARKS)
+    assert filled(once, "second", *MARKS) == f"Title\n\n{begin}\nsecond\n{end}\nMore\n"
     with pytest.raises(ValueError, match="no place for it"):
-        filled("Title\n", "first")
+        filled("Title\n", "first", *MARKS)
 
 
 def test_where_holdfast_is_worse_is_said() -> None:
