@@ -23,15 +23,14 @@ PACKAGE = COMPAT / "src" / NAME
 pytestmark = pytest.mark.usefixtures("alias")
 
 
-def offered() -> dict[str, dict[str, tuple[str, ...]]]:
+def offered() -> dict[str, tuple[str, tuple[str, ...]]]:
     return importlib.import_module(f"{NAME}._aliases").OFFERED
 
 
 def places() -> dict[str, tuple[str, tuple[str, ...]]]:
     """Module here -> module of Holdfast's, names. What is offered below `straggler` is so at its newer place."""
     found = {}
-    for module, homes in offered().items():
-        ((home, names),) = homes.items()
+    for module, (home, names) in offered().items():
         for place in [module] + [f"attribution.{module}"] * module.startswith("straggler"):
             found[f"{NAME}.{place}"] = (home, names)
     return found

@@ -15,9 +15,10 @@ _FAULT_TOLERANCE = "holdfast.fault_tolerance"
 _LIGHTNING = "holdfast.ptl_resiliency"
 _STRAGGLER = "holdfast.straggler"
 
-OFFERED: dict[str, dict[str, tuple[str, ...]]] = {
-    "fault_tolerance": {
-        _FAULT_TOLERANCE: (
+OFFERED: dict[str, tuple[str, tuple[str, ...]]] = {
+    "fault_tolerance": (
+        _FAULT_TOLERANCE,
+        (
             "FaultToleranceConfig",
             "HeartbeatTimeouts",
             "RankMonitorClient",
@@ -26,56 +27,62 @@ OFFERED: dict[str, dict[str, tuple[str, ...]]] = {
             "SectionTimeouts",
             "WorkloadAction",
             "WorkloadControlRequest",
-        )
-    },
-    "fault_tolerance.config": {_FAULT_TOLERANCE: ("FaultToleranceConfig",)},
-    "fault_tolerance.data": {
-        _FAULT_TOLERANCE: ("HeartbeatTimeouts", "SectionTimeouts", "WorkloadAction", "WorkloadControlRequest")
-    },
-    "fault_tolerance.rank_monitor_client": {
-        _FAULT_TOLERANCE: ("RankMonitorClient", "RankMonitorClientError")
-    },
-    "fault_tolerance.rank_monitor_server": {_FAULT_TOLERANCE: ("RankMonitorServer",)},
-    "ptl_resiliency": {
-        _LIGHTNING: (
+        ),
+    ),
+    "fault_tolerance.config": (_FAULT_TOLERANCE, ("FaultToleranceConfig",)),
+    "fault_tolerance.data": (
+        _FAULT_TOLERANCE,
+        ("HeartbeatTimeouts", "SectionTimeouts", "WorkloadAction", "WorkloadControlRequest"),
+    ),
+    "fault_tolerance.rank_monitor_client": (
+        _FAULT_TOLERANCE,
+        ("RankMonitorClient", "RankMonitorClientError"),
+    ),
+    "fault_tolerance.rank_monitor_server": (_FAULT_TOLERANCE, ("RankMonitorServer",)),
+    "ptl_resiliency": (
+        _LIGHTNING,
+        (
             "FaultToleranceCallback",
             "FaultToleranceSectionsCallback",
             "PreemptionCallback",
             "SimulatedFaultParams",
             "StragglerDetectionCallback",
-        )
-    },
-    "ptl_resiliency._utils": {_LIGHTNING: ("SimulatedFaultParams",)},
-    "ptl_resiliency.fault_tolerance_callback": {
-        _LIGHTNING: ("FaultToleranceCallback", "SimulatedFaultParams")
-    },
-    "ptl_resiliency.fault_tolerance_sections_callback": {
-        _LIGHTNING: ("FaultToleranceSectionsCallback", "SimulatedFaultParams")
-    },
-    "ptl_resiliency.straggler_det_callback": {_LIGHTNING: ("StragglerDetectionCallback",)},
-    "straggler": {
-        _STRAGGLER: ("CallableId", "Detector", "Report", "Statistic", "StragglerId", "Thresholds", "Verdict")
-    },
-    "straggler.straggler": {_STRAGGLER: ("CallableId", "Detector")},
-    "straggler.reporting": {_STRAGGLER: ("Report", "StragglerId")},
-    "straggler.statistics": {_STRAGGLER: ("Statistic",)},
+        ),
+    ),
+    "ptl_resiliency._utils": (_LIGHTNING, ("SimulatedFaultParams",)),
+    "ptl_resiliency.fault_tolerance_callback": (
+        _LIGHTNING,
+        ("FaultToleranceCallback", "SimulatedFaultParams"),
+    ),
+    "ptl_resiliency.fault_tolerance_sections_callback": (
+        _LIGHTNING,
+        ("FaultToleranceSectionsCallback", "SimulatedFaultParams"),
+    ),
+    "ptl_resiliency.straggler_det_callback": (_LIGHTNING, ("StragglerDetectionCallback",)),
+    "straggler": (
+        _STRAGGLER,
+        ("CallableId", "Detector", "Report", "Statistic", "StragglerId", "Thresholds", "Verdict"),
+    ),
+    "straggler.straggler": (_STRAGGLER, ("CallableId", "Detector")),
+    "straggler.reporting": (_STRAGGLER, ("Report", "StragglerId")),
+    "straggler.statistics": (_STRAGGLER, ("Statistic",)),
 }
-"""Module below `nvidia_resiliency_ext` -> module of Holdfast's -> names. `attribution.straggler` is as `straggler`."""
+"""Module below `nvidia_resiliency_ext` -> module of Holdfast's, names. `attribution.straggler` is as `straggler`."""
 
 
 def of(module: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
     """What a module here needs: its ``__all__``, ``__getattr__`` and ``__dir__``."""
     key = module.removeprefix("nvidia_resiliency_ext.").removeprefix("attribution.")
-    home = {name: source for source, names in OFFERED[key].items() for name in names}
+    source, names = OFFERED[key]
     own = vars(sys.modules[module])
 
     def load(name: str) -> Any:
-        if name not in home:
+        if name not in names:
             raise AttributeError(f"module {module!r} has no attribute {name!r}: Holdfast does not offer it")
-        own[name] = getattr(import_module(home[name]), name)
+        own[name] = getattr(import_module(source), name)
         return own[name]
 
     def listed() -> list[str]:
-        return sorted({*own, *home})
+        return sorted({*own, *names})
 
-    return list(home), load, listed
+    return list(names), load, listed
