@@ -14,8 +14,9 @@ import sys
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
-from . import appearance, known, preload, process, standby, wire
+from . import appearance, folders, known, preload, process, standby, wire
 from .output import Kept
+from .settings import Settings
 from .watch import Watch
 
 NOTE = 256  # bytes
@@ -60,12 +61,14 @@ class Zygote:
         before = dict(os.environ)
         there = set(sys.modules)
         self._kept.begin()
+        self._settings = Settings()
         ignored = sum(1 << (number - 1) for number in self._handlers)
         with Watch(self._refuse, self._installed, ignored) as watch:
             preload.load(self._modules, self._say, lambda name: self._look(watch, name))
-            if fault := process.forks_cleanly().fault:
+            if fault := watch.trial():
                 self.end(failed=fault)
         self._kept.end()
+        folders.give_up()
         self._changes = _changes(before, dict(os.environ))
         self._say("")
         gc.collect()
@@ -80,6 +83,8 @@ class Zygote:
         if found := watch.changed():
             module, why = found
             self._refuse([name, module or name], why)
+        if changed := self._settings.changed():
+            self._refuse([name], changed)
         if process.has_gpu_driver():
             self._refuse([name], "it loads NVIDIA's driver library")
 
@@ -128,6 +133,7 @@ class Zygote:
         appearance.show(sys.orig_argv, message["environment"])
         standby.set_environment(message["environment"], self._changes)
         standby.renew()
+        folders.renew()
         known.repair()
         self._kept.repeat()
         for number, handler in self._handlers.items():
