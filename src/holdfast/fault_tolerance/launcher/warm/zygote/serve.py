@@ -74,7 +74,7 @@ class Zygote:
         gc.collect()
         gc.freeze()
         names = sorted({name.partition(".")[0] for name in sys.modules.keys() - there})
-        wire.send(self._channel, {"event": "ready", "names": names, "modules": len(sys.modules)})
+        wire.send(self._channel, {"said": "ready", "names": names, "modules": len(sys.modules)})
 
     def _say(self, name: str) -> None:
         os.pwrite(self._note, name.encode()[:NOTE].ljust(NOTE, b"\0"), 0)
@@ -97,7 +97,7 @@ class Zygote:
     def end(self, **message: Any) -> NoReturn:
         """Tell the launcher why, and end."""
         try:
-            wire.send(self._channel, {"event": "end", **message})
+            wire.send(self._channel, {"said": "end", **message})
         finally:
             os._exit(1)
 
@@ -115,7 +115,7 @@ class Zygote:
                 pid = standby.fork(self._launcher)
                 if pid == 0:
                     return self._stand_by(gate, gates)
-                wire.send(self._channel, {"event": "forked", "pid": pid})
+                wire.send(self._channel, {"said": "forked", "pid": pid})
             _close(gates)
         os._exit(0)
 
