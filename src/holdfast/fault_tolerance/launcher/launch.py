@@ -95,6 +95,7 @@ class Launch:
     ) -> None:
         self._options, self._resolved, self._stack = options, resolved, stack
         self._run_name, self._run_dir = run_name, run_dir
+        self._limits = limits_of(resolved, counts_steps=not options.ignore_optimizer_steps)
         self._torch = options.torch
         self._inbox = inbox
         orphans.adopt()
@@ -168,7 +169,7 @@ class Launch:
         return monitor
 
     def _agent(self, config: LaunchConfig, program: object, args: list[str], job: Job) -> Agent:
-        boards = CycleBoards(self._board_dir, limits_of(self._resolved))
+        boards = CycleBoards(self._board_dir, self._limits)
         job.look_for_stops(boards.stops, self._inbox.post)
         entrypoint, arguments = self._command(program, args)
         spec = WorkerSpec(
@@ -220,6 +221,7 @@ class Launch:
     def _variables(self, local_rank: int, boards: CycleBoards, job: Job) -> dict[str, str]:
         """Holdfast's additions to a rank's environment."""
         return {
+            "HOLDFAST_OPTIMIZER_STEPS": "" if self._options.ignore_optimizer_steps else "1",
             # One number for the whole job, also for restarts that only let a node join: log folders stay apart.
             "TORCHELASTIC_RESTART_COUNT": str(job.record.cycle),
             "TORCHELASTIC_SIGNALS_TO_HANDLE": self._torch.signals_to_handle,
@@ -234,7 +236,7 @@ class Launch:
 
     def _announce(self, config: LaunchConfig) -> None:
         nodes = config.min_nodes, config.max_nodes
-        limits = describe(limits_of(self._resolved))
+        limits = describe(self._limits)
         self._journal.record(
             "run_start",
             run_id=config.run_id,
