@@ -41,6 +41,11 @@ def test_a_hang_between_two_steps_is_found_and_the_restart_is_told(jobs: Jobs) -
     ]
     assert sorted(firsts) == [(cycle, rank, 1, True) for cycle in (0, 1) for rank in (0, 1)]
     assert "torch" in [name for name, _ in json.loads(listed.read_text())]
+    (longest,) = [record["longest"] for record in job.journal("counted_steps") if record["cycle"] == 0]
+    assert longest > 2
+    (learned,) = job.run_dir.glob("learned-limits-*.json")  # of the cycle that succeeded
+    state = json.loads(learned.read_text())["current_timeouts"]
+    assert state == {"heartbeat": {"initial": 300.0, "subsequent": 10.0, "were_calculated": True}}
     assert [record["seconds"] > 0 for record in job.journal("resume")] == [True]
 
 

@@ -195,6 +195,7 @@ class Launch:
             term_timeout=float("inf") if self._options.term_timeout is None else self._options.term_timeout,
             stop_timeout=self._options.workers_stop_timeout,
             preempted_code=self._options.preempted_exit_code,
+            safety_factor=self._resolved.config.safety_factor,
         )
         return Agent(
             spec,
