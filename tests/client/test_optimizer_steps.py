@@ -18,7 +18,7 @@ import torch
 from torch.optim import optimizer as torchs
 
 from holdfast.fault_tolerance import RankMonitorClient, optimizer_steps
-from holdfast.fault_tolerance.board import Board
+from holdfast.fault_tolerance.board import Board, counts
 from holdfast.fault_tolerance.launcher.ranks.environment import PROLOGUE
 from holdfast.fault_tolerance.monitor.deadlines import deadlines
 from holdfast.fault_tolerance.monitor.gaps import Gaps
@@ -71,7 +71,12 @@ def optimizer(kind: Any = torch.optim.SGD) -> torch.optim.Optimizer:
     return made
 
 
-def test_each_step_is_a_heartbeat_with_its_number(arm: Arm, board: Board) -> None:
+@pytest.mark.parametrize("core", ["the core, if it was built", "none"])
+def test_each_step_is_a_heartbeat_with_its_number(
+    arm: Arm, board: Board, core: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if core == "none":
+        monkeypatch.setattr(counts, "core", None)
     arm()
     limits = board.snapshot().limits
     sgd = optimizer()

@@ -33,8 +33,7 @@ def describe(limits: Limits) -> str:
     ]
     every = []
     if limits.initial_set_by_user and limits.initial is not None:
-        what = "first heartbeat or optimizer step" if limits.subsequent_set_by_user else "first heartbeat"
-        every.append(f"{what} {seconds(limits.initial)} after its start")
+        every.append(f"first heartbeat {seconds(limits.initial)} after its start")
     else:
         connected.insert(0, f"first heartbeat {seconds(limits.initial)}")
     if limits.subsequent_set_by_user and limits.subsequent is not None:
