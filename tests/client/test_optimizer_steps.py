@@ -309,10 +309,10 @@ class TestWhenTorchIsImported:
 class TestTheListOfModules:
     @pytest.fixture
     def save(self, tmp_path: Path) -> Iterator[Any]:
-        """Of a process that is rank 0."""
-        environment = {LISTED: str(tmp_path / "modules.json"), "RANK": "0"}
+        """Of a process that is the first rank of its node."""
+        environment = {LISTED: str(tmp_path / "modules.json"), "LOCAL_RANK": "0"}
         save = prologue("learned_modules").arm(environment)
-        assert environment == {"RANK": "0"}
+        assert environment == {"LOCAL_RANK": "0"}
         yield save
         atexit.unregister(save)
 
@@ -351,7 +351,9 @@ class TestTheListOfModules:
         tmp_path.rmdir()
         save("exit")
 
-    @pytest.mark.parametrize("environment", [{"RANK": "0"}, {LISTED: "x", "RANK": "1"}, {LISTED: "x"}])
+    @pytest.mark.parametrize(
+        "environment", [{"LOCAL_RANK": "0"}, {LISTED: "x", "LOCAL_RANK": "1"}, {LISTED: "x"}]
+    )
     def test_nobody_else_writes_one(self, environment: dict[str, str]) -> None:
         assert prologue("learned_modules").arm(environment) is None
         assert LISTED not in environment

@@ -71,9 +71,7 @@ class _Early:
         try:
             self._calls += 1
             if self._calls == 1 and self._counts and os.getpid() == self._owner:
-                from holdfast.fault_tolerance import optimizer_steps
-
-                self._next = optimizer_steps.begin(self._retire) or _nothing
+                self._next = self._begin() or _nothing
             self._next(optimizer, args, kwargs)
             if self._calls == THIRD and self._save is not None:
                 self._save("step")
@@ -81,6 +79,15 @@ class _Early:
             self._next = _nothing  # Holdfast is not here, or another one: nobody counts
         if self._calls >= THIRD:
             self._put(self._next)
+
+    def _begin(self) -> "Any":
+        before = set(sys.modules)
+        from holdfast.fault_tolerance import optimizer_steps
+
+        hook = optimizer_steps.begin(self._retire)
+        if self._save is not None:
+            self._save.hidden |= {name for name in sys.modules if name.startswith("holdfast")} - before
+        return hook
 
     def _retire(self) -> None:
         """The program says by itself where it is."""

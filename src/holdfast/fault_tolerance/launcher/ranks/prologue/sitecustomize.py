@@ -208,10 +208,37 @@ def _parts() -> "tuple[object, object]":
     return learned_modules, optimizer_steps
 
 
+def _wait_to_be_a_rank() -> None:
+    """In a zygote (see the launcher's room `warm`): import and fork; only a standby that is let through returns."""
+    given = os.environ.pop("HOLDFAST_ZYGOTE", "")
+    if not given:
+        return
+    try:
+        import importlib.util
+        import json
+
+        launcher = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        folder = os.path.join(launcher, "warm", "zygote")
+        name = "holdfast_zygote"
+        spec = importlib.util.spec_from_file_location(name, os.path.join(folder, "__init__.py"))
+        assert spec is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        serve = importlib.import_module(f"{name}.serve")
+        with open(int(given), "rb") as file:
+            file.seek(0)
+            settings = json.load(file)
+        serve.serve(settings)
+    except BaseException:
+        os._exit(1)  # it must not run the script: nobody has let it through
+    for module in [each for each in sys.modules if each.partition(".")[0] == name]:
+        del sys.modules[module]
+
+
 _quiet = _quiet_interrupts()
 _modules, _steps = _parts()  # before the folder is off the path
 try:
     _vanish()
+    _wait_to_be_a_rank()
 finally:
     _die_with_launcher()
     _let_torch_finish()
