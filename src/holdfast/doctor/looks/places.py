@@ -1,0 +1,134 @@
+"""Folders: whether this user could write there, tried with a file that never has a name.
+
+Does not cover: quotas that bind only larger files.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import tempfile
+
+from ...fault_tolerance.board.layout import BOARD_BYTES
+from ...fault_tolerance.errors import HoldfastError
+from ...fault_tolerance.launcher.ranks.boards import TMPFS
+from ...fault_tolerance.stop.page import SIZE as PAGE_BYTES
+from ...journal.run_dir import fallback_folder, state_folder
+from ..judgements.folders import Folder
+from ..judgements.shared_memory import SharedMemory
+
+CONTROL_BYTES = 64 * 1024  # the control page and the files beside it
+
+
+def shared_memory(nproc: int, path: str = TMPFS) -> SharedMemory:
+    """/dev/shm, with room for the boards of so many ranks taken and given back."""
+    try:
+        found = os.statvfs(path)
+    except OSError as error:
+        return SharedMemory(path, error=_words(error))
+    return SharedMemory(
+        path,
+        size=found.f_blocks * found.f_frsize,
+        free=found.f_bavail * found.f_frsize,
+        filesystem=filesystem(path),
+        error=why_not_written(path, CONTROL_BYTES + nproc * (BOARD_BYTES + PAGE_BYTES)),
+    )
+
+
+def filesystem(path: str) -> str:
+    """The type of the filesystem that the folder is on; empty where that cannot be told."""
+    device = os.stat(path).st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    kind = ""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+        for each in file:
+            before, _, after = each.partition(" - ")
+            if before.split()[2] == wanted:
+                kind = after.split()[0]
+    return kind
+
+
+def why_not_written(path: str, size: int = 0, *, locked: bool = False) -> str:
+    """Why a file of so many bytes cannot be made (and `locked`) in this folder; empty when it can."""
+    try:
+        descriptor = os.open(path, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno in (
+            errno.EOPNOTSUPP,
+            errno.EISDIR,
+            errno.EINVAL,
+        ):  # a filesystem without nameless files
+            return "" if os.access(path, os.W_OK | os.X_OK) else "cannot be written"
+        return _words(error)
+    try:
+        if size:
+            os.posix_fallocate(descriptor, 0, size)
+        if locked:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return _words(error)
+    finally:
+        os.close(descriptor)
+    return ""
+
+
+def state() -> Folder:
+    """Where run directories are made that nobody chose."""
+    try:
+        return run_folder(state_folder(), home=os.path.expanduser("~"))
+    except HoldfastError as error:
+        return Folder("the state folder", getattr(error, "problem", str(error)))
+
+
+def fallback() -> Folder:
+    """Where they are made where that cannot be used."""
+    try:
+        return run_folder(fallback_folder())
+    except HoldfastError as error:
+        return Folder("the temporary folder", getattr(error, "problem", str(error)))
+
+
+def run_folder(path: str, home: str = "") -> Folder:
+    """A folder for journals as `journal.run_dir` would make or refuse it; nothing is made."""
+    if home and path.startswith(os.path.join(home, "")) and not os.path.isdir(home):
+        return Folder(path, f"there is no home folder {home}")
+    there = path
+    while not os.path.lexists(there):
+        there = os.path.dirname(there)
+    why = _refused(path) if there == path else ""
+    why = why or why_not_written(there)
+    if why and there != path:
+        why = f"{there}: {why}"
+    return Folder(path, why, 0 if why else _free(there))
+
+
+def temporary() -> Folder:
+    """Python's own choice of a temporary folder."""
+    try:
+        path = tempfile.gettempdir()
+    except OSError as error:
+        return Folder(os.environ.get("TMPDIR", "/tmp"), _words(error))
+    why = why_not_written(path)
+    return Folder(path, why, 0 if why else _free(path))
+
+
+def _refused(path: str) -> str:
+    found = os.lstat(path)
+    if stat.S_ISLNK(found.st_mode):
+        return "it is a symbolic link"
+    if not stat.S_ISDIR(found.st_mode):
+        return "it is not a directory"
+    if found.st_uid != os.geteuid():
+        return f"it belongs to user {found.st_uid}, not to {os.geteuid()}"
+    return ""
+
+
+def _free(path: str) -> int:
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize
+
+
+def _words(error: OSError) -> str:
+    return error.strerror or str(error)
