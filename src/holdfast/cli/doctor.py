@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ..fault_tolerance.errors import ConfigError
 
@@ -21,7 +23,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpar
         usage="holdfast doctor [options] [SCRIPT | -m MODULE] ...",
         help="say whether this machine, and a script, are fit for a training, and what to do",
         description="Look at this machine, and at a script if one is named, as ft_launcher would use them: one line "
-        "for each check, with a verdict (ok, note, problem) and what to do. Nothing is changed, and the script is not run.",
+        "for each check, with a verdict (ok, note, problem) and what to do. Nothing is changed, the script is not run.",
         epilog=EPILOG,
     )
     parser.add_argument(
@@ -44,6 +46,11 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpar
 
 def text(arguments: argparse.Namespace) -> tuple[str, int]:
     """What the command prints, and its exit code. Raises ConfigError for a wrong command line."""
+    with _without_first_path():
+        return _text(arguments)
+
+
+def _text(arguments: argparse.Namespace) -> tuple[str, int]:
     from .. import __version__
     from ..doctor.examination import Asked, examine
     from ..doctor.finding import PROBLEM, worst
@@ -66,6 +73,20 @@ def text(arguments: argparse.Namespace) -> tuple[str, int]:
         else _encodable(report(findings))
     )
     return told, int(worst(findings) == PROBLEM)
+
+
+@contextmanager
+def _without_first_path() -> Iterator[None]:
+    """Without what Python has put in front for this program: with `python -m holdfast` that is the current folder, and
+    a file in it that hides a module, which is to be found, would be imported here.
+    """
+    before = list(sys.path)
+    if not getattr(sys.flags, "safe_path", False):
+        del sys.path[:1]
+    try:
+        yield
+    finally:
+        sys.path[:] = before
 
 
 def _check(script: str, *, module: bool) -> None:

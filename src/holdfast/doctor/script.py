@@ -33,7 +33,7 @@ class Script:
 
 
 def look(script: Script) -> Imports:
-    """Where the script's imports come from, with this Python's paths."""
+    """Where the script's imports come from; sys.path is without this program's own folder."""
     return project.look(script.name, module=script.module, path=search_path(script.folder, sys.path))
 
 

@@ -33,7 +33,7 @@ class Import:
 
 
 def read(text: bytes, package: str) -> list[Import]:
-    """The imports of a file in `package`, empty for a script. Raises SyntaxError or ValueError where it is no Python."""
+    """The imports of a file in `package`, empty for a script. Raises SyntaxError or ValueError for other text."""
     return list(_imports(ast.parse(text).body, package, sure=True))
 
 
@@ -53,9 +53,8 @@ def find(name: str, path: Sequence[str]) -> ModuleSpec | None:
 
 
 def search_path(folder: str, inherited: Sequence[str]) -> list[str]:
-    """A rank's sys.path: the folder, and this Python's without what it has put in front for its own program."""
-    rest = inherited if getattr(sys.flags, "safe_path", False) else inherited[1:]
-    return [folder, *(os.path.abspath(each) for each in rest)]
+    """A rank's sys.path: the folder, and what every program of this Python has behind its own."""
+    return [folder, *(os.path.abspath(each) for each in inherited)]
 
 
 def is_installed(spec: ModuleSpec) -> bool:
