@@ -12,6 +12,7 @@ NEEDED = {
     "pidfd": "process handles (pidfd): a signal could reach a stranger",
     "subreaper": "PR_SET_CHILD_SUBREAPER: what a dead rank leaves running is not found",
     "pdeathsig": "PR_SET_PDEATHSIG: ranks outlive a launcher that is killed",
+    "proc": "/proc: hung ranks and what dead ones leave running are not found",
     "flock": "flock on shared memory: dead jobs are not told from living ones",
 }
 SCOPES = {

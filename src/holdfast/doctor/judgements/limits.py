@@ -105,8 +105,7 @@ def core_files(found: CoreFiles, nproc: int) -> Finding:
     )
     return note(
         check,
-        f"{count(nproc, 'rank')} that crash write {count(nproc, 'file')}, each {most} ({where}), and a restart waits "
-        "until that is written",
+        f"{count(nproc, 'rank')} that crash write {count(nproc, 'file')}, each {most} ({where}), before they end",
         "ulimit -c 0, unless you want to look into them",
     )
 

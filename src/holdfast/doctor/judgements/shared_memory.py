@@ -25,6 +25,8 @@ class SharedMemory:
     """Its type: `tmpfs`."""
     error: str = ""
     """Why the boards of the ranks cannot be made there; empty when they can."""
+    full: bool = False
+    """Whether it is for want of room."""
 
 
 def judge(found: SharedMemory, nproc: int) -> Finding:
@@ -33,7 +35,12 @@ def judge(found: SharedMemory, nproc: int) -> Finding:
         return problem(
             CHECK,
             f"{found.path}: {found.error}. Boards of ranks have to be on a disk, and data loader workers fail",
-            f"free space there, or mount a tmpfs with mode 1777 on {found.path} (docker run --shm-size=8g)",
+            (
+                "free some space there, or make it larger"
+                if found.full
+                else f"mount a tmpfs with mode 1777 on {found.path}"
+            )
+            + " (docker run --shm-size=8g)",
         )
     told = f"{found.path}: {size(found.free)} free of {size(found.size)}, writable"
     if found.filesystem not in ("tmpfs", "ramfs"):

@@ -30,6 +30,8 @@ class Import:
     line: int
     sure: bool
     """Whether it is imported whenever the file is, and its want is not caught."""
+    perhaps_a_name: bool = False
+    """Whether its last part may be a name in a module, and no module: `from package import name`."""
 
 
 def read(text: bytes, package: str) -> list[Import]:
@@ -138,10 +140,9 @@ def _from(node: ast.ImportFrom, package: str, sure: bool) -> Iterator[Import]:
         above = parts[: len(parts) - node.level + 1]
         base = ".".join([*above, *([base] if base else [])])
     yield Import(base, node.lineno, sure)
-    # A name may be a module: `from package import module`. If it is not found, it is a name.
-    yield from (
-        Import(f"{base}.{alias.name}", node.lineno, False) for alias in node.names if alias.name != "*"
-    )
+    for alias in node.names:
+        if alias.name != "*":
+            yield Import(f"{base}.{alias.name}", node.lineno, sure, perhaps_a_name=True)
 
 
 def _for_types_only(test: ast.expr) -> bool:

@@ -18,7 +18,9 @@ from ..judgements.warm_start import Interpreter
 PATIENCE = 2.0
 """Seconds that another interpreter may take to say who it is."""
 QUESTION = """
-import json, sys
+import sys
+del sys.path[0]  # the current folder: a file there must not stand in for a module of Python
+import json
 from importlib.metadata import PackageNotFoundError, version
 try:
     torch = version("torch")

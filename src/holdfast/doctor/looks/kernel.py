@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
 from ...fault_tolerance.launcher.ranks.boards import TMPFS
+from ...fault_tolerance.processes import proc
 from ..judgements.kernel import NEEDED, Ptrace
 from . import limits, places, text_file, trial
 
@@ -20,6 +22,7 @@ def look() -> tuple[dict[str, str], Ptrace]:
     errors["flock"] = (
         places.why_not_written(TMPFS, locked=True) if places.why_not_written(TMPFS) == "" else ""
     )
+    errors["proc"] = "" if proc.stat(os.getpid()) else "it is not mounted, or hides this very process"
     scope = text_file.number("/proc/sys/kernel/yama/ptrace_scope")
     return (
         {name: errors.get(name, "") for name in NEEDED},

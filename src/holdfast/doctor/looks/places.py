@@ -26,14 +26,17 @@ def shared_memory(nproc: int, path: str = TMPFS) -> SharedMemory:
     """/dev/shm, with room for the boards of so many ranks taken and given back."""
     try:
         found = os.statvfs(path)
-    except OSError as error:
-        return SharedMemory(path, error=_words(error))
+    except OSError as missing:
+        return SharedMemory(path, error=_words(missing))
+    wanted = CONTROL_BYTES + nproc * (BOARD_BYTES + PAGE_BYTES)
+    error, empty = why_not_written(path, wanted), why_not_written(path)
     return SharedMemory(
         path,
         size=found.f_blocks * found.f_frsize,
         free=found.f_bavail * found.f_frsize,
         filesystem=filesystem(path),
-        error=why_not_written(path, CONTROL_BYTES + nproc * (BOARD_BYTES + PAGE_BYTES)),
+        error=error,
+        full=bool(error) and not empty,
     )
 
 

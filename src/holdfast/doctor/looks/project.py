@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib.machinery import ModuleSpec, all_suffixes
 
 from ..judgements.script import Imports
@@ -75,9 +76,7 @@ class _Reading:
             )
             return
         for each in named:
-            self._module(
-                Import(each.name, each.line, each.sure and sure), f"{os.path.relpath(file)}:{each.line}"
-            )
+            self._module(replace(each, sure=each.sure and sure), f"{os.path.relpath(file)}:{each.line}")
 
     def _module(self, wanted: Import, where: str) -> None:
         top = wanted.name.partition(".")[0]
@@ -100,7 +99,7 @@ class _Reading:
             name = ".".join(parts[:number])
             found = self._find(name)
             if found is None:
-                if wanted.sure:
+                if wanted.sure and not (wanted.perhaps_a_name and number == len(parts)):
                     self.missing.setdefault(name, where)
                 return
             if found.origin and found.has_location and found.origin.endswith(".py"):
