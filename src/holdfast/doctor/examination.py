@@ -48,7 +48,7 @@ class Looks:
     def __init__(self, looks: Mapping[str, Callable[[], Any]], patience: float = PATIENCE) -> None:
         self._end = time.monotonic() + patience
         self._patience = patience
-        self._begun = {name: UnderWay(each) for name, each in looks.items()}
+        self._begun = {name: _begin(each) for name, each in looks.items()}
         self._seen: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
@@ -61,11 +61,20 @@ class Looks:
 
     def _answer(self, name: str) -> Any:
         try:
-            return self._begun[name].answer(max(0.0, self._end - time.monotonic()))
+            begun = self._begun[name]
+            left = max(0.0, self._end - time.monotonic())
+            return begun.answer(left) if isinstance(begun, UnderWay) else begun()
         except TooLate:
             return Unseen(f"no answer within {self._patience:g} s")
         except Exception as error:  # a file of the kernel's that is not as expected, say: the others go on
             return Unseen(getattr(error, "strerror", None) or f"{type(error).__name__}: {error}")
+
+
+def _begin(look: Callable[[], Any]) -> UnderWay[Any] | Callable[[], Any]:
+    try:
+        return UnderWay(look)
+    except RuntimeError:  # no more threads for this user, which is to be told: then one after the other
+        return look
 
 
 def examine(asked: Asked) -> list[Finding]:

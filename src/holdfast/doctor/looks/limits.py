@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import threading
 
 from ...fault_tolerance.processes import proc
 from ..judgements.limits import CoreFiles, Room
@@ -37,7 +38,8 @@ def processes() -> list[Room]:
     running = (text_file.line("/proc/loadavg") or "").split()
     if most is not None and len(running) > 3:
         rooms.append(Room("kernel.threads-max", most, int(running[3].partition("/")[2])))
-    return rooms
+    own = threading.active_count() - 1  # of this command, gone in a moment
+    return [Room(room.name, room.limit, max(0, room.used - own)) for room in rooms]
 
 
 def _threads_of_this_user() -> int:

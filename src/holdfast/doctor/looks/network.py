@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
+from typing import Any
 
 from ...in_time import TooLate, within
 from ..judgements.network import Name
@@ -64,13 +65,20 @@ def own_name() -> Name:
 def name(host: str) -> Name:
     """What a name resolves to, and where of that this machine cannot listen."""
     try:
-        answer = within(ANSWER, lambda: socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM))
+        answer = _resolved(host)
     except TooLate:
         return Name(host, error=f"no answer within {ANSWER:g} s")
     except (OSError, UnicodeError) as error:
         return Name(host, error=getattr(error, "strerror", None) or str(error))
     addresses = list(dict.fromkeys(str(each[4][0]) for each in answer))
     return Name(host, addresses, [each for each in addresses if not _is_own(each)])
+
+
+def _resolved(host: str) -> list[Any]:
+    try:
+        return within(ANSWER, lambda: socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM))
+    except RuntimeError:  # no thread to be had: then without a ceiling of its own
+        return socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
 
 
 def wanted_interfaces(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
