@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -160,7 +161,9 @@ def _script(looks: Looks, asked: Asked) -> list[Finding]:
 def _warm_start(looks: Looks, asked: Asked) -> list[Finding]:
     own, ranks, driver = looks["interpreter"]
     errors, _ = looks["kernel"]
-    needed = looks["script"].needed if asked.script else ()
+    needed: Sequence[str] = ()
+    with suppress(Unseen):
+        needed = looks["script"].needed if asked.script else ()
     lacking = [name for name, error in errors.items() if error]
     return [
         warm_start.refused(*looks["refused"]),

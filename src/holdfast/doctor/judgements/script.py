@@ -40,12 +40,12 @@ def imports(name: str, found: Imports) -> Finding:
     if found.unread:
         told = [f"{path}: {why}" for path, why in found.unread.items()]
         return problem(check, f"{listed(told)}", "mend it: ranks will fail at once")
-    ahead = f"{listed(found.installed)} imported ahead" if found.installed else "nothing to import ahead"
+    ahead = "no installed module to import ahead"
+    if found.installed:
+        ahead = f"{listed(found.installed)} imported ahead once a job has learned it"
     anew = f"{listed(found.project)} imported anew by each rank, as edits must show" if found.project else ""
     more = "; more modules were not looked at" if found.cut else ""
-    return ok(
-        check, "; ".join(part for part in (f"{name}: {ahead} once a job has learned it", anew) if part) + more
-    )
+    return ok(check, "; ".join(part for part in (f"{name}: {ahead}", anew) if part) + more)
 
 
 def missing(found: Imports) -> Finding:

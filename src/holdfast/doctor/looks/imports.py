@@ -15,6 +15,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec, PathFinder
 
 MOST_FILES = 300
@@ -155,13 +156,18 @@ def _is_main(test: ast.expr) -> bool:
 
 
 def _packages() -> list[str]:
-    paths = sysconfig.get_paths()
-    found = [paths["purelib"], paths["platlib"], *site.getsitepackages()]
-    found += [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
-    found += [each for each in sys.path if os.path.basename(each) in ("site-packages", "dist-packages")]
-    return list(dict.fromkeys(found))
+    return _folders(tuple(sys.path))[0]
 
 
 def _library() -> list[str]:
-    paths = sysconfig.get_paths()
-    return [paths["stdlib"], paths["platstdlib"]]
+    return _folders(tuple(sys.path))[1]
+
+
+@cache
+def _folders(path: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """Where packages are installed, and Python's own library."""
+    places = sysconfig.get_paths()
+    found = [places["purelib"], places["platlib"], *site.getsitepackages()]
+    found += [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+    found += [each for each in path if os.path.basename(each) in ("site-packages", "dist-packages")]
+    return list(dict.fromkeys(found)), [places["stdlib"], places["platstdlib"]]

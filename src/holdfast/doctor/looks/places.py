@@ -1,21 +1,19 @@
-"""Folders: whether this user could write there, tried with a file that never has a name.
+"""Folders: whether this user could write there, tried with a file that is gone at once (and, where the
+filesystem can, never has a name).
 
 Does not cover: quotas that bind only larger files.
 """
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
-import stat
 import tempfile
 
 from ...fault_tolerance.board.layout import BOARD_BYTES
-from ...fault_tolerance.errors import HoldfastError
 from ...fault_tolerance.launcher.ranks.boards import TMPFS
 from ...fault_tolerance.stop.page import SIZE as PAGE_BYTES
-from ...journal.run_dir import fallback_folder, state_folder
+from ...journal.run_dir import RunDirError, check, fallback_folder, state_folder
 from ..judgements.folders import Folder
 from ..judgements.shared_memory import SharedMemory
 
@@ -56,24 +54,13 @@ def filesystem(path: str) -> str:
 def why_not_written(path: str, size: int = 0, *, locked: bool = False) -> str:
     """Why a file of so many bytes cannot be made (and `locked`) in this folder; empty when it can."""
     try:
-        descriptor = os.open(path, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        if error.errno in (
-            errno.EOPNOTSUPP,
-            errno.EISDIR,
-            errno.EINVAL,
-        ):  # a filesystem without nameless files
-            return "" if os.access(path, os.W_OK | os.X_OK) else "cannot be written"
-        return _words(error)
-    try:
-        if size:
-            os.posix_fallocate(descriptor, 0, size)
-        if locked:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with tempfile.TemporaryFile(dir=path) as file:
+            if size:
+                os.posix_fallocate(file.fileno(), 0, size)
+            if locked:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         return _words(error)
-    finally:
-        os.close(descriptor)
     return ""
 
 
@@ -81,16 +68,16 @@ def state() -> Folder:
     """Where run directories are made that nobody chose."""
     try:
         return run_folder(state_folder(), home=os.path.expanduser("~"))
-    except HoldfastError as error:
-        return Folder("the state folder", getattr(error, "problem", str(error)))
+    except RunDirError as error:
+        return Folder("the state folder", error.problem)
 
 
 def fallback() -> Folder:
     """Where they are made where that cannot be used."""
     try:
         return run_folder(fallback_folder())
-    except HoldfastError as error:
-        return Folder("the temporary folder", getattr(error, "problem", str(error)))
+    except RunDirError as error:
+        return Folder("the temporary folder", error.problem)
 
 
 def run_folder(path: str, home: str = "") -> Folder:
@@ -118,13 +105,10 @@ def temporary() -> Folder:
 
 
 def _refused(path: str) -> str:
-    found = os.lstat(path)
-    if stat.S_ISLNK(found.st_mode):
-        return "it is a symbolic link"
-    if not stat.S_ISDIR(found.st_mode):
-        return "it is not a directory"
-    if found.st_uid != os.geteuid():
-        return f"it belongs to user {found.st_uid}, not to {os.geteuid()}"
+    try:
+        check(path)
+    except RunDirError as error:
+        return error.problem.removeprefix(f"run directory {path} ")
     return ""
 
 
