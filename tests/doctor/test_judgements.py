@@ -163,9 +163,9 @@ def test_leftovers() -> None:
         "2 directories of killed launchers: /dev/shm/holdfast-a, /dev/shm/holdfast-b;"
     )
     assert leftovers.orphans([]).verdict == OK
-    left = leftovers.orphans([Orphan(7, 5, "python train.py"), Orphan(8, 5, "sleep 9")])
+    left = leftovers.orphans([Orphan(7, "python train.py"), Orphan(8, "sleep 9")])
     assert left.verdict == PROBLEM
-    assert "7 (python train.py; launcher 5 is gone), 8 (sleep 9; launcher 5 is gone)" in left.what
+    assert "2 processes of dead jobs still run: 7 (python train.py), 8 (sleep 9)." in left.what
     assert left.advice.endswith("kill 7 8")
 
 

@@ -14,10 +14,9 @@ MUCH = GIB
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """A process of a job whose launcher is dead."""
+    """A process of a job whose launcher is dead, and its command line."""
 
     pid: int
-    launcher: int
     command: str
 
 
@@ -51,7 +50,7 @@ def orphans(found: Sequence[Orphan]) -> Finding:
     check = "orphaned ranks"
     if not found:
         return ok(check, "none")
-    told = [f"{each.pid} ({each.command[:60]}; launcher {each.launcher} is gone)" for each in found]
+    told = [f"{each.pid} ({each.command[:60]})" for each in found]
     return problem(
         check,
         f"{count(len(found), 'process', 'processes')} of dead jobs still {'runs' if len(found) == 1 else 'run'}: "

@@ -16,7 +16,8 @@ from ...fault_tolerance.processes import proc, sweep
 from ...journal.run_dir import default_folders
 from ..judgements.leftovers import Orphan, Runs
 
-LAUNCHER = b"HOLDFAST_LAUNCHER_PID="
+LAUNCHERS = ("ft_launcher", "fault_tolerance.launcher")
+"""What the command line of a launcher has; all that its ranks leave stays below it."""
 BOARD = b"FT_RANK_MONITOR_IPC_SOCKET="
 MOST_FILES = 20000
 """After so many the size of run directories is a lower bound; the look has to end."""
@@ -35,17 +36,14 @@ def boards() -> tuple[list[str], int]:
 
 
 def orphans() -> list[Orphan]:
-    """Processes that a launcher started, or a rank of it, and that outlived it. This process's own job is none."""
+    """Processes that were started by a rank, or are one, and outlived their launcher. This one's own job is none."""
     stats = proc.all_stats()
-    spared, pid = set(), os.getpid()
-    while pid in stats:
-        spared.add(pid)
-        pid = stats[pid].ppid
+    spared = {os.getpid(), *_ancestors(os.getpid(), stats)}
     found = []
     for pid in sorted(stats.keys() - spared):
-        launcher, board = _origin(pid)
-        if launcher and not sweep.ends(stats[pid]) and not _alive(launcher, board):
-            found.append(Orphan(pid, launcher, _command(pid)))
+        directory = _board_directory(pid)
+        if directory and not sweep.ends(stats[pid]) and not _alive(directory, _ancestors(pid, stats)):
+            found.append(Orphan(pid, _command(pid)))
     return found
 
 
@@ -82,29 +80,33 @@ def _directories(base: str) -> list[str]:
         return []
 
 
-def _origin(pid: int) -> tuple[int, str]:
-    """The launcher whose environment the process has, and the board there; (0, "") for everybody else."""
-    if not proc.has_environment(pid, LAUNCHER):
-        return 0, ""
+def _board_directory(pid: int) -> str:
+    """Where the boards of the job are that the process was started in; empty for everybody else."""
+    if not proc.has_environment(pid, BOARD):
+        return ""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             words = file.read().split(b"\0")
     except OSError:
-        return 0, ""
-    values = {name: _value(words, name) for name in (LAUNCHER, BOARD)}
-    return (int(values[LAUNCHER]) if values[LAUNCHER].isdecimal() else 0), values[BOARD]
+        return ""
+    board = next((os.fsdecode(each[len(BOARD) :]) for each in words if each.startswith(BOARD)), "")
+    directory, cycle = os.path.split(os.path.dirname(board))
+    ours = cycle.startswith("cycle-") and os.path.basename(directory).startswith(PREFIX)
+    return directory if ours else ""  # else it is the board of a `RankMonitorServer`
 
 
-def _value(words: list[bytes], name: bytes) -> str:
-    return next((os.fsdecode(each[len(name) :]) for each in words if each.startswith(name)), "")
-
-
-def _alive(launcher: int, board: str) -> bool:
-    """By the lock in its board directory where that is still there: a number may be somebody else's by now."""
-    directory = os.path.dirname(os.path.dirname(board))
-    if board and os.path.exists(os.path.join(directory, OWNER)):
+def _alive(directory: str, ancestors: list[int]) -> bool:
+    """By the lock on its directory; where somebody has removed that, by what the process runs below."""
+    if os.path.exists(os.path.join(directory, OWNER)):
         return not is_stale(directory)
-    return not sweep.ends(proc.stat(launcher))
+    return any(name in _command(pid) for pid in ancestors for name in LAUNCHERS)
+
+
+def _ancestors(pid: int, stats: dict[int, proc.Stat]) -> list[int]:
+    found = []
+    while pid in stats and (pid := stats[pid].ppid) in stats and pid not in found:
+        found.append(pid)
+    return found
 
 
 def _command(pid: int) -> str:
