@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import resource
 import socket
 import tempfile
@@ -70,7 +71,10 @@ def test_run_folders_are_judged_as_the_launcher_would(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="giving a folder to somebody else needs root")
 def test_a_run_folder_of_somebody_else(tmp_path: Path) -> None:
     os.chown(tmp_path, 65534, 65534)
-    assert places.run_folder(str(tmp_path)).error == "belongs to user nobody, not to root"
+    assert (
+        places.run_folder(str(tmp_path)).error
+        == f"belongs to user {pwd.getpwuid(65534).pw_name}, not to root"
+    )
 
 
 def test_a_tmpdir_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,6 +85,13 @@ if __name__ == "__main__":
     import no_such_h
 if b:
     import perhaps_i
+with open("x") as file:
+    import no_such_k
+match b:
+    case 1:
+        import perhaps_l
+for _ in b:
+    import perhaps_m
 from helper import name_in_it, no_module
 import helper.is_no_package
 import msvcrt
@@ -93,10 +100,17 @@ import msvcrt
         written(tmp_path, {"train.py": text, "helper.py": "import no_such_j\nfrom . import no_package"})
     )
     assert [*found.missing] == [
-        *("no_such_a", "winreg_like_b", "no_such_e", "no_such_g", "no_such_h"),
+        *("no_such_a", "winreg_like_b", "no_such_e", "no_such_g", "no_such_h", "no_such_k"),
         *("helper.is_no_package", "no_such_j"),
     ]
-    assert [*found.perhaps_missing] == ["on_trial_c", "instead_d", "late_f", "perhaps_i"]
+    assert [*found.perhaps_missing] == [
+        "on_trial_c",
+        "instead_d",
+        "late_f",
+        "perhaps_i",
+        "perhaps_l",
+        "perhaps_m",
+    ]
     assert found.missing["no_such_a"].endswith("train.py:2")
     assert found.missing["no_such_j"].endswith("helper.py:1")
     assert judgements.missing(found).verdict == PROBLEM

@@ -28,6 +28,12 @@ def test_one_python_with_the_tested_torch() -> None:
     assert warm_start.warm_start(OWN, OWN, "", [], []).verdict == OK
 
 
+def test_a_python_that_is_too_old() -> None:
+    judged = warm_start.python(OWN, replace(OTHER, version=(3, 9, 18)))
+    assert judged.verdict == PROBLEM
+    assert judged.what == "PYTHON_EXEC=/usr/bin/python3 is Python 3.9.18, older than 3.10"
+
+
 def test_another_path_to_the_same_python_is_the_same() -> None:
     assert warm_start.same(OWN, replace(OWN, executable="/venv/bin/python3.11"))
     assert not warm_start.same(OWN, OTHER)

@@ -38,7 +38,10 @@ def look(script: Script) -> Imports:
 
 
 def script_findings(script: Script, imports: Imports) -> list[Finding]:
-    """Everything there is to say of this script."""
+    """Everything there is to say of this script.
+
+    Called in the main thread, and outside the ceiling of the looks: a trial that takes longer has its place here.
+    """
     return [
         judgements.imports(script.name, imports),
         judgements.missing(imports),

@@ -47,6 +47,12 @@ def python(own: Interpreter, ranks: Interpreter) -> Finding:
             f"PYTHON_EXEC={ranks.executable}: {ranks.error}",
             "unset PYTHON_EXEC, or mend it: it runs the ranks",
         )
+    if ranks.version < OLDEST_PYTHON:
+        return problem(
+            check,
+            f"PYTHON_EXEC={ranks.executable} is Python {_dotted(ranks.version)}, older than {_dotted(OLDEST_PYTHON)}",
+            "unset PYTHON_EXEC, or let it name a newer one",
+        )
     if not same(own, ranks):
         return note(
             check,

@@ -21,6 +21,8 @@ from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec, Pat
 MOST_FILES = 300
 """Files of a project that are read; the look has to end."""
 
+_TRIES = (ast.Try, getattr(ast, "TryStar", ast.Try))  # `except*` came with Python 3.11
+
 
 @dataclass(frozen=True, slots=True)
 class Import:
@@ -117,15 +119,17 @@ def _imports(body: Sequence[ast.stmt], package: str, *, sure: bool) -> Iterator[
             if not _for_types_only(node.test):
                 yield from _imports(node.body, package, sure=sure and _is_main(node.test))
             yield from _imports(node.orelse, package, sure=False)
-        elif isinstance(node, ast.Try):
+        elif isinstance(node, _TRIES):
             caught = sure and not node.handlers
-            yield from _imports(node.body, package, sure=caught)
+            yield from _imports([*node.body, *node.orelse], package, sure=caught)
             for handler in node.handlers:
                 yield from _imports(handler.body, package, sure=False)
-            yield from _imports(node.orelse, package, sure=caught)
             yield from _imports(node.finalbody, package, sure=sure)
+        elif isinstance(node, ast.Match):
+            for case in node.cases:
+                yield from _imports(case.body, package, sure=False)
         else:
-            deferred = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+            deferred = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.For, ast.While))
             for name in ("body", "orelse"):
                 inner = getattr(node, name, None)
                 if isinstance(inner, list):
