@@ -106,7 +106,11 @@ def test_nothing_is_made_and_nothing_is_left(spawn: Spawner, tmp_path: Path) -> 
         (["--nproc"], "unrecognized arguments: --nproc"),
         (["--jsno", "train.py"], "unrecognized arguments: --jsno"),
         (["--nproc-per-node"], "expected one argument"),
-        (["--nproc-per-node", "0"], "--nproc-per-node 0: give a number of ranks from 1, or auto, cpu or gpu"),
+        (
+            ["--nproc-per-node", "0"],
+            "--nproc-per-node 0: give a number of ranks from 1 to 10000, or auto, cpu or gpu",
+        ),
+        (["--nproc-per-node=10001"], "give a number of ranks from 1 to 10000"),
         (["--nproc-per-node=-1"], "give a number of ranks from 1"),
         (["--nproc-per-node", "two"], "--nproc-per-node two: give a number"),
         (["-m"], "-m needs the name of a module"),

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 from ..fault_tolerance.errors import ConfigError
 
+MOST_RANKS = 10000
 EPILOG = """exit codes: 0 no problem was found; 1 at least one; 2 wrong options, or no such script."""
 
 
@@ -107,7 +108,7 @@ def _check(script: str, *, module: bool) -> None:
 def _ranks(text: str) -> int:
     from ..doctor.looks.interpreter import gpus
 
-    if text.isdecimal() and int(text) > 0:
+    if text.isdecimal() and 0 < int(text) <= MOST_RANKS:
         return int(text)
     if text in ("auto", "gpu") and (found := gpus()):
         return found
@@ -117,7 +118,9 @@ def _ranks(text: str) -> int:
         raise ConfigError(
             "--nproc-per-node gpu: there is no NVIDIA GPU on this node; give a number, cpu or auto"
         )
-    raise ConfigError(f"--nproc-per-node {text}: give a number of ranks from 1, or auto, cpu or gpu")
+    raise ConfigError(
+        f"--nproc-per-node {text}: give a number of ranks from 1 to {MOST_RANKS}, or auto, cpu or gpu"
+    )
 
 
 def _encodable(text: str) -> str:

@@ -8,7 +8,7 @@ from ..finding import Finding, note, ok, problem
 from ..quantity import duration
 
 CHECK = "clock"
-JUMP = 0.05
+JUMP = 0.1
 """Seconds by which the wall clock may leave the monotonic one while it is looked at."""
 DRIFT = 0.0005
 """By which share a clock may be slewed. Source: adjtimex(2), 500 ppm."""

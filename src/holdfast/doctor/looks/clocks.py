@@ -10,6 +10,7 @@ from ..judgements.clock import Clock
 from . import journals
 
 STA_UNSYNC = 0x40
+READINGS = 9
 
 
 class _Timex(ctypes.Structure):
@@ -27,13 +28,20 @@ class _Timex(ctypes.Structure):
 
 
 def offset() -> float:
-    """The wall clock less the monotonic one, seconds: it changes when somebody sets the wall clock."""
-    return time.time() - time.monotonic()
+    """The wall clock less the monotonic one, seconds: it changes when somebody sets the wall clock.
+
+    Of several readings the one in which the least time passed: others may run between two looks at a clock.
+    """
+    readings = [(time.monotonic(), time.time(), time.monotonic()) for _ in range(READINGS)]
+    before, wall, after = min(readings, key=lambda each: each[2] - each[0])
+    return wall - (before + after) / 2
 
 
 def look(before: float) -> Clock:
     """The clocks now; `before` is what `offset` was a while ago."""
-    now, monotonic = time.time(), time.monotonic()
+    apart = offset()
+    monotonic = time.monotonic()
+    now = monotonic + apart
     boot = time.clock_gettime(time.CLOCK_BOOTTIME)
     last = journals.last_event()
     known = last is not None and last.t > now - boot and last.mono < monotonic
@@ -41,11 +49,11 @@ def look(before: float) -> Clock:
         now=now,
         synchronised=_synchronised(),
         newest_file=os.stat(__file__).st_mtime,
-        jumped=offset() - before,
+        jumped=apart - before,
         since_boot=boot,
         suspended=0.0 if boot - monotonic < 0.5 else boot - monotonic,
         since_journal=monotonic - last.mono if known and last else None,
-        jumped_since=(now - monotonic) - (last.t - last.mono) if known and last else 0.0,
+        jumped_since=apart - (last.t - last.mono) if known and last else 0.0,
     )
 
 

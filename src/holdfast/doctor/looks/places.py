@@ -6,6 +6,7 @@ Does not cover: quotas that bind only larger files.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import tempfile
@@ -27,11 +28,14 @@ def shared_memory(nproc: int, path: str = TMPFS) -> SharedMemory:
     except OSError as missing:
         return SharedMemory(path, error=_words(missing))
     wanted = CONTROL_BYTES + nproc * (BOARD_BYTES + PAGE_BYTES)
-    error, empty = why_not_written(path, wanted), why_not_written(path)
+    free = found.f_bavail * found.f_frsize
+    error = empty = why_not_written(path)
+    if not empty:  # what there is no room for is not tried: the memory would be taken from whoever runs here
+        error = why_not_written(path, wanted) if wanted <= free else os.strerror(errno.ENOSPC)
     return SharedMemory(
         path,
         size=found.f_blocks * found.f_frsize,
-        free=found.f_bavail * found.f_frsize,
+        free=free,
         filesystem=filesystem(path),
         error=error,
         full=bool(error) and not empty,
