@@ -89,27 +89,37 @@ def deaf_resolver() -> None:
         checked(libc.mount(file.name.encode(), b"/etc/resolv.conf", None, MS_BIND, None))
 
 
-def few_processes() -> None:
-    """A control group of this process's own, with room for 20."""
+ROOT = "/sys/fs/cgroup"
+ONE = ("pids/pids.max", "30"), ("memory/memory.limit_in_bytes", "700M"), ("cpu/cpu.cfs_quota_us", "150000")
+TWO = ("pids.max", "30"), ("memory.max", "700M"), ("cpu.max", "150000 100000")
+JOIN = """
+import os, sys
+groups, command = sys.argv[1].split(":"), sys.argv[2:]
+for group in groups:
+    open(group + "/cgroup.procs", "w").write("0")
+os.execvp(command[0], command)
+"""
+
+
+def small_container() -> None:
+    """Control groups of its own: 30 processes, 700 MiB, one and a half processors. This process stays to remove them."""
     own = f"hf-test-{os.getpid()}"
-    for folder in ("/sys/fs/cgroup/pids", "/sys/fs/cgroup"):
-        group = os.path.join(folder, own)
-        try:
-            os.mkdir(group)
-        except OSError:
-            continue
-        try:
-            with open(os.path.join(group, "pids.max"), "w") as file:
-                file.write("30")
-        except OSError:
-            os.rmdir(group)
-            continue
-        member = "import os, sys; open(sys.argv[1], 'w').write('0'); os.execvp(sys.argv[2], sys.argv[2:])"
-        command = [sys.executable, "-c", member, os.path.join(group, "cgroup.procs"), *sys.argv[2:]]
-        code = subprocess.run(command).returncode
+    groups: list[str] = []
+    code = CANNOT
+    try:
+        for name, value in ONE if os.path.exists(f"{ROOT}/pids") else TWO:
+            group = os.path.join(ROOT, os.path.dirname(name), own)
+            if group not in groups:
+                os.mkdir(group)
+                groups.append(group)
+            with open(os.path.join(group, os.path.basename(name)), "w") as file:
+                file.write(value)
+        code = subprocess.run([sys.executable, "-c", JOIN, ":".join(groups), *sys.argv[2:]]).returncode
+    except OSError as error:
+        print(error, file=sys.stderr)
+    for group in groups:
         os.rmdir(group)
-        sys.exit(code)
-    sys.exit(CANNOT)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -220,10 +220,14 @@ def test_calls_that_a_sandbox_refuses(worse: Callable[..., Findings]) -> None:
     assert "the kernel lacks pidfd" in told["warm start"]["what"]
 
 
-def test_a_container_with_room_for_few_processes(worse: Callable[..., Findings]) -> None:
-    told = worse(made_worse.few_processes)["processes"]
-    assert told["verdict"] == "problem"
-    assert re.search(r"\(cgroup pids.max: \d+ of 30\): too few", told["what"])
+def test_a_small_container(worse: Callable[..., Findings]) -> None:
+    told = worse(made_worse.small_container, "--nproc-per-node=2")
+    assert told["processes"]["verdict"] == "problem"
+    assert re.search(r"\(cgroup pids.max: \d+ of 30\): too few", told["processes"]["what"])
+    assert told["memory"]["verdict"] == "note"
+    assert re.search(r"by cgroup memory\.\w+, [\d.]+ MiB of 700.0 MiB", told["memory"]["what"])
+    if len(os.sched_getaffinity(0)) > 1:
+        assert told["processors"]["what"].startswith("1.5 usable (cgroup quota;")
 
 
 def test_a_name_server_that_never_answers(worse: Callable[..., Findings]) -> None:
