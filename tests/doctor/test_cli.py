@@ -137,7 +137,7 @@ def test_a_module_and_the_current_folder(spawn: Spawner, tmp_path: Path) -> None
     told = findings(process)
     assert told["missing modules"]["what"] == "not installed: no_such_module_a (app/__main__.py:1)"
     assert str(tmp_path / "random.py") in told["shadowed modules"]["what"]
-    assert "random beside the script hides a module that torch needs" in told["warm start"]["what"]
+    assert "random beside the script hides the installed one" in told["warm start"]["what"]
     assert process.returncode == 1
 
 

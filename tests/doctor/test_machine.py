@@ -6,6 +6,8 @@ import os
 import pwd
 import resource
 import socket
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -199,10 +201,25 @@ def test_boards_of_dead_and_living_launchers() -> None:
     assert not any(map(os.path.exists, made))
 
 
+def test_a_zygote_whose_launcher_is_gone() -> None:
+    sleeps = "import sys; print(1, flush=True); sys.stdin.read()"
+    found = []
+    for launcher in (os.getpid(), 2**22 + 1):  # more than any number of a process
+        name = f"holdfast: standby of launcher {launcher}"
+        process = subprocess.Popen(
+            [name, "-c", sleeps], executable=sys.executable, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        with process:
+            assert process.stdout is not None and process.stdout.readline()
+            found.append(process.pid in {orphan.pid for orphan in leftovers.orphans()})
+    assert found == [False, True]
+
+
 def test_old_runs_are_counted(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "journal-x.jsonl").write_bytes(b"x" * 1000)
+    (tmp_path / "preload").mkdir()
     (tmp_path / "file").touch()
     os.utime(tmp_path / "a", (time.time() - 5000,) * 2)
     found = leftovers.runs([str(tmp_path), str(tmp_path / "nowhere")])

@@ -16,6 +16,7 @@ from holdfast.doctor.judgements import script as judgements
 from holdfast.doctor.judgements.script import Imports
 from holdfast.doctor.looks import project
 from holdfast.doctor.looks.imports import find, is_installed, is_python_s, search_path
+from holdfast.doctor.looks.lists import Kept
 from holdfast.doctor.script import Script
 
 
@@ -207,7 +208,8 @@ def test_a_large_project_is_cut_and_in_time(tmp_path: Path) -> None:
 def test_the_findings_of_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(written(tmp_path, {"train.py": "import numpy\nimport helper", "helper.py": ""}))
     script = Script("train.py")
-    told = scripts.script_findings(script, scripts.look(script))
+    found = scripts.look(script)
+    told = scripts.script_findings(script, found, Kept(""))
     assert [(finding.check, finding.verdict) for finding in told] == [
         ("script", OK),
         ("missing modules", OK),
@@ -217,3 +219,14 @@ def test_the_findings_of_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         "train.py: numpy imported ahead once a job has learned it; helper imported anew by each rank, as edits must "
         "show"
     )
+    assert scripts.hiding(found, Kept("")) == []
+    later = scripts.script_findings(script, found, Kept("", modules=400))
+    assert later[0].what.startswith("train.py: 400 modules learned by an earlier job, imported ahead where")
+
+
+def test_what_hides_a_module_that_is_imported_ahead() -> None:
+    found = Imports(
+        shadowing={"turtle": "/a/turtle.py", "random": "/a/random.py", "rich": "/a/rich"}, needed=["random"]
+    )
+    assert scripts.hiding(found, Kept("")) == ["random"]
+    assert scripts.hiding(found, Kept("", packages=frozenset({"rich"}))) == ["random", "rich"]

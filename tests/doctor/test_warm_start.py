@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +12,9 @@ import pytest
 
 from holdfast.doctor.finding import NOTE, OK, PROBLEM
 from holdfast.doctor.judgements import warm_start
-from holdfast.doctor.judgements.warm_start import Interpreter, Refused
-from holdfast.doctor.looks import interpreter, journals
-from holdfast.journal.event import encode
-from holdfast.journal.writer import file_name
+from holdfast.doctor.judgements.warm_start import Interpreter
+from holdfast.doctor.looks import interpreter, lists
+from holdfast.fault_tolerance.launcher.warm import learned
 
 OWN = Interpreter("/venv/bin/python", (3, 11, 7), "/venv", "2.13.0+cpu")
 OTHER = Interpreter("/usr/bin/python3", (3, 12, 1), "/usr", "2.13.0")
@@ -25,7 +23,7 @@ OTHER = Interpreter("/usr/bin/python3", (3, 12, 1), "/usr", "2.13.0")
 def test_one_python_with_the_tested_torch() -> None:
     assert warm_start.python(OWN, OWN).what == "3.11.7 (/venv/bin/python)"
     assert warm_start.torch(OWN).verdict == OK
-    assert warm_start.warm_start(OWN, OWN, "", [], []).verdict == OK
+    assert warm_start.warm_start(OWN, "").verdict == OK
 
 
 def test_a_python_that_is_too_old() -> None:
@@ -56,36 +54,41 @@ def test_torch_versions(version: str, verdict: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "driver", "kernel", "shadowing", "why"),
+    ("ranks", "cold", "kernel", "hiding", "why"),
     [
-        (OTHER, "", [], [], "PYTHON_EXEC names another Python"),
-        (OWN, "/dev/nvidiactl", [], [], "with an NVIDIA driver auto stays cold"),
+        (
+            OWN,
+            "the machine has an NVIDIA driver",
+            [],
+            [],
+            "ranks start cold: the machine has an NVIDIA driver",
+        ),
         (OWN, "", ["pidfd"], [], "the kernel lacks pidfd"),
-        (OWN, "", [], ["random"], "random beside the script hides a module that torch needs"),
+        (OWN, "", [], ["random"], "random beside the script hides the installed one"),
         (replace(OWN, torch=""), "", [], [], "there is no torch to import ahead"),
         (replace(OWN, error="it is no Python"), "", [], [], "there is no torch to import ahead"),
     ],
 )
 def test_why_it_stays_cold(
-    ranks: Interpreter, driver: str, kernel: list[str], shadowing: list[str], why: str
+    ranks: Interpreter, cold: str, kernel: list[str], hiding: list[str], why: str
 ) -> None:
-    judged = warm_start.warm_start(OWN, ranks, driver, kernel, shadowing)
+    judged = warm_start.warm_start(ranks, cold, kernel, hiding)
     assert judged.verdict == NOTE
     assert why in judged.what
     assert judged.advice
 
 
 def test_all_reasons_are_told_at_once() -> None:
-    judged = warm_start.warm_start(OWN, OTHER, "/dev/nvidiactl", ["pidfd"], ["random"])
-    assert judged.what.count(";") == 3
+    assert warm_start.warm_start(OWN, "a", ["pidfd"], ["random"]).what.count(";") == 2
 
 
-def test_modules_that_were_refused() -> None:
-    assert warm_start.refused([], "").verdict == OK
-    judged = warm_start.refused([Refused("grpc", "it starts 2 threads")], "/runs/a")
+def test_packages_that_were_refused() -> None:
+    assert warm_start.refused({}, "/runs/preload").verdict == OK
+    assert "no place" in warm_start.refused({}, "").what
+    judged = warm_start.refused({"grpc": "grpc._cython: it starts a thread"}, "/runs/preload")
     assert judged.verdict == NOTE
-    assert (
-        "1 module cannot be imported ahead: grpc (it starts 2 threads); each rank imports it" in judged.what
+    assert judged.what == (
+        "1 package cannot be imported ahead: grpc (grpc._cython: it starts a thread); each rank imports it itself"
     )
 
 
@@ -121,28 +124,20 @@ def test_what_is_no_python(program: str, error: str) -> None:
     assert warm_start.python(interpreter.own(), found).verdict == PROBLEM
 
 
-def test_refused_modules_come_from_the_newest_journal_or_the_named_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import os
-    import socket
-
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    for age, module in ((100, "old"), (0, "grpc")):
-        run = tmp_path / "holdfast" / module
-        run.mkdir(parents=True)
-        lines = [
-            encode("module_refused", {"module": module, "reason": "threads"}, t=1, mono=1, node="a"),
-            encode("rank_exit", {"text": "module_refused"}, t=1, mono=1, node="a"),
-            b"torn module_refused",
-        ]
-        path = run / file_name(socket.gethostname())
-        path.write_bytes(b"".join(lines))
-        os.utime(path, (time.time() - age,) * 2)
-    assert journals.refused() == ([Refused("grpc", "threads")], str(tmp_path / "holdfast" / "grpc"))
-    old = str(tmp_path / "holdfast" / "old")
-    assert journals.refused(old) == ([Refused("old", "threads")], old)
-    assert journals.refused(str(tmp_path)) == ([], "")
+def test_the_lists_that_launchers_have_kept(tmp_path: Path) -> None:
+    assert lists.of_all(str(tmp_path)) == lists.Kept(str(tmp_path / "preload"))
+    first, second = (str(tmp_path / name) for name in ("a.py", "b.py"))
+    found = [("torch", None), ("numpy.linalg", "/site-packages/numpy/linalg/__init__.py")]
+    for script, modules, refused in (
+        (first, found, {"grpc": "threads"}),
+        (second, None, {"wandb": "a process"}),
+    ):
+        learned.write(learned.path(str(tmp_path), script, module=False), learned.Learned(modules, refused))
+    kept = lists.of_script(str(tmp_path), first, module=False)
+    assert (kept.modules, kept.packages, kept.refused) == (2, {"torch", "numpy"}, {"grpc": "threads"})
+    assert lists.of_script(str(tmp_path), second, module=False).modules is None
+    assert lists.of_script(str(tmp_path), first, module=True).modules is None
+    assert lists.of_all(str(tmp_path)).refused == {"grpc": "threads", "wandb": "a process"}
 
 
 def test_torch_is_not_imported() -> None:

@@ -14,16 +14,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from ..fault_tolerance.errors import ConfigError
+from ..fault_tolerance.launcher.warm.plan import Request, why_cold
 from ..in_time import TooLate, UnderWay
+from ..journal.run_dir import state_folder
 from .finding import Finding, note
 from .judgements import clock, folders, leftovers, limits, network, shared_memory, warm_start
 from .judgements import kernel as kernels
-from .looks import cgroups, clocks, interpreter, journals, places
+from .looks import cgroups, clocks, interpreter, lists, places
 from .looks import kernel as kernel_look
 from .looks import leftovers as leftovers_look
 from .looks import limits as limits_look
 from .looks import network as network_look
-from .script import Script, look, script_findings
+from .script import Script, hiding, look, script_findings
 
 PATIENCE = 2.5
 """Seconds for all looks together."""
@@ -130,7 +133,7 @@ def _of_job(asked: Asked) -> dict[str, Callable[[], Any]]:
     return {
         "interpreter": lambda: (interpreter.own(), interpreter.of_ranks(), interpreter.driver()),
         "script": lambda: None if script is None else look(script),
-        "refused": lambda: journals.refused(chosen),
+        "lists": lambda: _lists(script, chosen),
         "boards": leftovers_look.boards,
         "orphans": leftovers_look.orphans,
         "runs": leftovers_look.runs,
@@ -140,6 +143,16 @@ def _of_job(asked: Asked) -> dict[str, Callable[[], Any]]:
         ),
         "temporary": places.temporary,
     }
+
+
+def _lists(script: Script | None, run_dir: str | None) -> lists.Kept:
+    try:
+        folder = state_folder() if run_dir is None else run_dir
+    except ConfigError:  # no home folder: nothing is kept
+        return lists.Kept("")
+    if script is None:
+        return lists.of_all(folder)
+    return lists.of_script(folder, script.name, module=script.module)
 
 
 def _interpreter(looks: Looks) -> list[Finding]:
@@ -155,19 +168,25 @@ def _script(looks: Looks, asked: Asked) -> list[Finding]:
     own, ranks, _ = looks["interpreter"]
     if not warm_start.same(own, ranks):
         return [warm_start.elsewhere(asked.script.name)]
-    return script_findings(asked.script, looks["script"])
+    return script_findings(asked.script, looks["script"], looks["lists"])
 
 
 def _warm_start(looks: Looks, asked: Asked) -> list[Finding]:
-    own, ranks, driver = looks["interpreter"]
+    _, ranks, driver = looks["interpreter"]
     errors, _ = looks["kernel"]
-    needed: Sequence[str] = ()
+    script = asked.script or Script("train.py")
+    request = Request("auto", script.name, script.arguments, module=script.module, several=asked.nproc > 1)
+    hidden: Sequence[str] = ()
     with suppress(Unseen):
-        needed = looks["script"].needed if asked.script else ()
-    lacking = [name for name, error in errors.items() if error]
+        hidden = hiding(looks["script"], looks["lists"]) if asked.script else ()
     return [
-        warm_start.refused(*looks["refused"]),
-        warm_start.warm_start(own, ranks, driver, lacking, needed),
+        warm_start.refused(looks["lists"].refused, looks["lists"].folder),
+        warm_start.warm_start(
+            ranks,
+            why_cold(request, os.environ, driver=bool(driver)),
+            [name for name, error in errors.items() if error],
+            hidden,
+        ),
     ]
 
 

@@ -14,6 +14,7 @@ from .judgements import script as judgements
 from .judgements.script import Imports
 from .looks import project
 from .looks.imports import search_path
+from .looks.lists import Kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +38,19 @@ def look(script: Script) -> Imports:
     return project.look(script.name, module=script.module, path=search_path(script.folder, sys.path))
 
 
-def script_findings(script: Script, imports: Imports) -> list[Finding]:
+def script_findings(script: Script, imports: Imports, kept: Kept) -> list[Finding]:
     """Everything there is to say of this script.
 
     Called in the main thread, and outside the ceiling of the looks: a trial that takes longer has its place here.
     """
     return [
-        judgements.imports(script.name, imports),
+        judgements.imports(script.name, imports, kept.modules),
         judgements.missing(imports),
         judgements.shadowing(imports),
     ]
+
+
+def hiding(imports: Imports, kept: Kept) -> list[str]:
+    """What beside the script hides a module that a zygote imports: then no rank starts warm."""
+    ahead = {*imports.needed, *imports.installed, *kept.packages}
+    return sorted(ahead.intersection(imports.shadowing))

@@ -34,8 +34,8 @@ class Imports:
     """Whether there were more files than were looked at."""
 
 
-def imports(name: str, found: Imports) -> Finding:
-    """What of the script is imported ahead, and what anew."""
+def imports(name: str, found: Imports, learned: int | None = None) -> Finding:
+    """What of the script is imported ahead, and what anew; `learned` is how many modules an earlier job has listed."""
     check = "script"
     if found.unread:
         told = [f"{path}: {why}" for path, why in found.unread.items()]
@@ -43,6 +43,10 @@ def imports(name: str, found: Imports) -> Finding:
     ahead = "no installed module to import ahead"
     if found.installed:
         ahead = f"{listed(found.installed)} imported ahead once a job has learned it"
+    if learned is not None:
+        ahead = (
+            f"{count(learned, 'module')} learned by an earlier job, imported ahead where they are installed"
+        )
     anew = f"{listed(found.project)} imported anew by each rank, as edits must show" if found.project else ""
     more = "; more modules were not looked at" if found.cut else ""
     return ok(check, "; ".join(part for part in (f"{name}: {ahead}", anew) if part) + more)

@@ -5,7 +5,7 @@ Does not cover: what the script's own modules do when they are imported; that is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..finding import Finding, note, ok, problem
@@ -29,14 +29,6 @@ class Interpreter:
     """Why it could not be asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A module that an earlier job found that it cannot be forked with."""
-
-    module: str
-    reason: str
-
-
 def python(own: Interpreter, ranks: Interpreter) -> Finding:
     """The launcher's Python, and the one that PYTHON_EXEC names for the ranks."""
     check = "python"
@@ -57,7 +49,7 @@ def python(own: Interpreter, ranks: Interpreter) -> Finding:
         return note(
             check,
             f"{told}; ranks run with another, {_dotted(ranks.version)} ({ranks.executable}), because of PYTHON_EXEC",
-            "unset PYTHON_EXEC, unless you mean it: warm start needs one Python for both",
+            "unset PYTHON_EXEC, unless you mean it",
         )
     return ok(check, told)
 
@@ -90,28 +82,18 @@ def driver(found: str) -> Finding:
 
 
 def warm_start(
-    own: Interpreter, ranks: Interpreter, found_driver: str, kernel: Sequence[str], shadowing: Sequence[str]
+    ranks: Interpreter, cold: str, kernel: Sequence[str] = (), hiding: Sequence[str] = ()
 ) -> Finding:
-    """Whether `--ft-warm-start auto` will be warm here; `kernel` and `shadowing` are what speaks against it there."""
+    """Whether `--ft-warm-start auto` will be warm here. `cold` is why the launcher would not try (empty: it would),
+    `kernel` what it lacks, `hiding` what beside the script hides a module that is imported ahead."""
     check = "warm start"
     if ranks.error or not ranks.torch:
-        return note(check, "no: there is no torch to import ahead", "see above")
-    reasons = []
-    if not same(own, ranks):
-        reasons.append(("PYTHON_EXEC names another Python", "unset PYTHON_EXEC"))
+        return note(check, "no: there is no torch to import ahead", "see python and torch")
+    reasons = [(cold, "nothing, or change that")] if cold else []
     if kernel:
         reasons.append((f"the kernel lacks {listed(kernel)}", "see kernel"))
-    if shadowing:
-        reasons.append(
-            (f"{listed(shadowing)} beside the script hides a module that torch needs", "rename it")
-        )
-    if found_driver:
-        reasons.append(
-            (
-                "with an NVIDIA driver auto stays cold, since forking was not tested with a GPU",
-                "nothing, or --ft-warm-start on if you want to try it",
-            )
-        )
+    if hiding:
+        reasons.append((f"{listed(hiding)} beside the script hides the installed one", "rename it"))
     if not reasons:
         return ok(check, "yes: a killed rank's successor has torch imported already (--ft-warm-start auto)")
     return note(
@@ -121,17 +103,18 @@ def warm_start(
     )
 
 
-def refused(found: Sequence[Refused], run_dir: str) -> Finding:
-    """Modules that the last job was not warm with."""
+def refused(found: Mapping[str, str], folder: str) -> Finding:
+    """Packages that earlier jobs were not warm with, and why; `folder` is where they have kept that."""
     check = "refused modules"
     if not found:
-        return ok(check, f"none in {run_dir}" if run_dir else "no earlier job has told of any")
-    told = [f"{each.module} ({each.reason})" for each in found]
+        where = f"no job that keeps its list in {folder} has told of any"
+        return ok(check, where if folder else "none known: there is no place to keep lists in")
+    told = [f"{name} ({why})" for name, why in sorted(found.items())]
     return note(
         check,
-        f"{count(len(found), 'module')} cannot be imported ahead: {listed(told)}; each rank imports "
-        f"{'it' if len(found) == 1 else 'them'} itself (from {run_dir})",
-        "nothing; a restart takes their import longer",
+        f"{count(len(found), 'package')} cannot be imported ahead: {listed(told)}; each rank imports "
+        f"{'it' if len(found) == 1 else 'them'} itself",
+        f"nothing, though a restart takes longer; remove the lists in {folder} to have them tried again",
     )
 
 

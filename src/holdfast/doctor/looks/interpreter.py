@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
+from ...fault_tolerance.launcher.warm.plan import DRIVER
 from ..judgements.warm_start import Interpreter
 
 PATIENCE = 2.0
@@ -28,8 +29,6 @@ except PackageNotFoundError:
     torch = ""
 print(json.dumps([sys.executable, sys.version_info[:3], sys.prefix, torch]))
 """
-DRIVER_SIGNS = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")
-"""The last is that of Windows' subsystem for Linux."""
 
 
 def own() -> Interpreter:
@@ -65,8 +64,8 @@ def of_ranks(environment: Mapping[str, str] = os.environ) -> Interpreter:
 
 
 def driver() -> str:
-    """By what an NVIDIA driver shows itself; empty without one."""
-    return next((path for path in DRIVER_SIGNS if os.path.exists(path)), "")
+    """By what the launcher takes it that there is an NVIDIA driver; empty without one."""
+    return DRIVER if os.path.exists(DRIVER) else ""
 
 
 def gpus() -> int:

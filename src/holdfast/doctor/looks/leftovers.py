@@ -6,6 +6,7 @@ Does not cover: jobs in other containers, whose processes cannot be seen from he
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 import time
 from collections.abc import Iterable
@@ -14,10 +15,12 @@ from ...fault_tolerance.launcher.ranks.boards import TMPFS
 from ...fault_tolerance.launcher.ranks.stale import OWNER, PREFIX, is_stale
 from ...fault_tolerance.processes import proc, sweep
 from ...journal.run_dir import default_folders
+from ...journal.run_list import holds_journal
 from ..judgements.leftovers import Orphan, Runs
 
 LAUNCHERS = ("ft_launcher", "fault_tolerance.launcher")
 """What the command line of a launcher has; all that its ranks leave stays below it."""
+ZYGOTE = re.compile(r"holdfast: (?:zygote|standby) of launcher (\d+)")
 BOARD = b"FT_RANK_MONITOR_IPC_SOCKET="
 MOST_FILES = 20000
 """After so many the size of run directories is a lower bound; the look has to end."""
@@ -41,18 +44,22 @@ def orphans() -> list[Orphan]:
     spared = {os.getpid(), *_ancestors(os.getpid(), stats)}
     found = []
     for pid in sorted(stats.keys() - spared):
-        directory = _board_directory(pid)
-        if directory and not sweep.ends(stats[pid]) and not _alive(directory, _ancestors(pid, stats)):
-            found.append(Orphan(pid, _command(pid)))
+        if sweep.ends(stats[pid]):
+            continue
+        command, directory = _command(pid), _board_directory(pid)
+        waits = ZYGOTE.match(command)
+        if (directory and not _alive(directory, _ancestors(pid, stats))) or (
+            waits and int(waits[1]) not in _ancestors(pid, stats)
+        ):
+            found.append(Orphan(pid, command))
     return found
 
 
 def runs(folders: Iterable[str] | None = None) -> Runs:
     """The run directories in the default folders."""
     places = [each for each in (default_folders() if folders is None else folders) if os.path.isdir(each)]
-    paths = [
-        entry.path for place in places for entry in os.scandir(place) if entry.is_dir(follow_symlinks=False)
-    ]
+    inside = [entry for place in places for entry in os.scandir(place)]
+    paths = [each.path for each in inside if each.is_dir(follow_symlinks=False) and holds_journal(each.path)]
     ages = [time.time() - os.stat(path).st_mtime for path in paths]
     return Runs(places, len(paths), _size(paths), max(ages, default=None))
 
