@@ -16,8 +16,8 @@ import pytest
 
 from holdfast import __version__
 from holdfast.doctor import table
-from holdfast.doctor.examination import Looks, Unseen
 from holdfast.doctor.finding import VERDICTS, Finding, note, ok, problem, worst
+from holdfast.doctor.looks_in_time import Looks, Unseen
 from holdfast.in_time import UnderWay
 from tests.doctor import made_worse
 from tests.processes import Spawned, Spawner, alive, wait_until
