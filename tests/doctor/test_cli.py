@@ -129,13 +129,24 @@ def test_wrong_command_lines(spawn: Spawner, tmp_path: Path, arguments: list[str
     assert told.format(here=tmp_path) in line
 
 
+def test_a_current_folder_that_is_gone(spawn: Spawner, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    shell = 'rmdir "$PWD"; "$@"'
+    process = spawn(["sh", "-c", shell, "sh", *DOCTOR, "train.py"], cwd=gone)
+    assert process.wait() == 2
+    assert process.err() == "holdfast: error: the current folder is gone; go to another one\n"
+    gone.mkdir()
+    assert "loopback port" in findings(spawn(["sh", "-c", shell, "sh", *DOCTOR, "--json"], cwd=gone))
+
+
 def test_a_module_and_the_current_folder(spawn: Spawner, tmp_path: Path) -> None:
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "__main__.py").write_text("import no_such_module_a\n")
     (tmp_path / "random.py").write_text("raise SystemExit('imported')\n")
     process = spawn([*DOCTOR, "--json", "-m", "app", "--more"], cwd=tmp_path)
     told = findings(process)
-    assert told["missing modules"]["what"] == "not installed: no_such_module_a (app/__main__.py:1)"
+    assert told["missing modules"]["what"] == "not found: no_such_module_a (app/__main__.py:1)"
     assert str(tmp_path / "random.py") in told["shadowed modules"]["what"]
     assert "random beside the script hides the installed one" in told["warm start"]["what"]
     assert process.returncode == 1
