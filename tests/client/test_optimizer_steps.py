@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import importlib
 import importlib.util
 import json
 import os
@@ -274,36 +275,40 @@ def test_the_hook_is_nothing_to_torch_compile(arm: Arm, board: Board) -> None:
 class TestWhenTorchIsImported:
     """The finder, which a rank has until then."""
 
-    def imported(self, tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Any], Any]:
+    @pytest.fixture
+    def told(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+        """The modules of which it was told; it waits for one that fails as long as there is a file `fails`."""
+        text = "import os\nif os.path.exists(os.path.dirname(__file__) + '/fails'): 1 / 0\n"
         (tmp_path / "awaited_module.py").write_text(text)
         monkeypatch.syspath_prepend(tmp_path)
-        monkeypatch.delitem(sys.modules, "awaited_module", raising=False)
         monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-        before, told = list(sys.meta_path), list[Any]()
+        told: list[Any] = []
         prologue("optimizer_steps")._after_import("awaited_module", told.append)
-        assert sys.meta_path[1:] == before
-        try:
-            import awaited_module  # type: ignore[import-not-found]
-        finally:
-            assert sys.meta_path == before
-        return told, awaited_module
+        yield told
+        sys.modules.pop("awaited_module", None)
 
-    def test_it_tells_and_disappears(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        told, module = self.imported(tmp_path, "value = 7", monkeypatch)
-        assert told == [module] and module.value == 7
-        assert "exec_module" not in vars(module.__spec__.loader)
-        monkeypatch.delitem(sys.modules, "awaited_module")
+    def test_it_tells_and_disappears(self, told: list[Any]) -> None:
+        before = sys.meta_path[1:]
+        assert importlib.util.find_spec("awaited_module") is not None  # somebody who only looks
+        assert not told
+        module = importlib.import_module("awaited_module")
+        assert told == [module] and sys.meta_path == before
+        assert module.__spec__ is not None and "exec_module" not in vars(module.__spec__.loader)
 
-    def test_a_module_that_fails_fails_as_ever(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_module_that_fails_fails_as_ever(self, told: list[Any], tmp_path: Path) -> None:
+        (tmp_path / "fails").touch()
         with pytest.raises(ZeroDivisionError):
-            self.imported(tmp_path, "1 / 0", monkeypatch)
+            importlib.import_module("awaited_module")
+        assert not told
+        (tmp_path / "fails").unlink()
+        module = importlib.import_module("awaited_module")
+        assert told == [module]
 
-    def test_a_module_that_is_not_there(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        finder = prologue("optimizer_steps")
-        monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-        finder._after_import("no_such_module_at_all", print)
-        with pytest.raises(ModuleNotFoundError, match="No module named 'no_such_module_at_all'"):
-            import no_such_module_at_all  # type: ignore[import-not-found] # noqa: F401
+    def test_a_module_that_is_not_there(self, told: list[Any], tmp_path: Path) -> None:
+        (tmp_path / "awaited_module.py").unlink()
+        importlib.invalidate_caches()
+        with pytest.raises(ModuleNotFoundError, match="No module named 'awaited_module'"):
+            importlib.import_module("awaited_module")
 
 
 class TestTheListOfModules:
