@@ -127,7 +127,7 @@ class Pool:
 
     def _ended(self, zygote: ZygoteProcess) -> None:
         """It refused a module, or failed, or was killed."""
-        told = zygote.told if zygote.told.get("event") == "end" else {}
+        told = zygote.told if zygote.told.get("said") == "end" else {}
         self._drop(zygote)
         if "refused" in told:
             self._refused(told["refused"], told["why"], told["without"])
@@ -189,7 +189,7 @@ class Pool:
             standby.end()
         for zygote in (self._zygote, self._coming):
             if zygote and zygote.stands_still(now):
-                zygote.told = {"event": "end", "hung": zygote.importing}
+                zygote.told = {"said": "end", "hung": zygote.importing}
                 self._ended(zygote)
         if (
             self._zygote is None

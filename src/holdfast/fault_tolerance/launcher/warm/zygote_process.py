@@ -136,12 +136,12 @@ class ZygoteProcess:
             self._gone()
             return None
         self.told = message[0]
-        if self.told["event"] == "ready":
+        if self.told["said"] == "ready":
             self.state, self.names = READY, self.told["names"]
-        elif self.told["event"] == "forked" and self._asked is not None:
+        elif self.told["said"] == "forked" and self._asked is not None:
             gate, self._asked = self._asked, None
             return Standby(self.told["pid"], gate, self.plan.command)
-        elif self.told["event"] == "end":
+        elif self.told["said"] == "end":
             self._gone()
         return None
 
@@ -160,7 +160,7 @@ class ZygoteProcess:
             if self._readable(LOOK):
                 self.hear()
             elif self.stands_still(time.monotonic()) or time.monotonic() - began > LONGEST:
-                self.told = {"event": "end", "hung": self.importing}
+                self.told = {"said": "end", "hung": self.importing}
                 self._gone()
         return self.state == READY
 

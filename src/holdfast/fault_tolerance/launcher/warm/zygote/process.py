@@ -17,8 +17,19 @@ DRIVER = b"/libcuda.so"
 
 
 def threads() -> int:
-    """How many this process has."""
-    return os.stat(TASKS).st_nlink - 2
+    """How many this process has, those aside that are known to bear a fork."""
+    count = os.stat(TASKS).st_nlink - 2
+    return count if count == 1 else count - _harmless()
+
+
+def _harmless() -> int:
+    """jemalloc's thread in Arrow, which pandas brings: its own fork handlers take care of it in both processes."""
+    names = []
+    for task in os.listdir(TASKS):
+        with suppress(OSError), open(f"{TASKS}/{task}/comm", "rb") as file:
+            names.append(file.read().rstrip())
+    count = names.count(b"jemalloc_bg_thd")
+    return count if count and _has_library(b"/libarrow") else 0
 
 
 def more_than_one_thread() -> bool:
@@ -66,8 +77,12 @@ def ignored_signals() -> int:
 
 def has_gpu_driver() -> bool:
     """Whether NVIDIA's driver library is loaded: what it has opened does not survive a fork."""
+    return _has_library(DRIVER)
+
+
+def _has_library(part: bytes) -> bool:
     with open("/proc/self/maps", "rb") as file:
-        return DRIVER in file.read()
+        return part in file.read()
 
 
 @dataclass(frozen=True)

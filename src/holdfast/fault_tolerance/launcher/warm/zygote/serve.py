@@ -14,8 +14,9 @@ import sys
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
-from . import appearance, known, preload, process, standby, wire
+from . import appearance, folders, known, preload, process, standby, wire
 from .output import Kept
+from .settings import Settings
 from .watch import Watch
 
 NOTE = 256  # bytes
@@ -60,18 +61,20 @@ class Zygote:
         before = dict(os.environ)
         there = set(sys.modules)
         self._kept.begin()
+        self._settings = Settings()
         ignored = sum(1 << (number - 1) for number in self._handlers)
         with Watch(self._refuse, self._installed, ignored) as watch:
             preload.load(self._modules, self._say, lambda name: self._look(watch, name))
-            if fault := process.forks_cleanly().fault:
+            if fault := watch.trial():
                 self.end(failed=fault)
         self._kept.end()
+        folders.give_up()
         self._changes = _changes(before, dict(os.environ))
         self._say("")
         gc.collect()
         gc.freeze()
         names = sorted({name.partition(".")[0] for name in sys.modules.keys() - there})
-        wire.send(self._channel, {"event": "ready", "names": names, "modules": len(sys.modules)})
+        wire.send(self._channel, {"said": "ready", "names": names, "modules": len(sys.modules)})
 
     def _say(self, name: str) -> None:
         os.pwrite(self._note, name.encode()[:NOTE].ljust(NOTE, b"\0"), 0)
@@ -80,6 +83,8 @@ class Zygote:
         if found := watch.changed():
             module, why = found
             self._refuse([name, module or name], why)
+        if changed := self._settings.changed():
+            self._refuse([name], changed)
         if process.has_gpu_driver():
             self._refuse([name], "it loads NVIDIA's driver library")
 
@@ -92,7 +97,7 @@ class Zygote:
     def end(self, **message: Any) -> NoReturn:
         """Tell the launcher why, and end."""
         try:
-            wire.send(self._channel, {"event": "end", **message})
+            wire.send(self._channel, {"said": "end", **message})
         finally:
             os._exit(1)
 
@@ -110,7 +115,7 @@ class Zygote:
                 pid = standby.fork(self._launcher)
                 if pid == 0:
                     return self._stand_by(gate, gates)
-                wire.send(self._channel, {"event": "forked", "pid": pid})
+                wire.send(self._channel, {"said": "forked", "pid": pid})
             _close(gates)
         os._exit(0)
 
@@ -128,6 +133,7 @@ class Zygote:
         appearance.show(sys.orig_argv, message["environment"])
         standby.set_environment(message["environment"], self._changes)
         standby.renew()
+        folders.renew()
         known.repair()
         self._kept.repeat()
         for number, handler in self._handlers.items():

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import importlib.machinery as machinery
 import os
+import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-from . import known, process
+from . import folders, known, process
 
 LOADERS: tuple[Any, ...] = (
     machinery.SourceFileLoader,
@@ -55,6 +56,7 @@ class Watch:
         self._report, self._roots, self._ignored = report, roots, ignored
         self._stack: list[str] = []
         self._handlers = False
+        self._folders = 0  # that every rank can be given anew
         self._suspects: dict[str, str] = {}
         self._environment = Environment()
         self._descriptors = process.descriptors()
@@ -110,18 +112,31 @@ class Watch:
             self._environment.noted = ""
             if name not in known.REPAIRS:
                 return f"it looks at the rank's variable {variable}"
+        if name in folders.ASK_FOR_THE_NAME:
+            self._folders = len(folders.kept())
         for sign, seen in self._signs():
             if seen:
                 self._suspects.setdefault(sign, name)
         if self._handlers:
             self._handlers = False
-            return process.forks_cleanly().fault
+            return self.trial()
         return ""
+
+    def trial(self) -> str:
+        """Fork in vain. A handler that raises is heard of only through this hook; the fork goes on."""
+        raised: list[str] = []
+        before, sys.unraisablehook = sys.unraisablehook, lambda found: raised.append(repr(found.exc_value))
+        try:
+            fault = process.forks_cleanly().fault
+        finally:
+            sys.unraisablehook = before
+        return fault or (f"its handler for forks raises {raised[0]}" if raised else "")
 
     def _signs(self) -> Iterator[tuple[str, bool]]:
         yield "starts a process", process.has_children()
         yield "starts a thread", process.threads() > 1
         yield "keeps a descriptor open", len(os.listdir("/proc/self/fd")) - 1 > len(self._descriptors)
+        yield "keeps a temporary folder", len(folders.kept()) > self._folders
         yield "sets a timer", process.timer_runs()
         yield "handles signals", process.ignored_signals() & self._ignored != self._ignored
 
@@ -136,9 +151,7 @@ class Watch:
     def _confirmed(self, sign: str) -> str:
         if sign == "starts a thread":
             # OpenBLAS, for one, ends the threads of its pool before a fork, and starts them again when it needs them.
-            return process.forks_cleanly().fault or (
-                "it starts a thread" if process.more_than_one_thread() else ""
-            )
+            return self.trial() or ("it starts a thread" if process.more_than_one_thread() else "")
         if sign == "keeps a descriptor open":
             kept = sorted(set(process.descriptors().items()) - set(self._descriptors.items()))
             return f"it keeps {kept[0][1]} open" if kept else ""
