@@ -81,6 +81,8 @@ class CycleWatch:
 
         A short cycle's progress would be unknown else: whoever keeps the job's attempts goes by the first steps.
         """
+        with harmless("the list of modules"):
+            self._around.ahead.look_back(self._around.boards.modules_path)
         with harmless("the last look at the boards"):
             for local_rank in self._group.local_ranks:
                 who = {"rank": self._group.rank_of(local_rank), "pid": self._group.pid_of(local_rank)}
