@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import sys
+import threading
 import time
 import types
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ import pytest
 import torch
 from torch.optim import optimizer as torchs
 
-from holdfast.fault_tolerance import RankMonitorClient
+from holdfast.fault_tolerance import RankMonitorClient, optimizer_steps
 from holdfast.fault_tolerance.board import Board, counts
 from holdfast.fault_tolerance.monitor.deadlines import deadlines
 from holdfast.fault_tolerance.monitor.gaps import Gaps
@@ -163,6 +164,50 @@ def test_a_client_that_begins_within_a_step(arm: Arm, board: Board) -> None:
         sgd.step()
     assert (board.snapshot().heartbeat_count, board.snapshot().connected) == (0, True)
     client.shutdown_workload_monitoring()
+
+
+@pytest.mark.parametrize("core", ["the core, if it was built", "none"])
+def test_a_client_that_begins_while_another_thread_steps(
+    arm: Arm, board: Board, core: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if core == "none":
+        monkeypatch.setattr(counts, "core", None)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for turn in range(30):
+            for name, value in (("_taken", False), ("_counted", None), ("_ended", None)):
+                monkeypatch.setattr(optimizer_steps, name, value)
+            arm()
+            beats = begins_meanwhile(turn / 10_000)
+            assert beats <= turn  # those of the clients before; what was counted is taken back
+            assert (board.snapshot().heartbeat_count - beats, board.snapshot().step) == (1, 4150)
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def begins_meanwhile(delay: float) -> int:
+    """A client begins and sends one heartbeat so long after a thread has begun to step; returns the count before."""
+    sgd, over, taken = optimizer(), threading.Event(), [0]
+
+    def steps() -> None:
+        while not over.is_set():
+            sgd.step()
+            taken[0] += 1
+
+    thread = threading.Thread(target=steps)
+    thread.start()
+    time.sleep(delay)
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    before: int = client._ready()._beats
+    client.heartbeat(4150)
+    while taken[0] < 3:
+        time.sleep(0.001)
+    over.set()
+    thread.join()
+    client.shutdown_workload_monitoring()
+    return before
 
 
 def test_a_forked_child_does_not_count(arm: Arm, board: Board) -> None:
