@@ -40,7 +40,8 @@ from .monitor_keeper import MonitorKeeper
 from .nodes.job import Job, JobLost, JobRendezvous, SingleNodeJob
 from .ranks import exits, orphans, stale
 from .ranks.boards import CycleBoards, private_directory
-from .ranks.environment import SupervisedLogs, command, with_prologue
+from .ranks.environment import SupervisedLogs, command
+from .ranks.prologue_path import with_prologue
 from .warm.ahead import Ahead
 
 if TYPE_CHECKING:

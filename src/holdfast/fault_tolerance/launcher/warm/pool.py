@@ -53,6 +53,7 @@ class Pool:
         self._inbox: Inbox | None = None
         self._record: Record = lambda *_, **__: None
         self._wanted = 0
+        self._names: list[str] = []  # of the packages that the standbys have imported
         self._failures, self._next_attempt = 0, 0.0
         self._said = False
         self.refill = False
@@ -122,9 +123,15 @@ class Pool:
             self._drop(self._zygote)
             self._end_standbys()
             self._zygote, self._coming = zygote, None
-            self._record("warm_start", state="ready", packages=len(zygote.names))
+            self._is_ready(zygote)
         elif zygote is self._zygote and zygote.state == READY:
+            if self._names is not zygote.names:
+                self._is_ready(zygote)
             self._ask_for_more()
+
+    def _is_ready(self, zygote: ZygoteProcess) -> None:
+        self._names = zygote.names
+        self._record("warm_start", state="ready", packages=len(zygote.names))
 
     def _ended(self, zygote: ZygoteProcess) -> None:
         """It refused a module, or failed, or was killed."""
@@ -227,12 +234,12 @@ class Pool:
             if zygote.state == GONE:
                 self._ended(zygote)
             else:
-                self._record("warm_start", state="ready", packages=len(zygote.names))
+                self._is_ready(zygote)
 
     def why_not(self) -> str:
         """Why no rank of this cycle can start warm ('' if some can)."""
         zygote = self._zygote
-        if zygote is None or zygote.state != READY:
+        if not self._standbys and (zygote is None or zygote.state != READY):
             return "no zygote is ready"
         if self._plan.folder is None:
             return ""
@@ -240,7 +247,7 @@ class Pool:
             there = within(FOLDER_ANSWERS, lambda: _entries(str(self._plan.folder)))
         except (OSError, TooLate) as error:
             return f"the script's folder cannot be listed ({error or 'it does not answer'})"
-        if names := hidden(zygote.names, there):
+        if names := hidden(self._names, there):
             return f"{names[0]} in the script's folder hides the installed package of that name"
         return ""
 
@@ -248,8 +255,7 @@ class Pool:
         self, command: Sequence[str], environment: Mapping[str, str], streams: Mapping[int, int]
     ) -> Standby | None:
         """Let a standby through as the rank with this command line, environment and output; None: start it cold."""
-        zygote = self._zygote
-        if zygote is None or tuple(command) != zygote.plan.command:
+        if tuple(command) != self._plan.command:
             return None
         given = dict(environment)
         if self._differs(given):
