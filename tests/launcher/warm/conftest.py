@@ -75,9 +75,11 @@ class Installation:
             for source in self.real.glob(f"{name}*"):
                 (self.packages / source.name).symlink_to(source)
 
-    def write(self, name: str, text: str) -> None:
-        """Install one more module."""
-        (self.packages / f"{name}.py").write_text(text)
+    def link_all(self) -> None:
+        """Install all that is installed for the tests."""
+        for source in self.real.iterdir():
+            if source.suffix != ".pth" and not (self.packages / source.name).exists():
+                (self.packages / source.name).symlink_to(source)
 
     def launcher(self, source: Path) -> list[str]:
         """The launcher under this Python. It alone finds torch and Holdfast, its ranks have what is installed here."""

@@ -1,7 +1,7 @@
 """Modules that are not fit to be forked: each works in ranks that start warm, or is refused by name.
 
 The modules are in `modules`, installed for the test; each has a `check` that fails where it does not behave as in a
-process of its own. `VERDICTS` says which are refused. Whatever the verdict, the ranks start warm.
+process of its own. Whatever the verdict, the ranks start warm.
 Does not cover: wandb, and pools of threads (`test_libraries`).
 """
 
@@ -15,85 +15,27 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import SOURCE
-from tests.launcher.conftest import Job
-from tests.launcher.warm.conftest import COLD, HERE, WARM, Installation, must_be_warm, run
+from tests.launcher.warm.conftest import COLD, HERE, WARM, Installation
+from tests.launcher.warm.users import OF_LIBRARIES, VERDICTS, check_verdicts, use
 from tests.processes import Spawner
 
-WORKS, REFUSED, EITHER = "works warm", "refused by name", "works warm or is refused by name"
-
-VERDICTS = {
-    "reads_arguments": EITHER,  # under `-m`, Python's start has not yet put the module's path there
-    "works_at_exit": WORKS,
-    "prints": WORKS,
-    "warns": EITHER,
-    "sets_a_variable": WORKS,
-    "is_broken": WORKS,  # it is the ranks whom its error concerns
-    "raises_at_forks": EITHER,
-    "chooses_a_start_method": REFUSED,
-    "makes_a_folder": EITHER,
-    "starts_a_thread": REFUSED,
-    "starts_a_native_thread": REFUSED,
-    "opens_a_socket": REFUSED,
-    "opens_a_channel": REFUSED,
-    "opens_files": REFUSED,
-    "loads_cuda": REFUSED,
-    "asks_for_the_rank": REFUSED,
-    "copies_the_environment": REFUSED,
-    "handles_signals": REFUSED,
-    "starts_a_process": REFUSED,
-    "sets_a_timer": REFUSED,
-    "hangs_forked_children": REFUSED,
-    "hangs_at_forks": REFUSED,
-    "changes_the_folder": REFUSED,
-    "changes_limits": REFUSED,
-    "changes_the_locale": REFUSED,
-    "seeds_random_numbers": REFUSED,
-    "wraps_standard_output": REFUSED,
-}
-
-PLACES = [(cycle, rank) for cycle in (0, 1) for rank in (0, 1)]
-
-
-def use(spawn: Spawner, installation: Installation, folder: Path, mode: str, names: Sequence[str]) -> Job:
-    """A job whose script uses these modules, which are named to the launcher, too. It checks what always holds."""
-    shutil.copytree(HERE / "modules", installation.packages, dirs_exist_ok=True)
-    shutil.copytree(HERE / "programs", folder, dirs_exist_ok=True)
-    (folder / "temporary").mkdir()
-    variables = {
-        "PYTHONPATH": None,
-        "TMPDIR": str(folder / "temporary"),
-        "STARTED_IN": str(folder),
-        "REMOVED_BY_A_MODULE": "not yet",
-        "CUDA_HERE": str(folder / "libcuda.so.1"),
-    }
-    words = ("--ft-preload", ",".join(names), "-m", "user", *names)
-    job = run(spawn, folder, mode, *words, env=variables, launcher=installation.launcher(SOURCE))
-    assert job.lines("FAULT") == []
-    for cycle, rank in PLACES:
-        for name in names:
-            expected = "ends with is_broken: not here" if name == "is_broken" else "is fine (ahead|here)"
-            assert len(job.lines(f"^rank {rank} cycle {cycle} {name} {expected}$")) == 1, name
-    return job
-
-
-def check_verdicts(job: Job, names: Sequence[str]) -> None:
-    """Each has its verdict, and the job has not lost its warm start over it."""
-    must_be_warm(job, cycles=[1])
-    for name in names:
-        told = [line for line in job.said() if re.search(rf"\b{name}\b", line)]
-        ahead = {line.rpartition(" ")[2] for line in job.lines(rf"^rank \d cycle 1 {name} is fine")}
-        found = (REFUSED if told else WORKS), len(told), ahead or {"here"}
-        right = {WORKS: (WORKS, 0, {"ahead"}), REFUSED: (REFUSED, 1, {"here"})}
-        if name == "is_broken":
-            right[WORKS] = (WORKS, 0, {"here"})
-        allowed = list(right.values()) if VERDICTS[name] == EITHER else [right[VERDICTS[name]]]
-        assert found in allowed, f"{name}: {VERDICTS[name]}\n{job.spawned.err()}"
+COMPANY = (
+    *(
+        "reads_arguments",
+        "works_at_exit",
+        "prints",
+        "warns",
+        "sets_a_variable",
+        "is_broken",
+        "raises_at_forks",
+    ),
+    *("chooses_a_start_method", "makes_a_folder"),
+)
 
 
 def test_modules_that_work(spawn: Spawner, installation: Installation, tmp_path: Path) -> None:
     """What they say at import and at exit is said once by each rank, and by nobody else."""
-    names = list(VERDICTS)[:9]
+    names = list(COMPANY)
     job = use(spawn, installation, tmp_path, WARM, names)
     assert job.lines("works_at_exit$") == job.lines(r"^rank (1 cycle 0|[01] cycle 1) works_at_exit$")
     assert len(job.lines("works_at_exit$")) == 3  # rank 0 was killed in cycle 0
@@ -152,13 +94,12 @@ def _that_can_be_had(installation: Installation, folder: Path, names: Sequence[s
 
 def test_every_module_has_its_test() -> None:
     """None of them is forgotten, and each that is installed has a verdict."""
-    used = {*list(VERDICTS)[:9], *(name for names in GROUPS.values() for name in names)}
-    assert used == set(VERDICTS)
-    assert used <= {path.stem for path in (HERE / "modules").glob("*.py")}
+    used = {*COMPANY, *OF_LIBRARIES, *(name for names in GROUPS.values() for name in names)}
+    assert used == set(VERDICTS) == {path.stem for path in (HERE / "modules").glob("*.py")}
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", VERDICTS)
+@pytest.mark.parametrize("name", [name for name in VERDICTS if name not in OF_LIBRARIES])
 def test_a_module_alone(spawn: Spawner, installation: Installation, tmp_path: Path, name: str) -> None:
     """Cold and warm, without the company of others."""
     if name not in _that_can_be_had(installation, tmp_path, [name]):

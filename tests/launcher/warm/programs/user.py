@@ -31,6 +31,11 @@ def meet(name: str) -> None:
         time.sleep(0.002)
 
 
+def where(error: Exception) -> str:
+    """The line that failed, and what it said."""
+    return f"{traceback.extract_tb(error.__traceback__)[-1].line} ({error!r})"
+
+
 def use(name: str) -> None:
     ahead = "ahead" if name in sys.modules else "here"
     try:
@@ -39,16 +44,16 @@ def use(name: str) -> None:
         return say(name, "ends with", stop)
     try:
         module.check()
-    except Exception:
-        return say(name, "FAULT", ahead, traceback.format_exc().replace("\n", " | "))
+    except Exception as error:
+        return say(name, "FAULT", ahead, where(error))
     say(name, "is fine", ahead)
 
 
 for name in sys.argv[1:]:
     try:
         getattr(before, name, lambda: None)()
-    except AssertionError:
-        say(name, "FAULT", "before its import", traceback.format_exc().replace("\n", " | "))
+    except AssertionError as error:
+        say(name, "FAULT", "before its import", where(error))
 meet("begun")
 for name in sys.argv[1:]:
     use(name)

@@ -1,4 +1,4 @@
-"""Tells what it sees before it imports anything else, then after torch, then what its children see. Ends in cycle 0.
+"""Tells what it sees before it imports anything else; in cycle 1 also after torch, and what its children see.
 
 Arguments: which of the parts `start`, `torch`, `lightning`, `children` to tell. Each rank writes
 `PART-CYCLE-RANK.json`, sorted, into $NOTES, and says so on standard output. With `crash`, rank 1 fails in cycle 0.
@@ -21,9 +21,9 @@ else:
 if __name__ == "__main__":
     if "start" in sys.argv:
         notes.write("start", interpreter.facts(globals(), AT_FIRST) | kernel.facts())
-    if "torch" in sys.argv:
+    if "torch" in sys.argv and notes.CYCLE == 1:
         notes.write("torch", libraries.facts() | interpreter.facts(globals(), AT_FIRST) | kernel.facts())
-    if "lightning" in sys.argv:
+    if "lightning" in sys.argv and notes.CYCLE == 1:
         notes.write("lightning", libraries.lightning() | interpreter.streams())
     if "children" in sys.argv and notes.RANK == 0 and notes.CYCLE == 1:
         notes.write("children", children.facts())

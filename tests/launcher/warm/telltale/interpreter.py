@@ -218,12 +218,18 @@ def _hooks() -> dict[str, Any]:
             logging.root.disabled,
         ],
         "logging: off": logging.root.manager.disable,
-        "logging: streams are today's": all(each.stream in (sys.stdout, sys.stderr) for each in handlers),
+        "logging: streams": sorted({_stream(each.stream) for each in handlers}),
         "logging: names": sorted(logging.root.manager.loggerDict),
         "warnings: filters": [repr(each) for each in warnings.filters],
         "warnings: shown by": kind(warnings.showwarning),
         "atexit: count": atexit._ncallbacks(),  # type: ignore[attr-defined]
     }
+
+
+def _stream(stream: object) -> str:
+    """Which one of today's a handler writes to."""
+    named = {id(sys.stdout): "stdout", id(sys.stderr): "stderr", id(None): "none"}
+    return named.get(id(stream), repr(stream))
 
 
 def _loggers() -> list[logging.Logger]:
@@ -233,8 +239,6 @@ def _loggers() -> list[logging.Logger]:
 
 def tell_at_exit() -> None:
     """Two handlers say in which order they run, after everything else was told."""
-    from sys import stdout
-
     place = f"rank {os.environ['RANK']} cycle {os.environ['TORCHELASTIC_RESTART_COUNT']}"
     for name in ("last", "first"):
-        atexit.register(lambda name=name: print(f"{place} at exit {name}", file=stdout, flush=True))
+        atexit.register(sys.stdout.write, f"{place} at exit {name}\n")
