@@ -41,6 +41,7 @@ from .nodes.job import Job, JobLost, JobRendezvous, SingleNodeJob
 from .ranks import exits, orphans, stale
 from .ranks.boards import CycleBoards, private_directory
 from .ranks.environment import SupervisedLogs, command, with_prologue
+from .warm.ahead import Ahead
 
 if TYPE_CHECKING:
     from .command_line.options import LauncherOptions
@@ -49,15 +50,18 @@ logger = logging.getLogger("holdfast.launcher")
 RUN_SCRIPT = "import sys; from torch.distributed.run import run_script_path; run_script_path(*sys.argv[1:])"
 
 
-def run(options: LauncherOptions, inbox: Inbox) -> int:
-    """Run the job; returns the launcher's exit code. `inbox` has the signals that came until now."""
+def run(options: LauncherOptions, inbox: Inbox, ahead: Ahead) -> int:
+    """Run the job; returns the launcher's exit code.
+
+    `inbox` has the signals that came until now, `ahead` the zygote if there is one.
+    """
     resolved = options.resolved
     console.set_up(resolved.config.log_level)
     for warning in options.warnings:
         logger.warning("%s", warning)
     inbox.handle(signal.Signals[name.strip()] for name in options.torch.signals_to_handle.split(","))
     try:
-        return _launch(options, resolved, inbox)
+        return _launch(options, resolved, inbox, ahead)
     except Interrupted as stop:  # before any rank was started
         console.received(stop.number)
         return exits.of_stop(stop.number, options.preempted_exit_code)
@@ -68,7 +72,7 @@ def run(options: LauncherOptions, inbox: Inbox) -> int:
         console.flush()
 
 
-def _launch(options: LauncherOptions, resolved: ResolvedConfig, inbox: Inbox) -> int:
+def _launch(options: LauncherOptions, resolved: ResolvedConfig, inbox: Inbox, ahead: Ahead) -> int:
     with inbox.interruptible():
         pass  # told to stop while torch was imported: nothing is made
     if options.torch.log_dir is not None:
@@ -78,7 +82,7 @@ def _launch(options: LauncherOptions, resolved: ResolvedConfig, inbox: Inbox) ->
     with ExitStack() as stack:
         own = claim(run_dir, torch_arguments.node_name(options.torch), logger.warning)
         stack.callback(own.close)
-        return Launch(options, resolved, run_name, own.run_dir, inbox, stack).serve()
+        return Launch(options, resolved, run_name, own.run_dir, inbox, ahead, stack).serve()
 
 
 class Launch:
@@ -91,12 +95,13 @@ class Launch:
         run_name: str,
         run_dir: str,
         inbox: Inbox,
+        ahead: Ahead,
         stack: ExitStack,
     ) -> None:
         self._options, self._resolved, self._stack = options, resolved, stack
         self._run_name, self._run_dir = run_name, run_dir
         self._torch = options.torch
-        self._inbox = inbox
+        self._inbox, self._ahead = inbox, ahead
         orphans.adopt()
         self._one_node = torch_arguments.is_one_node(self._torch)
         self._node = torch_arguments.node_name(self._torch)
@@ -131,8 +136,12 @@ class Launch:
         self._stack.callback(job.close)
         agent = self._agent(config, program, args, job)
         self._announce(config)
-        code = agent.serve()
-        return code
+        self._ahead.attach(self._inbox, self._journal.record, config.nproc_per_node)
+        self._stack.callback(self._ahead.close)  # before the inbox and the journal are gone
+        if self._ahead.pool:
+            with self._inbox.interruptible():
+                self._ahead.pool.until_ready()
+        return agent.serve()
 
     def _job(self, config: LaunchConfig) -> Job:
         if self._one_node:
@@ -208,6 +217,7 @@ class Launch:
             journal=self._journal,
             inbox=self._inbox,
             advice=Advice(self._resolved),
+            ahead=self._ahead,
         )
 
     def _command(self, program: object, args: list[str]) -> tuple[str, list[str]]:
@@ -229,6 +239,7 @@ class Launch:
             "HOLDFAST_ERROR_FILE": boards.error_path(local_rank),
             "HOLDFAST_STDERR_FILE": boards.stderr_path(local_rank),
             "HOLDFAST_LAUNCHER_PID": str(os.getpid()),
+            **({"HOLDFAST_MODULES_FILE": boards.modules_path} if local_rank == 0 else {}),
             "PYTHONPATH": with_prologue(os.environ.get("PYTHONPATH")),
         }
 

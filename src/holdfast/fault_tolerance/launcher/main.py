@@ -71,16 +71,19 @@ def _run(argv: Sequence[str], inbox: Inbox) -> int:
     from .ranks import exits
 
     before = os.environ.get(QUIET[0])
+    from .warm.ahead import Ahead
+
+    ahead = Ahead(os.environ)
     os.environ.setdefault(*QUIET)
     try:
         from .command_line import options
 
-        given = options.parse(list(argv), os.environ)
+        given = options.parse(list(argv), os.environ, ahead.begin)
         from . import launch
 
         _restore(before)
         _interruptible_again()
-        return launch.run(given, inbox)
+        return launch.run(given, inbox, ahead)
     except ConfigError as error:
         print(f"ft_launcher: error: {error}", file=sys.stderr)
         return exits.USAGE
@@ -96,6 +99,8 @@ def _run(argv: Sequence[str], inbox: Inbox) -> int:
         return stop.code if isinstance(stop.code, int) else exits.FAILED
     except KeyboardInterrupt:  # --signals-to-handle without SIGINT
         return INTERRUPTED
+    finally:
+        ahead.close()
 
 
 def _restore(before: str | None) -> None:

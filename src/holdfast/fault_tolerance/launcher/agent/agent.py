@@ -29,6 +29,8 @@ from ..ranks import exits, orphans
 from ..ranks.boards import CycleBoards
 from ..ranks.environment import SupervisedLogs
 from ..ranks.group import RankGroup
+from ..warm.ahead import Ahead
+from ..warm.start import WarmStart
 from .contradictions import Advice
 from .cycle_watch import CycleWatch
 from .decisions import Decisions
@@ -60,11 +62,13 @@ class Agent(LocalElasticAgent):
         journal: Journal,
         inbox: Inbox,
         advice: Advice,
+        ahead: Ahead,
     ) -> None:
         super().__init__(spec, logs, log_line_prefix_template=log_line_prefix)
         self.node, self.rules, self.job, self.boards = node, rules, job, boards
         self.control, self.monitor, self.journal, self.inbox = control, monitor, journal, inbox
-        self.advice = advice
+        self.advice, self.ahead = advice, ahead
+        self._warm = WarmStart(ahead.pool)
         self.logs = logs
         self.group: RankGroup | None = None
         self._resume = Resume()
@@ -130,7 +134,7 @@ class Agent(LocalElasticAgent):
         try:
             self._start_workers(self._worker_group)
         except Exception as error:
-            orphans.end_all({self.monitor.pid})  # those that did start
+            orphans.end_all(self.spared)  # those that did start
             if not isinstance(error, OSError):
                 raise
             # No process to be had, or no file for its output.
@@ -142,10 +146,11 @@ class Agent(LocalElasticAgent):
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         """Let torch start the processes, then take them over by pidfd and put them on the boards."""
-        ids: dict[int, Any] = super()._start_workers(worker_group)
+        with self._warm.instead_of_cold():
+            ids: dict[int, Any] = super()._start_workers(worker_group)
         assert isinstance(self._pcontext, SubprocessContext)  # the entrypoint is always a command
         ranks = {worker.local_rank: worker.global_rank for worker in worker_group.workers}
-        processes = {local: handler.proc for local, handler in self._pcontext.subprocess_handlers.items()}
+        processes = self._warm.confirm(self._pcontext.subprocess_handlers)
         self.group = RankGroup(processes, ranks, self.inbox)
         for local_rank, process in processes.items():
             self.boards.admit(local_rank, ranks[local_rank], process.pid)
@@ -155,8 +160,14 @@ class Agent(LocalElasticAgent):
                 rank=ranks[local_rank],
                 local_rank=local_rank,
                 pid=process.pid,
+                start="warm" if local_rank in self._warm.warm else "cold",
             )
         return ids
+
+    @property
+    def spared(self) -> set[int]:
+        """Children of this launcher that are no ranks, and that no rank has left behind."""
+        return {self.monitor.pid} | self._warm.pids
 
     @property
     def node_place(self) -> tuple[int, int]:

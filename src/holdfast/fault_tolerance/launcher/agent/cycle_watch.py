@@ -36,6 +36,7 @@ TICK = 1.0
 STOPPING: set[int] = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, *PASSED_ON}
 MILESTONES = {"rank_connect", "first_step", "first_heartbeat", "first_section"}
 CAUSE = 1.0  # seconds in which a process whose connections are closed has usually ended, a GPU aside
+QUIET = 3.0  # seconds after its start in which a rank that tells nothing has got through its imports
 SAME_MOMENT = 0.25  # seconds in which a signal that was sent to all processes has reached them all
 
 
@@ -51,7 +52,7 @@ class CycleWatch:
         self._rhythm = Rhythm()
         self._lingering = Lingering()
         self._told: set[tuple[str, int]] = set()
-        self._ticked = time.monotonic()
+        self._ticked = self._began = time.monotonic()
         self._cycle = around.job.record.cycle
         self.known = Known(around.boards, group)
 
@@ -250,7 +251,9 @@ class CycleWatch:
 
     def _tick(self, now: float) -> Outcome | None:
         self._around.monitor.check(now)
-        orphans.reap(self._group.pids | {self._around.monitor.pid})
+        orphans.reap(self._group.pids | self._around.spared)
+        with harmless("the upkeep of the standbys"):
+            self._around.ahead.look(now, self._around.boards.modules_path, steady=self._is_steady(now))
         lingering = self._lingering.found(self._group, now)
         if lingering:
             return Failed(lingering)
@@ -260,6 +263,12 @@ class CycleWatch:
         self._around.job.progress = self._progress(boards, now)
         reason = self._around.job.contact_lost(now)
         return HostLost(reason) if reason else None
+
+    def _is_steady(self, now: float) -> bool:
+        """Whether the ranks have begun to train, or will not say so: then there is time to prepare the next start."""
+        return now - self._began > QUIET or any(
+            kind in MILESTONES - {"rank_connect"} for kind, _ in self._told
+        )
 
     def _progress(self, boards: list[Snapshot], now: float) -> LocalProgress:
         cpu = self._cpu.rate(self._group.pids, now)

@@ -21,7 +21,7 @@ LOOK = 0.2
 def wait(agent: Surroundings, seconds: float) -> None:
     """Let it run for at most so many seconds; a signal to the launcher cuts that short."""
     began, said, kept = time.monotonic(), False, list[object]()
-    while left := orphans.left({agent.monitor.pid}):
+    while left := orphans.left(agent.spared):
         waited = time.monotonic() - began
         if waited >= seconds or any(stops(event) for event in kept):
             break

@@ -47,7 +47,7 @@ class Stopping:
             self.stop("the launcher ends")
         except Exception as error:
             logger.error("the ranks could not be stopped in good order (%r): they are killed", error)
-            orphans.end_all({self._agent.monitor.pid})
+            orphans.end_all(self._agent.spared)
             self._agent.group = None
 
     def _end(self, group: RankGroup) -> str:
@@ -55,7 +55,7 @@ class Stopping:
         agent = self._agent
         stuck = group.stop(self._grace, self._impatient)
         self.record_exits(group, signal.SIGTERM)
-        swept, left = orphans.end_all({agent.monitor.pid, *stuck})
+        swept, left = orphans.end_all({*agent.spared, *stuck})
         if swept:
             agent.journal.record("swept", pids=sorted(swept))
         left -= set(stuck)

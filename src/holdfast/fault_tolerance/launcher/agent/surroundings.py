@@ -14,6 +14,7 @@ from ..nodes.job import Job
 from ..ranks.boards import CycleBoards
 from ..ranks.environment import SupervisedLogs
 from ..ranks.group import RankGroup
+from ..warm.ahead import Ahead
 from .contradictions import Advice
 
 
@@ -41,7 +42,12 @@ class Surroundings(Protocol):
     inbox: Inbox
     advice: Advice
     logs: SupervisedLogs
+    ahead: Ahead
     group: RankGroup | None  # the ranks that run now
+
+    @property
+    def spared(self) -> set[int]:
+        """Children of this launcher that are no ranks, and that no rank has left behind."""
 
     def end_helpers(self) -> None:
         """End the threads that torch started beside the ranks."""

@@ -102,8 +102,8 @@ def _exit_code(value: object) -> int:
 
 
 def _warm_start(value: object) -> str:
-    if value not in ("auto", "off"):
-        raise ValueError("give auto or off")
+    if value not in ("auto", "on", "off"):
+        raise ValueError("give auto, on or off")
     return str(value)
 
 
@@ -197,8 +197,8 @@ _LAUNCHER = [
         _names("warm-start"),
         _warm_start,
         "auto",
-        "auto|off",
-        "restart from processes that have imported (not yet effective)",
+        "auto|on|off",
+        "start ranks from a process that has imported",
         LAUNCHER,
     ),
     FtOption(
@@ -207,7 +207,7 @@ _LAUNCHER = [
         _modules,
         (),
         "MODULES",
-        "like torch,numpy: import these ahead (not yet effective)",
+        "like torch,numpy: import these ahead, too",
         LAUNCHER,
     ),
     FtOption(

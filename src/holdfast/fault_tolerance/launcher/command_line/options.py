@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,13 +19,14 @@ from ...config import parse_with
 from ...config_fields import nearest
 from ...config_sources import Given, GivenSettings, ResolvedConfig, load
 from ...errors import ConfigError
+from ..warm.plan import Request
+from .ahead_of_torch import request, switches
 from .ft_options import OPTIONS, variables
 from .option_spellings import CommandLine, UnknownOption, scan
 from .rendezvous_options import without_effect
 from .torch_checks import check, elastic_shutdown_timeout
 from .torch_options import (
     build_parser,
-    environment_switch,
     known_vocabulary,
     parse_torch,
     source_of,
@@ -37,6 +38,8 @@ from .training_script import check_script
 __all__ = ["LauncherOptions", "parse", "read"]
 
 USAGE_ERROR = 2
+Begin = Callable[[Request, "str | None"], None]
+"""Told of the ranks, and of the run directory if one was given."""
 
 
 @dataclass(frozen=True)
@@ -74,23 +77,31 @@ class _Settings:
     was_set: frozenset[str]
 
 
-def parse(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> LauncherOptions:
+def parse(
+    argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None, begin: Begin | None = None
+) -> LauncherOptions:
     """The options in `argv` (default: this program's); ``PET_…`` variables of our options are read from `environ`.
 
     Prints and leaves with 0 for ``--help``; leaves with 2 after one line on stderr for anything wrong.
     """
     try:
-        return read(sys.argv[1:] if argv is None else argv, os.environ if environ is None else environ)
+        return read(sys.argv[1:] if argv is None else argv, os.environ if environ is None else environ, begin)
     except ConfigError as error:
         line = " ".join(str(error).split())
         print(f"ft_launcher: error: {line}", file=sys.stderr)
         raise SystemExit(USAGE_ERROR) from None
 
 
-def read(argv: Sequence[str], environ: Mapping[str, str]) -> LauncherOptions:
-    """As `parse`, but raises `ConfigError` for anything wrong."""
+def read(argv: Sequence[str], environ: Mapping[str, str], begin: Begin | None = None) -> LauncherOptions:
+    """As `parse`, but raises `ConfigError` for anything wrong.
+
+    `begin` is told of the ranks and of the run directory that was given as soon as they are known, which is mostly
+    before torch is imported.
+    """
     _refuse_unknown_variables(environ)
     early = _without_torch(argv, environ)
+    if early and begin:
+        begin(early[1], early[0].launcher["run_dir"])
     parser = build_parser()
     line = scan(argv, vocabulary_of(parser))
     if line.help:
@@ -98,19 +109,21 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> LauncherOptions:
 
         print(help_text(parser), end="")
         raise SystemExit(0)
-    settings = early or _settings(line, environ)
+    settings = early[0] if early else _settings(line, environ)
     namespace = parse_torch(parser, line.torch)
     check(namespace, lambda name: source_of(name, line.torch))
     check_script(
         line.script, module=namespace.module, no_python=namespace.no_python, run_path=namespace.run_path
     )
     namespace.training_script, namespace.training_script_args = line.script, line.script_args
+    if begin and not early:
+        begin(request(line, settings.launcher, environ), settings.launcher["run_dir"])
     warnings = unknown_variables(parser, environ)
     warnings += without_effect(namespace.rdzv_conf, source_of("rdzv_conf", line.torch))
     return _options(namespace, settings, environ, warnings)
 
 
-def _without_torch(argv: Sequence[str], environ: Mapping[str, str]) -> _Settings | None:
+def _without_torch(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[_Settings, Request] | None:
     """Our settings, and a look at the script, as far as they can be known without torch's list of options."""
     try:
         line = scan(argv, known_vocabulary())
@@ -119,12 +132,8 @@ def _without_torch(argv: Sequence[str], environ: Mapping[str, str]) -> _Settings
     if line.help:
         return None
     settings = _settings(line, environ)
-    switches = {
-        name: f"--{name.replace('_', '-')}" in line.torch or environment_switch(name, environ)
-        for name in ("module", "no_python", "run_path")
-    }
-    check_script(line.script, **switches)
-    return settings
+    check_script(line.script, **switches(line, environ))
+    return settings, request(line, settings.launcher, environ)
 
 
 def _settings(line: CommandLine, environ: Mapping[str, str]) -> _Settings:
@@ -169,9 +178,7 @@ def _options(
 
 def _without_effect(settings: _Settings) -> list[str]:
     """What the user asked for and does not get."""
-    asked = [key for key in ("preload",) if settings.launcher[key]]
-    if "warm_start" in settings.was_set and settings.launcher["warm_start"] != "off":
-        asked.append("warm_start")
+    asked = []
     if settings.resolved.config.enable_nic_monitor:
         asked.append("enable_nic_monitor")
     names = {option.key: option.name for option in OPTIONS}

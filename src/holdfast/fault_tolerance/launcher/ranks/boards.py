@@ -121,6 +121,11 @@ class CycleBoards:
         """Where the last lines that the rank wrote to stderr are kept (:mod:`.last_words`)."""
         return os.path.join(self._folder, f"{local_rank}{RING_SUFFIX}")
 
+    @property
+    def modules_path(self) -> str:
+        """Where the first rank of this node leaves the list of the modules that it has imported."""
+        return os.path.join(self._folder, "modules")
+
     def admit(self, local_rank: int, rank: int, pid: int) -> None:
         """The rank's process has started: its clock runs from here."""
         self.stops.admit(local_rank, rank)

@@ -73,21 +73,24 @@ def _keep_exception() -> None:
 
 
 def _keep_last_lines(old, standard) -> None:  # type: ignore[no-untyped-def]
-    """Python's stderr goes where it did, at the same moment; the last of it is also kept in a ring in memory."""
-    target = os.environ.pop("HOLDFAST_STDERR_FILE", "")
+    """Python's stderr goes where it did, at the same moment; the last of it is also kept in a ring in memory.
+
+    From the start of :func:`_begin_ring` on. The stream itself is there before anything else is imported: handlers of
+    loggers hold on to the one that they find.
+    """
     import io
 
-    if not target or old is not standard or type(old) is not io.TextIOWrapper:
+    if old is not standard or type(old) is not io.TextIOWrapper:
         return  # closed, or a stand-in that the site has put there
-    keep, getpid, owner = _ring(target), os.getpid, os.getpid()
+    getpid = os.getpid
 
     class Kept(io.FileIO):
         """Standard error itself: the descriptor, unbuffered."""
 
         def write(self, data):  # type: ignore[no-untyped-def]
             # First the ring: should a signal handler raise in it, nothing is written yet, as without it.
-            if getpid() == owner:  # a forked child's lines are not the rank's
-                keep(memoryview(data).cast("B"))
+            if getpid() == _rank[0]:  # a forked child's lines are not the rank's
+                _rank[1](memoryview(data).cast("B"))
             return super().write(data)
 
     raw = Kept(old.fileno(), "wb", closefd=False)
@@ -98,6 +101,12 @@ def _keep_last_lines(old, standard) -> None:  # type: ignore[no-untyped-def]
     new = io.TextIOWrapper(buffer, old.encoding, old.errors, "\n", **flushes)
     new.mode = "w"  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = new  # type: ignore[misc]
+
+
+def _begin_ring() -> None:
+    target = os.environ.pop("HOLDFAST_STDERR_FILE", "")
+    if target:
+        _rank[:] = os.getpid(), _ring(target)
 
 
 def _ring(target: str):  # type: ignore[no-untyped-def]
@@ -169,17 +178,18 @@ def _let_torch_finish() -> None:
     import atexit
     import time
 
-    owner, most = os.getpid(), 0.2
+    most = 0.2
 
     def wait() -> None:
-        if os.getpid() != owner or "torch" not in sys.modules:
+        me = os.getpid()
+        if me != _finishes[0] or "torch" not in sys.modules:
             return
         until, idle = time.monotonic() + most, 0
         while idle < 3 and time.monotonic() < until:
             time.sleep(0.002)
-            idle = 0 if _others_run(owner) else idle + 1
+            idle = 0 if _others_run(me) else idle + 1
 
-    atexit.register(wait)
+    atexit.register(wait)  # before others do: it is called last
 
 
 def _others_run(main: int) -> bool:
@@ -194,16 +204,50 @@ def _others_run(main: int) -> bool:
     return False
 
 
+def _wait_to_be_a_rank() -> None:
+    """In a zygote (see the launcher's room `warm`): import and fork; only a standby that is let through returns."""
+    given = os.environ.pop("HOLDFAST_ZYGOTE", "")
+    if not given:
+        return
+    try:
+        import importlib.util
+        import json
+
+        launcher = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        folder = os.path.join(launcher, "warm", "zygote")
+        name = "holdfast_zygote"
+        spec = importlib.util.spec_from_file_location(name, os.path.join(folder, "__init__.py"))
+        assert spec is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        serve = importlib.import_module(f"{name}.serve")
+        with open(int(given), "rb") as file:
+            file.seek(0)
+            settings = json.load(file)
+        serve.serve(settings)
+    except BaseException:
+        os._exit(1)  # it must not run the script: nobody has let it through
+    for module in [each for each in sys.modules if each.partition(".")[0] == name]:
+        del sys.modules[module]
+
+
+_rank: list = [0, None]  # type: ignore[type-arg]  # the rank's pid, and what keeps what it writes
+_finishes = [0]  # its pid again
 _quiet = _quiet_interrupts()
 try:
     _vanish()
-finally:
-    _die_with_launcher()
     _let_torch_finish()
-    _keep_exception()
     try:  # noqa: SIM105
         _keep_last_lines(sys.stderr, sys.__stderr__)
     except Exception:
-        pass  # a stderr of another kind, or no room: the rank has it as it was
+        pass  # a stderr of another kind: the rank has it as it was
+    _wait_to_be_a_rank()
+finally:
+    _die_with_launcher()
+    _finishes[0] = os.getpid()
+    _keep_exception()
+    try:  # noqa: SIM105
+        _begin_ring()
+    except Exception:
+        pass  # no room for it
     if _quiet and _signal.getsignal(_signal.SIGINT) == _signal.SIG_DFL:
         _signal.signal(_signal.SIGINT, _signal.default_int_handler)

@@ -1,0 +1,114 @@
+"""Warm start from the launcher's first moment: the zygote imports while the launcher does so itself.
+
+What it imports is learned: once rank 0 has taken its first steps it leaves the list of its modules, which the next
+zygote imports, in this job and in the next of the same script.
+Does not cover: abbreviated options, which only torch's parser knows; then the zygote starts after torch was imported.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from holdfast.journal.run_dir import state_folder
+
+from ...errors import ConfigError
+from ..inbox import Inbox
+from . import learned
+from .first_list import TORCH, first_list
+from .plan import DRIVER, Request, plan, why_cold
+from .pool import Pool
+
+Record = Callable[..., object]
+CATCHABLE = signal.Signals.__members__.keys() - {
+    "SIGKILL",
+    "SIGSTOP",
+}  # others are refused by torch's checks, later
+
+
+class Ahead:
+    """What is begun before the launcher knows all of its options; `environment` is the one it was started with."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = dict(environment)
+        self._request: Request | None = None
+        self._file = ""
+        self._learned = learned.Learned()
+        self._has_learned = False
+        self.pool: Pool | None = None
+        self.cold = ""
+        """Why all ranks start cold ('' where they may start warm)."""
+
+    def begin(self, request: Request, run_dir: str | None) -> None:
+        """Start the zygote, if ranks of this request may start warm; a second call changes nothing."""
+        if self._request is not None:
+            return
+        self._request = request
+        self.cold = why_cold(request, self._environment, driver=os.path.exists(DRIVER))
+        if self.cold:
+            return
+        self._file = learned.path(_folder(run_dir), request.script, module=request.module)
+        self._learned = learned.read(self._file)
+        signals = [signal.Signals[name] for name in request.signals if name in CATCHABLE]
+        made = plan(request, self._environment)
+        first = TORCH if request.module else first_list(_text(request.script))
+        self.pool = Pool(made, self._learned, first, request.preload, signals, self._keep)
+        self.pool.begin()
+
+    def attach(self, inbox: Inbox, record: Record, ranks: int) -> None:
+        """The launcher waits in this inbox from now on, and wants so many standbys."""
+        if self.pool:
+            self.pool.attach(inbox, record, ranks)
+        else:
+            record("warm_start", state="off", reason=self.cold)
+
+    def look(self, now: float, modules: str, *, steady: bool) -> None:
+        """Call it about once a second; `modules` is where rank 0 leaves its list."""
+        if self.pool is None:
+            return
+        if not self._has_learned and os.path.exists(modules):
+            self._has_learned = True
+            self._learn(modules)
+        self.pool.look(now, steady=steady)
+
+    def _learn(self, file: str) -> None:
+        assert self.pool is not None
+        with suppress(OSError, ValueError, TypeError):
+            with open(file) as opened:
+                found = learned.entries(json.load(opened))
+            if found == self._learned.modules:
+                return
+            self._learned.modules = found
+            self._keep()
+            self.pool.learn(self._learned)
+
+    def _keep(self) -> None:
+        learned.write(self._file, self._learned)
+
+    def close(self) -> None:
+        """End what was begun."""
+        if self.pool:
+            self.pool.close()
+            self.pool = None
+
+
+def _text(script: str) -> bytes:
+    """The script's; of a folder, a pipe or what cannot be read something that says nothing."""
+    try:
+        if os.path.isfile(script):
+            with open(script, "rb") as file:
+                return file.read()
+    except OSError:
+        pass
+    return b"import torch"
+
+
+def _folder(run_dir: str | None) -> str:
+    """Where lists are kept ('' for nowhere)."""
+    try:
+        return run_dir or state_folder()
+    except ConfigError:
+        return ""

@@ -1,0 +1,109 @@
+"""What can be seen of this process from outside its modules: threads, descriptors, children, timers, signals.
+
+Source: proc(5). Does not cover: memory that a module keeps, and locks on files.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+TASKS = "/proc/self/task"
+SETTLES = 0.2  # seconds in which a thread that has done its work is gone
+DRIVER = b"/libcuda.so"
+
+
+def threads() -> int:
+    """How many this process has, those aside that are known to bear a fork."""
+    count = os.stat(TASKS).st_nlink - 2
+    return count if count == 1 else count - _harmless()
+
+
+def _harmless() -> int:
+    """jemalloc's thread in Arrow, which pandas brings: its own fork handlers take care of it in both processes."""
+    names = []
+    for task in os.listdir(TASKS):
+        with suppress(OSError), open(f"{TASKS}/{task}/comm", "rb") as file:
+            names.append(file.read().rstrip())
+    count = names.count(b"jemalloc_bg_thd")
+    return count if count and _has_library(b"/libarrow") else 0
+
+
+def more_than_one_thread() -> bool:
+    """Whether others than the main thread stay."""
+    until = time.monotonic() + SETTLES
+    while threads() > 1:
+        if time.monotonic() > until:
+            return True
+        time.sleep(0.005)
+    return False
+
+
+def descriptors() -> dict[int, str]:
+    """Open descriptors and what they lead to."""
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # the one that lists this folder is closed by now
+            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+    return found
+
+
+def has_children() -> bool:
+    """Also those that have ended and were not waited for."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def timer_runs() -> bool:
+    """Whether an interval timer is set: no child would inherit it."""
+    timers = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+    return any(signal.getitimer(timer)[0] for timer in timers)
+
+
+def ignored_signals() -> int:
+    """The kernel's mask: bit n is signal n + 1."""
+    with open("/proc/self/status", "rb") as file:
+        for line in file:
+            if line.startswith(b"SigIgn:"):
+                return int(line.split()[1], 16)
+    return 0
+
+
+def has_gpu_driver() -> bool:
+    """Whether NVIDIA's driver library is loaded: what it has opened does not survive a fork."""
+    return _has_library(DRIVER)
+
+
+def _has_library(part: bytes) -> bool:
+    with open("/proc/self/maps", "rb") as file:
+        return part in file.read()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a trial fork went well; if not, why."""
+
+    fault: str = ""
+
+
+def forks_cleanly(limit: float = 2.0) -> Verdict:
+    """Fork once, in vain: handlers that modules have registered for forks run, in this process and in the child."""
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    until = time.monotonic() + limit
+    while True:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return Verdict("" if status == 0 else f"a forked child ended with status {status}")
+        if time.monotonic() > until:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return Verdict("a forked child hangs in a handler that it registered for forks")
+        time.sleep(0.0005)

@@ -1,0 +1,151 @@
+"""The life of a zygote: deaf, tied to the launcher, importing; then forking a standby for every gate that it is sent.
+
+It tells the launcher `refused` (a module, and why) and ends, or `ready`, and after each request `forked`. Which module
+it is importing stands in a file in memory that the launcher can read when the zygote hangs.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+from . import appearance, folders, known, preload, process, standby, wire
+from .output import Kept
+from .settings import Settings
+from .watch import Watch
+
+NOTE = 256  # bytes
+DEAF = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def serve(settings: dict[str, Any]) -> None:
+    """Returns only in a standby that was let through; everything else ends the process, or raises."""
+    zygote = Zygote(settings)
+    try:
+        zygote.import_all()
+        zygote.fork_on_request()
+    except BaseException as error:
+        zygote.end(failed=repr(error))
+
+
+class Zygote:
+    """One zygote; in a standby, what it has inherited. `settings`: launcher (its pid), channel and note
+    (descriptors), modules (entries, see :mod:`.preload`), without (names of packages), signals (to be deaf to)."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._launcher = int(settings["launcher"])
+        standby.tie(self._launcher)
+        self._name = appearance.name()
+        self._pretend("zygote")
+        numbers = {*DEAF, *map(signal.Signals, settings["signals"])}
+        self._handlers = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+        self._channel = socket.socket(fileno=settings["channel"])
+        self._note = int(settings["note"])
+        self._installed = preload.roots()
+        self._modules = preload.wanted(settings["modules"], frozenset(settings["without"]), self._installed)
+        self._kept = Kept()
+        self._changes: dict[str, str | None] = {}
+
+    def _pretend(self, what: str) -> None:
+        """Nobody who looks for the script's processes is to find this one."""
+        appearance.call(f"hf-{what}")
+        appearance.show([f"holdfast: {what} of launcher {self._launcher}"], {})
+
+    def import_all(self) -> None:
+        """Import the list, and tell the launcher that this zygote is ready."""
+        before = dict(os.environ)
+        there = set(sys.modules)
+        self._kept.begin()
+        self._settings = Settings()
+        ignored = sum(1 << (number - 1) for number in self._handlers)
+        with Watch(self._refuse, self._installed, ignored) as watch:
+            preload.load(self._modules, self._say, lambda name: self._look(watch, name))
+            if fault := watch.trial():
+                self.end(failed=fault)
+        self._kept.end()
+        folders.give_up()
+        self._changes = _changes(before, dict(os.environ))
+        self._say("")
+        gc.collect()
+        gc.freeze()
+        names = sorted({name.partition(".")[0] for name in sys.modules.keys() - there})
+        wire.send(self._channel, {"said": "ready", "names": names, "modules": len(sys.modules)})
+
+    def _say(self, name: str) -> None:
+        os.pwrite(self._note, name.encode()[:NOTE].ljust(NOTE, b"\0"), 0)
+
+    def _look(self, watch: Watch, name: str) -> None:
+        if found := watch.changed():
+            module, why = found
+            self._refuse([name, module or name], why)
+        if changed := self._settings.changed():
+            self._refuse([name], changed)
+        if process.has_gpu_driver():
+            self._refuse([name], "it loads NVIDIA's driver library")
+
+    def _refuse(self, stack: list[str], why: str) -> NoReturn:
+        """Whatever was importing it has to go without being imported here, too."""
+        current = os.pread(self._note, NOTE, 0).rstrip(b"\0").decode()
+        without = sorted({name.partition(".")[0] for name in (*stack, current) if name})
+        self.end(refused=stack[-1], why=why, without=without)
+
+    def end(self, **message: Any) -> NoReturn:
+        """Tell the launcher why, and end."""
+        try:
+            wire.send(self._channel, {"said": "end", **message})
+        finally:
+            os._exit(1)
+
+    def fork_on_request(self) -> None:
+        """One standby for each gate that comes; returns in the standby that was let through."""
+        while (request := wire.receive(self._channel)) is not None:
+            if (
+                process.threads() > 1
+                and process.forks_cleanly().fault == ""
+                and process.more_than_one_thread()
+            ):
+                self.end(failed="a thread has started in the zygote")
+            _, gates = request
+            for gate in gates:
+                pid = standby.fork(self._launcher)
+                if pid == 0:
+                    return self._stand_by(gate, gates)
+                wire.send(self._channel, {"said": "forked", "pid": pid})
+            _close(gates)
+        os._exit(0)
+
+    def _stand_by(self, gate: int, gates: Iterable[int]) -> None:
+        try:
+            self._channel.close()
+            _close({self._note, *gates} - {gate})
+            self._pretend("standby")
+            standby.wait(socket.socket(fileno=gate), self._become)
+        except BaseException:
+            os._exit(1)  # before it has said that it goes: the launcher starts another process in its place
+
+    def _become(self, message: dict[str, Any]) -> None:
+        appearance.call(self._name)
+        appearance.show(sys.orig_argv, message["environment"])
+        standby.set_environment(message["environment"], self._changes)
+        standby.renew()
+        folders.renew()
+        known.repair()
+        self._kept.repeat()
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+
+def _changes(before: dict[str, str], after: dict[str, str]) -> dict[str, str | None]:
+    """Variables that were set (to what) or removed (None)."""
+    removed: dict[str, str | None] = dict.fromkeys(before.keys() - after.keys())
+    return removed | {name: value for name, value in after.items() if before.get(name) != value}
+
+
+def _close(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

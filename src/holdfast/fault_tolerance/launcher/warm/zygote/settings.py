@@ -1,0 +1,55 @@
+"""Settings of the whole process that a module may change while it is imported, by name.
+
+In a rank such a change happens when the script imports the module, after its own first lines; here it would have
+happened before them. torch's seed, too: every rank that starts from here draws a new one.
+Does not cover: settings that make no difference to a script before it asks for them (warning filters, `sys.path`), and
+modules that seed Python's own generator or numpy's.
+"""
+
+from __future__ import annotations
+
+import _locale
+import os
+import resource
+import sys
+from collections.abc import Callable
+
+LIMITS = [value for name, value in sorted(vars(resource).items()) if name.startswith("RLIMIT_")]
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _torch_seed() -> object:
+    torch = sys.modules.get("torch")
+    generator = getattr(torch, "default_generator", None)
+    return generator.initial_seed() if generator is not None else None
+
+
+LOOKS: dict[str, Callable[[], object]] = {
+    "it changes the working directory": os.getcwd,
+    "it changes the umask": _umask,
+    "it changes a resource limit": lambda: [resource.getrlimit(limit) for limit in LIMITS],
+    "it changes the locale": lambda: _locale.setlocale(_locale.LC_ALL, None),
+    "it replaces sys.stdout or sys.stderr": lambda: (id(sys.stdout), id(sys.stderr)),
+    "it seeds torch": _torch_seed,
+}
+
+
+class Settings:
+    """As they were at the last look."""
+
+    def __init__(self) -> None:
+        self._seen = {what: look() for what, look in LOOKS.items()}
+
+    def changed(self) -> str:
+        """What has changed since, in words; '' for nothing. That torch has only now been imported is no change."""
+        for what, look in LOOKS.items():
+            before, now = self._seen[what], look()
+            self._seen[what] = now
+            if now != before and before is not None:
+                return what
+        return ""

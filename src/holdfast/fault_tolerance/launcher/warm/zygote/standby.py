@@ -1,0 +1,104 @@
+"""A standby: forked ahead, a child of the launcher, waiting at the gate for the rank that it is to be.
+
+Until then it is deaf to the training's signals; it ends with the launcher, or when its gate is closed. At the gate it
+gets what a new process would have got by exec: environment and output; then it makes new what no two processes may
+share, and says that it goes. It has a session of its own, as torch's agent starts ranks.
+Source: fork(2), prctl(2), PR_SET_PDEATHSIG; multiprocessing's authentication key.
+Does not cover: random generators of other packages than Python, numpy and torch that were seeded by being imported.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from . import wire
+
+PR_SET_PDEATHSIG = 1
+ADOPTION = 2.0  # seconds in which the kernel has given an orphan to the launcher
+GOES = b"g"
+
+
+def fork(launcher: int) -> int:
+    """0 in a new standby, which is a child of the launcher; its pid in the zygote. OSError when there is none."""
+    reader, writer = os.pipe()
+    middle = os.fork()
+    if middle == 0:
+        try:
+            standby = os.fork()
+        except OSError:
+            os._exit(1)
+        if standby == 0:
+            os.close(reader)
+            os.close(writer)
+            tie(launcher)
+            return 0
+        os.write(writer, standby.to_bytes(4, "little"))
+        os._exit(0)
+    os.close(writer)
+    told = os.read(reader, 4)
+    os.close(reader)
+    os.waitpid(middle, 0)
+    if not told:
+        raise BlockingIOError("no process can be forked")
+    return int.from_bytes(told, "little")
+
+
+def tie(launcher: int) -> None:
+    """End with the launcher, whose child this process is, or is about to be."""
+    until = time.monotonic() + ADOPTION
+    while os.getppid() != launcher:
+        if time.monotonic() > until:
+            os._exit(1)
+        time.sleep(0.0002)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != launcher:
+        os._exit(1)
+
+
+def wait(gate: socket.socket, get_ready: Callable[[dict[str, Any]], None]) -> None:
+    """Until this process is let through; never returns if it is not."""
+    os.setsid()
+    try:
+        told = wire.receive(gate)
+    except OSError:
+        told = None
+    if told is None:
+        os._exit(0)
+    message, descriptors = told
+    for stream, descriptor in zip(message["streams"], descriptors, strict=True):
+        os.dup2(descriptor, stream)
+        os.close(descriptor)
+    get_ready(message)
+    gate.send(GOES)
+    gate.close()
+
+
+def set_environment(given: Mapping[str, str], changes: Mapping[str, str | None]) -> None:
+    """As given, and on top of it what the imported modules have set or removed."""
+    os.environ.clear()
+    os.environ.update(given)
+    for name, value in changes.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def renew() -> None:
+    """Make new what two processes must not have in common. Python's own `random` does so by itself at a fork."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.seed()  # from the system, as at its import
+    numpy = sys.modules.get("numpy.random")
+    if numpy is not None:
+        numpy.seed()
+    processes = sys.modules.get("multiprocessing.process")
+    if processes is not None:
+        processes.current_process().authkey = os.urandom(32)

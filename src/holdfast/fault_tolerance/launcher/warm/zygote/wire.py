@@ -1,0 +1,40 @@
+"""Messages between the launcher, its zygote and a standby: JSON objects with a length before them, and descriptors.
+
+Also used by the launcher. Does not cover: anybody else on the other side; both ends are made by the launcher.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+MOST = 250  # descriptors in one message; the kernel's limit is 253
+
+
+def send(to: socket.socket, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+    """Send it whole. Raises OSError when the other side is gone."""
+    body = json.dumps(message).encode()
+    socket.send_fds(to, [len(body).to_bytes(4, "little")], list(descriptors))
+    to.sendall(body)
+
+
+def receive(source: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    """The next message and its descriptors; None when the other side is gone."""
+    head, descriptors, _, _ = socket.recv_fds(source, 4, MOST)
+    head += _exactly(source, 4 - len(head))
+    body = _exactly(source, int.from_bytes(head, "little")) if len(head) == 4 else b""
+    if len(head) < 4 or len(body) < int.from_bytes(head, "little"):
+        return None
+    message: dict[str, Any] = json.loads(body)
+    return message, descriptors
+
+
+def _exactly(source: socket.socket, count: int) -> bytes:
+    """So many bytes, or what came before the end."""
+    parts = []
+    while count and (part := source.recv(count)):
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
