@@ -20,7 +20,7 @@ WARM = "auto"
 
 COLD = "off"
 
-MERGED = False
+MERGED = True
 """Whether this tree has warm start: until then a job that starts cold is an expected failure, after all else."""
 
 HERE = Path(__file__).resolve().parent

@@ -122,7 +122,8 @@ def same_values(told: Told) -> dict[str, list[list[tuple[int, int]]]]:
 
 def check(cold: Told, warm: Told) -> None:
     """Nothing differs that is not meant to, and the ranks' own output is the same."""
-    assert differences(cold, warm) == {}
+    found = differences(cold, warm)
+    assert not found, json.dumps(found, indent=1)
     assert same_values(warm) == same_values(cold)
     assert output(warm.job) == output(cold.job)
     for part, ranks in cold.parts.items():

@@ -218,7 +218,7 @@ def _hooks() -> dict[str, Any]:
             logging.root.disabled,
         ],
         "logging: off": logging.root.manager.disable,
-        "logging: streams": sorted({_stream(each.stream) for each in handlers}),
+        "logging: other streams": [repr(each.stream) for each in handlers if not _is_todays(each.stream)],
         "logging: names": sorted(logging.root.manager.loggerDict),
         "warnings: filters": [repr(each) for each in warnings.filters],
         "warnings: shown by": kind(warnings.showwarning),
@@ -226,10 +226,9 @@ def _hooks() -> dict[str, Any]:
     }
 
 
-def _stream(stream: object) -> str:
-    """Which one of today's a handler writes to."""
-    named = {id(sys.stdout): "stdout", id(sys.stderr): "stderr", id(None): "none"}
-    return named.get(id(stream), repr(stream))
+def _is_todays(stream: object) -> bool:
+    """Whether what a handler writes goes where today's streams go."""
+    return stream is None or stream is sys.stdout or stream is sys.stderr
 
 
 def _loggers() -> list[logging.Logger]:
