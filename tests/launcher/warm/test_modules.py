@@ -92,6 +92,21 @@ def _that_can_be_had(installation: Installation, folder: Path, names: Sequence[s
     return [name for name in names if name not in missing]
 
 
+def test_modules_that_were_learned(spawn: Spawner, installation: Installation, tmp_path: Path) -> None:
+    """Nobody has named them: the first job has learned what its script imports, and the second what not to import."""
+    names, told = ["works_at_exit", "starts_a_thread"], []
+    for number in range(3):
+        folder = tmp_path / f"job{number}"
+        folder.mkdir()
+        kept = ("--ft-run-dir", tmp_path / "kept")
+        job = use(spawn, installation, folder, WARM, names, preload=False, flags=kept)
+        told.append(len([line for line in job.said() if "starts_a_thread" in line]))
+        if number:
+            assert len(job.lines("^rank . cycle . works_at_exit is fine ahead$")) == 4
+            assert len(job.lines("^rank . cycle . starts_a_thread is fine here$")) == 4
+    assert told == [0, 1, 0]
+
+
 def test_every_module_has_its_test() -> None:
     """None of them is forgotten, and each that is installed has a verdict."""
     used = {*COMPANY, *OF_LIBRARIES, *(name for names in GROUPS.values() for name in names)}

@@ -75,7 +75,7 @@ def read(job: Job, file: Path) -> dict[str, Any]:
     text = file.read_text()
     for path, name in ((job.notes.parent, "JOB"), (job.spawned.stdout, "OUT"), (job.spawned.stderr, "ERR")):
         text = text.replace(str(path), name)
-    facts: dict[str, Any] = json.loads(text)
+    facts: dict[str, Any] = json.loads(re.sub(r"JOB/logs/[^/]+", "JOB/logs/OF-THE-RUN", text))
     for name in ("os: environ", "os: environb"):
         if name in facts:
             facts[name].update(dict.fromkeys(facts[name].keys() & OF_ITS_OWN.keys(), "its own"))
@@ -135,7 +135,7 @@ def check(cold: Told, warm: Told) -> None:
 
 def output(job: Job) -> list[str]:
     """The program's lines on standard output; ranks write in any order."""
-    return sorted(job.lines(r"^rank \d"))
+    return sorted(job.lines(r"^(\[default\d\]:)?rank \d"))
 
 
 @pytest.fixture
@@ -165,9 +165,12 @@ def test_a_script(spawn: Spawner, programs: Path) -> None:
 
 
 def test_a_module(spawn: Spawner, programs: Path) -> None:
-    """`-m`, without torch: a script that does not import it sees nothing of it but in `sys.modules`."""
-    cold, warm = twice(spawn, programs, "-m", "telltale", "start", env={"PYTHONHASHSEED": None})
+    """`-m`, without torch, of which it sees nothing but in `sys.modules`; output goes to files and is repeated."""
+    words = ("--tee", "3", "-m", "telltale", "start")
+    cold, warm = twice(spawn, programs, *words, env={"PYTHONHASHSEED": None})
+    assert [line[:11] for line in output(warm.job)[:1]] == ["[default0]:"]
     facts = cold.parts["start"][1, 1]
+    assert facts["kernel: descriptors"]["1"][0] == "JOB/logs/OF-THE-RUN/attempt_1/1/stdout.log"
     assert facts["main: __package__"] == "telltale"
     assert facts["sys: argv"][0].endswith("/telltale/__main__.py")
     check(cold, warm)

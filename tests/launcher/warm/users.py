@@ -65,8 +65,10 @@ def use(
     mode: str,
     names: Sequence[str],
     env: Mapping[str, str | None] | None = None,
+    preload: bool = True,
+    flags: Sequence[str | Path] = (),
 ) -> Job:
-    """A job whose script uses these modules, which are named to the launcher, too. It checks what always holds."""
+    """A job whose script uses these modules; with `preload` the launcher is told. It checks what always holds."""
     shutil.copytree(HERE / "modules", installation.packages, dirs_exist_ok=True)
     shutil.copytree(HERE / "programs", folder, dirs_exist_ok=True)
     (folder / "temporary").mkdir()
@@ -78,7 +80,8 @@ def use(
         "CUDA_HERE": str(folder / "libcuda.so.1"),
         **(env or {}),
     }
-    words = ("--ft-preload", ",".join(names), "-m", "user", *names)
+    ahead = ("--ft-preload", ",".join(names)) if preload else ()
+    words = (*flags, *ahead, "-m", "user", *names)
     job = run(spawn, folder, mode, *words, env=variables, launcher=installation.launcher(SOURCE))
     faults = job.lines("FAULT")
     assert not faults, "\n".join(faults)
