@@ -21,6 +21,7 @@ from benchmarks.table import Row, markdown  # noqa: E402
 PAGE = ROOT / "docs" / "benchmarks.md"
 NAMES = (
     "heartbeat",
+    "optimizer_steps",
     "hang_detection",
     "launch",
     "restart",

@@ -52,6 +52,15 @@ def test_how_far_it_came() -> None:
     assert (found.resumed_step, found.last_step) == (51, 77)
 
 
+def test_counted_steps_do_not_say_how_far_it_came() -> None:
+    """They begin at 1 in each process: a training that resumes further each time would seem to get nowhere."""
+    story = Story().tell(0, "run_start").cycle(1, 0)
+    story.tell(2, "first_step", cycle=0, rank=0, step=1, counted=True)
+    story.tell(9, "verdict", cycle=0, rank=0, step=77, connected=False, signal="SIGKILL")
+    found = account_of(story.events)
+    assert (found.resumed_step, found.last_step) == (None, None)
+
+
 def test_a_request_for_the_end_and_a_long_story_are_a_line() -> None:
     story = Story().tell(0, "run_start").cycle(1, 0)
     story.tell(

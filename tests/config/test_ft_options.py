@@ -35,6 +35,7 @@ FROZEN = {
     "warm_start": "ft-warm-start ft-param-warm-start",
     "preload": "ft-preload ft-param-preload",
     "node_timeout": "ft-node-timeout ft-param-node-timeout",
+    "ignore_optimizer_steps": "ft-ignore-optimizer-steps ft-param-ignore-optimizer-steps",
 }
 
 

@@ -19,6 +19,8 @@ FOREIGN = {
     "--cpus-per-task", "--gpus-per-node", "--kill-on-bad-exit", "--wait", "--no-requeue",
     # of pip
     "--ignore-installed",
+    # of docker
+    "--shm-size", "--cap-add",
     # of TorchX and hostname
     "--scheduler", "--script", "--max-retries", "--launcher-options", "--ip-address",
 }  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from holdfast.fault_tolerance.board import Limits, OpenSection, Snapshot
@@ -103,9 +105,18 @@ class TestHeartbeats:
         )
         assert found(board) == {"heartbeat": at(35), "step": at(41)}
 
-    def test_a_board_written_without_connecting_counts_too(self) -> None:
-        board = snapshot(heartbeat_count=1, last_heartbeat_ns=at(3), limits=Limits(subsequent=5.0))
-        assert found(board) == {"heartbeat": at(8)}
+    def test_counted_steps_have_a_limit_only_if_the_user_set_one(self) -> None:
+        """The program has not connected: what it does between two steps is not known."""
+        default, by_user = Limits(3600.0, 5.0), Limits(3600.0, 5.0, subsequent_set_by_user=True)
+        counted = snapshot(heartbeat_count=1, last_heartbeat_ns=at(3), limits=default)
+        assert counted.counted and found(counted) == {}
+        assert found(replace(counted, limits=by_user)) == {"heartbeat": at(8)}
+        assert found(replace(counted, limits=replace(by_user, subsequent=None))) == {}
+
+    def test_a_counted_step_ends_the_wait_for_a_first_sign_of_life(self) -> None:
+        limits = Limits(initial=10.0, subsequent=2700.0, initial_set_by_user=True)
+        assert found(snapshot(limits=limits)) == {"initial_heartbeat": at(10)}
+        assert found(snapshot(limits=limits, heartbeat_count=1, last_heartbeat_ns=at(3))) == {}
 
 
 class TestSections:

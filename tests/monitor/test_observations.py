@@ -61,6 +61,13 @@ def test_a_heartbeat_that_gives_its_step_is_a_first_heartbeat_too() -> None:
     assert {"event": "first_heartbeat", "at": moment(3)} in told
 
 
+def test_a_counted_step_says_so() -> None:
+    board = snapshot(heartbeat_count=2, last_heartbeat_ns=at(9), step=2)
+    told = news(Seen(), board, event("step", 3, 1), event("step", 9, 2))
+    assert {"event": "first_step", "at": moment(3), "step": 1, "counted": True} in told
+    assert "rank_connect" not in [each["event"] for each in told]
+
+
 def test_where_the_ring_has_moved_on_it_is_the_last_activity() -> None:
     board = connected(1, heartbeat_count=9000, last_heartbeat_ns=at(8), step=7, last_activity_ns=at(9))
     assert {"event": "first_step", "at": moment(9), "step": 7} in news(Seen(), board, event("mark", 9))

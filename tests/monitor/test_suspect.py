@@ -12,7 +12,7 @@ WAITED = 10.0
 
 
 def rank(number: int, **looks: Any) -> dict[str, Any]:
-    plain = {"state": "S", "step": 7, "silent": WAITED, "connected": True, "finished": False}
+    plain = {"state": "S", "step": 7, "silent": WAITED, "connected": True, "heartbeats": 3, "finished": False}
     return {"rank": 10 + number, "local_rank": number, **plain, **looks}
 
 
@@ -30,6 +30,11 @@ def test_a_rank_that_is_a_step_behind_is_what_the_others_wait_for() -> None:
     assert found == (2, "Rank 12 is behind, at step 5 of 7")
 
 
+def test_counted_steps_tell_who_is_behind() -> None:
+    found = whom_it_waits_for(rank(0, connected=False), WAITED, others(rank(1, step=6, connected=False)))
+    assert found == (1, "Rank 11 is behind, at step 6 of 7")
+
+
 def test_stopped_counts_for_more_than_behind() -> None:
     found = whom_it_waits_for(rank(0), WAITED, others(rank(1, step=5), rank(2, state="t")))
     assert found is not None and found[0] == 2
@@ -44,7 +49,7 @@ def test_stopped_counts_for_more_than_behind() -> None:
         {"step": 6, "silent": 1.0},  # it works
         {"state": "T", "silent": 1.0},  # stopped only a moment ago, so it is not why
         {"state": "T", "finished": True},
-        {"state": "T", "connected": False},
+        {"state": "T", "connected": False, "heartbeats": 0},  # it has nothing to do with the training
         {"state": "R"},  # whoever waits for a GPU spins as well
     ],
 )

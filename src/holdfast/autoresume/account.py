@@ -97,8 +97,13 @@ def _resumed(events: list[Event]) -> int | None:
 
 
 def _steps(events: list[Event], *kinds: str) -> list[int]:
-    found = [event.get("step") for event in events if event.kind in kinds]
+    """The steps that the program told. Counted ones begin anew with each process, so they say nothing of a resume."""
+    found = [event.get("step") for event in events if event.kind in kinds and not _counted(event)]
     return [step for step in found if isinstance(step, int) and not isinstance(step, bool)]
+
+
+def _counted(event: Event) -> bool:
+    return bool(event.get("counted")) or event.get("connected") is False
 
 
 def _text(value: object) -> str:

@@ -1,6 +1,7 @@
 """The command `holdfast`: readings of what a job left behind.
 
     main.py         the command line, and where results and errors go
+    doctor.py       holdfast doctor
     incidents.py    holdfast incidents
     stragglers.py   holdfast stragglers
 

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from .. import __version__
 from ..fault_tolerance.errors import HoldfastError
-from . import autoresume, incidents, slurm, stragglers
+from . import autoresume, doctor, incidents, slurm, stragglers
 
 USAGE = 2
 
@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
     """
     arguments = _parser().parse_args(argv)
     try:
-        text: str | int = arguments.text(arguments)
+        told: str | int | tuple[str, int] = arguments.text(arguments)
     except HoldfastError as error:
         print(f"holdfast: error: {error}", file=sys.stderr)
         return USAGE
@@ -56,13 +56,14 @@ def main(argv: Sequence[str]) -> int:
         what = f"{error.filename}: " if error.filename else ""
         print(f"holdfast: error: {what}{error.strerror or error}", file=sys.stderr)
         return USAGE
-    if isinstance(text, int):  # of a command that does something: its exit code
-        return text
+    if isinstance(told, int):  # of a command that does something: its exit code
+        return told
+    text, code = told if isinstance(told, tuple) else (told, 0)
     if sys.stdout is None:
         print("holdfast: error: standard output is closed; the result is lost", file=sys.stderr)
         return USAGE
     sys.stdout.write(text)
-    return 0
+    return code
 
 
 def _exit_code(argv: Sequence[str]) -> int:
@@ -90,10 +91,11 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="holdfast",
-        description="Keep a training going until it is finished, and look at what ft_launcher's jobs left behind.",
+        description="Keep a training going until it is finished, look at what ft_launcher's jobs left behind, and at "
+        "whether this machine is fit for one.",
     )
     parser.add_argument("--version", action="version", version=f"holdfast {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (autoresume, incidents, slurm, stragglers):
+    for command in (autoresume, doctor, incidents, slurm, stragglers):
         command.add(commands).set_defaults(text=command.text)
     return parser

@@ -13,7 +13,7 @@ import logging
 import os
 import weakref
 
-from . import environment
+from . import environment, optimizer_steps
 from .board import BoardError, BoardWriter
 from .board.strokes import Observer
 from .errors import RankMonitorClientError
@@ -36,6 +36,7 @@ def attach(observer: Observer, *, required: bool) -> BoardWriter:
                 "RankMonitorClient(required=False) to run it without supervision"
             )
         return BoardWriter(None, observer)
+    optimizer_steps.give_way()
     if any(writer.attached for writer in _ATTACHED):
         raise RankMonitorClientError(
             "another RankMonitorClient of this process is initialised already; share it, or shut it down first"

@@ -5,7 +5,8 @@ from then on does nothing. A heartbeat or section edge is a few stores into shar
 the monitor may be slow, stopped or gone.
 
 A forked child (a data loader's worker) inherits the client as one that nobody watches. Does not cover: a script that
-never calls the client. Such a rank is supervised only where the user set the initial limit.
+never calls the client. Its optimizer's steps are counted (`optimizer_steps`), and limits bind only where the user set
+them.
 """
 
 from __future__ import annotations

@@ -154,12 +154,12 @@ def _prepare(place: str) -> str:
         pass  # looked at below
     except OSError as error:
         raise RunDirError(f"run directory {place} cannot be made: {error.strerror}") from None
-    _check(place)
+    check(place)
     return place
 
 
-def _check(place: str) -> None:
-    """Refuse what another user could have planted or could write to."""
+def check(place: str) -> None:
+    """Refuse what another user could have planted or could write to. Raises `RunDirError`, changes nothing."""
     try:
         found = os.lstat(place)
     except OSError as error:

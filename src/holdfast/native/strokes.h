@@ -12,7 +12,7 @@
 
 enum {
     SEQUENCE, HEARTBEATS, LAST_HEARTBEAT, STEP, SECTIONS_OPENED, OUT_SINCE, LAST_EDGE, CHECKPOINTS, SINCE,
-    RING, RING_MASK, EVENT_WORDS, KIND_BITS, START, END, STEPPED, LAYOUT_SIZE
+    RING, RING_MASK, EVENT_WORDS, KIND_BITS, START, END, STEPPED, FIRST_STEP, LONGEST_STEP, LAYOUT_SIZE
 };
 static long long at[LAYOUT_SIZE];
 
@@ -94,6 +94,19 @@ static PyObject *counts_point_at(Counts *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* One counted step (`board/counted_steps.py`): a heartbeat, and the times that limits are learned from. */
+static PyObject *counts_count_step(Counts *self, PyObject *number) {
+    long long step = PyLong_AsLongLong(number), gap;
+    int64_t now = clock_ns();
+    if (step == -1 && PyErr_Occurred()) return NULL;
+    heartbeat(self, now, step);
+    gap = now - self->last_beat;
+    if (self->last_beat == 0) put(self->words, at[FIRST_STEP], now);
+    else if (gap > self->longest_gap) put(self->words, at[LONGEST_STEP], self->longest_gap = gap);
+    self->last_beat = now;
+    Py_RETURN_NONE;
+}
+
 static void counts_dealloc(Counts *self) {
     PyTypeObject *type = Py_TYPE((PyObject *)self);
     Py_CLEAR(self->keep);
@@ -110,6 +123,7 @@ static PyMemberDef counts_members[] = {
 static PyMethodDef counts_methods[] = {
     {"_point_at", (PyCFunction)counts_point_at, METH_VARARGS,
      "The words that strokes store into: their address, and what keeps the memory there."},
+    {"_count_step", (PyCFunction)counts_count_step, METH_O, "A counted step, with its number."},
     {NULL},
 };
 static PyType_Slot counts_slots[] = {

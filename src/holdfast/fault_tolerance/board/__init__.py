@@ -12,6 +12,7 @@ open the file; page 0 is read-only in the rank against accidents, not against ma
 from __future__ import annotations
 
 from ..errors import BoardError, BoardUnavailable
+from .counted_steps import CountedSteps
 from .launcher_side import Board
 from .reader import BoardReader
 from .records import BoardEvent, Identity, Limits, OpenSection, Request, Snapshot
@@ -24,6 +25,7 @@ __all__ = [
     "BoardReader",
     "BoardUnavailable",
     "BoardWriter",
+    "CountedSteps",
     "Identity",
     "Limits",
     "OpenSection",

@@ -24,7 +24,7 @@ import sys
 from ..errors import BoardError
 
 MAGIC = int.from_bytes(b"HOLDFAST", "little")
-VERSION = 2
+VERSION = 3
 WORD = 8
 
 # mmap() offsets are multiples of the page size, which is 64 KiB on some ARM and POWER kernels.
@@ -65,6 +65,8 @@ CHECKPOINTS = 9
 FIRST_EVENT = 10  # number of this owner's first event
 OWNER = 11  # pid of the process that writes; another one begins anew
 OWNER_START = 12  # its start time, as in the identity: with it a recycled pid is recognised
+FIRST_STEP = 13  # of counted steps only: when the first ended, and the longest time between two
+LONGEST_STEP = 14
 SINCE = 16  # one word per section: when it was opened, 0 = closed
 
 # Then what changes rarely: edited in a copy, stored as one block. Offsets count from the start of this group.
@@ -87,6 +89,7 @@ assert REQUEST_TEXT * WORD + REQUEST_BYTES <= RARE_WORDS * WORD
 FLAG_CONNECTED = 1
 FLAG_FINISHED = 2
 LIMIT_FLAG_INITIAL_BY_USER = 1
+LIMIT_FLAG_SUBSEQUENT_BY_USER = 2
 
 REQUEST_ACTIONS = ("continue", "exclude_this_node", "shutdown_workload")
 EVENT_KINDS = ("connect", "heartbeat", "start", "end", "step", "checkpoint", "mark", "finish")

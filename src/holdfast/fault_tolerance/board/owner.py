@@ -37,9 +37,18 @@ def take_over(words: memoryview) -> None:
     me = os.getpid(), proc.start_time(os.getpid()) or 0
     if (words[L.OWNER], words[L.OWNER_START]) == me:
         return
+    _begin_anew(words, me)
+
+
+def forget(words: memoryview) -> None:
+    """What this process has told until now does not count any more; the page stays its own."""
+    _begin_anew(words, (words[L.OWNER], words[L.OWNER_START]))
+
+
+def _begin_anew(words: memoryview, owner: tuple[int, int]) -> None:
     sequence = words[L.SEQUENCE] | 1
     words[L.SEQUENCE] = sequence
     words[L.SEQUENCE + 1 : L.RARE] = memoryview(bytes((L.RARE - 1) * L.WORD)).cast("q")
-    words[L.OWNER], words[L.OWNER_START] = me
+    words[L.OWNER], words[L.OWNER_START] = owner
     words[L.FIRST_EVENT] = (sequence + 1) >> 1
     words[L.SEQUENCE] = sequence + 1

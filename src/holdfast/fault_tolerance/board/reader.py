@@ -88,6 +88,8 @@ def read_snapshot(board: memoryview) -> Snapshot:
         limits=state.read_limits(rare),
         request=state.read_request(rare),
         consistent=consistent and rare_consistent and head_consistent,
+        first_step_ns=words[L.FIRST_STEP],
+        longest_step_ns=words[L.LONGEST_STEP],
     )
 
 

@@ -46,6 +46,7 @@ class Limits:
     sections: Mapping[str, float | None] = field(default_factory=dict)
     out_of_section: float | None = None
     initial_set_by_user: bool = False
+    subsequent_set_by_user: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,13 @@ class Snapshot:
     limits: Limits
     request: Request | None
     consistent: bool
+    first_step_ns: int = 0  # when the first counted step ended; 0 = none did
+    longest_step_ns: int = 0  # between the ends of two counted steps
+
+    @property
+    def counted(self) -> bool:
+        """Whether its steps were counted (`optimizer_steps`): the program itself has said nothing."""
+        return bool(self.heartbeat_count) and not self.connected
 
 
 @dataclass(frozen=True, slots=True)

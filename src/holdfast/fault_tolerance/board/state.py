@@ -55,7 +55,9 @@ def write_limits(words: Words, limits: Limits) -> None:
     words[L.INITIAL_LIMIT] = L.limit_word(limits.initial)
     words[L.SUBSEQUENT_LIMIT] = L.limit_word(limits.subsequent)
     words[L.OUT_LIMIT] = L.limit_word(limits.out_of_section)
-    words[L.LIMIT_FLAGS] = L.LIMIT_FLAG_INITIAL_BY_USER if limits.initial_set_by_user else 0
+    by_user = L.LIMIT_FLAG_INITIAL_BY_USER if limits.initial_set_by_user else 0
+    by_user |= L.LIMIT_FLAG_SUBSEQUENT_BY_USER if limits.subsequent_set_by_user else 0
+    words[L.LIMIT_FLAGS] = by_user
     new = {slot_of(words, name): seconds for name, seconds in limits.sections.items()}
     for slot in range(len(names(words))):
         words[L.SECTION_LIMIT + slot] = L.limit_word(new.get(slot))
@@ -72,6 +74,7 @@ def read_limits(words: Words) -> Limits:
         sections=sections,
         out_of_section=L.limit_seconds(words[L.OUT_LIMIT]),
         initial_set_by_user=bool(words[L.LIMIT_FLAGS] & L.LIMIT_FLAG_INITIAL_BY_USER),
+        subsequent_set_by_user=bool(words[L.LIMIT_FLAGS] & L.LIMIT_FLAG_SUBSEQUENT_BY_USER),
     )
 
 

@@ -37,7 +37,7 @@ def place(report: dict[str, Any]) -> str:
     if report["finished"]:
         return "finished"
     if not report["connected"]:
-        parts = ["not connected yet"]
+        parts = ["between optimizer steps" if report["heartbeats"] else "not connected yet"]
     state = report["state"]
     parts.append(f"state {state} ({STATES[state]})" if state in STATES else f"state {state}")
     if report.get("wait_channel"):

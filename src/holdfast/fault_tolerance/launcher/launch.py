@@ -100,6 +100,7 @@ class Launch:
     ) -> None:
         self._options, self._resolved, self._stack = options, resolved, stack
         self._run_name, self._run_dir = run_name, run_dir
+        self._limits = limits_of(resolved, counts_steps=not options.ignore_optimizer_steps)
         self._torch = options.torch
         self._inbox, self._ahead = inbox, ahead
         orphans.adopt()
@@ -177,7 +178,7 @@ class Launch:
         return monitor
 
     def _agent(self, config: LaunchConfig, program: object, args: list[str], job: Job) -> Agent:
-        boards = CycleBoards(self._board_dir, limits_of(self._resolved))
+        boards = CycleBoards(self._board_dir, self._limits)
         job.look_for_stops(boards.stops, self._inbox.post)
         entrypoint, arguments = self._command(program, args)
         spec = WorkerSpec(
@@ -203,6 +204,7 @@ class Launch:
             term_timeout=float("inf") if self._options.term_timeout is None else self._options.term_timeout,
             stop_timeout=self._options.workers_stop_timeout,
             preempted_code=self._options.preempted_exit_code,
+            safety_factor=self._resolved.config.safety_factor,
         )
         return Agent(
             spec,
@@ -230,6 +232,7 @@ class Launch:
     def _variables(self, local_rank: int, boards: CycleBoards, job: Job) -> dict[str, str]:
         """Holdfast's additions to a rank's environment."""
         return {
+            "HOLDFAST_OPTIMIZER_STEPS": "" if self._options.ignore_optimizer_steps else "1",
             # One number for the whole job, also for restarts that only let a node join: log folders stay apart.
             "TORCHELASTIC_RESTART_COUNT": str(job.record.cycle),
             "TORCHELASTIC_SIGNALS_TO_HANDLE": self._torch.signals_to_handle,
@@ -245,7 +248,7 @@ class Launch:
 
     def _announce(self, config: LaunchConfig) -> None:
         nodes = config.min_nodes, config.max_nodes
-        limits = describe(limits_of(self._resolved))
+        limits = describe(self._limits)
         self._journal.record(
             "run_start",
             run_id=config.run_id,

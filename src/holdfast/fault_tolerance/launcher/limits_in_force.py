@@ -6,7 +6,7 @@ from ..board import Limits
 from ..config_sources import ResolvedConfig
 
 
-def limits_of(resolved: ResolvedConfig) -> Limits:
+def limits_of(resolved: ResolvedConfig, *, counts_steps: bool) -> Limits:
     """What the ranks' boards begin with; ranks may set others later."""
     cfg = resolved.config
     return Limits(
@@ -15,6 +15,7 @@ def limits_of(resolved: ResolvedConfig) -> Limits:
         sections=cfg.rank_section_timeouts,
         out_of_section=cfg.rank_out_of_section_timeout,
         initial_set_by_user=resolved.is_set("initial_rank_heartbeat_timeout"),
+        subsequent_set_by_user=counts_steps and resolved.is_set("rank_heartbeat_timeout"),
     )
 
 
@@ -25,11 +26,17 @@ def describe(limits: Limits) -> str:
         return "none" if value is None else f"{value:g} s"
 
     sections = ", ".join(f"{name} {seconds(limit)}" for name, limit in limits.sections.items())
-    first = f"first heartbeat {seconds(limits.initial)}"
-    rest = (
-        f"heartbeat {seconds(limits.subsequent)}, sections {sections or 'none'}, "
-        f"out of section {seconds(limits.out_of_section)}"
-    )
+    connected = [
+        f"heartbeat {seconds(limits.subsequent)}",
+        f"sections {sections or 'none'}",
+        f"out of section {seconds(limits.out_of_section)}",
+    ]
+    every = []
     if limits.initial_set_by_user and limits.initial is not None:
-        return f"for every rank: {first} after its start; for ranks that connect: {rest}"
-    return f"for ranks that connect: {first}, {rest}"
+        every.append(f"first heartbeat {seconds(limits.initial)} after its start")
+    else:
+        connected.insert(0, f"first heartbeat {seconds(limits.initial)}")
+    if limits.subsequent_set_by_user and limits.subsequent is not None:
+        every.append(f"from one optimizer step to the next {seconds(limits.subsequent)}")
+    for_all = f"for every rank: {', '.join(every)}; " if every else ""
+    return f"{for_all}for ranks that connect: {', '.join(connected)}"

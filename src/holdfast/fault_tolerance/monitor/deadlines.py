@@ -1,8 +1,8 @@
 """When is a rank hung? Pure functions from a board's snapshot to the moments at which a limit is passed.
 
 Source: the documented heartbeat and section limits (docs: sections and heartbeats). Every open section counts,
-an outer one even while inner ones open and close. Before a rank has connected, the initial limit binds only if
-the user set it: a script that knows nothing of Holdfast is never killed for its silence.
+an outer one even while inner ones open and close. Before a rank has connected, a limit binds only if the user set
+it: a script that knows nothing of Holdfast is never killed for its silence. Its counted steps are heartbeats then.
 Does not cover: a rank that keeps sending heartbeats without doing any work.
 """
 
@@ -59,7 +59,8 @@ def _intervals(board: Snapshot) -> Iterator[tuple[int, float | None, str, str]]:
     """Every interval that runs: since when, its limit, what it is."""
     limits = board.limits
     if board.last_heartbeat_ns > board.connected_ns:
-        yield board.last_heartbeat_ns, limits.subsequent, "heartbeat", ""
+        binds = board.connected or limits.subsequent_set_by_user
+        yield board.last_heartbeat_ns, limits.subsequent if binds else None, "heartbeat", ""
     elif not _used_sections(board):
         since = _initial_since(board)
         if since is not None:

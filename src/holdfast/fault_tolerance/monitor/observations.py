@@ -66,6 +66,8 @@ def _first(events: list[BoardEvent], kinds: tuple[str, ...], board: Snapshot) ->
     told: Observation = {"at": (found.at_ns if found else board.last_activity_ns) / SECOND}
     if kinds == ("step",):
         told["step"] = found.value if found else board.step
+        if board.counted:  # from the start of this process: not the training's own number
+            told["counted"] = True
     return told
 
 

@@ -36,7 +36,8 @@ def whom_it_waits_for(
 
 
 def _is_silent(other: Description, waited: float) -> bool:
-    return other["connected"] and not other["finished"] and other["silent"] >= AS_SILENT * waited
+    speaks = other["connected"] or other["heartbeats"]  # its steps may be counted
+    return speaks and not other["finished"] and other["silent"] >= AS_SILENT * waited
 
 
 def _step(found: Description) -> int:

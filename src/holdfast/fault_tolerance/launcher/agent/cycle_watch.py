@@ -24,6 +24,7 @@ from ..ranks.consequences import follows, lost_worker
 from ..ranks.cpu_meter import CpuMeter
 from ..ranks.exits import RankExit, as_exit_code
 from ..ranks.group import RankGroup
+from . import counted_steps
 from .exit_record import record_exit
 from .harmless import harmless
 from .known import Known
@@ -80,6 +81,8 @@ class CycleWatch:
 
         A short cycle's progress would be unknown else: whoever keeps the job's attempts goes by the first steps.
         """
+        with harmless("the list of modules"):
+            self._around.ahead.look_back(self._around.boards.modules_path)
         with harmless("the last look at the boards"):
             for local_rank in self._group.local_ranks:
                 who = {"rank": self._group.rank_of(local_rank), "pid": self._group.pid_of(local_rank)}
@@ -88,6 +91,7 @@ class CycleWatch:
                     if kind in MILESTONES and (kind, who["rank"]) not in self._told:
                         self._told.add((kind, who["rank"]))
                         self._around.journal.record(kind, **who, cycle=self._cycle, **news)
+        counted_steps.tell(self._around, self._group, self._cycle)
 
     def _noticed(self) -> ToldToStop | None:
         """A rank was told to stop, and says so on its page: it cannot stop alone."""

@@ -29,6 +29,8 @@ class Resume:
             return
         seconds = round(float(message["at"]) - self._since, 3)
         self._since = None
-        what = f"step {message['step']}" if "step" in message else "training"
+        # A counted step is the process's own, the first one always 1.
+        own = "step" in message and not message.get("counted")
+        what = f"step {message['step']}" if own else "training"
         console.logger.warning("%s resumed %.1f s after the ranks were stopped", what, seconds)
         journal.record("resume", cycle=message["cycle"], rank=message["rank"], seconds=seconds)

@@ -27,6 +27,7 @@ class Rules:
     term_timeout: float
     stop_timeout: float
     preempted_code: int
+    safety_factor: float
 
 
 class Surroundings(Protocol):

@@ -211,6 +211,16 @@ _LAUNCHER = [
         LAUNCHER,
     ),
     FtOption(
+        "ignore_optimizer_steps",
+        _names("ignore-optimizer-steps"),
+        grammar.boolean,
+        False,
+        "",
+        "do not count the steps of ranks that do not use the client",
+        LAUNCHER,
+        takes_value=False,
+    ),
+    FtOption(
         "node_timeout",
         _names("node-timeout"),
         grammar.seconds,

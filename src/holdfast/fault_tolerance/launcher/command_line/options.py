@@ -62,6 +62,7 @@ class LauncherOptions:
     run_dir: str | None
     warm_start: str
     preload: tuple[str, ...]
+    ignore_optimizer_steps: bool
     node_timeout: float
     warnings: tuple[str, ...]
     """Lines to show once at the start: what was given and has no effect."""

@@ -36,13 +36,14 @@ def sweep(base: str) -> list[str]:
     removed = []
     with suppress(OSError):
         for entry in os.scandir(base):
-            if entry.name.startswith(PREFIX) and _is_stale(entry.path):
+            if entry.name.startswith(PREFIX) and is_stale(entry.path):
                 shutil.rmtree(entry.path, ignore_errors=True)
                 removed.append(entry.path)
     return removed
 
 
-def _is_stale(directory: str) -> bool:
+def is_stale(directory: str) -> bool:
+    """Whether it is a directory of this user whose launcher is dead. Raises nothing."""
     try:
         found = os.lstat(directory)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():

@@ -11,7 +11,6 @@ import json
 import os
 import signal
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 
 from holdfast.journal.run_dir import state_folder
 
@@ -69,21 +68,29 @@ class Ahead:
         """Call it about once a second; `modules` is where rank 0 leaves its list."""
         if self.pool is None:
             return
-        if not self._has_learned and os.path.exists(modules):
+        if not self._has_learned and self._learn(modules):
             self._has_learned = True
-            self._learn(modules)
+            self.pool.learn(self._learned)
         self.pool.look(now, steady=steady)
 
-    def _learn(self, file: str) -> None:
-        assert self.pool is not None
-        with suppress(OSError, ValueError, TypeError):
+    def look_back(self, modules: str) -> None:
+        """The cycle is over: what its rank has left is for the next job, unless it was learned before."""
+        if self.pool and not self._has_learned:
+            self._learn(modules)
+
+    def _learn(self, file: str) -> bool:
+        """Whether there is a list, and it tells something new."""
+        try:
             with open(file) as opened:
                 found = learned.entries(json.load(opened))
-            if found == self._learned.modules:
-                return
-            self._learned.modules = found
-            self._keep()
-            self.pool.learn(self._learned)
+        except (OSError, ValueError, TypeError):
+            return False
+        known = {name for name, _ in self._learned.modules or ()}
+        if self._learned.modules is not None and known.issuperset(name for name, _ in found):
+            return False
+        self._learned.modules = found
+        self._keep()
+        return True
 
     def _keep(self) -> None:
         learned.write(self._file, self._learned)

@@ -89,14 +89,15 @@ class Pool:
         """Import this from now on: a new zygote does so while the old one serves."""
         self._learned = learned
         self._drop(self._coming)
-        self._coming = self._new_zygote()
+        self._coming = self._new_zygote(gently=True)
         self._watch(self._coming)
 
-    def _new_zygote(self) -> ZygoteProcess | None:
+    def _new_zygote(self, *, gently: bool = False) -> ZygoteProcess | None:
         try:
             known = self._first if self._learned.modules is None else self._learned.modules
             modules = [*known, *((name, None) for name in self._preload)]
-            return ZygoteProcess(self._plan, modules, list(self._learned.refused), self._signals)
+            without = list(self._learned.refused)
+            return ZygoteProcess(self._plan, modules, without, self._signals, gently=gently)
         except OSError as error:
             self._say(f"no process for it can be started: {error}")
             return None
@@ -150,7 +151,7 @@ class Pool:
         self._start_again()
 
     def _start_again(self) -> None:
-        zygote = self._new_zygote()
+        zygote = self._new_zygote(gently=self._inbox is not None)
         if self._zygote is None:
             self._zygote = zygote
         else:
@@ -199,9 +200,20 @@ class Pool:
         ):
             if self._failures:
                 self._start_again()
-        self.refill = steady
+        if steady:
+            self.refill = True
+            for zygote in (self._zygote, self._coming):
+                if zygote:
+                    zygote.go_on()
         if self._zygote and self._zygote.state == READY:
             self._ask_for_more()
+
+    def hold(self) -> None:
+        """Ranks are about to start: nothing here takes a processor from them until training is steady again."""
+        self.refill = False
+        for zygote in (self._zygote, self._coming):
+            if zygote:
+                zygote.hold()
 
     def _ask_for_more(self) -> None:
         zygote = self._zygote

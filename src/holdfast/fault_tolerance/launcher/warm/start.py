@@ -47,7 +47,7 @@ class WarmStart:
         if self.pool is None or original is None:
             yield
             return
-        self.pool.refill = False
+        self.pool.hold()
         why = self.pool.why_not()
         if why:
             logger.debug("ranks start cold: %s", why)

@@ -55,13 +55,20 @@ class Standby:
 class ZygoteProcess:
     """A zygote for this plan, importing `modules` but nothing of the packages `without`.
 
-    Raises OSError if none can be started.
+    `gently`: it rests for half of the time. Raises OSError if none can be started.
     """
 
     def __init__(
-        self, plan: Plan, modules: Sequence[Entry], without: Sequence[str], signals: Sequence[int]
+        self,
+        plan: Plan,
+        modules: Sequence[Entry],
+        without: Sequence[str],
+        signals: Sequence[int],
+        *,
+        gently: bool = False,
     ) -> None:
         self.plan = plan
+        self._held = False
         self.state = STARTING
         self.names: list[str] = []  # packages that it has imported, once it is ready
         self.told: dict[str, Any] = {}  # its last word
@@ -77,6 +84,7 @@ class ZygoteProcess:
                 "modules": list(modules),
                 "without": sorted(without),
                 "signals": list(signals),
+                "gently": gently,
             }
             self._process = self._start(settings, theirs.fileno())
 
@@ -164,8 +172,22 @@ class ZygoteProcess:
                 self._gone()
         return self.state == READY
 
+    def hold(self) -> None:
+        """While ranks start, they have the processors to themselves: an import waits."""
+        if self.state == STARTING and not self._held:
+            self._held = True
+            self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """After :meth:`hold`."""
+        if self._held:
+            self._held, self._moved = False, time.monotonic()
+            self._process.send_signal(signal.SIGCONT)
+
     def stands_still(self, now: float) -> bool:
         """Whether it imports and has done nothing for a while; call it now and then."""
+        if self._held:
+            return False
         sign = _work(self.pid)
         if sign != self._sign:
             self._sign, self._moved = sign, now

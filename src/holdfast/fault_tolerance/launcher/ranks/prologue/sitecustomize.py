@@ -2,8 +2,9 @@
 
 The launcher puts this folder on the rank's PYTHONPATH. It ties the rank's life to the launcher's, and keeps an
 unhandled exception and the last of what Python writes to stderr where the launcher finds them, so that a failed job
-ends with a traceback or with its last lines. At the rank's end it lets torch's threads finish. It imports nothing of
-Holdfast (the rank's interpreter may not have it) and must never fail.
+ends with a traceback or with its last lines. At the rank's end it lets torch's threads finish. Steps are counted, and
+modules listed, by the files beside it. It imports nothing of Holdfast (the rank's interpreter may not have it) and
+must never fail.
 Does not cover: a script that replaces ``sys.excepthook`` or ``sys.stderr``; exceptions in threads; what native code
 and child processes write; other languages.
 """
@@ -53,7 +54,7 @@ def _die_with_launcher() -> None:
         os._exit(1)
 
 
-def _keep_exception() -> None:
+def _keep_exception(save) -> None:  # type: ignore[no-untyped-def]
     target = os.environ.pop("HOLDFAST_ERROR_FILE", "")
     if not target:
         return
@@ -67,6 +68,8 @@ def _keep_exception() -> None:
                 _write(target, kind, value, trace)
             except Exception:
                 pass  # the record is a courtesy; the exception itself must be shown whatever happens
+            if save is not None:
+                save("exception")
         inner(kind, value, trace)
 
     sys.excepthook = hook
@@ -204,6 +207,17 @@ def _others_run(main: int) -> bool:
     return False
 
 
+def _parts() -> "tuple[object, object]":
+    """The files beside this one, which the script shall not see: their names are free for its own modules."""
+    try:
+        import learned_modules  # type: ignore[import-not-found]
+        import optimizer_steps  # type: ignore[import-not-found]
+    except Exception:  # removed while the job runs
+        return None, None
+    del sys.modules["learned_modules"], sys.modules["optimizer_steps"]
+    return learned_modules, optimizer_steps
+
+
 def _wait_to_be_a_rank() -> None:
     """In a zygote (see the launcher's room `warm`): import and fork; only a standby that is let through returns."""
     given = os.environ.pop("HOLDFAST_ZYGOTE", "")
@@ -233,6 +247,7 @@ def _wait_to_be_a_rank() -> None:
 _rank: list = [0, None]  # type: ignore[type-arg]  # the rank's pid, and what keeps what it writes
 _finishes = [0]  # its pid again
 _quiet = _quiet_interrupts()
+_modules, _steps = _parts()  # before the folder is off the path
 try:
     _vanish()
     _let_torch_finish()
@@ -244,7 +259,10 @@ try:
 finally:
     _die_with_launcher()
     _finishes[0] = os.getpid()
-    _keep_exception()
+    _save = _modules.arm(os.environ) if _modules else None  # type: ignore[attr-defined]
+    if _steps:
+        _steps.arm(os.environ, _save)  # type: ignore[attr-defined]
+    _keep_exception(_save)
     try:  # noqa: SIM105
         _begin_ring()
     except Exception:

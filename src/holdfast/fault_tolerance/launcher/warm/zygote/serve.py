@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
@@ -20,6 +21,7 @@ from .settings import Settings
 from .watch import Watch
 
 NOTE = 256  # bytes
+WORK = 0.01  # seconds
 DEAF = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -35,7 +37,8 @@ def serve(settings: dict[str, Any]) -> None:
 
 class Zygote:
     """One zygote; in a standby, what it has inherited. `settings`: launcher (its pid), channel and note
-    (descriptors), modules (entries, see :mod:`.preload`), without (names of packages), signals (to be deaf to)."""
+    (descriptors), modules (entries, see :mod:`.preload`), without (names of packages), signals (to be deaf to), and
+    gently (whether to rest half of the time)."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._launcher = int(settings["launcher"])
@@ -49,6 +52,7 @@ class Zygote:
         self._installed = preload.roots()
         self._modules = preload.wanted(settings["modules"], frozenset(settings["without"]), self._installed)
         self._kept = Kept()
+        self._gently, self._worked = bool(settings["gently"]), time.process_time()
         self._changes: dict[str, str | None] = {}
 
     def _pretend(self, what: str) -> None:
@@ -63,7 +67,7 @@ class Zygote:
         self._kept.begin()
         self._settings = Settings()
         ignored = sum(1 << (number - 1) for number in self._handlers)
-        with Watch(self._refuse, self._installed, ignored) as watch:
+        with Watch(self._refuse, self._installed, ignored, self._rest) as watch:
             preload.load(self._modules, self._say, lambda name: self._look(watch, name))
             if fault := watch.trial():
                 self.end(failed=fault)
@@ -75,6 +79,12 @@ class Zygote:
         gc.freeze()
         names = sorted({name.partition(".")[0] for name in sys.modules.keys() - there})
         wire.send(self._channel, {"said": "ready", "names": names, "modules": len(sys.modules)})
+
+    def _rest(self) -> None:
+        """As long as it has worked since, so that training is not in want of a processor."""
+        if self._gently and (worked := time.process_time() - self._worked) > WORK:
+            time.sleep(worked)
+            self._worked += worked
 
     def _say(self, name: str) -> None:
         os.pwrite(self._note, name.encode()[:NOTE].ljust(NOTE, b"\0"), 0)

@@ -50,10 +50,13 @@ class Environment(dict[bytes, bytes]):
 
 
 class Watch:
-    """Watches while the block runs. `report` is told of the first fault, and should not return."""
+    """Watches while the block runs. `report` is told of the first fault, and should not return; `rest` is called after
+    each module."""
 
-    def __init__(self, report: Report, roots: tuple[str, ...], ignored: int) -> None:
-        self._report, self._roots, self._ignored = report, roots, ignored
+    def __init__(
+        self, report: Report, roots: tuple[str, ...], ignored: int, rest: Callable[[], None]
+    ) -> None:
+        self._report, self._roots, self._ignored, self._rest = report, roots, ignored, rest
         self._stack: list[str] = []
         self._handlers = False
         self._folders = 0  # that every rank can be given anew
@@ -97,6 +100,7 @@ class Watch:
                 execute(loader, module)
                 if fault := self._fault(module):
                     self._report(self._stack, fault)
+                self._rest()
             finally:
                 self._stack.pop()
 

@@ -1,0 +1,1 @@
+"""From facts to findings. Pure: the facts are values, which `looks` takes from the machine."""
