@@ -1,7 +1,7 @@
 """A script cannot tell whether it was started warm: what it sees of its process is the same, value for value.
 
 The program `telltale` tells what it sees; here two jobs of it, one cold and one warm, are compared. What differs and is
-meant to stands in `MEANT` and in docs/warm-start.md, with its reason.
+meant to stands in `MEANT` and `BEFORE_ITS_IMPORTS`, and in docs/warm-start.md, with its reason.
 Does not cover: the order in which modules were imported, and time.
 """
 
@@ -33,16 +33,19 @@ OF_ITS_OWN = {
 
 MEANT = {
     "modules": "what was imported ahead is there",
+    "gc: frozen": "what was imported ahead is kept out of collections, so that its memory stays shared",
+    "hash: x": "one seed for all forks of an interpreter; a given PYTHONHASHSEED is honoured",
+    "hash: order of a set": "follows from the seed",
+}
+"""What may differ, and why."""
+
+BEFORE_ITS_IMPORTS = {
     "logging: names": "of the modules that were imported ahead",
     "warnings: filters": "libraries add theirs when they are imported",
     "atexit: count": "libraries register when they are imported",
     "modules: finders": "libraries add theirs when they are imported",
-    "gc: frozen": "what was imported ahead is kept out of collections, so that its memory stays shared",
-    "kernel: environment at exec": "/proc/self/environ has what the process was started with; not this rank then",
-    "hash: x": "one seed for all forks of an interpreter; a given PYTHONHASHSEED is honoured",
-    "hash: order of a set": "follows from the seed",
 }
-"""What may differ, and why. Where nothing is imported that was not imported ahead, most of it is the same again."""
+"""What may differ until the script has imported what was imported ahead; then it is the same again."""
 
 
 class Told(NamedTuple):
@@ -93,7 +96,8 @@ def differences(cold: Told, warm: Told) -> dict[str, list[Any]]:
             other = warm.parts[part][place]
             for name in sorted(facts.keys() | other.keys()):
                 pair = [facts.get(name, "missing"), other.get(name, "missing")]
-                if pair[0] != pair[1] and name not in MEANT and not name.startswith("unique "):
+                meant = name in MEANT or (part == "start" and name in BEFORE_ITS_IMPORTS)
+                if pair[0] != pair[1] and not meant and not name.startswith("unique "):
                     found[f"{part} of rank {place[1]} in cycle {place[0]}, {name}"] = _narrow(pair)
     return found
 
