@@ -25,6 +25,9 @@ REPAIRS = {
     "torchmetrics.utilities.prints": _torchmetrics,
 }
 
+LOOKS_ROUND = {"fsspec.config"}
+"""They go over all variables for those with a prefix of their own, and keep none of a rank's."""
+
 
 def repair() -> None:
     """For each that was imported. Raises what the library's own code does: then the rank starts cold."""

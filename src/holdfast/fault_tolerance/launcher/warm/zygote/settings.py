@@ -1,9 +1,8 @@
 """Settings of the whole process that a module may change while it is imported, by name.
 
 In a rank such a change happens when the script imports the module, after its own first lines; here it would have
-happened before them. torch's seed, too: every rank that starts from here draws a new one.
-Does not cover: settings that make no difference to a script before it asks for them (warning filters, `sys.path`), and
-modules that seed Python's own generator or numpy's.
+happened before them. Seeds, too: every rank that starts from here draws new ones.
+Does not cover: settings that make no difference to a script before it asks for them (warning filters, `sys.path`).
 """
 
 from __future__ import annotations
@@ -14,6 +13,9 @@ import resource
 import sys
 from collections.abc import Callable
 
+WORDS = 624
+"""Numbers that a Mersenne twister draws from its state before it makes another one of it: so that a few drawn at import
+are not taken for a seed, but hundreds are."""
 LIMITS = [value for name, value in sorted(vars(resource).items()) if name.startswith("RLIMIT_")]
 
 
@@ -29,6 +31,24 @@ def _torch_seed() -> object:
     return generator.initial_seed() if generator is not None else None
 
 
+def _numpy_seed() -> object:
+    numpy = sys.modules.get("numpy.random")
+    if numpy is None:
+        return None
+    if numpy.get_state()[2] == WORDS:
+        numpy.random_sample()
+    return numpy.get_state()[1].tobytes()
+
+
+def _random_seed() -> object:
+    random = sys.modules.get("random")
+    if random is None:
+        return None
+    if random.getstate()[1][WORDS] == WORDS:
+        random.random()
+    return random.getstate()[1][:WORDS]
+
+
 LOOKS: dict[str, Callable[[], object]] = {
     "it changes the working directory": os.getcwd,
     "it changes the umask": _umask,
@@ -36,6 +56,8 @@ LOOKS: dict[str, Callable[[], object]] = {
     "it changes the locale": lambda: _locale.setlocale(_locale.LC_ALL, None),
     "it replaces sys.stdout or sys.stderr": lambda: (id(sys.stdout), id(sys.stderr)),
     "it seeds torch": _torch_seed,
+    "it seeds numpy": _numpy_seed,
+    "it seeds random": _random_seed,
 }
 
 

@@ -25,6 +25,7 @@ OF_A_RANK = frozenset(
     b"RANK LOCAL_RANK GROUP_RANK ROLE_RANK ROLE_NAME LOCAL_WORLD_SIZE WORLD_SIZE GROUP_WORLD_SIZE "
     b"ROLE_WORLD_SIZE MASTER_ADDR MASTER_PORT".split()
 )
+COPIES = ("keys", "copy")
 OURS = (b"TORCHELASTIC_", b"FT_", b"HOLDFAST_")
 """Variables that a zygote does not have and a rank has."""
 Report = Callable[[list[str], str], None]
@@ -46,7 +47,7 @@ class Environment(dict[bytes, bytes]):
 
     def _look_at(self, key: object) -> None:
         if isinstance(key, bytes) and (key in OF_A_RANK or key.startswith(OURS)):
-            self.noted = self.noted or os.fsdecode(key)
+            self.noted = self.noted or f"variable {os.fsdecode(key)}"
 
 
 class Watch:
@@ -65,15 +66,29 @@ class Watch:
         self._descriptors = process.descriptors()
         self._originals: dict[Any, Any] = {}
         self._register = os.register_at_fork
+        self._own = {method: vars(type(os.environ)).get(method) for method in COPIES}
 
     def __enter__(self) -> Watch:
         self._environment = Environment(os.environ._data)  # type: ignore[attr-defined]
         self._share(self._environment)
         os.register_at_fork = self._registered
+        for method in COPIES:
+            setattr(type(os.environ), method, self._copied(method))
         for loader in LOADERS:
             self._originals[loader] = vars(loader).get("exec_module")
             loader.exec_module = self._watched(loader.exec_module)
         return self
+
+    def _copied(self, method: str) -> Callable[..., Any]:
+        """``dict(os.environ)`` and its like ask for the keys, which a loop over the items does not."""
+        original = getattr(type(os.environ), method)
+
+        def copies(environment: Any) -> Any:
+            if environment is os.environ or environment is os.environb:
+                self._environment.noted = self._environment.noted or "environment as a whole"
+            return original(environment)
+
+        return copies
 
     def __exit__(self, *_: object) -> None:
         for loader, original in self._originals.items():
@@ -82,6 +97,8 @@ class Watch:
             else:
                 loader.exec_module = original
         os.register_at_fork = self._register
+        for method, own in self._own.items():
+            setattr(type(os.environ), method, own) if own else delattr(type(os.environ), method)
         self._share(dict(self._environment))
 
     @staticmethod
@@ -114,8 +131,8 @@ class Watch:
             return "it is not installed, so that it may be edited"
         if variable := self._environment.noted:
             self._environment.noted = ""
-            if name not in known.REPAIRS:
-                return f"it looks at the rank's variable {variable}"
+            if name not in known.REPAIRS and name not in known.LOOKS_ROUND:
+                return f"it looks at the rank's {variable}"
         if name in folders.ASK_FOR_THE_NAME:
             self._folders = len(folders.kept())
         for sign, seen in self._signs():
