@@ -16,8 +16,9 @@ import pytest
 
 from holdfast import __version__
 from holdfast.doctor import table
-from holdfast.doctor.examination import Looks, Unseen
 from holdfast.doctor.finding import VERDICTS, Finding, note, ok, problem, worst
+from holdfast.doctor.looks_in_time import Looks, Unseen
+from holdfast.fault_tolerance.launcher.ranks import stale
 from holdfast.in_time import UnderWay
 from tests.doctor import made_worse
 from tests.processes import Spawned, Spawner, alive, wait_until
@@ -129,13 +130,24 @@ def test_wrong_command_lines(spawn: Spawner, tmp_path: Path, arguments: list[str
     assert told.format(here=tmp_path) in line
 
 
+def test_a_current_folder_that_is_gone(spawn: Spawner, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    shell = 'rmdir "$PWD"; "$@"'
+    process = spawn(["sh", "-c", shell, "sh", *DOCTOR, "train.py"], cwd=gone)
+    assert process.wait() == 2
+    assert process.err() == "holdfast: error: the current folder is gone; go to another one\n"
+    gone.mkdir()
+    assert "loopback port" in findings(spawn(["sh", "-c", shell, "sh", *DOCTOR, "--json"], cwd=gone))
+
+
 def test_a_module_and_the_current_folder(spawn: Spawner, tmp_path: Path) -> None:
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "__main__.py").write_text("import no_such_module_a\n")
     (tmp_path / "random.py").write_text("raise SystemExit('imported')\n")
     process = spawn([*DOCTOR, "--json", "-m", "app", "--more"], cwd=tmp_path)
     told = findings(process)
-    assert told["missing modules"]["what"] == "not installed: no_such_module_a (app/__main__.py:1)"
+    assert told["missing modules"]["what"] == "not found: no_such_module_a (app/__main__.py:1)"
     assert str(tmp_path / "random.py") in told["shadowed modules"]["what"]
     assert "random beside the script hides the installed one" in told["warm start"]["what"]
     assert process.returncode == 1
@@ -254,10 +266,10 @@ def test_what_dead_and_living_jobs_have_here(spawn: Spawner, tmp_path: Path) -> 
     left, boards = int(found[1]), str(Path(found[2]).parents[1])
 
     living = findings(spawn([*DOCTOR, "--json"]))
-    assert str(left) not in living["orphaned ranks"]["what"]
+    assert f"{left} (" not in living["orphaned ranks"]["what"]
     os.rename(f"{boards}/owner", f"{boards}/away")  # somebody has cleaned /dev/shm up
     living = findings(spawn([*DOCTOR, "--json"]))
-    assert str(left) not in living["orphaned ranks"]["what"]
+    assert f"{left} (" not in living["orphaned ranks"]["what"]
     os.rename(f"{boards}/away", f"{boards}/owner")
     living = findings(spawn([*DOCTOR, "--json"]))
     assert boards not in living["dead jobs' boards"]["what"]
@@ -274,20 +286,15 @@ def test_what_dead_and_living_jobs_have_here(spawn: Spawner, tmp_path: Path) -> 
     process = spawn([*DOCTOR, "--json"])
     dead = findings(process)
     assert process.returncode == 1
-    assert boards in dead["dead jobs' boards"]["what"]
     assert f"{left} (sleep 600)" in dead["orphaned ranks"]["what"]
-    assert Path(boards).exists()
+    # What is there still was there before; another launcher on this machine may have swept it.
+    assert boards in dead["dead jobs' boards"]["what"] or not Path(boards).exists()
 
     psutil.Process(left).kill()
     wait_until(lambda: not alive(left))
-    assert findings(spawn([*DOCTOR, "--json"]))["orphaned ranks"]["what"] == "none"
-    _clear(boards)
-
-
-def _clear(boards: str) -> None:
-    from holdfast.fault_tolerance.launcher.ranks import stale
-
-    assert boards in stale.sweep(os.path.dirname(boards))
+    assert f"{left} (" not in findings(spawn([*DOCTOR, "--json"]))["orphaned ranks"]["what"]
+    stale.sweep(os.path.dirname(boards))
+    assert not Path(boards).exists()
 
 
 # What does not answer, and how it is told

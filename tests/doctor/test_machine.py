@@ -184,21 +184,15 @@ def test_the_kernel_is_tried_and_nothing_stays() -> None:
         assert seized.error == ""
 
 
-def test_boards_of_dead_and_living_launchers() -> None:
-    made = [tempfile.mkdtemp(prefix=stale.PREFIX, dir="/dev/shm") for _ in range(2)]
-    try:
-        before = leftovers.boards()[1]
-        os.close(stale.own(made[0]))
-        held = stale.own(made[1])
-        dead, alive = leftovers.boards()
-        assert made[0] in dead and made[1] not in dead
-        assert alive == before + 1
-        assert all(map(os.path.exists, made))
-        os.close(held)
-        assert made[1] in leftovers.boards()[0]
-    finally:
-        stale.sweep("/dev/shm")
-    assert not any(map(os.path.exists, made))
+def test_boards_of_dead_and_living_launchers(tmp_path: Path) -> None:
+    made = [tempfile.mkdtemp(prefix=stale.PREFIX, dir=tmp_path) for _ in range(3)]
+    bases = [str(tmp_path), str(tmp_path), str(tmp_path / "nowhere")]
+    os.close(stale.own(made[0]))
+    held = stale.own(made[1])
+    assert leftovers.boards(bases) == ([made[0]], 1)  # the third was made by hand: nobody's
+    os.close(held)
+    assert leftovers.boards(bases) == (sorted(made[:2]), 0)
+    assert all(map(os.path.exists, made))
 
 
 def test_a_zygote_whose_launcher_is_gone() -> None:

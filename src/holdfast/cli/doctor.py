@@ -94,6 +94,10 @@ def _check(script: str, *, module: bool) -> None:
     """As ft_launcher does at its start; but a wrong PYTHON_EXEC is for the examination to tell."""
     from ..fault_tolerance.launcher.command_line.training_script import check_script
 
+    try:
+        os.getcwd()
+    except OSError:
+        raise ConfigError("the current folder is gone; go to another one") from None
     python = os.environ.get("PYTHON_EXEC")
     if python is not None and module:
         return  # the ranks' Python may know it

@@ -4,7 +4,8 @@
     judgements/      from facts to findings. Pure
     looks/           the facts of this machine
     script.py        what can be said of one training script
-    examination.py   all checks, in order and in time
+    examination.py   all checks, in order
+    looks_in_time.py the looks side by side
     table.py         findings as lines, and for JSON. Pure
 
 What always holds: nothing is changed, nothing that was started is still there at the end, and a look that fails or

@@ -1,22 +1,20 @@
-"""All checks, in the order in which they are told, and in time.
+"""All checks, in the order in which they are told.
 
-What always holds: the examination ends within `PATIENCE` and a little; what cannot be looked at, or not in time, is a
-note in its place.
+What always holds: the looks at the machine end in time (:mod:`.looks_in_time`); what cannot be looked at is a note in
+its place.
 """
 
 from __future__ import annotations
 
 import os
 import resource
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from ..fault_tolerance.errors import ConfigError
 from ..fault_tolerance.launcher.warm.plan import Request, why_cold
-from ..in_time import TooLate, UnderWay
 from ..journal.run_dir import state_folder
 from .finding import Finding, note
 from .judgements import clock, folders, leftovers, limits, network, shared_memory, warm_start
@@ -26,10 +24,8 @@ from .looks import kernel as kernel_look
 from .looks import leftovers as leftovers_look
 from .looks import limits as limits_look
 from .looks import network as network_look
+from .looks_in_time import Looks, Unseen
 from .script import Script, hiding, look, script_findings
-
-PATIENCE = 2.5
-"""Seconds for all looks together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,45 +36,6 @@ class Asked:
     script: Script | None = None
     run_dir: str | None = None
     """Where the job will keep its journal; None: the default place."""
-
-
-class Unseen(Exception):
-    """A look that failed, and why."""
-
-
-class Looks:
-    """Looks under way, each in a thread of its own, until a common end."""
-
-    def __init__(self, looks: Mapping[str, Callable[[], Any]], patience: float = PATIENCE) -> None:
-        self._end = time.monotonic() + patience
-        self._patience = patience
-        self._begun = {name: _begin(each) for name, each in looks.items()}
-        self._seen: dict[str, Any] = {}
-
-    def __getitem__(self, name: str) -> Any:
-        """What was seen. Raises `Unseen`."""
-        if name not in self._seen:
-            self._seen[name] = self._answer(name)
-        if isinstance(self._seen[name], Unseen):
-            raise self._seen[name]
-        return self._seen[name]
-
-    def _answer(self, name: str) -> Any:
-        try:
-            begun = self._begun[name]
-            left = max(0.0, self._end - time.monotonic())
-            return begun.answer(left) if isinstance(begun, UnderWay) else begun()
-        except TooLate:
-            return Unseen(f"no answer within {self._patience:g} s")
-        except Exception as error:  # a file of the kernel's that is not as expected, say: the others go on
-            return Unseen(getattr(error, "strerror", None) or f"{type(error).__name__}: {error}")
-
-
-def _begin(look: Callable[[], Any]) -> UnderWay[Any] | Callable[[], Any]:
-    try:
-        return UnderWay(look)
-    except RuntimeError:  # no more threads for this user, which is to be told: then one after the other
-        return look
 
 
 def examine(asked: Asked) -> list[Finding]:

@@ -58,13 +58,13 @@ def missing(found: Imports) -> Finding:
     if found.missing:
         told = [f"{name} ({where})" for name, where in found.missing.items()]
         return problem(
-            check, f"not installed: {listed(told)}", "install what the script imports, or mend PYTHONPATH"
+            check, f"not found: {listed(told)}", "install what the script imports, or mend PYTHONPATH"
         )
     if found.perhaps_missing:
         told = [f"{name} ({where})" for name, where in found.perhaps_missing.items()]
         return note(
             check,
-            f"not installed, and imported only in a function or on trial: {listed(told)}",
+            f"not found, and imported only in a function or on trial: {listed(told)}",
             "install it if your training comes there",
         )
     return ok(check, "none")

@@ -26,10 +26,10 @@ MOST_FILES = 20000
 """After so many the size of run directories is a lower bound; the look has to end."""
 
 
-def boards() -> tuple[list[str], int]:
+def boards(bases: Iterable[str] | None = None) -> tuple[list[str], int]:
     """The board directories of dead launchers of this user, and how many belong to living ones."""
     dead, alive = [], 0
-    for base in dict.fromkeys((TMPFS, tempfile.gettempdir())):
+    for base in dict.fromkeys((TMPFS, tempfile.gettempdir()) if bases is None else bases):
         for path in _directories(base):
             if is_stale(path):
                 dead.append(path)

@@ -40,7 +40,8 @@ from .monitor_keeper import MonitorKeeper
 from .nodes.job import Job, JobLost, JobRendezvous, SingleNodeJob
 from .ranks import exits, orphans, stale
 from .ranks.boards import CycleBoards, private_directory
-from .ranks.environment import SupervisedLogs, command, with_prologue
+from .ranks.environment import SupervisedLogs, command
+from .ranks.prologue_path import with_prologue
 from .warm.ahead import Ahead
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ class Launch:
         self._stack.callback(self._ahead.close)  # before the inbox and the journal are gone
         if self._ahead.pool:
             with self._inbox.interruptible():
-                self._ahead.pool.until_ready()
+                self._ahead.pool.zygotes.until_ready()
         return agent.serve()
 
     def _job(self, config: LaunchConfig) -> Job:

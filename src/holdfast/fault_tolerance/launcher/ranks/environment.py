@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
 
-PROLOGUE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "prologue")
+from .prologue_path import PROLOGUE
+
 RUN_PROGRAM = os.path.join(PROLOGUE, "run_program.py")
 
 Variables = Callable[[int], dict[str, str]]
@@ -38,11 +39,6 @@ class SupervisedLogs(LogsSpecs):
     def root_log_dir(self) -> str:
         """As the user's specs have it."""
         return self._inner.root_log_dir
-
-
-def with_prologue(python_path: str | None) -> str:
-    """PYTHONPATH with the prologue's folder in front (the prologue takes it off again)."""
-    return os.pathsep.join([PROLOGUE, python_path]) if python_path else PROLOGUE
 
 
 def command(entrypoint: str, args: list[str], *, is_python: bool) -> tuple[str, list[str]]:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import Any
 
 from ...processes import proc
-from ..ranks.environment import with_prologue
+from ..ranks.prologue_path import with_prologue
 from .forked import Forked
 from .plan import Plan
 from .zygote import wire

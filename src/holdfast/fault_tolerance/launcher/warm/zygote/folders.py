@@ -34,9 +34,9 @@ def give_up() -> None:
             os.rmdir(each.name)
 
 
-def renew() -> None:
-    """Each object gets another folder, in the same place and with the same ending."""
-    for each in kept():
+def renew(objects: list[Any]) -> None:
+    """Each of these gets another folder, in the same place and with the same ending."""
+    for each in objects:
         _, clean, _, options = each._finalizer.peek()
         each._finalizer.detach()
         folder, name = os.path.split(each.name)

@@ -21,6 +21,9 @@ from .settings import Settings
 from .watch import Watch
 
 NOTE = 256  # bytes
+# Modules that a standby forgets when it leaves, found before the fork: to look through all names in a standby would
+# have the kernel copy the page of every one.
+OWN: list[str] = []
 WORK = 0.01  # seconds
 DEAF = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -75,6 +78,8 @@ class Zygote:
         folders.give_up()
         self._changes = _changes(before, dict(os.environ))
         self._say("")
+        self._folders = folders.kept()
+        OWN.extend(name for name in sys.modules if name.partition(".")[0] == __package__)
         gc.collect()
         gc.freeze()
         names = sorted({name.partition(".")[0] for name in sys.modules.keys() - there})
@@ -143,7 +148,7 @@ class Zygote:
         appearance.show(sys.orig_argv, message["environment"])
         standby.set_environment(message["environment"], self._changes)
         standby.renew()
-        folders.renew()
+        folders.renew(self._folders)
         known.repair()
         self._kept.repeat()
         for number, handler in self._handlers.items():

@@ -1,0 +1,190 @@
+"""Ranks from standbys, and what happens when zygote or standbys fail: the job goes on, and one line says so."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+
+import psutil
+import pytest
+
+from tests.launcher.conftest import Job, Jobs
+from tests.processes import alive, wait_until
+
+CRASHES = "say('pid', os.getpid())\nif CYCLE < {last}: wait()\n"
+RESTARTS = ("--ft-warm-start", "on", "--max-restarts", "3")
+
+
+def starts(job: Job) -> list[tuple[int, str]]:
+    """Cycle and kind of start of each rank, in order."""
+    return [(record["cycle"], record["start"]) for record in job.journal("rank_start")]
+
+
+def named(job: Job, what: str) -> list[psutil.Process]:
+    """The launcher's processes that call themselves so: `zygote` or `standby`."""
+    found = []
+    for child in psutil.Process(job.pid).children():
+        with suppress(psutil.NoSuchProcess):  # or it has just ended
+            if f"holdfast: {what}" in " ".join(child.cmdline()):
+                found.append(child)
+    return found
+
+
+def standbys(job: Job, count: int) -> list[psutil.Process]:
+    wait_until(lambda: len(named(job, "standby")) == count, what=f"{count} standbys")
+    return named(job, "standby")
+
+
+def kill_a_rank(job: Job, cycle: int) -> None:
+    pid = int(job.hear(r"pid (\d+)", ranks=[1], cycle=cycle)[1])
+    job.hear("pid", ranks=[0], cycle=cycle)
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_ranks_are_standbys_from_the_first_start_on_and_nothing_is_left(jobs: Jobs) -> None:
+    job = jobs(CRASHES.format(last=1), *RESTARTS)
+    job.hear("pid", ranks=[0, 1])
+    waiting = standbys(job, 2)
+    assert all(process.parent() == psutil.Process(job.pid) for process in waiting)
+    family = [process.pid for process in psutil.Process(job.pid).children(recursive=True)]
+    kill_a_rank(job, 0)
+    assert len(job.end(0).splitlines()) == 3  # the start, the failure, the restart
+    assert starts(job) == [(0, "warm"), (0, "warm"), (1, "warm"), (1, "warm")]
+    assert [record["pid"] for record in job.journal("rank_start")][2:] == [each.pid for each in waiting]
+    assert not any(map(alive, family))
+
+
+def test_switched_off_there_is_no_zygote(jobs: Jobs) -> None:
+    job = jobs(CRASHES.format(last=1), "--ft-warm-start", "off", "--max-restarts", "1")
+    kill_a_rank(job, 0)
+    job.end(0)
+    assert {kind for _, kind in starts(job)} == {"cold"}
+    assert [(each["state"], each["reason"]) for each in job.journal("warm_start")] == [
+        ("off", "--ft-warm-start is off")
+    ]
+
+
+def test_a_killed_zygote_costs_its_standbys_nothing_and_ranks_nothing(jobs: Jobs) -> None:
+    job = jobs(CRASHES.format(last=3), *RESTARTS)
+    job.hear("pid", ranks=[0, 1])
+    standbys(job, 2)
+    (zygote,) = named(job, "zygote")
+    zygote.kill()
+    job.wait_for(r"warm start: its zygote \(pid \d+\) is lost: it ended\. Ranks start cold")
+    for cycle in range(3):  # from the standbys that are there, then cold
+        kill_a_rank(job, cycle)
+    said = job.end(0)
+    assert [kind for _, kind in starts(job)] == ["warm"] * 4 + ["cold"] * 4
+    assert said.count("warm start") == 1
+
+
+def test_a_killed_standby_is_made_anew(jobs: Jobs) -> None:
+    job = jobs(CRASHES.format(last=1), *RESTARTS)
+    job.hear("pid", ranks=[0, 1])
+    killed = standbys(job, 2)
+    for process in killed:
+        process.kill()
+    wait_until(lambda: not any(alive(each.pid) for each in killed) and len(named(job, "standby")) == 2)
+    kill_a_rank(job, 0)
+    assert "warm start" not in job.end(0)
+    assert {kind for _, kind in starts(job)} == {"warm"}
+
+
+def test_a_standby_that_does_not_go_is_replaced_by_a_cold_start(jobs: Jobs) -> None:
+    job = jobs(CRASHES.format(last=1), *RESTARTS)
+    job.hear("pid", ranks=[0, 1])
+    standbys(job, 2)[0].send_signal(signal.SIGSTOP)
+    kill_a_rank(job, 0)
+    assert "warm start: the standby for local rank 0 did not go: it starts cold" in job.end(0)
+    assert starts(job)[2:] == [(1, "cold"), (1, "warm")]
+
+
+def test_a_zygote_that_hangs_is_given_up_when_it_is_needed(jobs: Jobs) -> None:
+    job = jobs(CRASHES.format(last=1), *RESTARTS)
+    job.hear("pid", ranks=[0, 1])
+    waiting = standbys(job, 2)
+    named(job, "zygote")[0].send_signal(signal.SIGSTOP)
+    for process in waiting:
+        process.kill()
+    wait_until(lambda: not any(alive(each.pid) for each in waiting))
+    kill_a_rank(job, 0)
+    assert "is lost: it does not" in job.end(0)
+    assert [kind for _, kind in starts(job)][2:] == ["cold", "cold"]
+
+
+def test_signals_to_every_process_do_not_end_zygote_and_standbys(jobs: Jobs) -> None:
+    job = jobs(CRASHES.format(last=1), *RESTARTS)
+    job.hear("pid", ranks=[0, 1])
+    before = {process.pid for process in [*standbys(job, 2), *named(job, "zygote")]}
+    for pid in before:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+            os.kill(pid, number)
+    kill_a_rank(job, 0)
+    job.hear("pid", ranks=[0, 1], cycle=1)
+    assert "warm start" not in job.end(0)
+    assert {record["pid"] for record in job.journal("rank_start")} >= before - {min(before)}
+
+
+def test_edited_code_is_the_edited_one(jobs: Jobs) -> None:
+    (jobs.folder / "helper.py").write_text("VERSION = 'old'\n")
+    script = jobs.script("import helper\nsay(helper.VERSION, 'first')\nmeet()\nif CYCLE == 0: wait()\n")
+    job = jobs.command("--nproc-per-node", "2", *RESTARTS, str(script))
+    job.hear("old first", ranks=[0, 1])
+    standbys(job, 2)
+    (jobs.folder / "helper.py").write_text("VERSION = 'new one'\n")
+    script.write_text(script.read_text().replace("'first'", "'second'"))
+    os.kill(job.journal("rank_start")[0]["pid"], signal.SIGKILL)
+    job.hear("new one second", ranks=[0, 1], cycle=1)
+    job.end(0)
+    assert {kind for _, kind in starts(job)} == {"warm"}
+
+
+def test_a_module_in_the_scripts_folder_hides_an_installed_one(jobs: Jobs) -> None:
+    """As in a cold start: the ranks find theirs first."""
+    (jobs.folder / "code").mkdir()
+    script = jobs.script("import torch\nsay(torch.MINE)\n", "code/train.py")
+    (jobs.folder / "code" / "torch.py").write_text("MINE = 'not the one that was imported ahead'\n")
+    job = jobs.command("--nproc-per-node", "2", *RESTARTS, str(script))
+    job.hear("not the one that was imported ahead", ranks=[0, 1])
+    job.end(0)
+    assert {kind for _, kind in starts(job)} == {"cold"}
+
+
+def test_nothing_survives_a_killed_launcher(jobs: Jobs) -> None:
+    job = jobs(CRASHES.format(last=1), *RESTARTS)
+    job.hear("pid", ranks=[0, 1])
+    ours = [process.pid for process in [*standbys(job, 2), *named(job, "zygote")]]
+    job.spawned.send_signal(signal.SIGKILL)
+    job.spawned.wait()
+    wait_until(lambda: not any(map(alive, ours)), what="the end of zygote and standbys")
+
+
+TRAINS = """
+import torch, torch.distributed as dist
+torch.manual_seed(7)
+dist.init_process_group("gloo")
+model = torch.nn.Linear(8, 8)
+sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(20):
+    sgd.zero_grad()
+    loss = model(torch.randn(4, 8)).pow(2).mean()
+    loss.backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+    sgd.step()
+    if CYCLE == 0 and step == 5 and RANK == 1: kill_me(signal.SIGKILL)
+say("weights", model.weight.detach().numpy().tobytes().hex())
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_the_same_weights_warm_and_cold(jobs: Jobs) -> None:
+    found = []
+    for mode in ("on", "off"):
+        job = jobs(TRAINS, "--ft-warm-start", mode, "--max-restarts", "1")
+        found.append(job.hear(r"weights (\w+)", ranks=[0, 1], cycle=1))
+        job.end(0)
+        assert {kind for _, kind in starts(job)} == {"warm" if mode == "on" else "cold"}
+    assert found[0] == found[1]
