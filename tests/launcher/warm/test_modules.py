@@ -29,7 +29,7 @@ COMPANY = (
         "is_broken",
         "raises_at_forks",
     ),
-    *("chooses_a_start_method", "makes_a_folder"),
+    *("chooses_a_start_method", "makes_a_folder", "changes_the_interpreter"),
 )
 
 
@@ -49,7 +49,7 @@ def test_modules_that_work(spawn: Spawner, installation: Installation, tmp_path:
 GROUPS = {
     "what they start or open": [
         *("starts_a_thread", "starts_a_native_thread", "opens_a_socket", "opens_a_channel", "opens_files"),
-        *("starts_a_process", "sets_a_timer", "loads_cuda"),
+        *("starts_a_process", "sets_a_timer", "loads_cuda", "shares_a_lock", "shares_memory"),
     ],
     "what they keep or change": [
         *(
@@ -60,7 +60,7 @@ GROUPS = {
             "changes_limits",
         ),
         *("changes_the_locale", "seeds_random_numbers", "wraps_standard_output", "hangs_forked_children"),
-        "hangs_at_forks",
+        *("hangs_at_forks", "hooks_exceptions", "reaps_children"),
     ],
 }
 

@@ -1,8 +1,8 @@
-"""Puts something of its own in the place of standard output, and of the hook for exceptions."""
+"""Puts something of its own in the place of standard output."""
 
 import sys
 
-inner, hook = sys.stdout, sys.excepthook
+inner = sys.stdout
 
 
 class Loud:
@@ -16,11 +16,9 @@ class Loud:
 
 
 sys.stdout = Loud()
-sys.excepthook = lambda *error: hook(*error)
 
 
 def check() -> None:
     assert inner is sys.__stdout__
-    assert hook.__name__ != "<lambda>"
     print("loud", flush=True)
-    sys.stdout, sys.excepthook = inner, hook
+    sys.stdout = inner

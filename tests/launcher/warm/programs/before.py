@@ -33,4 +33,11 @@ def handles_signals() -> None:
 
 def wraps_standard_output() -> None:
     assert sys.stdout is sys.__stdout__
-    assert sys.excepthook.__name__ != "<lambda>"
+
+
+def hooks_exceptions() -> None:
+    assert sys.excepthook.__module__ == "sitecustomize", sys.excepthook
+
+
+def reaps_children() -> None:
+    assert signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL
