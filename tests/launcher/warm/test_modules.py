@@ -41,7 +41,7 @@ def test_modules_that_work(spawn: Spawner, installation: Installation, tmp_path:
     assert len(job.lines("works_at_exit$")) == 3  # rank 0 was killed in cycle 0
     assert len(job.lines("^prints: imported$")) == 4
     assert len(re.findall("^prints: imported$", job.spawned.err(), re.MULTILINE)) == 4
-    assert "this module is not made for forks" not in job.spawned.output()
+    assert "Exception ignored" not in job.spawned.output()  # what Python says of handlers that raise at forks
     assert len(list((tmp_path / "temporary").iterdir())) == 1, "only that of the rank that was killed is left"
     check_verdicts(job, names)
 
