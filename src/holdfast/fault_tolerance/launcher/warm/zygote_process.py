@@ -78,6 +78,7 @@ class ZygoteProcess:
         self._moved, self._sign = time.monotonic(), (-1, -1)
         self._note = os.memfd_create("note")
         self.channel, theirs = socket.socketpair()
+        self.channel.settimeout(ANSWERS)
         with theirs:
             settings = {
                 "launcher": os.getpid(),
@@ -127,6 +128,7 @@ class ZygoteProcess:
     def ask(self) -> None:
         """Have it fork one standby."""
         ours, theirs = socket.socketpair()
+        ours.settimeout(ANSWERS)
         with theirs:
             try:
                 wire.send(self.channel, {}, [theirs.fileno()])
