@@ -57,7 +57,8 @@ def test_it_is_made_private(jobs: Jobs) -> None:
     job = jobs("say('done')", nproc=1)
     job.end(0)
     assert job.run_dir.stat().st_mode & 0o777 == 0o700
-    lock, journal = sorted(job.run_dir.iterdir())
+    lock, journal = sorted(path for path in job.run_dir.iterdir() if path.is_file())
+    assert all(path.stat().st_mode & 0o077 == 0 for path in job.run_dir.rglob("*"))
     assert (lock.name, lock.stat().st_size) == (f".journal-{NODE}.jsonl.lock", 0)
     assert journal.stat().st_mode & 0o777 == 0o600
 

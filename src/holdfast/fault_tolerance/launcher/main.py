@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 # torch's C++ side prints a page of stack for every connection that ends; the launcher says it in a sentence.
 QUIET = ("TORCH_CPP_LOG_LEVEL", "ERROR")
 INTERRUPTED = 130  # Ctrl-C; the other codes are in `ranks.exits`
+_at_once: list[Callable[[], object]] = []
+"""What ends a zygote that has been started, when the launcher ends before it has begun."""
 EARLY = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -58,7 +60,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _leave(number: int, frame: object) -> NoReturn:
-    os._exit(INTERRUPTED)  # nothing was started or made
+    for end in _at_once:
+        end()
+    os._exit(INTERRUPTED)  # nothing else was started or made
 
 
 def _interruptible_again() -> None:
@@ -74,6 +78,7 @@ def _run(argv: Sequence[str], inbox: Inbox) -> int:
     from .warm.ahead import Ahead
 
     ahead = Ahead(os.environ)
+    _at_once[:] = [ahead.close]
     os.environ.setdefault(*QUIET)
     try:
         from .command_line import options

@@ -11,7 +11,9 @@ import json
 import os
 import signal
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
+from holdfast.in_time import TooLate, within
 from holdfast.journal.run_dir import state_folder
 
 from ...errors import ConfigError
@@ -23,6 +25,7 @@ from .plan import DRIVER, Request, plan, why_cold
 from .pool import Pool
 from .zygotes import Zygotes
 
+DISK = 1.0  # seconds that it may take to read or write a list
 Record = Callable[..., object]
 CATCHABLE = signal.Signals.__members__.keys() - {
     "SIGKILL",
@@ -39,6 +42,7 @@ class Ahead:
         self._file = ""
         self._learned = learned.Learned()
         self._has_learned = False
+        self._read = 0  # when the list was written that was read last
         self.pool: Pool | None = None
         self.cold = ""
         """Why all ranks start cold ('' where they may start warm)."""
@@ -54,7 +58,8 @@ class Ahead:
         if self.cold:
             return
         self._file = learned.path(_folder(run_dir), request.script, module=request.module)
-        self._learned = learned.read(self._file)
+        with suppress(TooLate):
+            self._learned = within(DISK, lambda: learned.read(self._file))
         signals = [signal.Signals[name] for name in request.signals if name in CATCHABLE]
         made = plan(request, self._environment)
         first = TORCH if request.module else first_list(_text(request.script))
@@ -86,19 +91,25 @@ class Ahead:
     def _learn(self, file: str) -> bool:
         """Whether there is a list, and it tells something new."""
         try:
+            as_it_is = os.stat(file).st_mtime_ns
+            if as_it_is == self._read:
+                return False
+            self._read = as_it_is
             with open(file) as opened:
                 found = learned.entries(json.load(opened))
         except (OSError, ValueError, TypeError):
             return False
         known = {name for name, _ in self._learned.modules or ()}
-        if self._learned.modules is not None and known.issuperset(name for name, _ in found):
+        new = [entry for entry in found if entry[0] not in known]
+        if self._learned.modules is not None and not new:
             return False
-        self._learned.modules = found
+        self._learned.modules = [*(self._learned.modules or ()), *new]
         self._keep()
         return True
 
     def _keep(self) -> None:
-        learned.write(self._file, self._learned)
+        with suppress(TooLate):  # a hung disk
+            within(DISK, lambda: learned.write(self._file, self._learned))
 
     def close(self) -> None:
         """End what was begun."""

@@ -13,6 +13,27 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 POLL = 0.01  # seconds
+LETS_GO = (
+    0.5  # seconds in which a killed process has ended, unless it waits for a disk or a debugger holds it
+)
+
+# Killed, and not ended yet: they are no rank's, and are not to be waited for. One process is one launcher.
+_dying: list[subprocess.Popen[bytes] | Forked] = []
+
+
+def end(process: subprocess.Popen[bytes] | Forked) -> None:
+    """Kill it; one that does not end soon is remembered, and left to itself. Raises nothing."""
+    process.kill()
+    try:
+        process.wait(LETS_GO)
+    except subprocess.TimeoutExpired:
+        _dying.append(process)
+
+
+def dying() -> set[int]:
+    """Pids of those that were killed and have not ended."""
+    _dying[:] = [process for process in _dying if process.poll() is None]
+    return {process.pid for process in _dying}
 
 
 class Forked:

@@ -75,7 +75,10 @@ def write(file: str, learned: Learned) -> None:
     }
     new = f"{file}.{os.getpid()}.new"
     with suppress(OSError):
-        os.makedirs(os.path.dirname(file), mode=0o700, exist_ok=True)
+        with suppress(FileExistsError):
+            os.mkdir(
+                os.path.dirname(file), 0o700
+            )  # in a folder that the run directory's checks have approved
         with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as opened:
             json.dump(content, opened)
         os.replace(new, file)

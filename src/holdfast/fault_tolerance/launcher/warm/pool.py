@@ -8,19 +8,21 @@ Does not cover: zygotes (:mod:`.zygotes`), and how a rank's process is put in th
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from holdfast.in_time import TooLate, within
 
 from ..inbox import Inbox
-from .forked import Forked
+from .forked import Forked, dying
 from .plan import hidden, unlike
 from .zygote import wire
 from .zygote_process import Standby
 from .zygotes import Record, Zygotes
 
 GOES = 2.0  # seconds in which a standby that is let through has said so
+DEATHS = 3  # of standbys that waited, for each rank; then no more are made
 FOLDER_ANSWERS = 0.5  # seconds
 
 
@@ -32,6 +34,7 @@ class Pool:
         self._standbys: list[Standby] = []
         self._wanted = 0
         self._refill = False
+        self._deaths = 0
 
     def attach(self, inbox: Inbox, record: Record, wanted: int) -> None:
         """From now on zygotes are heard wherever the launcher waits; so many ranks are wanted."""
@@ -45,7 +48,7 @@ class Pool:
         zygote = self.zygotes.ready
         if zygote and zygote.is_asked:
             self._now()
-        return self.zygotes.pids | {standby.pid for standby in self._standbys}
+        return self.zygotes.pids | {standby.pid for standby in self._standbys} | dying()
 
     def _now(self) -> bool:
         """Have one more standby; whether there is one."""
@@ -54,7 +57,7 @@ class Pool:
             return False
         standby = zygote.standby_now()
         if standby is None:
-            self.zygotes.lost(zygote, "it does not fork")
+            self.zygotes.lost(zygote, zygote.told.get("failed") or "it does not fork")
             return False
         self._standbys.append(standby)
         return True
@@ -73,6 +76,10 @@ class Pool:
         for standby in [each for each in self._standbys if each.process.poll() is not None]:
             self._standbys.remove(standby)
             standby.end()
+            self._deaths += 1
+        if self._deaths > DEATHS * self._wanted:
+            self._wanted = 0
+            self.zygotes.say(f"{self._deaths} standbys have died while they waited")
         self.zygotes.look(now)
         if steady:
             self._refill = True
@@ -104,18 +111,26 @@ class Pool:
     ) -> Standby | None:
         """Let a standby through as the rank with this command line, environment and output; None: start it cold."""
         given = dict(environment)
-        if tuple(command) != self.zygotes.plan.command or self._differs(given):
+        if tuple(command) != self.zygotes.plan.command:
+            self.zygotes.say("the ranks have another command line than was expected")
             return None
-        while self._standbys or self._now():
-            standby = self._standbys.pop(0)
-            try:
-                if standby.process.poll() is None:
-                    message = {"environment": given, "streams": list(streams)}
-                    wire.send(standby.gate, message, list(streams.values()))
-                    return standby
-            except OSError:
-                pass
-            standby.end()
+        if self._differs(given):
+            return None
+        for _ in range(len(self._standbys)):
+            if standby := self._let_through(given, streams):
+                return standby
+        return self._let_through(given, streams) if self._now() else None
+
+    def _let_through(self, given: Mapping[str, str], streams: Mapping[int, int]) -> Standby | None:
+        standby = self._standbys.pop(0)
+        try:
+            if standby.process.poll() is None:
+                message = {"environment": given, "streams": list(streams)}
+                wire.send(standby.gate, message, list(streams.values()))
+                return standby
+        except OSError:
+            pass
+        standby.end()
         return None
 
     def _differs(self, given: dict[str, str]) -> bool:
@@ -142,9 +157,10 @@ class Pool:
         self.zygotes.close()
 
 
-def went(standby: Standby) -> Forked | None:
-    """The rank that the standby has become; None, and it is ended, when it has not said so in time."""
-    standby.gate.settimeout(GOES)
+def went(standby: Standby, until: float) -> Forked | None:
+    """The rank that the standby has become; None, and it is ended, when it has not said so until then (monotonic
+    seconds)."""
+    standby.gate.settimeout(max(0.001, until - time.monotonic()))
     with suppress(OSError):
         if standby.gate.recv(1):
             standby.gate.close()

@@ -9,6 +9,7 @@ Does not cover: a torch whose agent has no such handlers; then every rank starts
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from subprocess import Popen
@@ -17,7 +18,7 @@ from typing import Any
 from torch.distributed.elastic.multiprocessing import api
 from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 
-from .pool import Pool, went
+from .pool import GOES, Pool, went
 from .zygote_process import Standby
 
 logger = logging.getLogger("holdfast.launcher")
@@ -50,7 +51,7 @@ class WarmStart:
         self.pool.hold()
         why = self.pool.why_not()
         if why:
-            logger.debug("ranks start cold: %s", why)
+            self.pool.zygotes.say(why)
             yield
             return
         setattr(api, HOOK, self._handler(self.pool))
@@ -79,8 +80,9 @@ class WarmStart:
 
     def confirm(self, handlers: Mapping[int, SubprocessHandler]) -> dict[int, Popen[bytes]]:
         """The ranks' processes: standbys that go, and in the place of one that does not, a cold start."""
+        until = time.monotonic() + GOES
         for local_rank, standby in self._taken.items():
-            if went(standby):
+            if went(standby, until):
                 self.warm.add(local_rank)
                 continue
             logger.warning("warm start: the standby for local rank %d did not go: it starts cold", local_rank)

@@ -20,6 +20,7 @@ from typing import Any
 
 from ...processes import proc
 from ..ranks.prologue_path import with_prologue
+from . import forked
 from .forked import Forked
 from .plan import Plan
 from .zygote import wire
@@ -28,9 +29,9 @@ from .zygote.preload import Entry
 NOTE = 256
 ANSWERS = 2.0  # seconds within which a zygote that can fork has done so
 LOOK = 0.1
-COMES = 10.0  # seconds in which a zygote has begun
-STANDS_STILL = 5.0  # seconds in which an import has used neither processor nor disk
-LONGEST = 120.0  # seconds that the first ranks wait for a zygote that imports
+MAJOR_FAULTS = 9  # which field of /proc/PID/stat behind the name, from 0
+COMES = 5.0  # seconds in which a zygote has begun
+STANDS_STILL = 30.0  # seconds in which an import has used neither processor nor disk
 
 STARTING, READY, GONE = "starting", "ready", "gone"
 
@@ -49,8 +50,7 @@ class Standby:
     def end(self) -> None:
         """It ends by itself when the gate is closed; this is for sure."""
         self.gate.close()
-        self.process.kill()
-        self.process.wait(ANSWERS)
+        forked.end(self.process)
 
 
 class ZygoteProcess:
@@ -69,7 +69,7 @@ class ZygoteProcess:
         gently: bool = False,
     ) -> None:
         self.plan = plan
-        self._held = self._here = False
+        self._held = self.is_here = False  # `is_here`: it has said something, and so is a zygote
         self._began = time.monotonic()
         self.state = STARTING
         self.names: list[str] = []  # packages that it has imported, once it is ready
@@ -127,7 +127,10 @@ class ZygoteProcess:
 
     def ask(self) -> None:
         """Have it fork one standby."""
-        ours, theirs = socket.socketpair()
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError:
+            return  # no descriptor to be had: not now
         ours.settimeout(ANSWERS)
         with theirs:
             try:
@@ -148,9 +151,10 @@ class ZygoteProcess:
             self._gone()
             return None
         self.told = message[0]
-        self._here = True
+        self.is_here = True
         if self.told["said"] == "ready":
             self.state, self.names = READY, self.told["names"]
+            self.go_on()
         elif self.told["said"] == "forked" and self._asked is not None:
             gate, self._asked = self._asked, None
             return Standby(self.told["pid"], gate, self.plan.command)
@@ -162,23 +166,27 @@ class ZygoteProcess:
         """Wait for the standby that is being forked, or for a new one."""
         if not self.is_asked:
             self.ask()
-        if self.is_asked and self._readable(ANSWERS):
+        if self.is_asked and self.is_readable(ANSWERS):
             return self.hear()
         return None
 
-    def until_ready(self) -> bool:
-        """Wait while it imports; whether it is ready. One that stands still is ended."""
-        began = time.monotonic()
-        while self.state == STARTING:
-            if self._readable(LOOK):
+    def until_ready(self, until: float) -> bool:
+        """Wait while it imports, until then (monotonic seconds) at most; whether it has come to an end with it."""
+        while self.state == STARTING and time.monotonic() < until:
+            if self.is_readable(LOOK):
                 self.hear()
-            elif self.stands_still(time.monotonic()) or time.monotonic() - began > LONGEST:
+            elif self.stands_still(time.monotonic()):
                 self.told = {"said": "end", "hung": self.importing}
                 self._gone()
-        return self.state == READY
+        return self.state != STARTING
+
+    def lend(self, seconds: float) -> None:
+        """The world stood still for so long: it does not count."""
+        self._moved += seconds
+        self._began += seconds
 
     def hold(self) -> None:
-        """While ranks start, they have the processors to themselves: an import waits."""
+        """While ranks start, they have the processors to themselves: an import waits. Hear it before."""
         if self.state == STARTING and not self._held:
             self._held = True
             self._process.send_signal(signal.SIGSTOP)
@@ -193,15 +201,18 @@ class ZygoteProcess:
         """Whether it imports and has done nothing for a while; call it now and then."""
         if self._held:
             return False
-        if not self._here and now - self._began > COMES:
+        if not self.is_here and now - self._began > COMES:
             return True  # whatever this process is, it is no zygote
         sign = _work(self.pid)
         if sign != self._sign:
             self._sign, self._moved = sign, now
         return self.state == STARTING and now - self._moved > STANDS_STILL
 
-    def _readable(self, seconds: float) -> bool:
-        return bool(select.select([self.channel], [], [], seconds)[0])
+    def is_readable(self, seconds: float) -> bool:
+        """Whether it says something within so many seconds."""
+        poll = select.poll()  # descriptors may have high numbers
+        poll.register(self.channel, select.POLLIN)
+        return bool(poll.poll(1e3 * seconds))
 
     def _gone(self) -> None:
         self.state = GONE
@@ -212,18 +223,19 @@ class ZygoteProcess:
     def end(self) -> None:
         """Kill it. Standbys stay: they are the launcher's children."""
         self._gone()
-        self._process.send_signal(signal.SIGKILL)
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(ANSWERS)
+        forked.end(self._process)
         if self.channel.fileno() >= 0:
             self.channel.close()
             os.close(self._note)
 
 
 def _work(pid: int) -> tuple[int, int]:
-    """What it has used so far: processor ticks, and bytes read (0 where that is not told)."""
+    """What it has used so far: processor ticks, and bytes read and page faults that went to a disk (0 where that is
+    not told)."""
     found = proc.stat(pid)
     read = 0
     with suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/io") as file:
         read = int(file.readline().split()[1])
+    with suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:
+        read += int(file.read().rpartition(b") ")[2].split()[MAJOR_FAULTS])
     return (found.cpu_ticks if found else 0), read

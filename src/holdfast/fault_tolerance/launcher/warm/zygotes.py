@@ -19,6 +19,8 @@ from .zygote_process import GONE, READY, STARTING, Standby, ZygoteProcess
 
 logger = logging.getLogger("holdfast.launcher")
 Record = Callable[..., object]
+LONGEST = 120.0  # seconds that the first ranks wait for zygotes that import
+GAP = 3.0  # seconds between two looks after which this launcher itself has stood still
 REBUILDS = 12  # zygotes that refused a module, in one job
 ATTEMPTS = 3  # zygotes that ended for another reason, in one job
 PAUSE = 30.0  # seconds between two of these
@@ -49,6 +51,9 @@ class Zygotes:
         self.names: list[str] = []
         self._refusals, self._losses, self._next_attempt = 0, 0, 0.0
         self._said = False
+        self._passing: dict[str, str] = {}  # what this job does without, and the next one tries again
+        self._trains = False
+        self._looked = time.monotonic()
 
     def begin(self) -> None:
         """Start the first one; raises nothing."""
@@ -89,6 +94,10 @@ class Zygotes:
 
     def hold(self) -> None:
         """Ranks start: imports wait, so that these have the processors to themselves."""
+        self._trains = True
+        for zygote in self._all:
+            if zygote.is_readable(0):
+                self._heard(zygote)  # it may have become ready
         for zygote in self._all:
             zygote.hold()
 
@@ -99,7 +108,10 @@ class Zygotes:
 
     def look(self, now: float) -> None:
         """Call it about once a second: one that hangs is ended, one that was lost replaced."""
+        gap, self._looked = now - self._looked, now
         for zygote in self._all:
+            if gap > GAP:
+                zygote.lend(gap)
             if zygote.stands_still(now):
                 zygote.told = {"said": "end", "hung": zygote.importing}
                 self._ended(zygote)
@@ -108,9 +120,13 @@ class Zygotes:
 
     def until_ready(self) -> None:
         """Before the first ranks: wait for the imports, which a cold start would have to do as well."""
+        until = time.monotonic() + LONGEST
         while (zygote := self._serving) is not None and zygote.state == STARTING:
-            zygote.until_ready()
+            if not zygote.until_ready(until):
+                self.say(f"imports take longer than {LONGEST:g} s")
+                break
             self._follow(zygote)
+        self._looked = time.monotonic()
 
     # -- what becomes of them ---------------------------------------------------------------------
 
@@ -118,9 +134,8 @@ class Zygotes:
         known = self._first if self._learned.modules is None else self._learned.modules
         modules = [*known, *((name, None) for name in self._preload)]
         try:
-            return ZygoteProcess(
-                self.plan, modules, list(self._learned.refused), self._signals, gently=gently
-            )
+            without = [*self._learned.refused, *self._passing]
+            return ZygoteProcess(self.plan, modules, without, self._signals, gently=gently)
         except OSError as error:
             self.say(f"no process for it can be started: {error}")
             return None
@@ -130,11 +145,15 @@ class Zygotes:
             self._inbox.watch(zygote.channel.fileno(), lambda: self._heard(zygote))
 
     def _heard(self, zygote: ZygoteProcess) -> None:
+        """Called wherever the launcher waits: nothing that goes wrong here may end the job."""
         if zygote.channel.fileno() < 0:
             return
-        if standby := zygote.hear():
-            self._forked(standby)
-        self._follow(zygote)
+        try:
+            if standby := zygote.hear():
+                self._forked(standby)
+            self._follow(zygote)
+        except Exception as error:
+            self.lost(zygote, repr(error))
 
     def _follow(self, zygote: ZygoteProcess) -> None:
         """Act on what this one has become."""
@@ -145,35 +164,43 @@ class Zygotes:
                 self._drop(self._serving)
                 self._serving, self._coming = zygote, None
             self.names = zygote.names
+            for name in self._preload:
+                if why := zygote.told.get("failed", {}).get(name):
+                    logger.warning("--ft-preload %s: it cannot be imported (%s)", name, why)
             self._record("warm_start", state="ready", packages=len(zygote.names))
             self._replaced()
 
     def _ended(self, zygote: ZygoteProcess) -> None:
         """It refused a module, or hung, or failed, or was killed."""
         told = zygote.told if zygote.told.get("said") == "end" else {}
+        importing = "" if zygote.names or told else zygote.importing
         if "refused" in told:
             self._drop(zygote)
-            self._refused(told["refused"], told["why"], told["without"])
+            self._refused(told["refused"], told["why"], told["without"], self._learned.refused)
         elif hung := told.get("hung"):
             self._drop(zygote)
-            self._refused(hung, "its import stands still", [hung.partition(".")[0]])
+            self._refused(hung, "its import stands still", [hung.partition(".")[0]], self._passing)
+        elif importing:
+            self._drop(zygote)
+            why = "the interpreter ends while it is imported"
+            self._refused(importing, why, [importing.partition(".")[0]], self._passing)
         else:
             self.lost(zygote, told.get("failed", "it stands still" if "hung" in told else "it ended"))
 
-    def _refused(self, module: str, why: str, without: Sequence[str]) -> None:
-        fresh = [name for name in without if name not in self._learned.refused]
+    def _refused(self, module: str, why: str, without: Sequence[str], kept: dict[str, str]) -> None:
+        fresh = [name for name in without if name not in {*self._learned.refused, *self._passing}]
         self._record("warm_start", state="refused", module=module, reason=why, without=list(without))
-        self._learned.refused.update(dict.fromkeys(fresh, f"{module}: {why}"))
         self._refusals += 1
         if not fresh or "torch" in without or self._refusals > REBUILDS:
             self.say(f"{module} cannot be imported ahead: {why}")
             return
+        kept.update(dict.fromkeys(fresh, f"{module}: {why}"))
         logger.warning("warm start: %s is not imported ahead: %s", module, why)
         self._changed()
         self._start_again()
 
     def _start_again(self) -> None:
-        zygote = self._new(gently=self._inbox is not None)
+        zygote = self._new(gently=self._trains)
         if self._serving is None:
             self._serving = zygote
         else:
@@ -183,7 +210,8 @@ class Zygotes:
     def lost(self, zygote: ZygoteProcess, why: str) -> None:
         """This one does not work (any more)."""
         self._drop(zygote)
-        self._losses += 1
+        # One that never said a word may not even be a zygote: what happened once would happen again.
+        self._losses += 1 if zygote.is_here else ATTEMPTS + 1
         self._next_attempt = time.monotonic() + PAUSE
         self._record("warm_start", state="ended", reason=why)
         self.say(f"its zygote (pid {zygote.pid}) is lost: {why}")

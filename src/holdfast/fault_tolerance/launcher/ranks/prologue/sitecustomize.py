@@ -248,9 +248,10 @@ def _wait_to_be_a_rank() -> None:
 _rank: list = [0, None]  # type: ignore[type-arg]  # the rank's pid, and what keeps what it writes
 _finishes = [0]  # its pid again
 _kept: list = []  # type: ignore[type-arg]  # the stream of which the last lines are kept, if there is one
+_is_zygote = "HOLDFAST_ZYGOTE" in os.environ
 _quiet = _quiet_interrupts()
-_modules, _steps = _parts()  # before the folder is off the path
 try:
+    _modules, _steps = _parts()  # before the folder is off the path
     _vanish()
     _let_torch_finish()
     try:  # noqa: SIM105
@@ -258,6 +259,10 @@ try:
     except Exception:
         pass  # a stderr of another kind: the rank has it as it was
     _wait_to_be_a_rank()
+except BaseException:
+    if _is_zygote:
+        os._exit(1)  # Python would go on with the script, and nobody has let it through
+    raise
 finally:
     _die_with_launcher()
     _finishes[0] = os.getpid()

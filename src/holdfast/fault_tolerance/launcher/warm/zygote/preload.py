@@ -40,23 +40,31 @@ def wanted(entries: Iterable[Entry], without: frozenset[str], installed: tuple[s
     ]
 
 
-def load(entries: Iterable[Entry], before: Callable[[str], None], after: Callable[[str], None]) -> None:
-    """Import them; `before` and `after` are told the name of each that is not there yet."""
-    for name, origin in entries:
+def load(
+    entries: Sequence[Entry], before: Callable[[str], None], after: Callable[[str], None]
+) -> dict[str, str]:
+    """Import them; `before` and `after` are told the name of each that is not there yet. Returns what could not be
+    imported, and why."""
+    origins: dict[str | None, str | None] = dict(entries)  # type: ignore[arg-type]
+    failed: dict[str, str] = {}
+    for name in origins:
         assert name is not None
-        if name in sys.modules or not _is_the_same(name, origin):
+        package = name.partition(".")[0]
+        if name in sys.modules or not _is_the_same(package, origins.get(package)):
             continue
         before(name)
         try:
             importlib.import_module(name)
-        except (Exception, SystemExit):
-            continue  # the ranks will see for themselves
+        except (Exception, SystemExit) as error:
+            failed[name] = repr(error)[:200]  # the ranks will see for themselves
+            continue
         after(name)
+    return failed
 
 
 def _is_the_same(name: str, origin: str | None) -> bool:
-    """Whether it would be found where the rank found it; a submodule is found where its package says."""
-    if origin is None or "." in name:
+    """Whether this package would be found where the rank found it; its modules are found where it says."""
+    if origin is None or name in sys.modules:
         return True
     try:
         spec = importlib.util.find_spec(name)

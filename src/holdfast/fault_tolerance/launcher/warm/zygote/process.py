@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import signal
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 TASKS = "/proc/self/task"
@@ -19,6 +20,8 @@ DRIVER = b"/libcuda.so"
 def threads() -> int:
     """How many this process has, those aside that are known to bear a fork."""
     count = os.stat(TASKS).st_nlink - 2
+    if count < 1:  # a /proc of another kind
+        count = len(os.listdir(TASKS))
     return count if count == 1 else count - _harmless()
 
 
@@ -92,11 +95,29 @@ class Verdict:
     fault: str = ""
 
 
+@contextmanager
+def _interrupted_after(seconds: float) -> Iterator[None]:
+    def interrupt(*_: object) -> None:
+        raise TimeoutError("it hangs")
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def forks_cleanly(limit: float = 2.0) -> Verdict:
-    """Fork once, in vain: handlers that modules have registered for forks run, in this process and in the child."""
-    child = os.fork()
-    if child == 0:
-        os._exit(0)
+    """Fork once, in vain: handlers that modules have registered for forks run, in this process and in the child.
+
+    One of Python's that waits for ever in this process is interrupted, which Python tells as an exception in it.
+    """
+    with _interrupted_after(limit):
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
     until = time.monotonic() + limit
     while True:
         pid, status = os.waitpid(child, os.WNOHANG)

@@ -10,15 +10,20 @@ FILE = "/proc/self/oom_score_adj"
 FIRST = 1000
 
 
-def offer() -> int:
-    """From now on this process goes first; returns what was in force before."""
-    with open(FILE) as file:
-        before = int(file.read())
-    withdraw(FIRST)
+def offer() -> int | None:
+    """This process goes first from now on. Returns what was in force before; None: the kernel does not allow it."""
+    try:
+        with open(FILE) as file:
+            before = int(file.read())
+        withdraw(FIRST)
+    except (OSError, ValueError):
+        return None
     return before
 
 
-def withdraw(before: int) -> None:
+def withdraw(before: int | None) -> None:
     """As it was before. OSError where the kernel does not allow it."""
+    if before is None:
+        return
     with open(FILE, "w") as file:
         file.write(str(before))

@@ -24,7 +24,7 @@ NOTE = 256  # bytes
 # Modules that a standby forgets when it leaves, found before the fork: to look through all names in a standby would
 # have the kernel copy the page of every one.
 OWN: list[str] = []
-WORK = 0.01  # seconds
+WORK, LONGEST_REST = 0.01, 1.0  # seconds
 DEAF = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -75,7 +75,7 @@ class Zygote:
         self._settings = Settings()
         ignored = sum(1 << (number - 1) for number in self._handlers)
         with Watch(self._refuse, self._installed, ignored, self._rest) as watch:
-            preload.load(self._modules, self._say, lambda name: self._look(watch, name))
+            failed = preload.load(self._modules, self._say, lambda name: self._look(watch, name))
             if fault := watch.trial():
                 self.end(failed=fault)
         self._kept.end()
@@ -87,12 +87,12 @@ class Zygote:
         gc.collect()
         gc.freeze()
         names = sorted({name.partition(".")[0] for name in sys.modules.keys() - there})
-        self.say("ready", names=names, modules=len(sys.modules))
+        self.say("ready", names=names, modules=len(sys.modules), failed=failed)
 
     def _rest(self) -> None:
         """As long as it has worked since, so that training is not in want of a processor."""
         if self._gently and (worked := time.process_time() - self._worked) > WORK:
-            time.sleep(worked)
+            time.sleep(min(worked, LONGEST_REST))
             self._worked += worked
 
     def _say(self, name: str) -> None:
@@ -162,6 +162,8 @@ class Zygote:
         self._kept.repeat()
         sacrifice.withdraw(self._score)
         for number, handler in self._handlers.items():
+            if handler is None:  # not set by Python: nobody knows to what
+                continue
             signal.signal(number, handler)
 
 

@@ -10,12 +10,13 @@ Does not cover: random generators of other packages than Python, numpy and torch
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from . import wire
@@ -31,16 +32,15 @@ def fork(launcher: int) -> int:
     middle = os.fork()
     if middle == 0:
         try:
-            standby = os.fork()
-        except OSError:
-            os._exit(1)
-        if standby == 0:
-            os.close(reader)
-            os.close(writer)
-            tie(launcher)
-            return 0
-        os.write(writer, standby.to_bytes(4, "little"))
-        os._exit(0)
+            if (standby := os.fork()) == 0:
+                os.close(reader)
+                os.close(writer)
+                tie(launcher)
+                return 0
+            os.write(writer, standby.to_bytes(4, "little"))
+            os._exit(0)
+        except BaseException:
+            os._exit(1)  # whichever of the two it is: it must not speak for the zygote
     os.close(writer)
     told = os.read(reader, 4)
     os.close(reader)
@@ -72,12 +72,20 @@ def wait(gate: socket.socket, get_ready: Callable[[dict[str, Any]], None]) -> No
     if told is None:
         os._exit(0)
     message, descriptors = told
-    for stream, descriptor in zip(message["streams"], descriptors, strict=True):
+    # Where standard streams were closed, what was received may have one of their numbers.
+    aside = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3) for descriptor in descriptors]
+    _close(descriptors)
+    for stream, descriptor in zip(message["streams"], aside, strict=True):
         os.dup2(descriptor, stream)
-        os.close(descriptor)
+    _close(aside)
     get_ready(message)
     gate.send(GOES)
     gate.close()
+
+
+def _close(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def set_environment(given: Mapping[str, str], changes: Mapping[str, str | None]) -> None:

@@ -132,6 +132,9 @@ class Watch:
         def exec_module(loader: Any, module: ModuleType) -> None:
             self._stack.append(module.__name__)
             try:
+                origin = getattr(module.__spec__, "origin", None) or ""
+                if not origin.startswith(self._roots):  # before it runs: it is the user's own
+                    self._report(self._stack, "it is not installed, so that it may be edited")
                 execute(loader, module)
                 if fault := self._fault(module):
                     self._report(self._stack, fault)
@@ -143,10 +146,7 @@ class Watch:
 
     def _fault(self, module: ModuleType) -> str:
         """What cannot be taken back; what may be, such as an open file, is noted and judged when the import is over."""
-        name, spec = module.__name__, module.__spec__
-        origin = getattr(spec, "origin", None) or ""
-        if not origin.startswith(self._roots):
-            return "it is not installed, so that it may be edited"
+        name = module.__name__
         if variable := self._environment.noted:
             self._environment.noted = ""
             if name not in known.REPAIRS and name not in known.LOOKS_ROUND:

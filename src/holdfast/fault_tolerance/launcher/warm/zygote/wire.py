@@ -6,6 +6,7 @@ Also used by the launcher. Does not cover: anybody else on the other side; both 
 from __future__ import annotations
 
 import json
+import os
 import socket
 from collections.abc import Sequence
 from typing import Any
@@ -28,6 +29,8 @@ def receive(source: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     """The next message and its descriptors; None when the other side is gone. Raises OSError when the rest of a
     message does not come within the socket's timeout."""
     head, descriptors, _, _ = socket.recv_fds(source, 4, MOST)
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)
     head += _exactly(source, 4 - len(head))
     body = _exactly(source, int.from_bytes(head, "little")) if len(head) == 4 else b""
     if len(head) < 4 or len(body) < int.from_bytes(head, "little"):
