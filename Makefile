@@ -18,12 +18,13 @@ VENV := .venv
 BIN  := $(VENV)/bin
 PIP  := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet
 
-.PHONY: help demo test test-nemo test-engines soak soak-nemo nvrx lint format bench compare docs clean
+.PHONY: help demo test test-cold test-nemo test-engines soak soak-nemo nvrx lint format bench compare docs clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo 'make demo    train a small model through a hang and a kill -9 (under 2 minutes, installation aside)'
 	@echo 'make test    all tests but the soak'
+	@echo 'make test-cold    those of the launcher and the monitor once more, without warm start'
 	@echo 'make test-nemo, make test-engines    those with NeMo-Run; with TorchX and the models of Kubeflow'
 	@echo 'make nvrx    NVRx 0.4.1 in an environment of its own: `make test` then tests the exchange of files with it'
 	@echo 'make soak    minutes of repeated failures; make soak-nemo with NeMo-Run'
@@ -40,6 +41,10 @@ demo: $(VENV)/.core
 # compiles our modules anew needs a tenth of a second more of a core.
 test: $(VENV)/.native
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -m 'not soak' -n $(WORKERS) --dist worksteal $(ARGS)
+
+# Every rank started as with torchrun, for what starts ranks and watches them.
+test-cold: $(VENV)/.native
+	@PYTHONDONTWRITEBYTECODE= PET_FT_WARM_START=off $(BIN)/python -m pytest -q -m 'not soak' -n $(WORKERS) --dist worksteal tests/launcher tests/monitor $(ARGS)
 
 # NeMo-Run brings half a gigabyte, and takes the places of TorchX's schedulers: an environment for each.
 test-nemo: .venv-nemo/.installed

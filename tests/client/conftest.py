@@ -15,6 +15,7 @@ import pytest
 from holdfast.fault_tolerance import FaultToleranceConfig, RankMonitorClient, environment
 from holdfast.fault_tolerance.board import Board, Identity
 from holdfast.fault_tolerance.limits import Floors
+from tests.counting import arm, fresh  # noqa: F401
 
 NO_FLOORS = Floors(0.0, 0.0)
 

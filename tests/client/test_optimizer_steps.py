@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import atexit
+import importlib
 import importlib.util
 import json
 import os
 import sys
+import threading
 import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,48 +21,11 @@ from torch.optim import optimizer as torchs
 
 from holdfast.fault_tolerance import RankMonitorClient, optimizer_steps
 from holdfast.fault_tolerance.board import Board, counts
-from holdfast.fault_tolerance.launcher.ranks.environment import PROLOGUE
 from holdfast.fault_tolerance.monitor.deadlines import deadlines
 from holdfast.fault_tolerance.monitor.gaps import Gaps
+from tests.counting import ASKED, Arm, prologue
 
-ASKED = "HOLDFAST_OPTIMIZER_STEPS"
 LISTED = "HOLDFAST_MODULES_FILE"
-Arm = Callable[..., Any]
-
-
-def prologue(name: str) -> Any:
-    """A file of the launcher's prologue, as a rank has it: not among the imported modules."""
-    spec = importlib.util.spec_from_file_location(name, f"{PROLOGUE}/{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture
-def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """This process has not counted yet, and no client was in it; afterwards torch has the hooks that it had."""
-    for name, value in (("_taken", False), ("_counted", None), ("_ended", None)):
-        monkeypatch.setattr(optimizer_steps, name, value)
-    hooks = torchs._global_optimizer_post_hooks
-    before = dict(hooks)
-    yield
-    for number in [number for number in hooks if number not in before]:
-        del hooks[number]
-    if optimizer_steps._counted is not None:
-        optimizer_steps._counted.detach()
-
-
-@pytest.fixture
-def arm(fresh: None) -> Arm:
-    """Arms this process, with `save`, as a rank whose launcher asks for steps to be counted."""
-
-    def arm(save: Any = None) -> None:
-        environment = {ASKED: "1", "OTHER": "kept"}
-        prologue("optimizer_steps").arm(environment, save)
-        assert environment == {"OTHER": "kept"}
-
-    return arm
 
 
 def optimizer(kind: Any = torch.optim.SGD) -> torch.optim.Optimizer:
@@ -201,6 +166,50 @@ def test_a_client_that_begins_within_a_step(arm: Arm, board: Board) -> None:
     client.shutdown_workload_monitoring()
 
 
+@pytest.mark.parametrize("core", ["the core, if it was built", "none"])
+def test_a_client_that_begins_while_another_thread_steps(
+    arm: Arm, board: Board, core: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if core == "none":
+        monkeypatch.setattr(counts, "core", None)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for turn in range(30):
+            for name, value in (("_taken", False), ("_counted", None), ("_ended", None)):
+                monkeypatch.setattr(optimizer_steps, name, value)
+            arm()
+            beats = begins_meanwhile(turn / 10_000)
+            assert beats <= turn  # those of the clients before; what was counted is taken back
+            assert (board.snapshot().heartbeat_count - beats, board.snapshot().step) == (1, 4150)
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def begins_meanwhile(delay: float) -> int:
+    """A client begins and sends one heartbeat so long after a thread has begun to step; returns the count before."""
+    sgd, over, taken = optimizer(), threading.Event(), [0]
+
+    def steps() -> None:
+        while not over.is_set():
+            sgd.step()
+            taken[0] += 1
+
+    thread = threading.Thread(target=steps)
+    thread.start()
+    time.sleep(delay)
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    before: int = client._ready()._beats
+    client.heartbeat(4150)
+    while taken[0] < 3:
+        time.sleep(0.001)
+    over.set()
+    thread.join()
+    client.shutdown_workload_monitoring()
+    return before
+
+
 def test_a_forked_child_does_not_count(arm: Arm, board: Board) -> None:
     def child_steps() -> None:
         if (pid := os.fork()) == 0:
@@ -274,36 +283,40 @@ def test_the_hook_is_nothing_to_torch_compile(arm: Arm, board: Board) -> None:
 class TestWhenTorchIsImported:
     """The finder, which a rank has until then."""
 
-    def imported(self, tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Any], Any]:
+    @pytest.fixture
+    def told(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+        """The modules of which it was told; it waits for one that fails as long as there is a file `fails`."""
+        text = "import os\nif os.path.exists(os.path.dirname(__file__) + '/fails'): 1 / 0\n"
         (tmp_path / "awaited_module.py").write_text(text)
         monkeypatch.syspath_prepend(tmp_path)
-        monkeypatch.delitem(sys.modules, "awaited_module", raising=False)
         monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-        before, told = list(sys.meta_path), list[Any]()
+        told: list[Any] = []
         prologue("optimizer_steps")._after_import("awaited_module", told.append)
-        assert sys.meta_path[1:] == before
-        try:
-            import awaited_module  # type: ignore[import-not-found]
-        finally:
-            assert sys.meta_path == before
-        return told, awaited_module
+        yield told
+        sys.modules.pop("awaited_module", None)
 
-    def test_it_tells_and_disappears(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        told, module = self.imported(tmp_path, "value = 7", monkeypatch)
-        assert told == [module] and module.value == 7
-        assert "exec_module" not in vars(module.__spec__.loader)
-        monkeypatch.delitem(sys.modules, "awaited_module")
+    def test_it_tells_and_disappears(self, told: list[Any]) -> None:
+        before = sys.meta_path[1:]
+        assert importlib.util.find_spec("awaited_module") is not None  # somebody who only looks
+        assert not told
+        module = importlib.import_module("awaited_module")
+        assert told == [module] and sys.meta_path == before
+        assert module.__spec__ is not None and "exec_module" not in vars(module.__spec__.loader)
 
-    def test_a_module_that_fails_fails_as_ever(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_module_that_fails_fails_as_ever(self, told: list[Any], tmp_path: Path) -> None:
+        (tmp_path / "fails").touch()
         with pytest.raises(ZeroDivisionError):
-            self.imported(tmp_path, "1 / 0", monkeypatch)
+            importlib.import_module("awaited_module")
+        assert not told
+        (tmp_path / "fails").unlink()
+        module = importlib.import_module("awaited_module")
+        assert told == [module]
 
-    def test_a_module_that_is_not_there(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        finder = prologue("optimizer_steps")
-        monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-        finder._after_import("no_such_module_at_all", print)
-        with pytest.raises(ModuleNotFoundError, match="No module named 'no_such_module_at_all'"):
-            import no_such_module_at_all  # type: ignore[import-not-found] # noqa: F401
+    def test_a_module_that_is_not_there(self, told: list[Any], tmp_path: Path) -> None:
+        (tmp_path / "awaited_module.py").unlink()
+        importlib.invalidate_caches()
+        with pytest.raises(ModuleNotFoundError, match="No module named 'awaited_module'"):
+            importlib.import_module("awaited_module")
 
 
 class TestTheListOfModules:

@@ -74,6 +74,7 @@ def option(key: str) -> FtOption:
         ("preload", "torch, my.model", ("torch", "my.model")),
         ("preload", "", ()),
         ("warm_start", "off", "off"),
+        ("warm_start", "on", "on"),
         ("run_dir", "/tmp/x", "/tmp/x"),
     ],
 )
@@ -91,7 +92,7 @@ def test_values_of_the_launcher(key: str, value: str, meant: object) -> None:
         ),
         *(("term_timeout", value) for value in ("0", "-1", "nan", "inf", "soon")),
         *(("preempted_exit_code", value) for value in ("-1", "256", "x", "1.0", "")),
-        *(("warm_start", value) for value in ("on", "", "OFF")),
+        *(("warm_start", value) for value in ("yes", "", "OFF")),
         *(("preload", value) for value in ("torch;os", "a..b", ",", "-c")),
         *((key, value) for key in ("run_dir", "cfg_path") for value in ("", "  ")),
     ],

@@ -12,6 +12,7 @@ import pytest
 from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS
 from holdfast.fault_tolerance.launcher.command_line.help import default_text
 from holdfast.fault_tolerance.launcher.command_line.options import LauncherOptions, parse
+from holdfast.fault_tolerance.launcher.warm.plan import Request
 
 BEAT = "rank_heartbeat_timeout"
 
@@ -132,18 +133,31 @@ def test_who_decides_how_long_stopping_takes(
     assert parse([*argv, "train.py"], environ).workers_stop_timeout == seconds
 
 
-@pytest.mark.parametrize(
-    ("argv", "name"),
-    [
-        (["--ft-preload=torch"], "--ft-preload"),
-        (["--ft-warm-start=auto"], "--ft-warm-start"),
-        (["--ft-enable-nic-monitor=yes"], "--ft-enable-nic-monitor"),
-    ],
-)
-def test_what_has_no_effect_yet_says_so(argv: list[str], name: str) -> None:
-    assert parse([*argv, "train.py"], {}).warnings == (
-        f"{name} is accepted and not yet effective in this version",
+def test_what_has_no_effect_yet_says_so() -> None:
+    assert parse(["--ft-enable-nic-monitor=yes", "train.py"], {}).warnings == (
+        "--ft-enable-nic-monitor is accepted and not yet effective in this version",
     )
+
+
+def test_the_ranks_are_known_before_torchs_parser_is_asked() -> None:
+    told: list[tuple[Request, str | None]] = []
+    argv = ["--nproc-per-node=4", "--ft-preload=numpy", "--ft-run-dir=runs", "-m", "json.tool", "--lr", "1"]
+    parse(argv, {"PET_SIGNALS_TO_HANDLE": "SIGTERM,SIGALRM"}, lambda *words: told.append(words))
+    ranks = Request(
+        "auto",
+        "json.tool",
+        ("--lr", "1"),
+        module=True,
+        preload=("numpy",),
+        signals=("SIGTERM", "SIGALRM"),
+    )
+    assert told == [(ranks, "runs")]
+
+
+def test_one_rank_and_numa_binding_are_told_as_such() -> None:
+    told: list[Request] = []
+    parse(["--numa-binding=node", "train.py"], {}, lambda ranks, _: told.append(ranks))
+    assert told == [Request("auto", "train.py", numa=True, several=False)]
 
 
 def test_misspelt_variables_of_torchrun_are_told() -> None:

@@ -50,6 +50,15 @@ def test_a_hang_between_two_steps_is_found_and_the_restart_is_told(jobs: Jobs) -
     assert [record["seconds"] > 0 for record in job.journal("resume")] == [True]
 
 
+@pytest.mark.slow
+def test_more_steps_than_before_are_progress(jobs: Jobs) -> None:
+    """With one restart allowed, two crashes in a row would end the job."""
+    text = TRAINS + "train(4 + 2 * CYCLE)\nif CYCLE < 3: sys.exit(7)"
+    job = jobs(text, "--max-restarts", "1", "--ft-restarts-reset-on-progress", nproc=1)
+    job.end(0)
+    assert [record["steps"] for record in job.journal("counted_steps")] == [4, 6, 8, 10]
+
+
 def test_steps_are_not_counted_where_the_user_does_not_want_it(jobs: Jobs) -> None:
     flags = ("--ft-ignore-optimizer-steps", "--ft-rank-heartbeat-timeout", "600")
     job = jobs(TRAINS + "train(4)", *flags, nproc=1)

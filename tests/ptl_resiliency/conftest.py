@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from holdfast.fault_tolerance import FaultToleranceConfig, environment
 from holdfast.fault_tolerance.board import Board, Identity
+from tests.counting import arm, fresh  # noqa: F401
 
 SECTIONS = {"setup": 600.0, "step": 180.0, "checkpointing": 420.0}
 BATCHES = 20

@@ -16,6 +16,7 @@ from typing import Any
 
 from . import counts
 from .layout import FIRST_STEP, LONGEST_STEP
+from .memory import private_words
 from .owner import forget
 from .writer import BoardWriter, NoObserver
 
@@ -38,7 +39,11 @@ class CountedSteps(BoardWriter):
     def withdraw(self) -> None:
         """The program speaks for itself from now on: its board is as if no step had been counted."""
         with self._lock:
-            forget(self._words)
+            page, self._words = self._words, private_words()
+            self._bind(
+                self._words
+            )  # first: the core does not wait for the lock, and another thread may step now
+            forget(page)
             self.detach()
 
 

@@ -142,7 +142,7 @@ class Launch:
         self._stack.callback(self._ahead.close)  # before the inbox and the journal are gone
         if self._ahead.pool:
             with self._inbox.interruptible():
-                self._ahead.pool.until_ready()
+                self._ahead.pool.zygotes.until_ready()
         return agent.serve()
 
     def _job(self, config: LaunchConfig) -> Job:

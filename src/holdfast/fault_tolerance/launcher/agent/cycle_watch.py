@@ -256,8 +256,11 @@ class CycleWatch:
     def _tick(self, now: float) -> Outcome | None:
         self._around.monitor.check(now)
         orphans.reap(self._group.pids | self._around.spared)
-        with harmless("the upkeep of the standbys"):
-            self._around.ahead.look(now, self._around.boards.modules_path, steady=self._is_steady(now))
+        with harmless("the preparation of the next cycle"):
+            steady = self._is_steady(now)
+            self._around.ahead.look(now, self._around.boards.modules_path, steady=steady)
+            if steady:
+                self._around.job.prepare()
         lingering = self._lingering.found(self._group, now)
         if lingering:
             return Failed(lingering)

@@ -86,6 +86,9 @@ class Job(ABC):
     ) -> None:
         """From now on notice when another node is told to stop and ranks on these pages take part; `post` is told."""
 
+    def prepare(self) -> None:  # noqa: B027 - nothing is known of the next cycle by default
+        """Training is steady: make what the next cycle needs, if that does not depend on other nodes."""
+
     def stop_notes(self) -> MemoryNotes | StoreNotes:
         """What the nodes of this cycle share while they agree where all ranks stop."""
         return MemoryNotes()
@@ -102,12 +105,17 @@ class SingleNodeJob(Job):
 
     def __init__(self) -> None:
         self._store: RankStore | None = None
+        self._next: RankStore | None = None
+
+    def prepare(self) -> None:
+        """The next cycle's store: torch takes seconds to make one now and then."""
+        self._next = self._next or RankStore(LOOPBACK)
 
     def join(self) -> RendezvousInfo:
         """At once: a fresh store for the ranks, node rank 0 of 1."""
         if self._store:
             self._store.close()
-        self._store = RankStore(LOOPBACK)
+        self._store, self._next = self._next or RankStore(LOOPBACK), None
         where = RendezvousStoreInfo(LOOPBACK, self._store.port)
         return RendezvousInfo(HashStore(), 0, 1, where)
 
@@ -121,8 +129,9 @@ class SingleNodeJob(Job):
 
     def close(self) -> None:
         """Stop serving the ranks."""
-        if self._store:
-            self._store.close()
+        for store in (self._store, self._next):
+            if store:
+                store.close()
 
 
 def finished(record: Record, *, preempted: bool, preempted_code: int, node: str = "") -> Record:

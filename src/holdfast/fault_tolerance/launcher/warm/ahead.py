@@ -20,6 +20,7 @@ from . import learned
 from .first_list import TORCH, first_list
 from .plan import DRIVER, Request, plan, why_cold
 from .pool import Pool
+from .zygotes import Zygotes
 
 Record = Callable[..., object]
 CATCHABLE = signal.Signals.__members__.keys() - {
@@ -54,8 +55,9 @@ class Ahead:
         signals = [signal.Signals[name] for name in request.signals if name in CATCHABLE]
         made = plan(request, self._environment)
         first = TORCH if request.module else first_list(_text(request.script))
-        self.pool = Pool(made, self._learned, first, request.preload, signals, self._keep)
-        self.pool.begin()
+        zygotes = Zygotes(made, self._learned, first, request.preload, signals, self._keep)
+        zygotes.begin()
+        self.pool = Pool(zygotes)
 
     def attach(self, inbox: Inbox, record: Record, ranks: int) -> None:
         """The launcher waits in this inbox from now on, and wants so many standbys."""
@@ -70,7 +72,7 @@ class Ahead:
             return
         if not self._has_learned and self._learn(modules):
             self._has_learned = True
-            self.pool.learn(self._learned)
+            self.pool.zygotes.learn(self._learned)
         self.pool.look(now, steady=steady)
 
     def look_back(self, modules: str) -> None:

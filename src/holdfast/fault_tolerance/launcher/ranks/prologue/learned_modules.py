@@ -1,8 +1,8 @@
 """What the script has imported, for the next warm start: the names in ``sys.modules``, in order, with their origins.
 
 The rank whose LOCAL_RANK is 0 writes it as JSON, ``[[name, origin or null], …]``, to the file that the launcher names:
-when it is told to (after the third step, or when an unhandled exception is kept) and at the interpreter's ordinary end.
-Each time the file is whole or as it was before. It imports nothing of Holdfast and never fails.
+when it is told to (after the third step, or when an unhandled exception is kept) and at the interpreter's ordinary
+end. Each time the file is whole or as it was before. It imports nothing of Holdfast and never fails.
 Does not cover: a rank that is killed before its third step; which of the modules may be imported ahead.
 """
 

@@ -106,34 +106,37 @@ def _after_import(name: str, then: "Any") -> None:
     """Call `then` with this module once it is imported; leaves no trace afterwards."""
 
     class Finder:
-        """First on `sys.meta_path`, until it is asked for the module."""
+        """First on `sys.meta_path`, until the module has run without an error."""
 
         @staticmethod
         def find_spec(wanted: str, path: "Any" = None, target: "Any" = None) -> "Any":
             if wanted != name:
                 return None
-            # A new list: another thread may be going over the old one, and would pass over a finder.
-            sys.meta_path = [each for each in sys.meta_path if each is not Finder]
             for finder in sys.meta_path:
-                spec = finder.find_spec(wanted, path, target) if hasattr(finder, "find_spec") else None
-                if spec is not None:
-                    return _with(spec, then)
+                if finder is not Finder and hasattr(finder, "find_spec"):
+                    spec = finder.find_spec(wanted, path, target)
+                    if spec is not None:
+                        return _with(spec, done)
             return None
+
+    def done(module: "Any") -> None:
+        # A new list: another thread may be going over the old one, and would pass over a finder.
+        sys.meta_path = [each for each in sys.meta_path if each is not Finder]
+        then(module)
 
     sys.meta_path.insert(0, Finder)
 
 
-def _with(spec: "Any", then: "Any") -> "Any":
+def _with(spec: "Any", done: "Any") -> "Any":
     """The spec, with something to be done after its module has run."""
     loader = spec.loader
     try:
         inner = loader.exec_module
 
         def exec_module(module: "Any") -> None:
-            if "exec_module" in vars(loader):
-                del loader.exec_module
+            del loader.exec_module
             inner(module)
-            then(module)
+            done(module)
 
         loader.exec_module = exec_module
     except Exception:

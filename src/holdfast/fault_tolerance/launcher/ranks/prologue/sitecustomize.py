@@ -104,11 +104,12 @@ def _keep_last_lines(old, standard) -> None:  # type: ignore[no-untyped-def]
     new = io.TextIOWrapper(buffer, old.encoding, old.errors, "\n", **flushes)
     new.mode = "w"  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = new  # type: ignore[misc]
+    _kept.append(new)
 
 
 def _begin_ring() -> None:
     target = os.environ.pop("HOLDFAST_STDERR_FILE", "")
-    if target:
+    if target and _kept:
         _rank[:] = os.getpid(), _ring(target)
 
 
@@ -246,6 +247,7 @@ def _wait_to_be_a_rank() -> None:
 
 _rank: list = [0, None]  # type: ignore[type-arg]  # the rank's pid, and what keeps what it writes
 _finishes = [0]  # its pid again
+_kept: list = []  # type: ignore[type-arg]  # the stream of which the last lines are kept, if there is one
 _quiet = _quiet_interrupts()
 _modules, _steps = _parts()  # before the folder is off the path
 try:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
-from . import appearance, folders, known, preload, process, standby, wire
+from . import appearance, folders, known, preload, process, sacrifice, standby, surroundings, wire
 from .output import Kept
 from .settings import Settings
 from .watch import Watch
@@ -49,6 +49,7 @@ class Zygote:
         self._name = appearance.name()
         self._pretend("zygote")
         numbers = {*DEAF, *map(signal.Signals, settings["signals"])}
+        self._score = sacrifice.offer()
         self._handlers = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
         self._channel = socket.socket(fileno=settings["channel"])
         self._note = int(settings["note"])
@@ -65,6 +66,8 @@ class Zygote:
 
     def import_all(self) -> None:
         """Import the list, and tell the launcher that this zygote is ready."""
+        if why := surroundings.unfit():
+            self.end(failed=why)
         before = dict(os.environ)
         there = set(sys.modules)
         self._kept.begin()
@@ -151,6 +154,7 @@ class Zygote:
         folders.renew(self._folders)
         known.repair()
         self._kept.repeat()
+        sacrifice.withdraw(self._score)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
