@@ -39,6 +39,11 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpar
         metavar="DIR",
         help="the job's run directory (ft_launcher --ft-run-dir), where it will not be the default",
     )
+    parser.add_argument(
+        "--trial",
+        action="store_true",
+        help="import in a trial what SCRIPT imports, as a zygote does (takes as long as its imports)",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
     parser.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module, as for python -m")
     parser.add_argument("script", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
@@ -67,7 +72,9 @@ def _text(arguments: argparse.Namespace) -> tuple[str, int]:
     script = Script(words[0], arguments.module, tuple(words[1:])) if words else None
     if script is not None:
         _check(script.name, module=script.module)
-    findings = examine(Asked(nproc, script, arguments.run_dir))
+    if arguments.trial and script is None:
+        raise ConfigError("--trial needs a script: holdfast doctor --trial train.py")
+    findings = examine(Asked(nproc, script, arguments.run_dir, arguments.trial))
     told = (
         as_json(findings, __version__, nproc, script.name if script else None)
         if arguments.json

@@ -26,6 +26,7 @@ from .looks import limits as limits_look
 from .looks import network as network_look
 from .looks_in_time import Looks, Unseen
 from .script import Script, hiding, look, script_findings
+from .trial import trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class Asked:
     script: Script | None = None
     run_dir: str | None = None
     """Where the job will keep its journal; None: the default place."""
+    trial: bool = False
+    """Whether to import in a zygote what the script imports."""
 
 
 def examine(asked: Asked) -> list[Finding]:
@@ -136,11 +139,14 @@ def _warm_start(looks: Looks, asked: Asked) -> list[Finding]:
     hidden: Sequence[str] = ()
     with suppress(Unseen):
         hidden = hiding(looks["script"], looks["lists"]) if asked.script else ()
+    why = why_cold(request, os.environ, driver=bool(driver))
+    tried = [trial(script, looks["script"], asked.nproc)] if asked.trial and asked.script and not why else []
     return [
         warm_start.refused(looks["lists"].refused, looks["lists"].folder),
+        *tried,
         warm_start.warm_start(
             ranks,
-            why_cold(request, os.environ, driver=bool(driver)),
+            why,
             [name for name, error in errors.items() if error],
             hidden,
         ),

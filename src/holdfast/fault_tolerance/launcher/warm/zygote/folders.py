@@ -9,9 +9,9 @@ Does not cover: folders made by other means.
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import weakref
-from contextlib import suppress
 from typing import Any
 
 ASK_FOR_THE_NAME = {"wandb.sdk.data_types._private", "wandb.sdk.artifacts.artifact"}
@@ -28,10 +28,9 @@ def kept() -> list[Any]:
 
 
 def give_up() -> None:
-    """Remove those of this process, which has put nothing into them: a zygote does not end in good order."""
+    """Remove those of this process, which is the only one to have them: a zygote does not end in good order."""
     for each in kept():
-        with suppress(OSError):
-            os.rmdir(each.name)
+        shutil.rmtree(each.name, ignore_errors=True)
 
 
 def renew(objects: list[Any]) -> None:

@@ -98,11 +98,11 @@ class Zygote:
         os.pwrite(self._note, name.encode()[:NOTE].ljust(NOTE, b"\0"), 0)
 
     def _look(self, watch: Watch, name: str) -> None:
+        if changed := self._settings.changed():  # first: a handler of signals may be in the way of a trial
+            self._refuse([name], changed)
         if found := watch.changed():
             module, why = found
             self._refuse([name, module or name], why)
-        if changed := self._settings.changed():
-            self._refuse([name], changed)
         if process.has_gpu_driver():
             self._refuse([name], "it loads NVIDIA's driver library")
 
@@ -115,6 +115,7 @@ class Zygote:
     def end(self, **message: Any) -> NoReturn:
         """Tell the launcher why, and end."""
         try:
+            folders.give_up()
             wire.send(self._channel, {"said": "end", **message})
         finally:
             os._exit(1)

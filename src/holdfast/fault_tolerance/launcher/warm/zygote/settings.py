@@ -10,6 +10,7 @@ from __future__ import annotations
 import _locale
 import os
 import resource
+import signal
 import sys
 from collections.abc import Callable
 
@@ -49,12 +50,38 @@ def _random_seed() -> object:
     return random.getstate()[1][:WORDS]
 
 
+def _start_method() -> bool:
+    """Whether one was chosen; asking multiprocessing itself would choose."""
+    context = getattr(sys.modules.get("multiprocessing.context"), "_default_context", None)
+    return getattr(context, "_actual_context", None) is not None
+
+
+def _handlers() -> object:
+    return [signal.getsignal(number) for number in signal.valid_signals()]
+
+
+def _hooks() -> object:
+    threads = sys.modules.get("threading")
+    others = threads is not None and threads.excepthook is not threads.__excepthook__
+    return [id(sys.excepthook), id(sys.displayhook), others]
+
+
+def _shared_memory() -> list[bytes]:
+    """Writable, and one for all forks: of a semaphore, for one."""
+    with open("/proc/self/maps", "rb") as file:
+        return [line for line in file if line.split(None, 2)[1] in (b"rw-s", b"rwxs")]
+
+
 LOOKS: dict[str, Callable[[], object]] = {
     "it changes the working directory": os.getcwd,
     "it changes the umask": _umask,
     "it changes a resource limit": lambda: [resource.getrlimit(limit) for limit in LIMITS],
     "it changes the locale": lambda: _locale.setlocale(_locale.LC_ALL, None),
     "it replaces sys.stdout or sys.stderr": lambda: (id(sys.stdout), id(sys.stderr)),
+    "it replaces sys.excepthook or its like": _hooks,
+    "it handles signals": _handlers,
+    "it shares memory with its forks": _shared_memory,
+    "it chooses how multiprocessing starts processes": _start_method,
     "it seeds torch": _torch_seed,
     "it seeds numpy": _numpy_seed,
     "it seeds random": _random_seed,

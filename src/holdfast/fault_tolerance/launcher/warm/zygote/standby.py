@@ -93,6 +93,9 @@ def set_environment(given: Mapping[str, str], changes: Mapping[str, str | None])
 
 def renew() -> None:
     """Make new what two processes must not have in common. Python's own `random` does so by itself at a fork."""
+    threads = sys.modules.get("threading")
+    if threads is not None:
+        threads.main_thread()._set_native_id()
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.default_generator.seed()  # from the system, as at its import

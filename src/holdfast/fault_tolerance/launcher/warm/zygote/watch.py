@@ -50,6 +50,20 @@ class Environment(dict[bytes, bytes]):
             self.noted = self.noted or f"variable {os.fsdecode(key)}"
 
 
+class Arguments(list[str]):
+    """`sys.argv` under ``-m``, where the module's path comes only later: looking at it is noted."""
+
+    noted = ""
+
+    def __getitem__(self, index: Any) -> Any:
+        self.noted = "sys.argv"
+        return super().__getitem__(index)
+
+    def __iter__(self) -> Iterator[str]:
+        self.noted = "sys.argv"
+        return super().__iter__()
+
+
 class Watch:
     """Watches while the block runs. `report` is told of the first fault, and should not return; `rest` is called after
     each module."""
@@ -71,6 +85,9 @@ class Watch:
     def __enter__(self) -> Watch:
         self._environment = Environment(os.environ._data)  # type: ignore[attr-defined]
         self._share(self._environment)
+        self._arguments = sys.argv
+        if sys.argv[:1] == ["-m"]:
+            sys.argv = Arguments(sys.argv)
         os.register_at_fork = self._registered
         for method in COPIES:
             setattr(type(os.environ), method, self._copied(method))
@@ -96,6 +113,7 @@ class Watch:
                 del loader.exec_module
             else:
                 loader.exec_module = original
+        sys.argv = self._arguments
         os.register_at_fork = self._register
         for method, own in self._own.items():
             setattr(type(os.environ), method, own) if own else delattr(type(os.environ), method)
@@ -133,6 +151,9 @@ class Watch:
             self._environment.noted = ""
             if name not in known.REPAIRS and name not in known.LOOKS_ROUND:
                 return f"it looks at the rank's {variable}"
+        if getattr(sys.argv, "noted", ""):
+            sys.argv.noted = ""  # type: ignore[attr-defined]
+            return "it looks at sys.argv, which is not yet what the module will have"
         if name in folders.ASK_FOR_THE_NAME:
             self._folders = len(folders.kept())
         for sign, seen in self._signs():

@@ -1,0 +1,5 @@
+"""Cannot be imported."""
+
+import sys
+
+sys.exit("is_broken: not here")

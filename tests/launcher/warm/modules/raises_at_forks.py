@@ -1,0 +1,14 @@
+"""Its handlers for forks raise: Python says so on standard error, and goes on."""
+
+import os
+
+
+def _raise() -> None:
+    raise RuntimeError("this module is not made for forks")
+
+
+os.register_at_fork(before=_raise, after_in_parent=_raise, after_in_child=_raise)
+
+
+def check() -> None:
+    pass

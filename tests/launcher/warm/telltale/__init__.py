@@ -1,0 +1,1 @@
+"""A program that tells everything about its process that a script could see. Run as script, module, or folder."""

@@ -1,0 +1,128 @@
+"""Modules that are not fit to be forked: each works in ranks that start warm, or is refused by name.
+
+The modules are in `modules`, installed for the test; each has a `check` that fails where it does not behave as in a
+process of its own. Whatever the verdict, the ranks start warm.
+Does not cover: wandb, and pools of threads (`test_libraries`).
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.launcher.warm.conftest import COLD, HERE, WARM, Installation
+from tests.launcher.warm.users import OF_LIBRARIES, VERDICTS, check_verdicts, use
+from tests.processes import Spawner
+
+COMPANY = (
+    *(
+        "reads_arguments",
+        "works_at_exit",
+        "prints",
+        "warns",
+        "sets_a_variable",
+        "is_broken",
+        "raises_at_forks",
+    ),
+    *("chooses_a_start_method", "makes_a_folder", "changes_the_interpreter"),
+)
+
+
+def test_modules_that_work(spawn: Spawner, installation: Installation, tmp_path: Path) -> None:
+    """What they say at import and at exit is said once by each rank, and by nobody else."""
+    names = list(COMPANY)
+    job = use(spawn, installation, tmp_path, WARM, names)
+    assert job.lines("works_at_exit$") == job.lines(r"^rank (1 cycle 0|[01] cycle 1) works_at_exit$")
+    assert len(job.lines("works_at_exit$")) == 3  # rank 0 was killed in cycle 0
+    assert len(job.lines("^prints: imported$")) == 4
+    assert len(re.findall("^prints: imported$", job.spawned.err(), re.MULTILINE)) == 4
+    assert "Exception ignored" not in job.spawned.output()  # what Python says of handlers that raise at forks
+    assert len(list((tmp_path / "temporary").iterdir())) == 1, "only that of the rank that was killed is left"
+    check_verdicts(job, names)
+
+
+GROUPS = {
+    "what they start or open": [
+        *("starts_a_thread", "starts_a_native_thread", "opens_a_socket", "opens_a_channel", "opens_files"),
+        *("starts_a_process", "sets_a_timer", "loads_cuda", "shares_a_lock", "shares_memory"),
+    ],
+    "what they keep or change": [
+        *(
+            "asks_for_the_rank",
+            "copies_the_environment",
+            "handles_signals",
+            "changes_the_folder",
+            "changes_limits",
+        ),
+        *("changes_the_locale", "seeds_random_numbers", "wraps_standard_output", "hangs_forked_children"),
+        *("hangs_at_forks", "hooks_exceptions", "reaps_children"),
+    ],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("names", GROUPS.values(), ids=GROUPS)
+def test_modules_that_do_not(
+    spawn: Spawner, installation: Installation, tmp_path: Path, names: Sequence[str]
+) -> None:
+    """They are named once each, ranks import them by themselves, and what else there is stays warm."""
+    names = _that_can_be_had(installation, tmp_path, names)
+    job = use(spawn, installation, tmp_path, WARM, names)
+    check_verdicts(job, names)
+
+
+def _that_can_be_had(installation: Installation, folder: Path, names: Sequence[str]) -> list[str]:
+    """Without those that need what this machine lacks."""
+    missing = set()
+    installation.link("grpc", "typing_extensions")
+    if not (installation.packages / "grpc").exists():
+        missing.add("opens_a_channel")
+    source = folder / "cuda.c"
+    source.write_text("int cuInit(unsigned flags) { return (int) flags; }\n")
+    compiler = shutil.which("cc")
+    if compiler:
+        subprocess.run([compiler, "-shared", "-fPIC", "-o", folder / "libcuda.so.1", source], check=True)
+    else:
+        missing.add("loads_cuda")
+    return [name for name in names if name not in missing]
+
+
+def test_modules_that_were_learned(spawn: Spawner, installation: Installation, tmp_path: Path) -> None:
+    """Nobody has named them: the first job has learned what its script imports, and the second what not to import."""
+    names, told = ["works_at_exit", "starts_a_thread"], []
+    for number in range(3):
+        folder = tmp_path / f"job{number}"
+        folder.mkdir()
+        kept = ("--ft-run-dir", tmp_path / "kept")
+        job = use(spawn, installation, folder, WARM, names, preload=False, flags=kept)
+        told.append(len([line for line in job.said() if "starts_a_thread" in line]))
+        if number:
+            assert len(job.lines("^rank . cycle . works_at_exit is fine ahead$")) == 4
+            assert len(job.lines("^rank . cycle . starts_a_thread is fine here$")) == 4
+    assert told == [0, 1, 0]
+
+
+def test_every_module_has_its_test() -> None:
+    """None of them is forgotten, and each that is installed has a verdict."""
+    used = {*COMPANY, *OF_LIBRARIES, *(name for names in GROUPS.values() for name in names)}
+    assert used == set(VERDICTS) == {path.stem for path in (HERE / "modules").glob("*.py")}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", [name for name in VERDICTS if name not in OF_LIBRARIES])
+def test_a_module_alone(spawn: Spawner, installation: Installation, tmp_path: Path, name: str) -> None:
+    """Cold and warm, without the company of others."""
+    if name not in _that_can_be_had(installation, tmp_path, [name]):
+        pytest.skip(f"what {name} needs is not here")
+    for mode in (COLD, WARM):
+        folder = tmp_path / f"job-{mode}"
+        folder.mkdir()
+        for library in tmp_path.glob("libcuda.so.1"):
+            shutil.copy(library, folder)
+        job = use(spawn, installation, folder, mode, [name])
+    check_verdicts(job, [name])
