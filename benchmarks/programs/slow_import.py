@@ -1,4 +1,4 @@
-"""Import a slow module, and train; prints `CYCLE PID TIME` after the first all-reduce."""
+"""Import a slow module, and train for a number of steps; prints `CYCLE PID TIME` after the first all-reduce."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ weight = torch.nn.Parameter(torch.ones(1))
 dist.all_reduce(weight.data)
 sys.stdout.write(f"{os.environ['TORCHELASTIC_RESTART_COUNT']} {os.getpid()} {time.time()}\n")
 sgd = torch.optim.SGD([weight], lr=0.1)
-while True:
+for _ in range(int(sys.argv[1])):
     weight.grad = torch.ones(1)
     dist.all_reduce(weight.grad)
     sgd.step()
