@@ -42,9 +42,8 @@ def trial(script: Script, imports: Imports, nproc: int) -> Finding:
                 standby.end()
         finally:
             zygotes.close()
-    return judge(
-        len(imports.installed), learned.refused, imported - began, standby and forked - imported, lines
-    )
+    fork = forked - imported if standby else None
+    return judge(len(imports.installed), learned.refused, imported - began, fork, lines)
 
 
 def judge(

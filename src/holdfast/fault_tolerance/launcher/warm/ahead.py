@@ -16,6 +16,7 @@ from holdfast.journal.run_dir import state_folder
 
 from ...errors import ConfigError
 from ..inbox import Inbox
+from ..ranks.prologue_path import hides_the_prologue
 from . import learned
 from .first_list import TORCH, first_list
 from .plan import DRIVER, Request, plan, why_cold
@@ -48,6 +49,8 @@ class Ahead:
             return
         self._request = request
         self.cold = why_cold(request, self._environment, driver=os.path.exists(DRIVER))
+        if folder := hides_the_prologue():
+            self.cold = f"Python takes a sitecustomize from {folder} before it looks at PYTHONPATH"
         if self.cold:
             return
         self._file = learned.path(_folder(run_dir), request.script, module=request.module)

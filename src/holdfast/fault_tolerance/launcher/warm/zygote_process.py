@@ -26,8 +26,9 @@ from .zygote import wire
 from .zygote.preload import Entry
 
 NOTE = 256
-ANSWERS = 1.0  # seconds within which a zygote that can fork has done so
+ANSWERS = 2.0  # seconds within which a zygote that can fork has done so
 LOOK = 0.1
+COMES = 10.0  # seconds in which a zygote has begun
 STANDS_STILL = 5.0  # seconds in which an import has used neither processor nor disk
 LONGEST = 120.0  # seconds that the first ranks wait for a zygote that imports
 
@@ -68,7 +69,8 @@ class ZygoteProcess:
         gently: bool = False,
     ) -> None:
         self.plan = plan
-        self._held = False
+        self._held = self._here = False
+        self._began = time.monotonic()
         self.state = STARTING
         self.names: list[str] = []  # packages that it has imported, once it is ready
         self.told: dict[str, Any] = {}  # its last word
@@ -76,6 +78,7 @@ class ZygoteProcess:
         self._moved, self._sign = time.monotonic(), (-1, -1)
         self._note = os.memfd_create("note")
         self.channel, theirs = socket.socketpair()
+        self.channel.settimeout(ANSWERS)
         with theirs:
             settings = {
                 "launcher": os.getpid(),
@@ -125,6 +128,7 @@ class ZygoteProcess:
     def ask(self) -> None:
         """Have it fork one standby."""
         ours, theirs = socket.socketpair()
+        ours.settimeout(ANSWERS)
         with theirs:
             try:
                 wire.send(self.channel, {}, [theirs.fileno()])
@@ -144,6 +148,7 @@ class ZygoteProcess:
             self._gone()
             return None
         self.told = message[0]
+        self._here = True
         if self.told["said"] == "ready":
             self.state, self.names = READY, self.told["names"]
         elif self.told["said"] == "forked" and self._asked is not None:
@@ -188,6 +193,8 @@ class ZygoteProcess:
         """Whether it imports and has done nothing for a while; call it now and then."""
         if self._held:
             return False
+        if not self._here and now - self._began > COMES:
+            return True  # whatever this process is, it is no zygote
         sign = _work(self.pid)
         if sign != self._sign:
             self._sign, self._moved = sign, now

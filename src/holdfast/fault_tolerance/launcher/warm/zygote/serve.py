@@ -31,6 +31,7 @@ DEAF = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIG
 def serve(settings: dict[str, Any]) -> None:
     """Returns only in a standby that was let through; everything else ends the process, or raises."""
     zygote = Zygote(settings)
+    zygote.say("here")
     try:
         zygote.import_all()
         zygote.fork_on_request()
@@ -86,7 +87,7 @@ class Zygote:
         gc.collect()
         gc.freeze()
         names = sorted({name.partition(".")[0] for name in sys.modules.keys() - there})
-        wire.send(self._channel, {"said": "ready", "names": names, "modules": len(sys.modules)})
+        self.say("ready", names=names, modules=len(sys.modules))
 
     def _rest(self) -> None:
         """As long as it has worked since, so that training is not in want of a processor."""
@@ -112,11 +113,15 @@ class Zygote:
         without = sorted({name.partition(".")[0] for name in (*stack, current) if name})
         self.end(refused=stack[-1], why=why, without=without)
 
+    def say(self, word: str, **more: Any) -> None:
+        """Tell the launcher. Raises OSError when it is gone."""
+        wire.send(self._channel, {"said": word, **more})
+
     def end(self, **message: Any) -> NoReturn:
         """Tell the launcher why, and end."""
         try:
             folders.give_up()
-            wire.send(self._channel, {"said": "end", **message})
+            self.say("end", **message)
         finally:
             os._exit(1)
 
@@ -134,7 +139,7 @@ class Zygote:
                 pid = standby.fork(self._launcher)
                 if pid == 0:
                     return self._stand_by(gate, gates)
-                wire.send(self._channel, {"said": "forked", "pid": pid})
+                self.say("forked", pid=pid)
             _close(gates)
         os._exit(0)
 

@@ -14,14 +14,19 @@ MOST = 250  # descriptors in one message; the kernel's limit is 253
 
 
 def send(to: socket.socket, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
-    """Send it whole. Raises OSError when the other side is gone."""
+    """Send it whole. Raises OSError when the other side is gone, or does not read for the socket's timeout.
+
+    By one call, so that a process that is stopped at any moment has sent all of a short message, or nothing.
+    """
     body = json.dumps(message).encode()
-    socket.send_fds(to, [len(body).to_bytes(4, "little")], list(descriptors))
-    to.sendall(body)
+    whole = len(body).to_bytes(4, "little") + body
+    sent = socket.send_fds(to, [whole], list(descriptors))
+    to.sendall(whole[sent:])
 
 
 def receive(source: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """The next message and its descriptors; None when the other side is gone."""
+    """The next message and its descriptors; None when the other side is gone. Raises OSError when the rest of a
+    message does not come within the socket's timeout."""
     head, descriptors, _, _ = socket.recv_fds(source, 4, MOST)
     head += _exactly(source, 4 - len(head))
     body = _exactly(source, int.from_bytes(head, "little")) if len(head) == 4 else b""

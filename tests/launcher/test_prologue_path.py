@@ -1,0 +1,46 @@
+"""A sitecustomize that a site puts before PYTHONPATH: the prologue would not run, and a zygote would be a rank."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.launcher.conftest import Jobs
+from tests.processes import Spawner
+
+LAUNCHES = "from holdfast.fault_tolerance.launcher.main import console; console()"
+ASKS = "from holdfast.fault_tolerance.launcher.ranks.prologue_path import hides_the_prologue as h; print(repr(h()))"
+
+
+def test_a_folder_that_a_pth_file_puts_first_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").touch()
+    first = f"import sys; sys.path.insert(1, {str(tmp_path)!r}); {ASKS}"
+    asked = [
+        subprocess.run([sys.executable, "-c", text], capture_output=True, text=True) for text in (ASKS, first)
+    ]
+    assert [each.stdout.strip() for each in asked] == ["''", repr(str(tmp_path))]
+
+
+def test_with_it_ranks_start_cold(jobs: Jobs, spawn: Spawner, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").touch()
+    # As a .pth file would, in the launcher: the ranks of this test have no such file.
+    start = f"import sys; sys.path.insert(1, {str(site)!r}); {LAUNCHES}"
+    script = jobs.script("say('runs')")
+    spawned = spawn(
+        [
+            sys.executable,
+            "-c",
+            start,
+            "--ft-run-dir",
+            str(tmp_path / "run"),
+            "--nproc-per-node=2",
+            str(script),
+        ]
+    )
+    assert spawned.wait() == 0
+    (journal,) = (tmp_path / "run").glob("journal-*.jsonl")
+    assert "takes a sitecustomize from" in journal.read_text()
+    assert '"start": "warm"' not in journal.read_text()
