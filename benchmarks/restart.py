@@ -41,7 +41,7 @@ def restarts(
     with running(line) as process:
         assert process.stdout is not None
         killed = 0.0
-        for pids, joined in _cycles(process.stdout, ranks):
+        for pids, joined in cycles(process.stdout, ranks):
             if killed:
                 seconds.append(joined - killed)
             if len(seconds) == count:
@@ -53,7 +53,7 @@ def restarts(
     raise RuntimeError(f"{launcher} did not restart for the {len(seconds) + 1}th time")
 
 
-def _cycles(lines: Iterator[str], ranks: int) -> Iterator[tuple[dict[int, int], float]]:
+def cycles(lines: Iterator[str], ranks: int) -> Iterator[tuple[dict[int, int], float]]:
     """Cycle for cycle, once all have joined: the ranks' pids, and when the last one did."""
     pids: dict[int, int] = {}
     last, current = 0.0, -1
