@@ -7,6 +7,7 @@ import time
 import psutil
 
 from benchmarks.launchers import HOLDFAST, TORCHRUN, command, running
+from benchmarks.standbys import reserve
 from benchmarks.table import Row
 
 MIB = 1 << 20
@@ -28,8 +29,11 @@ def pss(launcher: list[str], ranks: int, *args: str) -> tuple[float, float]:
     with running(command(launcher, ranks, "beat.py", *args)) as process:
         started(process, ranks)
         parent = psutil.Process(process.pid)
-        # All but the ranks. A helper may have its launcher's command line; only ranks have a rank.
-        helpers = [child for child in parent.children(recursive=True) if "RANK" not in child.environ()]
+        # All but the ranks. A helper may have its launcher's command line; only ranks have a rank. Zygote and standbys
+        # have figures of their own.
+        spared = {one.pid for some in reserve(process.pid) for one in some}
+        children = [child for child in parent.children(recursive=True) if child.pid not in spared]
+        helpers = [child for child in children if "RANK" not in child.environ()]
         memory = sum(one.memory_full_info().pss for one in [parent, *helpers]) / MIB
         before, began = cpu(helpers), time.monotonic()
         time.sleep(WATCHED if helpers and ranks == 8 else 0)

@@ -6,6 +6,7 @@ is what counts; an aim that needs no peer is an absolute bound.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,12 @@ class Row:
 def median(values: Iterable[float]) -> float:
     """The middle value."""
     return statistics.median(values)
+
+
+def percentile(values: Iterable[float], percent: float) -> float:
+    """The least of the values that so many percent of them do not exceed."""
+    ordered = sorted(values)
+    return ordered[math.ceil(percent / 100 * len(ordered)) - 1]
 
 
 def markdown(rows: Sequence[Row]) -> str:

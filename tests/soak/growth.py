@@ -9,21 +9,25 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Descriptors, threads, and private memory in MB of one process."""
+    """Descriptors, threads, and memory in MB of one process."""
 
     descriptors: int
     threads: int
     memory: float
 
 
-def held(pid: int) -> Held:
-    """What this process holds now."""
+def held(pid: int, *, shared: bool = False) -> Held:
+    """What this process holds now: private memory, or with `shared` all that is of no file.
+
+    What a process shares with its forks is private or not depending on who lives.
+    """
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    private = sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
+    kind = "Anonymous:" if shared else "Private_"
+    memory = sum(int(line.split()[1]) for line in lines if line.startswith(kind))
     return Held(
         descriptors=len(os.listdir(f"/proc/{pid}/fd")),
         threads=len(os.listdir(f"/proc/{pid}/task")),
-        memory=private / 1024,
+        memory=memory / 1024,
     )
 
 
