@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -44,3 +45,22 @@ def test_with_it_ranks_start_cold(jobs: Jobs, spawn: Spawner, tmp_path: Path) ->
     (journal,) = (tmp_path / "run").glob("journal-*.jsonl")
     assert "takes a sitecustomize from" in journal.read_text()
     assert '"start": "warm"' not in journal.read_text()
+
+
+def test_a_broken_sitecustomize_never_lets_a_zygote_run_the_script(jobs: Jobs, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text("raise RuntimeError('a broken site')\n")
+    script = tmp_path / "train.py"
+    script.write_text("import os\nos.write(1, f'{os.environ.get(\"RANK\")} runs\\n'.encode())\n")
+    paths = (
+        ":".join([str(site), *os.environ["PYTHONPATH"].split(":")])
+        if "PYTHONPATH" in os.environ
+        else str(site)
+    )
+    job = jobs.command(
+        "--nproc-per-node", "2", "--ft-warm-start", "on", str(script), env={"PYTHONPATH": paths}
+    )
+    said = job.end(0)
+    assert sorted(job.lines("runs")) == ["0 runs", "1 runs"]
+    assert "warm start: its zygote" in said and "Ranks start cold" in said

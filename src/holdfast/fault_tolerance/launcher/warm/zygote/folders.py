@@ -17,6 +17,11 @@ from typing import Any
 ASK_FOR_THE_NAME = {"wandb.sdk.data_types._private", "wandb.sdk.artifacts.artifact"}
 
 
+def finalizers() -> int:
+    """How many objects want something done at the end: a quick look, for whoever looks often."""
+    return len(weakref.finalize._registry)  # type: ignore[attr-defined]
+
+
 def kept() -> list[Any]:
     """The objects that remove a folder when this process ends."""
     found = []

@@ -73,8 +73,7 @@ class Zygote:
         there = set(sys.modules)
         self._kept.begin()
         self._settings = Settings()
-        ignored = sum(1 << (number - 1) for number in self._handlers)
-        with Watch(self._refuse, self._installed, ignored, self._rest) as watch:
+        with Watch(self._refuse, self._installed, list(self._handlers), self._rest) as watch:
             failed = preload.load(self._modules, self._say, lambda name: self._look(watch, name))
             if fault := watch.trial():
                 self.end(failed=fault)

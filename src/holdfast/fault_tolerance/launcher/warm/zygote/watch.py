@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import importlib.machinery as machinery
 import os
+import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -65,16 +66,18 @@ class Arguments(list[str]):
 
 
 class Watch:
-    """Watches while the block runs. `report` is told of the first fault, and should not return; `rest` is called after
-    each module."""
+    """Watches while the block runs. `report` is told of the first fault, and should not return; `deaf` are the signals
+    that are to stay ignored, `rest` is called after each module."""
 
     def __init__(
-        self, report: Report, roots: tuple[str, ...], ignored: int, rest: Callable[[], None]
+        self, report: Report, roots: tuple[str, ...], deaf: Sequence[int], rest: Callable[[], None]
     ) -> None:
-        self._report, self._roots, self._ignored, self._rest = report, roots, ignored, rest
+        self._report, self._roots, self._deaf, self._rest = report, roots, list(deaf), rest
+        self._ignored = sum(1 << (number - 1) for number in deaf)
         self._stack: list[str] = []
         self._handlers = False
         self._folders = 0  # that every rank can be given anew
+        self._finalizers, self._has_folder = -1, False
         self._suspects: dict[str, str] = {}
         self._environment = Environment()
         self._descriptors = process.descriptors()
@@ -125,7 +128,9 @@ class Watch:
         os.environ._data = os.environb._data = contents  # type: ignore[attr-defined]
 
     def _registered(self, **handlers: Any) -> None:
-        self._handlers = True
+        # Those of the standard library are known, and a trial costs as much as importing ten modules.
+        ours = bool(self._stack) and self._stack[-1].partition(".")[0] in sys.stdlib_module_names
+        self._handlers = self._handlers or not ours
         self._register(**handlers)
 
     def _watched(self, execute: Callable[[Any, ModuleType], None]) -> Callable[[Any, ModuleType], None]:
@@ -178,9 +183,16 @@ class Watch:
         yield "starts a process", process.has_children()
         yield "starts a thread", process.threads() > 1
         yield "keeps a descriptor open", len(os.listdir("/proc/self/fd")) - 1 > len(self._descriptors)
-        yield "keeps a temporary folder", len(folders.kept()) > self._folders
+        yield "keeps a temporary folder", self._keeps_a_folder()
         yield "sets a timer", process.timer_runs()
-        yield "handles signals", process.ignored_signals() & self._ignored != self._ignored
+        yield "handles signals", any(signal.getsignal(number) is not signal.SIG_IGN for number in self._deaf)
+
+    def _keeps_a_folder(self) -> bool:
+        count = folders.finalizers()
+        if count != self._finalizers:
+            self._finalizers = count
+            self._has_folder = len(folders.kept()) > self._folders
+        return self._has_folder
 
     def changed(self) -> tuple[str, str] | None:
         """What has changed in the process for good, that a fork does not survive: the module, and what it does."""
@@ -188,6 +200,8 @@ class Watch:
             if seen and (why := self._confirmed(sign)):
                 return self._suspects.get(sign, ""), why
         self._suspects.clear()
+        if process.ignored_signals() & self._ignored != self._ignored:  # by native code
+            return "", "it handles signals"
         return None
 
     def _confirmed(self, sign: str) -> str:
