@@ -179,7 +179,7 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_same_weights_warm_and_cold(jobs: Jobs) -> None:
     found = []
     for mode in ("on", "off"):
