@@ -9,6 +9,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
+from holdfast.fault_tolerance.processes import proc
 from tests.launcher.conftest import Job, Jobs
 from tests.processes import alive, wait_until
 
@@ -34,6 +35,13 @@ def named(job: Job, what: str) -> list[psutil.Process]:
 def standbys(job: Job, count: int) -> list[psutil.Process]:
     wait_until(lambda: len(named(job, "standby")) == count, what=f"{count} standbys")
     return named(job, "standby")
+
+
+def idle_zygote(job: Job) -> psutil.Process:
+    """The zygote, once the launcher has been told of all that it has forked: it waits for the next request."""
+    (zygote,) = named(job, "zygote")
+    wait_until(lambda: "unix_stream" in proc.wait_channel(zygote.pid), what="the zygote to wait")
+    return zygote
 
 
 def kill_a_rank(job: Job, cycle: int) -> None:
@@ -69,8 +77,7 @@ def test_a_killed_zygote_costs_its_standbys_nothing_and_ranks_nothing(jobs: Jobs
     job = jobs(CRASHES.format(last=3), *RESTARTS)
     job.hear("pid", ranks=[0, 1])
     standbys(job, 2)
-    (zygote,) = named(job, "zygote")
-    zygote.kill()
+    idle_zygote(job).kill()
     job.wait_for(r"warm start: its zygote \(pid \d+\) is lost: it ended\. Ranks start cold")
     for cycle in range(3):  # from the standbys that are there, then cold
         kill_a_rank(job, cycle)
@@ -104,7 +111,7 @@ def test_a_zygote_that_hangs_is_given_up_when_it_is_needed(jobs: Jobs) -> None:
     job = jobs(CRASHES.format(last=1), *RESTARTS)
     job.hear("pid", ranks=[0, 1])
     waiting = standbys(job, 2)
-    named(job, "zygote")[0].send_signal(signal.SIGSTOP)
+    idle_zygote(job).send_signal(signal.SIGSTOP)
     for process in waiting:
         process.kill()
     wait_until(lambda: not any(alive(each.pid) for each in waiting))
