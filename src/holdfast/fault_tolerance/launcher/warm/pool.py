@@ -35,10 +35,11 @@ class Pool:
         self._wanted = 0
         self._refill = False
         self._deaths = 0
+        self._record: Record = lambda *_, **__: None
 
     def attach(self, inbox: Inbox, record: Record, wanted: int) -> None:
         """From now on zygotes are heard wherever the launcher waits; so many ranks are wanted."""
-        self._wanted = wanted
+        self._wanted, self._record = wanted, record
         self.zygotes.attach(inbox, record, self._forked, self._end_standbys)
 
     @property
@@ -77,6 +78,9 @@ class Pool:
             self._standbys.remove(standby)
             standby.end()
             self._deaths += 1
+            self._record(
+                "warm_start", state="standby lost", pid=standby.pid, status=standby.process.returncode
+            )
         if self._deaths > DEATHS * self._wanted:
             self._wanted = 0
             self.zygotes.say(f"{self._deaths} standbys have died while they waited")

@@ -31,10 +31,12 @@ def fork(launcher: int) -> int:
     reader, writer = os.pipe()
     middle = os.fork()
     if middle == 0:
+        parent = os.getpid()
         try:
             if (standby := os.fork()) == 0:
                 os.close(reader)
                 os.close(writer)
+                _outlive(parent)
                 tie(launcher)
                 return 0
             os.write(writer, standby.to_bytes(4, "little"))
@@ -48,6 +50,22 @@ def fork(launcher: int) -> int:
     if not told:
         raise BlockingIOError("no process can be forked")
     return int.from_bytes(told, "little")
+
+
+def _outlive(parent: int) -> None:
+    """Until the parent has ended, and the kernel has given away its children. Not sooner: while it does so, it sends
+    the parent-death signal to those that ask for it in this very moment."""
+    until = time.monotonic() + ADOPTION
+    while _runs(parent) and time.monotonic() < until:
+        time.sleep(0.0002)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b") ")[2][:1] not in b"ZX"
+    except OSError:
+        return False  # it has been waited for
 
 
 def tie(launcher: int) -> None:
