@@ -27,7 +27,7 @@ def train(steps):
 @pytest.mark.slow
 def test_a_hang_between_two_steps_is_found_and_the_restart_is_told(jobs: Jobs) -> None:
     text = TRAINS + "train(4)\nif CYCLE == 0: wait()\n"
-    flags = ("--max-restarts", "1", "--ft-rank-heartbeat-timeout", "2")
+    flags = ("--ft-warm-start", "on", "--max-restarts", "1", "--ft-rank-heartbeat-timeout", "2")
     job = jobs(text, *flags)
     said = job.end(0)
     assert "limits for every rank: from one optimizer step to the next 2 s; for ranks that connect" in said

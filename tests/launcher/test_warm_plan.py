@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -175,3 +176,23 @@ def test_a_forked_rank_ends_as_a_process_of_subprocess_does(ends: object, status
     rank = Forked(pid, ["train.py"])
     assert rank.wait(30) == status == rank.returncode == rank.poll()
     rank.kill()  # it has ended: nobody is signalled
+
+
+class Read(socket.socket):
+    """A socket of which the other side has read everything, and is gone, by the time it is sent."""
+
+    other: socket.socket
+
+    def sendmsg(self, *arguments: Any) -> int:
+        sent = super().sendmsg(*arguments)
+        wire.receive(self.other)
+        self.other.close()
+        return sent
+
+
+def test_who_has_all_of_a_message_may_be_gone_before_the_call_ends() -> None:
+    """A standby answers, and closes its gate, as soon as it has read: that is no failure of the sender's."""
+    ours, theirs = socket.socketpair()
+    with Read(fileno=ours.detach()) as sender:
+        sender.other = theirs
+        wire.send(sender, {"environment": {"PATH": "/bin"}})

@@ -22,7 +22,9 @@ def send(to: socket.socket, message: dict[str, Any], descriptors: Sequence[int] 
     body = json.dumps(message).encode()
     whole = len(body).to_bytes(4, "little") + body
     sent = socket.send_fds(to, [whole], list(descriptors))
-    to.sendall(whole[sent:])
+    rest = whole[sent:]
+    if rest:  # whoever has it all may have answered and gone by now: not even nothing can be sent then
+        to.sendall(rest)
 
 
 def receive(source: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
