@@ -45,11 +45,11 @@ class WarmStart:
         """Inside, what torch's agent starts are standbys, if there are any."""
         self._taken, self._commands, self.warm = {}, {}, set()
         original = getattr(api, HOOK, None)
-        if self.pool is None or original is None:
+        if self.pool is None:
             yield
             return
         self.pool.hold()
-        why = self.pool.why_not()
+        why = self.pool.why_not() if original else "this torch starts ranks in another way than was expected"
         if why:
             self.pool.zygotes.say(why)
             yield

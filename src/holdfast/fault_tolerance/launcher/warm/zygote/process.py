@@ -10,7 +10,6 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 
 TASKS = "/proc/self/task"
 SETTLES = 0.2  # seconds in which a thread that has done its work is gone
@@ -88,13 +87,6 @@ def _has_library(part: bytes) -> bool:
         return part in file.read()
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """Whether a trial fork went well; if not, why."""
-
-    fault: str = ""
-
-
 @contextmanager
 def _interrupted_after(seconds: float) -> Iterator[None]:
     def interrupt(*_: object) -> None:
@@ -109,8 +101,9 @@ def _interrupted_after(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def forks_cleanly(limit: float = 2.0) -> Verdict:
+def fork_fault(limit: float = 2.0) -> str:
     """Fork once, in vain: handlers that modules have registered for forks run, in this process and in the child.
+    Returns what goes wrong ('' for nothing).
 
     One of Python's that waits for ever in this process is interrupted, which Python tells as an exception in it.
     """
@@ -122,9 +115,9 @@ def forks_cleanly(limit: float = 2.0) -> Verdict:
     while True:
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid:
-            return Verdict("" if status == 0 else f"a forked child ended with status {status}")
+            return "" if status == 0 else f"a forked child ended with status {status}"
         if time.monotonic() > until:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-            return Verdict("a forked child hangs in a handler that it registered for forks")
+            return "a forked child hangs in a handler that it registered for forks"
         time.sleep(0.0005)

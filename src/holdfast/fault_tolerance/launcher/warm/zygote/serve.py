@@ -127,11 +127,7 @@ class Zygote:
     def fork_on_request(self) -> None:
         """One standby for each gate that comes; returns in the standby that was let through."""
         while (request := wire.receive(self._channel)) is not None:
-            if (
-                process.threads() > 1
-                and process.forks_cleanly().fault == ""
-                and process.more_than_one_thread()
-            ):
+            if process.threads() > 1 and (process.fork_fault() or process.more_than_one_thread()):
                 self.end(failed="a thread has started in the zygote")
             _, gates = request
             for gate in gates:

@@ -174,7 +174,7 @@ class Watch:
         raised: list[str] = []
         before, sys.unraisablehook = sys.unraisablehook, lambda found: raised.append(repr(found.exc_value))
         try:
-            fault = process.forks_cleanly().fault
+            fault = process.fork_fault()
         finally:
             sys.unraisablehook = before
         return fault or (f"its handler for forks raises {raised[0]}" if raised else "")
