@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.launchers import HOLDFAST, TORCHRUN, command, finish, running
-from benchmarks.standbys import until_all_wait
+from benchmarks.launchers import HOLDFAST, TORCHRUN, command, finish
+from benchmarks.restart import restarts
 from benchmarks.table import Row, median
 
 SLEEPS = 5.0  # seconds
@@ -60,8 +58,8 @@ def start(launcher: list[str], ranks: int, **more: str) -> float:
 def _slow_module() -> Row:
     with _installed("slow_to_import.py", f"import time\ntime.sleep({SLEEPS})\n") as variables:
         finish(command(HOLDFAST, 2, "slow_import.py", "5"), **variables)  # which learns it
-        ours = _restart(HOLDFAST, standbys=True, **variables)
-        theirs = _restart(TORCHRUN, standbys=False, **variables)
+        (ours,) = restarts(HOLDFAST, 2, 1, standbys=True, program="slow_import.py", **variables)
+        (theirs,) = restarts(TORCHRUN, 2, 1, program="slow_import.py", **variables)
     what = f"kill -9 to the first all-reduce of 2 ranks that import a module of {SLEEPS:.0f} s"
     return Row(what, "s", ours, theirs, "torchrun", "≤ 1 s", ours <= 1.0)
 
@@ -77,21 +75,3 @@ def _installed(name: str, text: str) -> Iterator[dict[str, str]]:
         # A virtual environment does not look there by itself.
         path = os.pathsep.join(filter(None, (str(site), os.environ.get("PYTHONPATH"))))
         yield {"PYTHONUSERBASE": base, "PYTHONPATH": path, "XDG_STATE_HOME": base}
-
-
-def _restart(launcher: list[str], *, standbys: bool, **variables: str) -> float:
-    line = command(launcher, 2, "slow_import.py", "1000000", options=("--max-restarts=1",))
-    with running(line, **variables) as process:
-        assert process.stdout is not None
-        killed, joined = 0.0, {"0": 0, "1": 0}
-        for text in process.stdout:
-            cycle, pid, at = text.split()
-            joined[cycle] += 1
-            if cycle == "1" and joined["1"] == 2:
-                return float(at) - killed
-            if cycle == "0" and joined["0"] == 2:
-                if standbys:
-                    until_all_wait(process.pid, 2)
-                killed = time.time()
-                os.kill(int(pid), signal.SIGKILL)
-    raise RuntimeError(f"{launcher} did not restart")

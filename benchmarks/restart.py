@@ -33,12 +33,18 @@ AIMS = {2: 6, 4: 10, 8: 15}  # of torchrun's time, one part in so many
 
 
 def restarts(
-    launcher: list[str], ranks: int, count: int, *options: str, standbys: bool = False
+    launcher: list[str],
+    ranks: int,
+    count: int,
+    *options: str,
+    standbys: bool = False,
+    program: str = "all_reduce.py",
+    **variables: str,
 ) -> list[float]:
     """For each of `count` restarts of one job, seconds from the kill to the last rank's first all-reduce."""
-    line = command(launcher, ranks, "all_reduce.py", "1000000", options=(f"--max-restarts={count}", *options))
+    line = command(launcher, ranks, program, "1000000", options=(f"--max-restarts={count}", *options))
     seconds: list[float] = []
-    with running(line) as process:
+    with running(line, **variables) as process:
         assert process.stdout is not None
         killed = 0.0
         for pids, joined in cycles(process.stdout, ranks):

@@ -30,13 +30,15 @@ client.send_heartbeat()
 
 
 def test_boards_that_somebody_removed(jobs: Jobs) -> None:
-    text = f"""{CLIENT}
+    text = f"""
 import shutil
 meet()
 if CYCLE == 0 and RANK == 0:
     shutil.rmtree(os.path.dirname(os.path.dirname(os.environ["FT_RANK_MONITOR_IPC_SOCKET"])))
     sys.exit(3)
-wait() if CYCLE < 2 else None
+wait() if CYCLE == 0 else None
+{CLIENT}
+wait() if CYCLE == 1 else None
 """
     job = jobs(text, "--max-restarts", "2", "--ft-rank-heartbeat-timeout", "0.5")
     said = job.end(0)

@@ -19,7 +19,7 @@ NOBODY = 2**22 + 1  # beyond the largest pid that Linux gives
 
 
 def stat(pid: int, ppid: int) -> proc.Stat:
-    return proc.Stat(pid, "S", ppid, 1, 0, pid)
+    return proc.Stat(pid, "S", ppid, 1, 0, pid, 0)
 
 
 def test_a_process_with_a_name_that_looks_like_its_state_is_read_rightly(

@@ -34,3 +34,25 @@ def held(pid: int, *, shared: bool = False) -> Held:
 def left_in_shared_memory() -> set[str]:
     """The board directories of this user's jobs."""
     return {name for name in os.listdir("/dev/shm") if name.startswith("holdfast-")}
+
+
+def does_not_grow(samples: list[Held], settled: int, allowed: float) -> None:
+    """From sample `settled` to the last one: no more descriptors, no more threads, and at most `allowed` MB more."""
+    first, last = _ends(samples, settled)
+    assert last.descriptors <= first.descriptors
+    assert last.threads <= first.threads
+    assert last.memory - first.memory <= allowed
+
+
+def grown(samples: list[Held], settled: int) -> tuple[str, str]:
+    """The same as a row of a table says it: by how many MB, and all else."""
+    first, last = _ends(samples, settled)
+    return (
+        f"{last.memory - first.memory:+.1f} MB",
+        f"memory {first.memory:.1f} → {last.memory:.1f} MB, descriptors {first.descriptors} → {last.descriptors}, "
+        f"threads {first.threads} → {last.threads}, from sample {settled} on",
+    )
+
+
+def _ends(samples: list[Held], settled: int) -> tuple[Held, Held]:
+    return samples[min(settled, len(samples) - 2)], samples[-1]

@@ -16,7 +16,7 @@ from tests.launcher.conftest import Job, Jobs
 from tests.monitor.job import board_directory, monitor, ranks, tree, wait_gone
 
 from .conftest import promised
-from .growth import Held, held
+from .growth import does_not_grow, grown, held
 
 RANKS = 4
 SETTLED = 5  # cycles after which a launcher has all that it needs
@@ -58,8 +58,8 @@ def test_kill_of_a_random_rank(jobs: Jobs, row: Callable[[str, str, str], None])
             os.kill(ranks(job, cycle)[chance.randrange(RANKS)], signal.SIGKILL)
     _ends_and_leaves_nothing(job)
     assert [each["restarts_used"] for each in job.journal("restart")] == list(range(1, kills + 1))
-    _does_not_grow(launcher, ALLOWED)
-    _does_not_grow(watcher, 1.0)
+    does_not_grow(launcher, SETTLED, ALLOWED)
+    does_not_grow(watcher, SETTLED, 1.0)
     assert set(processes) == {1 + 1 + RANKS}, "launcher, monitor, ranks, and nobody else, in every cycle"
     row(
         f"kill -9 of a random one of {RANKS} gloo ranks, one launcher",
@@ -67,8 +67,8 @@ def test_kill_of_a_random_rank(jobs: Jobs, row: Callable[[str, str, str], None])
         f"kill to first all-reduce on all ranks: median {statistics.median(seconds):.2f} s, "
         f"longest {max(seconds):.2f} s; {time.monotonic() - began:.0f} s in all",
     )
-    row("launcher over these restarts", *_grown(launcher))
-    row("monitor over these restarts", *_grown(watcher))
+    row("launcher over these restarts", *grown(launcher, SETTLED))
+    row("monitor over these restarts", *grown(watcher, SETTLED))
     row("left afterwards", "nothing", "processes, descriptors, /dev/shm, $TMPDIR")
 
 
@@ -86,19 +86,3 @@ def _ends_and_leaves_nothing(job: Job) -> None:
     wait_gone(everybody, 10, "everything of the job ended")
     assert not boards.exists()
     assert os.listdir(tempfile.gettempdir()) == []
-
-
-def _does_not_grow(samples: list[Held], allowed: float) -> None:
-    settled, last = samples[min(SETTLED, len(samples) - 2)], samples[-1]
-    assert last.descriptors <= settled.descriptors
-    assert last.threads <= settled.threads
-    assert last.memory - settled.memory <= allowed
-
-
-def _grown(samples: list[Held]) -> tuple[str, str]:
-    first, last = samples[min(SETTLED, len(samples) - 2)], samples[-1]
-    return (
-        f"{last.memory - first.memory:+.1f} MB",
-        f"private memory {first.memory:.1f} → {last.memory:.1f} MB, descriptors {first.descriptors} → "
-        f"{last.descriptors}, threads {first.threads} → {last.threads}, from restart {SETTLED} on",
-    )

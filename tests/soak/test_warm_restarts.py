@@ -24,7 +24,7 @@ from tests.monitor.job import board_directory, tree, wait_gone
 from tests.processes import wait_until
 
 from .conftest import promised
-from .growth import Held, held
+from .growth import Held, does_not_grow, grown, held
 
 LIMIT = 1.0  # seconds without a heartbeat
 CAUSES = ("kill -9", "exception", "hang")
@@ -101,9 +101,9 @@ def test_warm_restarts(
     assert [each["restarts_used"] for each in restarted] == list(range(1, restarts + 1))
     for cycle, each in enumerate(restarted):
         assert SAID[CAUSES[cycle % len(CAUSES)]] in each["reason"], f"cycle {cycle}"
-    _does_not_grow(seen.launcher, ALLOWED)
+    does_not_grow(seen.launcher, SETTLED, ALLOWED)
     for samples in seen.zygotes.values():
-        _does_not_grow(samples, OF_THE_ZYGOTE)
+        does_not_grow(samples, SETTLED, OF_THE_ZYGOTE)
     took = ", ".join(f"{cause} {_spread(times)}" for cause, times in seen.seconds.items())
     row(
         f"{count} gloo ranks, one launcher: kill -9, exception, hang by turns; {len(lost)} times the zygote killed",
@@ -111,8 +111,8 @@ def test_warm_restarts(
         f"to the first all-reduce on all ranks, median and longest: {took} (its limit of {LIMIT:g} s included); "
         f"{time.monotonic() - began:.0f} s in all",
     )
-    row("the launcher over these restarts", *_grown(seen.launcher))
-    row("the zygote with most of them", *_grown(max(seen.zygotes.values(), key=len)))
+    row("the launcher over these restarts", *grown(seen.launcher, SETTLED))
+    row("the zygote with most of them", *grown(max(seen.zygotes.values(), key=len), SETTLED))
 
 
 def _restart_again_and_again(job: Job, count: int, restarts: int, lost: set[int]) -> Seen:
@@ -220,22 +220,6 @@ def _all_were_warm(job: Job, count: int, cold: set[int]) -> None:
         each for each in sorted(cold) for _ in range(count)
     ]
     assert all(found.count(cycle) <= 1 and cycle + 1 in cold for cycle in found if cycle not in cold)
-
-
-def _does_not_grow(samples: list[Held], allowed: float) -> None:
-    settled, last = samples[min(SETTLED, len(samples) - 1)], samples[-1]
-    assert last.descriptors <= settled.descriptors
-    assert last.threads <= settled.threads
-    assert last.memory - settled.memory <= allowed
-
-
-def _grown(samples: list[Held]) -> tuple[str, str]:
-    first, last = samples[min(SETTLED, len(samples) - 1)], samples[-1]
-    return (
-        f"{last.memory - first.memory:+.1f} MB",
-        f"memory {first.memory:.1f} → {last.memory:.1f} MB, descriptors {first.descriptors} → {last.descriptors}, "
-        f"threads {first.threads} → {last.threads}",
-    )
 
 
 def _spread(seconds: list[float]) -> str:

@@ -40,9 +40,8 @@ class CountedSteps(BoardWriter):
         """The program speaks for itself from now on: its board is as if no step had been counted."""
         with self._lock:
             page, self._words = self._words, private_words()
-            self._bind(
-                self._words
-            )  # first: the core does not wait for the lock, and another thread may step now
+            # First: the core does not wait for the lock, and another thread may step now.
+            self._bind(self._words)
             forget(page)
             self.detach()
 
@@ -73,9 +72,8 @@ def _counting(beat: Callable[[int], None], ignored: Callable[[], bool]) -> Hook:
                 stepped.clear()
                 step += 1
             stepped.add(who)
-            last = (
-                who if len(stepped) == 1 else 0
-            )  # alone in this step so far: if it steps again, that is the next
+            # Alone in this step so far: if it steps again, that is the next.
+            last = who if len(stepped) == 1 else 0
         beat(step)
 
     return hook

@@ -23,6 +23,8 @@ class Stat:
     session: int
     cpu_ticks: int
     start_time: int
+    major_faults: int
+    """Page faults that went to a disk."""
 
 
 def stat(pid: int) -> Stat | None:
@@ -41,6 +43,7 @@ def stat(pid: int) -> Stat | None:
         session=int(fields[3]),
         cpu_ticks=int(fields[11]) + int(fields[12]),
         start_time=int(fields[19]),
+        major_faults=int(fields[9]),
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 
 from holdfast.in_time import TooLate, within
@@ -23,14 +23,11 @@ from . import learned
 from .first_list import TORCH, first_list
 from .plan import DRIVER, Request, plan, why_cold
 from .pool import Pool
-from .zygotes import Zygotes
+from .zygotes import Record, Zygotes
 
 DISK = 1.0  # seconds that it may take to read or write a list
-Record = Callable[..., object]
-CATCHABLE = signal.Signals.__members__.keys() - {
-    "SIGKILL",
-    "SIGSTOP",
-}  # others are refused by torch's checks, later
+# Of the others the user hears later, by torch's checks.
+CATCHABLE = signal.Signals.__members__.keys() - {"SIGKILL", "SIGSTOP"}
 
 
 class Ahead:

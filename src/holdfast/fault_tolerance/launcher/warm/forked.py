@@ -13,12 +13,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 POLL = 0.01  # seconds
-LETS_GO = (
-    0.5  # seconds in which a killed process has ended, unless it waits for a disk or a debugger holds it
-)
-
-# Killed, and not ended yet: they are no rank's, and are not to be waited for. One process is one launcher.
+LETS_GO = 0.5
+"""Seconds in which a killed process has ended, unless it waits for a disk or a debugger holds it."""
 _dying: list[subprocess.Popen[bytes] | Forked] = []
+"""Killed, and not ended yet: they are no rank's, and are not to be waited for. One process is one launcher."""
 
 
 def end(process: subprocess.Popen[bytes] | Forked) -> None:
@@ -56,9 +54,9 @@ class Forked:
 
     def wait(self, timeout: float | None = None) -> int:
         """Until it has ended. Raises subprocess.TimeoutExpired."""
-        until = None if timeout is None else time.monotonic() + timeout
+        began = time.monotonic()
         while (status := self.poll()) is None:
-            if timeout is not None and until is not None and time.monotonic() > until:
+            if timeout is not None and time.monotonic() - began > timeout:
                 raise subprocess.TimeoutExpired(self.args, timeout)
             time.sleep(POLL)
         return status

@@ -68,17 +68,14 @@ def entries(found: object) -> list[Entry]:
 def write(file: str, learned: Learned) -> None:
     """Keep it, whole or not at all. What goes wrong costs the next job's first start, nothing else."""
     modules = None if learned.modules is None else [list(each) for each in learned.modules]
-    content = {
-        "format": FORMAT,
-        "modules": modules,
-        "refused": learned.refused,
-    }
+    content = {"format": FORMAT, "modules": modules, "refused": learned.refused}
     new = f"{file}.{os.getpid()}.new"
     with suppress(OSError):
-        with suppress(FileExistsError):
-            os.mkdir(
-                os.path.dirname(file), 0o700
-            )  # in a folder that the run directory's checks have approved
+        with suppress(FileExistsError):  # its own folder has passed the checks of run directories
+            os.mkdir(os.path.dirname(file), 0o700)
         with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as opened:
             json.dump(content, opened)
         os.replace(new, file)
+        return
+    with suppress(OSError):  # half-written, on a full disk
+        os.unlink(new)

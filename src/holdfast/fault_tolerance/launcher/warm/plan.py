@@ -12,11 +12,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-OF_A_RANK = frozenset(
-    {"RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT"}
-    | {"LOCAL_WORLD_SIZE", "WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"}
-)
-OURS = ("TORCHELASTIC_", "FT_", "HOLDFAST_")
+from .zygote.rank_variables import of_a_rank
+
 DRIVER = "/proc/driver/nvidia/version"
 MACRO = "${local_rank}"  # torch puts the number in its place: every rank has a command line of its own
 
@@ -81,11 +78,6 @@ def _folder(request: Request) -> str | None:
         return os.getcwd()
     script = os.path.realpath(request.script)
     return script if os.path.isdir(script) else os.path.dirname(script)
-
-
-def of_a_rank(name: str) -> bool:
-    """Whether the variable is set for each rank by torch's agent, or by Holdfast."""
-    return name in OF_A_RANK or name.startswith(OURS)
 
 
 def unlike(zygote: Mapping[str, str], rank: Mapping[str, str]) -> list[str]:

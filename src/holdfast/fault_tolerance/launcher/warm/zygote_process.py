@@ -26,10 +26,8 @@ from .plan import Plan
 from .zygote import wire
 from .zygote.preload import Entry
 
-NOTE = 256
 ANSWERS = 2.0  # seconds within which a zygote that can fork has done so
 LOOK = 0.1
-MAJOR_FAULTS = 9  # which field of /proc/PID/stat behind the name, from 0
 COMES = 5.0  # seconds in which a zygote has begun
 STANDS_STILL = 30.0  # seconds in which an import has used neither processor nor disk
 
@@ -118,7 +116,7 @@ class ZygoteProcess:
     @property
     def importing(self) -> str:
         """The module that it is importing now."""
-        return os.pread(self._note, NOTE, 0).rstrip(b"\0").decode(errors="replace")
+        return wire.noted(self._note)
 
     @property
     def is_asked(self) -> bool:
@@ -233,9 +231,9 @@ def _work(pid: int) -> tuple[int, int]:
     """What it has used so far: processor ticks, and bytes read and page faults that went to a disk (0 where that is
     not told)."""
     found = proc.stat(pid)
+    if found is None:
+        return 0, 0
     read = 0
     with suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/io") as file:
         read = int(file.readline().split()[1])
-    with suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:
-        read += int(file.read().rpartition(b") ")[2].split()[MAJOR_FAULTS])
-    return (found.cpu_ticks if found else 0), read
+    return found.cpu_ticks, read + found.major_faults

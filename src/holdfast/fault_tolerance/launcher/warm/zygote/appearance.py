@@ -24,18 +24,10 @@ FIELDS = {
     "start_brk": 44,
     "start_stack": 25,
 }
-NAMES = [*FIELDS, "arg_start", "arg_end", "env_start", "env_end"]
-ORDER = [
-    "start_code",
-    "end_code",
-    "start_data",
-    "end_data",
-    "start_brk",
-    "brk",
-    "start_stack",
-    *NAMES[6:],
-    "auxv",
-]
+ORDER = (
+    *("start_code", "end_code", "start_data", "end_data", "start_brk", "brk", "start_stack"),
+    *("arg_start", "arg_end", "env_start", "env_end", "auxv"),
+)
 
 
 class Map(ctypes.Structure):

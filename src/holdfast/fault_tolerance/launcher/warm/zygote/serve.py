@@ -20,10 +20,9 @@ from .output import Kept
 from .settings import Settings
 from .watch import Watch
 
-NOTE = 256  # bytes
-# Modules that a standby forgets when it leaves, found before the fork: to look through all names in a standby would
-# have the kernel copy the page of every one.
 OWN: list[str] = []
+"""Modules that a standby forgets when it leaves, found before the fork: to look through all names in a standby would
+have the kernel copy the page of every one."""
 WORK, LONGEST_REST = 0.01, 1.0  # seconds
 DEAF = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -74,13 +73,13 @@ class Zygote:
         self._kept.begin()
         self._settings = Settings()
         with Watch(self._refuse, self._installed, list(self._handlers), self._rest) as watch:
-            failed = preload.load(self._modules, self._say, lambda name: self._look(watch, name))
+            failed = preload.load(self._modules, self._tell, lambda name: self._look(watch, name))
             if fault := watch.trial():
                 self.end(failed=fault)
         self._kept.end()
         folders.give_up()
         self._changes = _changes(before, dict(os.environ))
-        self._say("")
+        self._tell("")
         self._folders = folders.kept()
         OWN.extend(name for name in sys.modules if name.partition(".")[0] == __package__)
         gc.collect()
@@ -94,8 +93,8 @@ class Zygote:
             time.sleep(min(worked, LONGEST_REST))
             self._worked += worked
 
-    def _say(self, name: str) -> None:
-        os.pwrite(self._note, name.encode()[:NOTE].ljust(NOTE, b"\0"), 0)
+    def _tell(self, name: str) -> None:
+        wire.note(self._note, name)
 
     def _look(self, watch: Watch, name: str) -> None:
         if changed := self._settings.changed():  # first: a handler of signals may be in the way of a trial
@@ -108,8 +107,8 @@ class Zygote:
 
     def _refuse(self, stack: list[str], why: str) -> NoReturn:
         """Whatever was importing it has to go without being imported here, too."""
-        current = os.pread(self._note, NOTE, 0).rstrip(b"\0").decode()
-        without = sorted({name.partition(".")[0] for name in (*stack, current) if name})
+        names = (*stack, wire.noted(self._note))
+        without = sorted({name.partition(".")[0] for name in names if name})
         self.end(refused=stack[-1], why=why, without=without)
 
     def say(self, word: str, **more: Any) -> None:
@@ -135,13 +134,13 @@ class Zygote:
                 if pid == 0:
                     return self._stand_by(gate, gates)
                 self.say("forked", pid=pid)
-            _close(gates)
+            wire.close(gates)
         os._exit(0)
 
     def _stand_by(self, gate: int, gates: Iterable[int]) -> None:
         try:
             self._channel.close()
-            _close({self._note, *gates} - {gate})
+            wire.close({self._note, *gates} - {gate})
             self._pretend("standby")
             standby.wait(socket.socket(fileno=gate), self._become)
         except BaseException:
@@ -166,8 +165,3 @@ def _changes(before: dict[str, str], after: dict[str, str]) -> dict[str, str | N
     """Variables that were set (to what) or removed (None)."""
     removed: dict[str, str | None] = dict.fromkeys(before.keys() - after.keys())
     return removed | {name: value for name, value in after.items() if before.get(name) != value}
-
-
-def _close(descriptors: Iterable[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)

@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import wire
@@ -92,18 +92,13 @@ def wait(gate: socket.socket, get_ready: Callable[[dict[str, Any]], None]) -> No
     message, descriptors = told
     # Where standard streams were closed, what was received may have one of their numbers.
     aside = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3) for descriptor in descriptors]
-    _close(descriptors)
+    wire.close(descriptors)
     for stream, descriptor in zip(message["streams"], aside, strict=True):
         os.dup2(descriptor, stream)
-    _close(aside)
+    wire.close(aside)
     get_ready(message)
     gate.send(GOES)
     gate.close()
-
-
-def _close(descriptors: Iterable[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)
 
 
 def set_environment(given: Mapping[str, str], changes: Mapping[str, str | None]) -> None:

@@ -16,19 +16,14 @@ from types import ModuleType
 from typing import Any
 
 from . import folders, known, process
+from .rank_variables import of_a_rank
 
 LOADERS: tuple[Any, ...] = (
     machinery.SourceFileLoader,
     machinery.SourcelessFileLoader,
     machinery.ExtensionFileLoader,
 )
-OF_A_RANK = frozenset(
-    b"RANK LOCAL_RANK GROUP_RANK ROLE_RANK ROLE_NAME LOCAL_WORLD_SIZE WORLD_SIZE GROUP_WORLD_SIZE "
-    b"ROLE_WORLD_SIZE MASTER_ADDR MASTER_PORT".split()
-)
 COPIES = ("keys", "copy")
-OURS = (b"TORCHELASTIC_", b"FT_", b"HOLDFAST_")
-"""Variables that a zygote does not have and a rank has."""
 Report = Callable[[list[str], str], None]
 """Gets the modules that are being executed, the innermost last, and what is wrong with that one."""
 
@@ -47,8 +42,8 @@ class Environment(dict[bytes, bytes]):
         return super().__contains__(key)
 
     def _look_at(self, key: object) -> None:
-        if isinstance(key, bytes) and (key in OF_A_RANK or key.startswith(OURS)):
-            self.noted = self.noted or f"variable {os.fsdecode(key)}"
+        if isinstance(key, bytes) and of_a_rank(name := os.fsdecode(key)):
+            self.noted = self.noted or f"variable {name}"
 
 
 class Arguments(list[str]):

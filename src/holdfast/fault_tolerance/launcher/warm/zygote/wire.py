@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+NOTE = 256  # bytes of the file in memory in which a zygote tells what it is importing
 MOST = 250  # descriptors in one message; the kernel's limit is 253
 
 
@@ -39,6 +40,22 @@ def receive(source: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
         return None
     message: dict[str, Any] = json.loads(body)
     return message, descriptors
+
+
+def note(file: int, name: str) -> None:
+    """Tell which module is being imported ('' for none), for whoever has the file."""
+    os.pwrite(file, name.encode()[:NOTE].ljust(NOTE, b"\0"), 0)
+
+
+def noted(file: int) -> str:
+    """What was told last."""
+    return os.pread(file, NOTE, 0).rstrip(b"\0").decode(errors="replace")
+
+
+def close(descriptors: Iterable[int]) -> None:
+    """Close them all."""
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def _exactly(source: socket.socket, count: int) -> bytes:
