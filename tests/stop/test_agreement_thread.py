@@ -81,6 +81,7 @@ def test_another_nodes_stop_is_noticed_once(node: Make, meeting: Meeting) -> Non
     here, events = node(), queue.SimpleQueue[object]()
     watch, notes = StopWatch(here.pages, events.put), meeting.notes()
     notes.put(WANTED, wanted_text("b", 15))
+    assert notes.look(WANTED)  # the store has it: nobody answers who only writes
     watch.look(meeting.own(), 0, 1)
     assert events.empty()  # no rank takes part here
     here.begin()
@@ -94,6 +95,7 @@ def test_a_node_whose_ranks_take_no_part_says_so(node: Make, meeting: Meeting, n
     here, events = node(), queue.SimpleQueue[object]()
     watch, notes = StopWatch(here.pages, events.put, patience=0.0), meeting.notes()
     notes.put(WANTED, wanted_text("b", 15))
+    assert notes.look(WANTED)  # the store has it: nobody answers who only writes
     watch.look(meeting.own(), 0, number)
     if number == 0:
         word = Word.decode(notes.look(WORD))
