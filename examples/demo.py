@@ -26,6 +26,7 @@ from holdfast.journal.incident_list import Incident, incidents
 from holdfast.journal.reader import read_run
 
 TRAIN = Path(__file__).resolve().parent / "char_transformer" / "train.py"
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FAULTS = "stop@step=27,point=data_loading,rank=1,cycle=0 ; kill@step=58,rank=0,cycle=1"
 LIMITS = "setup:60,step:10,data_loading:3,checkpointing:30"
 # SIGTERM first: a Python that has only just been started answers SIGINT with a traceback. SIGINT then means "at once".
@@ -50,7 +51,7 @@ class Stopped(BaseException):
 
 
 def main() -> int:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in STOPS:
         signal.signal(number, _stop)
     try:
         with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as name:
@@ -102,11 +103,18 @@ def running(
     command: list[str], environ: dict[str, str], stderr: TextIO | None
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A launcher that does not outlive the block, nor this process."""
-    # In a session of its own: Ctrl-C reaches it once, from us, not from the terminal as well.
-    process = subprocess.Popen(
-        command, env=environ, stderr=stderr, start_new_session=True, preexec_fn=_die_with_parent
-    )
+    # Who wants the demo to end is heard when the process is there and known: else it would be left behind.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
     try:
+        # In a session of its own: Ctrl-C reaches it once, from us, not from the terminal as well.
+        process = subprocess.Popen(
+            command, env=environ, stderr=stderr, start_new_session=True, preexec_fn=_die_with_parent
+        )
+    except BaseException:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        raise
+    try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         yield process
     finally:
         for number, patience in STOP_SIGNALS:
@@ -162,6 +170,7 @@ def _die_with_parent() -> None:
     # Should this process be killed, the launcher is asked to end, and with it everything it started.
     PR_SET_PDEATHSIG = 1
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
 
 
 if __name__ == "__main__":

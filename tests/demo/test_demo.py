@@ -36,7 +36,11 @@ def test_it_survives_a_hang_and_a_kill_and_ends_as_the_undisturbed_run(demo: Spa
 
 @pytest.mark.parametrize(
     ("moment", "number"),
-    [("step   10 of 80", signal.SIGINT), ("== 2", signal.SIGTERM), ("rank 1.* happens now", signal.SIGINT)],
+    [
+        ("step   10 of 80", signal.SIGINT),
+        ("== 2", signal.SIGTERM),
+        pytest.param("rank 1.* happens now", signal.SIGINT, marks=pytest.mark.soak),
+    ],
 )
 def test_it_can_be_stopped_at_any_moment(demo: Spawned, tmp_path: Path, moment: str, number: int) -> None:
     demo.wait_for(moment, 150)  # as long as the whole demo gets
