@@ -105,14 +105,10 @@ def running(
     """A launcher that does not outlive the block, nor this process."""
     # Who wants the demo to end is heard when the process is there and known: else it would be left behind.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
-    try:
-        # In a session of its own: Ctrl-C reaches it once, from us, not from the terminal as well.
-        process = subprocess.Popen(
-            command, env=environ, stderr=stderr, start_new_session=True, preexec_fn=_die_with_parent
-        )
-    except BaseException:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        raise
+    # In a session of its own: Ctrl-C reaches it once, from us, not from the terminal as well.
+    process = subprocess.Popen(
+        command, env=environ, stderr=stderr, start_new_session=True, preexec_fn=_die_with_parent
+    )
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         yield process

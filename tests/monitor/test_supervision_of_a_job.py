@@ -54,13 +54,13 @@ def found_after(job: Job) -> None:
 
 
 @pytest.mark.slow
-def test_the_monitor_is_lost_six_times_and_training_never_notices(jobs: Jobs) -> None:
+def test_the_monitor_is_lost_twenty_times_and_training_never_notices(jobs: Jobs) -> None:
     job = jobs(TRAIN, *LIMITS)
     job.hear("worst", ranks=[0, 1])
     wait_until(lambda: len(worst(job)) >= 8, what="some undisturbed steps")
     undisturbed = worst(job)
     page = ControlPage(str(board_directory(job)))
-    for number in range(6):  # the soak has 200
+    for number in range(20):
         looks, pid = page.tick, monitor(job)
         wait_until(lambda looks=looks: page.tick > looks, what="the monitor looks")
         os.kill(pid, signal.SIGSTOP if number % 5 == 0 else signal.SIGKILL)
@@ -68,9 +68,9 @@ def test_the_monitor_is_lost_six_times_and_training_never_notices(jobs: Jobs) ->
     page.close()
     job.hear("worst", ranks=[0, 1])
     disturbed = worst(job)[len(undisturbed) :]
-    assert len(disturbed) >= 6
+    assert len(disturbed) >= 20
     found_after(job)
-    assert len(job.journal("monitor_replaced")) >= 6
+    assert len(job.journal("monitor_replaced")) >= 20
     assert "Error" not in job.spawned.output()
     # A client that waited for a stopped monitor would have waited for three seconds.
     assert max(call for call, _ in disturbed) < 1000
