@@ -87,6 +87,7 @@ if CYCLE == 0:
     meet()
 dist.init_process_group("gloo")
 say("met")
+meet("left")  # gloo calls a peer that connected and went before the other had looked a failure
 os._exit(0)
 """
     job = jobs(text, "--max-restarts", "1", env={"OMP_NUM_THREADS": "1"})
