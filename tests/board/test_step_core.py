@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import weakref
 from typing import Any
 
 import pytest
@@ -68,6 +70,12 @@ class Rank:
         else:
             self.writer.mark("here", number)
 
+    def measured(self) -> tuple[int, list[int]]:
+        """How many times there were, and those that are kept."""
+        if self.section.collected is not None:
+            self.section.collected()
+        return self.section.count, list(self.section.kept)
+
     def state(self) -> Any:
         numbers = {name: getattr(self.writer, name) for name in counts.PlainCounts.__slots__}
         return (
@@ -76,7 +84,7 @@ class Rank:
             self.writer.opened_ns,
             self.seen.sections(),
             self.seen.heartbeats(0),
-            (self.told, self.section.count, list(self.section.kept)),
+            (self.told, *self.measured()),
         )
 
 
@@ -154,7 +162,7 @@ def test_a_call_within_a_call_passes(kind: type[Any]) -> None:
 
     rank.within = nested
     rank.do("batch", 2)
-    assert inner == [5] and rank.section.count == 1 and rank.writer._opened_ever == 1
+    assert inner == [5] and rank.measured()[0] == 1 and rank.writer._opened_ever == 1
 
 
 @pytest.mark.parametrize("kind", [PlainStepCall, StepCall])
@@ -218,4 +226,39 @@ def test_after_the_end_and_in_a_forked_child_nothing_is_written(kind: type[Any])
     rank.do("batch", 1)
     rank.writer.detach()
     rank.do("batch", 1)
-    assert bytes(board) == before and lost == [True] and rank.section.count == 4
+    assert bytes(board) == before and lost == [True] and rank.measured()[0] == 4
+
+
+@pytest.mark.parametrize("kind", [PlainStepCall, StepCall])
+def test_no_time_is_lost_however_rarely_the_section_is_asked(kind: type[Any]) -> None:
+    rank = Rank(kind)
+    for count in (1, 511, 512, 513, 1300):
+        for _ in range(count):
+            rank.call(1)
+        times, number = rank.section.take()
+        assert (len(times), number) == (count, count)
+        assert all(0 <= each < 1000 for each in times)
+
+
+@pytest.mark.parametrize("kind", [PlainStepCall, StepCall])
+def test_one_section_after_another_and_two_wrappers_of_one(kind: type[Any]) -> None:
+    first, second = Rank(kind), Rank(kind)
+    other = Section("validation_step")
+    first.call(1)
+    second.call.measured = first.section
+    second.call(1)
+    first.call(1)
+    first.call.measured = other
+    first.call(1)
+    assert first.section.take()[1] == 3 and other.take()[1] == 1
+
+
+@needs_core
+def test_a_measured_section_does_not_keep_its_wrapper_for_ever() -> None:
+    rank = Rank(StepCall)
+    rank.call(1)
+    gone = weakref.ref(rank.call)
+    rank.writer.detach()
+    del rank
+    gc.collect()
+    assert gone() is None

@@ -4,6 +4,8 @@
 
 #include "strokes.h"
 
+#define MOST_COLLECTED 512
+
 typedef struct {
     PyObject_HEAD
     PyObject *original, *counter, *arm, *lost, *writer, *steps, *section, *told, *detector, *session, *remeasure,
@@ -17,10 +19,14 @@ typedef struct {
     int64_t *page;
     PyObject *page_keep;
     long long page_number, page_position, settled;
+    /* Times, in nanoseconds, that the measured section has not got yet: it asks for them. */
+    PyObject *collects_for;
+    Py_ssize_t collected;
+    int64_t times[MOST_COLLECTED];
 } StepCall;
 
 static PyTypeObject *counts_type;
-static PyObject *n_ready, *n_completed, *n_session, *n_kept, *n_count, *n_append, *n_opened, *n_slots;
+static PyObject *n_ready, *n_completed, *n_session, *n_kept, *n_count, *n_extend, *n_opened, *n_slots;
 static long long long_step, position_bits;
 
 #define GIVEN(field) ((field) != NULL && (field) != Py_None)
@@ -163,18 +169,51 @@ static int close_step(StepCall *self, PyObject *whose, int64_t now) {
     return 0;
 }
 
-static int keep(PyObject *measured, int64_t spent) {
-    PyObject *kept = PyObject_GetAttr(measured, n_kept), *length = kept ? PyLong_FromLongLong(spent) : NULL;
-    PyObject *done = length ? PyObject_CallMethodObjArgs(kept, n_append, length, NULL) : NULL, *count = NULL;
-    long long times;
-    int failed = done == NULL || number_of(measured, n_count, &times) < 0 ||
-                 (count = PyLong_FromLongLong(times + 1)) == NULL ||
-                 PyObject_SetAttr(measured, n_count, count) < 0;
-    Py_XDECREF(count);
-    Py_XDECREF(done);
-    Py_XDECREF(length);
-    Py_XDECREF(kept);
+/* What was collected goes to the section that it was collected for. */
+static int give(StepCall *self) {
+    PyObject *times = PyList_New(0), *section = self->collects_for, *kept = NULL, *done = NULL, *count = NULL;
+    Py_ssize_t number = times ? self->collected : 0, each;
+    long long before;
+    int failed = times == NULL;
+    self->collected = 0;  /* from here to the end of the loop no other code runs, and nothing is collected */
+    for (each = 0; each < number && !failed; each++) {
+        PyObject *one = PyLong_FromLongLong(self->times[each]);
+        failed = one == NULL || PyList_Append(times, one) < 0;
+        Py_XDECREF(one);
+    }
+    if (!failed && number > 0) {
+        Py_INCREF(section);
+        failed = (kept = PyObject_GetAttr(section, n_kept)) == NULL ||
+                 (done = PyObject_CallMethodObjArgs(kept, n_extend, times, NULL)) == NULL ||
+                 number_of(section, n_count, &before) < 0 ||
+                 (count = PyLong_FromLongLong(before + number)) == NULL ||
+                 PyObject_SetAttr(section, n_count, count) < 0;
+        Py_XDECREF(count);
+        Py_XDECREF(done);
+        Py_XDECREF(kept);
+        Py_DECREF(section);
+    }
+    Py_XDECREF(times);
     return failed ? -1 : 0;
+}
+
+/* Another section is measured from now on. */
+static int take_up(StepCall *self) {
+    PyObject *section = self->measured, *other = PyObject_GetAttrString(section, "collected"), *asked = NULL;
+    int failed = other == NULL || (other != Py_None && tell(other, NULL) < 0) || give(self) < 0 ||
+                 (asked = PyObject_GetAttrString((PyObject *)self, "_give")) == NULL ||
+                 PyObject_SetAttrString(section, "collected", asked) < 0;
+    Py_XDECREF(asked);
+    Py_XDECREF(other);
+    if (failed) return -1;
+    Py_INCREF(section);
+    return put_object(&self->collects_for, section);
+}
+
+static int keep(StepCall *self, int64_t spent) {
+    if (self->measured != self->collects_for && take_up(self) < 0) return -1;
+    self->times[self->collected++] = spent;
+    return self->collected < MOST_COLLECTED ? 0 : give(self);
 }
 
 static int begin(StepCall *self, int64_t now, PyObject **opened) {
@@ -250,7 +289,7 @@ static PyObject *step_call(StepCall *self, PyObject *args, PyObject *kwargs) {
     PyErr_Fetch(&kind, &error, &trace);
     ended = clock_ns();
     failed = opened != NULL && close_step(self, opened, ended) < 0;
-    if (!failed) failed = GIVEN(self->measured) && keep(self->measured, ended - began) < 0;
+    if (!failed) failed = GIVEN(self->measured) && keep(self, ended - began) < 0;
     Py_XDECREF(opened);
     if (failed && found != NULL) {  /* what a signal handler raised in an observer */
         Py_DECREF(found);
@@ -259,6 +298,11 @@ static PyObject *step_call(StepCall *self, PyObject *args, PyObject *kwargs) {
     if (failed) leave_beside(kind, error, trace);
     else PyErr_Restore(kind, error, trace);
     return found;
+}
+
+static PyObject *give_now(StepCall *self, PyObject *args) {
+    (void)args;
+    return give(self) < 0 ? NULL : Py_BuildValue("");
 }
 
 static PyObject *look_at(StepCall *self, PyObject *args) {
@@ -276,7 +320,7 @@ static PyObject *look_at(StepCall *self, PyObject *args) {
 #define EACH_OBJECT(DO) \
     DO(original) DO(counter) DO(arm) DO(lost) DO(writer) DO(steps) DO(section) DO(told) DO(detector) DO(session) \
     DO(remeasure) DO(measured) DO(inner) DO(bound_writer) DO(bound_section) DO(opened) DO(tell_beat) \
-    DO(tell_inside) DO(tell_outside) DO(page_keep)
+    DO(tell_inside) DO(tell_outside) DO(page_keep) DO(collects_for)
 
 static int step_traverse(StepCall *self, visitproc visit, void *arg) {
 #define VISIT(field) Py_VISIT(self->field);
@@ -288,6 +332,7 @@ static int step_traverse(StepCall *self, visitproc visit, void *arg) {
 static int step_clear(StepCall *self) {
 #define CLEAR(field) Py_CLEAR(self->field);
     self->page = NULL;
+    self->collected = 0;
     EACH_OBJECT(CLEAR)
     return 0;
 }
@@ -310,6 +355,7 @@ static PyMemberDef step_members[] = {
 };
 static PyMethodDef step_methods[] = {
     {"_look_at", (PyCFunction)look_at, METH_VARARGS, "The page: address, keeper, number's and position's word, settled."},
+    {"_give", (PyCFunction)give_now, METH_NOARGS, "Give the measured section the times that it has not got yet."},
     {NULL},
 };
 static PyType_Slot step_slots[] = {
@@ -352,7 +398,7 @@ PyMODINIT_FUNC PyInit__step(void) {
     n_session = PyUnicode_InternFromString("_session");
     n_kept = PyUnicode_InternFromString("kept");
     n_count = PyUnicode_InternFromString("count");
-    n_append = PyUnicode_InternFromString("append");
+    n_extend = PyUnicode_InternFromString("extend");
     n_opened = PyUnicode_InternFromString("_opened");
     n_slots = PyUnicode_InternFromString("_slots");
     if (module == NULL || PyErr_Occurred() || (counts = PyType_FromSpec(&counts_spec)) == NULL ||

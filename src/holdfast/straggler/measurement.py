@@ -12,6 +12,7 @@ Does not cover: interpreters without the global lock, where a count may miss ent
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from time import perf_counter_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
@@ -49,7 +50,7 @@ SKIPPED: SectionContext = _Skipped()
 class Section:
     """The times of one section, and the plan of its next entries."""
 
-    __slots__ = ("count", "free", "kept", "name", "skips_left", "total_before")
+    __slots__ = ("collected", "count", "free", "kept", "name", "skips_left", "total_before")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -57,11 +58,15 @@ class Section:
         self.count = 0  # of all measured entries, ever
         self.total_before = 0
         self.skips_left = 0
+        self.collected: Callable[[], object] | None = None
+        """Called before the times are read: who measures in C hands over what it has collected."""
         # Measurements that are not in use: without and with GPU kernels.
         self.free: tuple[list[SectionContext], list[SectionContext]] = ([], [])
 
     def take(self) -> tuple[list[float], int]:
         """Milliseconds of the entries since the last call, the last `KEPT` of them, and how many there were."""
+        if self.collected is not None:
+            self.collected()
         # One by one: another thread may be measuring, and none of its times is lost between a copy and a clear.
         times = [self.kept.popleft() / _MS for _ in range(len(self.kept))]
         total = self.count
