@@ -72,8 +72,7 @@ class Rank:
 
     def measured(self) -> tuple[int, list[int]]:
         """How many times there were, and those that are kept."""
-        if self.section.collected is not None:
-            self.section.collected()
+        self.section.collected()
         return self.section.count, list(self.section.kept)
 
     def state(self) -> Any:

@@ -200,7 +200,7 @@ static int give(StepCall *self) {
 /* Another section is measured from now on. */
 static int take_up(StepCall *self) {
     PyObject *section = self->measured, *other = PyObject_GetAttrString(section, "collected"), *asked = NULL;
-    int failed = other == NULL || (other != Py_None && tell(other, NULL) < 0) || give(self) < 0 ||
+    int failed = other == NULL || tell(other, NULL) < 0 || give(self) < 0 ||
                  (asked = PyObject_GetAttrString((PyObject *)self, "_give")) == NULL ||
                  PyObject_SetAttrString(section, "collected", asked) < 0;
     Py_XDECREF(asked);

@@ -47,6 +47,10 @@ class _Skipped:
 SKIPPED: SectionContext = _Skipped()
 
 
+def _nothing() -> None:
+    """Nobody has collected anything."""
+
+
 class Section:
     """The times of one section, and the plan of its next entries."""
 
@@ -58,15 +62,14 @@ class Section:
         self.count = 0  # of all measured entries, ever
         self.total_before = 0
         self.skips_left = 0
-        self.collected: Callable[[], object] | None = None
+        self.collected: Callable[[], object] = _nothing
         """Called before the times are read: who measures in C hands over what it has collected."""
         # Measurements that are not in use: without and with GPU kernels.
         self.free: tuple[list[SectionContext], list[SectionContext]] = ([], [])
 
     def take(self) -> tuple[list[float], int]:
         """Milliseconds of the entries since the last call, the last `KEPT` of them, and how many there were."""
-        if self.collected is not None:
-            self.collected()
+        self.collected()
         # One by one: another thread may be measuring, and none of its times is lost between a copy and a clear.
         times = [self.kept.popleft() / _MS for _ in range(len(self.kept))]
         total = self.count

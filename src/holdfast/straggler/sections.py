@@ -117,7 +117,8 @@ class Sections:
 
     def direct(self, name: str) -> Section | None:
         """The section itself, for who measures each of its runs without an entry: one more in `kept` (nanoseconds) and
-        in `count`. None where that is not all: entries are skipped, or the GPU's kernels are measured."""
+        in `count`, at the latest when `collected` is called. None where that is not all: entries are skipped, or the
+        GPU's kernels are measured."""
         if self._interval != 1 or self._capture is not None:
             return None
         with self._lock:
