@@ -18,7 +18,7 @@ VENV := .venv
 BIN  := $(VENV)/bin
 PIP  := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet
 
-.PHONY: help demo test test-cold test-nemo test-engines soak soak-nemo nvrx lint format bench compare docs clean
+.PHONY: help demo test test-cold test-nemo test-engines soak soak-nemo nvrx lint format bench compare faults docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -31,6 +31,7 @@ help:
 	@echo 'make lint    ruff and mypy --strict; `make format` mends what ruff can'
 	@echo 'make bench   the figures of docs/benchmarks.md'
 	@echo 'make compare this launcher beside torchrun and NVRx, into docs/compare.md (a quarter of an hour)'
+	@echo 'make faults  the corpus of faults, scored, into docs/faults.md (about an hour); ARGS=-l shows what there is'
 	@echo 'make docs    the documentation into site/'
 	@echo 'make clean   remove .venv and everything that was built'
 
@@ -77,6 +78,10 @@ bench: $(VENV)/.native
 
 compare: $(VENV)/.native
 	@$(BIN)/python -m benchmarks.compare $(ARGS)
+
+# Also what other launchers make of the same faults; a part, as with ARGS='-o sleep', leaves the page alone.
+faults: $(VENV)/.native
+	@$(BIN)/python -m benchmarks.faults $(ARGS)
 
 # The variable silences a notice about another tool, which is not about this site.
 docs: $(VENV)/.docs

@@ -36,6 +36,7 @@ FROZEN = {
     "preload": "ft-preload ft-param-preload",
     "node_timeout": "ft-node-timeout ft-param-node-timeout",
     "ignore_optimizer_steps": "ft-ignore-optimizer-steps ft-param-ignore-optimizer-steps",
+    "early_detection": "ft-early-detection ft-param-early-detection",
 }
 
 

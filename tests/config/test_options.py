@@ -51,6 +51,7 @@ def test_nothing_but_a_script() -> None:
     assert (found.preempted_exit_code, found.restarts_reset_on_progress) == (0, False)
     assert (found.run_dir, found.cfg_path, found.ignore_missing_cfg) == (None, None, False)
     assert (found.warm_start, found.preload, found.restart_policy) == ("auto", (), "any-failed")
+    assert found.early_detection is False
     assert found.warnings == ()
 
 
@@ -76,6 +77,20 @@ def test_the_launchers_options_in_the_environment() -> None:
     found = parse(["--ft-run-dir=here", "train.py"], environ)
     assert (found.term_timeout, found.workers_stop_timeout, found.run_dir) == (None, 7.0, "here")
     assert (found.restarts_reset_on_progress, found.node_timeout) == (True, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "wanted"),
+    [
+        ("--ft-early-detection", {}, True),
+        ("--ft_early_detection", {}, True),
+        ("--ft-param-early_detection=on", {}, True),
+        ("--ft-early-detection=off", {"PET_FT_EARLY_DETECTION": "1"}, False),
+        ("", {"PET_FT_PARAM_EARLY_DETECTION": "true"}, True),
+    ],
+)
+def test_early_detection_is_asked_for(flags: str, environ: dict[str, str], wanted: bool) -> None:
+    assert parse([*flags.split(), "train.py"], environ).early_detection is wanted
 
 
 def test_file_environment_and_flags_apply_together() -> None:

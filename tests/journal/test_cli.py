@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from holdfast import __version__
+from holdfast.incidents.report import folder
 from holdfast.journal.event import encode
+from tests.incidents.cases_for_reports import crash, hang
 from tests.journal.story import Story
 from tests.processes import Spawned, Spawner
 
@@ -76,6 +78,91 @@ def test_no_incidents(spawn: Spawner, tmp_path: Path) -> None:
 
 
 @pytest.fixture
+def reported(run_dir: Path) -> Path:
+    """The run directory with reports of both incidents; the second is as a killed launcher left it."""
+    journal = run_dir / "journal-a.jsonl"
+    lines = journal.read_text().replace('"kind":"run_start"', '"run_id":"run-1","kind":"run_start"')
+    journal.write_text(lines)
+    case, verdict = crash()
+    folder.write_report(folder.claim(str(run_dir), "run-1", 0), case, verdict)
+    case, _ = hang()
+    folder.write_fragment(folder.claim(str(run_dir), "run-1", 1), "gpu-12", case.nodes[0])
+    return run_dir
+
+
+def test_a_report(spawn: Spawner, reported: Path) -> None:
+    process = ended(spawn, "incidents", str(reported), "1")
+    assert (process.returncode, process.err()) == (0, "")
+    assert process.out() == (reported / "incidents" / "0001" / "report.txt").read_text()
+    assert process.out().startswith("EXCEPTION: rank 1 (node gpu-12, pid 4178) — ValueError: bad batch 17")
+    by_folder = ended(spawn, "incidents", str(reported / "incidents" / "0001"))
+    assert by_folder.out() == process.out()
+
+
+def test_a_report_that_nobody_finished_is_made_of_what_nodes_told(spawn: Spawner, reported: Path) -> None:
+    process = ended(spawn, "incidents", str(reported), "2")
+    assert (process.returncode, process.err()) == (0, "")
+    assert process.out().startswith(
+        "HANG: rank 5 (node gpu-12, pid 4182) — no heartbeat for 31.2 s (limit 30.0 s)"
+    )
+    assert not (reported / "incidents" / "0002" / "report.txt").exists()
+
+
+def test_a_report_as_json_and_as_a_page(spawn: Spawner, reported: Path, tmp_path: Path) -> None:
+    record = json.loads(ended(spawn, "incidents", str(reported), "1", "--json").out())
+    assert (record["schema"], record["number"], record["verdict"]["kind"]) == (1, 1, "exception")
+    file = tmp_path / "page.html"
+    process = ended(spawn, "incidents", str(reported), "1", "--html", str(file))
+    assert (process.returncode, process.out()) == (0, f"page of incident 0001 in {file}\n")
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert ended(spawn, "incidents", str(reported), "1", "--html", "-").out() == file.read_text()
+    assert "<h1>EXCEPTION: rank 1 (node gpu-12, pid 4178)" in file.read_text()
+
+
+def test_the_list_as_json_names_the_reports(spawn: Spawner, reported: Path) -> None:
+    rows = json.loads(ended(spawn, "incidents", str(reported), "--json").out())
+    assert [row["report"] for row in rows] == [f"{reported}/incidents/0001", f"{reported}/incidents/0002"]
+
+
+def test_without_a_report_the_journal_speaks(spawn: Spawner, run_dir: Path) -> None:
+    process = ended(spawn, "incidents", str(run_dir), "1")
+    first, _, _, crash, _ = process.out().splitlines()
+    assert first == "incident 1 has no report; the journal says:"
+    assert "rank 1 (node a, pid 1001), cycle 0" in crash
+    assert [row["report"] for row in json.loads(ended(spawn, "incidents", str(run_dir), "--json").out())] == [
+        None
+    ] * 2
+    refused = ended(spawn, "incidents", str(run_dir), "1", "--json")
+    assert refused.returncode == 2 and "incident 1 has no report" in refused.err()
+
+
+def test_a_number_that_is_none(spawn: Spawner, run_dir: Path, state: Path) -> None:
+    for arguments, says in (
+        ([str(state / "z-old"), "3"], "there is no incident 3; the last is 2."),
+        ([str(state / "a-new"), "1"], "there is no incident 1; it has none."),
+        ([str(state), "1"], "Name one: holdfast incidents"),
+    ):
+        process = ended(spawn, "incidents", *arguments)
+        assert (process.returncode, process.out()) == (2, "")
+        (line,) = process.err().splitlines()
+        assert says in line
+
+
+def test_a_page_that_cannot_be_written(spawn: Spawner, reported: Path) -> None:
+    process = ended(spawn, "incidents", str(reported), "1", "--html", str(reported / "no" / "x.html"))
+    assert process.returncode == 2
+    assert process.err() == f"holdfast: error: {reported}/no/x.html: No such file or directory\n"
+
+
+def test_a_damaged_record_is_one_line(spawn: Spawner, reported: Path) -> None:
+    (reported / "incidents" / "0001" / "incident.json").write_text('{"schema": 9}')
+    process = ended(spawn, "incidents", str(reported), "1", "--json")
+    assert (process.returncode, process.out()) == (2, "")
+    (line,) = process.err().splitlines()
+    assert "its schema is 9, and this version of Holdfast reads 1 only" in line
+
+
+@pytest.fixture
 def state(tmp_path: Path, run_dir: Path) -> Path:
     """A state folder with an old run of two incidents, a new one without any, and things that are no runs."""
     folder = tmp_path / "state" / "holdfast"
@@ -136,14 +223,14 @@ def test_a_closed_output_is_one_line(spawn: Spawner, run_dir: Path) -> None:
     assert process.err() == "holdfast: error: standard output is closed; the result is lost\n"
 
 
-def test_a_terminal_gets_one_line_each_too(run_dir: Path) -> None:
+def on_a_terminal(run_dir: Path, columns: int) -> list[str]:
     leader, follower = pty.openpty()
     with os.fdopen(leader, "rb", buffering=0) as screen:
         process = subprocess.Popen(
             [*CLI, "incidents", str(run_dir)],
             stdout=follower,
             stderr=follower,
-            env={**os.environ, "COLUMNS": "120", "TERM": "dumb"},
+            env={**os.environ, "COLUMNS": str(columns), "TERM": "dumb"},
         )
         os.close(follower)
         text = b""
@@ -153,9 +240,24 @@ def test_a_terminal_gets_one_line_each_too(run_dir: Path) -> None:
         except OSError:
             pass  # how Linux ends a terminal whose other side is closed
         assert process.wait(30) == 0
-    lines = text.decode().splitlines()
+    return text.decode().splitlines()
+
+
+def test_a_terminal_gets_one_line_each_too(run_dir: Path) -> None:
+    lines = on_a_terminal(run_dir, 120)
     assert len(lines) == 5
     assert max(map(len, lines)) <= 120
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 100, 140, 200])
+def test_a_narrow_terminal_goes_without_columns_but_not_without_who(run_dir: Path, columns: int) -> None:
+    header, _, crash, hang, *_ = on_a_terminal(run_dir, columns)
+    assert max(map(len, (header, crash, hang))) <= columns
+    assert header.split()[0] == "#" and "what" in header.split() and "who" in header.split()
+    assert crash.split()[0] == "1" and "crash" in crash and "rank 1 (" in crash
+    assert hang.split()[0] == "2" and "hang" in hang and "rank 0 (" in hang
+    assert ("cycle 1" in hang) == ("how we know" in header) == (columns >= 80)
+    assert ("restarted (1 of 3)" in crash) == (columns >= 140)
 
 
 @pytest.mark.parametrize(
@@ -165,6 +267,11 @@ def test_a_terminal_gets_one_line_each_too(run_dir: Path) -> None:
         (["incidents", "/"], "/: no journal-<node>.jsonl in it"),
         (["incidents"], f"no run in {os.devnull}/holdfast or "),
         (["incident", "x"], "invalid choice: 'incident'"),
+        (["incidents", ".", "0"], "must be a whole number from 1 on, not '0'"),
+        (["incidents", ".", "one"], "must be a whole number from 1 on, not 'one'"),
+        (["incidents", "/", "1"], "/: no journal-<node>.jsonl in it"),
+        (["incidents", ".", "--html", "x.html"], "--html is for one incident"),
+        (["incidents", ".", "1", "--html", "x", "--json"], "give one of them"),
         (["incidents", "x", "--jsn"], "unrecognized arguments: --jsn"),
         ([], "the following arguments are required: COMMAND"),
     ],

@@ -68,7 +68,7 @@ facts = dict(
     flags=str(sys.flags), executable=sys.executable, orig=sys.orig_argv[:2], hook=sys.excepthook is sys.__excepthook__,
     session=os.getsid(0) == os.getpid(), group=os.getpgid(0) == os.getpid(), blocked=sorted(map(str, blocked)),
     handlers=handlers, umask=os.umask(0o22), limits=resource.getrlimit(resource.RLIMIT_NOFILE),
-    descriptors=sorted(int(name) for name in os.listdir("/proc/self/fd"))[:-1],
+    descriptors=sorted(int(name) for name in os.listdir("/proc/self/fd") if int(name) < 900)[:-1],
     stdin=os.path.realpath("/proc/self/fd/0"), nice=os.nice(0), cpus=sorted(os.sched_getaffinity(0)),
     buffered=sys.stdout.line_buffering, writes_through=sys.stdout.write_through, encoding=sys.stdout.encoding,
     modules=sorted(name for name in sys.modules if "." not in name),
@@ -78,7 +78,7 @@ os.write(1, (json.dumps(facts) + "\\n").encode())
 
 MEANT = {"hook", "modules"}
 """The prologue's traces: it keeps an unhandled exception for the launcher, has set the parent-death signal, and lets
-torch's threads finish at the end."""
+torch's threads finish at the end. Descriptor 900 is where a dump of the main thread's stack would go."""
 PROLOGUE_IMPORTS = {"sitecustomize", "ctypes", "_ctypes", "struct", "_struct", "atexit"}
 
 

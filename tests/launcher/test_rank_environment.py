@@ -24,6 +24,7 @@ OTHER = {
     "TORCHELASTIC_RUN_ID": "both draw one; torchrun draws one even when --rdzv-id gives it",
     "TORCHELASTIC_ERROR_FILE": "below the launcher's own directory, not in the shared temporary one",
     "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGUSR1 and SIGUSR2 are passed on too",
+    "TORCH_FR_BUFFER_SIZE": "torch's flight recorder is on, for incidents; the value is recent torch's own default",
 }
 
 PACKAGE = "holdfast.fault_tolerance.launcher"
@@ -46,8 +47,19 @@ def test_only_the_meant_differences(jobs: Jobs) -> None:
 
 
 def test_what_the_user_set_arrives(jobs: Jobs) -> None:
-    env = dict.fromkeys(("OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_CPP_LOG_LEVEL"), "3")
-    assert differences(jobs, "--nproc-per-node", "1", env=env) == ADDED | set(OTHER)
+    names = (
+        "OMP_NUM_THREADS",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+        "TORCH_CPP_LOG_LEVEL",
+        "TORCH_FR_BUFFER_SIZE",
+    )
+    found = differences(jobs, "--nproc-per-node", "1", env=dict.fromkeys(names, "3"))
+    assert found == ADDED | set(OTHER) - {"TORCH_FR_BUFFER_SIZE"}
+
+
+def test_the_flight_recorders_older_name_counts(jobs: Jobs) -> None:
+    found = differences(jobs, "--nproc-per-node", "1", env={"TORCH_NCCL_TRACE_BUFFER_SIZE": "3"})
+    assert found == ADDED | set(OTHER) - {"TORCH_FR_BUFFER_SIZE"}
 
 
 def test_names_that_the_user_gave_arrive(jobs: Jobs) -> None:

@@ -19,6 +19,7 @@ from holdfast.fault_tolerance.config import FaultToleranceConfig
 from holdfast.fault_tolerance.config_sources import FIELDS, ResolvedConfig
 from holdfast.fault_tolerance.launcher.agent.contradictions import Advice
 from holdfast.fault_tolerance.launcher.agent.cycle_watch import CycleWatch
+from holdfast.fault_tolerance.launcher.agent.incidents import Incidents
 from holdfast.fault_tolerance.launcher.agent.outcomes import Failed, Requested, Succeeded
 from holdfast.fault_tolerance.launcher.agent.resume import Resume
 from holdfast.fault_tolerance.launcher.inbox import Inbox
@@ -50,6 +51,9 @@ class Around:
     job: Job
     advice: Advice
     node: str = "here"
+    node_place: tuple[int, int] = (0, 1)
+    group: RankGroup | None = None
+    incidents: Incidents | None = None
 
 
 @dataclass
@@ -88,10 +92,12 @@ def watched(node: Node, spawn: Spawner, tmp_path: Path) -> Iterator[Watched]:
         job,
         Advice(ResolvedConfig(FaultToleranceConfig(), dict.fromkeys(FIELDS, "default"))),
     )
-    group = RankGroup({0: rank.process}, {0: 0}, node.inbox)
+    around.incidents = incidents = Incidents(around, str(run_dir), "a test")  # type: ignore[arg-type]
+    around.group = group = RankGroup({0: rank.process}, {0: 0}, node.inbox)
     resume = Resume()
     resume.stopped()
     yield Watched(around, CycleWatch(around, group, resume), rank, run_dir)
+    incidents.close()
     group.close()
     journal.close()
 

@@ -18,7 +18,7 @@ from holdfast.fault_tolerance.monitor.control import RUNNING, ControlPage
 from holdfast.fault_tolerance.monitor.execution import Executions
 from holdfast.fault_tolerance.monitor.watch import Watch
 from holdfast.fault_tolerance.processes import proc
-from tests.processes import Spawned, Spawner
+from tests.processes import Spawned, Spawner, wait_until
 
 from .test_hangs import heartbeats
 from .victims import identity, victim
@@ -56,11 +56,16 @@ def ranks(folder: str, spawn: Spawner) -> Iterator[list[Spawned]]:
 
 
 def _look(folder: str) -> list[dict[str, Any]]:
-    """What a monitor says at its first look."""
+    """What a monitor says from its first look to its verdict."""
     said: list[dict[str, Any]] = []
     watch = Watch(folder, 0, 1.0, Executions(signal.SIGKILL, patience=1.0), said.append)
     with contextlib.closing(watch):
-        watch.look()
+
+        def judged() -> bool:
+            watch.look()
+            return any(message["event"] == "verdict" for message in said)
+
+        wait_until(judged, what="the verdict")
     return said
 
 

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.fault_tolerance.launcher.agent.policy import HOUR, MembershipBudget, Progress, may_restart
+from holdfast.fault_tolerance.launcher.agent.policy import (
+    HOUR,
+    MembershipBudget,
+    Progress,
+    is_trouble,
+    may_restart,
+)
+from holdfast.fault_tolerance.launcher.nodes.records import FIRST, Record
 
 
 @given(st.integers(0, 1000), st.integers(0, 1000))
@@ -69,3 +77,19 @@ def test_progress_is_a_checkpoint_or_a_higher_step(now: Progress, before: Progre
 
 def test_a_cycle_that_showed_nothing_made_no_progress() -> None:
     assert not Progress().beyond(Progress())
+
+
+@pytest.mark.parametrize(
+    ("record", "trouble"),
+    [
+        (FIRST.next("restart", reason="rank 1 died", node="a", restarts=1), True),
+        (FIRST.next("join", reason="a node came", node="a"), False),
+        (FIRST.next("exclude", reason="a rank asked for it", node="a", lost=1), False),
+        (FIRST.next("end", reason="all ranks succeeded", node="a"), False),
+        (FIRST.next("end", reason="preempted", node="a", exit_code=75), False),
+        (FIRST.next("end", reason="a rank asked for it", node="a", exit_code=93), False),
+        (FIRST.next("end", reason="rank 1 died", node="a", exit_code=137), True),
+    ],
+)
+def test_only_trouble_on_another_node_is_looked_into(record: Record, trouble: bool) -> None:
+    assert is_trouble(record) is trouble

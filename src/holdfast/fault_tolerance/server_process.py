@@ -126,6 +126,8 @@ def tell(message: dict[str, Any]) -> None:
     if event == "verdict":
         for line in console.hang(socket.gethostname(), message):
             logger.error("%s", line)
+    elif event == "went_on":
+        logger.warning("%s", console.went_on(socket.gethostname(), message))
     elif event == "escalated":
         logger.error("rank %s (pid %s) is still there: SIGKILL sent", message["rank"], message["pid"])
     elif event == "unreadable":

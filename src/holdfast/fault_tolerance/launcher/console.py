@@ -52,15 +52,23 @@ def hang(node: str, verdict: dict[str, Any]) -> list[str]:
     """The block that explains a hang."""
     lines = [
         f"HANG: rank {verdict['rank']} (node {node}, pid {verdict['pid']}, cycle {verdict['cycle']}): "
-        f"{verdict['text']} Limit {verdict['limit']:.1f} s.",
+        f"{verdict['text']}{_limit(verdict)}",
         f"  rank {verdict['rank']} is {place(verdict)}",
     ]
     for (text, count), ranks in _grouped(verdict.get("others", [])).items():
         who = f"rank {ranks[0]} is" if count == 1 else f"{count} ranks ({_some(ranks)}) are"
         lines.append(f"  {who} {text}")
+    if verdict.get("sentence"):
+        lines.append(f"  verdict: {verdict['sentence']} (confidence {verdict['confidence']})")
     if verdict.get("signal"):
         lines.append(f"  {verdict['signal']} sent to rank {verdict['rank']}")
     return lines
+
+
+def _limit(verdict: dict[str, Any]) -> str:
+    if verdict.get("reason") == "early":
+        return " No limit was passed yet (--ft-early-detection)."
+    return f" Limit {verdict['limit']:.1f} s."
 
 
 def _grouped(others: list[dict[str, Any]]) -> dict[tuple[str, int], list[int]]:
@@ -79,6 +87,14 @@ def _grouped(others: list[dict[str, Any]]) -> dict[tuple[str, int], list[int]]:
 def _some(ranks: list[int]) -> str:
     shown = ", ".join(map(str, ranks[:4]))
     return shown + (", …" if len(ranks) > 4 else "")
+
+
+def went_on(node: str, told: dict[str, Any]) -> str:
+    """The line on a rank that had passed a limit and went on while it was looked at."""
+    return (
+        f"rank {told['rank']} (node {node}, pid {told['pid']}, cycle {told['cycle']}) had passed a limit and went on "
+        f"while it was looked at: {told['text']} It is left alone; a longer limit would not have been passed"
+    )
 
 
 def received(number: signal.Signals) -> None:

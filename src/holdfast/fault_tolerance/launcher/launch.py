@@ -41,6 +41,7 @@ from .nodes.job import Job, JobLost, JobRendezvous, SingleNodeJob
 from .ranks import exits, orphans, stale
 from .ranks.boards import CycleBoards, private_directory
 from .ranks.environment import SupervisedLogs, command
+from .ranks.flight_recorder import flight_recorder
 from .ranks.prologue_path import with_prologue
 from .warm.ahead import Ahead
 
@@ -173,6 +174,7 @@ class Launch:
             check_interval=cfg.workload_check_interval,
             termination=cfg.rank_termination_signal,
             patience=self._options.workers_stop_timeout,
+            early_detection=self._options.early_detection,
             on_replaced=lambda why: self._journal.record("monitor_replaced", reason=why),
         )
         monitor.open()
@@ -221,6 +223,7 @@ class Launch:
             inbox=self._inbox,
             advice=Advice(self._resolved),
             ahead=self._ahead,
+            run_dir=self._run_dir,
         )
 
     def _command(self, program: object, args: list[str]) -> tuple[str, list[str]]:
@@ -243,6 +246,7 @@ class Launch:
             "HOLDFAST_ERROR_FILE": boards.error_path(local_rank),
             "HOLDFAST_STDERR_FILE": boards.stderr_path(local_rank),
             "HOLDFAST_LAUNCHER_PID": str(os.getpid()),
+            **flight_recorder(os.environ),
             **({"HOLDFAST_MODULES_FILE": boards.modules_path} if local_rank == 0 else {}),
             "PYTHONPATH": with_prologue(os.environ.get("PYTHONPATH")),
         }

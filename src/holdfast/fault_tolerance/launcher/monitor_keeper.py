@@ -53,6 +53,7 @@ class MonitorKeeper:
         check_interval: float,
         termination: int,
         patience: float,
+        early_detection: bool = False,
         on_replaced: Callable[[str], object],
     ) -> None:
         self._directory = directory
@@ -61,6 +62,7 @@ class MonitorKeeper:
         self._check_interval = check_interval
         self._termination = termination
         self._patience = patience
+        self._early_detection = early_detection
         self._on_replaced = on_replaced
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
@@ -120,6 +122,7 @@ class MonitorKeeper:
             check_interval=self._check_interval,
             termination=self._termination,
             patience=self._patience,
+            early_detection=self._early_detection,
         )
         return start(MAIN, settings, channel)
 

@@ -27,8 +27,11 @@ class Deadline:
     at_ns: int
     since_ns: int
     limit: float
-    reason: str  # initial_heartbeat | heartbeat | section | out_of_section
+    reason: (
+        str  # initial_heartbeat | heartbeat | section | out_of_section; early: no limit, but a sign before it
+    )
     section: str = ""
+    said: str = ""  # the sentence on it, where it is no documented one
 
     def waited(self, now_ns: int) -> float:
         """Seconds since the interval began."""
@@ -36,6 +39,8 @@ class Deadline:
 
     def text(self, now_ns: int) -> str:
         """The documented sentence for this hang (NeMo's resiliency page has the two on heartbeats)."""
+        if self.said:
+            return self.said
         waited = f"Waited {self.waited(now_ns):.2f} seconds."
         if self.reason == "initial_heartbeat":
             return f"Did not get initial heartbeat. {waited}"

@@ -18,10 +18,12 @@ import sys
 from dataclasses import dataclass
 
 from ..processes import proc, sweep
-from . import deafness
+from . import deafness, inquest
 from .channel import Channel
 from .execution import Executions
 from .watch import Watch
+
+IDLE = 0.1  # seconds without anything to do, in which imports disturb nobody
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Settings:
     check_interval: float
     termination: int
     patience: float
+    early_detection: bool = False
 
 
 def main() -> int:
@@ -44,7 +47,10 @@ def main() -> int:
     settings = Settings(**json.loads(sys.argv[-1]))
     channel = Channel(socket.socket(fileno=settings.channel))
     executions = Executions(settings.termination, settings.patience)
-    watch = Watch(settings.directory, settings.epoch, settings.check_interval, executions, channel.send)
+    early_for = settings.launcher_pid if settings.early_detection else 0
+    watch = Watch(
+        settings.directory, settings.epoch, settings.check_interval, executions, channel.send, early_for
+    )
     try:
         launcher = os.pidfd_open(settings.launcher_pid)
     except ProcessLookupError:
@@ -62,8 +68,13 @@ def run(watch: Watch, channel: Channel, launcher: int) -> bool:
     poller = select.poll()
     poller.register(launcher, select.POLLIN)
     poller.register(channel.fileno(), select.POLLIN)
+    prepared = False
     while not watch.superseded:
         sleep = watch.look()
+        if sleep > IDLE and not prepared:
+            inquest.prepare()
+            prepared = True
+            continue
         ready = dict(poller.poll(int(sleep * 1000) + (sleep > 0)))
         if launcher in ready:
             # The launcher supersedes its monitor when it ends in good order: what is left then is not the monitor's.

@@ -1,44 +1,45 @@
-"""One look at all boards of the node: what is new, who is hung, when to look again.
+"""One look at all boards of the node: what is new, who is late, when to look again.
 
 State that matters is on the boards and the control page; what is kept here (who was told what, who was signalled) may
-be lost with the process without harm. A verdict is given twice-checked: after the evidence was taken the board is read
-again, the epoch and phase on the control page too, before anyone is signalled. Of several ranks that are late at once
-(the others wait for one in a collective) only one is accused, and its end ends the cycle: the one that is late the
-longest, unless :mod:`.suspect` finds a better one.
+be lost with the process without harm. What is done about a rank that is late is in :mod:`.judgement`.
 Does not cover: hangs of the launcher itself, and of ranks on other nodes.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..board import BoardError, BoardReader, Snapshot
-from ..processes import proc, sweep
+from ..board import BoardError, BoardReader
 from .control import RUNNING, ControlPage
-from .deadlines import Deadline, deadlines, earliest, next_look
+from .deadlines import deadlines, earliest, next_look
 from .execution import Executions
-from .explain import describe_safely
 from .gaps import SECOND, overslept
+from .judgement import Judgement, Late, Tell
 from .observations import Seen, suspicion_at
-from .suspect import whom_it_waits_for
 
-Tell = Callable[[dict[str, Any]], object]
+if TYPE_CHECKING:
+    from .early_watch import EarlyWatch
+
 LONGEST_SLEEP = 1.0  # the launcher takes a monitor for dead when its tick stands still for a few of these
 NOT_YET = int(0.05 * SECOND)  # until the next look at a rank that the launcher is just starting
-MOST_OTHERS = 64  # ranks described beside the hung one
-NOBODY_STOPPED = 2.0  # seconds after which one more rank is accused because the cycle goes on regardless
 
 
 class Watch:
     """The boards of the cycle that runs now."""
 
     def __init__(
-        self, directory: str, epoch: int, check_interval: float, executions: Executions, tell: Tell
+        self,
+        directory: str,
+        epoch: int,
+        check_interval: float,
+        executions: Executions,
+        tell: Tell,
+        early_for: int = 0,
     ) -> None:
+        """`early_for` is the launcher's pid where early detection is wanted."""
         self._directory = directory
         self._control = ControlPage(directory)
         self._epoch = epoch
@@ -49,8 +50,10 @@ class Watch:
         self._boards: dict[int, BoardReader] = {}
         self._seen: dict[int, Seen] = {}
         self._gaps = self._control.gaps
-        self._late: list[tuple[Deadline, int, Snapshot]] = []
-        self._accused_at = self._accused_until = 0  # meanwhile nobody else is accused who stood still before
+        self._late: list[Late] = []
+        self._early_for = early_for
+        self._early: EarlyWatch | None = None
+        self._judgement = self._judgement_of(-1)
 
     @property
     def superseded(self) -> bool:
@@ -68,7 +71,8 @@ class Watch:
             self._late.clear()
             for local_rank in list(self._boards):
                 wake = min(wake, self._safely(self._look_at, local_rank, now) or wake)
-            wake = min(wake, self._judge_the_latest(now))
+            wake = min(wake, self._look_early(now) or wake)
+            wake = min(wake, self._judgement.proceed(self._late, self._gaps, now) or wake)
         if self._executions.next_ns is not None:
             wake = min(wake, self._executions.next_ns)
         if not self.superseded:
@@ -90,7 +94,8 @@ class Watch:
             return
         self.close_boards()
         self._cycle = cycle
-        self._accused_until = 0
+        self._judgement = self._judgement_of(cycle)
+        self._early = self._early_watch()
         self._executions.forget()
         folder = os.path.join(self._directory, f"cycle-{cycle}")
         try:
@@ -113,15 +118,53 @@ class Watch:
             text = f"this rank is not watched, the others are: {error}"
             self._tell({"event": "unreadable", "text": text, "cycle": self._cycle})
 
+    def _early_watch(self) -> EarlyWatch | None:
+        if not self._early_for:
+            return None
+        from .early_watch import EarlyWatch  # most monitors do without
+
+        return EarlyWatch(self._early_for, lambda told: self._tell({**told, "cycle": self._cycle}))
+
+    def _look_early(self, now: int) -> int | None:
+        """Signs before a limit is passed; an error there costs them, nothing else."""
+        if self._early is None:
+            return None
+        try:
+            wake = self._early.look(now, self._boards)
+            if not self._late and (late := self._early.late(self._boards)):
+                if late.board.identity and not self._executions.knows(late.board.identity):
+                    self._late.append(late)
+            return wake
+        except Exception as error:
+            self._early = None
+            text = f"early detection has ended, limits still hold: {error!r} (please report this)"
+            self._tell({"event": "unreadable", "text": text, "cycle": self._cycle})
+            return None
+
+    def _judgement_of(self, cycle: int) -> Judgement:
+        return Judgement(
+            self._directory,
+            cycle,
+            self._boards,
+            self._executions,
+            self._tell,
+            may_act=lambda: not self.superseded and self._control.phase == RUNNING,
+            early_holds=lambda late: self._early is not None and self._early.holds(late),
+            give_up=self._give_up,
+        )
+
     def _safely(self, deal_with: Callable[..., int | None], local_rank: int, *about: Any) -> int | None:
-        """An error in looking at one rank, or in judging it, must not blind the monitor to the others."""
+        """An error in looking at one rank must not blind the monitor to the others."""
         try:
             return deal_with(local_rank, *about)
         except Exception as error:
-            self._boards.pop(local_rank).close()
-            text = f"local rank {local_rank} is no longer watched, the others are: {error!r} (please report this)"
-            self._tell({"event": "unreadable", "text": text, "cycle": self._cycle})
+            self._give_up(local_rank, error)
             return None
+
+    def _give_up(self, local_rank: int, error: Exception) -> None:
+        self._boards.pop(local_rank).close()
+        text = f"local rank {local_rank} is no longer watched, the others are: {error!r} (please report this)"
+        self._tell({"event": "unreadable", "text": text, "cycle": self._cycle})
 
     def _look_at(self, local_rank: int, now: int) -> int:
         """Tell the news, note who is late; returns when to look at this rank again (monotonic nanoseconds)."""
@@ -135,83 +178,10 @@ class Watch:
         if first is None or self._executions.knows(board.identity):
             return now + self._longest
         if now >= first.at_ns:
-            self._late.append((first, local_rank, board))
+            self._late.append(Late(first, local_rank, board))
             return now + self._longest
         wake = next_look(board, self._gaps, now)
         return min(wake, suspicion_at(first)) if seen.suspected_since != first.since_ns else wake
-
-    def _judge_the_latest(self, now: int) -> int:
-        """Accuse one of those who are late, if any; returns when to look again."""
-        free = [
-            late for late in self._late if now >= self._accused_until or late[0].since_ns > self._accused_at
-        ]
-        for passed, local_rank, board in sorted(free, key=lambda late: late[0].at_ns):
-            again = self._safely(self._judge, local_rank, board, passed, now)
-            if again is not None:
-                return again
-        return max(now, self._accused_until) if len(free) < len(self._late) else now + self._longest
-
-    def _judge(self, local_rank: int, board: Snapshot, passed: Deadline, now: int) -> int | None:
-        """The limit is passed: gather who is where, make sure, then signal the rank. None if it has ended anyway."""
-        if not _runs(board):
-            return None
-        accused, verdict = self._verdict(local_rank, board, passed, now)
-        who = self._boards[accused].snapshot().identity
-        assert who is not None
-        if not self._still(local_rank, passed, now):
-            return now
-        # Told before it is done, so that the launcher can explain the exit that follows.
-        self._tell(verdict)
-        self._accused_at = now
-        self._accused_until = now + int((self._executions.patience + NOBODY_STOPPED) * SECOND)
-        sent = self._executions.begin(who, now)
-        if sent:
-            told = {"event": "signal_sent", "rank": who.rank, "pid": who.pid, "signal": sent, "by": "monitor"}
-            self._tell({**told, "cycle": self._cycle})
-        return now + self._longest
-
-    def _still(self, local_rank: int, passed: Deadline, now: int) -> bool:
-        """Asked last before acting: the same limit is passed, we are in charge, and nothing stood still meanwhile."""
-        again = earliest(deadlines(self._boards[local_rank].snapshot(), self._gaps))
-        frozen = overslept(now, time.monotonic_ns())
-        return again == passed and not frozen and not self.superseded and self._control.phase == RUNNING
-
-    def _verdict(
-        self, local_rank: int, board: Snapshot, passed: Deadline, now: int
-    ) -> tuple[int, dict[str, Any]]:
-        """On the late rank, or on the one that it plainly waits for; with whose board it is."""
-        late, text, accused = describe_safely(board, now), passed.text(now), local_rank
-        ranks = {**self._others(local_rank, now), local_rank: late}
-        candidates = {key: ranks[key] for key in ranks if key != local_rank and self._may_be_accused(key)}
-        if waits_for := whom_it_waits_for(late, passed.waited(now), candidates):
-            accused, text = waits_for[0], f"Rank {late['rank']}: {text} {waits_for[1]}."
-        return accused, {
-            "event": "verdict",
-            "at": now / SECOND,
-            "reason": passed.reason,
-            "section": passed.section,
-            "waited": round(passed.waited(now), 3),
-            "limit": passed.limit,
-            "text": text,
-            "signal": self._executions.name,
-            **ranks[accused],
-            "others": [ranks[key] for key in sorted(ranks) if key != accused][:MOST_OTHERS],
-        }
-
-    def _others(self, local_rank: int, now: int) -> dict[int, dict[str, Any]]:
-        """The neighbours are evidence: one that cannot be read must not save the rank that is hung."""
-        found: dict[int, dict[str, Any]] = {}
-        for key, other in self._boards.items():
-            if key != local_rank:
-                with contextlib.suppress(Exception):
-                    board = other.snapshot()
-                    if board.identity:
-                        found[key] = describe_safely(board, now)
-        return found
-
-    def _may_be_accused(self, local_rank: int) -> bool:
-        board = self._boards[local_rank].snapshot()
-        return _runs(board) and board.identity is not None and not self._executions.knows(board.identity)
 
     def _escalate(self, now: int) -> None:
         if self._executions.next_ns is None or self.superseded:
@@ -237,11 +207,3 @@ class Watch:
         """Unmap everything."""
         self.close_boards()
         self._control.close()
-
-
-def _runs(board: Snapshot) -> bool:
-    """Whether the rank's process is still the one that was started, and is not ending."""
-    who = board.identity
-    return (
-        who is not None and proc.start_time(who.pid) == who.start_time and not sweep.ends(proc.stat(who.pid))
-    )

@@ -34,6 +34,8 @@ from ..warm.start import WarmStart
 from .contradictions import Advice
 from .cycle_watch import CycleWatch
 from .decisions import Decisions
+from .harmless import harmless
+from .incidents import Incidents
 from .post_mortem import PostMortem
 from .preemption import Preemption
 from .resume import Resume
@@ -63,6 +65,7 @@ class Agent(LocalElasticAgent):
         inbox: Inbox,
         advice: Advice,
         ahead: Ahead,
+        run_dir: str,
     ) -> None:
         super().__init__(spec, logs, log_line_prefix_template=log_line_prefix)
         self.node, self.rules, self.job, self.boards = node, rules, job, boards
@@ -71,6 +74,7 @@ class Agent(LocalElasticAgent):
         self._warm = WarmStart(ahead.pool)
         self.logs = logs
         self.group: RankGroup | None = None
+        self.incidents = Incidents(self, run_dir, spec.rdzv_handler.get_run_id())
         self._resume = Resume()
         post_mortem, self._stopping = PostMortem(self), Stopping(self)
         self._preemption = Preemption(self, self._stopping, post_mortem)
@@ -106,6 +110,7 @@ class Agent(LocalElasticAgent):
             return self._broke(error)
         finally:
             self._stopping.for_sure()
+            self.incidents.close()
             self.boards.close()
 
     def _take_places(self) -> None:
@@ -131,6 +136,8 @@ class Agent(LocalElasticAgent):
             world_size=self._worker_group.workers[0].world_size,
             node_rank=self._worker_group.group_rank,
         )
+        with harmless("the preparation of incident reports"):
+            self.incidents.begin_cycle(self._worker_group.workers[0].world_size)
         try:
             self._start_workers(self._worker_group)
         except Exception as error:

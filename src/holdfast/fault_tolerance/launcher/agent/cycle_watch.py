@@ -139,6 +139,8 @@ class CycleWatch:
         if failures and all(-found.status in self._passed_on for found in failures):
             return ToldToStop(signal.Signals(-failures[0].status))
         if failures:
+            with harmless("the taking of evidence"):
+                self._around.incidents.crashed(failures[0].rank)
             request = self._request_on(self._around.boards.snapshots())
             return request or self._signal_for_all(failures) or self._with_cause(failures)
         return None if self._group.running else Succeeded()
@@ -225,8 +227,12 @@ class CycleWatch:
             self._lingering.hear(message, time.monotonic())
         if kind == "verdict":
             self.known.verdicts[message["local_rank"]] = message
+            self._around.incidents.heard(message)
             with harmless("the report of a hang"):
                 console.say(console.hang(self._around.node, message))
+        elif kind == "went_on":
+            self._around.incidents.spare(message)
+            console.logger.warning("%s", console.went_on(self._around.node, message))
         elif kind == "unreadable":
             console.logger.warning("%s", message["text"])
         elif kind in ("first_step", "first_heartbeat", "first_section"):

@@ -63,9 +63,9 @@ class Decisions:
         elif isinstance(outcome, Requested):
             self._after_request(outcome)
         elif isinstance(outcome, Moved):
-            self._go_on(outcome.record)
+            self._after_news(outcome.record, watch)
         elif isinstance(outcome, NodeLost):
-            self._go_on(self._propose_without(outcome, "stand still"))
+            self._after_loss(outcome, watch)
         elif isinstance(outcome, NodesWaiting):
             self._after_arrival(outcome)
         else:
@@ -96,12 +96,42 @@ class Decisions:
         else:
             proposal = agent.job.record.next(END, reason=reason, node=agent.node, exit_code=code)
         counts = agent.job.propose(proposal)
+        if counts.node != agent.node and all(each.lost_connection for each in found):
+            self._take_evidence()
         stuck = self._stopping.stop(reason)
         with harmless("the post mortem"):
             counts = self._post_mortem.explain(found, group, watch, counts)
+            agent.incidents.conclude(group, self._post_mortem.ordered, reason=reason, reporter=counts.node)
         if stuck:
             raise JobLost(f"{stuck} did not end even by SIGKILL, so nothing can be started beside it")
         self._go_on(counts)
+
+    def _after_news(self, record: Record, watch: CycleWatch) -> None:
+        """Another node has begun the next cycle, or ended the job: because of trouble, or in good order."""
+        if self._agent.group is None or not policy.is_trouble(record):
+            self._go_on(record)
+            return
+        self._take_evidence()
+        self._stop_and_report(record, watch)
+
+    def _after_loss(self, lost: NodeLost, watch: CycleWatch) -> None:
+        self._take_evidence()
+        self._stop_and_report(self._propose_without(lost, "stand still"), watch, (lost.node,))
+
+    def _take_evidence(self) -> None:
+        with harmless("the taking of evidence"):
+            self._agent.incidents.elsewhere()
+
+    def _stop_and_report(self, record: Record, watch: CycleWatch, lost: tuple[str, ...] = ()) -> None:
+        agent, group = self._agent, self._agent.group
+        self._stopping.stop(record.reason)
+        if group is not None:
+            with harmless("the report of an incident"):
+                known = self._post_mortem.of(group, watch)
+                agent.incidents.conclude(
+                    group, known, reason=record.reason, reporter=record.node, lost_nodes=lost
+                )
+        self._go_on(record)
 
     def _restarts_used(self) -> int:
         """Restarts already spent; with --ft-restarts-reset-on-progress only those in a row without progress."""

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from ..nodes.records import END, PREEMPTED, RESTART, Record
+from ..ranks.exits import DO_NOT_REQUEUE
+
 MEMBERSHIP_INTERVAL = 30.0  # seconds between two restarts that only let a node join
 MEMBERSHIP_BUDGET = 10  # such restarts in an hour: a flapping node must not restart a healthy job for ever
 HOUR = 3600.0
@@ -28,6 +31,13 @@ class Progress:
 def may_restart(used: int, allowed: int) -> bool:
     """Whether one more restart is within ``--max-restarts``."""
     return used < allowed
+
+
+def is_trouble(record: Record) -> bool:
+    """Whether another node begins the next cycle, or ends the job, because something went wrong there."""
+    if record.kind == END:
+        return record.exit_code not in (0, DO_NOT_REQUEUE) and record.reason != PREEMPTED
+    return record.kind == RESTART
 
 
 @dataclass(slots=True)

@@ -33,6 +33,13 @@ class PostMortem:
 
     def __init__(self, agent: Surroundings) -> None:
         self._agent = agent
+        self.ordered: list[Failure] = []
+        """The failures of the cycle that was explained last, the first to fail first."""
+
+    def of(self, group: RankGroup, watch: CycleWatch) -> list[Failure]:
+        """The failures of ranks that have all ended, without those that merely obeyed; the first comes first."""
+        ended = [watch.known.failure(end) for end in group.exits.values()]
+        return failures.in_order(each for each in ended if each.hung or _by_itself(each, group))
 
     def first_words(self, first: Failure) -> str:
         """One line on a failure: `rank 1 (node a, pid 7): killed by SIGKILL …`."""
@@ -54,6 +61,7 @@ class PostMortem:
         ]
         followed = [each for each in later if _by_itself(each, group)]
         ordered = self._in_full(failures.in_order([*(_ended(each, group) for each in found), *followed]))
+        self.ordered = ordered
         self._correct(found[0], ordered[0])
         if last and isinstance(agent.job, SingleNodeJob):
             counts = replace(counts, exit_code=of_failures(each.exit for each in failures.causes(ordered)))

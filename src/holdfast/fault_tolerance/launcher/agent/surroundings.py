@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from holdfast.journal.writer import Journal
 
@@ -16,6 +16,9 @@ from ..ranks.environment import SupervisedLogs
 from ..ranks.group import RankGroup
 from ..warm.ahead import Ahead
 from .contradictions import Advice
+
+if TYPE_CHECKING:
+    from .incidents import Incidents
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,7 @@ class Surroundings(Protocol):
     advice: Advice
     logs: SupervisedLogs
     ahead: Ahead
+    incidents: Incidents
     group: RankGroup | None  # the ranks that run now
 
     @property

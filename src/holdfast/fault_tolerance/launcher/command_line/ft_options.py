@@ -221,6 +221,16 @@ _LAUNCHER = [
         takes_value=False,
     ),
     FtOption(
+        "early_detection",
+        _names("early-detection"),
+        grammar.boolean,
+        False,
+        "",
+        "accuse a rank that is plainly stopped before a limit is passed",
+        LIMITS,
+        takes_value=False,
+    ),
+    FtOption(
         "node_timeout",
         _names("node-timeout"),
         grammar.seconds,

@@ -63,6 +63,7 @@ class LauncherOptions:
     warm_start: str
     preload: tuple[str, ...]
     ignore_optimizer_steps: bool
+    early_detection: bool
     node_timeout: float
     warnings: tuple[str, ...]
     """Lines to show once at the start: what was given and has no effect."""

@@ -15,7 +15,7 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousIn
 from ..ranks.stop_pages import StopPages
 from .node_watch import UNKNOWN, LocalProgress
 from .rank_store import RankStore
-from .records import FIRST, Record
+from .records import FIRST, PREEMPTED, Record
 from .stop_notes import MemoryNotes, StoreNotes
 
 LOOPBACK = "127.0.0.1"
@@ -93,6 +93,10 @@ class Job(ABC):
         """What the nodes of this cycle share while they agree where all ranks stop."""
         return MemoryNotes()
 
+    def incident_notes(self) -> MemoryNotes | StoreNotes:
+        """What the nodes of this cycle tell each other of an incident in it."""
+        return MemoryNotes()
+
     def stand_by(self) -> None:  # noqa: B027 - nothing to host by default
         """This node stays as the store's host only."""
 
@@ -136,7 +140,7 @@ class SingleNodeJob(Job):
 
 def finished(record: Record, *, preempted: bool, preempted_code: int, node: str = "") -> Record:
     """The END record of a job whose ranks are all done."""
-    reason = "preempted" if preempted else "all ranks succeeded"
+    reason = PREEMPTED if preempted else "all ranks succeeded"
     return record.next("end", reason=reason, node=node, exit_code=preempted_code if preempted else 0)
 
 

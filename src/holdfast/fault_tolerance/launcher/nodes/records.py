@@ -10,6 +10,7 @@ import json
 from dataclasses import asdict, dataclass
 
 START, RESTART, JOIN, EXCLUDE, END = "start", "restart", "join", "exclude", "end"
+PREEMPTED = "preempted"  # the reason of a job's end in which all ranks had been told to stop
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What the nodes write to each other while they agree where all ranks stop: in the rendezvous store, or in memory.
+"""What the nodes of a cycle write to each other, on where all ranks stop for one: in the store, or in memory.
 
 Each question is one round trip (two to gather several texts) and may be asked twice, so a connection that broke is
 made anew. What always holds: a question ends with its answer, or with HostGone when nobody listens at the store's
@@ -24,9 +24,9 @@ NOTHING = "-"
 WANTED = "wanted"
 
 
-def key_of(cycle: int, key: str) -> str:
+def key_of(cycle: int, key: str, subject: str = "stop") -> str:
     """Where a note of this cycle stands in the store."""
-    return f"stop/{cycle}/{key}"
+    return f"{subject}/{cycle}/{key}"
 
 
 class MemoryNotes:
@@ -60,28 +60,30 @@ class MemoryNotes:
 class StoreNotes:
     """The notes in the rendezvous store, over a connection of their own that is made when it is needed."""
 
-    def __init__(self, connect: Callable[[], Store], host: Endpoint, cycle: int) -> None:
-        self._connect, self._host, self._cycle = connect, host, cycle
+    def __init__(
+        self, connect: Callable[[], Store], host: Endpoint, cycle: int, subject: str = "stop"
+    ) -> None:
+        self._connect, self._host, self._cycle, self._subject = connect, host, cycle, subject
         self._store: Store | None = None
         self._closed = threading.Event()
 
     def put(self, key: str, text: str) -> None:
         """Write it."""
-        self._ask(lambda store: store.set(key_of(self._cycle, key), text))
+        self._ask(lambda store: store.set(self._key(key), text))
 
     def look(self, key: str) -> str:
         """Read it; '' when nobody has written it."""
         # Reads without waiting for the key and without making it, in one round trip.
-        found = self._ask(lambda store: store.compare_set(key_of(self._cycle, key), NOTHING, NOTHING))
+        found = self._ask(lambda store: store.compare_set(self._key(key), NOTHING, NOTHING))
         return "" if found == NOTHING.encode() else found.decode()
 
     def swap(self, key: str, old: str, new: str) -> str:
         """Write `new` where `old` stands ('': nobody has written it); says what stands there then."""
-        return self._ask(lambda store: store.compare_set(key_of(self._cycle, key), old, new)).decode()
+        return self._ask(lambda store: store.compare_set(self._key(key), old, new)).decode()
 
     def gather(self, keys: Sequence[str]) -> list[str] | None:
         """Read all of these; None while one of them is missing."""
-        names = [key_of(self._cycle, key) for key in keys]
+        names = [self._key(key) for key in keys]
         if not names:
             return []
         if not self._ask(lambda store: store.check(names)):
@@ -92,6 +94,9 @@ class StoreNotes:
         """Nobody waits for an answer any more; lets go of the connection."""
         self._closed.set()
         self._store = None
+
+    def _key(self, key: str) -> str:
+        return key_of(self._cycle, key, self._subject)
 
     def _ask(self, question: Callable[[Store], T]) -> T:
         while True:

@@ -105,10 +105,17 @@ class StoreJob(Job):
 
     def stop_notes(self) -> MemoryNotes | StoreNotes:
         """In the rendezvous store, over a connection of their own."""
+        return self._shared_notes("stop")
+
+    def incident_notes(self) -> MemoryNotes | StoreNotes:
+        """In the rendezvous store, over a connection of their own."""
+        return self._shared_notes("incident")
+
+    def _shared_notes(self, subject: str) -> MemoryNotes | StoreNotes:
         if self._world == 1:
             return MemoryNotes()
         connect = lambda: self._notes_on(self._meeting.clone())  # type: ignore[attr-defined]  # noqa: E731
-        return StoreNotes(connect, self._endpoint, self.record.cycle)
+        return StoreNotes(connect, self._endpoint, self.record.cycle, subject)
 
     def _ask(self, question: Callable[[], T]) -> T:
         """The store's answer; raises JobLost when there will be none."""

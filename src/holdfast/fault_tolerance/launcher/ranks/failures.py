@@ -1,5 +1,6 @@
 """Why a rank failed, from what it left behind: the kept exception, torch's error file, its last stderr lines.
 
+What always holds: secrets of the environment are taken out of these texts where they are read.
 Does not cover: what native code, children and programs that are no Python write to stderr, where it goes straight to
 the launcher's (no ``--tee``, no ``--redirects``); it stands above the launcher's own lines.
 """
@@ -7,11 +8,13 @@ the launcher's (no ``--tee``, no ``--redirects``); it stands above the launcher'
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from holdfast.incidents.report.redaction import redacted_text
 from holdfast.journal.lost_connection import lost_connection
 
 from .exits import RankExit
@@ -77,7 +80,8 @@ def in_full(failure: Failure, torch_error: str, *stderr_files: str) -> Failure:
         return failure
     error = _torch_error(torch_error)
     tails = (() if error else last_lines(path, failure.exit.pid) for path in stderr_files if path)
-    return replace(failure, error=error, last_lines=next(filter(None, tails), ()))
+    lines = tuple(redacted_text(line, os.environ) for line in next(filter(None, tails), ()))
+    return replace(failure, error=error, last_lines=lines)
 
 
 def in_order(failures: Iterable[Failure]) -> list[Failure]:
@@ -126,7 +130,9 @@ def kept(path: str, exit: RankExit) -> dict[str, Any] | None:
         with open(path) as file:
             found: dict[str, Any] = json.load(file)
         own, at = found["pid"] == exit.pid, float(found["at"])
-        found["type"], found["message"] = str(found["type"]), str(found["message"])
+        found["type"] = str(found["type"])
+        for name in ("message", "traceback"):
+            found[name] = redacted_text(str(found.get(name, "")), os.environ)
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if own and found.get("unhandled"):
@@ -140,10 +146,10 @@ def _torch_error(path: str) -> dict[str, Any] | None:
         with open(path) as file:
             message = json.load(file)["message"]
         if isinstance(message, str):
-            return {"type": "error", "message": message, "traceback": ""}
-        kind, _, text = str(message["message"]).partition(": ")
+            return {"type": "error", "message": redacted_text(message, os.environ), "traceback": ""}
+        kind, _, text = redacted_text(str(message["message"]), os.environ).partition(": ")
         calls = message["extraInfo"]["py_callstack"]
         whole = "".join(map(str, calls)) if isinstance(calls, list) else str(calls)
-        return {"type": kind, "message": text, "traceback": whole}
+        return {"type": kind, "message": text, "traceback": redacted_text(whole, os.environ)}
     except (OSError, ValueError, KeyError, TypeError):
         return None

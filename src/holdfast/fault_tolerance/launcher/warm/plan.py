@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ..ranks.flight_recorder import flight_recorder
 from .zygote.rank_variables import of_a_rank
 
 DRIVER = "/proc/driver/nvidia/version"
@@ -68,6 +69,7 @@ def plan(request: Request, environment: Mapping[str, str]) -> Plan:
     if request.several:
         given.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does
     given.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")  # as torch's agent does
+    given.update(flight_recorder(given))
     return Plan(command, given, _folder(request))
 
 

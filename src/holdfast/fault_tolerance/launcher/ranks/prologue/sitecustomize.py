@@ -2,9 +2,9 @@
 
 The launcher puts this folder on the rank's PYTHONPATH. It ties the rank's life to the launcher's, and keeps an
 unhandled exception and the last of what Python writes to stderr where the launcher finds them, so that a failed job
-ends with a traceback or with its last lines. At the rank's end it lets torch's threads finish. Steps are counted, and
-modules listed, by the files beside it. It imports nothing of Holdfast (the rank's interpreter may not have it) and
-must never fail.
+ends with a traceback or with its last lines. At the rank's end it lets torch's threads finish. Steps are counted,
+modules listed, and who asks after an incident is answered, by the files beside it. It imports nothing of Holdfast (the
+rank's interpreter may not have it) and must never fail.
 Does not cover: a script that replaces ``sys.excepthook`` or ``sys.stderr``; exceptions in threads; what native code
 and child processes write; other languages.
 """
@@ -208,15 +208,16 @@ def _others_run(main: int) -> bool:
     return False
 
 
-def _parts() -> "tuple[object, object]":
+def _parts() -> "list[object]":
     """The files beside this one, which the script shall not see: their names are free for its own modules."""
+    names = "learned_modules", "optimizer_steps", "witness", "testimony"
     try:
-        import learned_modules  # type: ignore[import-not-found]
-        import optimizer_steps  # type: ignore[import-not-found]
+        return [__import__(name) for name in names]
     except Exception:  # removed while the job runs
-        return None, None
-    del sys.modules["learned_modules"], sys.modules["optimizer_steps"]
-    return learned_modules, optimizer_steps
+        return [None] * len(names)
+    finally:
+        for name in names:
+            sys.modules.pop(name, None)
 
 
 def _wait_to_be_a_rank() -> None:
@@ -251,7 +252,7 @@ _kept: list = []  # type: ignore[type-arg]  # the stream of which the last lines
 _is_zygote = "HOLDFAST_ZYGOTE" in os.environ
 _quiet = _quiet_interrupts()
 try:
-    _modules, _steps = _parts()  # before the folder is off the path
+    _modules, _steps, _witness, _testimony = _parts()  # before the folder is off the path
     _vanish()
     _let_torch_finish()
     try:  # noqa: SIM105
@@ -269,6 +270,7 @@ finally:
     _save = _modules.arm(os.environ) if _modules else None  # type: ignore[attr-defined]
     if _steps:
         _steps.arm(os.environ, _save)  # type: ignore[attr-defined]
+        _witness.arm(os.environ, _testimony, _steps._after_import)  # type: ignore[attr-defined]
     _keep_exception(_save)
     try:  # noqa: SIM105
         _begin_ring()

@@ -1,0 +1,159 @@
+"""The report of an incident: made in a thread of its own, of all nodes' evidence, while the job is long restarted.
+
+Of several nodes the one whose word counted makes it; the others give it theirs through the rendezvous store, and leave
+their evidence in full beside the report where the run directory is shared. What always holds: no restart waits for any
+of it, and nothing is written before secrets are taken out.
+Does not cover: nodes that tell nothing within `OTHERS` seconds; the report says how many are missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+from holdfast.incidents import taking
+from holdfast.incidents.compact import packed, unpacked
+from holdfast.incidents.evidence import Case, NodeEvidence
+from holdfast.incidents.gathering.machine import MachineLook
+from holdfast.incidents.report import folder
+from holdfast.incidents.report.redaction import redacted, redacted_text
+from holdfast.incidents.verdict import Verdict
+
+from ..nodes.store_call import HostGone
+from .surroundings import Surroundings
+
+logger = logging.getLogger("holdfast.launcher")
+OTHERS = 10.0  # seconds in which other nodes tell theirs: they may have ranks that take long to end
+AT_THE_END = 2.0  # seconds that a launcher waits at its end for reports, where it is the only one
+WITH_OTHERS = 6.0  # and where other nodes have to tell theirs
+DRIVER = 3.0  # seconds that a GPU's driver has for telling its errors
+FOLDER = "folder"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What is known of an incident beside its evidence."""
+
+    ready: float | None
+    """When the evidence was complete, monotonic seconds; None where there was none."""
+    since: float
+    """When the cycle began, unix seconds."""
+    said: tuple[str, int | None]
+    """Kind and rank of the verdict that the console has had already."""
+
+
+class Reporter:
+    """Makes this node's reports."""
+
+    def __init__(self, agent: Surroundings, run_dir: str) -> None:
+        self._agent = agent
+        self._run_dir = run_dir
+        self._under_way: list[threading.Thread] = []
+        self._longest = AT_THE_END
+
+    def begin(self, evidence: NodeEvidence, reporter: str, told: Told) -> None:
+        """Make the report, or give this evidence to the node that does. Never raises, and returns at once."""
+        notes = self._agent.job.incident_notes()
+        makes_it = evidence.nodes == 1 or reporter in ("", self._agent.node)
+        if evidence.nodes > 1:
+            self._longest = WITH_OTHERS
+        work = self._make if makes_it else self._give
+        thread = threading.Thread(
+            target=self._harmlessly,
+            args=(work, evidence, told, notes),
+            name="holdfast-incident",
+            daemon=True,
+        )
+        self._under_way = [each for each in self._under_way if each.is_alive()]
+        try:
+            thread.start()
+        except RuntimeError as error:
+            logger.warning("no report of this incident: %s", error)
+            return
+        self._under_way.append(thread)
+
+    def close(self) -> None:
+        """Wait a moment for what is under way."""
+        until = time.monotonic() + self._longest
+        for thread in self._under_way:
+            thread.join(max(0.0, until - time.monotonic()))
+
+    def _harmlessly(self, work: Any, evidence: NodeEvidence, told: Told, notes: Any) -> None:
+        try:
+            facts = MachineLook(None, time.monotonic() + DRIVER).notes()
+            evidence = replace(evidence, notes=(*evidence.notes, *facts))
+            work(redacted(evidence, os.environ), told, notes)
+        except OSError as error:
+            where = error.filename or self._run_dir
+            logger.warning("no report of this incident: %s: %s", where, error.strerror or error)
+        except Exception as error:
+            logger.warning("no report of this incident: %r. Please report this as a bug of Holdfast", error)
+            logger.debug("where:", exc_info=error)
+        finally:
+            notes.close()
+
+    def _give(self, evidence: NodeEvidence, told: Told, notes: Any) -> None:
+        """To the node that makes the report."""
+        with contextlib.suppress(HostGone):
+            notes.put(str(evidence.node_rank), packed(evidence))
+            until = time.monotonic() + OTHERS
+            while not (place := notes.look(FOLDER)) and time.monotonic() < until:
+                time.sleep(0.1)
+            if (
+                place
+                and folder.find(self._run_dir, evidence.run_id, evidence.cycle, since=told.since) == place
+            ):
+                folder.write_fragment(place, evidence.node, evidence)
+
+    def _make(self, evidence: NodeEvidence, told: Told, notes: Any) -> None:
+        place = folder.claim(self._run_dir, evidence.run_id, evidence.cycle, since=told.since)
+        if evidence.nodes > 1:
+            folder.write_fragment(place, evidence.node, evidence)
+            with contextlib.suppress(HostGone):
+                notes.put(FOLDER, place)
+        case = Case((evidence, *self._others(evidence, notes)))
+        verdict = taking.judged(case)
+        folder.write_report(place, case, verdict)
+        self._tell(place, evidence, verdict, told)
+
+    def _others(self, own: NodeEvidence, notes: Any) -> list[NodeEvidence]:
+        """What the other nodes have told, as soon as all have, or time is up."""
+        wanted = [str(number) for number in range(own.nodes) if number != own.node_rank]
+        until, pause = time.monotonic() + OTHERS, 0.05
+        texts: list[str] = []
+        with contextlib.suppress(HostGone):
+            while (found := notes.gather(wanted)) is None and time.monotonic() < until:
+                time.sleep(pause)
+                pause = min(0.5, 1.2 * pause)
+            texts = [notes.look(key) for key in wanted] if found is None else found
+        others = []
+        for text in filter(None, texts):
+            with contextlib.suppress(ValueError):
+                others.append(unpacked(text))
+        return others
+
+    def _tell(self, place: str, own: NodeEvidence, verdict: Verdict, told: Told) -> None:
+        sentence = redacted_text(verdict.sentence, os.environ)
+        report = os.path.join(place, "report.txt")
+        self._agent.journal.record(
+            "incident",
+            cycle=own.cycle,
+            rank=verdict.rank,
+            culprit_node=verdict.node,
+            cause=verdict.kind,
+            confidence=verdict.confidence,
+            sentence=sentence,
+            followers=list(verdict.followers)[:64],
+            evidence_mono=told.ready,
+            report=place,
+        )
+        if (verdict.kind, verdict.rank) == told.said:
+            logger.warning("report on cycle %d: %s", own.cycle, report)
+        else:
+            what = own.cycle, sentence, verdict.confidence, report
+            logger.warning("verdict on cycle %d: %s (confidence %s). Report: %s", *what)

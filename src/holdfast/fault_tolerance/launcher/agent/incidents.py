@@ -1,0 +1,212 @@
+"""The incidents of one node: evidence while there still is some, the report when nobody waits any more.
+
+Evidence after a hang is the monitor's and is read from its file; after a crash, and when another node tells of
+trouble, it is taken here before this node's ranks are stopped. What always holds: it costs a restart no more than
+`AFTER_CRASH` seconds, or `ASKED` where ranks have to be asked because the culprit may be among them; an error here
+costs a report, nothing else.
+Does not cover: how the report is made (:mod:`.incident_report`), preemption and joining nodes, which are no incidents.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from holdfast.in_time import TooLate, UnderWay
+from holdfast.incidents.evidence import CRASH, ELSEWHERE, HANG, NodeEvidence
+from holdfast.incidents.gathering.machine import MachineLook
+from holdfast.incidents.gathering.memory import OomWatch
+from holdfast.incidents.gathering.node import LocalRank
+from holdfast.incidents.place import Occasion, Place
+from holdfast.incidents.report.redaction import redacted_text
+from holdfast.incidents.taking import Taken, kept, take
+
+from ...board import BoardReader
+from ...processes import proc
+from ..ranks.failures import Failure
+from ..ranks.group import RankGroup
+from .incident_ends import with_ends
+from .incident_report import Reporter, Told
+from .surroundings import Surroundings
+
+AFTER_CRASH = 0.02  # seconds
+ASKED = 1.0  # seconds; typically 0.1
+
+
+class Incidents:
+    """What is known of the incident of the cycle that runs, until its report is under way."""
+
+    def __init__(self, agent: Surroundings, run_dir: str, run_id: str) -> None:
+        self._agent = agent
+        self._run_id = run_id
+        self._reporter = Reporter(agent, run_dir)
+        self._place = Place()
+        self._taken: Taken | None = None
+        self._under_way: UnderWay[Taken] | None = None
+        self._said: tuple[str, int | None] = ("", None)
+        self._file = ""
+        self._told = False
+        self._began = 0.0
+        self._memory: OomWatch | None = None
+
+    def begin_cycle(self, world_size: int) -> None:
+        """A cycle begins: say to the monitor where its ranks stand, and forget the last one."""
+        agent = self._agent
+        number, nodes = agent.node_place
+        cycle = agent.job.record.cycle
+        self._place = Place(agent.node, number, nodes, world_size, self._run_id, cycle)
+        self._forget_file()
+        self._taken, self._under_way, self._said = None, None, ("", None)
+        self._told, self._began = False, time.time()
+        self._forget_memory()
+        self._memory = OomWatch()
+        with contextlib.suppress(OSError):
+            self._place.leave(os.path.dirname(agent.boards.path(0)))
+
+    def heard(self, verdict: dict[str, Any]) -> None:
+        """The monitor has a verdict on a hang, and has kept its evidence."""
+        self._forget_file()
+        self._file, self._under_way = str(verdict.pop("evidence", "")), None
+        if "sentence" in verdict:
+            verdict["sentence"] = redacted_text(verdict["sentence"], os.environ)
+            self._said = str(verdict.get("cause")), verdict.get("culprit")
+
+    def spare(self, told: dict[str, Any]) -> None:
+        """A rank went on while the monitor looked at it: its evidence is of no use."""
+        with contextlib.suppress(OSError, KeyError):
+            os.unlink(told.pop("evidence"))
+
+    def crashed(self, rank: int) -> None:
+        """The first rank has ended: what there is on the others, while they are still there."""
+        if self._taken is None and not self._file:
+            self._take(CRASH, rank, AFTER_CRASH, ask=False, share=0.5)
+
+    def elsewhere(self) -> None:
+        """Another node was first to tell of trouble, and the culprit may be one of ours: ask them before they go."""
+        if not self._file and not (self._taken and self._taken.evidence.trigger == ELSEWHERE):
+            self._take(ELSEWHERE, None, ASKED, ask=True, share=0.9)
+
+    def _take(self, trigger: str, accused: int | None, seconds: float, *, ask: bool, share: float) -> None:
+        """`share` of the time is for the looking, the rest for what has to be done with it."""
+        group = self._agent.group
+        if group is None:
+            return
+        now = time.monotonic()
+        ranks, boards = self._local_ranks(group)
+        occasion = Occasion(trigger, accused)
+
+        def work() -> Taken:
+            try:
+                pause = 0.05 if ask else 0.0
+                until = now + share * seconds
+                return take(ranks, self._place, occasion, until, ask=ask, pause=pause, judge=False)
+            finally:
+                for board in boards:
+                    board.close()
+
+        with contextlib.suppress(TooLate, RuntimeError):  # or no thread can be started
+            self._finish()  # what was too late before
+            self._under_way = UnderWay(work)
+            self._finish(seconds)
+
+    def _finish(self, seconds: float = 0.0) -> None:
+        """Take over what is under way, if it is done within so many seconds; it may be asked for again later."""
+        if self._under_way is not None:
+            with contextlib.suppress(TooLate):
+                taken, self._under_way = self._under_way.answer(seconds), None
+                self._taken = taken if self._taken is None else _both(self._taken, taken)
+
+    def _local_ranks(self, group: RankGroup) -> tuple[list[LocalRank], list[BoardReader]]:
+        known = self._agent.boards.snapshots()
+        found, boards = [], []
+        for local_rank in group.local_ranks:
+            path, pid = self._agent.boards.path(local_rank), group.pid_of(local_rank)
+            board = None
+            with contextlib.suppress(Exception):
+                board = BoardReader(path)
+                boards.append(board)
+            identity = known[local_rank].identity if local_rank in known else None
+            started = identity.start_time if identity else proc.start_time(pid) or 0
+            prefix = path.removesuffix(".board")
+            rank = group.rank_of(local_rank)
+            found.append(LocalRank(rank, local_rank, pid, started, self._agent.node, board, prefix))
+        return found, boards
+
+    def conclude(
+        self,
+        group: RankGroup,
+        failures: Iterable[Failure],
+        *,
+        reason: str,
+        reporter: str,
+        lost_nodes: tuple[str, ...] = (),
+    ) -> None:
+        """The ranks have ended: complete the evidence and have the report made, once a cycle, by node `reporter`."""
+        if self._told:
+            return
+        self._told = True
+        taken = self._evidence()
+        evidence = taken.evidence if taken else self._nothing(HANG if self._file else CRASH)
+        facts = MachineLook(self._memory, time.monotonic()).notes() if self._memory else ()
+        evidence = replace(evidence, reason=reason, lost_nodes=lost_nodes, notes=(*evidence.notes, *facts))
+        complete = with_ends(evidence, group, list(failures), self._memory)
+        told = Told(taken.ready if taken else None, self._began, self._said)
+        self._reporter.begin(complete, reporter, told)
+
+    def _evidence(self) -> Taken | None:
+        if self._file:
+            with contextlib.suppress(OSError, ValueError):
+                own, self._taken = kept(self._file), None
+                return own
+        self._finish()
+        return self._taken
+
+    def _nothing(self, trigger: str) -> NodeEvidence:
+        """Where no evidence could be had: the report still tells how the ranks ended."""
+        place, now = self._place, time.monotonic()
+        return NodeEvidence(
+            node=place.node,
+            trigger=trigger,
+            cycle=place.cycle,
+            run_id=place.run_id,
+            node_rank=place.node_rank,
+            nodes=place.nodes,
+            world_size=place.world_size,
+            at=time.time(),
+            mono=now,
+            notes=("No evidence could be taken in time: what stands here is how the ranks ended.",),
+        )
+
+    def _forget_file(self) -> None:
+        if self._file:
+            with contextlib.suppress(OSError):
+                os.unlink(self._file)
+        self._file = ""
+
+    def _forget_memory(self) -> None:
+        if self._memory is not None:
+            self._memory.close()
+            self._memory = None
+
+    def close(self) -> None:
+        """The launcher ends: wait a moment for reports that are under way."""
+        self._forget_file()
+        self._forget_memory()
+        self._reporter.close()
+
+
+def _both(earlier: Taken, later: Taken) -> Taken:
+    """Taken twice: what the later one asked for, and how things were before."""
+    first = {rank.rank: rank for rank in earlier.evidence.ranks}
+    ranks = tuple(
+        rank if rank.stacks or rank.rank not in first else replace(first[rank.rank], notes=rank.notes)
+        for rank in later.evidence.ranks
+    )
+    node = replace(
+        later.evidence, trigger=earlier.evidence.trigger, accused=earlier.evidence.accused, ranks=ranks
+    )
+    return Taken(node, later.verdict, later.ready)

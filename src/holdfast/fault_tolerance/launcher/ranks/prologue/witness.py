@@ -1,0 +1,215 @@
+"""Makes a rank able to say where it is when somebody asks: by a signal that dumps its main thread's stack, and by a
+helper thread that answers questions with all stacks and torch's flight recorder (testimony.py).
+
+Beside the rank's board `L.board` it leaves `L.armed` (which process, signal and descriptor; whether the thread runs),
+`L.stack` (what the signal writes), `L.ask` (a FIFO; a question is eight bytes) and `L.answer`. The asker's side is
+`holdfast.incidents.gathering.asking`. What always holds: nothing here raises, nothing is done unless somebody asks, a
+signal that the program handles is never taken, a forked child never answers, and the helper thread takes no signal.
+It imports nothing of Holdfast. ``HOLDFAST_WITNESS=off`` switches all of it off.
+Does not cover: a program that handles the same real-time signal later; what is asked, and when.
+"""
+
+import _signal  # type: ignore[import-not-found]
+import _thread
+import os
+import sys
+
+TYPE_CHECKING = False  # `typing` would be an import more in every rank
+if TYPE_CHECKING:
+    from typing import Any
+
+VARIABLE = "HOLDFAST_WITNESS"
+BOARD = "FT_RANK_MONITOR_IPC_SOCKET"
+SUFFIX = ".board"
+MODULE = "torch.distributed.distributed_c10d"
+FIRST_SIGNAL = 45
+"""SIGRTMIN+11, or the next one that is free: debuggers, profilers and libraries take the first and the last ones."""
+HIGH = 900, 200, 60
+"""Our descriptors are not below the first of these that is possible: the script's own have the numbers that they would
+have without us."""
+QUESTION = 8
+REMEMBERED = 16
+"""An answer names so many of the last questions: who asked shortly before somebody else finds it too."""
+
+
+def arm(environ: "Any", testimony: "Any", after_import: "Any") -> None:
+    """In the prologue: the signal from now on, the thread once the program has a process group. Earlier it would be
+    the one reason for which Python warns of a fork beside threads."""
+    try:
+        prefix = _prefix(environ)
+        if prefix:
+            witness = _Witness(prefix, testimony)
+            witness.arm()
+            if MODULE in sys.modules:
+                _with_first_group(sys.modules[MODULE], witness.start)
+            else:
+                after_import(MODULE, lambda module: _with_first_group(module, witness.start))
+    except Exception:
+        pass  # nobody can ask it: the rank runs on
+
+
+def connect(environ: "Any", testimony: "Any") -> None:
+    """When a client connects: what the prologue has not done, and the thread."""
+    try:
+        prefix = _prefix(environ)
+        if prefix:
+            witness = _Witness(prefix, testimony)
+            if witness.armed() is None:
+                witness.arm()
+            witness.start()
+    except Exception:
+        pass
+
+
+def _prefix(environ: "Any") -> str:
+    path = environ.get(BOARD, "")
+    if not path or environ.get(VARIABLE, "").lower() in ("off", "0"):
+        return ""
+    path = os.path.realpath(path)  # a `RankMonitorServer` gives its rank a link
+    return path[: -len(SUFFIX)] if path.endswith(SUFFIX) else ""
+
+
+def _with_first_group(module: "Any", start: "Any") -> None:
+    """Start when torch has its first process group; leaves no trace afterwards. At once where this is another torch."""
+    inner = getattr(module, "_update_default_pg", None)
+    if inner is None or module._world.default_pg is not None:
+        start()
+        return
+
+    def once(*args: "Any", **more: "Any") -> "Any":
+        if module._update_default_pg is once:
+            module._update_default_pg = inner
+        try:
+            return inner(*args, **more)
+        finally:
+            start()
+
+    module._update_default_pg = once
+
+
+class _Witness:
+    """What one rank has armed. There may be two of these in a process, of which only the files know each other."""
+
+    def __init__(self, prefix: str, testimony: "Any") -> None:
+        self._prefix, self._testimony, self._owner = prefix, testimony, os.getpid()
+
+    def armed(self) -> "Any":
+        """What this process has armed already: signal, descriptor, whether the thread runs."""
+        import json
+
+        try:
+            with open(f"{self._prefix}.armed") as file:
+                said = json.load(file)
+            return (
+                (said["signal"], said["descriptor"], said["thread"]) if said["pid"] == self._owner else None
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def arm(self) -> None:
+        """Let the signal dump the main thread's stack. All threads' would be unsafe while they run."""
+        signum = _free_signal()
+        descriptor = _file_of(f"{self._prefix}.stack", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        known = "faulthandler" in sys.modules
+        import faulthandler
+
+        # Python gives the signal back when it ends; should one still come then, it shall not be the rank's death.
+        _libc().signal(signum, 1)  # SIG_IGN
+        faulthandler.register(signum, file=descriptor, all_threads=False, chain=False)
+        if not known:
+            sys.modules.pop("faulthandler", None)
+        self._say(signum, descriptor, False)
+
+    def start(self) -> None:
+        """Start the thread, if this process has none yet. Never raises."""
+        try:
+            armed = self.armed()
+            if os.getpid() != self._owner or armed is None or armed[2]:
+                return
+            path = f"{self._prefix}.ask"
+            if os.path.lexists(path):  # an earlier process of the same rank has left it
+                os.unlink(path)
+            os.mkfifo(path, 0o600)
+            # For writing as well: so there is always a writer, and a read waits.
+            descriptor = _file_of(path, os.O_RDWR)
+            before = _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
+            try:
+                _thread.start_new_thread(self._answer, (descriptor, _identity(descriptor)))
+            finally:
+                _signal.pthread_sigmask(_signal.SIG_SETMASK, before)
+            self._say(armed[0], armed[1], True)
+        except Exception:
+            pass
+
+    def _say(self, signum: int, descriptor: int, thread: bool) -> None:
+        text = f'"pid": {self._owner}, "signal": {signum}, "descriptor": {descriptor}, "thread": {str(thread).lower()}'
+        self._put("armed", f"{{{text}}}")
+
+    def _put(self, what: str, text: str) -> None:
+        aside = f"{self._prefix}.{what}.new"
+        try:
+            with open(
+                os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w"
+            ) as file:
+                file.write(text)
+            os.replace(aside, f"{self._prefix}.{what}")
+        except OSError:
+            if os.path.lexists(aside):
+                os.unlink(aside)  # no room: it must not hold what there is
+            raise
+
+    def _answer(self, descriptor: int, identity: "Any") -> None:
+        asked: list[str] = []
+        while os.getpid() == self._owner:
+            try:
+                # The program may have closed it, and have opened something else under its number.
+                if _identity(descriptor) != identity:
+                    return
+                got = os.read(descriptor, QUESTION * REMEMBERED)
+            except OSError:
+                return
+            asked = [*asked, *(got[at : at + QUESTION].hex() for at in range(0, len(got), QUESTION))]
+            asked = asked[-REMEMBERED:]
+            try:
+                for answer in self._testimony.answers(asked):
+                    self._put("answer", answer)
+            except Exception:
+                pass  # there is no room for it: who asked does not wait long
+
+
+def _free_signal() -> int:
+    """Raises LookupError where there is none."""
+    taken = 0
+    with open("/proc/self/status") as file:
+        for line in file:
+            if line.startswith(("SigBlk:", "SigIgn:", "SigCgt:")):
+                taken |= int(line.split()[1], 16)
+    for signum in range(FIRST_SIGNAL, _signal.SIGRTMAX):
+        if not taken >> (signum - 1) & 1 and _signal.getsignal(signum) == _signal.SIG_DFL:
+            return signum
+    raise LookupError("every real-time signal is taken")
+
+
+def _file_of(path: str, flags: int) -> int:
+    """Open it, with a high number that no program started from here inherits."""
+    low = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    for least in HIGH:
+        high = _libc().fcntl(low, 1030, least)  # F_DUPFD_CLOEXEC; the module fcntl would be an import more
+        if high >= 0:
+            os.close(low)
+            return high  # type: ignore[no-any-return]
+    return low
+
+
+def _identity(descriptor: int) -> "tuple[int, int]":
+    found = os.fstat(descriptor)
+    return found.st_dev, found.st_ino
+
+
+def _libc() -> "Any":
+    import ctypes
+
+    libc = ctypes.CDLL(None)
+    libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+    libc.signal.restype = ctypes.c_void_p
+    return libc

@@ -1,0 +1,106 @@
+"""The evidence on all local ranks after one of them has passed a limit: taken in a thread, while the monitor looks on.
+
+What always holds: it is over after `LONGEST` seconds, whatever the ranks do, and where no thread can be started it is
+over at once, without evidence. The monitor never waits for it: it asks.
+Does not cover: a thread that hangs in the kernel; it is left behind, and what it finds later is not used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from holdfast.incidents.evidence import PassedLimit
+from holdfast.incidents.place import Occasion, Place
+
+from ..board import BoardReader, Identity
+from .deadlines import Deadline
+from .gaps import SECOND
+
+if TYPE_CHECKING:
+    from holdfast.in_time import UnderWay
+    from holdfast.incidents.taking import Taken
+
+LONGEST = 2.0  # seconds after which the rank is ended with whatever is known by then
+FOR_JUDGING = 0.3  # seconds of it that are left for the verdict and for writing
+LOOK = int(0.005 * SECOND)  # between two looks at whether it is done
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What came out: the evidence with its verdict, and the file that has both. Nothing where it came to nothing."""
+
+    taken: Taken | None = None
+    file: str = ""
+
+
+class Inquest:
+    """One that is under way."""
+
+    def __init__(self, call: Callable[[], Finding], now_ns: int) -> None:
+        self.until_ns = now_ns + int(LONGEST * SECOND)
+        from holdfast.in_time import UnderWay
+
+        self._call: UnderWay[Finding] | None = None
+        with contextlib.suppress(RuntimeError):  # no thread can be started: there is no evidence then
+            self._call = UnderWay(call)
+
+    def finding(self, now_ns: int) -> Finding | None:
+        """What it has found; None while it is under way."""
+        from holdfast.in_time import TooLate
+
+        if self._call is None:
+            return Finding()
+        try:
+            return self._call.answer(0.0)
+        except TooLate:
+            return None if now_ns < self.until_ns else Finding()
+        except Exception:
+            return Finding()  # a hung rank is ended, with or without evidence
+
+
+def prepare() -> None:
+    """Import what an inquest needs: a monitor starts without it, and there is no time for it later."""
+    with contextlib.suppress(Exception):  # whatever is wrong with it: a hang is found without evidence, too
+        from holdfast import in_time
+        from holdfast.incidents import rules, taking
+        from holdfast.incidents.gathering import asking, node
+
+        del asking, in_time, node, rules, taking
+
+
+def examine(directory: str, cycle: int, ranks: dict[int, Identity], occasion: Occasion) -> Finding:
+    """Take the evidence of these ranks (by local rank), judge it, keep it in `directory`. For a thread of its own."""
+    from holdfast.incidents.gathering.node import LocalRank
+    from holdfast.incidents.taking import keep, take
+
+    folder = os.path.join(directory, f"cycle-{cycle}")
+    place = Place.found(folder)
+    boards: list[BoardReader] = []
+    locals_ = []
+    try:
+        for local_rank, who in sorted(ranks.items()):
+            prefix = os.path.join(folder, str(local_rank))
+            board = None
+            with contextlib.suppress(Exception):  # one that cannot be read is evidence too
+                board = BoardReader(prefix + ".board")
+                boards.append(board)
+            locals_.append(
+                LocalRank(who.rank, local_rank, who.pid, who.start_time, place.node, board, prefix)
+            )
+        until = time.monotonic() + LONGEST - FOR_JUDGING
+        taken = take(locals_, place, occasion, until, ask=True)
+        return Finding(taken, keep(taken, directory))
+    finally:
+        for board in boards:
+            board.close()
+
+
+def limit(passed: Deadline, now_ns: int) -> PassedLimit:
+    """The passed limit as evidence."""
+    waited = round(passed.waited(now_ns), 3)
+    return PassedLimit(passed.reason, waited, passed.limit, passed.section, passed.text(now_ns))

@@ -1,0 +1,227 @@
+"""From ranks that are late to the one that is signalled: evidence, verdict, a last check, the signal.
+
+Of several ranks that are late at once (the others wait for one in a collective) only one is accused, and its end ends
+the cycle: the one that the evidence plainly blames, else the one that :mod:`.suspect` finds, else the one that is late
+the longest. Before anyone is signalled the board is read again, the epoch and phase on the control page too.
+Does not cover: a culprit on another node; the accused is then a rank of this node that waits for it, and the report
+that joins all nodes names it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from holdfast.incidents.evidence import EARLY as BEFORE_THE_LIMIT
+from holdfast.incidents.evidence import HANG
+from holdfast.incidents.place import Occasion
+
+from ..board import BoardReader, Snapshot
+from ..processes import proc, sweep
+from .deadlines import Deadline, deadlines, earliest
+from .execution import Executions
+from .explain import describe_safely
+from .gaps import SECOND, Gaps
+from .inquest import LOOK, Finding, Inquest, examine, limit
+from .suspect import whom_it_waits_for
+
+if TYPE_CHECKING:
+    from holdfast.incidents.verdict import Verdict
+
+Tell = Callable[[dict[str, Any]], object]
+MOST_OTHERS = 64  # ranks described beside the hung one
+EARLY = "early"  # the reason where no limit is passed
+NOBODY_STOPPED = 2.0  # seconds after which one more rank is accused because the cycle goes on regardless
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """A rank that has passed a limit, as it was seen then."""
+
+    passed: Deadline
+    local_rank: int
+    board: Snapshot
+
+
+class Judgement:
+    """The judging of one cycle's ranks; `boards` are those that the watch has open."""
+
+    def __init__(
+        self,
+        directory: str,
+        cycle: int,
+        boards: Mapping[int, BoardReader],
+        executions: Executions,
+        tell: Tell,
+        *,
+        may_act: Callable[[], bool],
+        early_holds: Callable[[Late], bool],
+        give_up: Callable[[int, Exception], object],
+    ) -> None:
+        self._directory, self._cycle, self._boards = directory, cycle, boards
+        self._executions, self._tell = executions, tell
+        self._may_act, self._early_holds, self._give_up = may_act, early_holds, give_up
+        self._case: tuple[Late, Inquest] | None = None
+        self._accused_at = self._accused_until = 0  # meanwhile nobody else is accused who stood still before
+
+    def proceed(self, late: Iterable[Late], gaps: Gaps, now: int) -> int | None:
+        """One step further; returns when to be asked again (monotonic nanoseconds), None when there is no hurry."""
+        if self._case:
+            return self._follow(*self._case, gaps, now)
+        waiting = list(late)
+        free = [
+            each for each in waiting if now >= self._accused_until or each.passed.since_ns > self._accused_at
+        ]
+        for each in sorted(free, key=lambda one: one.passed.at_ns):
+            with self._only_it(each.local_rank):
+                if each.passed.reason == EARLY or _runs(each.board):
+                    self._case = each, self._open(each, waiting, now)
+                    return now + LOOK
+        return max(now, self._accused_until) if len(free) < len(waiting) else None
+
+    @contextlib.contextmanager
+    def _only_it(self, local_rank: int) -> Any:
+        """An error in judging one rank must not blind the monitor to the others."""
+        try:
+            yield
+        except Exception as error:
+            self._give_up(local_rank, error)
+
+    def _open(self, late: Late, waiting: list[Late], now: int) -> Inquest:
+        who = {}
+        for local_rank, reader in self._boards.items():
+            with contextlib.suppress(Exception):
+                if identity := reader.snapshot().identity:
+                    who[local_rank] = identity
+        passed = {
+            each.board.identity.rank: limit(each.passed, now) for each in waiting if each.board.identity
+        }
+        accused = late.board.identity.rank if late.board.identity else None
+        trigger = BEFORE_THE_LIMIT if late.passed.reason == EARLY else HANG
+        occasion = Occasion(trigger, accused, passed)
+        return Inquest(partial(examine, self._directory, self._cycle, who, occasion), now)
+
+    def _follow(self, late: Late, inquest: Inquest, gaps: Gaps, now: int) -> int | None:
+        found = inquest.finding(now)
+        if found is None:
+            return now + LOOK
+        self._case = None
+        again = now
+        with self._only_it(late.local_rank):
+            again = self._conclude(late, found, gaps, now)
+        return again
+
+    def _conclude(self, late: Late, found: Finding, gaps: Gaps, now: int) -> int:
+        """The evidence is there: accuse somebody, unless the rank has gone on meanwhile or another one is in charge."""
+        if not self._still(late, gaps):
+            self._tell_that_it_went_on(late, found, now)
+            return now
+        accused, verdict = self._verdict(late, found, now)
+        who = self._boards[accused].snapshot().identity
+        assert who is not None
+        # Told before it is done, so that the launcher can explain the exit that follows.
+        self._tell(verdict)
+        self._accused_at = now
+        self._accused_until = now + int((self._executions.patience + NOBODY_STOPPED) * SECOND)
+        sent = self._executions.begin(who, now)
+        if sent:
+            told = {"event": "signal_sent", "rank": who.rank, "pid": who.pid, "signal": sent, "by": "monitor"}
+            self._tell({**told, "cycle": self._cycle})
+        return now
+
+    def _still(self, late: Late, gaps: Gaps) -> bool:
+        """Asked last before acting: the same limit is passed, nothing stood still meanwhile, and we are in charge."""
+        if late.passed.reason == EARLY:
+            return self._early_holds(late) and self._may_act()
+        again = earliest(deadlines(self._boards[late.local_rank].snapshot(), gaps))
+        return again == late.passed and self._may_act()
+
+    def _tell_that_it_went_on(self, late: Late, found: Finding, now: int) -> None:
+        """A limit was passed and nothing was done about it: whoever sets limits wants to know."""
+        who = late.board.identity
+        if late.passed.reason == EARLY:
+            return  # no limit of anybody's was passed
+        again = earliest(deadlines(self._boards[late.local_rank].snapshot(), Gaps()))
+        if again is not None and again.since_ns == late.passed.since_ns:
+            return  # the world stood still meanwhile, and the rank got the time back
+        if who is not None and self._may_act() and _runs(late.board):
+            told = {"event": "went_on", "rank": who.rank, "pid": who.pid, "cycle": self._cycle}
+            text = late.passed.text(now)
+            self._tell({**told, "reason": late.passed.reason, "text": text, "evidence": found.file})
+
+    def _verdict(self, late: Late, found: Finding, now: int) -> tuple[int, dict[str, Any]]:
+        """On the late rank, or on the one that it plainly waits for; with whose board it is."""
+        described, text = describe_safely(late.board, now), late.passed.text(now)
+        ranks = {**self._others(late.local_rank, now), late.local_rank: described}
+        candidates = {
+            key: ranks[key] for key in ranks if key != late.local_rank and self._may_be_accused(key)
+        }
+        accused, judged = late.local_rank, found.taken.verdict if found.taken else None
+        blamed = _blamed(judged, {**candidates, late.local_rank: described})
+        if blamed is not None:
+            accused = blamed
+        elif waits_for := whom_it_waits_for(described, late.passed.waited(now), candidates):
+            accused, text = waits_for[0], f"Rank {described['rank']}: {text} {waits_for[1]}."
+        if accused != late.local_rank and not text.startswith("Rank "):
+            text = f"Rank {described['rank']}: {text}"
+        return accused, {
+            "event": "verdict",
+            "at": now / SECOND,
+            "reason": late.passed.reason,
+            "section": late.passed.section,
+            "waited": round(late.passed.waited(now), 3),
+            "limit": late.passed.limit,
+            "text": text,
+            "signal": self._executions.name,
+            **ranks[accused],
+            **_told(found),
+            "others": [ranks[key] for key in sorted(ranks) if key != accused][:MOST_OTHERS],
+        }
+
+    def _others(self, local_rank: int, now: int) -> dict[int, dict[str, Any]]:
+        """The neighbours are evidence: one that cannot be read must not save the rank that is hung."""
+        found: dict[int, dict[str, Any]] = {}
+        for key, other in self._boards.items():
+            if key != local_rank:
+                with contextlib.suppress(Exception):
+                    board = other.snapshot()
+                    if board.identity:
+                        found[key] = describe_safely(board, now)
+        return found
+
+    def _may_be_accused(self, local_rank: int) -> bool:
+        board = self._boards[local_rank].snapshot()
+        return _runs(board) and board.identity is not None and not self._executions.knows(board.identity)
+
+
+def _blamed(judged: Verdict | None, ranks: Mapping[int, Mapping[str, Any]]) -> int | None:
+    """By its local rank, the one that the evidence blames, if it is one of these and that is more than a guess."""
+    if judged is None or judged.rank is None or judged.confidence == "low":
+        return None
+    return next((key for key, described in ranks.items() if described["rank"] == judged.rank), None)
+
+
+def _told(found: Finding) -> dict[str, Any]:
+    """What the evidence adds to the verdict."""
+    if found.taken is None:
+        return {}
+    judged = found.taken.verdict
+    return {
+        "sentence": judged.sentence,
+        "cause": judged.kind,
+        "confidence": judged.confidence,
+        "culprit": judged.rank,
+        "evidence": found.file,
+        "evidence_mono": found.taken.ready,
+    }
+
+
+def _runs(board: Snapshot) -> bool:
+    """Whether the rank's process is still the one that was started, and is not ending."""
+    who = board.identity
+    return (
+        who is not None and proc.start_time(who.pid) == who.start_time and not sweep.ends(proc.stat(who.pid))
+    )

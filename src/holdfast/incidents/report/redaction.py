@@ -1,0 +1,162 @@
+"""Secrets out of the evidence, before anything of it is written, sent or printed. Pure.
+
+A secret is the value of an environment variable whose name says so (`HF_TOKEN`, `AWS_SECRET_ACCESS_KEY`), of at least
+`SHORTEST` characters and no ordinary setting, and what looks like one wherever it stands (a key of a known form, a
+password in a URL, `--token X`). Each is replaced by `***`. What always holds: what a program, its arguments or its
+exceptions say of such a value, also quoted or over several lines, is not in what comes out.
+
+Does not cover: a secret that stands in no such variable and has no such form, one that was encoded (base64), and one
+of which only a part was kept.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+from urllib.parse import quote
+
+from ..evidence import NodeEvidence, PassedLimit, RingEvent
+
+HIDDEN = "***"
+SHORTEST = 6
+"""Characters; what is shorter is a word that stands everywhere."""
+
+_WORDS = frozenset(
+    """
+    KEY KEYS APIKEY TOKEN TOKENS SECRET SECRETS PASSWORD PASSWORDS PASSWD PASS PASSPHRASE CREDENTIAL
+    CREDENTIALS AUTH AUTHORIZATION COOKIE COOKIES DSN BEARER JWT
+    """.split()  # noqa: SIM905
+)
+_ENDINGS = (
+    "TOKEN",
+    "SECRET",
+    "PASSWORD",
+    "PASSWD",
+    "PASSPHRASE",
+    "APIKEY",
+    "CREDENTIAL",
+    "CREDENTIALS",
+    "COOKIE",
+)
+_PLACES = frozenset(
+    """
+    FILE FILES PATH DIR DIRECTORY HOME SOCK SOCKET MODE TYPE SIZE LENGTH COUNT LIMIT
+    """.split()  # noqa: SIM905
+)
+"""At the end of a name they say that the value is where a secret is, or how it is made; not the secret."""
+
+_ORDINARY = frozenset(
+    """
+    false default enabled disabled enable disable required optional always automatic bearer normal
+    strict unknown public private prompt system global
+    """.split()  # noqa: SIM905
+)
+
+_NAMES = r"pass(?:word|wd|phrase)|secret(?:[-_]?(?:access[-_]?)?key)?|api[-_]?key|access[-_]?key(?:[-_]?id)?"
+_NAMES += r"|private[-_]?key|(?:auth|access|refresh|bearer|session|secret|api|hf)[-_]?token|credentials?"
+_VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|[^\s"',;&)}\]]+)"""
+
+_IS = r"""["']?\s*[:=]\s*"""
+
+_FORMS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(form), new)
+    for form, new in (
+        (r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", HIDDEN),
+        (rf"(?i)\b((?:proxy-)?authorization{_IS}[\"']?)(?:(bearer|basic|token|digest)\s+)?[^\s\"',]+", rf"\1{HIDDEN}"),
+        (r"(?i)\b(bearer\s+)[A-Za-z0-9._~+/=-]{12,}", rf"\1{HIDDEN}"),
+        (r"(?i)\b((?:set-)?cookie[\"']?\s*:\s*)\S.*", rf"\1{HIDDEN}"),
+        (rf"(?i)(--(?:[a-z0-9]+[-_])*(?:{_NAMES}|token|auth|cookie)(?:\s*=\s*|\s+))(?!-){_VALUE}", rf"\1{HIDDEN}"),
+        (rf"(?i)((?:\b|_)(?:{_NAMES}){_IS}){_VALUE}", rf"\1{HIDDEN}"),
+        (r"(?i)((?:\b|_)(?:token|auth|key|sig|signature)=)[A-Za-z0-9._~+/%-]{16,}=*", rf"\1{HIDDEN}"),
+        (r"(?<![A-Za-z0-9+.-])([A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s/:@\"']*:)[^\s/\"']*@", rf"\1{HIDDEN}@"),
+        (r"(?<![A-Za-z0-9+.-])([A-Za-z][A-Za-z0-9+.-]{0,30}://)[^\s/:@\"']{16,}@", rf"\1{HIDDEN}@"),
+        (r"(?<![A-Za-z0-9])(?:AKIA|ASIA)[0-9A-Z]{16}(?![0-9A-Za-z])", HIDDEN),
+        (r"(?<![A-Za-z0-9_])hf_[A-Za-z0-9]{20,}", HIDDEN),
+        (r"(?<![A-Za-z0-9_])(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,})", HIDDEN),
+        (r"(?<![A-Za-z0-9_])glpat-[A-Za-z0-9_-]{16,}", HIDDEN),
+        (r"(?<![A-Za-z0-9])(?:sk|pk|rk)[-_](?=[A-Za-z_-]{0,60}[0-9])[A-Za-z0-9_-]{20,}", HIDDEN),
+        (r"(?<![A-Za-z0-9])(?:xox[abeprs]-[A-Za-z0-9-]{10,}|AIza[A-Za-z0-9_-]{30,}|nvapi-[A-Za-z0-9_-]{20,})", HIDDEN),
+        (r"(?<![A-Za-z0-9])eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*", HIDDEN),
+    )
+)  # fmt: skip
+
+_CODES = {(NodeEvidence, "trigger"), (PassedLimit, "reason"), (RingEvent, "kind")}
+"""Words of ours that the rules read: a password `heartbeat` must not change them."""
+
+
+def secrets(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The values to hide, each in the forms in which a program shows it; the longest first."""
+    found: set[str] = set()
+    for name, value in environment.items():
+        if _names_secret(name) and not _is_ordinary(name, value):
+            for part in (value, value.strip(), *value.splitlines()):
+                found |= {form for form in _shown_as(part) if len(form) >= SHORTEST}
+    return tuple(sorted(found, key=lambda value: (-len(value), value)))
+
+
+def redacted(node: NodeEvidence, environment: Mapping[str, str]) -> NodeEvidence:
+    """The evidence with every secret in any of its texts replaced."""
+    known = _pattern(secrets(environment))
+    found = _walked(node, known, {})
+    assert isinstance(found, NodeEvidence)
+    return found
+
+
+def redacted_text(text: str, environment: Mapping[str, str]) -> str:
+    """The same for one text."""
+    return _clean(text, _pattern(secrets(environment)))
+
+
+def _names_secret(name: str) -> bool:
+    parts = [part for part in re.split(r"[^A-Z0-9]+", name.upper()) if part]
+    if not parts or parts[-1] in _PLACES:
+        return False
+    return any(part in _WORDS or part.endswith(_ENDINGS) for part in parts)
+
+
+def _is_ordinary(name: str, value: str) -> bool:
+    """A switch, a number of tokens: hiding such a value would hide it wherever it stands."""
+    word = value.strip().lower()
+    counts = name.upper().endswith(("TOKENS", "KEYS", "KEY", "PASS")) and word.isdecimal() and len(word) < 8
+    return len(word) < SHORTEST or word in _ORDINARY or counts
+
+
+def _shown_as(value: str) -> Iterable[str]:
+    """As it is, as `repr`, as JSON, and in a URL."""
+    return value, repr(value)[1:-1], json.dumps(value)[1:-1], quote(value, safe="")
+
+
+def _pattern(known: Iterable[str]) -> re.Pattern[str] | None:
+    found = "|".join(map(re.escape, known))
+    return re.compile(found) if found else None
+
+
+def _clean(text: str, known: re.Pattern[str] | None) -> str:
+    if known:
+        text = known.sub(HIDDEN, text)
+    for form, new in _FORMS:
+        text = form.sub(new, text)
+    return text
+
+
+def _walked(value: Any, known: re.Pattern[str] | None, seen: dict[str, str]) -> Any:
+    """The same value with clean texts; `seen` spares the work for texts that are in many stacks."""
+    if isinstance(value, str):
+        if value not in seen:
+            seen[value] = _clean(value, known)
+        return seen[value]
+    if isinstance(value, tuple):
+        return tuple(_walked(part, known, seen) for part in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        kind = type(value)
+        parts = {each.name: getattr(value, each.name) for each in fields(value)}
+        return kind(
+            **{
+                name: part if (kind, name) in _CODES else _walked(part, known, seen)
+                for name, part in parts.items()
+            }
+        )
+    return value

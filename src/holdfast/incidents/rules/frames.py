@@ -1,0 +1,111 @@
+"""Which place of a program a stack frame is: a collective, the data loader, a lock, the program's own code. Pure.
+
+Always holds: a file is known by the end of its path, so that the short names of py-spy (`torch/serialization.py`) and
+the long ones of faulthandler mean the same; the tables were made from stacks of torch 2.13 and Python 3.11.
+Does not cover: native frames; what is called from C without a Python frame is told by the kernel (`kernel.py`).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from functools import lru_cache
+
+from ..evidence import Frame
+
+COLLECTIVE, BACKWARD, MEETING, PARTING = "collective", "backward", "meeting", "parting"
+LOADER, CHECKPOINT, LOCK, CHILD, NETWORK = "data_loading", "checkpoint_io", "lock", "child", "network"
+IMPORT, LEAVING, EVENTS, LIBRARY, OWN = "import", "leaving", "events", "library", "own"
+
+_C10D = r"torch/distributed/distributed_c10d\.py"
+_PLACES = tuple(
+    (place, re.compile(rf"(?:^|/)(?:{file})"), re.compile(rf"^(?:{function})$"))
+    for place, file, function in (
+        (LEAVING, r"threading\.py$", r"_shutdown"),
+        (LEAVING, r"multiprocessing/util\.py$", r"_exit_function|_run_finalizers"),
+        (LEAVING, r"concurrent/futures/(thread|process)\.py$", r"_python_exit"),
+        (LEAVING, r"atexit\.py$|weakref\.py$", r"_run_exitfuncs|_exitfunc"),
+        (PARTING, _C10D, r"destroy_process_group|_shutdown_backend|_abort_process_group"),
+        (
+            MEETING,
+            _C10D,
+            r"init_process_group|_new_process_group_helper|_?new_group\w*|_?store_based_barrier|split_group",
+        ),
+        (MEETING, r"torch/distributed/rendezvous\.py$|torch/distributed/elastic/rendezvous/", r".*"),
+        (LIBRARY, r"torch/distributed/(c10d_logger|logging_handlers)\.py$", r".*"),
+        (
+            LIBRARY,
+            _C10D,
+            r"get_\w+|is_\w+|_get_\w+|_rank_not_in_group|_check_\w+|_warn_\w+|_object_to_tensor",
+        ),
+        (COLLECTIVE, _C10D, r"[a-z_]\w*"),
+        (COLLECTIVE, r"torch/distributed/(nn/|algorithms/|_functional_collectives\.py)", r".*"),
+        (COLLECTIVE, r"torch/distributed/utils\.py$", r"_verify_param_shape\w*|_sync_\w+|_broadcast\w*"),
+        (COLLECTIVE, r"torch/nn/parallel/distributed\.py$", r"_sync\w*|\w*broadcast\w*|_verify\w*"),
+        (COLLECTIVE, r"torch/nn/modules/_functions\.py$", r"forward|backward"),
+        (BACKWARD, r"torch/autograd/graph\.py$", r"_engine_run_backward"),
+        (BACKWARD, r"torch/autograd/__init__\.py$", r"backward|grad"),
+        (LOADER, r"torch/utils/data/|torchdata/|webdataset/|streaming/base/|nvidia/dali/", r".*"),
+        (CHECKPOINT, r"torch/serialization\.py$|torch/distributed/checkpoint/|safetensors/", r".*"),
+        (CHECKPOINT, r"holdfast/checkpoints/|lightning/fabric/plugins/io/", r".*"),
+        (CHILD, r"subprocess\.py$|multiprocessing/(popen_\w+|process|pool)\.py$", r".*"),
+        (NETWORK, r"(socket|ssl|socketserver|ftplib|smtplib|imaplib)\.py$", r".*"),
+        (NETWORK, r"(http|urllib|urllib3|requests|httpx|httpcore|aiohttp|websockets?|xmlrpc)/", r".*"),
+        (NETWORK, r"(botocore|boto3|s3transfer|s3fs|gcsfs|fsspec|grpc|redis|paramiko|wandb|mlflow)/", r".*"),
+        (NETWORK, r"(huggingface_hub|google/(cloud|api_core|auth)|azure|pymongo|psycopg2?|kafka)/", r".*"),
+        (
+            LOCK,
+            r"threading\.py$",
+            r"wait|wait_for|acquire|join|_wait_for_tstate_lock|__enter__|_acquire_restore",
+        ),
+        (LOCK, r"queue\.py$|multiprocessing/(synchronize|queues|connection|managers)\.py$", r".*"),
+        (LOCK, r"concurrent/futures/|filelock/|fasteners/|portalocker/|asyncio/(locks|queues)\.py$", r".*"),
+        (EVENTS, r"asyncio/|uvloop/|trio/|anyio/", r".*"),
+        (IMPORT, r"<frozen importlib|importlib/__init__\.py$|importlib/_bootstrap\w*\.py$", r".*"),
+    )
+)
+_INSTALLED = re.compile(
+    r"(?:^|/)(?:site-packages|dist-packages|lib(?:64)?/python\d[\d.]*|python\d+\.zip)/"
+    r"|/src/holdfast/|/torch/(?:distributed|utils|nn|autograd|optim|cuda|_\w+)/|/torch/serialization\.py$"
+)
+"""Also torch and Holdfast where they run from their sources."""
+_NAMES = """torch torchvision torchdata numpy pandas lightning pytorch_lightning transformers accelerate datasets PIL
+    holdfast nvidia_resiliency_ext deepspeed megatron triton tqdm yaml psutil safetensors webdataset streaming urllib3
+    requests httpx httpcore aiohttp botocore boto3 s3transfer s3fs gcsfs fsspec grpc redis paramiko wandb mlflow
+    huggingface_hub google azure pymongo psycopg psycopg2 kafka filelock fasteners portalocker"""
+_PACKAGES = frozenset(_NAMES.split())
+_OFTEN_A_PROGRAMS_NAME = frozenset({"code", "profile", "trace", "statistics"})
+
+
+def function_of(frame: Frame) -> str:
+    """The function's own name: py-spy gives `DS.fetch.<locals>.wrapper`, faulthandler `wrapper`."""
+    return frame.function.rsplit(".", 1)[-1]
+
+
+def place_of(frame: Frame) -> str:
+    """One of the places above."""
+    return LIBRARY if frame.native else _place(frame.file.replace("\\", "/"), function_of(frame))
+
+
+@lru_cache(maxsize=8192)
+def _place(file: str, function: str) -> str:
+    if is_programs_own(file):
+        return OWN
+    if function == "<module>" and not file.startswith("<frozen"):
+        return LIBRARY  # torch.distributed while it is imported is no collective
+    for place, files, functions in _PLACES:
+        if files.search(file) and functions.match(function):
+            return place
+    return LIBRARY
+
+
+def is_programs_own(file: str) -> bool:
+    """Whether a file is neither Python's nor an installed package's nor one of those that are well known."""
+    if not file or file.startswith("<frozen") or _INSTALLED.search(file):
+        return False
+    if file.startswith("/"):
+        return True
+    first = file.split("/", 1)[0].removesuffix(".py")
+    return first not in _PACKAGES and (
+        first not in sys.stdlib_module_names or first in _OFTEN_A_PROGRAMS_NAME
+    )

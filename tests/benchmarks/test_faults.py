@@ -1,0 +1,280 @@
+"""The corpus of faults: its truths, its scenarios, what counts as right, and what the page says. No job runs here."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.faults import facts as reading
+from benchmarks.faults import page, peers
+from benchmarks.faults.deeds import every
+from benchmarks.faults.expected import result
+from benchmarks.faults.facts import Facts, Report
+from benchmarks.faults.kind import PHASES, Kind
+from benchmarks.faults.kinds import HARMLESS, KINDS
+from benchmarks.faults.launching import HOLDFAST, TORCHRUN, command
+from benchmarks.faults.scenarios import MOMENTS, TOTAL, Scenario, chosen, scenarios
+from benchmarks.faults.score import Score, recovered, scored
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def one(name: str) -> Scenario:
+    """The scenario of this name."""
+    return next(each for each in scenarios() if each.name == name)
+
+
+# What there is
+
+
+def test_the_corpus_is_as_large_as_was_asked_for() -> None:
+    later = [kind for kind in KINDS.values() if kind.later]
+    assert len(KINDS) - len(later) >= 30 and 3 * len(later) >= len(KINDS) and len(HARMLESS) >= 6
+    assert {scenario.phase for scenario in scenarios()} == set(PHASES) == set(MOMENTS)
+    assert {len(scenario.nodes) for scenario in scenarios()} == {1, 2}
+    assert {scenario.world for scenario in scenarios()} >= {2, 3, 4, 8}
+
+
+def test_every_kind_has_a_deed_and_nothing_else_has() -> None:
+    assert set(every()) == {*KINDS, *HARMLESS}
+
+
+def test_names_are_unique_and_ranks_exist() -> None:
+    names = [scenario.name for scenario in scenarios()]
+    assert len(names) == len(set(names))
+    assert all(0 <= each.rank < each.world and each.rank in range(each.world) for each in scenarios())
+
+
+def test_who_is_the_odd_one_can_be_told() -> None:
+    """Of two ranks in two collectives nobody can say which is wrong."""
+    assert all(
+        each.world > 2
+        for each in scenarios()
+        if each.truth and each.truth.kinds[0] == "mismatched_collective"
+    )
+
+
+def test_a_truth_says_what_is_and_why_two_may_be_true() -> None:
+    with pytest.raises(ValueError, match="no kind of verdict"):
+        Kind("a", "", "", "tired", ("step",))
+    with pytest.raises(ValueError, match="no phase"):
+        Kind("a", "", "", "lock", ("lunch",))
+    with pytest.raises(ValueError, match="needs its reason"):
+        Kind("a", "", "", "lock", ("step",), also="gil")
+
+
+def test_a_wait_at_the_start_is_a_start_too() -> None:
+    assert one("lock/init").truth.kinds == ("lock", "startup")  # type: ignore[union-attr]
+    assert one("sleep/shutdown").truth.kinds == ("user_code", "shutdown")  # type: ignore[union-attr]
+    assert one("lock/step").truth.kinds == ("lock",)  # type: ignore[union-attr]
+    assert one("os_exit_0/init").truth.hangs and not one("os_exit_0/step").truth.hangs  # type: ignore[union-attr]
+
+
+def test_scenarios_are_chosen_by_name_and_phase() -> None:
+    assert {each.name for each in chosen(["lock"], ["init", "step"])} == {"lock/init", "lock/step"}
+    assert [each.name for each in chosen(["sleep/step/counted"])] == ["sleep/step/counted"]
+    assert {each.kind for each in chosen(["healthy"])} == set(HARMLESS)
+    assert {each.kind for each in chosen(one_each=True)} == set(KINDS)
+    assert len(chosen(one_each=True)) == len(KINDS)
+    with pytest.raises(ValueError, match="no fault named slep"):
+        chosen(["slep"])
+    with pytest.raises(ValueError, match="no phase named lunch"):
+        chosen(phases=["lunch"])
+
+
+def test_the_result_is_known_without_training() -> None:
+    assert result(0) == " ".join(["0.00"] * 8)
+    assert result(1).split()[0] == f"{-sum((7 + 3 * shard) % 11 for shard in range(16)) / 4:.2f}"
+
+
+def test_limits_go_to_whom_has_limits() -> None:
+    ours = command(HOLDFAST, one("deaf/step"), 0, Path("/f"), 1)
+    theirs = command(TORCHRUN, one("deaf/step"), 0, Path("/f"), 1)
+    assert "--ft-rank-termination-signal=SIGTERM" in ours
+    assert not any("--ft-" in word for word in theirs)
+    two = command(HOLDFAST, one("other_node/step"), one("other_node/step").node, Path("/f"), 1)
+    assert "--ft-param-rank_heartbeat_timeout=18" in two and "--nnodes=2" in two
+
+
+# What counts
+
+LOCK = one("lock/step")
+VERDICT = {"kind": "lock", "rank": LOCK.rank, "node": "node-a:7", "confidence": "high"}
+EVENTS: list[dict[str, Any]] = [
+    {"kind": "cycle_start", "cycle": 0, "mono": 10.0},
+    {"kind": "verdict", "mono": 23.1, "waited": 3.1, "limit": 3.0},
+    {"kind": "signal_sent", "mono": 23.4},
+    {"kind": "incident", "cycle": 0, "mono": 23.5, "evidence_mono": 23.3},
+    {"kind": "cycle_start", "cycle": 1, "mono": 24.0},
+    {"kind": "signal_sent", "mono": 24.5},
+]
+RIGHT = Facts(
+    codes=(0,) * len(LOCK.nodes),
+    happened=20.0,
+    result=result(TOTAL),
+    cycles=2,
+    journals=(tuple(EVENTS),),
+    reports=(Report("incidents/0001", VERDICT, 1, 0, tuple(range(LOCK.world)), 30),),
+)
+
+
+def with_verdict(**changes: object) -> Facts:
+    """RIGHT with another verdict."""
+    return replace(RIGHT, reports=(replace(RIGHT.reports[0], verdict={**VERDICT, **changes}),))
+
+
+def without(kind: str) -> Facts:
+    """RIGHT without these events."""
+    return replace(RIGHT, journals=(tuple(event for event in EVENTS if event["kind"] != kind),))
+
+
+def test_everything_right() -> None:
+    score = scored(LOCK, RIGHT)
+    assert score.right and score.before_kill and score.complete and not score.remarks
+    assert score.to_find == pytest.approx(3.1) and score.ready == pytest.approx(0.3)
+    assert score.said == f"rank {LOCK.rank}, lock, high"
+
+
+def test_nothing_at_all_is_wrong_in_everything() -> None:
+    score = scored(LOCK, Facts(codes=(1,)))
+    assert not (score.found or score.culprit or score.kind_right or score.before_kill or score.complete)
+    assert not score.recovered and score.clean and not score.wrong_and_sure
+    assert "the fault did not happen" in score.remarks
+
+
+def test_another_culprit_is_worse_when_one_is_sure_of_it() -> None:
+    other = (LOCK.rank + 1) % LOCK.world
+    sure, unsure = (
+        scored(LOCK, with_verdict(rank=other)),
+        scored(LOCK, with_verdict(rank=other, confidence="low")),
+    )
+    assert not sure.culprit and sure.kind_right and sure.wrong_and_sure
+    assert not unsure.culprit and not unsure.wrong_and_sure and not unsure.right
+
+
+def test_another_kind() -> None:
+    score = scored(LOCK, with_verdict(kind="gil"))
+    assert score.culprit and not score.kind_right and score.wrong_and_sure
+
+
+def test_the_report_that_tells_most_counts_and_a_fragment_may_know_less() -> None:
+    less = Report(
+        "run-b/incidents/0001", {"kind": "elsewhere", "rank": None, "confidence": "high"}, 1, 0, (0,), 9
+    )
+    assert scored(LOCK, replace(RIGHT, reports=(less, *RIGHT.reports))).right
+    wrong = replace(less, verdict={"kind": "stopped", "rank": 0, "confidence": "high"})
+    assert scored(LOCK, replace(RIGHT, reports=(wrong, *RIGHT.reports))).wrong_and_sure
+    later = replace(RIGHT.reports[0], cycle=1)
+    assert not scored(LOCK, replace(RIGHT, reports=(later,))).culprit
+
+
+def test_evidence_after_the_kill_is_late() -> None:
+    late = [*EVENTS[:3], {**EVENTS[3], "evidence_mono": 23.45}, *EVENTS[4:]]
+    assert scored(LOCK, replace(RIGHT, journals=(tuple(late),))).before_kill is False
+    assert scored(LOCK, without("incident")).before_kill is False
+    assert scored(one("kill_9/step"), RIGHT).before_kill is None
+
+
+def test_a_report_is_whole_or_it_is_not() -> None:
+    for change in ({"ranks": (0,)}, {"lines": 41}, {"lines": 0}, {"schema": 2}):
+        assert not scored(LOCK, replace(RIGHT, reports=(replace(RIGHT.reports[0], **change),))).complete  # type: ignore[arg-type]
+
+
+def test_what_is_left_and_what_is_not_back() -> None:
+    left = scored(LOCK, replace(RIGHT, left=("process 7: sleep",)))
+    assert not left.clean and not left.right and left.remarks == ("left: process 7: sleep",)
+    assert not recovered(replace(RIGHT, codes=(0, None)))
+    assert recovered(replace(RIGHT, codes=(0, None), lost=1))
+    assert not recovered(replace(RIGHT, result="0.00"))
+
+
+def test_a_fault_that_was_noticed_before_it_happened_was_not_found() -> None:
+    assert not scored(LOCK, replace(RIGHT, happened=60.0)).found
+
+
+def test_a_lost_node_is_named_and_no_rank() -> None:
+    lost = one("node_lost/step")
+    ranks = tuple(range(sum(lost.nodes[:1])))
+    verdict = {"kind": "node_lost", "rank": None, "node": "node-b:12", "confidence": "high"}
+    found = replace(RIGHT, codes=(0, None), lost=1, reports=(Report("", verdict, 1, 0, ranks, 20),))
+    assert scored(lost, found).right
+    blamed = replace(found, reports=(replace(found.reports[0], verdict={**verdict, "node": "node-a"}),))
+    assert scored(lost, blamed).wrong_and_sure
+
+
+def test_where_everybody_did_it_nobody_is_named() -> None:
+    slow = one("all_slow/step")
+    assert not scored(slow, with_verdict(kind="slow")).culprit
+    assert scored(slow, with_verdict(kind="slow", rank=None)).culprit
+
+
+def test_a_healthy_job_is_left_alone() -> None:
+    quiet = one("quiet/step")
+    calm = replace(RIGHT, codes=(0,), cycles=1, journals=(({"kind": "stop", "mono": 1.0},),), reports=())
+    assert scored(quiet, calm).right
+    assert not scored(quiet, RIGHT).found and scored(quiet, RIGHT).wrong_and_sure
+
+
+# What is read, and what is said
+
+
+def test_what_a_job_left_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    run = tmp_path / "run-a"
+    (run / "incidents" / "0001").mkdir(parents=True)
+    (run / "incidents" / "0002").mkdir()
+    (run / "journal-a.jsonl").write_text('{"kind": "verdict", "mono": 1}\n{"kind": "torn')
+    (run / "journal-a.rank-0.jsonl").write_text('{"kind": "straggler_report"}\n')
+    told = {"schema": 1, "verdict": VERDICT, "nodes": [{"cycle": 2, "ranks": [{"rank": 1}, {"rank": 0}]}]}
+    (run / "incidents" / "0001" / "incident.json").write_text(json.dumps(told))
+    (run / "incidents" / "0001" / "report.txt").write_text("a\nb\n")
+    (run / "incidents" / "0002" / "incident.json").write_text("{")
+    (tmp_path / "began-1-0").touch()
+    (tmp_path / "happens-1").write_text('{"mono": 4.5}')
+    (tmp_path / "happens-0").write_text("{")
+    assert reading.journals(tmp_path) == (({"kind": "verdict", "mono": 1},),)
+    [report] = reading.reports(tmp_path)
+    assert (report.cycle, report.ranks, report.lines, report.schema) == (2, (0, 1), 2, 1)
+    assert reading.cycles(tmp_path) == 2 and reading.happened(tmp_path) == 4.5
+    assert reading.cycles(tmp_path / "none") == 0 and reading.text(tmp_path / "none") == ""
+
+
+def test_what_a_peer_names() -> None:
+    three = one("lock/step")
+    assert len(three.nodes) == 1
+    agent = "E1122 api.py:1] failed (exitcode: -9) local_rank: 1 (pid: 7) of binary: python"
+    assert peers.named_rank(agent, three) == 1
+    assert peers.named_rank("all is well", three) is None
+    assert peers.named_rank(agent, one("other_node/step")) is None, "a local rank of which node?"
+
+
+def test_the_tables() -> None:
+    wrong = replace(scored(LOCK, with_verdict(kind="gil")), scenario="lock/init")
+    scores: list[Score] = [scored(LOCK, RIGHT), wrong]
+    row = peers.Row("torchrun", "lock", "lock/step", False, False, False)
+    run = page.Run([LOCK], scores, [row], {"hung_filesystem/checkpoint": "fuse needs root"}, 2)
+    text = page.tables(run)
+    assert "| culprit right | 2 of 2 (100.0 %) | 2 of 2 (100.0 %) | – |" in text
+    assert "| wrong with high confidence | 1 | 1 | 0 |" in text
+    assert (
+        "| `lock` | A thread takes a lock that it has already. | 2 | 2 | **1 of 2** | 2 | 2 | 2 | 2 | 3.10 s |"
+        in text
+    )
+    assert "| torchrun | 0 of 1 (0.0 %) |" in text and "| Holdfast | 1 of 1 (100.0 %) |" in text
+    assert "- `lock/init`: not kind right, not sure of something else" not in text
+    assert "- `lock/init`: kind right: no; sure of something else; said: rank" in text
+    assert "Skipped: hung_filesystem/checkpoint (fuse needs root)" in text
+
+
+def test_the_page_has_a_place_for_them() -> None:
+    filled = page.filled_page((ROOT / "docs" / "faults.md").read_text(), page.Run([], []))
+    assert "make faults`; 1 jobs side by side" in filled and "What this does not cover" in filled
+
+
+def test_the_list_says_every_truth() -> None:
+    text = page.listing(scenarios())
+    assert len(text.splitlines()) == len(scenarios())
+    assert "startup or network" in text and "nothing to be said" in text

@@ -1,0 +1,143 @@
+"""Cases for the tests of the rules: ranks with real stacks, a node of them, several nodes.
+
+The stacks are what `py-spy dump` showed of small gloo jobs (torch 2.13, Python 3.11), each shortened where it repeats;
+the system calls and wait channels beside them are those of the same moment.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from holdfast.incidents.evidence import (
+    HANG,
+    BoardFacts,
+    Case,
+    Collective,
+    Exit,
+    Frame,
+    NodeEvidence,
+    PassedLimit,
+    Process,
+    Raised,
+    RankEvidence,
+    RingEvent,
+    Thread,
+)
+from tests.incidents.stacks_of_places import TEXT
+
+STACKS = MappingProxyType(
+    {name: stack for name, _, stack in (part.partition("\n") for part in TEXT.split("== ")[1:])}
+)
+_KERNEL = MappingProxyType(
+    {
+        "sleep": ("clock_nanosleep", "hrtimer_nanosleep"),
+        "dataset": ("clock_nanosleep", "hrtimer_nanosleep"),
+        "own_import": ("clock_nanosleep", "hrtimer_nanosleep"),
+        "init": ("clock_nanosleep", "hrtimer_nanosleep"),
+        "atexit": ("clock_nanosleep", "hrtimer_nanosleep"),
+        "flock": ("flock /locks/cache (held by pid 4711)", "locks_lock_inode_wait"),
+        "child": ("wait4 pid 71", "do_wait"),
+        "http": ("recvfrom socket:[9] (to 10.0.0.7:80)", "wait_woken"),
+        "socket": ("recvfrom socket:[9] (to 10.0.0.7:80)", "wait_woken"),
+        "loader": ("poll", "poll_schedule_timeout.constprop.0"),
+        "new_group": ("poll", "poll_schedule_timeout.constprop.0"),
+        "asyncio": ("epoll_wait", "do_epoll_wait"),
+        "torch_save": ("openat", "wait_for_partner"),
+        "torch_load": ("openat", "wait_for_partner"),
+        "read": ("read /data/part-7", "folio_wait_bit_common"),
+        "pipe": ("read pipe:[77]", "anon_pipe_read"),
+        "mp_queue": ("read pipe:[78]", "anon_pipe_read"),
+    }
+)
+_LINE = re.compile(r"^(.+) \((.+):(\d+)\)$")
+INSTALLED = "/opt/venv/lib/python3.11/site-packages/"
+PYTHON = "/usr/lib/python3.11/"
+
+
+def frames(text: str, *, long: bool = False) -> tuple[Frame, ...]:
+    """Of a stack as py-spy prints it; `long`: with the functions' and files' names as faulthandler gives them."""
+    found = (_LINE.match(line) for line in text.splitlines())
+    parts = [Frame(match[1], match[2], int(match[3])) for match in found if match]
+    return tuple(_as_faulthandler(frame) for frame in parts) if long else tuple(parts)
+
+
+def _as_faulthandler(frame: Frame) -> Frame:
+    file = frame.file
+    if not file.startswith("<"):
+        own = file.startswith(("train", "dataset", "slow"))
+        file = ("/home/me/job/" if own else INSTALLED if file.startswith("torch/") else PYTHON) + file
+    return replace(frame, function=frame.function.rsplit(".", 1)[-1], file=file)
+
+
+def process(where: str = "all_reduce", **changes: Any) -> Process:
+    """What the kernel says of a rank that is there."""
+    if where in ("busy", "importing"):
+        return replace(Process(state="R", cpu=0.05, switches=3, sampled_over=0.05), **changes)
+    call, channel = _KERNEL.get(where, ("futex", "futex_do_wait"))
+    return replace(Process(state="S", system_call=call, wait_channel=channel, sampled_over=0.05), **changes)
+
+
+def rank(number: int, where: str = "all_reduce", *, long: bool = False, **changes: Any) -> RankEvidence:
+    """A rank that is at this place of `STACKS`; '' for one without a stack."""
+    threads = (Thread("MainThread", frames(STACKS[where], long=long), main=True),) if where else ()
+    found = RankEvidence(
+        rank=number,
+        local_rank=number,
+        pid=4000 + number,
+        node="a",
+        board=board(),
+        process=process(where),
+        stacks=threads,
+        stacks_from="the rank itself" if where else "",
+        no_stacks="" if where else "the rank was not armed",
+    )
+    return replace(found, **changes)
+
+
+def board(step: int | None = 10, silent: float = 31.0, **changes: Any) -> BoardFacts:
+    """A board that is silent, after steps of half a second."""
+    events = tuple(
+        RingEvent("step", silent + 0.5 * back, value=(step or 0) - back) for back in range(4, -1, -1)
+    )
+    found = BoardFacts(True, False, 10, step, silent=silent, age=silent + 60.0, events=events)
+    return replace(found, **changes)
+
+
+def node(*ranks: RankEvidence, name: str = "a", node_rank: int = 0, **changes: Any) -> NodeEvidence:
+    """A node after a hang."""
+    placed = tuple(replace(each, node=name) for each in ranks)
+    found = NodeEvidence(
+        name, HANG, node_rank=node_rank, world_size=len(ranks), at=1000.0, mono=50.0, ranks=placed
+    )
+    return replace(found, **changes)
+
+
+def case(*ranks: RankEvidence, **changes: Any) -> Case:
+    """One node, all of whose ranks are told; the first has passed the limit, as the innocent may."""
+    return Case((node(*ranks, **{"accused": ranks[0].rank if ranks else None, **changes}),))
+
+
+def limit(waited: float = 31.0) -> PassedLimit:
+    """A limit that is passed."""
+    return PassedLimit("heartbeat", waited, 30.0)
+
+
+def ended(number: int, status: int, ago: float = 0.1, **changes: Any) -> RankEvidence:
+    """A rank that has ended."""
+    known = {name: changes.pop(name) for name in ("asked", "out_of_memory", "meaning") if name in changes}
+    gone = RankEvidence(number, number, 4000 + number, "a", exit=Exit(status, ago=ago, **known))
+    return replace(gone, **changes)
+
+
+def raised(number: int, type_: str, message: str, ago: float = 0.2, *, lost: bool = False) -> RankEvidence:
+    """A rank that an exception ended."""
+    error = Raised(type_, message, ago=ago, lost_connection=lost)
+    return ended(number, 1, max(0.0, ago - 0.1), raised=error)
+
+
+def entry(sequence: int, operation: str = "gloo:all_reduce", ago: float = 31.0, **changes: Any) -> Collective:
+    """One entry of the flight recorder's, of the default group."""
+    return replace(Collective(sequence, operation, "0", "[[4]]", "Float", "scheduled", ago), **changes)

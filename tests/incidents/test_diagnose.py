@@ -1,0 +1,622 @@
+"""`holdfast diagnose`: which job a number or a directory means, what is said of it, and that it is not harmed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli.main import main
+from holdfast.incidents.diagnose import standing
+from holdfast.incidents.diagnose.diagnosis import diagnosed, job
+from holdfast.incidents.diagnose.errors import NotDiagnosed
+from holdfast.incidents.diagnose.job import Job
+from holdfast.incidents.evidence import (
+    DIAGNOSE,
+    BoardFacts,
+    Case,
+    NodeEvidence,
+    OpenSection,
+    Process,
+    RankEvidence,
+    RingEvent,
+)
+from holdfast.incidents.verdict import HIGH, LOW, MEDIUM, Verdict
+from holdfast.journal.writer import Journal
+from tests.launcher.conftest import LAUNCHER, TORCHRUN
+from tests.processes import Spawned, Spawner, alive, wait_until
+
+NODE = socket.gethostname()
+
+RANK = """
+import os, sys, time
+from holdfast.fault_tolerance import RankMonitorClient
+client = RankMonitorClient()
+client.init_workload_monitoring()
+print("trains", flush=True)
+for step in range(1 << 30):
+    client.start_section("train")
+    client.heartbeat(step)
+    time.sleep(0.01)
+    client.end_section("train")
+"""
+
+# What a launcher is to one who looks at it: a lock on its boards, a journal, and ranks below it. Without torch.
+STAND_IN = """
+import os, subprocess, sys, time
+from holdfast.fault_tolerance.board import Board, Identity, Limits
+from holdfast.fault_tolerance.processes import proc
+boards, run_dir, rank = sys.argv[1], sys.argv[2], sys.argv[3]
+count = int(sys.argv[4])
+os.makedirs(boards, 0o700)
+os.makedirs(run_dir, 0o700, exist_ok=True)
+owner = open(os.path.join(boards, "owner"), "w")
+lock = open(os.path.join(run_dir, ".journal-node.jsonl.lock"), "w")
+folder = os.path.join(boards, "cycle-3")
+held = []
+for local in range(count):
+    path = os.path.join(folder, f"{local}.board")
+    os.makedirs(folder, exist_ok=True)
+    held.append(Board.create(path, Limits()))
+    numbers = {"FT_RANK_MONITOR_IPC_SOCKET": path, "RANK": str(local), "LOCAL_RANK": str(local)}
+    numbers["MY_TOKEN"] = "swordfish99"
+    child = subprocess.Popen([sys.executable, "-c", rank], env={**os.environ, **numbers})
+    held[-1].admit(Identity(child.pid, proc.start_time(child.pid), local, local, 3, time.monotonic_ns()))
+if user := int(sys.argv[5]):
+    for path, folders, files in os.walk(boards):
+        for name in (path, *(os.path.join(path, each) for each in files)):
+            os.chown(name, user, user)
+    os.setuid(user)
+print("runs", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def stand_in(spawn: Spawner, tmp_path: Path) -> Callable[..., Spawned]:
+    """A stand-in for a launcher, with so many ranks that train; its run directory is `tmp_path / run`."""
+
+    def start(
+        count: int = 2, *, run: str = "run", name: str = "a", rank: str = RANK, user: int = 0
+    ) -> Spawned:
+        boards = tmp_path / f"holdfast-{name}"
+        process = spawn.python(STAND_IN, str(boards), str(tmp_path / run), rank, str(count), str(user))
+        process.wait_for("runs")
+        if rank == RANK:
+            wait_until(lambda: process.out().count("trains") == count)
+        return process
+
+    return start
+
+
+@pytest.fixture
+def looked(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., str]]:
+    """What the command prints, in this process."""
+
+    def look(*arguments: object, code: int = 0) -> str:
+        assert main(["diagnose", *map(str, arguments)]) == code
+        out, err = capsys.readouterr()
+        told = err if code else out
+        assert not (out if code else err)
+        return told
+
+    yield look
+
+
+def refused(looked: Callable[..., str], *arguments: object) -> str:
+    """The one line of an error, without its beginning."""
+    told = looked(*arguments, code=2)
+    assert told.startswith("holdfast: error: ")
+    assert told.count("\n") == 1
+    assert "Traceback" not in told
+    return told.removeprefix("holdfast: error: ").rstrip("\n")
+
+
+def children(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+# Wrong arguments.
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ("0", f"there is no process 0 on node {NODE}"),
+        ("-5", "-5 is no process: numbers of processes are positive"),
+        ("2147483646", "there is no process 2147483646"),
+        ("99999999999999999999", "there is no process 99999999999999999999"),
+        ("9" * 5000, "is larger than the number of any process"),
+        ("", "the name is empty. Name a process by its number, or a run directory"),
+        ("12three", "12three: there is no such directory, and no process of this number"),
+        ("/no/where", "/no/where: there is no such directory"),
+        ("/dev/null", "/dev/null: is no directory"),
+        ("٣", "٣: there is no such directory"),
+    ],
+)
+def test_what_means_nothing(looked: Callable[..., str], asked: str, told: str) -> None:
+    assert told in refused(looked, asked)
+
+
+def test_this_command_itself(looked: Callable[..., str]) -> None:
+    assert "is this command itself" in refused(looked, os.getpid())
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "1e9", "soon", ""])
+def test_seconds_that_are_none(looked: Callable[..., str], seconds: str) -> None:
+    told = refused(looked, "1", f"--seconds={seconds}")
+    assert told == f"--seconds {seconds}: give a number from 0.2 to 60"
+
+
+def test_a_page_that_cannot_be_written(looked: Callable[..., str], tmp_path: Path) -> None:
+    assert "there is no folder" in refused(looked, "1", "--html", tmp_path / "no" / "page.html")
+    assert "give the name of a file" in refused(looked, "1", "--html", tmp_path)
+
+
+def test_a_zombie(looked: Callable[..., str]) -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    wait_until(lambda: Path(f"/proc/{child.pid}/stat").read_text().split()[2] == "Z")
+    told = refused(looked, child.pid)
+    child.wait()
+    assert f"has ended, and process {os.getpid()} " in told
+    assert told.endswith(f"holdfast diagnose {os.getpid()}")
+
+
+def test_a_thread_of_the_kernel(looked: Callable[..., str]) -> None:
+    threads = [pid for pid in children_of_two() if not Path(f"/proc/{pid}/cmdline").read_bytes()]
+    if not threads:
+        pytest.skip("threads of the kernel are not visible here")
+    assert "is a thread of the kernel, and no program" in refused(looked, threads[0])
+
+
+def children_of_two() -> list[int]:
+    try:
+        return [2] if "kthreadd" in Path("/proc/2/stat").read_text() else []
+    except OSError:
+        return []
+
+
+def test_another_user_s_process(spawn: Spawner) -> None:
+    if os.geteuid():
+        pytest.skip("to be another user takes root")
+    process = spawn.python("import time; time.sleep(600)")
+    job(str(process.pid)).close()  # all is imported
+    os.seteuid(65534)
+    try:
+        with pytest.raises(NotDiagnosed) as caught:
+            job(str(process.pid))
+    finally:
+        os.seteuid(0)
+    told = str(caught.value)
+    assert f"process {process.pid} (" in told
+    assert "belongs to user root" in told
+    assert told.endswith("Run this as root")
+
+
+def test_root_sees_another_user_s_job_without_its_boards(
+    stand_in: Callable[..., Spawned], looked: Callable[..., str]
+) -> None:
+    if os.geteuid():
+        pytest.skip("to own a process of another user takes root")
+    process = stand_in(
+        rank="import os, time\nos.setuid(65534)\nprint('sleeps', flush=True)\ntime.sleep(600)", user=65534
+    )
+    wait_until(lambda: process.out().count("sleeps") == 2)
+    where = job(str(process.pid))
+    assert [(rank.rank, rank.board, rank.prefix) for rank in where.ranks] == [(0, None, ""), (1, None, "")]
+    assert re.search(r"the boards are user \w+'s. Run this as \w+ to have them", where.notes[0])
+    assert "Steps and sections are left out" in looked(process.pid, "--seconds", "0.5")
+    assert len(children(process.pid)) == 2
+
+
+# Which job is meant.
+
+
+def test_every_way_to_name_a_job_of_ours(stand_in: Callable[..., Spawned], tmp_path: Path) -> None:
+    process = stand_in()
+    ranks = children(process.pid)
+    for asked in (process.pid, *ranks, tmp_path / "run"):
+        where = job(str(asked))
+        assert [(rank.rank, rank.pid) for rank in where.ranks] == list(enumerate(ranks))
+        assert all(
+            rank.board is not None and rank.prefix.endswith(f"cycle-3/{rank.rank}") for rank in where.ranks
+        )
+        assert f"ft_launcher, process {process.pid}, cycle 3, 2 ranks on node {NODE}" in where.title
+        where.close()
+
+
+def test_a_link_to_the_run_directory(stand_in: Callable[..., Spawned], tmp_path: Path) -> None:
+    stand_in(1)
+    (tmp_path / "link").symlink_to("run")
+    job(str(tmp_path / "link")).close()
+
+
+def test_a_launcher_below_a_shell(spawn: Spawner, tmp_path: Path) -> None:
+    (tmp_path / "code.py").write_text(STAND_IN)
+    words = [
+        sys.executable,
+        str(tmp_path / "code.py"),
+        str(tmp_path / "holdfast-x"),
+        str(tmp_path),
+        RANK,
+        "1",
+        "0",
+    ]
+    shell = spawn(["/bin/sh", "-c", '"$@"; true', "sh", *words])
+    shell.wait_for("trains")
+    where = job(str(shell.pid))
+    assert where.title.startswith(f"below process {shell.pid} (/bin/sh ")
+    assert len(where.ranks) == 1
+    where.close()
+
+
+def test_several_launchers_in_one_directory(stand_in: Callable[..., Spawned], tmp_path: Path) -> None:
+    one, other = stand_in(1), stand_in(1, name="b")
+    with pytest.raises(
+        NotDiagnosed, match=r"2 launchers are at work there: .*Name one by its number"
+    ) as caught:
+        job(str(tmp_path / "run"))
+    assert all(f"{process.pid} (" in str(caught.value) for process in (one, other))
+
+
+def test_a_job_beside_the_one_that_has_the_directory(
+    stand_in: Callable[..., Spawned], tmp_path: Path
+) -> None:
+    one = stand_in(1)
+    other = stand_in(1, run=f"run/also-{one.pid}", name="b")
+    where = job(str(tmp_path / "run"))
+    assert f"process {one.pid}," in where.title
+    assert where.notes == [f"Another job works beside it: holdfast diagnose {other.pid}."]
+    where.close()
+
+
+def test_several_launchers_below_a_process(
+    spawn: Spawner, looked: Callable[..., str], tmp_path: Path
+) -> None:
+    code = (
+        "import subprocess, sys\n"
+        "for name in 'ab':\n"
+        "    subprocess.Popen([sys.executable, '-c', sys.argv[1], f'{sys.argv[2]}/holdfast-{name}', *sys.argv[2:]])\n"
+        "sys.stdin.read(), __import__('time').sleep(600)\n"
+    )
+    above = spawn.python(code, STAND_IN, str(tmp_path), "", "0", "0")
+    wait_until(lambda: above.out().count("runs") == 2)
+    told = refused(looked, above.pid)
+    assert f"below process {above.pid} (" in told
+    assert "are 2 launchers: " in told
+    assert all(f"{pid} (" in told for pid in children(above.pid))
+
+
+def test_a_job_between_two_cycles(
+    stand_in: Callable[..., Spawned], looked: Callable[..., str], tmp_path: Path
+) -> None:
+    process = stand_in(0)
+    assert "has no rank now: it is between two cycles" in refused(looked, process.pid)
+    assert "has no rank now" in refused(looked, tmp_path / "run")
+
+
+def recorded(run: Path, node: str, kind: str, **fields: object) -> None:
+    journal = Journal(str(run), node)
+    journal.record(kind, **fields)
+    journal.close()
+
+
+def test_a_directory_in_which_nothing_runs(looked: Callable[..., str], tmp_path: Path) -> None:
+    assert "is no job's run directory: there is no journal in it" in refused(looked, tmp_path)
+    run = tmp_path / "runs" / "a"
+    run.mkdir(parents=True)
+    recorded(run, NODE, "run_start")
+    assert "no launcher works there now: the job ended; its last record is of 20" in refused(looked, run)
+    recorded(run, NODE, "run_end", exit_code=1)
+    told = refused(looked, run)
+    assert "the job ended, with exit code 1" in told
+    assert f"holdfast incidents {run} tells what happened" in told
+    assert f"It holds those of {run}: name one of them" in refused(looked, tmp_path / "runs")
+
+
+def test_a_job_of_another_node(looked: Callable[..., str], tmp_path: Path) -> None:
+    recorded(tmp_path, "gpu-12:77", "run_start")
+    told = refused(looked, tmp_path)
+    assert f"no launcher of this node ({NODE}) works there; the job's nodes are gpu-12:77" in told
+    assert told.endswith("Run this on one of them")
+
+
+def test_ranks_of_nobody_s_launcher(spawn: Spawner) -> None:
+    """By their environments, as torchrun's; a data loader's worker below one of them names the same job."""
+    code = (
+        "import os, subprocess, sys, time\n"
+        "def start(rank, port):\n"
+        "    env = {**os.environ, 'RANK': rank, 'LOCAL_RANK': rank, 'WORLD_SIZE': '8', 'GROUP_WORLD_SIZE': '2',\n"
+        "           'GROUP_RANK': '1', 'MASTER_PORT': port, 'TORCHELASTIC_RUN_ID': 'this'}\n"
+        '    below = \'import subprocess; subprocess.run(["sleep", "600"])\'\n'
+        "    subprocess.Popen([sys.executable, '-c', below], env=env)\n"
+        "start('4', '1'), start('5', '1'), start('0', '2')\n"
+        "print('runs', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    parent = spawn.python(code)
+    parent.wait_for("runs")
+    ranks = children(parent.pid)
+    for asked in (ranks[0], wait_until(lambda: children(ranks[1]))[0]):
+        where = job(str(asked))
+        assert [(rank.rank, rank.pid) for rank in where.ranks] == [(4, ranks[0]), (5, ranks[1])]
+        assert (where.place.nodes, where.place.node_rank, where.place.world_size) == (2, 1, 8)
+        assert "2 ranks of 8 on node" in where.title
+        assert "those of other nodes are not seen from here" in where.title
+    assert len(job(str(parent.pid)).ranks) == 3
+
+
+# What is said.
+
+
+def test_a_job_that_is_well(
+    stand_in: Callable[..., Spawned], looked: Callable[..., str], tmp_path: Path
+) -> None:
+    process = stand_in()
+    before = sorted(path.name for path in (tmp_path / "run").rglob("*"))
+    told = looked(process.pid, "--seconds", "1").splitlines()
+    assert told[0].startswith(f"Looked at: ft_launcher, process {process.pid}")
+    assert told[1] == f"DIAGNOSIS: nobody hangs on {NODE}"
+    for number, rank in enumerate(children(process.pid)):
+        line = told[2 + number]
+        assert re.match(rf"  rank {number} \(pid {rank}\) moves; step \d+, 0\.\d\d s ago(; in  |$)", line), (
+            line
+        )
+    assert (
+        told[4] == "  verdict: All 2 ranks move: they changed their boards while we looked. (confidence high)"
+    )
+    assert sorted(path.name for path in (tmp_path / "run").rglob("*")) == before
+    assert all(alive(rank) for rank in children(process.pid))
+    assert len(children(process.pid)) == 2
+
+
+def test_a_stopped_rank(stand_in: Callable[..., Spawned], looked: Callable[..., str]) -> None:
+    process = stand_in()
+    rank = children(process.pid)[1]
+    os.kill(rank, signal.SIGSTOP)
+    told = looked(rank, "--seconds", "1")
+    assert f"DIAGNOSIS: rank 1 (node {NODE}, pid {rank})" in told
+    assert "state T (stopped)" in told
+    assert "verdict: Rank 1 " in told
+    assert len(told.splitlines()) <= 42
+    assert Path(f"/proc/{rank}/stat").read_text().split()[2] == "T"  # and it is left so
+    os.kill(rank, signal.SIGCONT)
+
+
+def test_json_and_a_page(
+    stand_in: Callable[..., Spawned], looked: Callable[..., str], tmp_path: Path
+) -> None:
+    process = stand_in(rank="import time, os\nwhile True: time.sleep(1)  # swordfish99\n")
+    page = tmp_path / "page.html"
+    told = json.loads(looked(process.pid, "--json", "--seconds", "1", "--html", page))
+    assert told["schema"] == 1
+    assert told["nodes"][0]["trigger"] == DIAGNOSE
+    assert [rank["rank"] for rank in told["nodes"][0]["ranks"]] == [0, 1]
+    assert told["looked_at"].startswith("ft_launcher, process ")
+    assert "swordfish99" not in json.dumps(told) + page.read_text()
+    assert stat.S_IMODE(page.stat().st_mode) == 0o600
+    assert page.read_text().lstrip().lower().startswith("<!doctype html>")
+
+
+def test_a_process_that_knows_nothing_of_us_is_not_harmed(spawn: Spawner, looked: Callable[..., str]) -> None:
+    """It handles no signal: any would end it."""
+    process = spawn.python("import time\nprint('runs', flush=True)\nfor _ in range(6000): time.sleep(0.1)")
+    process.wait_for("runs")
+    told = looked(process.pid, "--seconds", "1")
+    assert told.startswith(f"Looked at: process {process.pid} (")
+    assert ", which is no rank of a job\n" in told
+    assert "\nDIAGNOSIS: " in told
+    assert process.returncode is None
+
+
+def test_a_program_that_is_no_python(spawn: Spawner, looked: Callable[..., str]) -> None:
+    process = spawn(["sleep", "600"])
+    told = looked(process.pid, "--seconds", "0.5")
+    assert f"process {process.pid} (sleep 600), which is no rank of a job" in told
+    assert process.returncode is None
+
+
+def test_the_python_below_a_shell(spawn: Spawner) -> None:
+    shell = spawn(
+        ["/bin/sh", "-c", f"{sys.executable} -c 'print(1, flush=True); import time; time.sleep(600)'; true"]
+    )
+    shell.wait_for("1")
+    where = job(str(shell.pid))
+    assert [rank.pid for rank in where.ranks] == children(shell.pid)
+    assert f"the Python below {shell.pid} (/bin/sh -c " in where.title
+
+
+def test_a_process_that_ends_while_it_is_looked_at(spawn: Spawner) -> None:
+    process = spawn.python("import time; time.sleep(600)")
+    where = job(str(process.pid))
+    process.kill()
+    with pytest.raises(NotDiagnosed, match="ended while it was looked at"):
+        diagnosed(where, 0.5)
+
+
+def test_pid_one(spawn: Spawner) -> None:
+    """One line or a report, whatever runs on this machine; in its time."""
+    process = spawn([sys.executable, "-m", "holdfast", "diagnose", "1", "--seconds", "0.5"])
+    assert process.wait() in (0, 2)
+    assert "Traceback" not in process.output()
+    if process.returncode == 2:
+        assert process.err().count("\n") == 1
+
+
+# Real jobs.
+
+TRAINS = """
+import contextlib, os, time
+import torch, torch.distributed as dist
+from holdfast.fault_tolerance import RankMonitorClient
+dist.init_process_group("gloo")
+if "FT_RANK_MONITOR_IPC_SOCKET" in os.environ:
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    section, heartbeat = client.section, client.heartbeat
+else:
+    section, heartbeat = contextlib.nullcontext, print
+x = torch.ones(4)
+def read_the_data():
+    while os.path.exists(os.environ["HOLD"]) and dist.get_rank() == 1:
+        time.sleep(0.05)
+step = 0
+while True:
+    step += 1
+    with section("data_loading"):
+        read_the_data()
+    with section("step"):
+        time.sleep(0.02)
+        dist.all_reduce(x)
+    heartbeat(step)
+    if step == 5:
+        print("trains", flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("warm", ["off", "on"])
+def test_a_real_job_of_ours(spawn: Spawner, tmp_path: Path, warm: str) -> None:
+    script, hold, run = tmp_path / "train.py", tmp_path / "hold", tmp_path / "run"
+    script.write_text(TRAINS)
+    words = [*LAUNCHER, "--nproc-per-node=2", f"--ft-run-dir={run}", f"--ft-warm-start={warm}", str(script)]
+    process = spawn(words, env={"HOLD": str(hold)})
+    wait_until(lambda: process.out().count("trains") == 2)
+    told = reported(spawn, str(run))
+    assert f"DIAGNOSIS: nobody hangs on {NODE}" in told
+    hold.touch()
+    told = until_told(spawn, str(process.pid), r"verdict: Rank 1 ")
+    assert "rank 1 is in  data_loading" in told
+    assert "rank 0 " in told
+    hold.unlink()
+    until_told(spawn, str(process.pid), "nobody hangs")  # it was not harmed
+    assert process.stop(signal.SIGTERM) == 0
+
+
+@pytest.mark.slow
+def test_a_real_job_of_torchrun_below_a_shell_script(spawn: Spawner, tmp_path: Path) -> None:
+    script, shell = tmp_path / "train.py", tmp_path / "run.sh"
+    script.write_text(TRAINS)
+    shell.write_text(f"#!/bin/sh\n{sys.executable} {script}\nexit $?\n")
+    shell.chmod(0o700)
+    hold = tmp_path / "hold"
+    process = spawn(
+        [*TORCHRUN, "--standalone", f"--log-dir={tmp_path}", "--nproc-per-node=2", "--no-python", str(shell)],
+        env={"HOLD": str(hold)},
+    )
+    wait_until(lambda: process.out().count("trains") == 2)
+    hold.touch()
+    told = until_told(spawn, str(process.pid), r"read_the_data\(\)")
+    assert told.startswith(f"Looked at: 2 ranks on node {NODE}, started by process {process.pid} (")
+    assert "verdict: Rank 1 " in told
+    hold.unlink()
+    assert process.returncode is None
+    process.stop()
+
+
+def reported(spawn: Spawner, asked: str) -> str:
+    process = spawn([sys.executable, "-m", "holdfast", "diagnose", asked])
+    assert process.wait() == 0, process.err()
+    return process.out()
+
+
+def until_told(spawn: Spawner, asked: str, what: str) -> str:
+    def look() -> str:
+        told = reported(spawn, asked)
+        return told if re.search(what, told) else ""
+
+    return wait_until(look)
+
+
+# The rule.
+
+
+def rank(number: int = 0, **board: object) -> RankEvidence:
+    facts = BoardFacts(connected=True, **board)  # type: ignore[arg-type]
+    return RankEvidence(number, number, 10 + number, "gpu-1", board=facts, process=Process(state="S"))
+
+
+def case(*ranks: RankEvidence) -> Case:
+    return Case((NodeEvidence("gpu-1", DIAGNOSE, ranks=ranks),))
+
+
+def beats(*ago: float) -> tuple[RingEvent, ...]:
+    return tuple(RingEvent("heartbeat", each) for each in ago)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "moves"),
+    [
+        ([rank(moved=True), rank(1, moved=True)], True),
+        ([rank(moved=True), rank(1, moved=False, silent=3)], False),
+        ([rank(moved=True), rank(1, finished=True)], True),
+        ([rank(finished=True)], False),
+        ([], False),
+        ([rank(silent=15.0, events=beats(45, 35, 25, 15))], True),
+        ([rank(silent=25.0, events=beats(55, 45, 35, 25))], False),
+        ([rank(silent=1.0, events=beats(2, 1))], False),  # too little is known of its rhythm
+        ([RankEvidence(0, 0, 10, "gpu-1", process=Process(state="R", cpu=1.0))], False),
+        ([RankEvidence(0, 0, 10, "gpu-1", board=BoardFacts(moved=True), process=Process(state="T"))], False),
+    ],
+)
+def test_who_moves(ranks: list[RankEvidence], moves: bool) -> None:
+    assert standing.all_move(case(*ranks)) is moves
+
+
+def test_what_is_said_of_a_job_that_is_well() -> None:
+    well = case(
+        rank(moved=True, step=4182, silent=0.25, sections=(OpenSection("forward", 0.2),)),
+        rank(1, moved=True, silent=0.5),
+        rank(2, finished=True),
+    )
+    verdict = standing.nobody_hangs(well)
+    assert (verdict.kind, verdict.confidence, verdict.rank) == ("slow", HIGH, None)
+    assert standing.lines(well, verdict) == [
+        "DIAGNOSIS: nobody hangs on gpu-1",
+        "  rank 0 (pid 10) moves; step 4182, 0.25 s ago; in  forward",
+        "  rank 1 (pid 11) moves; its last sign of life was 0.50 s ago",
+        "  rank 2 (pid 12) has finished",
+        "  verdict: All 3 ranks move: they changed their boards while we looked. (confidence high)",
+    ]
+    alone = case(rank(silent=15.0, events=beats(45, 35, 25, 15)))
+    verdict = standing.nobody_hangs(alone)
+    assert verdict.confidence == MEDIUM
+    assert verdict.sentence == "The one rank moves: it gave its last sign of life no longer ago than usual."
+
+
+def test_one_look_is_not_enough_for_confidence() -> None:
+    verdict = Verdict("user_code", "Rank 1 never reached the all_reduce.", HIGH, rank=1)
+    without = case(rank(), RankEvidence(1, 1, 11, "gpu-1", process=Process(state="S")))
+    found, why = standing.tempered(without, verdict)
+    assert (found.confidence, found.rank) == (LOW, 1)
+    assert why.startswith("Nothing tells whether rank 1 moves: it has no board. This is where it was")
+    found, why = standing.tempered(case(rank(), rank(1, silent=2.0)), verdict)
+    assert found.confidence == LOW
+    assert why.startswith("Rank 1 has been silent for 2.0 s only. ")
+    assert standing.tempered(case(rank(), rank(1, silent=20.0)), verdict) == (verdict, "")
+    stopped = Verdict("stopped", "Rank 1 is stopped.", HIGH, rank=1)
+    assert standing.tempered(without, stopped) == (stopped, "")
+    unknown = Verdict("unknown", "The evidence does not tell.")
+    assert standing.tempered(without, unknown) == (unknown, "")
+
+
+def test_a_large_job_is_told_in_forty_lines() -> None:
+    well = case(*(rank(number, moved=True) for number in range(512)))
+    told = standing.lines(well, standing.nobody_hangs(well))
+    assert len(told) <= 40
+    assert "  and 480 more, which move as well" in told
+
+
+def test_the_job_s_boards_are_given_back(stand_in: Callable[..., Spawned]) -> None:
+    where: Job = job(str(stand_in(1).pid))
+    where.close()
+    where.close()

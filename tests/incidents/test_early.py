@@ -1,0 +1,557 @@
+"""Early detection: what is a sign, what never is, and samples of real processes."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.fault_tolerance.board import Board, BoardReader, BoardWriter, Identity, Limits
+from holdfast.fault_tolerance.processes import proc
+from holdfast.incidents.early import HELD, PERIOD, STILL, EarlyDetection
+from holdfast.incidents.early_samples import sample, thread_counts
+from holdfast.incidents.early_signs import ENDED, STOPPED, UNCHANGED, Sample, Sign, ThreadCount
+from tests.processes import Spawned, Spawner, wait_until
+
+# What one rank does for a while: its main thread's state, whether its threads run, whether a debugger holds it.
+COMPUTES, WAITS, WAITS_QUIETLY = ("R", True), ("S", True), ("S", False)
+READS_A_DISK, ASLEEP, IS_STOPPED, IS_TRACED = ("D", False), ("S", False), ("T", False), ("t", False)
+HAS_NO_MAIN_THREAD = ("Z", True)
+IS_DYING, IS_A_ZOMBIE, IS_GONE = ("dying", False), ("zombie", False), ("gone", False)
+
+
+@dataclass
+class Rank:
+    """One simulated rank."""
+
+    number: int
+    does: tuple[str, bool] = COMPUTES
+    activity: float = 0.0
+    ran: int = 0
+    speaks: bool = True
+    finished: bool = False
+
+    def sample(self, now: float, threads: bool) -> Sample:
+        letter, runs = self.does
+        self.ran += runs
+        pid = 1000 + self.number
+        state = {"dying": "Z", "zombie": "Z"}.get(letter, letter)
+        other = {"Z": "S", "gone": "Z"}.get(state, state)
+        counts = {pid: ThreadCount(state, self.ran, self.ran), pid + 500: ThreadCount(other, 0, self.ran)}
+        if letter == "dying":  # the last thread closes files on a slow disk
+            counts[pid + 500] = ThreadCount("D", 0, self.ran, exiting=True)
+        if letter == "zombie":
+            del counts[pid + 500]
+        return Sample(
+            rank=self.number,
+            who=(pid, 77),
+            state=state,
+            activity=int(self.activity * 1e9),
+            silent=now - self.activity,
+            speaks=self.speaks,
+            finished=self.finished,
+            traced=letter == "t" and threads,
+            threads=counts if threads else None,
+        )
+
+
+@dataclass
+class Simulation:
+    """Ranks of one node, a clock, and the one who looks when it has said that it will."""
+
+    count: int = 4
+    now: float = 100.0
+    launcher_stopped: bool = False
+    watched: bool = True
+    signs: list[tuple[float, Sign]] = field(default_factory=list)
+    looks: int = 0
+
+    def __post_init__(self) -> None:
+        self.ranks = [Rank(number, activity=self.now) for number in range(self.count)]
+        self.detection = EarlyDetection()
+
+    def lasts(self, seconds: float, *, late: float = 0.0) -> None:
+        """Everybody goes on with what it does for so long."""
+        end = self.now + seconds
+        for rank in self.ranks:
+            rank.ran += rank.does[1]
+        while self.watched and (at := max(self.now, self.detection.next_look) + late) <= end:
+            self.now = at
+            self.looks += 1
+            wanted = self.detection.wants_threads
+            ranks = {rank.number: rank.sample(at, rank.number in wanted) for rank in self.ranks}
+            sign = self.detection.look(at, ranks, launcher_stopped=self.launcher_stopped)
+            if sign:
+                self.signs.append((at, sign))
+        self.now = end
+
+    def do(self, *what: tuple[str, bool]) -> None:
+        """Each rank its own; the last is for all that follow."""
+        for rank in self.ranks:
+            rank.does = what[min(rank.number, len(what) - 1)]
+
+    def step(self, seconds: float = 0.2) -> None:
+        self.do(COMPUTES)
+        self.lasts(seconds)
+        for rank in self.ranks:
+            rank.activity = self.now
+
+    @property
+    def certain(self) -> list[tuple[float, Sign]]:
+        return [(at, sign) for at, sign in self.signs if sign.certain]
+
+
+def trained(count: int = 4) -> Simulation:
+    job = Simulation(count)
+    for _ in range(80):
+        job.step()
+    return job
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+@given(offset=st.floats(0, PERIOD), late=st.sampled_from([0.0, 0.01, 0.1]))
+def test_a_stopped_rank_is_found_within_two_or_three_seconds(ranks: int, offset: float, late: float) -> None:
+    job = trained(ranks)
+    job.lasts(offset)
+    job.do(IS_STOPPED, WAITS)
+    began = job.now
+    job.lasts(4.0, late=late)
+    at, sign = job.signs[0]
+    assert HELD <= at - began <= HELD + PERIOD + 6 * late + 0.01
+    assert (sign.local_rank, sign.kind, sign.certain) == (0, STOPPED, True)
+    assert began <= sign.since <= began + PERIOD + 2 * late + 0.01
+    assert "Rank 0 (pid 1000) has been stopped (state T) for 2." in sign.text
+    assert "no context switch" in sign.text
+
+
+def test_it_names_who_waits() -> None:
+    job = trained(2)
+    job.do(IS_STOPPED, WAITS)
+    job.lasts(4.0)
+    assert job.signs[0][1].text.endswith("seen in 5 looks with no context switch, and rank 1 waits.")
+    job = trained(12)
+    job.do(IS_STOPPED, WAITS)
+    job.lasts(4.0)
+    assert job.signs[0][1].text.endswith("and ranks 1, 2, 3, 4, 5, 6, 7, 8 and others wait.")
+
+
+def test_a_sign_is_told_as_long_as_it_holds() -> None:
+    job = trained()
+    job.do(WAITS, IS_STOPPED, WAITS)
+    job.lasts(4.0)
+    assert len(job.signs) >= 3
+    told = len(job.signs)
+    job.do(WAITS)
+    job.lasts(4.0)
+    assert len(job.signs) == told
+
+
+def test_a_main_thread_that_is_gone_while_others_live() -> None:
+    job = trained()
+    job.do(WAITS, WAITS, HAS_NO_MAIN_THREAD, WAITS)
+    job.lasts(4.0)
+    assert {(sign.local_rank, sign.kind) for _, sign in job.signs} == {(2, ENDED)}
+    assert (
+        "has had no main thread (state Z) for 2.0 s, while others of its threads live" in job.signs[0][1].text
+    )
+
+
+NEVER: Mapping[str, Callable[[Simulation], object]] = {
+    "all are stopped": lambda job: job.do(IS_STOPPED),
+    "several are stopped": lambda job: job.do(IS_STOPPED, IS_STOPPED, WAITS),
+    "all but one that waits for a disk": lambda job: job.do(IS_STOPPED, READS_A_DISK),
+    "a debugger": lambda job: job.do(IS_TRACED, WAITS),
+    "a process that has ended": lambda job: job.do(IS_A_ZOMBIE, WAITS),
+    "a process that takes long to end": lambda job: job.do(IS_DYING, WAITS),
+    "another rank has ended": lambda job: job.do(IS_STOPPED, IS_GONE, WAITS),
+    "another rank is a zombie": lambda job: job.do(IS_STOPPED, IS_A_ZOMBIE, WAITS),
+    "a disk": lambda job: job.do(READS_A_DISK, WAITS),
+    "everybody waits": lambda job: job.do(WAITS),
+    "everybody stands still": lambda job: job.do(WAITS_QUIETLY),
+    "nobody is awake": lambda job: job.do(IS_STOPPED, READS_A_DISK, IS_TRACED),
+}
+
+
+@pytest.mark.parametrize("name", NEVER)
+def test_what_is_never_a_sign(name: str) -> None:
+    job = trained()
+    NEVER[name](job)
+    job.lasts(600.0)
+    assert job.signs == []
+
+
+def test_a_rank_alone_on_its_node_is_not_accused() -> None:
+    job = trained(1)
+    job.do(IS_STOPPED)
+    job.lasts(60.0)
+    assert job.signs == []
+
+
+def test_a_stopped_launcher_means_that_somebody_suspends_the_job() -> None:
+    job = trained()
+    job.launcher_stopped = True
+    job.do(IS_STOPPED, WAITS)
+    job.lasts(60.0)
+    assert job.signs == []
+
+
+def test_a_rank_that_finished_is_not_accused_and_no_witness() -> None:
+    job = trained(2)
+    job.ranks[0].finished = True
+    job.do(IS_STOPPED, WAITS)
+    job.lasts(60.0)
+    assert job.signs == []
+    job.ranks[0].finished, job.ranks[1].finished = False, True
+    job.lasts(60.0)
+    assert job.signs == []
+
+
+def test_programs_that_say_nothing_are_left_alone() -> None:
+    job = trained(3)
+    for rank in job.ranks[1:]:
+        rank.speaks = False
+    job.do(IS_STOPPED, WAITS)
+    job.lasts(60.0)
+    assert job.signs == []  # nobody is known to wait for it
+    for rank in job.ranks:
+        rank.speaks = rank.number != 0
+    job.lasts(60.0)
+    assert job.signs == []  # its own silence says nothing
+
+
+def test_a_stopped_rank_for_which_nobody_waits() -> None:
+    job = trained(3)
+    job.do(IS_STOPPED, COMPUTES)
+    for _ in range(200):
+        job.lasts(0.3)
+        job.ranks[1].activity = job.now
+    assert job.signs == []
+
+
+def test_stopped_and_continued_in_turns_is_not_stopped() -> None:
+    """As cpulimit does it: stopped at every look, and yet it goes on."""
+    job = trained(2)
+    for _ in range(200):
+        job.do(IS_STOPPED, WAITS)
+        job.lasts(1.0)
+        job.ranks[0].ran += 1
+    assert job.signs == []
+
+
+def test_threads_that_cannot_be_read_confirm_nothing() -> None:
+    detection, now = EarlyDetection(), 10.0
+    ranks = [Rank(0, IS_STOPPED), Rank(1, WAITS)]
+    for _ in range(100):
+        blind = {rank.number: replace(rank.sample(now, False), threads=None) for rank in ranks}
+        assert detection.look(now, blind) is None
+        now = max(now, detection.next_look)
+    assert now > 40  # and nobody looks without end
+
+
+@pytest.mark.parametrize("away", [1.0, 5.0, 3600.0])
+def test_nothing_counts_across_a_look_that_came_late(away: float) -> None:
+    job = trained(2)
+    job.do(IS_STOPPED, WAITS)
+    job.lasts(1.0)
+    job.watched = False
+    job.lasts(away)
+    job.watched = True
+    began = job.now
+    job.lasts(HELD - 0.05)
+    assert job.signs == []
+    job.lasts(1.0)
+    assert job.signs[0][0] >= began + HELD
+
+
+def test_another_process_with_the_same_number_begins_anew() -> None:
+    job = trained(2)
+    job.do(IS_STOPPED, WAITS)
+    job.lasts(1.5)
+    taken = job.ranks[0].sample
+
+    def another(now: float, threads: bool) -> Sample:
+        return replace(taken(now, threads), who=(1000, 78))
+
+    job.ranks[0].sample = another  # type: ignore[method-assign]
+    began = job.now
+    job.lasts(4.0)
+    assert job.signs[0][0] >= began + HELD
+
+
+def test_a_rank_in_which_nothing_moves_is_a_suspicion_told_once() -> None:
+    job = trained()
+    job.do(WAITS, ASLEEP, WAITS)
+    began = job.now
+    job.lasts(600.0)
+    ((at, sign),) = job.signs
+    assert STILL < at - began < 2 * STILL
+    assert (sign.local_rank, sign.kind, sign.certain) == (1, UNCHANGED, False)
+    assert sign.text.startswith("No thread of rank 1 (pid 1001) has run for ")
+
+
+def test_no_suspicion_of_what_is_as_long_as_before() -> None:
+    job = trained()
+    for _ in range(5):
+        job.do(ASLEEP, WAITS)
+        job.lasts(29.0)
+        job.step()
+    assert job.signs == []
+    job.do(ASLEEP, WAITS)
+    job.lasts(140.0)
+    assert job.signs == []
+
+
+# 100,000 healthy steps, with all that makes a healthy job look ill.
+
+
+def everybody(job: Simulation, what: tuple[str, bool], seconds: float) -> None:
+    job.do(what)
+    job.lasts(seconds)
+
+
+def one(job: Simulation, dice: random.Random, what: tuple[str, bool], seconds: float) -> None:
+    """One rank does this, the others have come to the collective and wait."""
+    job.do(dice.choice([WAITS, WAITS, COMPUTES, WAITS_QUIETLY]))
+    dice.choice(job.ranks).does = what
+    job.lasts(seconds)
+
+
+def validation(job: Simulation, dice: random.Random) -> None:
+    everybody(job, COMPUTES, dice.uniform(5, 60))
+
+
+def checkpoint(job: Simulation, dice: random.Random) -> None:
+    """Rank 0 alone writes; a slow disk, or one answer of a storage service, for which every thread waits."""
+    for what in dice.choices([READS_A_DISK, COMPUTES, ASLEEP], k=dice.randint(1, 4)):
+        job.do(what, dice.choice([WAITS, WAITS_QUIETLY]))
+        job.lasts(dice.uniform(0.5, 60))
+
+
+def garbage(job: Simulation, dice: random.Random) -> None:
+    one(job, dice, COMPUTES, dice.uniform(0.5, 4))
+
+
+def pause(job: Simulation, dice: random.Random) -> None:
+    for _ in range(dice.randint(1, 3)):
+        one(job, dice, IS_STOPPED, 1.0)
+        one(job, dice, COMPUTES, dice.uniform(0.01, 0.3))
+
+
+def slow_disk(job: Simulation, dice: random.Random) -> None:
+    one(job, dice, READS_A_DISK, dice.uniform(1, 20))
+
+
+def loader(job: Simulation, dice: random.Random) -> None:
+    one(job, dice, ASLEEP, dice.uniform(0.5, 25))
+
+
+def debugger(job: Simulation, dice: random.Random) -> None:
+    one(job, dice, IS_TRACED, dice.uniform(1, 120))
+
+
+def suspended(job: Simulation, dice: random.Random) -> None:
+    """By SIGSTOP to all ranks, one after the other; the monitor looks on, or is stopped as well."""
+    stopped = dice.sample(job.ranks, len(job.ranks))
+    job.launcher_stopped = dice.random() < 0.5
+    job.watched = dice.random() < 0.5
+    for rank in stopped:
+        rank.does = IS_STOPPED
+        job.lasts(dice.uniform(0, 0.01))
+    job.lasts(dice.uniform(1, 60))
+    job.watched = True
+    for rank in stopped:
+        job.lasts(dice.uniform(0, 0.4))
+        rank.does = COMPUTES
+    job.launcher_stopped = False
+
+
+def frozen(job: Simulation, dice: random.Random) -> None:
+    """A frozen cgroup, a paused machine: nobody looks, nobody moves."""
+    job.watched = False
+    job.lasts(dice.uniform(1, 300))
+    job.watched = True
+
+
+def blind(job: Simulation, dice: random.Random) -> None:
+    """The monitor alone is stopped, in the middle of a rank's pause."""
+    one(job, dice, IS_STOPPED, 0.5)
+    frozen(job, dice)
+    job.lasts(0.5)
+
+
+DISTURBANCES = (validation, checkpoint, garbage, pause, slow_disk, loader, debugger, suspended, frozen, blind)
+
+
+def healthy_steps(count: int, seed: int) -> Simulation:
+    dice = random.Random(seed)
+    job = Simulation(4)
+    for number in range(count):
+        if number % 80 == 79:
+            dice.choice(DISTURBANCES)(job, dice)
+        job.step(dice.uniform(0.05, 0.25))
+    return job
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_healthy_steps_without_a_verdict() -> None:
+    began = time.process_time()
+    jobs = [healthy_steps(25_000, seed) for seed in range(4)]
+    assert [job.certain for job in jobs] == [[]] * 4
+    assert sum(job.looks for job in jobs) > 50_000
+    assert time.process_time() - began < 60, "too slow to be run each time"
+
+
+@given(seed=st.integers(0, 1 << 30), late=st.floats(0, 0.3))
+def test_a_rank_that_is_stopped_for_good_is_found_after_any_of_that(seed: int, late: float) -> None:
+    job = healthy_steps(170, seed)
+    assert job.certain == []
+    job.do(WAITS, WAITS, IS_STOPPED, WAITS)
+    began = job.now
+    job.lasts(10.0, late=late)
+    at, sign = job.certain[0]
+    assert sign.local_rank == 2
+    assert at - began <= 3.0 + 6 * late
+
+
+# Real processes.
+
+TWO_THREADS = """
+import threading, time
+threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+print("ready", flush=True)
+time.sleep(600)
+"""
+NO_MAIN_THREAD = """
+import ctypes, threading, time
+def keep():
+    while True:
+        time.sleep(0.01)
+threading.Thread(target=keep).start()
+print("ready", flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+class Pair:
+    """Two processes with boards of their own; what they do there the test does."""
+
+    def __init__(self, spawn: Spawner, folder: Path, code: str) -> None:
+        self.processes = [spawn.python(code), spawn.python(TWO_THREADS)]
+        self.boards, self.hands = [], []
+        for local_rank, process in enumerate(self.processes):
+            process.wait_for("ready")
+            board = Board.create(str(folder / f"{local_rank}.board"), Limits())
+            start = proc.start_time(process.pid) or 0
+            who = Identity(process.pid, start, local_rank, local_rank, 0, time.monotonic_ns())
+            board.admit(who)
+            self.boards.append(board)
+            self.hands.append(BoardWriter(board.path))
+            self.hands[-1].connect()
+            self.hands[-1].heartbeat(1)
+        self.readers = [BoardReader(board.path) for board in self.boards]
+        self.detection = EarlyDetection()
+
+    def look(self) -> Sign | None:
+        """One look, when it is wanted."""
+        time.sleep(max(0.0, self.detection.next_look - time.monotonic()))
+        now = time.monotonic_ns()
+        ranks = {}
+        for local_rank, reader in enumerate(self.readers):
+            threads = local_rank in self.detection.wants_threads
+            found = sample(reader.snapshot(), now, threads=threads)
+            assert found is not None
+            ranks[local_rank] = found
+        return self.detection.look(now / 1e9, ranks)
+
+    def until_a_sign(self) -> Sign:
+        found = wait_until(self.look)
+        assert isinstance(found, Sign)
+        return found
+
+    def close(self) -> None:
+        for each in (*self.hands, *self.readers):
+            each.detach() if isinstance(each, BoardWriter) else each.close()
+        for board in self.boards:
+            board.close()
+
+
+@pytest.fixture
+def pair(spawn: Spawner, tmp_path: Path) -> Iterator[Callable[[str], Pair]]:
+    made: list[Pair] = []
+
+    def make(code: str = TWO_THREADS) -> Pair:
+        made.append(Pair(spawn, tmp_path, code))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def test_a_real_process_that_is_stopped(pair: Callable[..., Pair]) -> None:
+    job = pair()
+    assert job.look() is None
+    began = time.monotonic()
+    job.processes[0].send_signal(signal.SIGSTOP)
+    sign = job.until_a_sign()
+    assert (sign.local_rank, sign.kind) == (0, STOPPED)
+    assert HELD <= time.monotonic() - began < 30
+    assert f"(pid {job.processes[0].pid})" in sign.text
+    job.processes[0].send_signal(signal.SIGCONT)
+    wait_until(lambda: job.look() is None)
+
+
+def test_a_real_process_that_is_paused_for_a_second(pair: Callable[..., Pair]) -> None:
+    job = pair()
+    for _ in range(2):
+        job.processes[0].send_signal(signal.SIGSTOP)
+        end = time.monotonic() + 1.0
+        while time.monotonic() < end:
+            assert job.look() is None
+        job.processes[0].send_signal(signal.SIGCONT)
+        assert job.look() is None
+
+
+def test_a_real_process_without_its_main_thread(pair: Callable[..., Pair]) -> None:
+    job = pair(NO_MAIN_THREAD)
+    wait_until(lambda: _state(job.processes[0]) == "Z")
+    sign = job.until_a_sign()
+    assert (sign.local_rank, sign.kind) == (0, ENDED)
+
+
+def test_a_real_process_that_has_ended_and_was_not_waited_for(pair: Callable[..., Pair]) -> None:
+    job = pair()
+    os.kill(job.processes[0].pid, signal.SIGKILL)
+    wait_until(lambda: _state(job.processes[0]) == "Z")
+    end = time.monotonic() + HELD + 2 * PERIOD
+    while time.monotonic() < end:
+        assert job.look() is None
+
+
+def test_what_a_look_costs(pair: Callable[..., Pair]) -> None:
+    job = pair()
+    board = job.readers[0].snapshot()
+    began = time.process_time()
+    for _ in range(200):
+        sample(board, time.monotonic_ns(), threads=False)
+    assert (time.process_time() - began) / 200 < 0.002
+
+
+def test_threads_of_a_process_that_is_not_there() -> None:
+    assert thread_counts(1 << 30) is None
+    counts = thread_counts(os.getpid())
+    assert counts is not None
+    assert counts[os.getpid()].switches > 0
+
+
+def _state(process: Spawned) -> str:
+    found = proc.stat(process.pid)
+    return found.state if found else "gone"

@@ -1,0 +1,258 @@
+"""The page of an incident: in itself, and in a real browser."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import tempfile
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from holdfast.incidents.evidence import BoardFacts, Case, RingEvent
+from holdfast.incidents.report.lanes import MOST, WINDOW, chosen, lane
+from holdfast.incidents.report.page import page
+from holdfast.incidents.report.states import CULPRIT, FAILED, UNTOLD, WAITS, states
+from holdfast.incidents.verdict import Verdict
+from tests.incidents.cases_for_reports import ALL, hang, large, reading, two_nodes, waiting
+from tests.incidents.test_report_text import CASES, VERDICTS
+from tests.processes import wait_until
+
+EXAMPLES: dict[str, Callable[[], tuple[Case, Verdict]]] = {
+    **ALL,
+    "2": lambda: hang(2, 1),
+    "64": lambda: hang(64),
+    "16384": large,
+}
+
+VOID = {"meta"}
+
+
+class Reader(HTMLParser):
+    """Tags that are balanced, and what a page loads or runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: set[str] = set()
+        self.loads: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.add(tag)
+        self.loads += [
+            f"{name}={value}" for name, value in attrs if name in ("src", "href") or name.startswith("on")
+        ]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open.pop() == tag, (tag, self.open)
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def read(html: str) -> Reader:
+    reader = Reader()
+    reader.feed(html)
+    reader.close()
+    assert reader.open == []
+    return reader
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_it_is_one_page_with_nothing_from_elsewhere(name: str) -> None:
+    html = page(*EXAMPLES[name](), number=3)
+    reader = read(html)
+    assert reader.loads == []
+    assert not reader.seen & {"script", "link", "img", "iframe", "object", "form"}
+    assert "url(" not in html and "http://" not in html and "https://" not in html
+    assert "default-src 'none'" in html
+    assert len(html) < 1_500_000
+
+
+def test_what_ranks_write_is_text() -> None:
+    case, verdict = hang()
+    html = page(case, verdict)
+    assert "<script" not in html
+    assert "UserWarning: <script>alert('x')</script> \\x1b[31mred" in read(html).text
+
+
+@settings(max_examples=30, suppress_health_check=list(HealthCheck))
+@given(CASES, VERDICTS)
+def test_whatever_is_told_the_page_is_whole(case: Case, verdict: Verdict) -> None:
+    assert read(page(case, verdict)).loads == []
+
+
+def test_every_rank_has_a_state() -> None:
+    case, verdict = two_nodes()
+    found = states(case, verdict)
+    assert list(found) == list(range(12))
+    assert (found[5], found[0], found[11]) == (CULPRIT, WAITS, UNTOLD)
+    case, verdict = ALL["crash"]()
+    assert states(case, verdict) == {0: FAILED, 1: CULPRIT, 2: WAITS, 3: WAITS}
+
+
+def test_the_page_says_in_words_what_the_squares_show() -> None:
+    text = read(page(*large())).text
+    assert "All 16384 ranks" in text
+    assert "16383 waits for others in a collective operation ranks 0-9000, 9002-16383" in text
+    assert "64 of 16384 ranks: the culprit's and its neighbours'." in text
+
+
+def test_lanes_are_of_the_culprit_and_its_neighbours() -> None:
+    case, verdict = large(1024, 500)
+    lanes = chosen(case, verdict)
+    assert len(lanes) == MOST
+    assert [each.rank for each in lanes[:3]] == [500, 468, 469]
+    assert lanes[-1].rank == 531
+
+
+def test_bars_lie_within_the_window() -> None:
+    told = (
+        RingEvent("end", 55.0, "before"),
+        RingEvent("start", 50.0, "outer"),
+        RingEvent("start", 49.0, "inner"),
+        RingEvent("end", 48.0, "inner"),
+        RingEvent("end", 47.0, "outer"),
+        RingEvent("step", 46.0, value=3),
+    )
+    rank = replace(waiting(0), board=BoardFacts(connected=True, events=told))
+    found = lane(rank)
+    assert found is not None
+    assert [(bar.name, bar.begun, bar.ended, bar.depth) for bar in found.bars] == [
+        ("before", 55.0, 55.0, 0),
+        ("inner", 49.0, 48.0, 1),
+        ("outer", 50.0, 47.0, 0),
+    ]
+    assert (found.moments, found.since) == ((("step", 46.0),), 55.0)
+    hung = lane(reading())
+    assert hung is not None
+    (still,) = [bar for bar in hung.bars if bar.open]
+    assert (still.name, still.begun, still.ended) == ("data_loading", 31.2, 0.0)
+    assert all(0 <= bar.ended <= bar.begun <= WINDOW for bar in hung.bars)
+    assert lane(replace(rank, board=None)) is None
+
+
+# --- in a browser
+
+
+def chromium() -> str:
+    found = shutil.which("chromium")
+    if not found:
+        pytest.skip("no chromium: scripts/test-requirements installs it where it can")
+    return found
+
+
+def browse(tmp_path: Path, html: str, *options: str) -> str:
+    """What one run of the browser prints; its profile is in a folder with a short name, since sockets are in it."""
+    file = tmp_path / "incident.html"
+    file.write_text(html)
+    fixed = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]
+    fixed += ["--no-first-run", "--disable-background-networking", "--disable-breakpad"]
+    home = tempfile.mkdtemp(prefix="hf-", dir="/tmp")
+    environment = {"HOME": home, "TMPDIR": home, "XDG_RUNTIME_DIR": home, "PATH": os.environ["PATH"]}
+    command = [chromium(), *fixed, f"--user-data-dir={home}/p", *options, file.as_uri()]
+    browser = subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        told, errors = browser.communicate(timeout=120)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(browser.pid, signal.SIGKILL)  # helpers outlive it for a moment
+        browser.wait()
+        wait_until(lambda: removed(home), what=f"{home} is removed")
+    assert browser.returncode == 0, errors[-2000:]
+    return told
+
+
+def removed(folder: str) -> bool:
+    """What still ends may still write there."""
+    shutil.rmtree(folder, ignore_errors=True)
+    return not os.path.exists(folder)
+
+
+def pixels(png: Path) -> tuple[int, int, list[bytes]]:
+    """Width, height and rows of an RGB(A) picture, unfiltered; enough of PNG for what the browser writes."""
+    raw = png.read_bytes()
+    width, height, _, kind = struct.unpack(">IIBB", raw[16:26])
+    depth = {2: 3, 6: 4}[kind]
+    body, at = b"", 8
+    while at < len(raw):
+        (size,) = struct.unpack(">I", raw[at : at + 4])
+        body += raw[at + 8 : at + 8 + size] if raw[at + 4 : at + 8] == b"IDAT" else b""
+        at += size + 12
+    data, rows, before = zlib.decompress(body), [], bytes(width * depth)
+    for y in range(height):
+        line = bytearray(data[y * (width * depth + 1) + 1 : (y + 1) * (width * depth + 1)])
+        _unfilter(data[y * (width * depth + 1)], line, before, depth)
+        before = bytes(line)
+        rows.append(before)
+    return width, height, [b"".join(row[x : x + 3] for x in range(0, len(row), depth)) for row in rows]
+
+
+def _unfilter(kind: int, line: bytearray, up: bytes, depth: int) -> None:
+    for x in range(len(line)):
+        left = line[x - depth] if x >= depth else 0
+        corner = up[x - depth] if x >= depth else 0
+        guess = left + up[x] - corner
+        paeth = min((left, up[x], corner), key=lambda each: abs(guess - each))
+        line[x] = (line[x] + (0, left, up[x], (left + up[x]) // 2, paeth)[kind]) & 255
+
+
+def shown(tmp_path: Path, html: str, width: int, height: int, *, dark: bool = False) -> list[bytes]:
+    picture = tmp_path / "page.png"
+    scheme = ["--blink-settings=preferredColorScheme=0"] if dark else []
+    browse(tmp_path, html, f"--window-size={width},{height}", f"--screenshot={picture}", *scheme)
+    *size, rows = pixels(picture)
+    assert size == [width, height]
+    return rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("dark", "background", "culprit"), [(False, 251, (200, 16, 46)), (True, 22, (255, 90, 110))]
+)
+def test_it_is_light_or_dark_as_the_reader_has_it(
+    tmp_path: Path, dark: bool, background: int, culprit: tuple[int, int, int]
+) -> None:
+    rows = shown(tmp_path, page(*hang()), 480, 1000, dark=dark)
+    assert rows[2][6] == background
+    assert any(bytes(culprit) * 8 in row for row in rows), "no square has the culprit's colour"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["8", "16384"])
+def test_a_browser_lays_it_out_and_runs_no_script(tmp_path: Path, name: str) -> None:
+    html = page(*(hang() if name == "8" else large()))
+    said = browse(
+        tmp_path, html.replace("</main>", "<script>document.title='ran'</script></main>"), "--dump-dom"
+    )
+    assert "<title>HANG: rank" in said
+    measured = html.replace(
+        re.findall(r'<meta http-equiv="Content-Security-Policy"[^>]*>', html)[0], ""
+    ).replace(
+        "</main>",
+        "<script>document.title = document.documentElement.scrollWidth + ' of ' + innerWidth</script></main>",
+    )
+    for width in (520, 1300):
+        told = browse(tmp_path, measured, f"--window-size={width},900", "--dump-dom")
+        found = re.search(r"<title>(\d+) of (\d+)</title>", told)
+        assert found and int(found[1]) <= int(found[2]), found

@@ -1,0 +1,148 @@
+"""No secret is in what is written or printed; ordinary words stay."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from holdfast.incidents.evidence import Case, Frame, NodeEvidence, Raised, Thread
+from holdfast.incidents.report.page import page
+from holdfast.incidents.report.record import Record, record_text
+from holdfast.incidents.report.redaction import redacted, redacted_text
+from holdfast.incidents.report.text import report_lines
+from holdfast.incidents.verdict import HIGH, Verdict
+from tests.incidents.cases_for_reports import hang
+
+NAMES = st.sampled_from(
+    [
+        "HF_TOKEN",
+        "AWS_SECRET_ACCESS_KEY",
+        "DB_PASSWORD",
+        "WANDB_API_KEY",
+        "SENTRY_DSN",
+        "PGPASSWORD",
+        "GITHUBTOKEN",
+    ]
+)
+
+
+def spread(secret: str) -> NodeEvidence:
+    """Evidence with the secret in texts of every kind."""
+    case, _ = hang(2, 1)
+    node = case.nodes[0]
+    said = f"connecting with {secret} as the key"
+    told = replace(
+        node.ranks[1],
+        last_lines=(said, f"env: {{'X': {secret!r}}}", *secret.split("\n")),
+        raised=Raised("ValueError", said, f"Traceback\n  {said}\n"),
+        stacks=(Thread("main", (Frame(f"f({secret})", f"/home/{secret}/x.py", 3),), main=True),),
+        notes=(said,),
+    )
+    return replace(node, reason=said, notes=(f"--token {secret}",), ranks=(node.ranks[0], told))
+
+
+def written(node: NodeEvidence) -> str:
+    """Everything that is written of it, as a person reads it; JSON's escapes are undone where they could hide one."""
+    case = Case((node,))
+    verdict = Verdict("exception", f"rank 1 raised: {node.ranks[1].raised.message}", HIGH, 1)  # type: ignore[union-attr]
+    record = record_text(Record(1, "run", 0, 1.0, verdict, case))
+    return "\n".join([*report_lines(case, verdict), record, page(case, verdict)])
+
+
+@settings(max_examples=50)
+@given(NAMES, st.text("abcdefXYZ0123456789+/=_-.$!% '\"\\", min_size=8, max_size=40))
+def test_a_secret_is_nowhere(name: str, secret: str) -> None:
+    assume(len(secret.strip()) >= 8 and len(set(secret)) > 4 and any(sign.isdigit() for sign in secret))
+    assume(secret not in written(spread("nothing")))
+    assert secret in spread(secret).notes[0]
+    text = written(redacted(spread(secret), {name: secret}))
+    for form in {secret, repr(secret)[1:-1], secret.strip()}:
+        assert form not in text
+
+
+def test_a_secret_of_several_lines() -> None:
+    key = "-----BEGIN KEY-----\nMIIEpAIBAAKCAQEA1234\nQmFzZTY0IGlzIGZ1bg==\n-----END KEY-----"
+    text = written(redacted(spread(key), {"TLS_KEY": key}))
+    assert "MIIEpAIB" not in text
+    assert "QmFzZTY0" not in text
+
+
+def test_words_that_rules_read_stay_what_they_are() -> None:
+    node = hang(2, 1)[0].nodes[0]
+    found = redacted(node, {"API_KEY": "heartbeat", "SOME_TOKEN": "elsewhere"})
+    assert found.ranks[1].passed is not None and found.ranks[1].passed.reason == "heartbeat"
+    assert found.ranks[1].board == node.ranks[1].board
+
+
+def test_without_secrets_nothing_changes() -> None:
+    node = hang(8)[0].nodes[0]
+    assert redacted(node, {"PATH": "/usr/bin", "HOME": "/home/ada", "USER": "ada"}) == node
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("TOKENIZERS_PARALLELISM", "true", "it is true"),
+        ("TOKENIZER_NAME", "meta-llama", "the model meta-llama"),
+        ("MAX_TOKENS", "409600", "409600 tokens"),
+        ("AUTH_MODE", "required", "a rank is required"),
+        ("SECRET_FLAG", "enabled", "is enabled"),
+        ("SSH_AUTH_SOCK", "/tmp/agent", "open: /tmp/agent"),
+        ("GOOGLE_CREDENTIALS_PATH", "/home/ada", "/home/ada/train.py"),
+        ("API_KEY", "abc", "abcdef"),
+        ("PWD", "/home/ada/train", "/home/ada/train/train.py"),
+        ("MONKEY", "banana split", "banana split"),
+        ("KEYBOARD", "english", "english"),
+    ],
+)
+def test_ordinary_words_stay(name: str, value: str, text: str) -> None:
+    assert redacted_text(text, {name: value}) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "clean"),
+    [
+        ("key AKIAABCDEFGHIJKLMNOP used", "key *** used"),
+        ("Authorization: Bearer abc.def", "Authorization: ***"),
+        ("{'authorization': 'Basic dXNlcjpwYXNz'}", "{'authorization': '***'}"),
+        ("train.py --token abc --lr 3", "train.py --token *** --lr 3"),
+        ("train.py --hf-token=abc --x", "train.py --hf-token=*** --x"),
+        ("password=abc, next", "password=***, next"),
+        ('{"db_password": "a b"}', '{"db_password": ***}'),
+        ("api_key=0123456789", "api_key=***"),
+        ("postgres://ada:s3cr3t@db/x", "postgres://ada:***@db/x"),
+        ("https://ghtokenghtokenghtoken@github.com/x", "https://***@github.com/x"),
+        ("hf_abcdefghijklmnopqrstuvwxyz0123", "***"),
+        ("ghp_abcdefghijklmnopqrstuvwxyz0123", "***"),
+        ("sk-proj-abcdefghij0123456789", "***"),
+        ("s3://bucket/x?X-Signature=0123456789abcdef0123", "s3://bucket/x?X-Signature=***"),
+    ],
+)
+def test_what_looks_like_a_secret(text: str, clean: str) -> None:
+    assert redacted_text(text, {}) == clean
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "next_token = model.generate(batch)",
+        "max_tokens=4096, pad_token_id=50256",
+        "tcp://10.0.0.1:29500 and http://[::1]:80/a@b",
+        "KeyError: 'secret'",
+        'File "/home/ada/secrets.py", line 3, in load_secret_keys',
+        "task-abcdefghijklmnopqrstuvwxyz-1",
+        "step 4181 loss 2.31 --lr 0.1",
+        "RuntimeError: [gloo] Connection closed by peer [10.0.0.1]:4711",
+    ],
+)
+def test_what_does_not(text: str) -> None:
+    assert redacted_text(text, {}) == text
+
+
+@pytest.mark.parametrize("sign", ["a", "-", "a-", "sk-", "eyJ", "://a:", "password=", "--a-", "bearer ", '"'])
+def test_a_long_line_costs_no_minutes(sign: str) -> None:
+    """Whatever a rank writes, its report is made in time: no pattern goes over a line again and again."""
+    assert redacted_text(sign * 20_000, {"API_KEY": "hunter2hunter2"})

@@ -1,0 +1,136 @@
+"""Incidents of real jobs: gloo ranks under ft_launcher that hang or fail, and what is told of them."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.launcher.conftest import Job, Jobs
+from tests.launcher.conftest import jobs as jobs
+from tests.processes import wait_until
+
+TRAINING = """
+import torch, torch.distributed as dist
+from holdfast.fault_tolerance import RankMonitorClient
+client = RankMonitorClient()
+client.init_workload_monitoring()
+dist.init_process_group("gloo")
+
+def next_batch():
+    if CYCLE == 0 and RANK == 1 and step == 5:
+        happens()
+
+for step in range(8):
+    client.heartbeat(step)
+    with client.section("data_loading"):
+        next_batch()
+    with client.section("step"):
+        dist.all_reduce(torch.ones(8))
+client.shutdown_workload_monitoring()
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+LIMIT = ("--ft-rank-heartbeat-timeout", "2.5", "--max-restarts", "1")
+
+
+def _program(happens: str) -> str:
+    return f"def happens():\n    {happens}\n" + TRAINING
+
+
+def _incident(job: Job) -> dict[str, Any]:
+    """The journal's record of the one incident."""
+    (record,) = job.journal("incident")
+    return record
+
+
+def _kept(record: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(Path(record["report"], "incident.json").read_text())
+    return found
+
+
+@pytest.mark.slow
+def test_a_hang_is_explained_before_anybody_is_signalled(jobs: Jobs) -> None:
+    job = jobs(_program("time.sleep(600)"), *LIMIT, nproc=3)
+    err = job.end(0)
+    record = _incident(job)
+    assert (record["rank"], record["cause"]) == (1, "data_loading")
+    assert "happens()" in record["sentence"], "the innermost call of its own code"
+    (sent,) = [each for each in job.journal("signal_sent") if each["by"] == "monitor"]
+    (verdict,) = job.journal("verdict")
+    assert record["evidence_mono"] < sent["mono"] and verdict["rank"] == sent["rank"] == 1
+    assert record["evidence_mono"] - verdict["at"] < 2.0
+    report = Path(record["report"], "report.txt").read_text()
+    assert report.startswith("HANG: rank 1 (node ") and len(report.splitlines()) <= 40
+    assert record["sentence"] in " ".join(report.split()).replace("( ", "(")
+    assert (
+        f"verdict: {record['sentence']}" in err and f"report on cycle 0: {record['report']}/report.txt" in err
+    )
+    for path in Path(record["report"]).iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+    ranks = {rank["rank"]: rank for node in _kept(record)["nodes"] for rank in node["ranks"]}
+    assert {rank: facts["board"]["step"] for rank, facts in ranks.items()} == {0: 5, 1: 5, 2: 5}
+    assert [ranks[rank]["collectives"][-1]["operation"] for rank in (0, 2)] == ["all_reduce"] * 2
+    assert all(facts["exit"]["asked"] for facts in ranks.values() if not facts["raised"])
+
+
+@pytest.mark.slow
+def test_the_stopped_rank_is_accused_whoever_is_late_first(jobs: Jobs) -> None:
+    job = jobs(_program("os.kill(os.getpid(), signal.SIGSTOP)"), *LIMIT)
+    job.end(0)
+    record = _incident(job)
+    assert (record["rank"], record["cause"], record["confidence"]) == (1, "stopped", "high")
+    (sent,) = [each for each in job.journal("signal_sent") if each["by"] == "monitor"]
+    assert sent["rank"] == 1
+
+
+@pytest.mark.slow
+def test_an_exception_comes_first_and_secrets_stay_out(jobs: Jobs) -> None:
+    secret = "hunter2-is-my-password"
+    variables = {"HF_TOKEN": secret}
+    job = jobs(
+        _program("raise ValueError('no access with ' + os.environ['HF_TOKEN'])"), *LIMIT, env=variables
+    )
+    job.end(0)
+    record = _incident(job)
+    assert (record["rank"], record["cause"], record["confidence"]) == (1, "exception", "high")
+    assert record["sentence"].count("no access with ***") == 1
+    ranks = {rank["rank"]: rank for node in _kept(record)["nodes"] for rank in node["ranks"]}
+    assert ranks[0]["board"]["step"] == 5, "what the others did is known"
+    texts = [path.read_text() for path in job.run_dir.rglob("*") if path.is_file()]
+    assert texts and not [text for text in texts if secret in text]
+    assert not [line for line in job.said() if secret in line]
+
+
+def test_a_rank_that_ended_is_explained_without_torch(jobs: Jobs) -> None:
+    job = jobs("if CYCLE == 0 and RANK == 1: meet(); os._exit(3)\nif CYCLE == 0: meet(); wait()\n", *LIMIT)
+    err = job.end(0)
+    record = _incident(job)
+    assert (record["rank"], record["cause"]) == (1, "exit")
+    assert "exit code 3" in record["sentence"] and record["report"] in err
+
+
+def test_a_job_without_trouble_tells_of_no_incident(jobs: Jobs) -> None:
+    job = jobs("meet()\n", *LIMIT)
+    job.end(0)
+    assert job.journal("incident") == [] and not (job.run_dir / "incidents").exists()
+
+
+def test_a_run_directory_that_takes_nothing_costs_the_report_only(jobs: Jobs) -> None:
+    job = jobs("if CYCLE == 0:\n    meet()\n    os._exit(3 if RANK else 0)\n", *LIMIT)
+    (job.run_dir / "incidents").parent.mkdir(mode=0o700, exist_ok=True)
+    (job.run_dir / "incidents").write_text("in the way")
+    err = job.end(0)
+    assert "no report of this incident" in err and "incidents" in err
+    assert job.journal("incident") == []
+
+
+def test_the_report_at_the_end_of_the_job_is_waited_for(jobs: Jobs) -> None:
+    job = jobs("meet(); os._exit(4)\n", "--max-restarts", "0")
+    job.end(4)
+    wait_until(lambda: job.journal("incident"), what="the record of the incident")
+    assert _incident(job)["cause"] == "exit"

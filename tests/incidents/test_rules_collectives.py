@@ -1,0 +1,96 @@
+"""All ranks wait in collectives: who is in another one, or has left one out, by recorder, step or place."""
+
+from __future__ import annotations
+
+from holdfast.incidents.evidence import Case, Collective
+from holdfast.incidents.rules import judge
+from holdfast.incidents.rules.recorder import odd, off_its_pattern
+from holdfast.incidents.verdict import LOW, MEDIUM
+from tests.incidents.cases import board, case, entry, rank
+
+
+def rounds(count: int, last: Collective) -> tuple[Collective, ...]:
+    """`count` rounds of a large all_reduce and a small one, and then `last`."""
+    sizes = ["[[1024]]", "[[1]]"] * count
+    past = [entry(at + 1, ago=60.0 - at, sizes=size) for at, size in enumerate(sizes)]
+    return (*past, last)
+
+
+def test_the_odd_size_of_three_or_more_is_the_culprit() -> None:
+    ranks = [rank(n, collectives=(entry(9, sizes="[[8]]" if n == 2 else "[[4]]"),)) for n in range(4)]
+    verdict = judge(case(*ranks))
+
+    assert (verdict.rank, verdict.kind, verdict.confidence) == (2, "mismatched_collective", MEDIUM)
+    assert "all_reduce (sequence 9, sizes [[8]])" in verdict.sentence
+
+
+def test_of_two_ranks_the_one_that_left_its_own_pattern_is_the_culprit() -> None:
+    good = rounds(3, entry(7, ago=5.0, sizes="[[1024]]"))
+    bad = rounds(3, entry(7, "gloo:barrier", ago=5.0, sizes=""))
+
+    for ranks in (case(rank(0, collectives=good), rank(1, "barrier", collectives=bad)),):
+        verdict = judge(ranks)
+        assert (verdict.rank, verdict.kind, verdict.confidence) == (1, "mismatched_collective", MEDIUM)
+
+
+def test_of_two_ranks_without_a_pattern_none_is_named() -> None:
+    ranks = [rank(n, collectives=(entry(9, sizes=f"[[{n + 1}]]"),)) for n in range(2)]
+    verdict = judge(case(*ranks))
+
+    assert (verdict.rank, verdict.kind, verdict.confidence) == (None, "mismatched_collective", LOW)
+
+
+def test_a_gather_may_have_other_sizes_on_each_rank() -> None:
+    ranks = [rank(n, collectives=(entry(9, "gloo:gather", sizes=f"[[{n}]]"),)) for n in range(3)]
+
+    assert judge(case(*ranks)).kind == "unknown"
+
+
+def test_the_one_at_an_earlier_sequence_number_never_came() -> None:
+    ranks = [rank(n, collectives=(entry(8 if n == 1 else 9),)) for n in range(3)]
+    verdict = judge(case(*ranks))
+
+    assert (verdict.rank, verdict.kind, verdict.confidence) == (1, "missing_collective", MEDIUM)
+
+
+def test_a_rank_at_its_end_has_left_out_the_collective_of_the_others() -> None:
+    verdict = judge(case(rank(0), rank(1, "destroy"), rank(2)))
+
+    assert (verdict.rank, verdict.kind) == (1, "missing_collective")
+
+
+def test_a_rank_that_is_steps_ahead_has_left_out_one() -> None:
+    verdict = judge(case(rank(0), rank(1, board=board(12)), rank(2)))
+
+    assert (verdict.rank, verdict.kind) == (1, "missing_collective")
+
+
+def test_without_a_recorder_the_one_at_another_place_is_the_culprit() -> None:
+    verdict = judge(case(rank(0), rank(1), rank(2, "barrier"), rank(3)))
+
+    assert (verdict.rank, verdict.kind, verdict.confidence) == (2, "mismatched_collective", MEDIUM)
+    assert "waits in barrier at train.py:94 finish()" in verdict.sentence
+
+
+def test_two_ranks_at_two_places() -> None:
+    verdict = judge(case(rank(0), rank(1, "barrier")))
+
+    assert (verdict.rank, verdict.kind, verdict.confidence) == (None, "mismatched_collective", LOW)
+
+
+def test_an_odd_one_needs_a_majority() -> None:
+    assert odd({0: "a", 1: "a", 2: "b"}) == (2,)
+    assert odd({0: "a", 1: "b"}) == ()
+    assert odd({0: "a", 1: "a", 2: "b", 3: "b"}) == ()
+    assert odd({0: "a", 1: "a"}) == ()
+
+
+def test_a_pattern_needs_two_rounds() -> None:
+    assert off_its_pattern(rounds(2, entry(5, sizes="[[1024]]"))) is False
+    assert off_its_pattern(rounds(2, entry(5, sizes="[[7]]"))) is True
+    assert off_its_pattern((entry(1), entry(2, sizes="[[9]]"))) is None
+    assert off_its_pattern(()) is None
+
+
+def test_no_nodes_at_all() -> None:
+    assert judge(Case()).kind == "unknown"

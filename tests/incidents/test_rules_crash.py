@@ -1,0 +1,197 @@
+"""Crashes: who ended first, with what, and who merely followed."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+
+import pytest
+
+from holdfast.incidents.evidence import CRASH, Case, NodeEvidence, RankEvidence
+from holdfast.incidents.rules import judge
+from holdfast.incidents.verdict import HIGH, LOW, MEDIUM, Verdict
+from tests.incidents.cases import ended, node, raised, rank
+
+LOST = "[enforce fail at pair.cc:547] Connection closed by peer [127.0.0.1]:4711"
+LATE = "[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 30000ms for recv operation to complete"
+
+
+def crash(*ranks: RankEvidence, **changes: object) -> Case:
+    return Case((node(*ranks, **{"trigger": CRASH, **changes}),))
+
+
+def short(verdict: Verdict) -> tuple[int | None, str, str]:
+    return verdict.rank, verdict.kind, verdict.confidence
+
+
+def test_the_exception_first_and_who_merely_followed() -> None:
+    verdict = judge(
+        crash(
+            raised(0, "RuntimeError", LOST, ago=0.3, lost=True),
+            raised(1, "ValueError", "bad batch", ago=0.5),
+            raised(2, "RuntimeError", LOST, ago=0.2, lost=True),
+        )
+    )
+
+    assert short(verdict) == (1, "exception", HIGH)
+    assert verdict.followers == (0, 2)
+    assert verdict.sentence == "Rank 1 (node a) raised ValueError: bad batch; ranks 0, 2 followed."
+
+
+def test_a_lost_connection_may_be_earlier_than_the_end_of_the_rank_that_was_lost() -> None:
+    killed = ended(1, -signal.SIGKILL, ago=0.1)
+    verdict = judge(crash(raised(0, "RuntimeError", LOST, ago=0.9, lost=True), killed))
+
+    assert short(verdict) == (1, "signal", HIGH)
+
+
+def test_a_killed_process_with_a_gpu_takes_long_to_be_gone() -> None:
+    lost = raised(0, "RuntimeError", LOST, ago=9.0, lost=True)
+
+    assert judge(crash(lost, ended(1, -signal.SIGKILL))).confidence == HIGH
+    assert judge(crash(lost, ended(1, -signal.SIGSEGV))).confidence == MEDIUM
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGKILL, signal.SIGTERM]
+)
+def test_a_signal(number: int) -> None:
+    assert short(judge(crash(rank(0), ended(1, -number)))) == (1, "signal", HIGH)
+
+
+def test_an_exit_code_as_a_shell_reports_a_signal() -> None:
+    assert short(judge(crash(rank(0), ended(1, 139)))) == (1, "signal", MEDIUM)
+
+
+def test_an_exit_code_without_an_exception() -> None:
+    assert short(judge(crash(rank(0), ended(1, 3)))) == (1, "exit", HIGH)
+
+
+def test_an_exception_that_only_the_last_lines_show() -> None:
+    verdict = judge(crash(rank(0), ended(1, 1, last_lines=("Traceback …", "KeyError: 'lr'"))))
+
+    assert short(verdict) == (1, "exception", MEDIUM)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("MemoryError", ""),
+        ("torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB"),
+        ("RuntimeError", "DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes"),
+        ("OSError", "[Errno 12] Cannot allocate memory"),
+    ],
+)
+def test_an_exception_for_want_of_memory(kind: str, message: str) -> None:
+    assert short(judge(crash(rank(0), raised(1, kind, message)))) == (1, "out_of_memory", HIGH)
+
+
+def test_the_kernels_kill_for_want_of_memory() -> None:
+    killed = ended(1, -signal.SIGKILL, out_of_memory="the cgroup's memory.events counted an oom_kill")
+
+    assert short(judge(crash(rank(0), killed))) == (1, "out_of_memory", HIGH)
+
+
+def test_a_note_on_an_out_of_memory_kill_makes_it_likely() -> None:
+    killed = ended(1, -signal.SIGKILL)
+    note = "The control group's memory.events counts 1 process ended for want of memory since the cycle began"
+
+    assert short(judge(crash(rank(0), killed, notes=(note,)))) == (
+        1,
+        "out_of_memory",
+        MEDIUM,
+    )
+    assert judge(crash(rank(0), killed, notes=("no out-of-memory kill is known",))).kind == "signal"
+
+
+def test_a_dead_loader_worker_is_the_exception_that_it_raised() -> None:
+    message = "DataLoader worker (pid 88) is killed by signal: Killed."
+
+    assert short(judge(crash(rank(0), raised(1, "RuntimeError", message)))) == (1, "exception", HIGH)
+    notes = ("The kernel's log says: Killed process 88 (python).",)
+    assert short(judge(crash(rank(0), raised(1, "RuntimeError", message), notes=notes))) == (
+        1,
+        "out_of_memory",
+        HIGH,
+    )
+
+
+def test_a_rank_that_was_told_to_end_is_no_cause() -> None:
+    asked = ended(0, -signal.SIGTERM, ago=1.0, asked=True)
+
+    assert short(judge(crash(asked, raised(1, "KeyError", "x", ago=0.5)))) == (1, "exception", HIGH)
+
+
+def test_two_at_the_same_moment_are_not_told_apart_for_certain() -> None:
+    verdict = judge(crash(raised(0, "ValueError", "x", ago=0.50), raised(1, "ValueError", "x", ago=0.45)))
+
+    assert short(verdict) == (0, "exception", MEDIUM)
+
+
+def test_nodes_are_compared_by_the_wall_clock() -> None:
+    early = crash(raised(3, "ValueError", "x", ago=9.0), name="b", node_rank=1, at=1005.0, nodes=2)
+    late = crash(raised(0, "KeyError", "y", ago=0.1), at=1000.0, nodes=2)
+    both: tuple[NodeEvidence, ...] = (*late.nodes, *early.nodes)
+
+    assert short(judge(Case(both))) == (3, "exception", HIGH)
+    assert judge(Case(both)) == judge(Case(both[::-1]))
+
+
+def test_a_rank_that_ended_with_0_and_whom_the_others_lost() -> None:
+    verdict = judge(crash(ended(0, 0), raised(1, "RuntimeError", LOST, lost=True), ended(2, -15, asked=True)))
+
+    assert short(verdict) == (0, "early_exit", HIGH)
+    assert (
+        verdict.sentence == "Rank 0 (node a) ended with exit code 0 while rank 1 lost its connection to it."
+    )
+
+
+def test_ranks_that_waited_in_vain_lead_to_the_one_that_still_lives() -> None:
+    verdict = judge(crash(raised(0, "RuntimeError", LATE), raised(1, "RuntimeError", LATE), rank(2, "queue")))
+
+    assert (verdict.rank, verdict.kind, verdict.followers) == (2, "lock", (0, 1))
+
+
+def test_torchs_barrier_names_the_rank() -> None:
+    message = "Rank 1 failed to pass monitoredBarrier in 30000 ms"
+    verdict = judge(crash(raised(0, "RuntimeError", message), rank(1, "sleep"), rank(2)))
+
+    assert (verdict.rank, verdict.kind) == (1, "user_code")
+
+
+def test_all_that_is_known_is_that_a_peer_was_lost() -> None:
+    ranks = [raised(number, "RuntimeError", LOST, lost=True) for number in (0, 1)]
+
+    assert short(judge(crash(*ranks, nodes=2, world_size=4))) == (None, "elsewhere", MEDIUM)
+    assert (
+        judge(crash(*ranks, nodes=2, world_size=4, notes=("node b is lost: no word for 9 s",))).kind
+        == "node_lost"
+    )
+    assert judge(crash(*ranks)).confidence == LOW
+
+
+def test_who_raises_a_mismatch_need_not_be_the_one_that_is_wrong() -> None:
+    message = "[enforce fail at pair.cc:446] op.preamble.length <= op.nbytes. 28 vs 16"
+    verdict = judge(crash(raised(0, "RuntimeError", message), raised(1, "RuntimeError", LOST, lost=True)))
+
+    assert (verdict.kind, verdict.confidence) == ("mismatched_collective", LOW)
+
+
+def test_a_mismatch_is_of_the_one_at_another_line() -> None:
+    message = "[enforce fail at pair.cc:446] op.preamble.length <= op.nbytes. 28 vs 16"
+    ranks = []
+    for number in range(4):
+        one = raised(number, "RuntimeError", message if number == 0 else LOST, lost=number != 0)
+        assert one.raised is not None
+        traceback = f'Traceback\n  File "/home/me/train.py", line {99 if number == 2 else 40}, in step\n'
+        ranks.append(replace(one, raised=replace(one.raised, traceback=traceback)))
+    verdict = judge(crash(*ranks))
+
+    assert short(verdict) == (2, "mismatched_collective", MEDIUM)
+    assert "/home/me/train.py:99 where the others are not" in verdict.sentence
+
+
+def test_an_exception_is_known_though_its_process_does_not_get_away() -> None:
+    leaving = replace(raised(1, "ValueError", "x", ago=20.0), exit=None)
+
+    assert short(judge(crash(rank(0), leaving))) == (1, "exception", HIGH)

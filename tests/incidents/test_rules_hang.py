@@ -1,0 +1,357 @@
+"""Hangs: the rank that is not in the collective, or cannot run, is named, with what it does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from holdfast.incidents.evidence import CRASH, DIAGNOSE, EARLY, Case, Child, OpenSection, RankEvidence, Thread
+from holdfast.incidents.rules import judge
+from holdfast.incidents.verdict import HIGH, LOW, MEDIUM, Verdict
+from tests.incidents.cases import STACKS, board, case, ended, entry, frames, limit, node, process, rank
+
+WAITS = [
+    "all_reduce",
+    "barrier",
+    "all_gather_object",
+    "monitored_barrier",
+    "backward",
+    "ddp_forward",
+    "ddp_init",
+    "fsdp",
+]
+DOES = {
+    "sleep": "user_code",
+    "busy": "user_code",
+    "event": "lock",
+    "join": "lock",
+    "queue": "lock",
+    "future": "lock",
+    "mp_queue": "lock",
+    "lock": "lock",
+    "flock": "lock",
+    "child": "child",
+    "http": "network",
+    "socket": "network",
+    "loader": "data_loading",
+    "dataset": "data_loading",
+    "read": "data_loading",
+    "torch_save": "checkpoint_io",
+    "torch_load": "checkpoint_io",
+    "importing": "startup",
+    "own_import": "startup",
+    "exit": "shutdown",
+    "atexit": "shutdown",
+    "pipe": "user_code",
+    "asyncio": "user_code",
+}
+AMBIGUOUS = {"lock", "pipe", "read", "asyncio"}
+"""Native waits of the program's own lines: what the kernel sees has more than one meaning."""
+
+
+def one_outside(where: str, wait: str = "all_reduce", *, long: bool = False) -> Verdict:
+    others = [rank(number, wait, long=long) for number in (0, 1, 3)]
+    return judge(case(*others, rank(2, where, long=long), world_size=4))
+
+
+@pytest.mark.parametrize("long", [False, True], ids=["py-spy", "faulthandler"])
+@pytest.mark.parametrize("where", DOES)
+def test_the_one_rank_outside_of_the_collective_is_named_with_what_it_does(where: str, long: bool) -> None:
+    verdict = one_outside(where, long=long)
+
+    assert (verdict.rank, verdict.kind) == (2, DOES[where])
+    assert verdict.confidence == (MEDIUM if where in AMBIGUOUS else HIGH)
+    assert verdict.followers == (0, 1, 3) and verdict.node == "a"
+
+
+@pytest.mark.parametrize("wait", [*WAITS, "init", "new_group", "dcp_save"])
+def test_each_way_to_wait_for_peers_is_recognised(wait: str) -> None:
+    verdict = one_outside("sleep", wait)
+
+    assert (verdict.rank, verdict.kind, verdict.confidence) == (2, "user_code", HIGH)
+
+
+def test_the_sentence_says_who_what_and_how_we_know() -> None:
+    others = [rank(number, collectives=(entry(911),)) for number in range(63)]
+    verdict = judge(case(*others, rank(63, "dataset", board=board(sections=(OpenSection("data", 31.0),)))))
+
+    assert verdict.sentence == (
+        "Rank 63 (node a) never reached step 10's all_reduce: it waits for data in dataset.py:45 __getitem__(), "
+        "from dataset.py:45 __getitem__() in section data, silent for 31 s, while ranks 0–62 wait (sequence 911)."
+    ).replace(", from dataset.py:45 __getitem__()", "")
+
+
+@pytest.mark.parametrize("where", ["all_reduce", "sleep", "loader", "atexit", ""])
+@pytest.mark.parametrize("state", ["T", "t"])
+def test_a_stopped_rank_is_to_blame_wherever_it_is(where: str, state: str) -> None:
+    stopped = rank(1, where, process=process("sleep", state=state))
+    verdict = judge(case(rank(0), stopped, rank(2, "sleep")))
+
+    assert (verdict.rank, verdict.kind, verdict.confidence) == (1, "stopped", HIGH)
+
+
+def test_a_rank_in_the_kernel_is_named_with_the_file() -> None:
+    stuck = rank(1, "read", process=process("read", state="D", system_call="read /nfs/part-7 (nfs4)"))
+    verdict = judge(case(rank(0), stuck))
+
+    assert (verdict.rank, verdict.kind, verdict.confidence) == (1, "uninterruptible", HIGH)
+    assert "/nfs/part-7" in verdict.sentence and "state D" in verdict.sentence
+
+
+def test_one_sample_in_state_d_is_no_proof() -> None:
+    stuck = rank(1, "read", process=process("read", state="D", sampled_over=0.0))
+
+    assert judge(case(rank(0), stuck)).confidence == MEDIUM
+
+
+def test_a_stopped_loader_worker_is_a_matter_of_data_loading() -> None:
+    workers = (Child(88, "python", "S"), Child(89, "python", "T"))
+    verdict = judge(case(rank(0), rank(1, "loader", process=process("loader", children=workers))))
+
+    assert (verdict.rank, verdict.kind, verdict.confidence) == (1, "data_loading", HIGH)
+    assert "worker 89 is stopped" in verdict.sentence
+
+
+GIL = "unavailable: its helper thread does not answer: another thread holds the GIL, or it gets no processor time"
+
+
+@pytest.mark.parametrize("source", ["faulthandler", "py-spy"])
+@pytest.mark.parametrize("where", ["busy", "sleep", "all_reduce"])
+def test_a_rank_whose_helper_does_not_answer_holds_the_interpreter_lock(where: str, source: str) -> None:
+    silent = rank(1, where, stacks_from=source, no_collectives=GIL)
+    verdict = judge(case(rank(0), silent, rank(2)))
+
+    assert (verdict.rank, verdict.kind, verdict.confidence) == (1, "gil", HIGH)
+
+
+def test_where_no_helper_answers_the_machine_may_have_no_time_for_them() -> None:
+    ranks = [
+        replace(rank(0), stacks_from="py-spy"),
+        rank(1, "busy", stacks_from="py-spy", no_collectives=GIL),
+    ]
+
+    assert judge(case(*ranks)).confidence == MEDIUM
+
+
+@pytest.mark.parametrize("where", ["sleep", "busy"])
+def test_only_an_answer_of_its_own_proves_that_the_interpreter_lock_is_free(where: str) -> None:
+    verdict = judge(case(rank(0), rank(1, where, stacks_from="py-spy")))
+
+    assert (verdict.rank, verdict.kind, verdict.confidence) == (1, "user_code", MEDIUM)
+
+
+def test_a_rank_without_a_helper_thread_says_nothing_of_the_interpreter_lock() -> None:
+    why = "unavailable: it has no process group and no client, so no thread that answers"
+    bare = rank(1, "busy", stacks_from="faulthandler", no_collectives=why)
+
+    assert judge(case(rank(0), bare)).kind == "user_code"
+
+
+def test_a_rank_that_tells_its_threads_but_no_main_thread_is_at_its_exit() -> None:
+    other = Thread("loader", frames(STACKS["event"]))
+    verdict = judge(case(rank(0), rank(1, stacks=(other,)), rank(2, stacks=())))
+
+    assert (verdict.kind, verdict.rank) == ("shutdown", 1)
+
+
+def test_a_pipe_shared_with_a_child_is_a_wait_for_the_child() -> None:
+    shared = process("pipe", system_call="read pipe:[77] (shared with pid 71)")
+
+    assert judge(case(rank(0), rank(1, "pipe", process=shared))).kind == "child"
+
+
+def test_a_sleep_inside_a_checkpoint_is_the_programs_own() -> None:
+    section = board(sections=(OpenSection("checkpointing", 31.0),))
+
+    assert judge(case(rank(0), rank(1, "sleep", board=section))).kind == "user_code"
+    assert judge(case(rank(0), rank(1, "read", board=section))).kind == "checkpoint_io"
+
+
+def test_whatever_a_rank_does_in_its_data_section_is_data_loading() -> None:
+    section = board(sections=(OpenSection("step", 32.0), OpenSection("data_loading", 31.0)))
+
+    assert judge(case(rank(0), rank(1, "sleep", board=section))).kind == "data_loading"
+
+
+def test_a_native_wait_that_the_recorder_knows_is_a_collective() -> None:
+    done = entry(4, state="completed", ago=40.0)
+    waiting = rank(0, "async", collectives=(done, entry(5)))
+
+    assert judge(case(waiting, rank(1, "lock"))).rank == 1
+
+
+def test_most_ranks_at_one_native_wait_wait_for_the_other() -> None:
+    verdict = judge(case(*(rank(number, "async") for number in range(3)), rank(3, "sleep")))
+
+    assert (verdict.rank, verdict.kind) == (3, "user_code")
+
+
+def test_the_holder_of_a_file_lock_is_named() -> None:
+    holder = rank(0, "sleep", pid=4711)
+    verdict = judge(case(holder, rank(1, "flock"), rank(2)))
+
+    assert (verdict.rank, verdict.kind) == (0, "lock")
+    assert "holds the file lock for which rank 1 waits" in verdict.sentence
+
+
+def test_a_holder_that_waits_in_the_collective_is_not_what_the_others_wait_for() -> None:
+    verdict = judge(case(rank(0, pid=4711), rank(1, "flock"), rank(2)))
+
+    assert (verdict.rank, verdict.kind, verdict.confidence) == (1, "lock", HIGH)
+
+
+def test_of_several_outside_the_one_at_an_earlier_step_is_named_without_certainty() -> None:
+    late = rank(1, "sleep", board=board(9))
+    verdict = judge(case(rank(0), late, rank(2, "busy")))
+
+    assert (verdict.rank, verdict.confidence) == (1, MEDIUM)
+    assert "rank 2 is elsewhere too" in verdict.sentence
+
+
+def test_only_members_of_the_group_can_be_missing_from_it() -> None:
+    waits = rank(0, collectives=(entry(7, group="tp", members=(0, 1)),))
+    verdict = judge(case(waits, rank(1, "queue"), rank(2, "http"), rank(3, "busy")))
+
+    assert (verdict.rank, verdict.kind) == (1, "lock")
+
+
+def test_the_last_rank_that_does_not_end_is_at_its_shutdown() -> None:
+    verdict = judge(case(ended(0, 0), ended(1, 0), rank(2, "exit")))
+
+    assert (verdict.rank, verdict.kind, verdict.confidence) == (2, "shutdown", HIGH)
+    assert "is the last that does not end" in verdict.sentence
+
+
+def test_a_rank_that_ended_with_0_is_named_by_those_that_wait_for_it() -> None:
+    verdict = judge(case(rank(0), ended(1, 0), rank(2), rank(3)))
+
+    assert (verdict.rank, verdict.kind, verdict.confidence) == (1, "early_exit", HIGH)
+    assert verdict.sentence == (
+        "Rank 1 (node a) ended with exit code 0 while ranks 0, 2–3 still wait in all_reduce."
+    )
+
+
+def test_the_one_that_waits_for_ranks_that_are_done_has_made_one_collective_more() -> None:
+    verdict = judge(case(ended(0, 0), ended(1, 0), rank(2), ended(3, 0)))
+
+    assert (verdict.rank, verdict.kind) == (2, "mismatched_collective")
+
+
+def test_ranks_whom_the_monitor_ended_are_judged_by_what_they_did_before() -> None:
+    killed = ended(0, 0).exit
+    assert killed is not None
+    both = [
+        replace(each, exit=replace(killed, status=-9, asked=True)) for each in (rank(0), rank(1, "queue"))
+    ]
+
+    assert (judge(case(*both)).rank, judge(case(*both)).kind) == (1, "lock")
+
+
+def test_ranks_that_wait_to_meet_one_that_still_imports() -> None:
+    verdict = judge(case(rank(0, "init"), rank(1, "importing", board=None), rank(2, "init")))
+
+    assert (verdict.rank, verdict.kind) == (1, "startup")
+    assert "has not come to init_process_group" in verdict.sentence
+
+
+def test_all_wait_and_a_node_has_told_nothing() -> None:
+    verdict = judge(case(rank(0), rank(1), nodes=2, world_size=4))
+
+    assert (verdict.rank, verdict.kind, verdict.confidence) == (None, "elsewhere", MEDIUM)
+
+
+def test_the_culprit_on_the_second_node_is_found_for_both() -> None:
+    here = node(rank(0), rank(1), nodes=2, world_size=4, accused=0)
+    there = node(
+        rank(2), rank(3, "torch_save"), name="b", node_rank=1, nodes=2, world_size=4, trigger="elsewhere"
+    )
+    verdict = judge(Case((here, there)))
+
+    assert (verdict.rank, verdict.node, verdict.kind, verdict.confidence) == (3, "b", "checkpoint_io", HIGH)
+    assert verdict == judge(Case((there, here)))
+
+
+def test_a_rank_without_a_stack_is_missing_for_an_unknown_reason() -> None:
+    verdict = judge(case(rank(0), rank(1, "", process=None), rank(2)))
+
+    assert (verdict.rank, verdict.kind, verdict.confidence) == (1, "missing_collective", MEDIUM)
+
+
+def test_without_any_stack_the_one_that_sleeps_is_likely() -> None:
+    verdict = judge(case(rank(0, ""), rank(1, "", process=process("sleep")), rank(2, "")))
+
+    assert (verdict.rank, verdict.kind) == (1, "user_code") and verdict.confidence != HIGH
+
+
+def test_without_anything_but_boards_the_one_at_an_earlier_step_is_behind() -> None:
+    blind = [rank(number, "", process=None, board=board(10 - (number == 1))) for number in range(3)]
+    verdict = judge(case(*blind))
+
+    assert (verdict.rank, verdict.kind, verdict.confidence) == (1, "behind", MEDIUM)
+
+
+def test_one_rank_alone_that_has_passed_its_limit() -> None:
+    verdict = judge(case(rank(0, "queue", passed=limit())))
+
+    assert (verdict.rank, verdict.kind, verdict.confidence) == (0, "lock", HIGH)
+
+
+def test_ranks_that_all_compute_may_only_be_slow() -> None:
+    assert judge(case(rank(0, "busy", passed=limit()), rank(1, "busy"))).kind == "slow"
+
+
+def test_a_limit_that_was_too_short_accuses_nobody() -> None:
+    moving = [
+        rank(number, where, board=board(moved=True)) for number, where in enumerate(["sleep", "all_reduce"])
+    ]
+    verdict = judge(case(replace(moving[0], passed=limit()), moving[1]))
+
+    assert (verdict.rank, verdict.kind) == (None, "slow") and "the limit was too short" in verdict.sentence
+
+
+def test_all_in_the_same_collective_cannot_be_told() -> None:
+    verdict = judge(case(rank(0), rank(1)))
+
+    assert (verdict.rank, verdict.kind, verdict.confidence) == (None, "unknown", LOW)
+
+
+@pytest.mark.parametrize("boards", [None, board(silent=0.1)])
+def test_a_diagnosis_of_a_job_that_nobody_suspects_guesses_at_most(boards: object) -> None:
+    ranks: list[RankEvidence] = [replace(each, board=boards) for each in (rank(0), rank(1, "sleep"))]  # type: ignore[arg-type]
+    verdict = judge(case(*ranks, trigger=DIAGNOSE, accused=None))
+
+    assert verdict.confidence == LOW or verdict.rank is None
+
+
+def test_a_diagnosis_of_a_job_that_has_long_been_silent_names_the_likely_rank() -> None:
+    verdict = judge(case(rank(0), rank(1, "sleep"), trigger=DIAGNOSE, accused=None))
+
+    assert (verdict.rank, verdict.kind, verdict.confidence) == (1, "user_code", MEDIUM)
+
+
+def test_an_early_sign_of_a_stopped_rank() -> None:
+    stopped = rank(1, process=process(state="T"), board=board(silent=2.0))
+    verdict = judge(case(rank(0, board=board(silent=2.0)), stopped, trigger=EARLY, accused=1))
+
+    assert (verdict.rank, verdict.kind, verdict.confidence) == (1, "stopped", HIGH)
+
+
+def test_a_process_that_is_gone_without_a_word() -> None:
+    verdict = judge(case(rank(0), rank(1, "", process=process(state="gone")), trigger=CRASH))
+
+    assert (verdict.rank, verdict.kind, verdict.confidence) == (1, "exit", MEDIUM)
+
+
+def test_without_a_recorder_a_native_wait_is_no_reason_beside_a_rank_that_sleeps() -> None:
+    verdict = judge(case(rank(0, "async"), rank(1, "sleep")))
+
+    assert (verdict.rank, verdict.kind, verdict.confidence) == (1, "user_code", MEDIUM)
+
+
+@pytest.mark.parametrize("function", ["<module>", "Backend"])
+def test_torch_distributed_while_it_is_imported_is_no_collective(function: str) -> None:
+    stack = f"{function} (torch/distributed/distributed_c10d.py:250)\n" + STACKS["own_import"]
+    importing = (Thread("MainThread", frames(stack), main=True),)
+
+    assert judge(case(rank(0, "init"), rank(1, "busy", stacks=importing))).kind == "startup"
