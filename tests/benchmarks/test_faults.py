@@ -247,6 +247,8 @@ def test_what_a_peer_names() -> None:
     assert len(three.nodes) == 1
     agent = "E1122 api.py:1] failed (exitcode: -9) local_rank: 1 (pid: 7) of binary: python"
     assert peers.named_rank(agent, three) == 1
+    monitor = "[WARNING] [RankMonServer7@node-a:2] Section 'step' has been open for 5.90 seconds.\n" + agent
+    assert peers.named_rank(monitor, three) == 2
     assert peers.named_rank("all is well", three) is None
     assert peers.named_rank(agent, one("other_node/step")) is None, "a local rank of which node?"
 

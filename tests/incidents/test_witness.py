@@ -241,3 +241,36 @@ def test_a_client_arms_a_rank_that_is_not_the_launchers(spawn: Spawner, tmp_path
     (tmp_path / "0.ask").unlink()
     assert rank.ask().stacks_from == "faulthandler"
     board.close()
+
+
+AGAIN = """
+import json, os, sys
+from holdfast.fault_tolerance import RankMonitorClient
+there = lambda: (sorted(os.listdir("/proc/self/fd"))[:-1], len(os.listdir("/proc/self/task")))
+client = RankMonitorClient()
+client.init_workload_monitoring()
+client.shutdown_workload_monitoring()
+before = there()
+for _ in range(3):
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    number = json.load(open(sys.argv[1]))["signal"]
+    client.shutdown_workload_monitoring()
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    del client
+    os.kill(os.getpid(), number)
+print("same", there() == before, os.path.exists(sys.argv[1]), number)
+"""
+
+
+def test_a_client_that_goes_takes_all_of_it_along(spawn: Spawner, tmp_path: Path) -> None:
+    from holdfast.fault_tolerance.board import Board, Limits
+
+    board = Board.create(str(tmp_path / "0.board"), Limits(None, None, {}, None))
+    process = spawn.python(
+        AGAIN, str(tmp_path / "0.armed"), env={"FT_RANK_MONITOR_IPC_SOCKET": str(tmp_path / "0.board")}
+    )
+    assert process.wait() == 0, process.err()
+    assert process.out() == "same True False 45\n"
+    board.close()

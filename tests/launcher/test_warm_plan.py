@@ -50,6 +50,7 @@ def test_a_zygote_has_the_ranks_command_line_and_what_is_no_ranks_own() -> None:
         "HOME": "/root",
         "OMP_NUM_THREADS": "1",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        "TORCH_FR_BUFFER_SIZE": "2000",
     }
     assert made.folder == os.path.realpath(".")
     one = plan(Request("on", "pack.train", module=True, several=False), {"OMP_NUM_THREADS": "3"})

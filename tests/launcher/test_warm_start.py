@@ -57,7 +57,7 @@ def test_ranks_are_standbys_from_the_first_start_on_and_nothing_is_left(jobs: Jo
     assert all(process.parent() == psutil.Process(job.pid) for process in waiting)
     family = [process.pid for process in psutil.Process(job.pid).children(recursive=True)]
     kill_a_rank(job, 0)
-    assert len(job.end(0).splitlines()) == 3  # the start, the failure, the restart
+    assert len(job.end(0).splitlines()) == 4  # the start, the failure, the restart, the report
     assert starts(job) == [(0, "warm"), (0, "warm"), (1, "warm"), (1, "warm")]
     assert [record["pid"] for record in job.journal("rank_start")][2:] == [each.pid for each in waiting]
     assert not any(map(alive, family))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import weakref
+from collections.abc import Callable
 
 from . import environment, optimizer_steps
 from .board import BoardError, BoardWriter
@@ -42,7 +43,7 @@ def attach(observer: Observer, *, required: bool) -> BoardWriter:
             "another RankMonitorClient of this process is initialised already; share it, or shut it down first"
         )
     try:
-        writer = BoardWriter(path, observer, on_new_section=_mention)
+        writer = _AskedWriter(path, observer, on_new_section=_mention)
     except BoardError as error:
         _log.warning(
             "this process (pid %d) does not report what it does: %s. A hang of it is not found; only a limit that the "
@@ -52,19 +53,34 @@ def attach(observer: Observer, *, required: bool) -> BoardWriter:
         )
         return BoardWriter(None, observer)
     _ATTACHED.add(writer)
-    _let_it_be_asked()
+    writer.let_it_be_asked()
     return writer
 
 
-def _let_it_be_asked() -> None:
-    """From now on this rank tells where it is (`launcher/ranks/prologue/witness.py`). Here, because a rank that is not
-    the launcher's, or that has no torch.distributed, comes to it in no other way."""
-    try:
-        from .launcher.ranks.prologue import testimony, witness
+class _AskedWriter(BoardWriter):
+    """While it is attached, this process tells who asks where it is (`launcher/ranks/prologue/witness.py`)."""
 
-        witness.connect(os.environ, testimony)
-    except Exception as error:
-        _log.debug("nobody can ask this process where it is: %r", error)
+    _end: Callable[[], object] | None = None
+
+    def let_it_be_asked(self) -> None:
+        """A rank that is not the launcher's, or that has no torch.distributed, comes to it in no other way."""
+        try:
+            from .launcher.ranks.prologue import testimony, witness
+
+            undo = witness.connect(os.environ, testimony)
+            if undo is not None:
+                finalizer = weakref.finalize(self, undo)  # also where the client is just forgotten
+                finalizer.atexit = False
+                self._end = finalizer
+        except Exception as error:
+            _log.debug("nobody can ask this process where it is: %r", error)
+
+    def detach(self) -> None:
+        """As a `BoardWriter` does; who is not the launcher's rank cannot be asked any more."""
+        end, self._end = self._end, None
+        if end is not None:
+            end()
+        super().detach()
 
 
 def _mention(name: str) -> None:

@@ -78,6 +78,7 @@ def read(job: Job, file: Path) -> dict[str, Any]:
     text = file.read_text()
     for path, name in ((job.notes.parent, "JOB"), (job.spawned.stdout, "OUT"), (job.spawned.stderr, "ERR")):
         text = text.replace(str(path), name)
+    text = re.sub(r"/dev/shm/holdfast-\w+", "BOARDS", text)  # a drawn name; where its stack would go is open
     facts: dict[str, Any] = json.loads(re.sub(r"JOB/logs/[^/]+", "JOB/logs/OF-THE-RUN", text))
     for name in ("os: environ", "os: environb"):
         if name in facts:

@@ -47,7 +47,7 @@ def gather(
         spies = threading.Semaphore(SPIES)
         _wait([_asking(look, until, may_signal, spies) for look in living], until)
     _wait(closer, until)
-    return tuple(_evidence(look, before, now_ns) for look, before in zip(looks, boards, strict=True))
+    return tuple(_evidence(look, before, now_ns, ask) for look, before in zip(looks, boards, strict=True))
 
 
 def _move(looks: Sequence[RankLook], until: float, pause: float) -> None:
@@ -118,7 +118,7 @@ def _board(look: RankLook, before: Snapshot | None, now_ns: int) -> BoardFacts |
         return None
 
 
-def _evidence(look: RankLook, before: Snapshot | None, now_ns: int) -> RankEvidence:
+def _evidence(look: RankLook, before: Snapshot | None, now_ns: int, ask: bool) -> RankEvidence:
     who, told = look.who, look.told  # once: a thread that is late may replace it
     try:
         process: Process | None = look.process()
@@ -134,12 +134,14 @@ def _evidence(look: RankLook, before: Snapshot | None, now_ns: int) -> RankEvide
         process=process,
         stacks=told.stacks,
         stacks_from=told.stacks_from,
-        no_stacks=told.no_stacks or ("" if told.stacks else _why_nothing(look)),
+        no_stacks=told.no_stacks or ("" if told.stacks else _why_nothing(look, ask)),
         collectives=told.collectives,
-        no_collectives=told.no_collectives or ("" if told.collectives else _why_nothing(look)),
+        no_collectives=told.no_collectives or ("" if told.collectives else _why_nothing(look, ask)),
         notes=tuple(look.notes),
     )
 
 
-def _why_nothing(look: RankLook) -> str:
-    return "it was not asked, or did not answer in time" if look.lives else "its process has ended"
+def _why_nothing(look: RankLook, ask: bool) -> str:
+    if not look.lives:
+        return "its process has ended"
+    return "it did not answer in time" if ask else "ranks are not interrupted where nobody hangs"

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from ..evidence import CRASH, DIAGNOSE, EARLY, Case, RankEvidence
 from ..verdict import KINDS, Verdict
 from .grouping import counted, grouped
-from .states import FAILED, FINISHED, UNTOLD, WAITS, state_of
+from .states import FAILED, FINISHED, UNTOLD, WAITS, as_seen, state_of
 from .wording import ended, passed, raised, state, stays, step, visible, where, who
 
 _ENDED = MappingProxyType(
@@ -107,7 +107,7 @@ def others_in_words(case: Case, verdict: Verdict, most: int) -> list[str]:
 
 def _doing(rank: RankEvidence, verdict: Verdict) -> tuple[str, str, str] | None:
     """Words for one rank and for several, and the rest of the line; ranks with the same words are one entry."""
-    what = state_of(rank, verdict)
+    what, rank = state_of(rank, verdict), as_seen(rank)
     if what == UNTOLD:
         return None
     at = f", {text}" if (text := step(rank)) else ""

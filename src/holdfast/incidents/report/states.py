@@ -5,6 +5,7 @@ Does not cover: why; that is the verdict.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import MappingProxyType
 
 from ..evidence import Case, RankEvidence
@@ -50,6 +51,7 @@ def state_of(rank: RankEvidence, verdict: Verdict) -> str:
     """One of `MEANINGS`; what a person looks for first wins."""
     if rank.rank == verdict.rank:
         return CULPRIT
+    rank = as_seen(rank)
     if rank.raised or (rank.exit and not rank.exit.asked and rank.exit.status):
         return FAILED
     if (rank.exit and not rank.exit.asked) or (rank.board and rank.board.finished):
@@ -60,6 +62,13 @@ def state_of(rank: RankEvidence, verdict: Verdict) -> str:
         return WAITS
     moved = (rank.board and rank.board.moved) or (rank.process and rank.process.cpu > 0)
     return MOVES if moved else OTHER if rank.process or rank.board or rank.stacks else UNTOLD
+
+
+def as_seen(rank: RankEvidence) -> RankEvidence:
+    """The rank as it was when the evidence was taken, without how it ended afterwards."""
+    raised = None if rank.raised and rank.raised.ago < 0 else rank.raised
+    end = None if rank.exit and rank.exit.ago < 0 else rank.exit
+    return replace(rank, raised=raised, exit=end)
 
 
 def waits(rank: RankEvidence) -> bool:

@@ -13,14 +13,21 @@ from collections.abc import Sequence
 from ..evidence import Collective
 from ..verdict import LOW, MEDIUM, Verdict
 from .accusation import against, of_nobody
+from .frames import function_of
 from .recorder import odd, off_its_pattern, said, signature
 from .scene import Seen
-from .whereabouts import COLLECTIVE, PARTING
+from .whereabouts import COLLECTIVE, MEETING, PARTING
 
 
 def all_waiting(waiting: Sequence[Seen]) -> Verdict | None:
     """The verdict where they differ; None where they do not."""
-    return _by_recorder(waiting) or _gone_ahead(waiting) or _by_step(waiting) or _by_place(waiting)
+    return (
+        _not_met(waiting)
+        or _by_recorder(waiting)
+        or _gone_ahead(waiting)
+        or _by_step(waiting)
+        or _by_place(waiting)
+    )
 
 
 def _by_recorder(waiting: Sequence[Seen]) -> Verdict | None:
@@ -44,8 +51,22 @@ def _by_sequence(
     if len(behind) != 1 or len(sequences) < 3:
         return None
     culprit, other = inside[behind[0]], next(rank for rank in sequences if sequences[rank] == most)
+    mine = entries[culprit.rank]
+    theirs = [entry for rank in sorted(inside) if rank != culprit.rank for entry in _same(inside[rank], mine)]
+    if theirs and all(signature(entry) != signature(mine) for entry in theirs):
+        text = f"is in {said(mine)}, where the others were in {said(theirs[0])}"
+        return against(culprit, "mismatched_collective", text, MEDIUM, (seen.rank for seen in waiting))
     text = f"waits in {said(entries[behind[0]])} and never came to {said(entries[other])}, in which the others wait"
     return against(culprit, "missing_collective", text, MEDIUM, (seen.rank for seen in waiting))
+
+
+def _same(seen: Seen, entry: Collective) -> list[Collective]:
+    """What this rank did under the same number, as far as the recorder reaches back."""
+    return [
+        each
+        for each in seen.evidence.collectives
+        if (each.group, each.sequence) == (entry.group, entry.sequence)
+    ]
 
 
 def _by_signature(
@@ -69,6 +90,21 @@ def _by_signature(
     )
     text = f"rank {one} is in {said(entries[one])} and rank {two} in {said(entries[two])}; which is wrong is not known"
     return of_nobody("mismatched_collective", text, LOW, everybody)
+
+
+def _not_met(waiting: Sequence[Seen]) -> Verdict | None:
+    """A rank that has not reached the store through which all meet, while the others have."""
+    meeting = [seen for seen in waiting if seen.doing.kind == MEETING]
+    outside = [seen for seen in meeting if _at_the_store(seen)]
+    if len(outside) != 1 or len(meeting) < 2:
+        return None
+    text = "has not reached the store through which all ranks meet, the others have: its address or port may be wrong"
+    return against(outside[0], "startup", text, MEDIUM, (seen.rank for seen in waiting))
+
+
+def _at_the_store(seen: Seen) -> bool:
+    frames = [frame for thread in seen.evidence.stacks if thread.main for frame in thread.frames]
+    return any(function_of(frame) == "_create_c10d_store" for frame in frames)
 
 
 def _gone_ahead(waiting: Sequence[Seen]) -> Verdict | None:

@@ -36,7 +36,7 @@ def _unable(rank: RankEvidence) -> Doing | None:
     if state in ("T", "t"):
         by = "by a debugger or tracer" if state == "t" else "by a signal (SIGSTOP or its like)"
         return Doing("stopped", f"is stopped {by}: state {state}", clear=True)
-    if state == "D" and not (process.sampled_over > 0 and process.cpu > 0):
+    if state == "D" and not (process.sampled_over > 0 and K.main_thread_ran(process)):
         at = process.system_call or process.wait_channel
         where = f" in {at}" if at else ""
         files = f", with {process.network_files[0]} open" if process.network_files and not at else ""

@@ -133,7 +133,9 @@ def _unexplained(
             return End(seen, CAUSE, "out_of_memory", f"was killed; {short(for_memory, 140)}", when, MEDIUM)
         core = f"; core dump: {exit_.core_dump}" if exit_.core_dump else ""
         text = f"ended by a signal: {meaning}{core}"
-        return End(seen, CAUSE, "signal", text, when, HIGH if exit_.status < 0 else MEDIUM)
+        # An abort may be torch's own, because of what a peer sent or did not send.
+        sure = exit_.status < 0 and number != signal.SIGABRT
+        return End(seen, CAUSE, "signal", text, when, HIGH if sure else MEDIUM)
     last = next((line for line in reversed(rank.last_lines) if _EXCEPTION_LINE.match(line.strip())), "")
     if last:
         text = f"ended with {meaning} after {short(last, 120)}"

@@ -60,9 +60,17 @@ def computing(process: Process) -> bool:
     return process.state == "R" and not (process.sampled_over > 0 and process.cpu <= 0)
 
 
+def main_thread_ran(process: Process) -> bool:
+    """Whether the main thread, or where threads are not known any, ran between two samples: torch's own threads wake
+    up all the time (gloo's a hundred times a second)."""
+    if process.threads:
+        return process.threads[0].cpu > 0 or process.threads[0].switches > 0
+    return process.cpu > 0 or process.switches > 0
+
+
 def idle(process: Process) -> bool:
-    """Whether nothing of it ran between two samples."""
-    return process.sampled_over > 0 and process.cpu <= 0 and process.switches <= 0
+    """Whether its main thread did not run between two samples."""
+    return process.sampled_over > 0 and not main_thread_ran(process)
 
 
 def waits_in(process: Process) -> str:

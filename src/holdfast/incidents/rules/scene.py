@@ -96,7 +96,9 @@ def scene(case: Case) -> Scene:
     nodes = sorted(case.nodes, key=lambda node: (node.node_rank, node.node, node.at, node.mono))
     answered = any(rank.stacks_from == "the rank itself" for node in nodes for rank in node.ranks)
     comparable = all(node.at > 0 for node in nodes)
-    ranks = [_seen(rank, node, answered, comparable) for node in nodes for rank in node.ranks]
+    ranks = [
+        _seen(_as_it_was(rank, node), node, answered, comparable) for node in nodes for rank in node.ranks
+    ]
     ranks.sort(key=lambda seen: (seen.rank, seen.evidence.node, seen.evidence.local_rank, seen.evidence.pid))
     notes = tuple(note for node in nodes for note in node.notes)
     world = max((node.world_size for node in nodes), default=0)
@@ -112,6 +114,15 @@ def scene(case: Case) -> Scene:
         lost_node=next((note for note in notes if _LOST_NODE.search(note)), ""),
         notes=notes,
     )
+
+
+def _as_it_was(rank: RankEvidence, node: NodeEvidence) -> RankEvidence:
+    """After a hang the ranks are ended: what they did after they had been looked at only follows from that."""
+    if node.trigger not in (HANG, EARLY, ELSEWHERE):
+        return rank
+    raised = None if rank.raised and rank.raised.ago < 0 else rank.raised
+    ended = None if rank.exit and rank.exit.ago < 0 else rank.exit
+    return replace(rank, raised=raised, exit=ended)
 
 
 def _seen(rank: RankEvidence, node: NodeEvidence, answered: bool, comparable: bool) -> Seen:

@@ -19,6 +19,14 @@ _CHECKPOINT = re.compile(
 )
 
 
+_CALL = re.compile(r"^(load|save|restore|resume)$|checkpoint|ckpt|load_state|save_state", re.IGNORECASE)
+
+
+def is_checkpoint_call(function: str) -> bool:
+    """Whether a function that reads or writes a file does it for a checkpoint, by its name."""
+    return _CALL.search(function) is not None
+
+
 def purpose(board: BoardFacts | None) -> str:
     """What the innermost open section is for: `DATA`, `CHECKPOINT`, or '' where that is not known."""
     if board is None or not board.sections:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from ..evidence import Frame, Process, RankEvidence
 from . import frames as F
 from . import kernel as K
-from .sections import CHECKPOINT, DATA, purpose
+from .sections import CHECKPOINT, DATA, is_checkpoint_call, purpose
 from .wording import called, worker_states
 
 COLLECTIVE, MEETING, PARTING = F.COLLECTIVE, F.MEETING, F.PARTING
@@ -110,6 +110,8 @@ def _outside(rank: RankEvidence, stack: tuple[Frame, ...], places: list[str], ow
     if F.EVENTS in run:
         return Doing("user_code", f"waits in its event loop in {inside}", False, place=own)
     found = from_kernel(rank, at)
+    if found.kind == "data_loading" and any(is_checkpoint_call(F.function_of(frame)) for frame in stack[:4]):
+        return Doing("checkpoint_io", found.text, found.clear, place=own)
     if F.IMPORT in places and found.kind in ("user_code", UNKNOWN, "data_loading"):
         return Doing("startup", f"is still importing, in {at}", True, place=own)
     return replace(found, place=own)

@@ -93,6 +93,10 @@ class CycleWatch:
                         self._around.journal.record(kind, **who, cycle=self._cycle, **news)
         counted_steps.tell(self._around, self._group, self._cycle)
 
+    def hear_out(self) -> None:
+        """Take in what the monitor has said until now: a verdict explains an exit, also one that nobody waits for."""
+        self._all_heard(self._around.monitor.messages())
+
     def _noticed(self) -> ToldToStop | None:
         """A rank was told to stop, and says so on its page: it cannot stop alone."""
         found = self._around.boards.stops.noticed()

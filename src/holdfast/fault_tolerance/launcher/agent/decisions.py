@@ -55,7 +55,7 @@ class Decisions:
     def follow(self, outcome: Outcome, watch: CycleWatch) -> None:
         """Returns when another cycle is to be joined; raises JobEnded or JobLost otherwise."""
         if isinstance(outcome, Succeeded):
-            self._after_success()
+            self._after_success(watch)
         elif isinstance(outcome, Failed):
             self._after_failure(outcome, watch)
         elif isinstance(outcome, ToldToStop):
@@ -71,13 +71,13 @@ class Decisions:
         else:
             raise host_gone(outcome.reason)
 
-    def _after_success(self) -> None:
+    def _after_success(self, watch: CycleWatch) -> None:
         agent = self._agent
         record = agent.job.ranks_finished(preempted=False, preempted_code=agent.rules.preempted_code)
         record = record or self._without_ranks.wait_for_others()
         if record.kind == END and record.exit_code == 0:
             leftovers.wait(agent, SAVING)
-        self._go_on(record)
+        self._after_news(record, watch)
 
     def _after_failure(self, failed: Failed, watch: CycleWatch) -> None:
         agent = self._agent
@@ -100,6 +100,7 @@ class Decisions:
             self._take_evidence()
         stuck = self._stopping.stop(reason)
         with harmless("the post mortem"):
+            watch.hear_out()
             counts = self._post_mortem.explain(found, group, watch, counts)
             agent.incidents.conclude(group, self._post_mortem.ordered, reason=reason, reporter=counts.node)
         if stuck:
@@ -111,10 +112,13 @@ class Decisions:
         if self._agent.group is None or not policy.is_trouble(record):
             self._go_on(record)
             return
+        # From here on the monitor gives no verdicts: the ranks are looked at, and then stopped.
+        self._agent.control.enter(STOPPING, self._agent.job.record.cycle)
         self._take_evidence()
         self._stop_and_report(record, watch)
 
     def _after_loss(self, lost: NodeLost, watch: CycleWatch) -> None:
+        self._agent.control.enter(STOPPING, self._agent.job.record.cycle)
         self._take_evidence()
         self._stop_and_report(self._propose_without(lost, "stand still"), watch, (lost.node,))
 
@@ -127,6 +131,7 @@ class Decisions:
         self._stopping.stop(record.reason)
         if group is not None:
             with harmless("the report of an incident"):
+                watch.hear_out()
                 known = self._post_mortem.of(group, watch)
                 agent.incidents.conclude(
                     group, known, reason=record.reason, reporter=record.node, lost_nodes=lost

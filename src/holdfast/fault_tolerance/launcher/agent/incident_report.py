@@ -29,6 +29,7 @@ from .surroundings import Surroundings
 
 logger = logging.getLogger("holdfast.launcher")
 OTHERS = 10.0  # seconds in which other nodes tell theirs: they may have ranks that take long to end
+LEFT_BEHIND = 3.0  # where one of them is lost
 AT_THE_END = 2.0  # seconds that a launcher waits at its end for reports, where it is the only one
 WITH_OTHERS = 6.0  # and where other nodes have to tell theirs
 DRIVER = 3.0  # seconds that a GPU's driver has for telling its errors
@@ -124,7 +125,10 @@ class Reporter:
     def _others(self, own: NodeEvidence, notes: Any) -> list[NodeEvidence]:
         """What the other nodes have told, as soon as all have, or time is up."""
         wanted = [str(number) for number in range(own.nodes) if number != own.node_rank]
-        until, pause = time.monotonic() + OTHERS, 0.05
+        if len(wanted) <= len(own.lost_nodes):
+            return []
+        # Who is lost tells nothing any more; which number it had is not known here.
+        until, pause = time.monotonic() + (LEFT_BEHIND if own.lost_nodes else OTHERS), 0.05
         texts: list[str] = []
         with contextlib.suppress(HostGone):
             while (found := notes.gather(wanted)) is None and time.monotonic() < until:

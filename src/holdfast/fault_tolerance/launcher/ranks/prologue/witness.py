@@ -28,6 +28,8 @@ HIGH = 900, 200, 60
 """Our descriptors are not below the first of these that is possible: the script's own have the numbers that they would
 have without us."""
 QUESTION = 8
+LEAVES = 0.5
+"""Seconds to wait for the thread when a client goes."""
 REMEMBERED = 16
 """An answer names so many of the last questions: who asked shortly before somebody else finds it too."""
 
@@ -48,17 +50,21 @@ def arm(environ: "Any", testimony: "Any", after_import: "Any") -> None:
         pass  # nobody can ask it: the rank runs on
 
 
-def connect(environ: "Any", testimony: "Any") -> None:
-    """When a client connects: what the prologue has not done, and the thread."""
+def connect(environ: "Any", testimony: "Any") -> "Any":
+    """When a client connects: the thread, and what the prologue has not done. Returns what undoes all of it when that
+    client goes, None in a rank of the launcher's: such a one can be asked to its end."""
     try:
         prefix = _prefix(environ)
         if prefix:
             witness = _Witness(prefix, testimony)
-            if witness.armed() is None:
+            alone = witness.armed() is None
+            if alone:
                 witness.arm()
             witness.start()
+            return witness.end if alone else None
     except Exception:
         pass
+    return None
 
 
 def _prefix(environ: "Any") -> str:
@@ -93,6 +99,11 @@ class _Witness:
     def __init__(self, prefix: str, testimony: "Any") -> None:
         self._prefix, self._testimony, self._owner = prefix, testimony, os.getpid()
 
+        self._leaves: Any = False
+        self._helper = 0
+        self._gone = _thread.allocate_lock()  # held while the thread runs
+        self._ask = self._stack = self._signal = -1
+
     def armed(self) -> "Any":
         """What this process has armed already: signal, descriptor, whether the thread runs."""
         import json
@@ -108,13 +119,15 @@ class _Witness:
 
     def arm(self) -> None:
         """Let the signal dump the main thread's stack. All threads' would be unsafe while they run."""
-        signum = _free_signal()
-        descriptor = _file_of(f"{self._prefix}.stack", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        signum = self._signal = _free_signal()
+        descriptor = self._stack = _file_of(f"{self._prefix}.stack", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         known = "faulthandler" in sys.modules
         import faulthandler
 
         # Python gives the signal back when it ends; should one still come then, it shall not be the rank's death.
-        _libc().signal(signum, 1)  # SIG_IGN
+        # A function that does nothing: to ignore it would be inherited by the programs that are started from here.
+        _take(signum)
+        _ours.add(signum)
         faulthandler.register(signum, file=descriptor, all_threads=False, chain=False)
         if not known:
             sys.modules.pop("faulthandler", None)
@@ -131,13 +144,34 @@ class _Witness:
                 os.unlink(path)
             os.mkfifo(path, 0o600)
             # For writing as well: so there is always a writer, and a read waits.
-            descriptor = _file_of(path, os.O_RDWR)
+            descriptor = self._ask = _file_of(path, os.O_RDWR)
+            self._gone.acquire()
             before = _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
             try:
                 _thread.start_new_thread(self._answer, (descriptor, _identity(descriptor)))
             finally:
                 _signal.pthread_sigmask(_signal.SIG_SETMASK, before)
             self._say(armed[0], armed[1], True)
+        except Exception:
+            pass
+
+    def end(self) -> None:
+        """Undo it. The signal stays harmless: somebody may have sent it at this very moment. Never raises."""
+        try:
+            if os.getpid() != self._owner or sys.is_finalizing() or self._signal < 0:
+                return
+            os.unlink(f"{self._prefix}.armed")
+            import faulthandler
+
+            faulthandler.unregister(self._signal)
+            identity = _identity(self._stack)
+            if identity == _named(f"{self._prefix}.stack"):
+                os.close(self._stack)
+            if self._gone.locked() and _identity(self._ask) == _named(f"{self._prefix}.ask"):
+                self._leaves = True
+                os.write(self._ask, bytes(QUESTION))
+                if _thread.get_ident() != self._helper:  # not where it collects garbage
+                    self._gone.acquire(timeout=LEAVES)
         except Exception:
             pass
 
@@ -159,14 +193,26 @@ class _Witness:
             raise
 
     def _answer(self, descriptor: int, identity: "Any") -> None:
+        self._helper = _thread.get_ident()
+        try:
+            self._answer_all(descriptor, identity)
+            if _identity(descriptor) == identity:
+                os.close(descriptor)
+        except Exception:
+            pass
+        self._gone.release()
+
+    def _answer_all(self, descriptor: int, identity: "Any") -> None:
         asked: list[str] = []
-        while os.getpid() == self._owner:
+        while not self._leaves and os.getpid() == self._owner:
             try:
                 # The program may have closed it, and have opened something else under its number.
                 if _identity(descriptor) != identity:
                     return
                 got = os.read(descriptor, QUESTION * REMEMBERED)
             except OSError:
+                return
+            if self._leaves:
                 return
             asked = [*asked, *(got[at : at + QUESTION].hex() for at in range(0, len(got), QUESTION))]
             asked = asked[-REMEMBERED:]
@@ -185,7 +231,8 @@ def _free_signal() -> int:
             if line.startswith(("SigBlk:", "SigIgn:", "SigCgt:")):
                 taken |= int(line.split()[1], 16)
     for signum in range(FIRST_SIGNAL, _signal.SIGRTMAX):
-        if not taken >> (signum - 1) & 1 and _signal.getsignal(signum) == _signal.SIG_DFL:
+        free = signum in _ours or not taken >> (signum - 1) & 1
+        if free and _signal.getsignal(signum) == _signal.SIG_DFL:
             return signum
     raise LookupError("every real-time signal is taken")
 
@@ -201,15 +248,29 @@ def _file_of(path: str, flags: int) -> int:
     return low
 
 
+_ours: "set[int]" = set()  # signals that are handled because of us
+
+
 def _identity(descriptor: int) -> "tuple[int, int]":
     found = os.fstat(descriptor)
+    return found.st_dev, found.st_ino
+
+
+def _named(path: str) -> "tuple[int, int]":
+    found = os.lstat(path)
     return found.st_dev, found.st_ino
 
 
 def _libc() -> "Any":
     import ctypes
 
-    libc = ctypes.CDLL(None)
+    return ctypes.CDLL(None)
+
+
+def _take(signum: int) -> None:
+    import ctypes
+
+    libc = _libc()
     libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
     libc.signal.restype = ctypes.c_void_p
-    return libc
+    libc.signal(signum, ctypes.cast(libc.abs, ctypes.c_void_p))

@@ -1,0 +1,117 @@
+"""Ranks that end: by a signal, a code, an exception, or for want of memory."""
+
+from __future__ import annotations
+
+from benchmarks.faults.kind import COUNTED, SHELL, TRAINING, Kind
+
+_ALONE = "both the exception and the memory that was wanting ended it"
+
+ENDS = (
+    Kind(
+        "kill_9",
+        "A rank is killed with -9.",
+        "it sends itself SIGKILL; in `collective` while it waits in the all-reduce",
+        "signal",
+        ("import", "init", *TRAINING, "shutdown"),
+        hangs=False,
+        variants=(("step", COUNTED), ("collective", SHELL)),
+    ),
+    Kind("segfault", "A rank reads from address 0.", "ctypes.string_at(0)", "signal", TRAINING, hangs=False),
+    Kind(
+        "abort",
+        "A rank aborts, as C++ does at a failed assertion.",
+        "os.abort()",
+        "signal",
+        ("init", "step", "collective", "checkpoint"),
+        hangs=False,
+    ),
+    Kind(
+        "exit_3",
+        "A rank leaves with exit code 3 and says nothing.",
+        "sys.exit(3) in its main thread",
+        "exit",
+        ("import", "init", *TRAINING),
+        hangs=False,
+    ),
+    Kind(
+        "os_exit_0",
+        "A library ends the rank with exit code 0 at once.",
+        "os._exit(0); ranks that wait for it to start hang, those that are connected to it fail",
+        "early_exit",
+        ("init", *TRAINING, "shutdown"),
+        hangs=False,
+        turns_in=("init",),
+    ),
+    Kind(
+        "sys_exit_0",
+        "A rank leaves early, in good order, with exit code 0.",
+        "sys.exit(0)",
+        "early_exit",
+        ("import", "step", "validation", "checkpoint"),
+        hangs=False,
+        turns_in=("import",),
+    ),
+    Kind(
+        "exception",
+        "One rank raises a ValueError; the others wait for it.",
+        "raise ValueError in the main thread",
+        "exception",
+        ("import", "init", *TRAINING, "shutdown"),
+        hangs=False,
+        variants=(("step", COUNTED), ("collective", SHELL)),
+    ),
+    Kind(
+        "exception_in_hook",
+        "A hook of the backward pass raises.",
+        "a tensor's hook raises RuntimeError inside of autograd",
+        "exception",
+        ("step",),
+        hangs=False,
+    ),
+    Kind(
+        "exception_in_worker",
+        "The dataset raises in a worker of the data loader.",
+        "KeyError in __getitem__, one worker",
+        "exception",
+        ("step", "validation"),
+        hangs=False,
+        workers=1,
+    ),
+    Kind(
+        "gpu_out_of_memory",
+        "A GPU has no room for a tensor.",
+        "torch.OutOfMemoryError is raised with CUDA's words",
+        "exception",
+        ("init", "step", "collective", "validation"),
+        hangs=False,
+        also="out_of_memory",
+        why=_ALONE,
+    ),
+    Kind(
+        "memory_error",
+        "A rank comes to its limit of address space.",
+        "RLIMIT_AS, then allocations until MemoryError",
+        "out_of_memory",
+        ("init", "step", "validation", "checkpoint"),
+        hangs=False,
+        also="exception",
+        why=_ALONE,
+    ),
+    Kind(
+        "out_of_memory_kill",
+        "The kernel kills a rank for its memory.",
+        "the rank moves itself into a cgroup of 64 MiB more than it has, and allocates",
+        "out_of_memory",
+        ("step", "collective", "validation", "checkpoint"),
+        hangs=False,
+        needs=("cgroup",),
+    ),
+    Kind(
+        "half_saved",
+        "The kernel ends a rank in the middle of a file that it writes.",
+        "RLIMIT_FSIZE, and SIGXFSZ as a library sees it",
+        "signal",
+        ("checkpoint",),
+        hangs=False,
+    ),
+)

@@ -1,0 +1,113 @@
+"""Ranks that stand still in their own code, in a lock, or in the kernel."""
+
+from __future__ import annotations
+
+from benchmarks.faults.kind import COUNTED, SHELL, TRAINING, Kind
+
+WAITS = (
+    Kind(
+        "sleep",
+        "A rank sleeps for ever in the program's own code.",
+        "time.sleep in the main thread; in `collective` just before the all-reduce",
+        "user_code",
+        ("import", "init", *TRAINING, "shutdown"),
+        waits=True,
+        variants=(("step", COUNTED), ("collective", COUNTED), ("step", SHELL)),
+    ),
+    Kind(
+        "busy",
+        "A rank computes for ever in Python.",
+        "a loop without an end",
+        "user_code",
+        ("init", *TRAINING, "shutdown"),
+        waits=True,
+    ),
+    Kind(
+        "gil",
+        "Native code holds Python's interpreter lock and does not come back.",
+        "a loop in C that holds the GIL (holdfast.testing)",
+        "gil",
+        ("init", *TRAINING),
+        variants=(("step", COUNTED),),
+    ),
+    Kind(
+        "lock",
+        "A thread takes a lock that it has already.",
+        "threading.Lock twice",
+        "lock",
+        ("init", *TRAINING, "shutdown"),
+        waits=True,
+    ),
+    Kind(
+        "two_locks",
+        "Two threads each wait for the lock that the other has.",
+        "the main thread has A and wants B, another has B and wants A",
+        "lock",
+        TRAINING,
+    ),
+    Kind(
+        "queue",
+        "A rank waits for a queue into which nobody puts anything.",
+        "queue.Queue().get()",
+        "lock",
+        ("init", *TRAINING),
+        waits=True,
+    ),
+    Kind(
+        "file_lock",
+        "A file is locked by another process of the machine.",
+        "fcntl.flock on a file that the corpus' own process has locked",
+        "lock",
+        ("init", "step", "validation", "checkpoint"),
+        waits=True,
+    ),
+    Kind(
+        "child",
+        "A rank waits for a program that does not end.",
+        "subprocess.run of `sleep`",
+        "child",
+        ("import", "init", "step", "validation", "checkpoint", "shutdown"),
+        waits=True,
+    ),
+    Kind(
+        "socket",
+        "A service accepts the connection and says nothing.",
+        "recv from a TCP server of the corpus",
+        "network",
+        ("import", "init", *TRAINING, "shutdown"),
+        waits=True,
+    ),
+    Kind(
+        "http",
+        "A web server does not answer.",
+        "urllib.request.urlopen without a timeout",
+        "network",
+        ("init", "step", "validation", "checkpoint"),
+        waits=True,
+    ),
+    Kind(
+        "stop",
+        "A rank is stopped with SIGSTOP.",
+        "by itself; in `collective` while it waits in the all-reduce",
+        "stopped",
+        ("import", "init", *TRAINING, "shutdown"),
+        variants=(("step", SHELL), ("collective", COUNTED)),
+    ),
+    Kind(
+        "uninterruptible",
+        "A rank sits in the kernel in state D.",
+        "posix_spawn of a program whose file never opens: until then the kernel keeps the parent in D",
+        "uninterruptible",
+        ("init", *TRAINING),
+        also="child",
+        why="what the kernel waits for there is a child that the rank starts",
+    ),
+    Kind(
+        "deaf",
+        "A rank ignores SIGTERM and sleeps; SIGTERM is what hung ranks get.",
+        "SIG_IGN, time.sleep",
+        "user_code",
+        TRAINING,
+        options=("--ft-rank-termination-signal=SIGTERM",),
+    ),
+)
