@@ -10,8 +10,10 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING
 
-from .evidence import PassedLimit
+if TYPE_CHECKING:
+    from .evidence import PassedLimit
 
 FILE = "place.json"
 

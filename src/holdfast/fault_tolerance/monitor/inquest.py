@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.incidents.evidence import PassedLimit
 from holdfast.incidents.place import Occasion, Place
 
 from ..board import BoardReader, Identity
@@ -23,6 +22,7 @@ from .gaps import SECOND
 
 if TYPE_CHECKING:
     from holdfast.in_time import UnderWay
+    from holdfast.incidents.evidence import PassedLimit
     from holdfast.incidents.taking import Taken
 
 LONGEST = 2.0  # seconds after which the rank is ended with whatever is known by then
@@ -102,5 +102,7 @@ def examine(directory: str, cycle: int, ranks: dict[int, Identity], occasion: Oc
 
 def limit(passed: Deadline, now_ns: int) -> PassedLimit:
     """The passed limit as evidence."""
+    from holdfast.incidents.evidence import PassedLimit
+
     waited = round(passed.waited(now_ns), 3)
     return PassedLimit(passed.reason, waited, passed.limit, passed.section, passed.text(now_ns))

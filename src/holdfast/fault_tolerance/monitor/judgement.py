@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from holdfast.incidents.evidence import EARLY as BEFORE_THE_LIMIT
-from holdfast.incidents.evidence import HANG
 from holdfast.incidents.place import Occasion
 
 from ..board import BoardReader, Snapshot
@@ -33,7 +31,10 @@ if TYPE_CHECKING:
 
 Tell = Callable[[dict[str, Any]], object]
 MOST_OTHERS = 64  # ranks described beside the hung one
-EARLY = "early"  # the reason where no limit is passed
+HANG, EARLY = (
+    "hang",
+    "early",
+)  # triggers of the evidence; the second is the reason, too, where no limit is passed
 NOBODY_STOPPED = 2.0  # seconds after which one more rank is accused because the cycle goes on regardless
 
 
@@ -100,7 +101,7 @@ class Judgement:
             each.board.identity.rank: limit(each.passed, now) for each in waiting if each.board.identity
         }
         accused = late.board.identity.rank if late.board.identity else None
-        trigger = BEFORE_THE_LIMIT if late.passed.reason == EARLY else HANG
+        trigger = EARLY if late.passed.reason == EARLY else HANG
         occasion = Occasion(trigger, accused, passed)
         return Inquest(partial(examine, self._directory, self._cycle, who, occasion), now)
 

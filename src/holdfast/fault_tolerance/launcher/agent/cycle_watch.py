@@ -271,6 +271,7 @@ class CycleWatch:
             self._around.ahead.look(now, self._around.boards.modules_path, steady=steady)
             if steady:
                 self._around.job.prepare()
+                self._around.incidents.prepare()
         lingering = self._lingering.found(self._group, now)
         if lingering:
             return Failed(lingering)

@@ -3,7 +3,7 @@
 Evidence after a hang is the monitor's and is read from its file; after a crash, and when another node tells of
 trouble, it is taken here before this node's ranks are stopped. What always holds: it costs a restart no more than
 `AFTER_CRASH` seconds, or `ASKED` where ranks have to be asked because the culprit may be among them; an error here
-costs a report, nothing else.
+costs a report, nothing else. What it needs is imported once ranks train: a launcher starts without.
 Does not cover: how the report is made (:mod:`.incident_report`), preemption and joining nodes, which are no incidents.
 """
 
@@ -14,27 +14,28 @@ import os
 import time
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.in_time import TooLate, UnderWay
-from holdfast.incidents.evidence import CRASH, ELSEWHERE, HANG, NodeEvidence
-from holdfast.incidents.gathering.machine import MachineLook
-from holdfast.incidents.gathering.memory import OomWatch
-from holdfast.incidents.gathering.node import LocalRank
 from holdfast.incidents.place import Occasion, Place
-from holdfast.incidents.report.redaction import redacted_text
-from holdfast.incidents.taking import Taken, kept, take
 
 from ...board import BoardReader
 from ...processes import proc
 from ..ranks.failures import Failure
 from ..ranks.group import RankGroup
-from .incident_ends import with_ends
-from .incident_report import Reporter, Told
 from .surroundings import Surroundings
+
+if TYPE_CHECKING:
+    from holdfast.incidents.evidence import NodeEvidence
+    from holdfast.incidents.gathering.memory import OomWatch
+    from holdfast.incidents.gathering.node import LocalRank
+    from holdfast.incidents.taking import Taken
+
+    from .incident_report import Reporter
 
 AFTER_CRASH = 0.02  # seconds
 ASKED = 1.0  # seconds; typically 0.1
+FOR_MEMORY = 0.2  # seconds for a look at the kernel's counts that is still under way
 
 
 class Incidents:
@@ -43,7 +44,8 @@ class Incidents:
     def __init__(self, agent: Surroundings, run_dir: str, run_id: str) -> None:
         self._agent = agent
         self._run_id = run_id
-        self._reporter = Reporter(agent, run_dir)
+        self._run_dir = run_dir
+        self._reporter: Reporter | None = None
         self._place = Place()
         self._taken: Taken | None = None
         self._under_way: UnderWay[Taken] | None = None
@@ -52,6 +54,7 @@ class Incidents:
         self._told = False
         self._began = 0.0
         self._memory: OomWatch | None = None
+        self._counts: UnderWay[OomWatch] | None = None
 
     def begin_cycle(self, world_size: int) -> None:
         """A cycle begins: say to the monitor where its ranks stand, and forget the last one."""
@@ -63,15 +66,26 @@ class Incidents:
         self._taken, self._under_way, self._said = None, None, ("", None)
         self._told, self._began = False, time.time()
         self._forget_memory()
-        self._memory = OomWatch()
+        with contextlib.suppress(RuntimeError):  # no thread can be started
+            self._counts = UnderWay(_watched_memory)
         with contextlib.suppress(OSError):
             self._place.leave(os.path.dirname(agent.boards.path(0)))
+
+    def prepare(self) -> None:
+        """Import what an incident needs; to be called when there is time."""
+        from holdfast.incidents import rules
+
+        from . import incident_ends, incident_report
+
+        del incident_ends, incident_report, rules
 
     def heard(self, verdict: dict[str, Any]) -> None:
         """The monitor has a verdict on a hang, and has kept its evidence."""
         self._forget_file()
         self._file, self._under_way = str(verdict.pop("evidence", "")), None
         if "sentence" in verdict:
+            from holdfast.incidents.report.redaction import redacted_text
+
             verdict["sentence"] = redacted_text(verdict["sentence"], os.environ)
             self._said = str(verdict.get("cause")), verdict.get("culprit")
 
@@ -83,15 +97,17 @@ class Incidents:
     def crashed(self, rank: int) -> None:
         """The first rank has ended: what there is on the others, while they are still there."""
         if self._taken is None and not self._file:
-            self._take(CRASH, rank, AFTER_CRASH, ask=False, share=0.5)
+            self._take("crash", rank, AFTER_CRASH, ask=False, share=0.5)
 
     def elsewhere(self) -> None:
         """Another node was first to tell of trouble, and the culprit may be one of ours: ask them before they go."""
-        if not self._file and not (self._taken and self._taken.evidence.trigger == ELSEWHERE):
-            self._take(ELSEWHERE, None, ASKED, ask=True, share=0.9)
+        if not self._file and not (self._taken and self._taken.evidence.trigger == "elsewhere"):
+            self._take("elsewhere", None, ASKED, ask=True, share=0.9)
 
     def _take(self, trigger: str, accused: int | None, seconds: float, *, ask: bool, share: float) -> None:
         """`share` of the time is for the looking, the rest for what has to be done with it."""
+        from holdfast.incidents.taking import take
+
         group = self._agent.group
         if group is None:
             return
@@ -121,6 +137,8 @@ class Incidents:
                 self._taken = taken if self._taken is None else _both(self._taken, taken)
 
     def _local_ranks(self, group: RankGroup) -> tuple[list[LocalRank], list[BoardReader]]:
+        from holdfast.incidents.gathering.node import LocalRank
+
         known = self._agent.boards.snapshots()
         found, boards = [], []
         for local_rank in group.local_ranks:
@@ -149,16 +167,25 @@ class Incidents:
         if self._told:
             return
         self._told = True
+        from holdfast.incidents.gathering.machine import MachineLook
+
+        from .incident_ends import with_ends
+        from .incident_report import Reporter, Told
+
         taken = self._evidence()
-        evidence = taken.evidence if taken else self._nothing(HANG if self._file else CRASH)
-        facts = MachineLook(self._memory, time.monotonic()).notes() if self._memory else ()
+        evidence = taken.evidence if taken else self._nothing("hang" if self._file else "crash")
+        memory = self._memory_watch()
+        facts = MachineLook(memory, time.monotonic()).notes() if memory else ()
         evidence = replace(evidence, reason=reason, lost_nodes=lost_nodes, notes=(*evidence.notes, *facts))
-        complete = with_ends(evidence, group, list(failures), self._memory)
+        complete = with_ends(evidence, group, list(failures), memory)
         told = Told(taken.ready if taken else None, self._began, self._said)
+        self._reporter = self._reporter or Reporter(self._agent, self._run_dir)
         self._reporter.begin(complete, reporter, told)
 
     def _evidence(self) -> Taken | None:
         if self._file:
+            from holdfast.incidents.taking import kept
+
             with contextlib.suppress(OSError, ValueError):
                 own, self._taken = kept(self._file), None
                 return own
@@ -167,6 +194,8 @@ class Incidents:
 
     def _nothing(self, trigger: str) -> NodeEvidence:
         """Where no evidence could be had: the report still tells how the ranks ended."""
+        from holdfast.incidents.evidence import NodeEvidence
+
         place, now = self._place, time.monotonic()
         return NodeEvidence(
             node=place.node,
@@ -188,15 +217,30 @@ class Incidents:
         self._file = ""
 
     def _forget_memory(self) -> None:
-        if self._memory is not None:
-            self._memory.close()
-            self._memory = None
+        memory, self._memory = self._memory_watch(), None
+        if memory is not None:
+            memory.close()
+
+    def _memory_watch(self) -> OomWatch | None:
+        """What the kernel's counts were when the cycle began, if they are known by now."""
+        if self._memory is None and self._counts is not None:
+            with contextlib.suppress(Exception):  # too late, or it failed: nothing is known then
+                self._memory = self._counts.answer(FOR_MEMORY)
+            self._counts = None
+        return self._memory
 
     def close(self) -> None:
         """The launcher ends: wait a moment for reports that are under way."""
         self._forget_file()
         self._forget_memory()
-        self._reporter.close()
+        if self._reporter is not None:
+            self._reporter.close()
+
+
+def _watched_memory() -> OomWatch:
+    from holdfast.incidents.gathering.memory import OomWatch  # beside the start of the ranks
+
+    return OomWatch()
 
 
 def _both(earlier: Taken, later: Taken) -> Taken:
@@ -209,4 +253,4 @@ def _both(earlier: Taken, later: Taken) -> Taken:
     node = replace(
         later.evidence, trigger=earlier.evidence.trigger, accused=earlier.evidence.accused, ranks=ranks
     )
-    return Taken(node, later.verdict, later.ready)
+    return replace(later, evidence=node)

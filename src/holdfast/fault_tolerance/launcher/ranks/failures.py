@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from holdfast.incidents.report.redaction import redacted_text
 from holdfast.journal.lost_connection import lost_connection
 
 from .exits import RankExit
@@ -80,7 +79,7 @@ def in_full(failure: Failure, torch_error: str, *stderr_files: str) -> Failure:
         return failure
     error = _torch_error(torch_error)
     tails = (() if error else last_lines(path, failure.exit.pid) for path in stderr_files if path)
-    lines = tuple(redacted_text(line, os.environ) for line in next(filter(None, tails), ()))
+    lines = tuple(_clean(line) for line in next(filter(None, tails), ()))
     return replace(failure, error=error, last_lines=lines)
 
 
@@ -132,7 +131,7 @@ def kept(path: str, exit: RankExit) -> dict[str, Any] | None:
         own, at = found["pid"] == exit.pid, float(found["at"])
         found["type"] = str(found["type"])
         for name in ("message", "traceback"):
-            found[name] = redacted_text(str(found.get(name, "")), os.environ)
+            found[name] = _clean(str(found.get(name, "")))
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if own and found.get("unhandled"):
@@ -146,10 +145,17 @@ def _torch_error(path: str) -> dict[str, Any] | None:
         with open(path) as file:
             message = json.load(file)["message"]
         if isinstance(message, str):
-            return {"type": "error", "message": redacted_text(message, os.environ), "traceback": ""}
-        kind, _, text = redacted_text(str(message["message"]), os.environ).partition(": ")
+            return {"type": "error", "message": _clean(message), "traceback": ""}
+        kind, _, text = _clean(str(message["message"])).partition(": ")
         calls = message["extraInfo"]["py_callstack"]
         whole = "".join(map(str, calls)) if isinstance(calls, list) else str(calls)
-        return {"type": kind, "message": text, "traceback": redacted_text(whole, os.environ)}
+        return {"type": kind, "message": text, "traceback": _clean(whole)}
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _clean(text: str) -> str:
+    """Without the secrets of this environment."""
+    from holdfast.incidents.report.redaction import redacted_text  # slow to import, and rarely needed
+
+    return redacted_text(text, os.environ)
