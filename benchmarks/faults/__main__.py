@@ -46,7 +46,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--later",
         action=argparse.BooleanOptionalAction,
-        help="only kinds that came after the rules; or before",
+        help="only kinds that were written last; or only the others",
     )
     parser.add_argument("-j", "--jobs", type=int, default=3, help="jobs side by side (default 3)")
     parser.add_argument("--peers", action=argparse.BooleanOptionalAction, help="torchrun and NVRx as well")

@@ -62,7 +62,7 @@ class Kind:
     blames: str = RANK
     recovers: bool = True
     later: bool = False
-    """Added after the rules were written."""
+    """Of those that were written last, which whoever wrote the rules had not seen."""
     layouts: tuple[str, ...] = ("2", "3", "4", "2+2", "2", "1+1", "3", "8")
     """Ranks of each node; scenarios take them by turns."""
     variants: tuple[tuple[str, str], ...] = ()

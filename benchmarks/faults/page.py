@@ -65,7 +65,7 @@ def filled_page(page: str, run: Run) -> str:
 
 def _totals(run: Run) -> str:
     faults = [score for score in run.scores if not score.healthy]
-    lines = [_row("", "all", "before the rules", "after the rules"), _row(*["---"] * 4)]
+    lines = [_row("", "all", "first kinds", "last kinds*"), _row(*["---"] * 4)]
     groups = (faults, [s for s in faults if not s.later], [s for s in faults if s.later])
     lines.append(_row("kinds", *(str(len({s.kind for s in group})) for group in groups)))
     lines.append(_row("scenarios", *(str(len(group)) for group in groups)))
@@ -101,7 +101,7 @@ def _kinds(run: Run) -> str:
             cells = [_of(map(ask, own)) for ask in COLUMNS.values()]
             title = f"`{name}`" + ("*" if kind.later else "")
             lines.append(_row(title, kind.what, *cells, _median(score.to_find for score in own)))
-    return "\n".join([*lines, "", "\\* added after the rules."])
+    return "\n".join([*lines, "", "\\* written last."])
 
 
 def _healthy(run: Run) -> str:

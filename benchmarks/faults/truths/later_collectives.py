@@ -1,4 +1,4 @@
-"""Added after the rules: more ways not to agree about a collective."""
+"""Written last, unseen by whoever wrote the rules: more ways not to agree about a collective."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Added after the rules: more ways in which a rank, a loader's worker or a launcher ends."""
+"""Written last, unseen by whoever wrote the rules: more ways in which a rank, a loader's worker or a launcher ends."""
 
 from __future__ import annotations
 

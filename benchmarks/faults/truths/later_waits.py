@@ -1,4 +1,4 @@
-"""Added after the rules: more places in which a rank can stand still."""
+"""Written last, unseen by whoever wrote the rules: more places in which a rank can stand still."""
 
 from __future__ import annotations
 
