@@ -15,11 +15,13 @@ NODE = socket.gethostname()
 
 
 def block(job: Job) -> list[str]:
-    """The launcher's lines from FAILED on, without the prefix; nothing of the ranks is in between."""
+    """The launcher's lines from FAILED on, without the prefix; nothing of the ranks is in between. The last line of
+    all, where the report of the incident is, is left out."""
     lines = job.spawned.err().splitlines()
     start = max(number for number, line in enumerate(lines) if line.startswith("[holdfast] FAILED"))
     assert all(line.startswith("[holdfast] ") for line in lines[start:]), lines[start:]
-    return [line.removeprefix("[holdfast] ") for line in lines[start:]]
+    assert lines[-1].startswith("[holdfast] report on cycle 0: "), lines[-1]
+    return [line.removeprefix("[holdfast] ") for line in lines[start:-1]]
 
 
 RAISES = """

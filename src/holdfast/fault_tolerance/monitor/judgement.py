@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.incidents.place import Occasion
 
@@ -25,9 +25,6 @@ from .explain import describe_safely
 from .gaps import SECOND, Gaps
 from .inquest import LOOK, Finding, Inquest, examine, limit
 from .suspect import whom_it_waits_for
-
-if TYPE_CHECKING:
-    from holdfast.incidents.verdict import Verdict
 
 Tell = Callable[[dict[str, Any]], object]
 MOST_OTHERS = 64  # ranks described beside the hung one
@@ -65,7 +62,7 @@ class Judgement:
         self._directory, self._cycle, self._boards = directory, cycle, boards
         self._executions, self._tell = executions, tell
         self._may_act, self._early_holds, self._give_up = may_act, early_holds, give_up
-        self._case: tuple[Late, Inquest] | None = None
+        self._case: tuple[Late, Inquest, int] | None = None  # who, and when it was noticed
         self._accused_at = self._accused_until = 0  # meanwhile nobody else is accused who stood still before
 
     def proceed(self, late: Iterable[Late], gaps: Gaps, now: int) -> int | None:
@@ -79,7 +76,7 @@ class Judgement:
         for each in sorted(free, key=lambda one: one.passed.at_ns):
             with self._only_it(each.local_rank):
                 if each.passed.reason == EARLY or _runs(each.board):
-                    self._case = each, self._open(each, waiting, now)
+                    self._case = each, self._open(each, waiting, now), now
                     return now + LOOK
         return max(now, self._accused_until) if len(free) < len(waiting) else None
 
@@ -105,22 +102,22 @@ class Judgement:
         occasion = Occasion(trigger, accused, passed)
         return Inquest(partial(examine, self._directory, self._cycle, who, occasion), now)
 
-    def _follow(self, late: Late, inquest: Inquest, gaps: Gaps, now: int) -> int | None:
+    def _follow(self, late: Late, inquest: Inquest, noticed: int, gaps: Gaps, now: int) -> int | None:
         found = inquest.finding(now)
         if found is None:
             return now + LOOK
         self._case = None
         again = now
         with self._only_it(late.local_rank):
-            again = self._conclude(late, found, gaps, now)
+            again = self._conclude(late, found, noticed, gaps, now)
         return again
 
-    def _conclude(self, late: Late, found: Finding, gaps: Gaps, now: int) -> int:
+    def _conclude(self, late: Late, found: Finding, noticed: int, gaps: Gaps, now: int) -> int:
         """The evidence is there: accuse somebody, unless the rank has gone on meanwhile or another one is in charge."""
         if not self._still(late, gaps):
-            self._tell_that_it_went_on(late, found, now)
+            self._tell_that_it_went_on(late, found, noticed)
             return now
-        accused, verdict = self._verdict(late, found, now)
+        accused, verdict = self._verdict(late, found, noticed)
         who = self._boards[accused].snapshot().identity
         assert who is not None
         # Told before it is done, so that the launcher can explain the exit that follows.
@@ -160,14 +157,12 @@ class Judgement:
         candidates = {
             key: ranks[key] for key in ranks if key != late.local_rank and self._may_be_accused(key)
         }
-        accused, judged = late.local_rank, found.taken.verdict if found.taken else None
-        blamed = _blamed(judged, {**candidates, late.local_rank: described})
-        if blamed is not None:
-            accused = blamed
-        elif waits_for := whom_it_waits_for(described, late.passed.waited(now), candidates):
-            accused, text = waits_for[0], f"Rank {described['rank']}: {text} {waits_for[1]}."
-        if accused != late.local_rank and not text.startswith("Rank "):
-            text = f"Rank {described['rank']}: {text}"
+        suspect = whom_it_waits_for(described, late.passed.waited(now), candidates)
+        accused = _accused(found, {**candidates, late.local_rank: described}, suspect and suspect[0])
+        accused = late.local_rank if accused is None else accused
+        if accused != late.local_rank:
+            why = f" {suspect[1]}." if suspect and suspect[0] == accused else ""
+            text = f"Rank {described['rank']}: {text}{why}"
         return accused, {
             "event": "verdict",
             "at": now / SECOND,
@@ -198,11 +193,16 @@ class Judgement:
         return _runs(board) and board.identity is not None and not self._executions.knows(board.identity)
 
 
-def _blamed(judged: Verdict | None, ranks: Mapping[int, Mapping[str, Any]]) -> int | None:
-    """By its local rank, the one that the evidence blames, if it is one of these and that is more than a guess."""
+def _accused(found: Finding, ranks: Mapping[int, Mapping[str, Any]], suspect: int | None) -> int | None:
+    """By local rank: the one that the evidence blames for certain, else the suspect of the boards, else the one that
+    the evidence blames, if that is more than a guess and it is one of these."""
+    judged = found.taken.verdict if found.taken else None
     if judged is None or judged.rank is None or judged.confidence == "low":
-        return None
-    return next((key for key, described in ranks.items() if described["rank"] == judged.rank), None)
+        return suspect
+    blamed = next((key for key, described in ranks.items() if described["rank"] == judged.rank), None)
+    if blamed is not None and (judged.confidence == "high" or suspect is None):
+        return blamed
+    return suspect
 
 
 def _told(found: Finding) -> dict[str, Any]:

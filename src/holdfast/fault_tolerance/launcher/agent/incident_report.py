@@ -46,6 +46,13 @@ class Told:
     """When the cycle began, unix seconds."""
     said: tuple[str, int | None]
     """Kind and rank of the verdict that the console has had already."""
+    named: int | None = None
+    """The rank that the console has named as the first to fail, with its exception or how it ended."""
+
+    def has(self, verdict: Verdict) -> bool:
+        """Whether the console has had all that the verdict says."""
+        plain = verdict.kind in ("exception", "exit", "signal") and verdict.rank == self.named
+        return plain or (verdict.kind, verdict.rank) == self.said
 
 
 class Reporter:
@@ -156,7 +163,7 @@ class Reporter:
             evidence_mono=told.ready,
             report=place,
         )
-        if (verdict.kind, verdict.rank) == told.said:
+        if told.has(verdict):
             logger.warning("report on cycle %d: %s", own.cycle, report)
         else:
             what = own.cycle, sentence, verdict.confidence, report

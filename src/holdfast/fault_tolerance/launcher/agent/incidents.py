@@ -177,8 +177,10 @@ class Incidents:
         memory = self._memory_watch()
         facts = MachineLook(memory, time.monotonic()).notes() if memory else ()
         evidence = replace(evidence, reason=reason, lost_nodes=lost_nodes, notes=(*evidence.notes, *facts))
-        complete = with_ends(evidence, group, list(failures), memory)
-        told = Told(taken.ready if taken else None, self._began, self._said)
+        ended = list(failures)
+        complete = with_ends(evidence, group, ended, memory)
+        named = ended[0].exit.rank if ended else None
+        told = Told(taken.ready if taken else None, self._began, self._said, named)
         self._reporter = self._reporter or Reporter(self._agent, self._run_dir)
         self._reporter.begin(complete, reporter, told)
 
