@@ -16,7 +16,7 @@ from .frames import is_own
 from .grouping import counted, grouped, main_thread, same_stack
 from .heading import culprit_of
 from .sections import alike, last_of_each_group
-from .wording import ended, raised, seconds, visible, visible_lines
+from .wording import beside_the_look, end_moment, ended, raised, seconds, visible, visible_lines
 from .wording import where as place_of
 
 GROUPS = 64
@@ -97,13 +97,11 @@ def ends(case: Case, verdict: Verdict) -> str:
     groups = grouped(failed, _end)
     rows = []
     for what, ranks in groups[:GROUPS]:
-        first = max(
-            max(rank.raised.ago if rank.raised else 0, rank.exit.ago if rank.exit else 0) for rank in ranks
-        )
+        first = max(map(end_moment, ranks))
         numbers = [rank.rank for rank in ranks]
         followed = "named as the culprit" if verdict.rank in numbers else ""
         followed = followed or ("followed" if set(numbers) & set(verdict.followers) else "")
-        rows.append((counted(numbers), what, f"{seconds(first)} before we looked", followed))
+        rows.append((counted(numbers), what, beside_the_look(first), followed))
     found = table(("who", "how", "when", ""), rows, "How ranks ended") if rows else ""
     found += _more(len(groups) - GROUPS, "kinds of end")
     if culprit and culprit.raised and culprit.raised.traceback:

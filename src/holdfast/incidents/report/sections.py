@@ -14,7 +14,16 @@ from .findings import findings
 from .frames import is_own, shortened
 from .grouping import counted, grouped, main_thread, named, same_stack
 from .heading import culprit_of
-from .wording import call, collective, ended, raised, seconds, visible, visible_lines
+from .wording import (
+    beside_the_look,
+    call,
+    collective,
+    end_moment,
+    ended,
+    raised,
+    visible,
+    visible_lines,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,18 +120,14 @@ def _ends(case: Case, verdict: Verdict) -> Iterator[str]:
         if rank.rank != verdict.rank and (rank.raised or (rank.exit and not rank.exit.asked))
     ]
     for (what, followed), ranks in grouped(failed, lambda rank: (_end(rank), rank.rank in verdict.followers)):
-        first = max(_ago(rank) for rank in ranks)
+        first = max(map(end_moment, ranks))
         after = " because of it" if followed else ""
-        yield f"{named([rank.rank for rank in ranks])} ended{after} {seconds(first)} before we looked: {what}"
+        yield f"{named([rank.rank for rank in ranks])} ended{after} {beside_the_look(first)}: {what}"
 
 
 def _end(rank: RankEvidence) -> str:
     end = ended(rank.exit) if rank.exit else ""
     return f"{raised(rank.raised)}" + (f" ({end})" if end else "") if rank.raised else end
-
-
-def _ago(rank: RankEvidence) -> float:
-    return max(rank.raised.ago if rank.raised else 0.0, rank.exit.ago if rank.exit else 0.0)
 
 
 def _facts(case: Case) -> Iterator[str]:

@@ -49,6 +49,17 @@ def visible_lines(text: str) -> list[str]:
     return [visible(line.rstrip()) for line in text.splitlines()]
 
 
+def end_moment(rank: RankEvidence) -> float:
+    """When it began to end: seconds before the evidence was taken, negative after that."""
+    times = [found.ago for found in (rank.raised, rank.exit) if found is not None]
+    return max(times, default=0.0)
+
+
+def beside_the_look(ago: float) -> str:
+    """`0.05 s before we looked`, `0.1 s after we had looked`."""
+    return f"{seconds(ago)} before we looked" if ago >= 0 else f"{seconds(-ago)} after we had looked"
+
+
 def seconds(value: float) -> str:
     """`31 s`, `1.5 s`, `0.02 s`, `12 min`, `3.5 h`: as many digits as a person reads."""
     if value >= 7200:
