@@ -22,7 +22,7 @@ from typing import Any
 from .board import Board, Identity
 from .board.memory import holder
 from .launcher import console
-from .monitor import deafness
+from .monitor import deafness, inquest
 from .monitor.execution import Executions
 from .monitor.watch import Watch
 from .processes import proc
@@ -103,6 +103,7 @@ def run(settings: Settings, starter: int) -> None:
     watch = Watch(settings.directory, 1, settings.check_interval, executions, tell)
     admissions = Admissions(os.path.join(settings.directory, FOLDER, "0.board"), settings.rank)
     channel = socket.socket(fileno=settings.channel)
+    inquest.prepare()
     poller = select.poll()
     poller.register(starter, select.POLLIN)
     poller.register(channel, select.POLLIN)
@@ -123,6 +124,9 @@ def run(settings: Settings, starter: int) -> None:
 def tell(message: dict[str, Any]) -> None:
     """What the watch has to say, for the log: there is no launcher to hear it."""
     event = message["event"]
+    if evidence := message.pop("evidence", ""):  # there is no run directory here for a report
+        with contextlib.suppress(OSError):
+            os.unlink(evidence)
     if event == "verdict":
         for line in console.hang(socket.gethostname(), message):
             logger.error("%s", line)

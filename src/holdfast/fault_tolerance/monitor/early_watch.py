@@ -58,4 +58,7 @@ class EarlyWatch:
         """Whether the sign is still there, asked last before the rank is signalled."""
         who, sign = late.board.identity, self._sign
         same = sign is not None and sign.certain and sign.local_rank == late.local_rank
-        return same and who is not None and state(who.pid) in STANDING
+        if same and who is not None and state(who.pid) in STANDING:
+            return True
+        self._sign = None  # or the next look would take it for a new one
+        return False

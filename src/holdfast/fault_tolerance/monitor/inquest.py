@@ -41,24 +41,32 @@ class Finding:
 class Inquest:
     """One that is under way."""
 
-    def __init__(self, call: Callable[[], Finding], now_ns: int) -> None:
+    def __init__(
+        self, call: Callable[[], Finding] | None, now_ns: int, over: list[bool] | None = None
+    ) -> None:
+        """`over` gets an entry once nobody waits for the call any more; without a call there is no evidence."""
         self.until_ns = now_ns + int(LONGEST * SECOND)
-        from holdfast.in_time import UnderWay
-
+        self._over = [] if over is None else over
         self._call: UnderWay[Finding] | None = None
-        with contextlib.suppress(RuntimeError):  # no thread can be started: there is no evidence then
-            self._call = UnderWay(call)
+        if call is not None:
+            from holdfast.in_time import UnderWay
+
+            with contextlib.suppress(RuntimeError):  # no thread can be started
+                self._call = UnderWay(call)
 
     def finding(self, now_ns: int) -> Finding | None:
         """What it has found; None while it is under way."""
-        from holdfast.in_time import TooLate
-
         if self._call is None:
             return Finding()
+        from holdfast.in_time import TooLate
+
         try:
             return self._call.answer(0.0)
         except TooLate:
-            return None if now_ns < self.until_ns else Finding()
+            if now_ns < self.until_ns:
+                return None
+            self._over.append(True)
+            return Finding()
         except Exception:
             return Finding()  # a hung rank is ended, with or without evidence
 
@@ -66,15 +74,29 @@ class Inquest:
 def prepare() -> None:
     """Import what an inquest needs: a monitor starts without it, and there is no time for it later."""
     with contextlib.suppress(Exception):  # whatever is wrong with it: a hang is found without evidence, too
+        import subprocess
+
         from holdfast import in_time
         from holdfast.incidents import rules, taking
         from holdfast.incidents.gathering import asking, node
 
         del asking, in_time, node, rules, taking
+        # By vfork a thread that starts a program keeps the interpreter until that is loaded, from whatever disk.
+        vars(subprocess)["_USE_VFORK"] = False
 
 
-def examine(directory: str, cycle: int, ranks: dict[int, Identity], occasion: Occasion) -> Finding:
-    """Take the evidence of these ranks (by local rank), judge it, keep it in `directory`. For a thread of its own."""
+def forget(found: Finding) -> None:
+    """Remove what was kept: nobody is told of it."""
+    if found.file:
+        with contextlib.suppress(OSError):
+            os.unlink(found.file)
+
+
+def examine(
+    directory: str, cycle: int, ranks: dict[int, Identity], occasion: Occasion, over: list[bool]
+) -> Finding:
+    """Take the evidence of these ranks (by local rank), judge it, keep it in `directory`. For a thread of its own;
+    what it keeps when `over` says that nobody waits any more is removed."""
     from holdfast.incidents.gathering.node import LocalRank
     from holdfast.incidents.taking import keep, take
 
@@ -94,7 +116,10 @@ def examine(directory: str, cycle: int, ranks: dict[int, Identity], occasion: Oc
             )
         until = time.monotonic() + LONGEST - FOR_JUDGING
         taken = take(locals_, place, occasion, until, ask=True)
-        return Finding(taken, keep(taken, directory))
+        found = Finding(taken, keep(taken, directory))
+        if over:
+            forget(found)
+        return found
     finally:
         for board in boards:
             board.close()

@@ -10,6 +10,7 @@ that joins all nodes names it.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -22,8 +23,8 @@ from ..processes import proc, sweep
 from .deadlines import Deadline, deadlines, earliest
 from .execution import Executions
 from .explain import describe_safely
-from .gaps import SECOND, Gaps
-from .inquest import LOOK, Finding, Inquest, examine, limit
+from .gaps import SECOND, Gaps, overslept
+from .inquest import LOOK, Finding, Inquest, examine, forget, limit
 from .suspect import whom_it_waits_for
 
 Tell = Callable[[dict[str, Any]], object]
@@ -67,6 +68,8 @@ class Judgement:
 
     def proceed(self, late: Iterable[Late], gaps: Gaps, now: int) -> int | None:
         """One step further; returns when to be asked again (monotonic nanoseconds), None when there is no hurry."""
+        if self._case and self._case[0].local_rank not in self._boards:
+            self._case = None  # it could not be looked at any more
         if self._case:
             return self._follow(*self._case, gaps, now)
         waiting = list(late)
@@ -89,6 +92,13 @@ class Judgement:
             self._give_up(local_rank, error)
 
     def _open(self, late: Late, waiting: list[Late], now: int) -> Inquest:
+        """A hung rank is ended with evidence or without: whatever is wrong with the taking must not save it."""
+        try:
+            return self._inquest(late, waiting, now)
+        except Exception:
+            return Inquest(None, now)
+
+    def _inquest(self, late: Late, waiting: list[Late], now: int) -> Inquest:
         who = {}
         for local_rank, reader in self._boards.items():
             with contextlib.suppress(Exception):
@@ -100,7 +110,8 @@ class Judgement:
         accused = late.board.identity.rank if late.board.identity else None
         trigger = EARLY if late.passed.reason == EARLY else HANG
         occasion = Occasion(trigger, accused, passed)
-        return Inquest(partial(examine, self._directory, self._cycle, who, occasion), now)
+        over: list[bool] = []
+        return Inquest(partial(examine, self._directory, self._cycle, who, occasion, over), now, over)
 
     def _follow(self, late: Late, inquest: Inquest, noticed: int, gaps: Gaps, now: int) -> int | None:
         found = inquest.finding(now)
@@ -114,12 +125,17 @@ class Judgement:
 
     def _conclude(self, late: Late, found: Finding, noticed: int, gaps: Gaps, now: int) -> int:
         """The evidence is there: accuse somebody, unless the rank has gone on meanwhile or another one is in charge."""
-        if not self._still(late, gaps):
-            self._tell_that_it_went_on(late, found, noticed)
-            return now
-        accused, verdict = self._verdict(late, found, noticed)
+        try:
+            accused, verdict = self._verdict(late, found, noticed)
+        except Exception:  # what the evidence says must not keep a hung rank from being ended
+            forget(found)
+            accused, verdict = self._verdict(late, Finding(), noticed)
         who = self._boards[accused].snapshot().identity
         assert who is not None
+        if not self._still(late, gaps, now):
+            self._tell_that_it_went_on(late, noticed)
+            forget(found)
+            return now
         # Told before it is done, so that the launcher can explain the exit that follows.
         self._tell(verdict)
         self._accused_at = now
@@ -130,14 +146,17 @@ class Judgement:
             self._tell({**told, "cycle": self._cycle})
         return now
 
-    def _still(self, late: Late, gaps: Gaps) -> bool:
-        """Asked last before acting: the same limit is passed, nothing stood still meanwhile, and we are in charge."""
+    def _still(self, late: Late, gaps: Gaps, now: int) -> bool:
+        """Asked last before acting: the rank lives, the same limit is passed, nothing stood still meanwhile, and we
+        are in charge."""
+        if overslept(now, time.monotonic_ns()):
+            return False
         if late.passed.reason == EARLY:
             return self._early_holds(late) and self._may_act()
-        again = earliest(deadlines(self._boards[late.local_rank].snapshot(), gaps))
-        return again == late.passed and self._may_act()
+        board = self._boards[late.local_rank].snapshot()
+        return earliest(deadlines(board, gaps)) == late.passed and _runs(board) and self._may_act()
 
-    def _tell_that_it_went_on(self, late: Late, found: Finding, now: int) -> None:
+    def _tell_that_it_went_on(self, late: Late, now: int) -> None:
         """A limit was passed and nothing was done about it: whoever sets limits wants to know."""
         who = late.board.identity
         if late.passed.reason == EARLY:
@@ -148,7 +167,7 @@ class Judgement:
         if who is not None and self._may_act() and _runs(late.board):
             told = {"event": "went_on", "rank": who.rank, "pid": who.pid, "cycle": self._cycle}
             text = late.passed.text(now)
-            self._tell({**told, "reason": late.passed.reason, "text": text, "evidence": found.file})
+            self._tell({**told, "reason": late.passed.reason, "text": text})
 
     def _verdict(self, late: Late, found: Finding, now: int) -> tuple[int, dict[str, Any]]:
         """On the late rank, or on the one that it plainly waits for; with whose board it is."""

@@ -24,6 +24,7 @@ from .execution import Executions
 from .watch import Watch
 
 IDLE = 0.1  # seconds without anything to do, in which imports disturb nobody
+ENOUGH = 5  # looks after which they are made all the same
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,11 @@ def run(watch: Watch, channel: Channel, launcher: int) -> bool:
     poller = select.poll()
     poller.register(launcher, select.POLLIN)
     poller.register(channel.fileno(), select.POLLIN)
-    prepared = False
+    looks, prepared = 0, False
     while not watch.superseded:
         sleep = watch.look()
-        if sleep > IDLE and not prepared:
+        looks += 1
+        if not prepared and (sleep > IDLE or looks > ENOUGH):
             inquest.prepare()
             prepared = True
             continue

@@ -162,7 +162,8 @@ class Watch:
             return None
 
     def _give_up(self, local_rank: int, error: Exception) -> None:
-        self._boards.pop(local_rank).close()
+        if (board := self._boards.pop(local_rank, None)) is not None:
+            board.close()
         text = f"local rank {local_rank} is no longer watched, the others are: {error!r} (please report this)"
         self._tell({"event": "unreadable", "text": text, "cycle": self._cycle})
 

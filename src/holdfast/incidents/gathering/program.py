@@ -15,6 +15,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+RUNNING: set[int] = set()
+"""Pids of the programs that run now: whoever ends what ranks have left behind is to spare them."""
+
 _BURIAL = 0.1
 """Seconds for which a program that was ended is waited for."""
 
@@ -46,10 +49,14 @@ def answer(words: Sequence[str], until: float) -> Answer:
         )
     except OSError as error:
         return Answer(why_not=f"{name} cannot be started: {error.strerror or error}")
+    RUNNING.add(running.pid)
     try:
         out, err = running.communicate(timeout=max(until - time.monotonic(), 0.0))
     except subprocess.TimeoutExpired:
         return Answer(why_not=f"{name} was not done in time{_end(running)}")
+    finally:
+        if running.returncode is not None:
+            RUNNING.discard(running.pid)
     if running.returncode:
         return Answer(
             why_not=err.decode(errors="replace").strip() or f"{name} ended with {running.returncode}"

@@ -66,6 +66,7 @@ _FORMS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     for form, new in (
         (r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", HIDDEN),
         (rf"(?i)\b((?:proxy-)?authorization{_IS}[\"']?)(?:(bearer|basic|token|digest)\s+)?[^\s\"',]+", rf"\1{HIDDEN}"),
+        (r"(?i)\b((?:Account|SharedAccess)Key=)[^;\s]+", rf"\1{HIDDEN}"),
         (r"(?i)\b(bearer\s+)[A-Za-z0-9._~+/=-]{12,}", rf"\1{HIDDEN}"),
         (r"(?i)\b((?:set-)?cookie[\"']?\s*:\s*)\S.*", rf"\1{HIDDEN}"),
         (rf"(?i)(--(?:[a-z0-9]+[-_])*(?:{_NAMES}|token|auth|cookie)(?:\s*=\s*|\s+))(?!-){_VALUE}", rf"\1{HIDDEN}"),
@@ -111,6 +112,8 @@ def redacted_text(text: str, environment: Mapping[str, str]) -> str:
 
 
 def _names_secret(name: str) -> bool:
+    if name.upper().endswith(("_PWD", "CONNECTION_STRING")):
+        return True
     parts = [part for part in re.split(r"[^A-Z0-9]+", name.upper()) if part]
     if not parts or parts[-1] in _PLACES:
         return False

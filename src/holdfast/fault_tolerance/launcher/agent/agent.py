@@ -18,6 +18,7 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElas
 from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
 from holdfast import in_time
+from holdfast.incidents.gathering import program
 from holdfast.journal.writer import Journal
 
 from ...monitor.control import RUNNING, ControlPage
@@ -174,7 +175,7 @@ class Agent(LocalElasticAgent):
     @property
     def spared(self) -> set[int]:
         """Children of this launcher that are no ranks, and that no rank has left behind."""
-        return {self.monitor.pid} | self._warm.pids
+        return {self.monitor.pid} | self._warm.pids | program.RUNNING
 
     @property
     def node_place(self) -> tuple[int, int]:

@@ -225,17 +225,21 @@ class CycleWatch:
 
     def _heard(self, message: dict[str, Any]) -> Outcome | None:
         kind = message.pop("event")
-        if self._is_old(kind, message):
+        old = self._is_old(kind, message)
+        if kind == "verdict":
+            with harmless("the evidence of a hang"):
+                self._around.incidents.heard(message, old=old)
+        if old:
+            if kind not in MILESTONES or message.get("cycle") != self._around.job.record.cycle:
+                self._around.journal.record(kind, **message)
             return None
         if kind in ("signal_sent", "escalated"):
             self._lingering.hear(message, time.monotonic())
         if kind == "verdict":
             self.known.verdicts[message["local_rank"]] = message
-            self._around.incidents.heard(message)
             with harmless("the report of a hang"):
                 console.say(console.hang(self._around.node, message))
         elif kind == "went_on":
-            self._around.incidents.spare(message)
             console.logger.warning("%s", console.went_on(self._around.node, message))
         elif kind == "unreadable":
             console.logger.warning("%s", message["text"])
@@ -257,7 +261,6 @@ class CycleWatch:
         """What was read late is about a cycle that is over; what a new monitor tells again was told before."""
         cycle = self._around.job.record.cycle
         if message.get("cycle", cycle) != cycle:
-            self._around.journal.record(kind, **message)
             return True
         told_again = kind in MILESTONES and (kind, message["rank"]) in self._told
         self._told.add((kind, message.get("rank", -1)))
@@ -271,7 +274,6 @@ class CycleWatch:
             self._around.ahead.look(now, self._around.boards.modules_path, steady=steady)
             if steady:
                 self._around.job.prepare()
-                self._around.incidents.prepare()
         lingering = self._lingering.found(self._group, now)
         if lingering:
             return Failed(lingering)

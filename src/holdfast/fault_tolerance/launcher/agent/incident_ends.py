@@ -7,16 +7,32 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
 from holdfast.incidents.evidence import Exit, NodeEvidence, Raised, RankEvidence
 from holdfast.incidents.gathering.core_dump import core_dump, dumper
+from holdfast.incidents.gathering.machine import MachineLook
 from holdfast.incidents.gathering.memory import OomWatch
 
 from ..ranks.exits import RankExit
 from ..ranks.failures import Failure
 from ..ranks.group import RankGroup
+
+
+def completed(
+    evidence: NodeEvidence, group: RankGroup, failures: Sequence[Failure], memory: OomWatch | None
+) -> NodeEvidence:
+    """The evidence with how the ranks ended and what the kernel says by now; lets go of `memory`."""
+    facts: tuple[str, ...] = ()
+    if memory is not None:
+        facts = MachineLook(memory, time.monotonic()).notes()
+    try:
+        return with_ends(replace(evidence, notes=(*evidence.notes, *facts)), group, failures, memory)
+    finally:
+        if memory is not None:
+            memory.close()
 
 
 def with_ends(

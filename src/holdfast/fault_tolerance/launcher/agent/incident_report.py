@@ -13,13 +13,16 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.incidents import taking
 from holdfast.incidents.compact import packed, unpacked
 from holdfast.incidents.evidence import Case, NodeEvidence
+from holdfast.incidents.gathering import gpu
 from holdfast.incidents.gathering.machine import MachineLook
+from holdfast.incidents.place import Place
 from holdfast.incidents.report import folder
 from holdfast.incidents.report.redaction import redacted, redacted_text
 from holdfast.incidents.verdict import Verdict
@@ -32,16 +35,21 @@ OTHERS = 10.0  # seconds in which other nodes tell theirs: they may have ranks t
 LEFT_BEHIND = 3.0  # where one of them is lost
 AT_THE_END = 2.0  # seconds that a launcher waits at its end for reports, where it is the only one
 WITH_OTHERS = 6.0  # and where other nodes have to tell theirs
-DRIVER = 3.0  # seconds that a GPU's driver has for telling its errors
+IN_A_HURRY = 1.0  # seconds in which a report under way is written with what there is by then
+DRIVER = 1.2  # seconds that a GPU's driver has for telling its errors
 FOLDER = "folder"
+
+
+Complete = Callable[[], tuple[NodeEvidence, "float | None"]]
+"""The evidence with how the ranks ended, and when it was complete (monotonic seconds; None: there was none)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
     """What is known of an incident beside its evidence."""
 
-    ready: float | None
-    """When the evidence was complete, monotonic seconds; None where there was none."""
+    reporter: str
+    """The node that makes the report."""
     since: float
     """When the cycle began, unix seconds."""
     said: tuple[str, int | None]
@@ -63,19 +71,17 @@ class Reporter:
         self._run_dir = run_dir
         self._under_way: list[threading.Thread] = []
         self._longest = AT_THE_END
+        self._hurry = threading.Event()
 
-    def begin(self, evidence: NodeEvidence, reporter: str, told: Told) -> None:
+    def begin(self, complete: Complete, place: Place, told: Told) -> None:
         """Make the report, or give this evidence to the node that does. Never raises, and returns at once."""
         notes = self._agent.job.incident_notes()
-        makes_it = evidence.nodes == 1 or reporter in ("", self._agent.node)
-        if evidence.nodes > 1:
+        makes_it = place.nodes == 1 or told.reporter in ("", self._agent.node)
+        if place.nodes > 1:
             self._longest = WITH_OTHERS
         work = self._make if makes_it else self._give
         thread = threading.Thread(
-            target=self._harmlessly,
-            args=(work, evidence, told, notes),
-            name="holdfast-incident",
-            daemon=True,
+            target=self._harmlessly, args=(work, complete, told, notes), name="holdfast-incident", daemon=True
         )
         self._under_way = [each for each in self._under_way if each.is_alive()]
         try:
@@ -86,16 +92,20 @@ class Reporter:
         self._under_way.append(thread)
 
     def close(self) -> None:
-        """Wait a moment for what is under way."""
-        until = time.monotonic() + self._longest
+        """Wait a moment for what is under way; then it has to come to its end with what it has."""
+        self._join(self._longest)
+        self._hurry.set()
+        self._join(IN_A_HURRY)
+
+    def _join(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
         for thread in self._under_way:
             thread.join(max(0.0, until - time.monotonic()))
 
-    def _harmlessly(self, work: Any, evidence: NodeEvidence, told: Told, notes: Any) -> None:
+    def _harmlessly(self, work: Any, complete: Complete, told: Told, notes: Any) -> None:
         try:
-            facts = MachineLook(None, time.monotonic() + DRIVER).notes()
-            evidence = replace(evidence, notes=(*evidence.notes, *facts))
-            work(redacted(evidence, os.environ), told, notes)
+            evidence, ready = complete()
+            work(redacted(evidence, os.environ), ready, told, notes)
         except OSError as error:
             where = error.filename or self._run_dir
             logger.warning("no report of this incident: %s: %s", where, error.strerror or error)
@@ -105,29 +115,51 @@ class Reporter:
         finally:
             notes.close()
 
-    def _give(self, evidence: NodeEvidence, told: Told, notes: Any) -> None:
-        """To the node that makes the report."""
+    def _give(self, evidence: NodeEvidence, ready: float | None, told: Told, notes: Any) -> None:
+        """To the node that makes the report; where that does not, this one makes it of what it knows."""
         with contextlib.suppress(HostGone):
             notes.put(str(evidence.node_rank), packed(evidence))
             until = time.monotonic() + OTHERS
             while not (place := notes.look(FOLDER)) and time.monotonic() < until:
-                time.sleep(0.1)
-            if (
-                place
-                and folder.find(self._run_dir, evidence.run_id, evidence.cycle, since=told.since) == place
-            ):
-                folder.write_fragment(place, evidence.node, evidence)
+                if self._hurry.wait(0.1):
+                    break
+            if place:
+                if folder.find(self._run_dir, evidence.run_id, evidence.cycle, since=told.since) == place:
+                    folder.write_fragment(place, evidence.node, evidence)
+                return
+        self._write(evidence, (evidence,), ready, told)
 
-    def _make(self, evidence: NodeEvidence, told: Told, notes: Any) -> None:
-        place = folder.claim(self._run_dir, evidence.run_id, evidence.cycle, since=told.since)
-        if evidence.nodes > 1:
-            folder.write_fragment(place, evidence.node, evidence)
-            with contextlib.suppress(HostGone):
-                notes.put(FOLDER, place)
-        case = Case((evidence, *self._others(evidence, notes)))
+    def _make(self, evidence: NodeEvidence, ready: float | None, told: Told, notes: Any) -> None:
+        """Of this node's evidence first, whatever happens meanwhile; then of all nodes', and with the GPUs' facts."""
+        facts = MachineLook(None, time.monotonic() + DRIVER)
+        alone = evidence.nodes == 1 and not gpu.has_driver()
+        if not alone:
+            place = self._write(evidence, (evidence,), ready, told, say=False)
+            if evidence.nodes > 1:
+                folder.write_fragment(place, evidence.node, evidence)
+                with contextlib.suppress(HostGone):
+                    notes.put(FOLDER, place)
+        others = self._others(evidence, notes)
+        evidence = replace(evidence, notes=(*evidence.notes, *facts.notes()))
+        self._write(evidence, (evidence, *others), ready, told)
+
+    def _write(
+        self,
+        own: NodeEvidence,
+        nodes: tuple[NodeEvidence, ...],
+        ready: float | None,
+        told: Told,
+        *,
+        say: bool = True,
+    ) -> str:
+        """The report of these nodes' evidence, and people are told of it; returns its folder."""
+        place = folder.claim(self._run_dir, own.run_id, own.cycle, since=told.since)
+        case = Case(nodes)
         verdict = taking.judged(case)
         folder.write_report(place, case, verdict)
-        self._tell(place, evidence, verdict, told)
+        if say:
+            self._tell(place, own, verdict, ready, told)
+        return place
 
     def _others(self, own: NodeEvidence, notes: Any) -> list[NodeEvidence]:
         """What the other nodes have told, as soon as all have, or time is up."""
@@ -139,7 +171,8 @@ class Reporter:
         texts: list[str] = []
         with contextlib.suppress(HostGone):
             while (found := notes.gather(wanted)) is None and time.monotonic() < until:
-                time.sleep(pause)
+                if self._hurry.wait(pause):
+                    break
                 pause = min(0.5, 1.2 * pause)
             texts = [notes.look(key) for key in wanted] if found is None else found
         others = []
@@ -148,7 +181,7 @@ class Reporter:
                 others.append(unpacked(text))
         return others
 
-    def _tell(self, place: str, own: NodeEvidence, verdict: Verdict, told: Told) -> None:
+    def _tell(self, place: str, own: NodeEvidence, verdict: Verdict, ready: float | None, told: Told) -> None:
         sentence = redacted_text(verdict.sentence, os.environ)
         report = os.path.join(place, "report.txt")
         self._agent.journal.record(
@@ -160,7 +193,7 @@ class Reporter:
             confidence=verdict.confidence,
             sentence=sentence,
             followers=list(verdict.followers)[:64],
-            evidence_mono=told.ready,
+            evidence_mono=ready,
             report=place,
         )
         if told.has(verdict):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -67,32 +67,41 @@ class Incidents:
         self._told, self._began = False, time.time()
         self._forget_memory()
         with contextlib.suppress(RuntimeError):  # no thread can be started
-            self._counts = UnderWay(_watched_memory)
+            self._counts = UnderWay(self._prepared)
         with contextlib.suppress(OSError):
             self._place.leave(os.path.dirname(agent.boards.path(0)))
 
-    def prepare(self) -> None:
-        """Import what an incident needs; to be called when there is time."""
+    @staticmethod
+    def _prepared() -> OomWatch:
+        """Beside the start of the ranks: the kernel's counts, then the modules that an incident needs."""
+        from holdfast.incidents.gathering.memory import OomWatch
+
+        watch = OomWatch()
         from holdfast.incidents import rules
 
         from . import incident_ends, incident_report
 
         del incident_ends, incident_report, rules
+        return watch
 
-    def heard(self, verdict: dict[str, Any]) -> None:
-        """The monitor has a verdict on a hang, and has kept its evidence."""
-        self._forget_file()
-        self._file, self._under_way = str(verdict.pop("evidence", "")), None
-        if "sentence" in verdict:
+    def heard(self, verdict: dict[str, Any], *, old: bool) -> None:
+        """The monitor has a verdict on a hang, and has kept its evidence; `old`: in a cycle that is over.
+
+        What it says is for everybody's eyes afterwards: secrets are taken out of it.
+        """
+        file = str(verdict.pop("evidence", ""))
+        sentence = verdict.pop("sentence", "")
+        if old and file:
+            with contextlib.suppress(OSError):
+                os.unlink(file)
+        elif not old:
+            self._forget_file()
+            self._file, self._under_way = file, None
+            self._said = str(verdict.get("cause")), verdict.get("culprit")
+        if sentence:
             from holdfast.incidents.report.redaction import redacted_text
 
-            verdict["sentence"] = redacted_text(verdict["sentence"], os.environ)
-            self._said = str(verdict.get("cause")), verdict.get("culprit")
-
-    def spare(self, told: dict[str, Any]) -> None:
-        """A rank went on while the monitor looked at it: its evidence is of no use."""
-        with contextlib.suppress(OSError, KeyError):
-            os.unlink(told.pop("evidence"))
+            verdict["sentence"] = redacted_text(sentence, os.environ)
 
     def crashed(self, rank: int) -> None:
         """The first rank has ended: what there is on the others, while they are still there."""
@@ -163,54 +172,47 @@ class Incidents:
         reporter: str,
         lost_nodes: tuple[str, ...] = (),
     ) -> None:
-        """The ranks have ended: complete the evidence and have the report made, once a cycle, by node `reporter`."""
+        """The ranks have ended: complete the evidence and have the report made, once a cycle, by node `reporter`.
+
+        Returns at once: reading the monitor's evidence and the kernel's counts is left to the report's thread.
+        """
         if self._told:
             return
         self._told = True
-        from holdfast.incidents.gathering.machine import MachineLook
-
-        from .incident_ends import with_ends
         from .incident_report import Reporter, Told
 
-        taken = self._evidence()
-        evidence = taken.evidence if taken else self._nothing("hang" if self._file else "crash")
-        memory = self._memory_watch()
-        facts = MachineLook(memory, time.monotonic()).notes() if memory else ()
-        evidence = replace(evidence, reason=reason, lost_nodes=lost_nodes, notes=(*evidence.notes, *facts))
         ended = list(failures)
-        complete = with_ends(evidence, group, ended, memory)
         named = ended[0].exit.rank if ended else None
-        told = Told(taken.ready if taken else None, self._began, self._said, named)
+        told = Told(reporter, self._began, self._said, named)
+        memory, self._memory = self._memory_watch(), None
+        evidence = self._evidence()
+
+        def complete() -> tuple[NodeEvidence, float | None]:
+            from .incident_ends import completed
+
+            found, ready = evidence()
+            found = replace(found, reason=reason, lost_nodes=lost_nodes)
+            return completed(found, group, ended, memory), ready
+
         self._reporter = self._reporter or Reporter(self._agent, self._run_dir)
-        self._reporter.begin(complete, reporter, told)
+        self._reporter.begin(complete, self._place, told)
 
-    def _evidence(self) -> Taken | None:
-        if self._file:
-            from holdfast.incidents.taking import kept
-
-            with contextlib.suppress(OSError, ValueError):
-                own, self._taken = kept(self._file), None
-                return own
+    def _evidence(self) -> Callable[[], tuple[NodeEvidence, float | None]]:
+        """What gives the evidence of this cycle: the monitor's, or ours, or none."""
+        file, self._file = self._file, ""
         self._finish()
-        return self._taken
+        taken, place = self._taken, self._place
 
-    def _nothing(self, trigger: str) -> NodeEvidence:
-        """Where no evidence could be had: the report still tells how the ranks ended."""
-        from holdfast.incidents.evidence import NodeEvidence
+        def get() -> tuple[NodeEvidence, float | None]:
+            own = taken
+            if file:
+                from holdfast.incidents.taking import kept
 
-        place, now = self._place, time.monotonic()
-        return NodeEvidence(
-            node=place.node,
-            trigger=trigger,
-            cycle=place.cycle,
-            run_id=place.run_id,
-            node_rank=place.node_rank,
-            nodes=place.nodes,
-            world_size=place.world_size,
-            at=time.time(),
-            mono=now,
-            notes=("No evidence could be taken in time: what stands here is how the ranks ended.",),
-        )
+                with contextlib.suppress(OSError, ValueError):
+                    own = kept(file)
+            return (own.evidence, own.ready) if own else (_nothing(place, "hang" if file else "crash"), None)
+
+        return get
 
     def _forget_file(self) -> None:
         if self._file:
@@ -239,12 +241,6 @@ class Incidents:
             self._reporter.close()
 
 
-def _watched_memory() -> OomWatch:
-    from holdfast.incidents.gathering.memory import OomWatch  # beside the start of the ranks
-
-    return OomWatch()
-
-
 def _both(earlier: Taken, later: Taken) -> Taken:
     """Taken twice: what the later one asked for, and how things were before."""
     first = {rank.rank: rank for rank in earlier.evidence.ranks}
@@ -256,3 +252,21 @@ def _both(earlier: Taken, later: Taken) -> Taken:
         later.evidence, trigger=earlier.evidence.trigger, accused=earlier.evidence.accused, ranks=ranks
     )
     return replace(later, evidence=node)
+
+
+def _nothing(place: Place, trigger: str) -> NodeEvidence:
+    """Where no evidence could be had: the report still tells how the ranks ended."""
+    from holdfast.incidents.evidence import NodeEvidence
+
+    return NodeEvidence(
+        node=place.node,
+        trigger=trigger,
+        cycle=place.cycle,
+        run_id=place.run_id,
+        node_rank=place.node_rank,
+        nodes=place.nodes,
+        world_size=place.world_size,
+        at=time.time(),
+        mono=time.monotonic(),
+        notes=("No evidence could be taken in time: what stands here is how the ranks ended.",),
+    )

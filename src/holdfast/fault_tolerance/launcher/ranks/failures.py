@@ -156,6 +156,9 @@ def _torch_error(path: str) -> dict[str, Any] | None:
 
 def _clean(text: str) -> str:
     """Without the secrets of this environment."""
-    from holdfast.incidents.report.redaction import redacted_text  # slow to import, and rarely needed
+    try:
+        from holdfast.incidents.report.redaction import redacted_text  # slow to import, and rarely needed
 
-    return redacted_text(text, os.environ)
+        return redacted_text(text, os.environ)
+    except Exception as error:  # of the two, the failure is what has to be told
+        return f"(not shown, because secrets could not be taken out of it: {error!r})"
