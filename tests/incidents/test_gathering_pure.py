@@ -87,9 +87,9 @@ def test_system_calls_by_name() -> None:
     found = call("98 0x7f94 0x80 0x0 0x0 0x0 0x0 0x7ffd 0x7f94", "aarch64")
     assert found is not None and (found.name, found.descriptor) == ("futex", None)
     found = call("4000 0x3 0x0 0x0 0x0 0x0 0x0 0x0 0x0", "x86_64")
-    assert found is not None and (found.name, found.descriptor) == ("system call 4000", None)
+    assert found is not None and (found.name, found.descriptor) == ("number 4000", None)
     found = call("0 0x3 0x0 0x0 0x0 0x0 0x0 0x0 0x0", "riscv64")
-    assert found is not None and found.name == "system call 0"
+    assert found is not None and found.name == "number 0"
     assert call("running", "x86_64") is None
     assert call("-1 0x7ffd 0x7f94", "x86_64") is None
     assert call("", "x86_64") is None

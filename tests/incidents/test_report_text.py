@@ -152,7 +152,7 @@ def test_what_is_not_known_is_said() -> None:
     ("trigger", "kind", "word"),
     [
         (HANG, "lock", "HANG:"),
-        (EARLY, "stopped", "SUSPECTED HANG:"),
+        (EARLY, "stopped", "HANG BEFORE ITS LIMIT:"),
         (DIAGNOSE, "data_loading", "DIAGNOSIS:"),
         (CRASH, "signal", "CRASH:"),
         (CRASH, "unknown", "FAILED:"),

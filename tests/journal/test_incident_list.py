@@ -364,3 +364,21 @@ def test_any_events_give_a_sound_list(given_events: list[Event]) -> None:
         key = incident.run, incident.cycle, beside
         per_cycle[key] = per_cycle.get(key, 0) + 1
     assert all(count == 1 for count in per_cycle.values())
+
+
+def test_who_did_it_by_the_evidence_goes_before_who_noticed_it() -> None:
+    story = Story().cycle(0.0, 0)
+    story.exit(5.0, 0, 0, code=1)
+    story.tell(
+        5.2,
+        "incident",
+        cycle=0,
+        rank=1,
+        culprit_node="a",
+        cause="early_exit",
+        confidence="high",
+        sentence="Rank 1 ended with exit code 0 while rank 0 lost its connection to it.",
+    )
+    (found,) = incidents(story.events())
+    assert (found.kind, found.rank, found.pid, found.followers) == ("exit", 1, pid(0, 1), (0,))
+    assert found.what.startswith("Rank 1 ended with exit code 0")

@@ -40,8 +40,14 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpar
     parser.add_argument(
         "--json", action="store_true", help="print all that is known, as incident.json has it"
     )
-    parser.add_argument("--html", metavar="FILE", help="also write it as one page for a browser")
+    parser.add_argument(
+        "--html", metavar="FILE", help="also write it as one page for a browser; -: print that instead"
+    )
     return parser
+
+
+STDOUT = "", "-"
+"""In the place of a folder and a name."""
 
 
 def text(arguments: argparse.Namespace) -> str:
@@ -55,6 +61,10 @@ def text(arguments: argparse.Namespace) -> str:
         found = diagnosed(where, seconds)
     finally:
         where.close()
+    if page == STDOUT:
+        from ..incidents.report.page import page as page_of
+
+        return _encodable(page_of(found.case, found.verdict))
     if page is not None:
         from ..incidents.report.files import write_file
         from ..incidents.report.page import page as page_of
@@ -92,6 +102,8 @@ def _page(path: str | None) -> tuple[str, str] | None:
     """Its folder and name; refused before anything is looked at."""
     if path is None:
         return None
+    if path == "-":
+        return STDOUT
     folder, name = os.path.split(os.path.abspath(path))
     if not path.strip() or os.path.isdir(path) or not name:
         raise ConfigError(f"--html {path!r}: give the name of a file")

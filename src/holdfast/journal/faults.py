@@ -42,6 +42,8 @@ def faults(cycle: Cycle) -> Iterator[Fault]:
     found.sort(key=lambda fault: (not fault.named, fault.noticed.t - _earlier(fault.noticed)))
     lost = [*_lost_hosts(cycle), *_lost_nodes(cycle), *_lost_launchers(cycle), *_nodes_not_back(cycle, found)]
     first = next(iter(lost or found or [*_requests(cycle), *_other_restarts(cycle)]), None)
+    if first and not lost:
+        first = _as_judged(first, cycle)
     if first:
         others = {fault.rank for fault in found if fault.rank is not None} - {first.rank}
         yield replace(first, followers=tuple(sorted(others)))
@@ -58,6 +60,34 @@ def _as_told(fault: Fault, cycle: Cycle) -> Fault:
             what = fault.what if fault.kind == "hang" else reason.removeprefix(whom)
             return replace(fault, named=True, what=what)
     return fault
+
+
+def _as_judged(first: Fault, cycle: Cycle) -> Fault:
+    """Who did it by the evidence of all nodes, where that is more than a guess and another one than noticed it."""
+    for event in cycle.of_kind("incident"):
+        rank, sure = _who(event)[0], event.get("confidence") in ("high", "medium")
+        if rank is None or rank == first.rank or not sure:
+            continue
+        started = next((each for each in cycle.of_kind("rank_start") if _who(each)[0] == rank), None)
+        return replace(
+            first,
+            kind=_KINDS.get(_line(event.get("cause")), first.kind),
+            what=_line(event.get("sentence")),
+            node=started.node if started else _line(event.get("culprit_node") or first.node),
+            rank=rank,
+            pid=_who(started)[1] if started else None,
+        )
+    return first
+
+
+_KINDS = {
+    "exception": "exit",
+    "exit": "exit",
+    "early_exit": "exit",
+    "signal": "crash",
+    "out_of_memory": "crash",
+}
+"""What the list calls a rank's own end, by the kind of verdict; the others are hangs or keep their name."""
 
 
 def _earlier(event: Event) -> float:

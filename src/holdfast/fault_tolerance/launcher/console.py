@@ -93,7 +93,8 @@ def went_on(node: str, told: dict[str, Any]) -> str:
     """The line on a rank that had passed a limit and went on while it was looked at."""
     return (
         f"rank {told['rank']} (node {node}, pid {told['pid']}, cycle {told['cycle']}) had passed a limit and went on "
-        f"while it was looked at: {told['text']} It is left alone; a longer limit would not have been passed"
+        f"while it was looked at: {told['text']} It is left alone. Either the limit is too short, or being asked for "
+        f"its stack has ended what it waited in"
     )
 
 

@@ -105,7 +105,9 @@ class Judgement:
                 if identity := reader.snapshot().identity:
                     who[local_rank] = identity
         passed = {
-            each.board.identity.rank: limit(each.passed, now) for each in waiting if each.board.identity
+            each.board.identity.rank: limit(each.passed, now)
+            for each in waiting
+            if each.board.identity and each.passed.reason != EARLY
         }
         accused = late.board.identity.rank if late.board.identity else None
         trigger = EARLY if late.passed.reason == EARLY else HANG

@@ -84,5 +84,5 @@ def call(text: str, machine: str) -> Call | None:
         return None
     if number < 0:
         return None
-    name = NAMES.get(machine, {}).get(number, f"system call {number}")
+    name = NAMES.get(machine, {}).get(number, f"number {number}")
     return Call(name, tuple(arguments))

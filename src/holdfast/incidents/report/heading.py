@@ -42,7 +42,7 @@ def word(case: Case, verdict: Verdict) -> str:
     if triggers == {DIAGNOSE}:
         return "DIAGNOSIS"
     if EARLY in triggers:
-        return "SUSPECTED HANG"
+        return "HANG BEFORE ITS LIMIT"
     return "FAILED" if CRASH in triggers and verdict.kind == "unknown" else "HANG"
 
 
@@ -83,10 +83,16 @@ def where_it_is(culprit: RankEvidence) -> Iterator[str]:
     place = where(culprit)
     if not place and not culprit.board:
         return
-    inside = place or ("no section" if culprit.board and culprit.board.connected else "its start")
+    inside = place or _no_section(culprit)
     since = " ".join(part for part in (state(culprit), "" if culprit.exit else stays(culprit)) if part)
     rest = ", ".join(part for part in (since, step(culprit)) if part)
     yield f"rank {culprit.rank} {is_in}  {inside}" + (f"   {rest}" if rest else "")
+
+
+def _no_section(culprit: RankEvidence) -> str:
+    if culprit.board and culprit.board.connected:
+        return "no section"
+    return "its training" if culprit.board and culprit.board.heartbeats else "its start"
 
 
 def others_in_words(case: Case, verdict: Verdict, most: int) -> list[str]:
