@@ -379,6 +379,6 @@ def test_who_did_it_by_the_evidence_goes_before_who_noticed_it() -> None:
         confidence="high",
         sentence="Rank 1 ended with exit code 0 while rank 0 lost its connection to it.",
     )
-    (found,) = incidents(story.events())
+    (found,) = incidents(story.events)
     assert (found.kind, found.rank, found.pid, found.followers) == ("exit", 1, pid(0, 1), (0,))
     assert found.what.startswith("Rank 1 ended with exit code 0")
