@@ -244,9 +244,13 @@ def test_a_client_arms_a_rank_that_is_not_the_launchers(spawn: Spawner, tmp_path
 
 
 AGAIN = """
-import json, os, sys
+import json, os, sys, time
 from holdfast.fault_tolerance import RankMonitorClient
-there = lambda: (sorted(os.listdir("/proc/self/fd"))[:-1], len(os.listdir("/proc/self/task")))
+def there():
+    until = time.monotonic() + 10  # the kernel takes a moment for a thread that has ended
+    while len(os.listdir("/proc/self/task")) > 1 and time.monotonic() < until:
+        time.sleep(0.005)
+    return sorted(os.listdir("/proc/self/fd"))[:-1], len(os.listdir("/proc/self/task"))
 client = RankMonitorClient()
 client.init_workload_monitoring()
 client.shutdown_workload_monitoring()
