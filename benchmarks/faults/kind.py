@@ -14,7 +14,6 @@ from holdfast.incidents.verdict import KINDS as VERDICTS
 
 PHASES = ("import", "init", "step", "collective", "validation", "checkpoint", "shutdown")
 TRAINING = ("step", "collective", "validation", "checkpoint")
-ANY = PHASES
 
 RANK, NOBODY, NODE = "rank", "nobody", "node"
 """Who is to blame: the one rank that the fault is done to; none, as it is done to all; a whole node."""

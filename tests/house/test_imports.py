@@ -83,7 +83,6 @@ CORE = {
     "holdfast.incidents.report.record",
     "holdfast.incidents.report.redaction",
     "holdfast.incidents.report.sections",
-    "holdfast.incidents.report.short",
     "holdfast.incidents.report.states",
     "holdfast.incidents.report.text",
     "holdfast.incidents.report.timeline",

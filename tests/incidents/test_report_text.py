@@ -1,4 +1,4 @@
-"""report.txt and the launcher's short form."""
+"""report.txt."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ from holdfast.incidents.evidence import (
     RankEvidence,
     Thread,
 )
-from holdfast.incidents.report.short import MOST as SHORT
-from holdfast.incidents.report.short import short_lines
 from holdfast.incidents.report.text import MOST, report_lines
 from holdfast.incidents.verdict import KINDS, LOW, Verdict
 from holdfast.visible import escaped
@@ -198,21 +196,7 @@ def test_all_ranks_in_different_places_fit() -> None:
 @settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(CASES, VERDICTS)
 def test_whatever_is_told_the_report_is_short_and_safe(case: Case, verdict: Verdict) -> None:
-    for lines, most in (
-        (report_lines(case, verdict, number=1, folder=FOLDER), MOST),
-        (short_lines(case, verdict, folder=FOLDER), SHORT),
-    ):
-        assert 0 < len(lines) <= most
-        assert max(map(len, lines)) <= 200
-        assert lines == [escaped(line) for line in lines]
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_the_short_form(name: str) -> None:
-    case, verdict = ALL[name]()
-    lines = short_lines(case, verdict, folder=FOLDER)
-    assert len(lines) <= SHORT
-    assert f"confidence {verdict.confidence}" in " ".join(" ".join(lines).split()).replace(
-        "confidence  ", "confidence "
-    )
-    assert lines[-1] == f"  report: {FOLDER}/report.txt"
+    lines = report_lines(case, verdict, number=1, folder=FOLDER)
+    assert 0 < len(lines) <= MOST
+    assert max(map(len, lines)) <= 200
+    assert lines == [escaped(line) for line in lines]

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from ..fault_tolerance.errors import HoldfastError
+from .whole_number import whole_number
 
 if TYPE_CHECKING:
     from ..incidents.report.folder import Kept
@@ -37,7 +38,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpar
         "(RUN_DIR/incidents/NNNN); default: where jobs without one are kept",
     )
     parser.add_argument(
-        "number", metavar="N", nargs="?", type=_count, help="show the report of incident N of the list"
+        "number", metavar="N", nargs="?", type=whole_number, help="show the report of incident N of the list"
     )
     parser.add_argument(
         "--html",
@@ -151,13 +152,3 @@ def _runs(runs: Sequence[Run], *, as_json: bool) -> str:
     from ..journal.table import run_table
 
     return json.dumps([run.to_dict() for run in runs], indent=2) + "\n" if as_json else run_table(runs)
-
-
-def _count(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1 on, not {text!r}")
-    return number

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..fault_tolerance.errors import HoldfastError
+from .whole_number import whole_number
 
 if TYPE_CHECKING:
     from ..straggler.readings.kept import KeptReport
@@ -36,8 +37,10 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpar
         "such; default: the newest run with reports where jobs without a directory are kept",
     )
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--last", metavar="N", type=_count, help="look at the last N reports only")
-    which.add_argument("--report", metavar="N", type=_count, help="show report N instead of the last one")
+    which.add_argument("--last", metavar="N", type=whole_number, help="look at the last N reports only")
+    which.add_argument(
+        "--report", metavar="N", type=whole_number, help="show report N instead of the last one"
+    )
     parser.add_argument(
         "--json", action="store_true", help="print the reports as a JSON list, with all that is kept"
     )
@@ -91,13 +94,3 @@ def _width() -> int | None:
     if sys.stdout is None or not sys.stdout.isatty():
         return None
     return max(NARROWEST, shutil.get_terminal_size().columns)
-
-
-def _count(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1 on, not {text!r}")
-    return number

@@ -12,7 +12,7 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from .encoding import SCHEMA, decoded, encoded
@@ -56,21 +56,19 @@ def take(
     began = time.monotonic()
     found = gather(ranks, until, ask=ask, may_signal=ask, pause=pause)
     passed = occasion.passed or {}
-    node = NodeEvidence(
-        node=place.node,
-        trigger=occasion.trigger,
-        cycle=place.cycle,
-        run_id=place.run_id,
-        node_rank=place.node_rank,
-        nodes=place.nodes,
-        world_size=place.world_size,
-        at=time.time(),
+    node = replace(
+        without_evidence(place, occasion.trigger),
         mono=began,
         took=round(time.monotonic() - began, 4),
         accused=occasion.accused,
         ranks=tuple(replace(each, passed=passed.get(each.rank, each.passed)) for each in found),
     )
     return Taken(node, judged(Case((node,))) if judge else UNDECIDED, time.monotonic())
+
+
+def without_evidence(place: Place, trigger: str) -> NodeEvidence:
+    """What is known of a node before anything was taken: which part of which job it is, now."""
+    return NodeEvidence(trigger=trigger, at=time.time(), mono=time.monotonic(), **asdict(place))
 
 
 def judged(case: Case) -> Verdict:

@@ -27,9 +27,8 @@ class Deadline:
     at_ns: int
     since_ns: int
     limit: float
-    reason: (
-        str  # initial_heartbeat | heartbeat | section | out_of_section; early: no limit, but a sign before it
-    )
+    # initial_heartbeat | heartbeat | section | out_of_section; early: no limit is passed, but there is a sign
+    reason: str
     section: str = ""
     said: str = ""  # the sentence on it, where it is no documented one
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.incidents.place import Occasion, Place
 
-from ..board import BoardReader, Identity
+from ..board import Identity
 from .deadlines import Deadline
 from .gaps import SECOND
 
@@ -97,32 +97,19 @@ def examine(
 ) -> Finding:
     """Take the evidence of these ranks (by local rank), judge it, keep it in `directory`. For a thread of its own;
     what it keeps when `over` says that nobody waits any more is removed."""
-    from holdfast.incidents.gathering.node import LocalRank
+    from holdfast.incidents.gathering.local_rank import opened
     from holdfast.incidents.taking import keep, take
 
     folder = os.path.join(directory, f"cycle-{cycle}")
     place = Place.found(folder)
-    boards: list[BoardReader] = []
-    locals_ = []
-    try:
-        for local_rank, who in sorted(ranks.items()):
-            prefix = os.path.join(folder, str(local_rank))
-            board = None
-            with contextlib.suppress(Exception):  # one that cannot be read is evidence too
-                board = BoardReader(prefix + ".board")
-                boards.append(board)
-            locals_.append(
-                LocalRank(who.rank, local_rank, who.pid, who.start_time, place.node, board, prefix)
-            )
+    known = [(who.rank, key, who.pid, who.start_time) for key, who in sorted(ranks.items())]
+    with opened(folder, place.node, known) as local:
         until = time.monotonic() + LONGEST - FOR_JUDGING
-        taken = take(locals_, place, occasion, until, ask=True)
+        taken = take(local, place, occasion, until, ask=True)
         found = Finding(taken, keep(taken, directory))
-        if over:
-            forget(found)
-        return found
-    finally:
-        for board in boards:
-            board.close()
+    if over:
+        forget(found)
+    return found
 
 
 def limit(passed: Deadline, now_ns: int) -> PassedLimit:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from ...fault_tolerance.board import BoardReader
@@ -34,6 +36,31 @@ class LocalRank:
     board: BoardReader | None
     prefix: str
     """Of its files beside the board, `<boards>/cycle-<C>/<L>`; empty where it has none."""
+
+
+Known = tuple[int, int, int, int]
+"""Of a rank: its number, its local number, its pid, and the process's start time."""
+
+
+@contextmanager
+def opened(folder: str, node: str, ranks: Iterable[Known]) -> Iterator[list[LocalRank]]:
+    """These ranks, each with a reading of its board of its own, which is closed in the end.
+
+    `folder` has the boards of the cycle. A board that cannot be read is evidence too: its rank has none.
+    """
+    local: list[LocalRank] = []
+    try:
+        for rank, local_rank, pid, start_time in ranks:
+            prefix = os.path.join(folder, str(local_rank))
+            board = None
+            with suppress(Exception):
+                board = BoardReader(f"{prefix}.board")
+            local.append(LocalRank(rank, local_rank, pid, start_time, node, board, prefix))
+        yield local
+    finally:
+        for each in local:
+            if each.board is not None:
+                each.board.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 grouping.py, states.py, frames.py     ranks in the same place; what each is doing; which calls are the user's own
 wording.py, findings.py               a rank's facts in words
-text.py, short.py                     report.txt, and the launcher's short form
+text.py                               report.txt
 record.py                             incident.json
 redaction.py                          secrets out of the evidence, before anything is written
 page.py, grid.py, timeline.py …       one self-contained page

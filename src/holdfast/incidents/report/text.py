@@ -21,6 +21,9 @@ from .wording import LONGEST, visible
 MOST = 40
 """Lines at most."""
 
+GROUPS = 3
+"""Groups of other ranks in the first lines."""
+
 WIDTH = 120
 """Columns at which sentences are broken."""
 
@@ -37,13 +40,13 @@ def report_lines(
     return [shortened(line) for line in (*head, *body, *foot)]
 
 
-def head_lines(case: Case, verdict: Verdict, width: int = WIDTH, groups: int = 3) -> list[str]:
+def head_lines(case: Case, verdict: Verdict, width: int = WIDTH) -> list[str]:
     """The block that a person reads first."""
     culprit = culprit_of(case, verdict)
     lines = [headline(case, verdict)]
     if culprit:
         lines += [f"  {line}" for line in where_it_is(culprit)]
-    lines += [f"  {line}" for line in others_in_words(case, verdict, groups)]
+    lines += [f"  {line}" for line in others_in_words(case, verdict, GROUPS)]
     said = f"verdict: {visible(verdict.sentence, 600)} (confidence {verdict.confidence})"
     broken = textwrap.wrap(said, width - 2, subsequent_indent="  ", break_on_hyphens=False)
     return [*lines, *(f"  {line}" for line in broken[:5])]

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ..evidence import (
-    DIAGNOSE,
     EARLY,
     ELSEWHERE,
     HANG,
@@ -76,12 +75,6 @@ class Scene:
     lost_node: str
     """The note that a node is gone."""
     notes: tuple[str, ...]
-
-    @property
-    def only_asked(self) -> bool:
-        """Whether nobody has found anything wrong before."""
-        wrong = any(seen.evidence.passed for seen in self.ranks)
-        return self.triggers <= {DIAGNOSE} and not wrong
 
     @property
     def suspected(self) -> bool:

@@ -225,13 +225,14 @@ class CycleWatch:
 
     def _heard(self, message: dict[str, Any]) -> Outcome | None:
         kind = message.pop("event")
-        old = self._is_old(kind, message)
+        cycle = self._around.job.record.cycle
+        late = message.get("cycle", cycle) != cycle  # it is about a cycle that is over
         if kind == "verdict":
             with harmless("the evidence of a hang"):
-                self._around.incidents.heard(message, old=old)
-        if old:
-            if kind not in MILESTONES or message.get("cycle") != self._around.job.record.cycle:
-                self._around.journal.record(kind, **message)
+                self._around.incidents.heard(message, old=late)
+        if late:
+            self._around.journal.record(kind, **message)
+        if late or self._told_before(kind, message):
             return None
         if kind in ("signal_sent", "escalated"):
             self._lingering.hear(message, time.monotonic())
@@ -257,11 +258,8 @@ class CycleWatch:
         outcomes = [self._heard(each.message) for each in said]
         return next((outcome for outcome in outcomes if outcome), None)
 
-    def _is_old(self, kind: str, message: dict[str, Any]) -> bool:
-        """What was read late is about a cycle that is over; what a new monitor tells again was told before."""
-        cycle = self._around.job.record.cycle
-        if message.get("cycle", cycle) != cycle:
-            return True
+    def _told_before(self, kind: str, message: dict[str, Any]) -> bool:
+        """What a new monitor tells again."""
         told_again = kind in MILESTONES and (kind, message["rank"]) in self._told
         self._told.add((kind, message.get("rank", -1)))
         return told_again

@@ -112,17 +112,16 @@ class Decisions:
         if self._agent.group is None or not policy.is_trouble(record):
             self._go_on(record)
             return
-        # From here on the monitor gives no verdicts: the ranks are looked at, and then stopped.
-        self._agent.control.enter(STOPPING, self._agent.job.record.cycle)
         self._take_evidence()
         self._stop_and_report(record, watch)
 
     def _after_loss(self, lost: NodeLost, watch: CycleWatch) -> None:
-        self._agent.control.enter(STOPPING, self._agent.job.record.cycle)
         self._take_evidence()
         self._stop_and_report(self._propose_without(lost, "stand still"), watch, (lost.node,))
 
     def _take_evidence(self) -> None:
+        """From here on the monitor gives no verdicts: the ranks are looked at, and then stopped."""
+        self._agent.control.enter(STOPPING, self._agent.job.record.cycle)
         with harmless("the taking of evidence"):
             self._agent.incidents.elsewhere()
 

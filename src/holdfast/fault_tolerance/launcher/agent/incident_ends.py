@@ -25,10 +25,8 @@ def completed(
     evidence: NodeEvidence, group: RankGroup, failures: Sequence[Failure], memory: OomWatch | None
 ) -> NodeEvidence:
     """The evidence with how the ranks ended and what the kernel says by now; lets go of `memory`."""
-    facts: tuple[str, ...] = ()
-    if memory is not None:
-        facts = MachineLook(memory, time.monotonic()).notes()
     try:
+        facts = MachineLook(memory, time.monotonic()).notes() if memory is not None else ()
         return with_ends(replace(evidence, notes=(*evidence.notes, *facts)), group, failures, memory)
     finally:
         if memory is not None:

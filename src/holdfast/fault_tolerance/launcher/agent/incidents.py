@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from holdfast.in_time import TooLate, UnderWay
 from holdfast.incidents.place import Occasion, Place
 
-from ...board import BoardReader
 from ...processes import proc
 from ..ranks.failures import Failure
 from ..ranks.group import RankGroup
@@ -27,14 +26,15 @@ from .surroundings import Surroundings
 
 if TYPE_CHECKING:
     from holdfast.incidents.evidence import NodeEvidence
+    from holdfast.incidents.gathering.local_rank import Known
     from holdfast.incidents.gathering.memory import OomWatch
-    from holdfast.incidents.gathering.node import LocalRank
     from holdfast.incidents.taking import Taken
 
     from .incident_report import Reporter
 
 AFTER_CRASH = 0.02  # seconds
 ASKED = 1.0  # seconds; typically 0.1
+NOTHING = "No evidence could be taken in time: what stands here is how the ranks ended."
 FOR_MEMORY = 0.2  # seconds for a look at the kernel's counts that is still under way
 
 
@@ -115,23 +115,21 @@ class Incidents:
 
     def _take(self, trigger: str, accused: int | None, seconds: float, *, ask: bool, share: float) -> None:
         """`share` of the time is for the looking, the rest for what has to be done with it."""
+        from holdfast.incidents.gathering.local_rank import opened
         from holdfast.incidents.taking import take
 
         group = self._agent.group
         if group is None:
             return
         now = time.monotonic()
-        ranks, boards = self._local_ranks(group)
-        occasion = Occasion(trigger, accused)
+        folder, ranks = os.path.dirname(self._agent.boards.path(0)), self._known(group)
+        place, occasion = self._place, Occasion(trigger, accused)
 
         def work() -> Taken:
-            try:
+            with opened(folder, place.node, ranks) as local:
                 pause = 0.05 if ask else 0.0
                 until = now + share * seconds
-                return take(ranks, self._place, occasion, until, ask=ask, pause=pause, judge=False)
-            finally:
-                for board in boards:
-                    board.close()
+                return take(local, place, occasion, until, ask=ask, pause=pause, judge=False)
 
         with contextlib.suppress(TooLate, RuntimeError):  # or no thread can be started
             self._finish()  # what was too late before
@@ -145,23 +143,15 @@ class Incidents:
                 taken, self._under_way = self._under_way.answer(seconds), None
                 self._taken = taken if self._taken is None else _both(self._taken, taken)
 
-    def _local_ranks(self, group: RankGroup) -> tuple[list[LocalRank], list[BoardReader]]:
-        from holdfast.incidents.gathering.node import LocalRank
-
-        known = self._agent.boards.snapshots()
-        found, boards = [], []
+    def _known(self, group: RankGroup) -> list[Known]:
+        boards = self._agent.boards.snapshots()
+        found = []
         for local_rank in group.local_ranks:
-            path, pid = self._agent.boards.path(local_rank), group.pid_of(local_rank)
-            board = None
-            with contextlib.suppress(Exception):
-                board = BoardReader(path)
-                boards.append(board)
-            identity = known[local_rank].identity if local_rank in known else None
+            pid = group.pid_of(local_rank)
+            identity = boards[local_rank].identity if local_rank in boards else None
             started = identity.start_time if identity else proc.start_time(pid) or 0
-            prefix = path.removesuffix(".board")
-            rank = group.rank_of(local_rank)
-            found.append(LocalRank(rank, local_rank, pid, started, self._agent.node, board, prefix))
-        return found, boards
+            found.append((group.rank_of(local_rank), local_rank, pid, started))
+        return found
 
     def conclude(
         self,
@@ -256,17 +246,6 @@ def _both(earlier: Taken, later: Taken) -> Taken:
 
 def _nothing(place: Place, trigger: str) -> NodeEvidence:
     """Where no evidence could be had: the report still tells how the ranks ended."""
-    from holdfast.incidents.evidence import NodeEvidence
+    from holdfast.incidents.taking import without_evidence
 
-    return NodeEvidence(
-        node=place.node,
-        trigger=trigger,
-        cycle=place.cycle,
-        run_id=place.run_id,
-        node_rank=place.node_rank,
-        nodes=place.nodes,
-        world_size=place.world_size,
-        at=time.time(),
-        mono=time.monotonic(),
-        notes=("No evidence could be taken in time: what stands here is how the ranks ended.",),
-    )
+    return replace(without_evidence(place, trigger), notes=(NOTHING,))
