@@ -125,6 +125,17 @@ def test_a_hang_in_full() -> None:
     assert "\x1b" not in text
 
 
+def test_the_foot_says_of_which_incident_the_report_is() -> None:
+    case, verdict = hang()
+    *_, taken, _, _ = report_lines(case, verdict, number=3, folder=FOLDER)
+    assert taken.endswith(
+        "before any process was ended; incident 0003, 2027-01-15 08:00:00 UTC, job run-1, cycle 2"
+    )
+    asked = Case(tuple(replace(node, trigger=DIAGNOSE) for node in case.nodes))
+    *_, taken = report_lines(asked, verdict)
+    assert "before any process" not in taken and taken.endswith("job run-1, cycle 2")
+
+
 def test_a_crash_has_its_traceback_once_and_who_followed() -> None:
     case, verdict = ALL["crash"]()
     lines = report_lines(case, verdict)

@@ -310,6 +310,32 @@ def test_a_limit_that_was_too_short_accuses_nobody() -> None:
     assert (verdict.rank, verdict.kind) == (None, "slow") and "the limit was too short" in verdict.sentence
 
 
+SLOW = [rank(number, "sleep", collectives=(entry(90 + number, ago=0.05),)) for number in range(3)]
+
+
+def test_ranks_that_come_to_one_collective_after_another_are_slow() -> None:
+    verdict = judge(case(replace(SLOW[0], passed=limit()), *SLOW[1:]))
+
+    assert (verdict.rank, verdict.kind, verdict.confidence) == (None, "slow", MEDIUM)
+    assert "the last 0.1 s ago at most, without a sign of life for 31 s" in verdict.sentence
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"collectives": (entry(90, ago=31.0),)},
+        {"collectives": ()},
+        {"board": board(silent=0.3)},
+        {"process": process(state="T")},
+    ],
+    ids=["stands", "tells nothing", "has given a sign", "is stopped"],
+)
+def test_one_of_whom_that_cannot_be_said_is_enough_to_look_further(changes: dict[str, object]) -> None:
+    verdict = judge(case(*SLOW[:2], replace(SLOW[2], **changes)))  # type: ignore[arg-type]
+
+    assert "one collective after another" not in verdict.sentence
+
+
 def test_all_in_the_same_collective_cannot_be_told() -> None:
     verdict = judge(case(rank(0), rank(1)))
 

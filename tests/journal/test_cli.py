@@ -136,6 +136,21 @@ def test_without_a_report_the_journal_speaks(spawn: Spawner, run_dir: Path) -> N
     assert refused.returncode == 2 and "incident 1 has no report" in refused.err()
 
 
+def test_of_an_incident_that_its_launcher_did_not_survive_the_verdict_is_shown(
+    spawn: Spawner, tmp_path: Path
+) -> None:
+    story = Story().tell(0, "run_start").cycle(1, 0)
+    said = {"cause": "lock", "culprit": 1, "confidence": "medium", "sentence": "Rank 1 waits for a lock."}
+    story.tell(
+        50, "verdict", cycle=0, rank=0, pid=1000, waited=31.2, text="no heartbeat", signal="SIGKILL", **said
+    )
+    process = ended(spawn, "incidents", str(write(story, tmp_path)), "1")
+    first, *_, hang, _, verdict = process.out().splitlines()
+    assert first == "incident 1 has no report; the journal says:"
+    assert "rank 1 (node a, pid 1001), cycle 0" in hang
+    assert verdict == "verdict: Rank 1 waits for a lock. (confidence medium)"
+
+
 def test_a_number_that_is_none(spawn: Spawner, run_dir: Path, state: Path) -> None:
     for arguments, says in (
         ([str(state / "z-old"), "3"], "there is no incident 3; the last is 2."),

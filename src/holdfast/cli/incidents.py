@@ -82,6 +82,7 @@ def _incidents(run_dir: str, arguments: argparse.Namespace) -> str:
     from ..journal.reader import read_run
     from ..journal.run_list import beside
     from ..journal.table import incident_table
+    from ..visible import escaped
 
     events = read_run(run_dir)
     found = incidents(events)
@@ -94,8 +95,10 @@ def _incidents(run_dir: str, arguments: argparse.Namespace) -> str:
         if kept and (told := _report(kept, arguments)):
             return told
         _only_the_line(run_dir, arguments)
+        chosen = found[number - 1]
+        verdict = f"verdict: {escaped(chosen.verdict)}\n" if chosen.verdict else ""
         missing = f"incident {number} has no report; the journal says:\n"
-        return missing + incident_table(found[number - 1 : number], terminal=terminal)
+        return missing + incident_table([chosen], terminal=terminal) + verdict
     if arguments.json:
         kept_reports = reports(run_dir, events, found)
         paths = {number: os.path.abspath(kept.path) for number, kept in kept_reports.items()}

@@ -63,9 +63,13 @@ def _as_told(fault: Fault, cycle: Cycle) -> Fault:
 
 
 def _as_judged(first: Fault, cycle: Cycle) -> Fault:
-    """Who did it by the evidence of all nodes, where that is more than a guess and another one than noticed it."""
-    for event in cycle.of_kind("incident"):
-        rank, sure = _who(event)[0], event.get("confidence") in ("high", "medium")
+    """Who did it by the evidence, where that is more than a guess and another one than noticed it.
+
+    That of all nodes goes first; the monitor's own is all there is where a launcher did not live to make the report.
+    """
+    for event in (*cycle.of_kind("incident"), *cycle.of_kind("verdict")):
+        rank = _number(event.get("culprit")) if event.kind == "verdict" else _who(event)[0]
+        sure = event.get("confidence") in ("high", "medium")
         if rank is None or rank == first.rank or not sure:
             continue
         started = next((each for each in cycle.of_kind("rank_start") if _who(each)[0] == rank), None)

@@ -21,6 +21,9 @@ from .cycles import Cycle, cycles
 from .event import Event
 from .faults import Fault, faults
 
+WITHOUT_EVIDENCE = frozenset(("preemption", "job lost", "shutdown", "restart", "excluded"))
+"""Kinds of incidents for which none is taken."""
+
 
 @dataclass(frozen=True, slots=True)
 class Incident:
@@ -51,6 +54,8 @@ class Incident:
     """What came of it, in words."""
     followers: tuple[int, ...] = ()
     """Ranks that failed after this in the same cycle."""
+    verdict: str = ""
+    """The verdict's sentence with its confidence; empty where no evidence was taken."""
 
     @property
     def lost_seconds(self) -> float | None:
@@ -103,7 +108,16 @@ def _incident(fault: Fault, cycle: Cycle, later: Sequence[Cycle]) -> Incident:
         resume_seconds=_between(fault.noticed, resumed),
         outcome=_outcome(fault, cycle, following),
         followers=fault.followers,
+        verdict="" if fault.kind in WITHOUT_EVIDENCE else _verdict(cycle),
     )
+
+
+def _verdict(cycle: Cycle) -> str:
+    """Of all nodes' evidence; else, where a launcher did not live to make the report, of the node that noticed."""
+    for event in (*cycle.of_kind("incident"), *cycle.of_kind("verdict")):
+        if sentence := " ".join(str(event.get("sentence") or "").split()):
+            return f"{sentence} (confidence {event.get('confidence')})"
+    return ""
 
 
 def _first(among: Iterable[Cycle], teller: str, *kinds: str) -> Event | None:

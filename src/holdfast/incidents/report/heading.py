@@ -6,6 +6,7 @@ Does not cover: how we know; that is `sections`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from types import MappingProxyType
 
 from ..evidence import CRASH, DIAGNOSE, EARLY, Case, RankEvidence
@@ -44,6 +45,18 @@ def word(case: Case, verdict: Verdict) -> str:
     if EARLY in triggers:
         return "HANG BEFORE ITS LIMIT"
     return "FAILED" if CRASH in triggers and verdict.kind == "unknown" else "HANG"
+
+
+def which(case: Case, number: int) -> Iterator[str]:
+    """`incident 0003`, `2026-11-22 03:10:07 UTC`, `job pretrain`, `cycle 2`: what is known of these."""
+    if number:
+        yield f"incident {number:04d}"
+    first = min((node.at for node in case.nodes), default=0.0)
+    if first > 0:
+        yield datetime.fromtimestamp(first, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+    if run := next((node.run_id for node in case.nodes if node.run_id), ""):
+        yield f"job {visible(run, 40)}"
+    yield f"cycle {max((node.cycle for node in case.nodes), default=0)}"
 
 
 def headline(case: Case, verdict: Verdict) -> str:

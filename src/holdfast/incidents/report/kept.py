@@ -17,21 +17,18 @@ from holdfast.visible import escaped
 
 from ...journal.cycles import cycles
 from ...journal.event import Event
-from ...journal.incident_list import Incident
+from ...journal.incident_list import WITHOUT_EVIDENCE, Incident
 from ..evidence import Case
 from .files import read_file
 from .folder import RECORD, REPORT, Kept, all_incidents, read_fragments
 from .record import Record, ReportUnreadable, read_record
 from .text import report_lines
 
-_WITHOUT = frozenset(("preemption", "job lost", "shutdown", "restart", "excluded"))
-"""Incidents for which no evidence is taken."""
-
 
 def reports(run_dir: str, events: Sequence[Event], found: Iterable[Incident]) -> dict[int, Kept]:
     """The folder of each incident that has one, by the incident's number in the journal."""
     told = run_ids(events)
-    candidates = [incident for incident in found if incident.kind not in _WITHOUT]
+    candidates = [incident for incident in found if incident.kind not in WITHOUT_EVIDENCE]
     by_number: dict[int, Kept] = {}
     for kept in all_incidents(run_dir):
         same = [

@@ -8,14 +8,13 @@ Does not cover: the raw evidence, thread by thread; that is incident.json.
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
 from html import escape
 
 from ..evidence import Case
 from ..verdict import KINDS, Verdict
 from . import page_parts as parts
 from .grid import grid, legend
-from .heading import culprit_of, headline, others_in_words, where_it_is, word
+from .heading import culprit_of, headline, others_in_words, where_it_is, which, word
 from .lanes import MOST, chosen
 from .page_style import STYLE
 from .sections import of
@@ -58,14 +57,8 @@ def _head(case: Case, verdict: Verdict, number: int) -> str:
     culprit = culprit_of(case, verdict)
     where = [*where_it_is(culprit)] if culprit else []
     lines = "\n".join([*where, *others_in_words(case, verdict, 6)])
-    first = min((node.at for node in case.nodes), default=0.0)
-    when = datetime.fromtimestamp(first, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC") if first > 0 else ""
-    run = next((node.run_id for node in case.nodes if node.run_id), "")
     facts = [
-        f"incident {number:04d}" if number else "",
-        when,
-        f"run {visible(run, 80)}" if run else "",
-        f"cycle {max((node.cycle for node in case.nodes), default=0)}",
+        *which(case, number),
         f"evidence taken in {seconds(max((node.took for node in case.nodes), default=0.0))}",
     ]
     return (

@@ -12,10 +12,10 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from ..evidence import Case, RankEvidence
+from ..evidence import DIAGNOSE, Case, RankEvidence
 from ..verdict import Verdict
 from . import sections
-from .heading import culprit_of, headline, others_in_words, where_it_is
+from .heading import culprit_of, headline, others_in_words, where_it_is, which
 from .wording import LONGEST, visible
 
 MOST = 40
@@ -79,10 +79,8 @@ def _cut(section: sections.Section, many: int) -> list[str]:
 
 def _foot(case: Case, number: int, folder: str) -> Iterator[str]:
     took = max((node.took for node in case.nodes), default=0.0)
-    when = f"  evidence taken in {took:.2f} s, before any process was ended" if _before(case) else (
-        f"  evidence taken in {took:.2f} s"
-    )  # fmt: skip
-    yield f"{when}; incident {number:04d}" if number else when
+    before = ", before any process was ended" if _before(case) else ""
+    yield f"  evidence taken in {took:.2f} s{before}; {', '.join(which(case, number))}"
     if folder:
         path = visible(folder, 110)
         yield f"  everything: {path}/incident.json"
@@ -90,9 +88,11 @@ def _foot(case: Case, number: int, folder: str) -> Iterator[str]:
 
 
 def _before(case: Case) -> bool:
-    """Whether all ranks lived when the evidence was taken."""
+    """Whether all ranks lived when the evidence was taken, and had to be ended after it."""
+    if {node.trigger for node in case.nodes} <= {DIAGNOSE}:
+        return False
     ranks: Sequence[RankEvidence] = case.ranks
-    return bool(ranks) and not any(rank.exit for rank in ranks)
+    return bool(ranks) and not any(rank.exit and rank.exit.ago >= 0 for rank in ranks)
 
 
 def shortened(line: str) -> str:

@@ -1,8 +1,9 @@
 """Nobody has failed: for whom do the others wait, and what does it do? Pure.
 
-The rules, the first that applies: every rank moves; one is stopped, gone, or sits in the kernel; one ended with 0 while
-others wait; those that wait for nobody, while others wait in a collective; nobody waits; all wait, in different
-collectives or at different places; all wait and a node is missing. Otherwise the evidence does not tell, which is said.
+The rules, the first that applies: every rank moves; one is stopped, gone, or sits in the kernel; all come to further
+collectives; one ended with 0 while others wait; those that wait for nobody, while others wait in a collective; nobody
+waits; all wait, in different collectives or at different places; all wait and a node is missing. Otherwise the evidence
+does not tell, which is said.
 
 Always holds: a rank that only waits for its peers is not to blame while another does something else.
 Does not cover: a network between nodes that lost what was sent; then all wait in the same collective, and it says so.
@@ -19,7 +20,7 @@ from .collectives import all_waiting
 from .endings import End
 from .scene import Scene, Seen, alive
 from .situation import Situation, how_far, how_long, meanwhile
-from .unable import all_move, ended_early, unable
+from .unable import all_go_on, all_move, ended_early, unable
 from .unseen import cannot_tell, elsewhere
 from .whereabouts import UNKNOWN
 from .wording import ranks, wait
@@ -138,6 +139,7 @@ def _weaker(verdict: Verdict) -> Verdict:
 _RULES: tuple[Callable[[Situation], Verdict | None], ...] = (
     all_move,
     unable,
+    all_go_on,
     ended_early,
     _outside,
     _nobody_waits,

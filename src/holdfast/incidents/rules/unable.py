@@ -1,17 +1,25 @@
 """What needs no comparison: every rank moves; one cannot run; one has ended while others wait for it. Pure.
 
+That all move is told by their boards, or by the flight recorder where the boards stand still.
+
 Does not cover: ranks that could run (`hang.py`).
 """
 
 from __future__ import annotations
 
+import math
+
 from ..verdict import HIGH, LOW, MEDIUM, Verdict
 from .accusation import against, of_nobody
 from .crash import early_exit
+from .recorder import latest
 from .scene import Seen, alive
 from .situation import Situation, how_long
 from .whereabouts import PARTING
-from .wording import ranks, wait
+from .wording import ranks, seconds, wait
+
+RECENT = 10.0
+"""A collective that was entered so many times more recently than the last sign of life shows that a rank goes on."""
 
 
 def all_move(it: Situation) -> Verdict | None:
@@ -26,6 +34,22 @@ def all_move(it: Situation) -> Verdict | None:
         return None
     slow = "the limit was too short, or all are slow" if it.scene.suspected else "nothing is wrong with them"
     return of_nobody("slow", f"all {len(it.living)} ranks move, as their boards show: {slow}", MEDIUM)
+
+
+def all_go_on(it: Situation) -> Verdict | None:
+    """All have come to a collective long after the last sign of life of any of them: slow, within one step."""
+    if not it.living or it.failed or it.done or not it.scene.suspected or not it.complete:
+        return None
+    entered = [latest(seen.evidence.collectives) for seen in it.living]
+    silent = [seen.evidence.board.silent if seen.evidence.board else 0.0 for seen in it.living]
+    longest = max((entry.ago if entry else math.inf for entry in entered), default=math.inf)
+    if longest * RECENT > min(silent):
+        return None
+    said = (
+        f"all {len(it.living)} ranks come to one collective after another, the last {seconds(longest)} ago at most, "
+        f"without a sign of life for {seconds(min(silent))}: the limit was too short, or all are slow"
+    )
+    return of_nobody("slow", said, MEDIUM)
 
 
 def unable(it: Situation) -> Verdict | None:
