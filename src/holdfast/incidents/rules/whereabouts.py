@@ -138,7 +138,7 @@ def from_kernel(rank: RankEvidence, at: str | None) -> Doing:
         K.NETWORK: ("network", "waits for a connection", seen),
         K.PIPE: ("user_code", "waits at a pipe or a terminal", False),
         K.POLLS: ("network" if seen else UNKNOWN, "waits for a descriptor (poll)", False),
-        K.LOCKED: ("lock" if seen else UNKNOWN, "waits for a lock (futex)", False),
+        K.LOCKED: ("lock" if seen else UNKNOWN, "waits for a lock, or natively for a peer (futex)", False),
     }
     if word in table:
         kind, text, clear = table[word]
