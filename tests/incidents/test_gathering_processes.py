@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from holdfast.fault_tolerance.processes import proc
@@ -127,7 +128,9 @@ def test_waiting_for_a_child(spawn: Spawner) -> None:
     told = waits_in(rank.pid, "wait4 pid")
     (child,) = children.below(rank.pid)
     assert told == f"wait4 pid {child}"
-    wait_until(lambda: children.command(child) == "sleep 600")
+    wait_until(
+        lambda: children.command(child) == "sleep 600" and psutil.Process(child).status() == "sleeping"
+    )
     seen = children.sample((child,))
     (found,) = children.children(seen, seen, {child: children.command(child)})
     assert (found.pid, found.command, found.state) == (child, "sleep 600", "S")
