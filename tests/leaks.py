@@ -132,15 +132,27 @@ def _another_session() -> bool:
 
 
 def _processes() -> Iterator[psutil.Process]:
-    me = os.getpid()
-    yield from psutil.Process(me).children(recursive=True)
-    mark = f"{MARK}={os.environ.get(MARK, '')}".encode()
-    for entry in os.scandir("/proc"):
-        if not entry.name.isdigit() or int(entry.name) == me:
-            continue
-        with contextlib.suppress(OSError, psutil.Error):
-            if mark in Path(entry.path, "environ").read_bytes().split(b"\0"):
-                yield psutil.Process(int(entry.name))
+    """Our descendants, and whoever has our mark. Looked for twice in each test, so each process is read once only."""
+    mark, me = f"{MARK}={os.environ.get(MARK, '')}".encode(), os.getpid()
+    children: dict[int, list[int]] = {}
+    found: set[int] = set()
+    for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
+        with contextlib.suppress(OSError):
+            parent = int(_read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[1])
+            children.setdefault(parent, []).append(pid)
+            if mark in _read(f"/proc/{pid}/environ").split(b"\0"):
+                found.add(pid)
+    below = [me]
+    for pid in below:
+        below += children.get(pid, ())
+    for pid in (found | set(below)) - {me}:
+        with contextlib.suppress(psutil.Error):
+            yield psutil.Process(pid)
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
 
 
 def _descriptors() -> Iterator[tuple[int, str]]:
