@@ -149,7 +149,7 @@ def _outcome(fault: Fault, cycle: Cycle, following: Sequence[Cycle]) -> str:
     if ends:
         codes = sorted({str(event.get("exit_code")) for event in ends})
         return f"the job ended with exit code {' or '.join(codes)}"
-    return "restarting" if cycle.of_kind("restart") else "not over yet"
+    return "restarting" if cycle.of_kind("restart") else "not over yet, or its launcher was killed"
 
 
 def _count(fault: Fault, cycle: Cycle) -> str:
