@@ -29,7 +29,7 @@ from holdfast.incidents.evidence import (
 from holdfast.incidents.report.text import MOST, report_lines
 from holdfast.incidents.verdict import KINDS, LOW, Verdict
 from holdfast.visible import escaped
-from tests.incidents.cases_for_reports import ALL, hang, large, two_nodes
+from tests.incidents.cases_for_reports import ALL, REDUCING, hang, large, two_nodes
 
 FOLDER = "/runs/a/incidents/0003"
 
@@ -134,6 +134,20 @@ def test_the_foot_says_of_which_incident_the_report_is() -> None:
     asked = Case(tuple(replace(node, trigger=DIAGNOSE) for node in case.nodes))
     *_, taken = report_lines(asked, verdict)
     assert "before any process" not in taken and taken.endswith("job run-1, cycle 2")
+
+
+def test_threads_in_the_programs_own_code_are_shown_and_those_of_libraries_are_not() -> None:
+    case, verdict = hang()
+    saving = Thread("saver", (Frame("fsync", "/home/ada/train/save.py", 12), *REDUCING[-1:]))
+    ranks = tuple(
+        replace(rank, stacks=(*rank.stacks, saving)) if rank.rank == verdict.rank else rank
+        for rank in case.nodes[0].ranks
+    )
+    lines = report_lines(Case((replace(case.nodes[0], ranks=ranks),)), verdict)
+    title = lines.index("  its other threads that are in your own code:")
+    assert lines[title + 1] == "    saver: save.py:12 fsync() < train.py:220 <module>()"
+    assert not any("pin_memory" in line for line in lines)
+    assert "  its other threads that are in your own code:" not in report_lines(case, verdict)
 
 
 def test_a_crash_has_its_traceback_once_and_who_followed() -> None:

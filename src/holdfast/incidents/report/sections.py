@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..evidence import Case, Collective, RankEvidence
+from ..evidence import Case, Collective, Frame, RankEvidence
 from ..verdict import Verdict
 from .findings import findings
 from .frames import is_own, shortened
@@ -77,6 +77,7 @@ def _of_culprit(culprit: RankEvidence) -> Iterator[Section]:
             for shown in shortened(thread.frames, 8)
         ]
         yield Section(f"its Python stack, the innermost call first{by}{marked}", tuple(lines), 1, 8)
+    yield Section("its other threads that are in your own code", tuple(_threads(culprit)), 2, 3)
     told = set(culprit.raised.traceback.splitlines()) if culprit.raised else set()
     last = [f"| {visible(line, 180)}" for line in culprit.last_lines if line.strip() and line not in told]
     yield Section("the last it wrote to stderr", tuple(last[-6:]), 2, 4, max(0, len(last) - 6))
@@ -85,10 +86,22 @@ def _of_culprit(culprit: RankEvidence) -> Iterator[Section]:
 def _stacks(case: Case, verdict: Verdict) -> Iterator[str]:
     others = [rank for rank in case.ranks if rank.rank != verdict.rank]
     for frames, ranks in grouped(others, same_stack):
-        numbers = [rank.rank for rank in ranks]
-        python = [frame for frame in frames if not frame.native] or list(frames)
-        calls = [python[0], *(frame for frame in python[1:] if is_own(frame))][:3]
-        yield f"{counted(numbers)}: {' < '.join(call(frame) for frame in calls)}"
+        yield f"{counted([rank.rank for rank in ranks])}: {_calls(frames)}"
+
+
+def _threads(culprit: RankEvidence) -> Iterator[str]:
+    """Who of them may have what the main thread waits for: a lock, a batch, a saved checkpoint."""
+    main = main_thread(culprit)
+    for thread in culprit.stacks:
+        if thread is not main and any(is_own(frame) for frame in thread.frames):
+            yield f"{visible(thread.name, 40)}: {_calls(thread.frames)}"
+
+
+def _calls(frames: Sequence[Frame]) -> str:
+    """The innermost call, and those of the program's own code that lead there."""
+    python = [frame for frame in frames if not frame.native] or list(frames)
+    calls = [python[0], *(frame for frame in python[1:] if is_own(frame))][:3]
+    return " < ".join(call(frame) for frame in calls)
 
 
 def _collectives(case: Case) -> Iterator[str]:
