@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -97,6 +98,7 @@ def test_warm_restarts(
     seen = _restart_again_and_again(job, count, restarts, lost)
     _ends_and_leaves_nothing(job)
     _all_were_warm(job, count, seen.cold)
+    assert len(list((job.run_dir / "incidents").iterdir())) == restarts
     restarted = job.journal("restart")
     assert [each["restarts_used"] for each in restarted] == list(range(1, restarts + 1))
     for cycle, each in enumerate(restarted):
@@ -206,10 +208,16 @@ def _ends_and_leaves_nothing(job: Job) -> None:
     wait_gone(everybody, 10, "everything of the job ended")
     assert not boards.exists()
     assert os.listdir(tempfile.gettempdir()) == []
-    left = {path.suffix for path in job.run_dir.rglob("*") if path.is_file()}
-    assert left == {".json", ".jsonl", ".lock"}, (
-        "the list of modules, the journal and its lock, and no file aside"
-    )
+    _keeps_its_reports(job.run_dir)
+
+
+def _keeps_its_reports(run_dir: Path) -> None:
+    """One of each restart, whole; and beside these the list of modules, the journal and its lock: no file aside."""
+    incidents = run_dir / "incidents"
+    files = [path for path in run_dir.rglob("*") if path.is_file()]
+    assert {path.suffix for path in files if incidents not in path.parents} == {".json", ".jsonl", ".lock"}
+    folders = [{path.name for path in folder.iterdir()} for folder in incidents.iterdir()]
+    assert folders == [{"incident", "incident.json", "report.txt"}] * len(folders)
 
 
 def _all_were_warm(job: Job, count: int, cold: set[int]) -> None:
