@@ -81,3 +81,19 @@ def test_a_rank_that_ends_slowly_is_waited_for(
         tracer.stdout.close()
         group.close()
         inbox.close()
+
+
+def test_who_was_suspended_before_it_was_waited_for_gets_that_time_back() -> None:
+    """Between the signal to the ranks and the wait for them a scheduler may freeze all of the job."""
+    rank = subprocess.Popen(["sh", "-c", "sleep 0.5; exit 7"])
+    inbox = Inbox()
+    group = RankGroup({0: rank}, {0: 0}, inbox)
+    began = time.monotonic() - 5.0
+    try:
+        assert group.wait(lambda _: began + 3.0, lambda _: False, began) == []
+        assert (group.exits[0].status, group.killed) == (7, {})
+    finally:
+        rank.kill()
+        rank.wait()
+        group.close()
+        inbox.close()

@@ -30,7 +30,7 @@ from .stopping import SAVING, Stopping
 from .surroundings import Surroundings
 
 logger = logging.getLogger("holdfast.launcher")
-SETTING_OUT = 0.1  # seconds from when the term timeout begins to when the ranks are waited for, at most
+ROUNDING = 0.001  # seconds, of the difference of two moments
 UNSAID = 5.0  # seconds in which ranks leave after Ctrl-C without anything being said
 
 
@@ -56,7 +56,8 @@ class Preemption:
         self.say_received(number, told.by)
         # No verdicts any more: the term timeout is the limit.
         agent.control.enter(STOPPING, agent.job.record.cycle)
-        deadline = time.monotonic() + agent.rules.term_timeout
+        began = time.monotonic()
+        deadline = began + agent.rules.term_timeout
         agent.boards.stops.tell(number, deadline)
         for pid in group.signal(number).values():
             logger.warning("Sending process %d closing signal %s", pid, number.name)
@@ -64,7 +65,7 @@ class Preemption:
         group.signal(signal.SIGCONT)  # a stopped rank would sit on it
         patience = _Patience(group, number, deadline, self._stopping.is_saving)
         with self._agreeing(group, number):
-            stuck = group.wait(patience.until, patience.sees)
+            stuck = group.wait(patience.until, patience.sees, began)
         self._say_killed(group, number)
         self._stopping.record_exits(group, number)
         failed = self._failed_by_themselves(group, number)
@@ -124,7 +125,7 @@ class Preemption:
         limit = self._agent.rules.term_timeout
         for local_rank, waited in group.killed.items():
             who = f"rank {group.rank_of(local_rank)} (pid {group.pid_of(local_rank)})"
-            if waited >= limit - SETTING_OUT:
+            if waited >= limit - ROUNDING:
                 why = f"did not leave within --term-timeout {limit:g} s of {number.name}"
             else:
                 why = f"had not left {waited:.1f} s after {number.name}, and was no longer waited for"

@@ -116,16 +116,19 @@ class RankGroup:
         began = time.monotonic()
         self.signal(signal.SIGTERM)
         self.signal(signal.SIGCONT)  # a stopped rank would sit on the SIGTERM
-        return self.wait(lambda local_rank: began + grace(local_rank), hurry)
+        return self.wait(lambda local_rank: began + grace(local_rank), hurry, began)
 
-    def wait(self, until: Callable[[int], float], hurry: Callable[[list[object]], bool]) -> list[int]:
+    def wait(
+        self, until: Callable[[int], float], hurry: Callable[[list[object]], bool], began: float
+    ) -> list[int]:
         """Wait for each rank up to its deadline (monotonic seconds), then SIGKILL it.
 
-        Deadlines are asked for anew at least once a second: a rank may begin or finish saving meanwhile.
+        Deadlines are asked for anew at least once a second: a rank may begin or finish saving meanwhile. `began` is
+        when their time began: the job may be suspended before this is called, and gets that back as well.
         """
         kept: list[object] = []
         hurried, lent, dying = False, 0.0, Dying()
-        began = looked = planned = time.monotonic()
+        looked = planned = began
         while self._handles:
             now = time.monotonic()
             if overslept(
