@@ -382,3 +382,14 @@ def test_who_did_it_by_the_evidence_goes_before_who_noticed_it() -> None:
     (found,) = incidents(story.events)
     assert (found.kind, found.rank, found.pid, found.followers) == ("exit", 1, pid(0, 1), (0,))
     assert found.what.startswith("Rank 1 ended with exit code 0")
+
+
+def test_a_monitor_that_blamed_another_is_not_heard_beside_the_evidence_of_all_nodes() -> None:
+    story = Story().cycle(0.0, 0)
+    own = {"cause": "lock", "culprit": 1, "confidence": "medium", "sentence": "Rank 1 waits for a lock."}
+    story.tell(40.0, "verdict", cycle=0, rank=0, pid=pid(0, 0), waited=31.2, signal="SIGKILL", **own)
+    whole = {"cause": "user_code", "confidence": "high", "sentence": "Rank 0 sleeps in train.py:4."}
+    story.tell(40.2, "incident", cycle=0, rank=0, culprit_node="a", **whole)
+    (found,) = incidents(story.events)
+    assert found.rank == 0
+    assert found.verdict == "Rank 0 sleeps in train.py:4. (confidence high)"

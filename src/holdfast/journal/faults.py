@@ -62,12 +62,14 @@ def _as_told(fault: Fault, cycle: Cycle) -> Fault:
     return fault
 
 
-def _as_judged(first: Fault, cycle: Cycle) -> Fault:
-    """Who did it by the evidence, where that is more than a guess and another one than noticed it.
+def verdicts(cycle: Cycle) -> list[Event]:
+    """What the evidence says: that of all nodes; only where no launcher lived to tell it, that of a monitor alone."""
+    return cycle.of_kind("incident") or cycle.of_kind("verdict")
 
-    That of all nodes goes first; the monitor's own is all there is where a launcher did not live to make the report.
-    """
-    for event in (*cycle.of_kind("incident"), *cycle.of_kind("verdict")):
+
+def _as_judged(first: Fault, cycle: Cycle) -> Fault:
+    """Who did it by the evidence, where that is more than a guess and another one than noticed it."""
+    for event in verdicts(cycle):
         rank = _number(event.get("culprit")) if event.kind == "verdict" else _who(event)[0]
         sure = event.get("confidence") in ("high", "medium")
         if rank is None or rank == first.rank or not sure:

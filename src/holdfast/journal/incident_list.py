@@ -19,7 +19,7 @@ from typing import Any
 
 from .cycles import Cycle, cycles
 from .event import Event
-from .faults import Fault, faults
+from .faults import Fault, faults, verdicts
 
 WITHOUT_EVIDENCE = frozenset(("preemption", "job lost", "shutdown", "restart", "excluded"))
 """Kinds of incidents for which none is taken."""
@@ -113,8 +113,8 @@ def _incident(fault: Fault, cycle: Cycle, later: Sequence[Cycle]) -> Incident:
 
 
 def _verdict(cycle: Cycle) -> str:
-    """Of all nodes' evidence; else, where a launcher did not live to make the report, of the node that noticed."""
-    for event in (*cycle.of_kind("incident"), *cycle.of_kind("verdict")):
+    """Its sentence, in one line."""
+    for event in verdicts(cycle):
         if sentence := " ".join(str(event.get("sentence") or "").split()):
             return f"{sentence} (confidence {event.get('confidence')})"
     return ""
