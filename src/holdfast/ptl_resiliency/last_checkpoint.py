@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from holdfast.checkpoints.placing import aside, exchange, put_in_place, remove
@@ -62,7 +63,12 @@ def finish(trainer: Any) -> None:
         if callable(finalize := getattr(io, FINALIZE, None)):
             finalize(blocking=True)
         elif is_lightnings_asynchronous(io):
-            io.teardown()  # waits; its thread is started again by the next save
+            try:
+                io.teardown()  # waits
+            finally:
+                if getattr(io, "_executor", None) is not None:
+                    # Lightning 2.4 keeps the executor that it has shut down; a later one makes it anew.
+                    io._executor = ThreadPoolExecutor(max_workers=1)
 
 
 def _finish_others(trainer: Any) -> None:
