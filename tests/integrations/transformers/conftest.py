@@ -17,6 +17,8 @@ import pytest
 from holdfast.fault_tolerance import FaultToleranceConfig, environment
 from holdfast.fault_tolerance.board import Board, Identity
 
+from .small import IS_4_46
+
 SECTIONS = {"setup": 600.0, "step": 180.0, "checkpointing": 420.0}
 
 Ranked = Callable[..., Board]
@@ -27,6 +29,8 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No progress bars, no other ranks, and handlers as they were."""
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "FAULT_TOL_FINISHED_FLAG_FILE", environment.BOARD):
         monkeypatch.delenv(name, raising=False)
+    if IS_4_46:  # it loads the random state as torch allowed before 2.6
+        monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
     yield
     for number, handler in before.items():

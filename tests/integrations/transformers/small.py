@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback
 
 STEPS = 20
 """Of an epoch, where gradients are not accumulated."""
+VERSION = transformers.__version__
+IS_4_46 = VERSION.startswith("4.46.")
+HAS_RUN_EPOCH = hasattr(Trainer, "_run_epoch")
+LOADS_TO_CPU_0 = "map_location = self.args.device if self.args.world_size > 1" in inspect.getsource(
+    Trainer._load_optimizer_and_scheduler
+)
+"""Several ranks on CPU cannot resume then: torch 2.13 refuses `map_location="cpu:0"`."""
 
 
 class Numbers(Dataset[Any]):

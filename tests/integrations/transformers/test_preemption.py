@@ -16,7 +16,7 @@ from holdfast.integrations.transformers import PreemptionCallback
 from holdfast.integrations.transformers.evaluation_to_come import NAME as EVALUATION_TO_COME
 from holdfast.integrations.transformers.whole_checkpoints import MARK
 
-from .small import said, trainer, weights
+from .small import IS_4_46, said, trainer, weights
 
 
 def term() -> None:
@@ -62,10 +62,11 @@ def test_it_saves_the_step_and_the_next_start_ends_with_the_same_weights(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In mid-epoch, at the end of an epoch, and in accumulated gradients."""
+    accumulated = 2 if IS_4_46 else 3  # 4.46 accumulates across the end of an epoch, but not after a resume
     for name, moment, left, changes in (
         ("middle", "on_step_begin 6", "checkpoint-7", {}),
         ("epoch", "on_step_begin 19", "checkpoint-20", {}),
-        ("substep", "on_substep_end 3", "checkpoint-4", {"gradient_accumulation_steps": 3}),
+        ("substep", "on_substep_end 3", "checkpoint-4", {"gradient_accumulation_steps": accumulated}),
     ):
         changes = {"num_train_epochs": 2, **changes}
         before = signal.getsignal(signal.SIGTERM)
@@ -81,8 +82,8 @@ def test_it_saves_the_step_and_the_next_start_ends_with_the_same_weights(
 
 
 def test_an_evaluation_that_was_due_or_cut_short_is_done_in_the_next_start(tmp_path: Path) -> None:
-    """The weights, the metrics and the best step are those of an undisturbed run."""
-    steps = {"eval_steps": 5, "save_steps": 10, "load_best_model_at_end": True, "num_train_epochs": 2}
+    """The weights, the metrics and the best step are those of an undisturbed run; in 4.46 without the best step."""
+    steps = {"eval_steps": 5, "save_steps": 10, "load_best_model_at_end": not IS_4_46, "num_train_epochs": 2}
     epochs = {"eval_strategy": "epoch", "save_strategy": "epoch", "num_train_epochs": 2}
     for name, moment, step, changes in (
         ("due", "on_step_begin 9", 10, steps),
@@ -97,7 +98,8 @@ def test_an_evaluation_that_was_due_or_cut_short_is_done_in_the_next_start(tmp_p
         again = resumed(tmp_path / name, **changes)
         assert weights(again) == weights(alone)
         assert metrics(again) == metrics(alone)
-        assert again.state.best_global_step == alone.state.best_global_step
+        if not IS_4_46:
+            assert again.state.best_global_step == alone.state.best_global_step
 
 
 def test_workers_of_the_loaders_get_the_signal_too_and_stay(tmp_path: Path) -> None:

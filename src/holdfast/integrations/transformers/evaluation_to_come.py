@@ -3,7 +3,8 @@
 `Trainer` evaluates before it saves, and its checkpoints know nothing of evaluations; one that is left out would be
 missing for the best model, early stopping and the logs. So a file in the checkpoint says so. What always holds: the
 training itself goes on as after the evaluation. Does not cover: a start that is not of a checkpoint (nothing is due
-then); an evaluation that was to be followed by a save under `save_strategy="best"`.
+then); an evaluation that was to be followed by a save under `save_strategy="best"`; the best model with transformers
+4.46, which decides on it only when it saves.
 """
 
 from __future__ import annotations
@@ -41,4 +42,5 @@ def catch_up(training: TrainCall) -> None:
         return
     trainer = training.trainer
     metrics = trainer._evaluate(None, None)
-    trainer._determine_best_metric(metrics=metrics, trial=None)
+    if hasattr(trainer, "_determine_best_metric"):
+        trainer._determine_best_metric(metrics=metrics, trial=None)

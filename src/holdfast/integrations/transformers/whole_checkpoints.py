@@ -110,7 +110,8 @@ class WholeCheckpoints:
                 self._side.failed,
             )
 
-    def _place(self, model: Any = None, trial: Any = None) -> str:
+    def _place(self, model: Any = None, trial: Any = None, *others: Any, **more: Any) -> str:
+        """The folder that a call of `_save_checkpoint` writes; transformers 4.46 also passes `metrics`."""
         folder = f"{PREFIX}-{self._trainer.state.global_step}"
         return os.path.abspath(os.path.join(self._trainer._get_output_dir(trial), folder))
 
