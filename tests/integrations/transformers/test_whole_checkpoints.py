@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
 from transformers import Trainer
 
-from holdfast.checkpoints import last_complete
+from holdfast.checkpoints import last_complete, why_incomplete
 from holdfast.integrations.transformers import PreemptionCallback
 from holdfast.integrations.transformers.resuming import choose
 from holdfast.integrations.transformers.whole_checkpoints import MARK
@@ -38,7 +40,7 @@ def ends_in_the_save(made: Trainer, at: int) -> None:
 def test_a_half_written_checkpoint_is_not_gone_on_from(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Though only one is kept, the older one is there until the next is complete; the marked one goes."""
+    """Though only one is kept, the older one is there until the next is complete; the marked one is written again."""
     caplog.set_level("INFO", "holdfast.integrations.transformers")
     only_one = {"save_steps": 5, "save_total_limit": 1}
     first = trainer(tmp_path, [PreemptionCallback()], **only_one)
@@ -51,12 +53,84 @@ def test_a_half_written_checkpoint_is_not_gone_on_from(
 
     again = trainer(tmp_path, [PreemptionCallback()], **only_one)
     again.train(resume_from_checkpoint=True)
-    assert said(caplog, f"skipped and removed: {tmp_path}/checkpoint-15 was being written when its job") == 1
+    assert said(caplog, f"skipped: {tmp_path}/checkpoint-15 was being written when its job") == 1
     assert said(caplog, f"the training goes on from {tmp_path}/checkpoint-10") == 1
     assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-20"]
     alone = trainer(tmp_path / "alone", **only_one)
     alone.train()
     assert weights(again) == weights(alone)
+
+
+@pytest.mark.parametrize(
+    ("limit", "complete", "incomplete"),
+    [
+        (1, {12}, set()),
+        (2, {10, 12}, set()),
+        (3, {5, 10, 12}, set()),
+        (4, {5, 10, 12}, {15}),
+        (None, {5, 10, 12}, {15}),
+    ],
+)
+def test_rotation_removes_incomplete_checkpoints_first(
+    tmp_path: Path, limit: int | None, complete: set[int], incomplete: set[int]
+) -> None:
+    """A resume removes nothing. The next save has a lower step, and must not be removed in place of a higher one."""
+    ended = trainer(tmp_path, [PreemptionCallback()], save_steps=5)
+    ends_in_the_save(ended, 15)
+    with pytest.raises(Ended):
+        ended.train()
+    again = trainer(tmp_path, [PreemptionCallback()], save_steps=12, max_steps=12, save_total_limit=limit)
+    again.train(resume_from_checkpoint=True)
+    found = {path: why_incomplete(path) for path in tmp_path.glob("checkpoint-*")}
+    assert {path for path, why in found.items() if not why} == {
+        tmp_path / f"checkpoint-{step}" for step in complete
+    }
+    assert {path for path, why in found.items() if why} == {
+        tmp_path / f"checkpoint-{step}" for step in incomplete
+    }
+    assert choose(tmp_path) == str(tmp_path / "checkpoint-12")
+
+
+def test_incomplete_checkpoint_saved_again_loses_old_files(tmp_path: Path) -> None:
+    """A killed job of more ranks has left a file that the smaller job does not write."""
+    ended = trainer(tmp_path, [PreemptionCallback()], save_steps=5)
+    ends_in_the_save(ended, 15)
+    with pytest.raises(Ended):
+        ended.train()
+    again = tmp_path / "checkpoint-15"
+    (again / "shards").mkdir()
+    left = [again / "rng_state_7.pth", again / "shards" / "rank_7.pt"]
+    for path in left:
+        path.write_bytes(b"half")
+    trainer(tmp_path, [PreemptionCallback()], save_steps=5).train(resume_from_checkpoint=True)
+    assert why_incomplete(again) == "" and not any(path.exists() for path in left)
+
+
+def test_rotation_after_a_failed_flush_is_not_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    made = trainer(
+        tmp_path,
+        [PreemptionCallback()],
+        {"on_step_begin 14": lambda: monkeypatch.setattr(os, "fsync", fail)},
+        save_steps=5,
+        save_total_limit=1,
+    )
+    with pytest.raises(OSError, match="Input/output error"):
+        made.train()
+    assert choose(tmp_path) == str(tmp_path / "checkpoint-10")
+
+
+def test_save_with_metrics_keeps_the_best_checkpoint(tmp_path: Path) -> None:
+    """transformers 4.46 passes the metrics of the evaluation to the save."""
+    best = {"eval_steps": 5, "save_steps": 5, "load_best_model_at_end": True, "save_total_limit": 1}
+    names = list[str]()
+    for callbacks in ([], [PreemptionCallback()]):
+        made = trainer(tmp_path / f"{len(names)}", callbacks, **best)
+        made.train()
+        names.append(Path(str(made.state.best_model_checkpoint)).name)
+    assert names[0] == names[1] and choose(tmp_path / "1")
 
 
 def test_one_that_is_cut_off_and_says_nothing_is_skipped_and_stays(tmp_path: Path) -> None:
@@ -93,7 +167,7 @@ def test_without_a_callback_of_ours_the_trainer_saves_and_resumes_as_before(tmp_
 
 def test_on_several_ranks_it_is_complete_when_all_have_written(spawn: Spawner, tmp_path: Path) -> None:
     """A rank that cannot write makes the save fail on the others too; where they cannot be asked it does not
-    count, and has no mark either: the next start would remove it and all that came after it."""
+    count, and has no mark either: the next start would skip it and all that came after it."""
     env = {"OMP_NUM_THREADS": "1"}
     ranks = [spawn.python(TOGETHER, str(rank), str(tmp_path), env=env) for rank in range(2)]
     assert [rank.wait(60) for rank in ranks] == [0, 0], "\n".join(rank.output() for rank in ranks)

@@ -1,7 +1,7 @@
 """From which checkpoint a training goes on: the newest complete `checkpoint-N` of its folder.
 
-What always holds: one that was being written when its job was ended is not chosen, and is said. It is removed, if it is
-one that says so itself (`whole_checkpoints`), so that it does not count when transformers keeps only the newest few.
+What always holds: one that was being written when its job was ended is not chosen, and is logged; nothing is removed.
+`whole_checkpoints` keeps such a folder from displacing a complete one when transformers keeps only the newest few.
 Does not cover: other ranks; one looks, and tells them.
 """
 
@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from pathlib import Path
 
 from holdfast.callbacks import callback_log
 from holdfast.checkpoints.search import first_complete
 
-from .whole_checkpoints import MARK, PREFIX
+from .whole_checkpoints import PREFIX
 
 _NAME = re.compile(rf"{PREFIX}-(\d+)")
 
@@ -26,10 +25,7 @@ def choose(folder: str | os.PathLike[str]) -> str:
     log = callback_log.named("holdfast.integrations.transformers")
     found = first_complete(_newest_first(Path(folder).absolute()))
     for skipped in found.skipped:
-        marked = (skipped.path / MARK).exists()
-        log.warning("checkpoint skipped%s: %s", " and removed" if marked else "", skipped)
-        if marked:
-            shutil.rmtree(skipped.path, ignore_errors=True)
+        log.warning("checkpoint skipped: %s", skipped)
     if found.newest is not None:
         log.info("the training goes on from %s", found.newest)
         return str(found.newest)

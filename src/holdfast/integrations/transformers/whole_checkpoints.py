@@ -3,11 +3,12 @@
 `Trainer` writes a folder `checkpoint-N` file by file, each rank its own; a job that is killed meanwhile leaves a folder
 that looks like any other. So while it is written it has a file `checkpoint-is-incomplete.txt` (the name is
 transformers' own), which goes when all ranks have written and all is on the disk. What always holds: older checkpoints
-are removed (`save_total_limit`) only after that; a rank that could not write its part makes the save fail on all ranks.
+are removed (`save_total_limit`) only after that, incomplete ones first; a rank that could not write its part makes the
+save fail on all ranks. A folder that an earlier start left incomplete loses its old files when it is saved again.
 
 Does not cover: object stores; a folder that is saved anew while it was complete (until then it is not); ranks that can
 no longer ask each other: from then on checkpoints are as transformers writes them, and none has the mark, or the next
-start would remove all of them.
+start would skip all of them.
 """
 
 from __future__ import annotations
@@ -20,15 +21,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoints.folder import MARK
-from holdfast.patches import Patches
+from holdfast.patches import Around, Patches
 from holdfast.side_group import TIMEOUT, Disagreement, SideGroup
 
 __all__ = ["MARK", "PREFIX", "WholeCheckpoints"]
 
 PREFIX = "checkpoint"
+_ROTATE = ("_rotate_checkpoints", "transformers.trainer", "rotate_checkpoints")
+_SORT = ("_sorted_checkpoints", "transformers.trainer_utils", "sort_checkpoints")
+"""A method of the trainer (transformers 4.46), or a module and its function (5.23)."""
 
 log = logging.getLogger("holdfast.integrations.transformers")
 
@@ -48,10 +53,14 @@ class WholeCheckpoints:
         """Called by who writes, with the folder, before it is complete."""
         self._trainer, self._side = trainer, side
         self._said_unasked = False
+        self._left: dict[str, int] = {}
 
     def watch(self, patches: Patches) -> None:
         """From now on, until `patches` are undone."""
         patches.wrap(self._trainer, "_save_checkpoint", self._save)
+        _wrap(patches, self._trainer, _SORT, _incomplete_first)
+        if self._trainer.args.should_save:
+            self._left = _left_files(os.path.abspath(self._trainer._get_output_dir(None)))
 
     def _save(self, save: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for each in self.before:
@@ -72,6 +81,9 @@ class WholeCheckpoints:
         place, writes = self._place(*args, **kwargs), bool(self._trainer.args.should_save)
         if self._side.failed:
             self._say_unasked()
+            if writes:
+                with suppress(FileNotFoundError):  # of an earlier start
+                    os.unlink(os.path.join(place, MARK))
             done = save(*args, **kwargs)
             if writes:
                 self.within(place)
@@ -79,7 +91,7 @@ class WholeCheckpoints:
         try:
             if writes:
                 _mark(place)
-            with _rotations_put_off() as rotations:
+            with _rotations_put_off(self._trainer) as rotations:
                 done = save(*args, **kwargs)
             if writes:
                 self.within(place)
@@ -91,7 +103,7 @@ class WholeCheckpoints:
         problem: OSError | None = None
         if writes:
             try:
-                _complete(place)
+                _complete(place, self._left)
             except OSError as error:
                 problem = error
         known = self._all_have(float(problem is not None), "put it on the disk", place)
@@ -139,12 +151,26 @@ def _mark(place: str) -> None:
         file.write("This checkpoint is being written, or its job was ended meanwhile. It is not complete.\n")
 
 
-def _complete(place: str) -> None:
-    """All files on the disk, then no mark. Raises OSError."""
+def _left_files(run: str) -> dict[str, int]:
+    """The files of the incomplete checkpoints in this folder, each with the time of its last change (ns)."""
+    marks = Path(run).glob(f"{PREFIX}-*/{MARK}")
+    with suppress(OSError):
+        return {str(path): path.lstat().st_ctime_ns for mark in marks for path in mark.parent.rglob("*")}
+    return {}
+
+
+def _complete(place: str, left: dict[str, int]) -> None:
+    """Remove the files of `left` that were not written again, flush the others, then remove the mark. Raises OSError.
+
+    A larger job may have left the file of a rank that this job does not have. Cut off, it would count as incomplete.
+    """
     for folder, _, names in os.walk(place):
         for name in names:
-            if name != MARK:
-                _flush(os.path.join(folder, name), os.O_RDONLY)
+            path = os.path.join(folder, name)
+            if path in left and os.lstat(path).st_ctime_ns == left[path]:
+                os.unlink(path)
+            elif name != MARK:
+                _flush(path, os.O_RDONLY)
         _flush(folder, os.O_RDONLY | os.O_DIRECTORY)
     os.unlink(os.path.join(place, MARK))
     _flush(place, os.O_RDONLY | os.O_DIRECTORY)
@@ -163,18 +189,30 @@ def _flush(path: str, flags: int) -> None:
         os.close(descriptor)
 
 
+def _wrap(patches: Patches, trainer: Any, names: tuple[str, str, str], around: Around) -> None:
+    method, module, function = names
+    for owner, name in ((trainer, method), (sys.modules.get(module), function)):
+        if callable(getattr(owner, name, None)):
+            patches.wrap(owner, name, around)
+
+
+def _incomplete_first(
+    sort: Callable[..., list[str]], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[str]:
+    """The order in which transformers removes checkpoints: a complete one only after all incomplete ones."""
+    return sorted(sort(*args, **kwargs), key=lambda place: not os.path.exists(os.path.join(place, MARK)))
+
+
 @contextmanager
-def _rotations_put_off() -> Iterator[list[Callable[[], Any]]]:
+def _rotations_put_off(trainer: Any) -> Iterator[list[Callable[[], Any]]]:
     """What transformers would do to older checkpoints meanwhile, as calls for later."""
-    module = sys.modules.get("transformers.trainer")
     calls = list[Callable[[], Any]]()
     patches = Patches()
 
     def later(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         calls.append(partial(original, *args, **kwargs))
 
-    if callable(getattr(module, "rotate_checkpoints", None)):
-        patches.wrap(module, "rotate_checkpoints", later)
+    _wrap(patches, trainer, _ROTATE, later)
     try:
         yield calls
     finally:

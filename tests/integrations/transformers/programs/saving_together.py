@@ -58,6 +58,9 @@ resumed.mkdir()
 if RANK == 0:
     (resumed / evaluation_to_come.NAME).touch()
 due = evaluation_to_come.is_due(SimpleNamespace(side=side, resumed=str(resumed)))  # type: ignore[arg-type]
+if RANK == 0:  # an earlier start has left it incomplete
+    (FOLDER / "checkpoint-3").mkdir(exist_ok=True)
+    (FOLDER / "checkpoint-3" / MARK).touch()
 side.failed = "a rank is gone"  # nothing can be agreed on from here on
 said.append(save(3))
 marks.append((FOLDER / "checkpoint-3" / MARK).exists())
