@@ -9,11 +9,16 @@ import re
 import sys
 from pathlib import Path
 
+import lightning.pytorch as pl
 import pytest
 import torch
 
 from tests.processes import Spawned, Spawner
 
+pytestmark = pytest.mark.skipif(
+    pl.__version__.startswith("2.4."),
+    reason="after a resume Lightning 2.4 trains a batch again and validates at other steps: the faults do not happen",
+)
 PROGRAM = Path(__file__).parent / "programs" / "faulty_job.py"
 LIMITS = ("--ft-rank-section-timeouts=setup:60,step:2,checkpointing:2", "--ft-rank-heartbeat-timeout=2.5")
 

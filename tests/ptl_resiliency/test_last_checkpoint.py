@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from pathlib import Path
 from typing import Any
@@ -92,10 +93,13 @@ def test_without_a_keeper_nothing_is_saved(tmp_path: Path) -> None:
 
 
 def test_of_several_keepers_the_one_that_keeps_a_last_has_it(tmp_path: Path) -> None:
-    saving_on_exception = {} if pl.__version__.startswith("2.4.") else {"save_on_exception": True}
+    has_it = (
+        "save_on_exception" in inspect.signature(pl.callbacks.ModelCheckpoint).parameters
+    )  # not in 2.4 and 2.5.0
+    on_exception = {"save_on_exception": True} if has_it else {}
     keepers = [
         keeper(tmp_path / "best", every_n_train_steps=2, save_weights_only=True),
-        keeper(tmp_path / "recent", every_n_train_steps=5, save_last=True, **saving_on_exception),
+        keeper(tmp_path / "recent", every_n_train_steps=5, save_last=True, **on_exception),
     ]
     path, _, _ = interrupted(tmp_path, 7, *keepers)
     assert path == str(tmp_path / "recent" / "last.ckpt")
