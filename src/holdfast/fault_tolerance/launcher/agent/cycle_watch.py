@@ -17,6 +17,7 @@ from ...board import Snapshot
 from .. import console
 from ..inbox import PASSED_ON, Signalled, stops
 from ..monitor_keeper import MonitorSaid
+from ..nodes.job import JobLost
 from ..nodes.node_watch import LocalProgress, Rhythm
 from ..nodes.records import HostLost, Moved, NodeLost, NodesWaiting, StopAsked
 from ..ranks import orphans
@@ -265,6 +266,8 @@ class CycleWatch:
         return told_again
 
     def _tick(self, now: float) -> Outcome | None:
+        if failure := self._around.job.rank_store_failure():
+            raise JobLost(failure)
         self._around.monitor.check(now)
         orphans.reap(self._group.pids | self._around.spared)
         with harmless("the preparation of the next cycle"):

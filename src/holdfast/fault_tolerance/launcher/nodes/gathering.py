@@ -185,6 +185,10 @@ class Gathering:
             self._handler.shutdown()
             self._handler = None
 
+    def rank_store_failure(self) -> str | None:
+        """Why the newest store of the ranks could not be started, where this node hosts it."""
+        return self._stores[-1].failure if self._stores else None
+
     def close_stores(self, *, but: int = 0) -> None:
         """Close all but the newest so many."""
         while len(self._stores) > but:

@@ -74,6 +74,10 @@ class Job(ABC):
         """The cycle to join next."""
         self.record = record
 
+    def rank_store_failure(self) -> str | None:
+        """Why the store that this node hosts for the ranks of this cycle could not be started, or None."""
+        return None
+
     def contact_lost(self, now: float) -> str | None:
         """Why the other nodes must be given up, or None."""
         return None
@@ -119,9 +123,15 @@ class SingleNodeJob(Job):
         """At once: a fresh store for the ranks, node rank 0 of 1."""
         if self._store:
             self._store.close()
+        if self._next and self._next.failure:
+            self._next = None
         self._store, self._next = self._next or RankStore(LOOPBACK), None
         where = RendezvousStoreInfo(LOOPBACK, self._store.port)
         return RendezvousInfo(HashStore(), 0, 1, where)
+
+    def rank_store_failure(self) -> str | None:
+        """See Job."""
+        return self._store.failure if self._store else None
 
     def propose(self, record: Record) -> Record:
         """Nobody else could have."""

@@ -13,13 +13,11 @@ this machine: then the store listens on all of its addresses.
 from __future__ import annotations
 
 import errno
-import logging
 import socket
 import threading
 
 from torch.distributed import TCPStore
 
-logger = logging.getLogger("holdfast.launcher")
 BACKLOG = 2048
 EVERYWHERE = "127.0.0.1"  # by which torch's own client reaches a server that listens on all addresses
 
@@ -36,6 +34,8 @@ class RankStore:
         listener = listener or _listen_everywhere()
         self.port: int = listener.getsockname()[1]
         self._store: TCPStore | None = None
+        self.failure: str | None = None
+        """Why there is no store behind the port, once that is known."""
         self._ready = threading.Thread(target=self._serve, args=(listener.detach(),), daemon=True)
         self._ready.start()
 
@@ -49,8 +49,9 @@ class RankStore:
                 multi_tenant=False,
                 master_listen_fd=descriptor,
             )
-        except RuntimeError as error:  # the ranks will fail to connect and say so; this is the reason
-            logger.error("the store for the ranks on port %d could not be started: %s", self.port, error)
+        except RuntimeError as error:
+            # The ranks do connect, since the port is bound, and would wait for an answer: the launcher has to act.
+            self.failure = f"the store for the ranks on port {self.port} could not be started: {error}"
 
     def close(self) -> None:
         """Stop serving; dropping the last reference ends torch's server thread."""

@@ -241,6 +241,10 @@ class StoreJob(Job):
         end = finished(self.record, preempted=preempted, preempted_code=preempted_code, node=self._node)
         return self._propose(end)
 
+    def rank_store_failure(self) -> str | None:
+        """See Job."""
+        return self._gathering.rank_store_failure()
+
     # -- the end ----------------------------------------------------------------------------------
 
     def contact_lost(self, now: float) -> str | None:
