@@ -12,14 +12,24 @@ from importlib import import_module
 from typing import Any
 
 
-def names(package: str, home: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def names(
+    package: str, home: Mapping[str, str], *, needs_torch: bool = False
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """The package's ``__getattr__`` and ``__dir__``; `home` says which of its modules defines a name
-    (with a dot before it: a module beside the package)."""
+    (with a dot before it: a module beside the package).
+
+    Args:
+        needs_torch: a name cannot be loaded where torch is too old: `UnsupportedTorch` is raised instead.
+    """
     own = vars(sys.modules[package])
 
     def load(name: str) -> Any:
         if name not in home:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if needs_torch:
+            from .torch_version import require_torch  # its error's package uses this module
+
+            require_torch()
         own[name] = getattr(import_module(f".{home[name]}", package), name)
         return own[name]
 

@@ -20,6 +20,7 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 CORE = {
+    "holdfast.torch_version",
     "holdfast.callbacks.completion",
     "holdfast.checkpoints.naming",
     "holdfast.autoresume.account",

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..fault_tolerance.errors import ConfigError
+from ..torch_version import require_torch
 
 MOST_RANKS = 10000
-EPILOG = """exit codes: 0 no problem was found; 1 at least one; 2 wrong options, or no such script."""
+EPILOG = """exit codes: 0 no problem was found; 1 at least one; 2 wrong options, no such script, or torch is too old."""
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
@@ -51,8 +52,14 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpar
 
 
 def text(arguments: argparse.Namespace) -> tuple[str, int]:
-    """What the command prints, and its exit code. Raises ConfigError for a wrong command line."""
+    """What the command prints, and its exit code.
+
+    Raises:
+        ConfigError: for a wrong command line.
+        UnsupportedTorch: if the torch of this Python is too old.
+    """
     with _without_first_path():
+        require_torch()
         return _text(arguments)
 
 

@@ -7,6 +7,7 @@
      │   └─ BoardUnavailable     a board cannot be made here (tmpfs full): the rank runs unsupervised
      ├─ ConfigError              a setting or an option of the command line is wrong (also a ``ValueError``)
      │   └─ RunDirError          the run directory cannot be used (:mod:`holdfast.journal.run_dir`)
+     ├─ UnsupportedTorch         the installed torch is too old (also an ``ImportError``)
      ├─ JournalUnreadable        a run directory cannot be read (:mod:`holdfast.journal.reader`)
      └─ FaultSpecError           a fault to inject is not one (:mod:`holdfast.testing`; also a ``ValueError``)
 
@@ -42,6 +43,10 @@ class BoardError(HoldfastError):
 
 class BoardUnavailable(BoardError):
     """A board cannot be allocated; the rank is started without one."""
+
+
+class UnsupportedTorch(HoldfastError, ImportError):
+    """The installed torch is too old; raised by the import of what needs a newer one."""
 
 
 class ConfigError(HoldfastError, ValueError):

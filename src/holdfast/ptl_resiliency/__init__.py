@@ -37,4 +37,4 @@ __all__ = [
     "StragglerDetectionCallback",
 ]
 
-__getattr__, __dir__ = names(__name__, _HOME)
+__getattr__, __dir__ = names(__name__, _HOME, needs_torch=True)

@@ -31,4 +31,4 @@ _HOME = {
 
 __all__ = ["CallableId", "Detector", "Report", "Statistic", "StragglerId", "Thresholds", "Verdict"]
 
-__getattr__, __dir__ = names(__name__, _HOME)
+__getattr__, __dir__ = names(__name__, _HOME, needs_torch=True)

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ...torch_version import NEWEST, OLDEST, release
 from ..finding import Finding, note, ok, problem
 from ..quantity import count, listed
 
 OLDEST_PYTHON = (3, 10)
-OLDEST_TORCH = (2, 13)
-TESTED_TORCH = "2.13"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +56,22 @@ def python(own: Interpreter, ranks: Interpreter) -> Finding:
 def torch(ranks: Interpreter) -> Finding:
     """The torch that the ranks have."""
     check = "torch"
+    tested = f"{_dotted(OLDEST)} to {_dotted(NEWEST)}"
     if not ranks.torch:
         return problem(
-            check, f"not installed for {ranks.executable}", f"pip install 'torch>={_dotted(OLDEST_TORCH)}'"
+            check, f"not installed for {ranks.executable}", f"pip install 'torch>={_dotted(OLDEST)}'"
         )
-    if _release(ranks.torch) < OLDEST_TORCH:
+    if release(ranks.torch) < OLDEST:
         return problem(
-            check,
-            f"{ranks.torch} is older than what ft_launcher is made for ({TESTED_TORCH})",
-            f"pip install 'torch>={_dotted(OLDEST_TORCH)}'",
+            check, f"{ranks.torch} is too old: tested are {tested}", f"pip install 'torch>={_dotted(OLDEST)}'"
         )
-    if _release(ranks.torch) != OLDEST_TORCH:
+    if release(ranks.torch) > NEWEST:
         return note(
             check,
-            f"{ranks.torch}; Holdfast was tested with {TESTED_TORCH} only",
-            "try a short job first; with --ft-warm-start off there is less that can differ",
+            f"{ranks.torch} is newer than the versions that were tested, {tested}",
+            "try a short job first; --ft-warm-start off depends on less of torch",
         )
-    return ok(check, f"{ranks.torch}, a version that was tested")
+    return ok(check, f"{ranks.torch} (tested: {tested})")
 
 
 def driver(found: str) -> Finding:
@@ -134,9 +132,3 @@ def same(own: Interpreter, ranks: Interpreter) -> bool:
 
 def _dotted(version: Sequence[int]) -> str:
     return ".".join(map(str, version))
-
-
-def _release(version: str) -> tuple[int, ...]:
-    """The first two numbers: (2, 13) of `2.13.0+cpu`. What is none counts as 0."""
-    parts = [*version.split("+")[0].split("."), "0", "0"][:2]
-    return tuple(int("".join(sign for sign in part if sign.isdecimal()) or 0) for part in parts)

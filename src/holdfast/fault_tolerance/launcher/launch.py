@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from .command_line.options import LauncherOptions
 
 logger = logging.getLogger("holdfast.launcher")
+NEW_FIELDS = ("numa_options", "duplicate_stdout_filters", "duplicate_stderr_filters", "virtual_local_rank")
+"""Fields of torch's `WorkerSpec` and `LaunchConfig` since torch 2.9 (the first) and 2.10."""
 RUN_SCRIPT = "import sys; from torch.distributed.run import run_script_path; run_script_path(*sys.argv[1:])"
 
 
@@ -194,10 +196,7 @@ class Launch:
             monitor_interval=config.monitor_interval,
             local_addr=config.local_addr,
             event_log_handler=config.event_log_handler,
-            numa_options=config.numa_options,
-            duplicate_stdout_filters=config.duplicate_stdout_filters,
-            duplicate_stderr_filters=config.duplicate_stderr_filters,
-            virtual_local_rank=config.virtual_local_rank,
+            **{name: getattr(config, name) for name in NEW_FIELDS if hasattr(config, name)},
         )
         assert config.logs_specs is not None
         logs = SupervisedLogs(config.logs_specs, lambda local: self._variables(local, boards, job))

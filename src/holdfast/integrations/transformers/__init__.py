@@ -34,4 +34,4 @@ __all__ = [
     "SimulatedFaultParams",
 ]
 
-__getattr__, __dir__ = names(__name__, _HOME)
+__getattr__, __dir__ = names(__name__, _HOME, needs_torch=True)

@@ -8,13 +8,17 @@ Does not cover: detection (the monitor), and agreement between nodes (:mod:`.job
 from __future__ import annotations
 
 import logging
+import signal
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from torch.distributed import DistError
 from torch.distributed.elastic.agent.server import WorkerGroup, WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import api as multiprocessing
 from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
 from holdfast import in_time
@@ -45,6 +49,31 @@ from .surroundings import Rules
 
 logger = logging.getLogger("holdfast.launcher")
 HELPERS_END = 2.0  # seconds
+
+
+class _WithoutHandlers:
+    """The module `signal`, whose function `signal` does nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(signal, name)
+
+    def signal(self, number: int, handler: object) -> None:
+        """The launcher's own handler stays."""
+
+
+@contextmanager
+def _handlers_kept() -> Iterator[None]:
+    """Keep the launcher's signal handlers while torch starts ranks.
+
+    Until torch 2.9 `PContext.start` replaces those of four signals whatever ``TORCHELASTIC_SIGNALS_TO_HANDLE`` says,
+    and a preemption would be an exception in the middle of the agent.
+    """
+    before = multiprocessing.signal
+    multiprocessing.signal = _WithoutHandlers()  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        multiprocessing.signal = before
 
 
 class Agent(LocalElasticAgent):
@@ -154,7 +183,7 @@ class Agent(LocalElasticAgent):
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         """Let torch start the processes, then take them over by pidfd and put them on the boards."""
-        with self._warm.instead_of_cold():
+        with self._warm.instead_of_cold(), _handlers_kept():
             ids: dict[int, Any] = super()._start_workers(worker_group)
         assert isinstance(self._pcontext, SubprocessContext)  # the entrypoint is always a command
         ranks = {worker.local_rank: worker.global_rank for worker in worker_group.workers}

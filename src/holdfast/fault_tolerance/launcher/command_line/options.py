@@ -18,7 +18,7 @@ from typing import Any
 from ...config import parse_with
 from ...config_fields import nearest
 from ...config_sources import Given, GivenSettings, ResolvedConfig, load
-from ...errors import ConfigError
+from ...errors import ConfigError, UnsupportedTorch
 from ..warm.plan import Request
 from .ahead_of_torch import request, switches
 from .ft_options import OPTIONS, variables
@@ -88,7 +88,7 @@ def parse(
     """
     try:
         return read(sys.argv[1:] if argv is None else argv, os.environ if environ is None else environ, begin)
-    except ConfigError as error:
+    except (ConfigError, UnsupportedTorch) as error:
         line = " ".join(str(error).split())
         print(f"ft_launcher: error: {line}", file=sys.stderr)
         raise SystemExit(USAGE_ERROR) from None
@@ -165,7 +165,7 @@ def _options(
 ) -> LauncherOptions:
     values = dict(settings.launcher)
     if "workers_stop_timeout" not in settings.was_set:
-        theirs = namespace.shutdown_timeout
+        theirs = getattr(namespace, "shutdown_timeout", None)  # new in torch 2.12
         theirs = elastic_shutdown_timeout(environ) if theirs is None else float(theirs)
         values["workers_stop_timeout"] = values["workers_stop_timeout"] if theirs is None else theirs
     return LauncherOptions(

@@ -29,6 +29,7 @@ READ = frozenset(
         "is_host",
         "read_timeout",
         "store_type",
+        "cas_backoff_max_seconds",  # new in torch 2.15
     }
 )
 """What torch's c10d rendezvous reads from ``--rdzv-conf`` and the launcher leaves to it."""

@@ -27,6 +27,8 @@ Where = Callable[[str], str]
 def check(options: argparse.Namespace, where: Where) -> None:
     """Raise `ConfigError` for the first thing that is wrong; `where` says who set an option. Normalises signals."""
     for name, rule in _RULES.items():
+        if not hasattr(options, name):  # an older torch lacks some options
+            continue
         setattr(options, name, parse_with(rule, getattr(options, name), where(name)))
     parse_with(_existing(options.nproc_per_node), options.local_ranks_filter, where("local_ranks_filter"))
     if not options.standalone:

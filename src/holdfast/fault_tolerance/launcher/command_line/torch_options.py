@@ -3,7 +3,7 @@
 What differs from torchrun on purpose: errors are one line, the default of ``--signals-to-handle`` has SIGUSR1 and
 SIGUSR2 too (Slurm's and Lightning's preemption signals), and the parser never sees the script's arguments.
 
-`KNOWN` lists the options of the torch that is tested. With it a wrong setting is reported before torch is imported,
+`KNOWN` lists the options of all tested versions of torch. With it a wrong setting is reported before torch is imported,
 in 0.1 s instead of seconds; it decides nothing else, and an option that it lacks is looked up in the real parser.
 
 Does not cover: whether values make sense together (`torch_checks`). torch's ``PET_…`` variables are read by torch
@@ -17,6 +17,8 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
+
+from holdfast.torch_version import require_torch
 
 from ...config_fields import nearest
 from ...errors import ConfigError
@@ -48,7 +50,7 @@ KNOWN = [
     "monitor-interval", "start-method", "event-log-handler", "role", "log-dir", "redirects", "tee",
     "local-ranks-filter", "duplicate-stdout-filters", "duplicate-stderr-filters", "node-rank",
     "master-addr", "master-port", "local-addr", "logs-specs", "numa-binding", "signals-to-handle",
-    "shutdown-timeout",
+    "shutdown-timeout", "log-line-prefix-template", "print-completion",
 ]
 # fmt: on
 LETTERS = {"h": "help", "m": "module", "r": "redirects", "t": "tee"}
@@ -69,7 +71,8 @@ def known_vocabulary() -> Vocabulary:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """torch's own parser of torchrun's command line. Imports torch (seconds)."""
+    """torch's own parser of torchrun's command line. Imports torch (seconds). Raises `UnsupportedTorch`."""
+    require_torch()
     from torch.distributed.run import get_args_parser
 
     try:
@@ -85,6 +88,9 @@ def build_parser() -> argparse.ArgumentParser:
         add_help=False,
         allow_abbrev=False,
     )
+    if "signals_to_handle" not in {action.dest for action in parser._actions}:  # new in torch 2.10
+        default = os.environ.get("PET_SIGNALS_TO_HANDLE", SIGNALS)
+        parser.add_argument("--signals-to-handle", "--signals_to_handle", default=default)
     for action in parser._actions:
         action.help = DIFFERENT.get(action.dest, action.help)
         if action.dest == "signals_to_handle" and "PET_SIGNALS_TO_HANDLE" not in os.environ:

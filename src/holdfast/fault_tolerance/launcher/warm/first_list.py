@@ -12,6 +12,9 @@ import warnings
 from .zygote.preload import Entry
 
 TORCH: tuple[Entry, ...] = (("torch", None), ("torch.distributed", None))
+DYNAMO: tuple[Entry, ...] = (("torch._dynamo", None),)
+IMPORTS_DYNAMO = {"optim", "use_deterministic_algorithms"}
+"""Parts of torch whose first use imports torch._dynamo: a second in each rank, after the script has begun."""
 
 
 def first_list(source: bytes) -> tuple[Entry, ...]:
@@ -24,4 +27,9 @@ def first_list(source: bytes) -> tuple[Entry, ...]:
         return TORCH
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module or "." for node in nodes if isinstance(node, ast.ImportFrom)}
-    return () if all(name.partition(".")[0] in sys.stdlib_module_names for name in names) else TORCH
+    if all(name.partition(".")[0] in sys.stdlib_module_names for name in names):
+        return ()
+    used = {node.attr for node in nodes if isinstance(node, ast.Attribute)}.union(
+        *(name.split(".") for name in names)
+    )
+    return (*TORCH, *DYNAMO) if used & IMPORTS_DYNAMO else TORCH

@@ -1,0 +1,18 @@
+"""What a torch that is newer than the tested ones adds to a table of ours: one warning that names it, no failure."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+
+from holdfast.torch_version import NEWEST, release
+
+
+def accept_additions(what: str, added: set[str]) -> set[str]:
+    """`added` itself, with a warning, where torch is newer than `NEWEST`; else it has to be empty."""
+    if added and release(torch.__version__) > NEWEST:
+        warnings.warn(f"torch {torch.__version__} has new {what}: {', '.join(sorted(added))}", stacklevel=2)
+    else:
+        assert not added, f"new {what}"
+    return added
