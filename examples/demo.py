@@ -134,10 +134,10 @@ def summary(undisturbed: Run, disturbed: Run, found: list[Incident]) -> int:
 
 def lost(incident: Incident) -> str:
     if incident.lost_seconds is None:
-        return f"training never went on: {incident.outcome}"
+        return f"training did not resume: {incident.outcome}"
     return (
-        f"{incident.outcome}, {incident.lost_seconds:.1f} s lost: {incident.unnoticed_seconds:.1f} s until it was "
-        f"noticed, {incident.resume_seconds:.1f} s until the job trained again"
+        f"{incident.outcome}, {incident.lost_seconds:.2f} s lost: detected after {incident.unnoticed_seconds:.2f} s, "
+        f"training again {incident.resume_seconds:.2f} s later"
     )
 
 

@@ -61,7 +61,8 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
         # DDP rearranges the gradients after a process's first step, and with them the order of their sums over more
         # than two ranks. A step that changes nothing gets that over with, or a restart would differ in the last bits.
-        self.backward(*self.batches.at(0))
+        if world_size > 2:
+            self.backward(*self.batches.at(0))
         torch.manual_seed(SEED + 1 + self.rank)  # From here on each rank has dropout of its own.
         self.step = 0
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.fault_tolerance.launcher.warm import learned
-from holdfast.fault_tolerance.launcher.warm.first_list import TORCH, first_list
+from holdfast.fault_tolerance.launcher.warm.first_list import DYNAMO, TORCH, first_list
 from holdfast.fault_tolerance.launcher.warm.forked import Forked
 from holdfast.fault_tolerance.launcher.warm.learned import Learned
 from holdfast.fault_tolerance.launcher.warm.plan import Request, hidden, plan, unlike, why_cold
@@ -81,19 +81,22 @@ def test_what_a_file_in_the_scripts_folder_hides() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "needs_torch"),
+    ("source", "expected"),
     [
-        ("import os, sys\nfrom json import loads\n", False),
-        ("", False),
-        ("import os\ndef f():\n    import mine\n", True),
-        ("from . import model\n", True),
-        ("import torch\n", True),
-        ("this is no Python", True),
-        ("\0", True),
+        ("import os, sys\nfrom json import loads\n", ()),
+        ("", ()),
+        ("import os\ndef f():\n    import mine\n", TORCH),
+        ("from . import model\n", TORCH),
+        ("import torch\n", TORCH),
+        ("this is no Python", TORCH),
+        ("\0", TORCH),
+        ("import torch\ntorch.optim.SGD([])\n", (*TORCH, *DYNAMO)),
+        ("from torch.optim import SGD\n", (*TORCH, *DYNAMO)),
+        ("import torch\ntorch.use_deterministic_algorithms(True)\n", (*TORCH, *DYNAMO)),
     ],
 )
-def test_the_first_list(source: str, needs_torch: bool) -> None:
-    assert first_list(source.encode()) == (TORCH if needs_torch else ())
+def test_first_list(source: str, expected: tuple[tuple[str, None], ...]) -> None:
+    assert first_list(source.encode()) == expected
 
 
 def test_what_was_learned_is_kept_for_the_script_and_the_python(tmp_path: Path) -> None:
