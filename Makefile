@@ -18,12 +18,14 @@ VENV := .venv
 BIN  := $(VENV)/bin
 PIP  := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet
 
-.PHONY: help demo test test-cold test-nemo test-engines soak soak-nemo nvrx lint format bench compare faults docs clean
+.PHONY: help demo check matrix test test-cold test-nemo test-engines soak soak-nemo nvrx lint format bench compare faults docs clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo 'make demo    train a small model through a hang and a kill -9 (under 2 minutes, installation aside)'
+	@echo 'make check   pure tests, and real jobs with a hang, a restart and a preemption (90 s, no root)'
 	@echo 'make test    all tests but the soak'
+	@echo 'make matrix  jobs on each supported torch, into docs/versions.md (25 GB); VERSIONS="2.8.0" for some of them'
 	@echo 'make test-cold    those of the launcher and the monitor once more, without warm start'
 	@echo 'make test-nemo, make test-engines    those with NeMo-Run; with TorchX and the models of Kubeflow'
 	@echo 'make nvrx    NVRx 0.4.1 in an environment of its own: `make test` then tests the exchange of files with it'
@@ -37,6 +39,13 @@ help:
 
 demo: $(VENV)/.core
 	@$(BIN)/python examples/demo.py
+
+check: $(VENV)/.check
+	@$(BIN)/python -m pytest -q --check -m 'not soak' tests $(ARGS)
+
+# Each torch in an environment of its own under build/.
+matrix: $(VENV)/.core
+	@$(BIN)/python -m tests.versions.matrix $(VERSIONS)
 
 # Bytecode is written, whatever the environment says (CI's says no): the tests start hundreds of launchers, and one that
 # compiles our modules anew needs a tenth of a second more of a core.
@@ -74,7 +83,7 @@ format: $(VENV)/.dev
 	@$(BIN)/ruff format .
 
 bench: $(VENV)/.native
-	@$(BIN)/python benchmarks/run.py
+	@$(BIN)/python benchmarks/run.py $(ARGS)
 
 compare: $(VENV)/.native
 	@$(BIN)/python -m benchmarks.compare $(ARGS)
@@ -103,6 +112,10 @@ $(VENV)/.torch: $(VENV)/.created
 # numpy, because torch warns in the middle of the demo where it is missing.
 $(VENV)/.core: pyproject.toml $(VENV)/.torch
 	$(PIP) --editable '.[torch]' numpy
+	@touch $@
+
+$(VENV)/.check: $(VENV)/.core
+	$(PIP) --editable '.[torch,test]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.core

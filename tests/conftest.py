@@ -7,12 +7,14 @@ list of what it left; leaked processes are ended, so that one bad test does not 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 import tempfile
 import uuid
 from collections.abc import Generator, Iterator
+from functools import cache
 from multiprocessing import resource_tracker
 from pathlib import Path
 
@@ -38,6 +40,31 @@ for _number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
 
 
+# What a test file has none of if it starts no process, sleeps nowhere and needs no framework.
+IMPURE = re.compile(
+    r"Spawner|Jobs\b|Cluster\b|subprocess|multiprocessing|os\.fork|Popen|sleep\(|small_disk|Thread\(|"
+    r"(import|from) (torch|lightning|pytorch_lightning|transformers|matplotlib|tests\.(nodes|launcher|slurm)\.)"
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--check", action="store_true", help="pure test files, and tests marked `check`: `make check`"
+    )
+
+
+@cache
+def _is_pure(file: Path) -> bool:
+    return not IMPURE.search(file.read_text())
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With --check, do not even import a test file that is not pure and marks nothing."""
+    if not config.getoption("--check") or not collection_path.match("test_*.py"):
+        return None
+    return True if not _is_pure(collection_path) and "mark.check" not in collection_path.read_text() else None
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):  # one of several processes that share the tests: `make test WORKERS=2`
         own_shm.take()
@@ -54,12 +81,14 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Slow tests first: else one of the processes that share the tests has one left when the others are done.
 
     Each process begins with a share of its own of the slow ones, in the order of the folders, and so of different
     rooms: those that wait for nodes run beside those that load Lightning. What is left is shared out as they finish.
     """
+    if config.getoption("--check"):
+        items[:] = [each for each in items if each.get_closest_marker("check") or _is_pure(each.path)]
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if workers > 1:
         slow = [item for item in items if item.get_closest_marker("slow")]
