@@ -16,7 +16,7 @@ def names(
     package: str, home: Mapping[str, str], *, needs_torch: bool = False
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """The package's ``__getattr__`` and ``__dir__``; `home` says which of its modules defines a name
-    (with a dot before it: a module beside the package).
+    (with a dot before it: a module next to the package).
 
     Args:
         needs_torch: a name cannot be loaded where torch is too old: `UnsupportedTorch` is raised instead.

@@ -12,16 +12,12 @@ from .fault_tolerance.errors import UnsupportedTorch
 
 OLDEST = (2, 8)
 NEWEST = (2, 15)
-"""The oldest and the newest torch that are tested: major and minor version."""
+"""The oldest and the newest torch that `make matrix` runs: major and minor version."""
 
 
 def require_torch() -> None:
     """Raise `UnsupportedTorch` if the installed torch is too old; without any torch nothing happens."""
-    check(installed())
-
-
-def check(version: str) -> None:
-    """Raise `UnsupportedTorch` if `version`, such as ``2.13.0+cpu``, is too old; an empty one is none."""
+    version = installed()
     if version and release(version) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise UnsupportedTorch(

@@ -92,6 +92,7 @@ def test_what_a_file_in_the_scripts_folder_hides() -> None:
         ("\0", TORCH),
         ("import torch\ntorch.optim.SGD([])\n", (*TORCH, *DYNAMO)),
         ("from torch.optim import SGD\n", (*TORCH, *DYNAMO)),
+        ("from torch import nn, optim\n", (*TORCH, *DYNAMO)),
         ("import torch\ntorch.use_deterministic_algorithms(True)\n", (*TORCH, *DYNAMO)),
     ],
 )

@@ -13,7 +13,8 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader, TensorDataset
 
-AGAIN = 1 if pl.__version__.startswith("2.4.") else 0
+IS_2_4 = pl.__version__.startswith("2.4.")
+AGAIN = int(IS_2_4)
 """Batches trained twice after a save in `on_train_batch_end`: Lightning 2.4 counts that batch as still to come."""
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 warnings.filterwarnings("ignore", module="lightning")

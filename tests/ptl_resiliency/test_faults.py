@@ -9,14 +9,14 @@ import re
 import sys
 from pathlib import Path
 
-import lightning.pytorch as pl
 import pytest
 import torch
 
 from tests.processes import Spawned, Spawner
+from tests.ptl_resiliency.small import IS_2_4
 
 pytestmark = pytest.mark.skipif(
-    pl.__version__.startswith("2.4."),
+    IS_2_4,
     reason="after a resume Lightning 2.4 trains a batch again and validates at other steps: the faults do not happen",
 )
 PROGRAM = Path(__file__).parent / "programs" / "faulty_job.py"

@@ -7,13 +7,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
 import pytest
 import torch
 from lightning.pytorch.plugins.io import AsyncCheckpointIO, TorchCheckpointIO
 
 from holdfast.ptl_resiliency import PreemptionCallback
 from tests.ptl_resiliency.preempted import ALL, DETECTED, RECEIVED, Learner, fit, said, term, weights
+from tests.ptl_resiliency.small import IS_2_4
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +47,7 @@ def test_it_goes_on_as_if_nothing_had_been(
     second, code = fit(tmp_path)
     assert code is None
     assert first.trained + second.trained == undisturbed.trained  # no batch twice, none skipped
-    missed = (
-        1 if pl.__version__.startswith("2.4.") and batches == 7 else 0
-    )  # by Lightning 2.4, without us as well
+    missed = int(IS_2_4 and batches == 7)  # by Lightning 2.4, without us as well
     assert first.validations + second.validations == undisturbed.validations - missed
     assert torch.equal(weights(second), weights(undisturbed))
 

@@ -56,22 +56,24 @@ def python(own: Interpreter, ranks: Interpreter) -> Finding:
 def torch(ranks: Interpreter) -> Finding:
     """The torch that the ranks have."""
     check = "torch"
-    tested = f"{_dotted(OLDEST)} to {_dotted(NEWEST)}"
+    supported = f"{_dotted(OLDEST)} to {_dotted(NEWEST)}"
     if not ranks.torch:
         return problem(
             check, f"not installed for {ranks.executable}", f"pip install 'torch>={_dotted(OLDEST)}'"
         )
     if release(ranks.torch) < OLDEST:
         return problem(
-            check, f"{ranks.torch} is too old: tested are {tested}", f"pip install 'torch>={_dotted(OLDEST)}'"
+            check,
+            f"{ranks.torch} is too old: supported are {supported}",
+            f"pip install 'torch>={_dotted(OLDEST)}'",
         )
     if release(ranks.torch) > NEWEST:
         return note(
             check,
-            f"{ranks.torch} is newer than the versions that were tested, {tested}",
+            f"{ranks.torch} is newer than the supported versions, {supported}",
             "try a short job first; --ft-warm-start off depends on less of torch",
         )
-    return ok(check, f"{ranks.torch} (tested: {tested})")
+    return ok(check, f"{ranks.torch} (supported: {supported})")
 
 
 def driver(found: str) -> Finding:

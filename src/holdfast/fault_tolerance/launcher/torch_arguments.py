@@ -11,7 +11,6 @@ import socket
 from argparse import Namespace
 
 DEFAULT_PORT = 29500  # torchrun's default for --master-port
-NO_SIGNAL = "SIGSYS"  # torch insists on handlers of its own for some signal; nobody sends this one
 
 
 def is_one_node(given: Namespace) -> bool:
@@ -49,5 +48,4 @@ def settle(given: Namespace, run_dir: str, board_dir: str) -> int:
     node_rank, given.node_rank = int(given.node_rank), 0
     given.rdzv_backend = "c10d"
     given.rdzv_endpoint = given.rdzv_endpoint or "localhost:0"
-    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = NO_SIGNAL  # the inbox handles them
     return node_rank

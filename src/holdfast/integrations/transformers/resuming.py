@@ -1,8 +1,8 @@
-"""From which checkpoint a training goes on: the newest complete `checkpoint-N` of its folder.
+"""From which checkpoint a training resumes: the newest complete `checkpoint-N` of its folder.
 
 What always holds: one that was being written when its job was ended is not chosen, and is logged; nothing is removed.
 `whole_checkpoints` keeps such a folder from displacing a complete one when transformers keeps only the newest few.
-Does not cover: other ranks; one looks, and tells them.
+Does not cover: other ranks; rank 0 chooses, and sends the choice to them.
 """
 
 from __future__ import annotations

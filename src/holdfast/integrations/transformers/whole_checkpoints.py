@@ -31,9 +31,9 @@ from holdfast.side_group import TIMEOUT, Disagreement, SideGroup
 __all__ = ["MARK", "PREFIX", "WholeCheckpoints"]
 
 PREFIX = "checkpoint"
+# A method of the trainer (transformers 4.46), or a module and its function (5.23).
 _ROTATE = ("_rotate_checkpoints", "transformers.trainer", "rotate_checkpoints")
 _SORT = ("_sorted_checkpoints", "transformers.trainer_utils", "sort_checkpoints")
-"""A method of the trainer (transformers 4.46), or a module and its function (5.23)."""
 
 log = logging.getLogger("holdfast.integrations.transformers")
 
@@ -122,7 +122,7 @@ class WholeCheckpoints:
                 self._side.failed,
             )
 
-    def _place(self, model: Any = None, trial: Any = None, *others: Any, **more: Any) -> str:
+    def _place(self, model: Any = None, trial: Any = None, **more: Any) -> str:
         """The folder that a call of `_save_checkpoint` writes; transformers 4.46 also passes `metrics`."""
         folder = f"{PREFIX}-{self._trainer.state.global_step}"
         return os.path.abspath(os.path.join(self._trainer._get_output_dir(trial), folder))
@@ -164,15 +164,21 @@ def _complete(place: str, left: dict[str, int]) -> None:
 
     A larger job may have left the file of a rank that this job does not have. Cut off, it would count as incomplete.
     """
+    mark = os.path.join(place, MARK)
+    if left.get(mark) == os.lstat(mark).st_ctime_ns:  # just written, and unchanged: times mean nothing here
+        left = {}
     for folder, _, names in os.walk(place):
         for name in names:
             path = os.path.join(folder, name)
+            if path == mark:
+                continue
+            _flush(
+                path, os.O_RDONLY
+            )  # after it is opened, a network filesystem knows the times of other nodes
             if path in left and os.lstat(path).st_ctime_ns == left[path]:
                 os.unlink(path)
-            elif name != MARK:
-                _flush(path, os.O_RDONLY)
         _flush(folder, os.O_RDONLY | os.O_DIRECTORY)
-    os.unlink(os.path.join(place, MARK))
+    os.unlink(mark)
     _flush(place, os.O_RDONLY | os.O_DIRECTORY)
     with suppress(OSError):
         _flush(os.path.dirname(place), os.O_RDONLY | os.O_DIRECTORY)

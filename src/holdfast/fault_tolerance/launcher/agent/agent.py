@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from torch.distributed import DistError
@@ -51,25 +52,17 @@ logger = logging.getLogger("holdfast.launcher")
 HELPERS_END = 2.0  # seconds
 
 
-class _WithoutHandlers:
-    """The module `signal`, whose function `signal` does nothing."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(signal, name)
-
-    def signal(self, number: int, handler: object) -> None:
-        """The launcher's own handler stays."""
-
-
 @contextmanager
 def _handlers_kept() -> Iterator[None]:
     """Keep the launcher's signal handlers while torch starts ranks.
 
-    Until torch 2.9 `PContext.start` replaces those of four signals whatever ``TORCHELASTIC_SIGNALS_TO_HANDLE`` says,
-    and a preemption would be an exception in the middle of the agent.
+    `PContext.start` sets handlers of its own, and a preemption would be an exception in the middle of the agent. Until
+    torch 2.9 no variable prevents that.
     """
     before = multiprocessing.signal
-    multiprocessing.signal = _WithoutHandlers()  # type: ignore[assignment]
+    multiprocessing.signal = SimpleNamespace(  # type: ignore[assignment]
+        **{**vars(signal), "signal": lambda number, handler: None}
+    )
     try:
         yield
     finally:

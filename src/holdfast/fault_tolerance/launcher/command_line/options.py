@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.torch_version import require_torch
+
 from ...config import parse_with
 from ...config_fields import nearest
 from ...config_sources import Given, GivenSettings, ResolvedConfig, load
@@ -95,11 +97,12 @@ def parse(
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str], begin: Begin | None = None) -> LauncherOptions:
-    """As `parse`, but raises `ConfigError` for anything wrong.
+    """As `parse`, but raises `ConfigError` for anything wrong, and `UnsupportedTorch`.
 
     `begin` is told of the ranks and of the run directory that was given as soon as they are known, which is mostly
     before torch is imported.
     """
+    require_torch()
     _refuse_unknown_variables(environ)
     early = _without_torch(argv, environ)
     if early and begin:

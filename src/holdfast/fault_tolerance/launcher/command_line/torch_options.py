@@ -18,8 +18,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from holdfast.torch_version import require_torch
-
 from ...config_fields import nearest
 from ...errors import ConfigError
 from .ft_options import by_name, variables
@@ -71,8 +69,7 @@ def known_vocabulary() -> Vocabulary:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """torch's own parser of torchrun's command line. Imports torch (seconds). Raises `UnsupportedTorch`."""
-    require_torch()
+    """torch's own parser of torchrun's command line. Imports torch (seconds)."""
     from torch.distributed.run import get_args_parser
 
     try:
@@ -89,7 +86,7 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     if "signals_to_handle" not in {action.dest for action in parser._actions}:  # new in torch 2.10
-        default = os.environ.get("PET_SIGNALS_TO_HANDLE", SIGNALS)
+        default = os.environ.get("PET_SIGNALS_TO_HANDLE")
         parser.add_argument("--signals-to-handle", "--signals_to_handle", default=default)
     for action in parser._actions:
         action.help = DIFFERENT.get(action.dest, action.help)

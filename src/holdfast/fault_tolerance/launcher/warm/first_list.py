@@ -1,4 +1,5 @@
-"""What to import ahead for a script of which nothing is known yet: torch, unless it plainly does without. Pure.
+"""What to import ahead for a script of which nothing is known yet: torch, unless it plainly does without,
+and torch._dynamo where it names an optimizer. Pure.
 
 Does not cover: a script that imports by other means than ``import`` statements; its ranks import torch themselves.
 """
@@ -6,6 +7,7 @@ Does not cover: a script that imports by other means than ``import`` statements;
 from __future__ import annotations
 
 import ast
+import re
 import sys
 import warnings
 
@@ -13,7 +15,7 @@ from .zygote.preload import Entry
 
 TORCH: tuple[Entry, ...] = (("torch", None), ("torch.distributed", None))
 DYNAMO: tuple[Entry, ...] = (("torch._dynamo", None),)
-IMPORTS_DYNAMO = {"optim", "use_deterministic_algorithms"}
+NAMES_DYNAMO = re.compile(rb"\b(optim|use_deterministic_algorithms)\b")
 """Parts of torch whose first use imports torch._dynamo: a second in each rank, after the script has begun."""
 
 
@@ -29,7 +31,4 @@ def first_list(source: bytes) -> tuple[Entry, ...]:
     names |= {node.module or "." for node in nodes if isinstance(node, ast.ImportFrom)}
     if all(name.partition(".")[0] in sys.stdlib_module_names for name in names):
         return ()
-    used = {node.attr for node in nodes if isinstance(node, ast.Attribute)}.union(
-        *(name.split(".") for name in names)
-    )
-    return (*TORCH, *DYNAMO) if used & IMPORTS_DYNAMO else TORCH
+    return (*TORCH, *DYNAMO) if NAMES_DYNAMO.search(source) else TORCH
