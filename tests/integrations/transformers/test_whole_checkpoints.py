@@ -89,6 +89,15 @@ def test_rotation_removes_incomplete_checkpoints_first(
     assert choose(tmp_path) == str(tmp_path / "checkpoint-12")
 
 
+def test_rotation_removes_a_cut_off_checkpoint_first(tmp_path: Path) -> None:
+    trainer(tmp_path, [PreemptionCallback()], save_steps=5, max_steps=15).train()
+    state = tmp_path / "checkpoint-15" / "optimizer.pt"
+    os.truncate(state, state.stat().st_size // 2)
+    again = trainer(tmp_path, [PreemptionCallback()], save_steps=12, max_steps=12, save_total_limit=1)
+    again.train(resume_from_checkpoint=True)
+    assert choose(tmp_path) == str(tmp_path / "checkpoint-12")
+
+
 def test_incomplete_checkpoint_saved_again_loses_old_files(tmp_path: Path) -> None:
     """A killed job of more ranks has left a file that the smaller job does not write."""
     ended = trainer(tmp_path, [PreemptionCallback()], save_steps=5)

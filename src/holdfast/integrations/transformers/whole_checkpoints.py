@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from holdfast.checkpoints.folder import MARK
+from holdfast.checkpoints.folder import MARK, why_incomplete
 from holdfast.patches import Around, Patches
 from holdfast.side_group import TIMEOUT, Disagreement, SideGroup
 
@@ -206,7 +206,15 @@ def _incomplete_first(
     sort: Callable[..., list[str]], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[str]:
     """The order in which transformers removes checkpoints: a complete one only after all incomplete ones."""
-    return sorted(sort(*args, **kwargs), key=lambda place: not os.path.exists(os.path.join(place, MARK)))
+    return sorted(sort(*args, **kwargs), key=_is_complete)
+
+
+def _is_complete(place: str) -> bool:
+    """Also where that cannot be read now: such a checkpoint is not the first to be removed."""
+    try:
+        return not why_incomplete(Path(place))
+    except OSError:
+        return True
 
 
 @contextmanager

@@ -17,7 +17,6 @@ from ...board import Snapshot
 from .. import console
 from ..inbox import PASSED_ON, Signalled, stops
 from ..monitor_keeper import MonitorSaid
-from ..nodes.job import JobLost
 from ..nodes.node_watch import LocalProgress, Rhythm
 from ..nodes.records import HostLost, Moved, NodeLost, NodesWaiting, StopAsked
 from ..ranks import orphans
@@ -30,7 +29,7 @@ from .exit_record import record_exit
 from .harmless import harmless
 from .known import Known
 from .lingering import Lingering
-from .outcomes import Failed, Outcome, Requested, Succeeded, ToldToStop
+from .outcomes import Failed, Outcome, Requested, StoreFailed, Succeeded, ToldToStop
 from .resume import Resume
 from .surroundings import Surroundings
 
@@ -267,7 +266,7 @@ class CycleWatch:
 
     def _tick(self, now: float) -> Outcome | None:
         if failure := self._around.job.rank_store_failure():
-            raise JobLost(failure)
+            return StoreFailed(failure)
         self._around.monitor.check(now)
         orphans.reap(self._group.pids | self._around.spared)
         with harmless("the preparation of the next cycle"):

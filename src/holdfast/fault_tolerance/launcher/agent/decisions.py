@@ -19,7 +19,7 @@ from ..ranks.failures import Failure
 from . import leftovers, policy
 from .cycle_watch import CycleWatch
 from .harmless import harmless
-from .outcomes import Failed, Outcome, Requested, Succeeded, ToldToStop
+from .outcomes import Failed, Outcome, Requested, StoreFailed, Succeeded, ToldToStop
 from .post_mortem import PostMortem
 from .preemption import Preemption
 from .resume import Resume
@@ -62,6 +62,9 @@ class Decisions:
             self._after_signal(outcome)
         elif isinstance(outcome, Requested):
             self._after_request(outcome)
+        elif isinstance(outcome, StoreFailed):
+            logger.error("%s", outcome.reason)
+            self._go_on(self._propose_restart(outcome.reason))
         elif isinstance(outcome, Moved):
             self._after_news(outcome.record, watch)
         elif isinstance(outcome, NodeLost):
@@ -188,15 +191,19 @@ class Decisions:
 
     def _propose_without(self, lost: NodeLost, local_ranks: str) -> Record:
         """Begin a cycle without a node that is gone, if a restart is left; returns the record that counts."""
-        agent = self._agent
-        self._resume.stopped()
         why = f"node {lost.node} is gone: no sign of it for {lost.waited:.1f} s, and the local ranks {local_ranks}"
         logger.warning("NODE LOST: %s", why)
-        agent.journal.record("node_lost", lost=lost.node, waited=round(lost.waited, 3))
+        self._agent.journal.record("node_lost", lost=lost.node, waited=round(lost.waited, 3))
+        return self._propose_restart(why, lost=1)
+
+    def _propose_restart(self, why: str, lost: int = 0) -> Record:
+        """Begin another cycle if a restart is left, else end the job; returns the record that counts."""
+        agent = self._agent
+        self._resume.stopped()
         used, record = self._restarts_used(), agent.job.record
         if policy.may_restart(used, agent.rules.max_restarts):
             return agent.job.propose(
-                record.next(RESTART, reason=why, node=agent.node, restarts=used + 1, lost=1)
+                record.next(RESTART, reason=why, node=agent.node, restarts=used + 1, lost=lost)
             )
         logger.error("no restart left (%d of %d used): the job ends", used, agent.rules.max_restarts)
         return agent.job.propose(record.next(END, reason=why, node=agent.node, exit_code=exits.FAILED))

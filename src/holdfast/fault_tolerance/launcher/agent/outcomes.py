@@ -38,4 +38,13 @@ class Requested:
     rank: int
 
 
-Outcome = Succeeded | Failed | ToldToStop | Requested | Moved | NodeLost | HostLost | NodesWaiting
+@dataclass(frozen=True, slots=True)
+class StoreFailed:
+    """The store in which the ranks of this cycle meet could not be started."""
+
+    reason: str
+
+
+Outcome = (
+    Succeeded | Failed | ToldToStop | Requested | StoreFailed | Moved | NodeLost | HostLost | NodesWaiting
+)

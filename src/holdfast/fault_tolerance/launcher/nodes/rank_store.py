@@ -7,8 +7,7 @@ takes 5 s about once in a hundred times.
 What always holds: a store that is told by an address of this machine listens at that address only, so one that is
 told by loopback is out of other machines' reach.
 Does not cover: authentication; torch's store has none. An address that is a name, or that is only translated to
-this machine: then the store listens on all of its addresses. Other nodes, where the store cannot be started: they
-notice when this launcher has left.
+this machine: then the store listens on all of its addresses.
 """
 
 from __future__ import annotations
