@@ -47,6 +47,16 @@ def test_known_options_are_those_of_the_installed_torch() -> None:
     assert known.letters == real.letters
 
 
+def test_option_of_a_newer_torch_is_named_as_such() -> None:
+    """An older torch is stood in for by torchrun's parser without one of its options."""
+    parser = get_args_parser()
+    parser._actions = [action for action in parser._actions if action.dest != "local_addr"]
+    with pytest.raises(ConfigError, match=r"^--local_addr needs a newer torch than the installed one$"):
+        scan(["--local_addr=x", "x.py"], torch_options.vocabulary_of(parser))
+    (warning,) = torch_options.unknown_variables(parser, {"PET_LOCAL_ADDR": "x"})
+    assert warning.startswith("environment variable PET_LOCAL_ADDR has no effect: it needs a newer torch")
+
+
 def test_torchs_options_have_one_value_or_none() -> None:
     """What the scan relies on; a torch with another kind of option must be looked at."""
     actions = [action for action in get_args_parser()._actions if action.option_strings]

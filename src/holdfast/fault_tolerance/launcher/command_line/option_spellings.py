@@ -11,7 +11,7 @@ Does not cover: what values mean. torchrun's options go to torch's own parser, i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...config_fields import nearest
@@ -36,12 +36,14 @@ class TorchOption:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Every option by its hyphenated name without dashes; `letters` are torchrun's one-letter options."""
+    """Every option by its hyphenated name without dashes; `letters` are torchrun's one-letter options, `missing` those
+    of a newer torch."""
 
     torch: Mapping[str, TorchOption]
     letters: Mapping[str, TorchOption]
     ft: Mapping[str, FtOption]
     abbreviations: bool = True
+    missing: Collection[str] = ()
 
     def find(self, body: str) -> TorchOption | FtOption:
         """The option that `body`, written after two dashes, means. Raises `UnknownOption`."""
@@ -59,6 +61,8 @@ class Vocabulary:
         raise self._unknown(body)
 
     def _unknown(self, body: str) -> UnknownOption:
+        if body.replace("_", "-") in self.missing:
+            return UnknownOption(f"--{body} needs a newer torch than the installed one")
         near = nearest(body.replace("_", "-"), [*self.torch, *self.ft])
         if near:
             return UnknownOption(f"unknown option --{body}; did you mean --{near}?")

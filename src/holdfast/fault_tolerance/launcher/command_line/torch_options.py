@@ -106,7 +106,7 @@ def vocabulary_of(parser: argparse.ArgumentParser) -> Vocabulary:
                 torch[each[2:].replace("_", "-")] = option
             else:
                 letters[each[1:]] = option
-    return Vocabulary(torch, letters, by_name())
+    return Vocabulary(torch, letters, by_name(), missing={*SWITCHES, *KNOWN} - torch.keys())
 
 
 def parse_torch(parser: argparse.ArgumentParser, tokens: Sequence[str]) -> argparse.Namespace:
@@ -140,6 +140,11 @@ def unknown_variables(parser: argparse.ArgumentParser, environ: Mapping[str, str
     } | variables()
     found = []
     for name in sorted(name for name in environ if name.startswith("PET_") and name not in known):
+        if name.removeprefix("PET_").lower().replace("_", "-") in KNOWN:
+            found.append(
+                f"environment variable {name} has no effect: it needs a newer torch than the installed one"
+            )
+            continue
         near = nearest(name, known)
         hint = f"did you mean {near}?" if near else "unset it"
         found.append(f"environment variable {name} has no effect: ft_launcher has no such option; {hint}")
