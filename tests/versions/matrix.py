@@ -25,14 +25,14 @@ HOME = ROOT / "build" / "matrix"
 PROJECT = ROOT / "pyproject.toml"
 PAGE = ROOT / "docs" / "versions.md"
 BEGIN, END = "<!-- begin: make matrix -->", "<!-- end -->"
-COLUMNS = {
-    "test_undisturbed_job_takes_each_step_once": "start, learned timeouts",
-    "test_hang_and_kill_are_survived[warm]": "hang, kill -9, verdict; warm start",
-    "test_hang_and_kill_are_survived[cold]": "the same, cold start",
-    "test_two_nodes_restart_together": "two nodes",
-    "test_preempted_job_saves_and_resumes": "preemption",
-    "test_slow_rank_is_named": "straggler",
-    "test_known_options_are_those_of_the_installed_torch": "option table",
+ROWS = {
+    "test_undisturbed_job_takes_each_step_once": "two ranks, undisturbed; timeouts are learned",
+    "test_hang_and_kill_are_survived[warm]": "a rank hangs, later one is killed; verdict with stack and collective",
+    "test_hang_and_kill_are_survived[cold]": "the same with cold start",
+    "test_two_nodes_restart_together": "the same with two launchers",
+    "test_preempted_job_saves_and_resumes": "SIGTERM: all ranks stop after one step and save; the next job resumes",
+    "test_slow_rank_is_named": "a slow rank is named",
+    "test_known_options_are_those_of_the_installed_torch": "Holdfast knows torchrun's options",
 }
 FRAMEWORKS = {"lightning": "ptl_resiliency", "transformers": "integrations/transformers"}
 TESTS = [
@@ -93,17 +93,18 @@ class Environment:
         command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS]
         return subprocess.run([*command, f"--junitxml={self.results}"], cwd=ROOT).returncode == 0
 
-    def row(self) -> str:
-        """Its line of the table."""
+    def column(self) -> list[str]:
+        """Its column of the table."""
         version = subprocess.run(
             [self.python, "-V"], check=True, capture_output=True, text=True
         ).stdout.split()[1]
-        tests = [(case.get("classname", ""), case.get("name", ""), case) for case in cases(self.results)]
-        cells = [mark(case for _, name, case in tests if name == test) for test in COLUMNS]
+        found = cases(self.results)
+        cells = [mark(case for case in found if case.get("name") == test) for test in ROWS]
         for name, folder in FRAMEWORKS.items():
             place = folder.replace("/", ".")
-            cells.append(f"{getattr(self, name)} {mark(case for where, _, case in tests if place in where)}")
-        return " | ".join(["", self.torch, version, *cells, ""]).strip()
+            result = mark(case for case in found if place in case.get("classname", ""))
+            cells.append(f"{getattr(self, name)} {result}")
+        return [self.torch, version, *cells]
 
 
 ENVIRONMENTS = [
@@ -145,8 +146,15 @@ def mark(found: Iterable[ElementTree.Element]) -> str:
 
 def write_table(environments: list[Environment]) -> None:
     """Replace the part of the page between the two marks."""
-    head = ["torch", "Python", *COLUMNS.values(), "Lightning", "transformers"]
-    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(each.row() for each in environments)]
+    titles = [
+        "torch",
+        "Python",
+        *ROWS.values(),
+        *(f"complete checkpoints with {name}" for name in FRAMEWORKS),
+    ]
+    table = zip(titles, *(each.column() for each in environments), strict=True)
+    lines = [f"| {' | '.join(cells)} |" for cells in table]
+    lines.insert(1, "|---" * (len(environments) + 1) + "|")
     before, _, rest = PAGE.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     PAGE.write_text("\n".join([before + BEGIN, *lines, END + after]))
