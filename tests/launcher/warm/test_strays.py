@@ -34,7 +34,9 @@ wait()
 def test_a_stray_does_not_survive_the_launcher(jobs: Jobs, tmp_path: Path, mode: str) -> None:
     job = jobs(STRAY, "--ft-warm-start", mode)
     strays = [int(pid) for pid in job.hear(r"stray (\d+)", ranks=[0, 1]).values()]
-    assert starts(job, 0) == ["warm" if mode == WARM else "cold"] * 2
+    # The journal's writer is a thread that the ranks do not wait for.
+    expected = ["warm" if mode == WARM else "cold"] * 2
+    wait_until(lambda: starts(job, 0) == expected, what=f"{expected} in the journal")
     job.spawned.send_signal(signal.SIGKILL)
     job.spawned.wait()
     wait_until(lambda: not any(map(alive, strays)), 20, what="the end of what the ranks left")
