@@ -31,9 +31,6 @@ T = TypeVar("T")
 CEILING = 60.0
 """Seconds after which a wait fails. Generous: reached only when something is broken, or on a very busy machine."""
 
-PROMPT = 30.0
-"""Seconds that tell a call that returns from one that blocks, also on a very busy machine."""
-
 POLL = 0.01
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.fault_tolerance.board import Board, BoardReader, BoardWriter, Limits, Snapshot, layout
-from tests.processes import PROMPT, Spawned, Spawner, wait_until
+from tests.processes import Spawned, Spawner, wait_until
 
 # Every field is tied to the others: whatever moment a reading is of, `_check` holds.
 _WRITER = """
@@ -115,7 +115,7 @@ def _stop_in_mid_write(writing: Spawned, path: str) -> None:
 def _readable_fast(read: Callable[[], Snapshot]) -> Snapshot:
     start = time.monotonic()
     snapshot = read()
-    assert time.monotonic() - start < PROMPT
+    assert time.monotonic() - start < 1.0  # a few milliseconds, on a machine that others use too
     assert not snapshot.consistent
     assert snapshot.connected and snapshot.heartbeat_count > 0
     return snapshot

@@ -23,7 +23,7 @@ from holdfast.incidents.gathering.memory import OomWatch
 from holdfast.incidents.gathering.node import LocalRank, gather
 from holdfast.incidents.gathering.rank_look import RankLook
 from tests.monitor.freezer import Freezer, freezer
-from tests.processes import PROMPT, Spawned, Spawner, wait_until
+from tests.processes import Spawned, Spawner, wait_until
 
 __all__ = ["freezer"]
 
@@ -100,8 +100,8 @@ def test_a_rank_that_has_ended(spawn: Spawner, local: MakeRank) -> None:
     who = local(rank)
     rank.kill()
     began = time.monotonic()
-    found = one(who, 2 * PROMPT, ask=True)
-    assert time.monotonic() - began < PROMPT
+    found = one(who, ask=True)
+    assert time.monotonic() - began < 1
     assert found.process and found.process.state == "gone" and found.board and found.board.age > 0
     assert found.no_stacks == "its process has ended"
 
@@ -176,7 +176,7 @@ def test_states_in_which_a_rank_answers_nobody(spawn: Spawner, local: MakeRank, 
     ranks = [local(each, number) for number, each in enumerate((stopped, stuck, closed))]
     began = time.monotonic()
     found = gather(ranks, began + 1.5, ask=True, may_signal=True)
-    assert time.monotonic() - began < PROMPT
+    assert time.monotonic() - began < 1.7
     assert [each.process.state for each in found if each.process] == ["T", "D", "S"]
     assert found[1].process and len(found[1].process.children) == 1
 
@@ -188,7 +188,7 @@ def test_a_frozen_rank(spawn: Spawner, local: MakeRank, freezer: Freezer) -> Non
     freezer.freeze()
     who, began = local(rank), time.monotonic()
     found = one(who, 1.5, ask=True)
-    assert time.monotonic() - began < PROMPT
+    assert time.monotonic() - began < 1.7
     assert found.process and found.process.state in "DS" and found.process.cpu == 0
     freezer.thaw()
 
@@ -203,7 +203,7 @@ def test_a_rank_that_becomes_another_program_again_and_again(
     for _ in range(20):
         began = time.monotonic()
         found = one(who, 1.0, pause=0.01)
-        assert time.monotonic() - began < PROMPT and found.process and found.process.state != "gone"
+        assert time.monotonic() - began < 1.2 and found.process and found.process.state != "gone"
 
 
 def test_no_time_at_all(spawn: Spawner, local: MakeRank) -> None:
@@ -211,7 +211,7 @@ def test_no_time_at_all(spawn: Spawner, local: MakeRank) -> None:
     rank.wait_for("on")
     began = time.monotonic()
     (found,) = gather([local(rank)], began - 1, ask=True, may_signal=False)
-    assert time.monotonic() - began < PROMPT
+    assert time.monotonic() - began < 0.2
     assert found.process and found.process.state == "S"
 
 
@@ -222,8 +222,8 @@ from holdfast.incidents.gathering.node import LocalRank, gather
 threading.stack_size(1 << 40)  # none can have so much: each start of a thread fails, as at the limit on processes
 pid = int(sys.argv[1])
 began = time.monotonic()
-(found,) = gather([LocalRank(0, 0, pid, 0, "n", None, "")], began + 60, ask=True, may_signal=True)
-print(found.process.state, time.monotonic() - began < 30, found.process.sampled_over > 0)
+(found,) = gather([LocalRank(0, 0, pid, 0, "n", None, "")], began + 5, ask=True, may_signal=True)
+print(found.process.state, time.monotonic() - began < 0.5, found.process.sampled_over > 0)
 print(*found.notes)
 """
 
@@ -277,7 +277,7 @@ def test_a_py_spy_that_hangs_is_ended_in_time(
     began = time.monotonic()
     locals_ = [local(rank, number) for number, rank in enumerate(ranks)]
     found = gather(locals_, began + 1.0, ask=True, may_signal=False)
-    assert time.monotonic() - began < PROMPT
+    assert time.monotonic() - began < 1.2
     assert all(each.no_stacks and each.process for each in found)
     assert len((tmp_path / "pids").read_text().split()) <= 2
     wait_until(lambda: not any(proc.stat(int(pid)) for pid in (tmp_path / "pids").read_text().split()))
@@ -301,8 +301,8 @@ def test_a_look_that_is_stuck_is_not_waited_for_and_not_repeated(spawn: Spawner,
     assert stuck
     try:
         began = time.monotonic()
-        found = one(who, 2 * PROMPT)
-        assert time.monotonic() - began < PROMPT
+        found = one(who, 5.0)
+        assert time.monotonic() - began < 1
         assert found.process and found.process.state == "S"
         assert "earlier look" in " ".join(found.notes)
     finally:
@@ -347,7 +347,7 @@ def test_what_the_machine_says() -> None:
     watch = OomWatch()
     began = time.monotonic()
     notes = MachineLook(watch, began + 2).notes()
-    assert time.monotonic() - began < PROMPT
+    assert time.monotonic() - began < 2.5
     assert bool(watch.log.refused) == any("log cannot be read" in note for note in notes)
     assert all(note[0].isupper() and note.endswith(".") for note in notes)
     assert MachineLook(None, began).notes() == ()

@@ -13,7 +13,7 @@ from holdfast.fault_tolerance.board import BoardReader
 from holdfast.fault_tolerance.processes import proc
 from holdfast.incidents.gathering import program
 from holdfast.incidents.gathering.node import LocalRank, gather
-from tests.processes import PROMPT, Spawned, Spawner, wait_until
+from tests.processes import Spawned, Spawner, wait_until
 
 TRAIN = """
 import os, re, time
@@ -58,7 +58,7 @@ def test_a_hang_of_a_rank_that_holds_the_interpreter(spawn: Spawner, tmp_path: P
     wait_until(lambda: (found := proc.stat(ranks[1].pid)) and found.state == "R")
     began = time.monotonic()
     waits, holds = gather(ranks, began + 2, ask=True, may_signal=True)
-    assert time.monotonic() - began < PROMPT
+    assert time.monotonic() - began < 2.2
     assert waits.stacks_from == "the rank itself" and waits.stacks[0].main
     assert [frame.function for frame in waits.stacks[0].frames][:2] == ["fit", "<module>"]
     assert waits.board and waits.board.connected and waits.board.heartbeats == 1 and waits.board.events

@@ -108,7 +108,9 @@ def test_an_exception_explains_its_own_process_or_the_script_that_ends_soon(tmp_
     assert failures.at_hand(RankExit(0, 0, 7, 1, 100.0), path).leaving
     soon = failures.at_hand(RankExit(0, 0, 8, 1, 5.0), path)
     assert soon.error and not soon.raised
-    assert failures.at_hand(RankExit(0, 0, 8, 1, 100.0), path).error is None
+    for status in (1, -9):
+        assert failures.at_hand(RankExit(0, 0, 8, status, 8.9), path).error
+        assert failures.at_hand(RankExit(0, 0, 8, status, 9.1), path).error is None
 
 
 def test_an_exception_that_the_program_only_showed_explains_an_end_that_comes_soon(tmp_path: Path) -> None:
