@@ -124,7 +124,7 @@ def _check(script: str, *, module: bool) -> None:
 
 
 def _ranks(text: str) -> int:
-    from ..doctor.looks.interpreter import gpus
+    from ..nvidia import gpus
 
     if text.isdecimal() and 0 < int(text) <= MOST_RANKS:
         return int(text)

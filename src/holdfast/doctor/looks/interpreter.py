@@ -1,4 +1,4 @@
-"""The Python of the launcher and that of the ranks, the torch that they have, and the NVIDIA driver.
+"""The Python of the launcher and that of the ranks, and the torch that they have.
 
 torch itself is not imported: what its package says of itself is enough.
 """
@@ -13,7 +13,6 @@ import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
-from ...fault_tolerance.launcher.warm.plan import DRIVER
 from ..judgements.warm_start import Interpreter
 
 PATIENCE = 2.0
@@ -61,16 +60,3 @@ def of_ranks(environment: Mapping[str, str] = os.environ) -> Interpreter:
     except ValueError:
         return Interpreter(wanted, (), "", error="it is no Python")
     return Interpreter(executable, tuple(numbers), prefix, torch)
-
-
-def driver() -> str:
-    """By what the launcher takes it that there is an NVIDIA driver; empty without one."""
-    return DRIVER if os.path.exists(DRIVER) else ""
-
-
-def gpus() -> int:
-    """How many NVIDIA GPUs the driver shows."""
-    try:
-        return len(os.listdir("/proc/driver/nvidia/gpus"))
-    except OSError:
-        return 0

@@ -7,11 +7,9 @@ Does not cover: GPUs of other makers; whether a GPU is slow (straggler detection
 
 from __future__ import annotations
 
-import os
-
+from ... import nvidia
 from .program import answer, found
 
-DRIVER = "/proc/driver/nvidia"
 FIELDS = (
     "index",
     "name",
@@ -30,14 +28,9 @@ _THROTTLED = {
 }
 
 
-def has_driver() -> bool:
-    """Whether the driver is loaded."""
-    return os.path.isdir(DRIVER)
-
-
 def facts(until: float) -> tuple[str, ...]:
     """What stands out, by `until` (monotonic seconds); a driver that does not answer stands out too."""
-    program = found("nvidia-smi") if has_driver() else ""
+    program = found("nvidia-smi") if nvidia.driver() else ""
     if not program:
         return ()
     told = answer([program, f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"], until)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 
+from ... import nvidia
 from ...in_time import TooLate, UnderWay
 from . import gpu
 from .kernel_log import hardware
@@ -26,7 +27,7 @@ class MachineLook:
         self._until = until
         self._gpus: UnderWay[tuple[str, ...]] | None = None
         self._said: tuple[str, ...] = ()
-        if gpu.has_driver() and until - time.monotonic() >= WORTH_ASKING:
+        if nvidia.driver() and until - time.monotonic() >= WORTH_ASKING:
             try:
                 self._gpus = UnderWay(lambda: gpu.facts(until))
             except RuntimeError as error:

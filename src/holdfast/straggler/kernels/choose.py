@@ -15,16 +15,17 @@ import os
 from collections.abc import Callable, Mapping
 from importlib import import_module
 
+from holdfast import nvidia
+
 from .cuda_events import CudaEventSource
 from .source import KernelSource, KernelWindow, NoKernels
 from .torch_cuda import TorchCuda
 
 VARIABLE = "HOLDFAST_KERNEL_SOURCE"
 ALLOWED = ("cupti", "cuda_events", "none")
-DRIVER_DEVICE = "/dev/nvidiactl"
 DRIVER_LIBRARY = "libcuda.so.1"
-"""Where there is no such device, as on WSL and Jetson, the library says that there is a driver."""
-NO_DRIVER = f"no NVIDIA driver: neither {DRIVER_DEVICE} nor {DRIVER_LIBRARY} is there"
+"""On WSL and Jetson it is the sign that there is a driver."""
+NO_DRIVER = "this machine has no NVIDIA driver"
 NOT_YET = "CUDA is not initialised in this process yet"
 
 Opened = KernelSource | str
@@ -127,7 +128,7 @@ def _open_cupti() -> Opened:
 
 def _driver() -> bool:
     """Whether an NVIDIA driver is there. Opens its library at most, and calls nothing of it."""
-    if os.path.exists(DRIVER_DEVICE):
+    if nvidia.driver():
         return True
     try:
         ctypes.CDLL(DRIVER_LIBRARY)

@@ -17,10 +17,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from holdfast import nvidia
 from holdfast.incidents import taking
 from holdfast.incidents.compact import packed, unpacked
 from holdfast.incidents.evidence import Case, NodeEvidence
-from holdfast.incidents.gathering import gpu
 from holdfast.incidents.gathering.machine import MachineLook
 from holdfast.incidents.place import Place
 from holdfast.incidents.report import folder
@@ -132,7 +132,7 @@ class Reporter:
     def _make(self, evidence: NodeEvidence, ready: float | None, told: Told, notes: Any) -> None:
         """Of this node's evidence first, whatever happens meanwhile; then of all nodes', and with the GPUs' facts."""
         facts = MachineLook(None, time.monotonic() + DRIVER)
-        alone = evidence.nodes == 1 and not gpu.has_driver()
+        alone = evidence.nodes == 1 and not nvidia.driver()
         if not alone:
             place = self._write(evidence, (evidence,), ready, told, say=False)
             if evidence.nodes > 1:

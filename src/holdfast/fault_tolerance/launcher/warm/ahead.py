@@ -8,11 +8,13 @@ Does not cover: abbreviated options, which only torch's parser knows; then the z
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 from collections.abc import Mapping
 from contextlib import suppress
 
+from holdfast import nvidia
 from holdfast.in_time import TooLate, within
 from holdfast.journal.run_dir import state_folder
 
@@ -21,10 +23,12 @@ from ..inbox import Inbox
 from ..ranks.prologue_path import hides_the_prologue
 from . import learned
 from .first_list import TORCH, first_list
-from .plan import DRIVER, Request, plan, why_cold
+from .gpu_evidence import PASSED
+from .plan import NOT_TESTED, Request, plan, why_cold
 from .pool import Pool
 from .zygotes import Record, Zygotes
 
+logger = logging.getLogger("holdfast.launcher")
 DISK = 1.0  # seconds that it may take to read or write a list
 # Of the others the user hears later, by torch's checks.
 CATCHABLE = signal.Signals.__members__.keys() - {"SIGKILL", "SIGSTOP"}
@@ -49,7 +53,7 @@ class Ahead:
         if self._request is not None:
             return
         self._request = request
-        self.cold = why_cold(request, self._environment, driver=os.path.exists(DRIVER))
+        self.cold = why_cold(request, self._environment, untested=bool(nvidia.driver()) and not PASSED)
         if folder := hides_the_prologue():
             self.cold = f"Python takes a sitecustomize from {folder} before it looks at PYTHONPATH"
         if self.cold:
@@ -70,6 +74,8 @@ class Ahead:
             self.pool.attach(inbox, record, ranks)
         else:
             record("warm_start", state="off", reason=self.cold)
+            if self.cold == NOT_TESTED:
+                logger.info("ranks start cold: %s", self.cold)
 
     def look(self, now: float, modules: str, *, steady: bool) -> None:
         """Call it about once a second; `modules` is where rank 0 leaves its list."""

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from ..ranks.flight_recorder import flight_recorder
 from .zygote.rank_variables import of_a_rank
 
-DRIVER = "/proc/driver/nvidia/version"
+NOT_TESTED = (
+    "the machine has an NVIDIA driver, with which warm start is not tested (--ft-warm-start on tries it)"
+)
 MACRO = "${local_rank}"  # torch puts the number in its place: every rank has a command line of its own
 
 
@@ -44,8 +46,9 @@ class Plan:
     folder: str | None  # which Python puts first on the path, so that a module there hides an installed one
 
 
-def why_cold(request: Request, environment: Mapping[str, str], *, driver: bool) -> str:
-    """Why ranks start cold, in words ('' if they may start warm)."""
+def why_cold(request: Request, environment: Mapping[str, str], *, untested: bool) -> str:
+    """Why ranks start cold, in words ('' if they may start warm). `untested`: there is an NVIDIA driver, and warm start
+    has passed its checks on no GPU (:mod:`.gpu_evidence`)."""
     if request.mode == "off":
         return "--ft-warm-start is off"
     if request.no_python or request.run_path:
@@ -56,8 +59,8 @@ def why_cold(request: Request, environment: Mapping[str, str], *, driver: bool) 
         return "--numa-binding starts each rank by another program"
     if any(MACRO in word for word in request.args):
         return f"each rank has a command line of its own ({MACRO})"
-    if request.mode == "auto" and driver:
-        return "the machine has an NVIDIA driver, with which it is not tested (--ft-warm-start on tries it)"
+    if request.mode == "auto" and untested:
+        return NOT_TESTED
     return ""
 
 
