@@ -18,7 +18,7 @@ VENV := .venv
 BIN  := $(VENV)/bin
 PIP  := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet
 
-.PHONY: help demo check matrix test test-cold test-nemo test-engines soak soak-nemo nvrx lint format bench compare faults docs clean
+.PHONY: help demo check matrix gpu test test-cold test-nemo test-engines soak soak-nemo nvrx lint format bench compare faults docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -26,6 +26,7 @@ help:
 	@echo 'make check   pure tests, and real jobs with a hang, a restart and a preemption (90 s, no root)'
 	@echo 'make test    all tests but the soak'
 	@echo 'make matrix  jobs on each supported torch, into docs/versions.md (25 GB); VERSIONS="2.8.0" for some of them'
+	@echo 'make gpu     what needs an NVIDIA GPU (8 minutes, no network); docs/gpu.md'
 	@echo 'make test-cold    those of the launcher and the monitor once more, without warm start'
 	@echo 'make test-nemo, make test-engines    those with NeMo-Run; with TorchX and the models of Kubeflow'
 	@echo 'make nvrx    NVRx 0.4.1 in an environment of its own: `make test` then tests the exchange of files with it'
@@ -46,6 +47,10 @@ check: $(VENV)/.check
 # Each torch in an environment of its own under build/.
 matrix: $(VENV)/.core
 	@$(BIN)/python -m tests.versions.matrix $(VERSIONS)
+
+# With the Python that has torch with CUDA; it makes an environment of its own.
+gpu:
+	@$(PYTHON) -m tests.gpu $(ARGS)
 
 # Bytecode is written, whatever the environment says (CI's says no): the tests start hundreds of launchers, and one that
 # compiles our modules anew needs a tenth of a second more of a core.

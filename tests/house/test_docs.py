@@ -19,6 +19,8 @@ FOREIGN = {
     "--cpus-per-task", "--gpus-per-node", "--kill-on-bad-exit", "--wait", "--no-requeue",
     # of pip
     "--ignore-installed",
+    # of `make gpu`
+    "--list", "--out", "--wheels",
     # of docker
     "--shm-size", "--cap-add",
     # of TorchX and hostname

@@ -18,6 +18,7 @@ import pytest
 
 from holdfast.straggler.gpu_facts import FIELDS, IDLE, REASONS, UNKNOWN, told, typical
 from holdfast.straggler.nvml import Gpu, GpuFacts, identified
+from tests.straggler.kernels.conftest import build_nvml
 
 HW_THERMAL, HW_SLOWDOWN, POWER_CAP = 0x40, 0x8, 0x4
 
@@ -152,67 +153,6 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     assert one.reason == "nvidia-ml-py is not installed"
 
 
-NVML = r"""
-/* A stand-in of libnvidia-ml.so.1: one GPU, and one MIG part of it. What it answers is in the environment. */
-#define _GNU_SOURCE
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-enum { OK = 0, NOT_SUPPORTED = 3, NOT_FOUND = 6 };
-static int gpu, part;
-
-static int answer(const char *name) {
-    const char *hangs = getenv("NVML_HANGS"), *refused = getenv("NVML_NOT_SUPPORTED");
-    if (hangs && strcmp(hangs, name) == 0) usleep(500000);
-    return refused && (strcmp(refused, "all") == 0 || strcmp(refused, name) == 0) ? NOT_SUPPORTED : OK;
-}
-static unsigned told(const char *name, unsigned otherwise) {
-    const char *value = getenv(name);
-    return value ? (unsigned)atol(value) : otherwise;
-}
-int nvmlInitWithFlags(unsigned flags) { return told("NVML_INIT", OK); }
-int nvmlInit_v2(void) { return told("NVML_INIT", OK); }
-int nvmlShutdown(void) { answer(__func__); fputs("shut down\n", stderr); return OK; }
-const char *nvmlErrorString(int error) { return error == NOT_SUPPORTED ? "Not Supported" : "Not Found"; }
-static int by(const char *given, const char *variable, int *found, int **handle) {
-    const char *known = getenv(variable);
-    if (!known || strcasecmp(known, given) != 0) return NOT_FOUND;
-    *handle = found;
-    return OK;
-}
-int nvmlDeviceGetHandleByPciBusId_v2(const char *place, int **handle) { return by(place, "NVML_PCI", &gpu, handle); }
-int nvmlDeviceGetHandleByUUID(const char *uuid, int **handle) {
-    return by(uuid, "NVML_UUID", &gpu, handle) == OK ? OK : by(uuid, "NVML_PART", &part, handle);
-}
-int nvmlDeviceGetHandleByIndex_v2(unsigned index, int **handle) {
-    char text[16];
-    snprintf(text, sizeof text, "%u", index);
-    return by(text, "NVML_INDEX", &gpu, handle);
-}
-int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(int *from, int **handle) {
-    *handle = &gpu;
-    return from == &part ? OK : NOT_FOUND;
-}
-#define ASKED(value_) { *value = (value_); return handle == &gpu ? answer(__func__) : NOT_SUPPORTED; }
-int nvmlDeviceGetClockInfo(int *handle, int type, unsigned *value) ASKED(type == 1 ? 1200 : 0)
-int nvmlDeviceGetMaxClockInfo(int *handle, int type, unsigned *value) ASKED(type == 1 ? 1980 : 0)
-int nvmlDeviceGetCurrentClocksEventReasons(int *handle, unsigned long long *value) ASKED(0x40 | 1ull << 40)
-int nvmlDeviceGetCurrentClocksThrottleReasons(int *handle, unsigned long long *value) ASKED(0x20)
-int nvmlDeviceGetTemperature(int *handle, int sensor, unsigned *value) ASKED(88)
-int nvmlDeviceGetPowerUsage(int *handle, unsigned *value) ASKED(412345)
-int nvmlDeviceGetEnforcedPowerLimit(int *handle, unsigned *value) ASKED(700000)
-int nvmlDeviceGetTotalEccErrors(int *handle, int kind, int counter, unsigned long long *value)
-    ASKED(counter == 0 ? told(kind ? "NVML_UNCORRECTED" : "NVML_CORRECTED", 0) : 999)
-int nvmlDeviceGetRemappedRows(int *handle, unsigned *value, unsigned *second, unsigned *pending, unsigned *failed) {
-    *second = 1;
-    *pending = 1;
-    *failed = 0;
-    ASKED(2)
-}
-"""
-
 TAKES = """
 import json, os, sys
 from holdfast.straggler.nvml import Gpu, GpuFacts
@@ -257,21 +197,10 @@ def nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a libnvidia-ml.so.1."""
     if find_spec("pynvml") is None:
         pytest.skip("needs nvidia-ml-py")
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
-        pytest.skip("needs a C compiler for a stand-in of NVML")
+    if shutil.which("gcc") is None:
+        pytest.skip("needs gcc for a stand-in of NVML")
     folder = tmp_path_factory.mktemp("nvml")
-    (folder / "nvml.c").write_text(NVML)
-    command = [
-        compiler,
-        "-w",
-        "-shared",
-        "-fPIC",
-        str(folder / "nvml.c"),
-        "-o",
-        str(folder / "libnvidia-ml.so.1"),
-    ]
-    subprocess.run(command, check=True, timeout=60)
+    build_nvml(folder)
     return folder
 
 

@@ -36,6 +36,20 @@ def build_fakes(folder: Path, *flags: str) -> None:
         subprocess.run([*gcc, *link, "-o", str(folder / name), "-ldl", "-lpthread"], check=True)
 
 
+def build_nvml(folder: Path) -> None:
+    """A libnvidia-ml.so.1."""
+    line = [
+        "gcc",
+        "-w",
+        "-shared",
+        "-fPIC",
+        str(NATIVE / "fake_nvml.c"),
+        "-o",
+        str(folder / "libnvidia-ml.so.1"),
+    ]
+    subprocess.run(line, check=True)
+
+
 @pytest.fixture(scope="session")
 def fakes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the fake libraries."""

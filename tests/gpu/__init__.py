@@ -1,0 +1,1 @@
+"""`make gpu`: what can only be tried on a GPU, in one command; `python -m tests.gpu --help`."""
