@@ -20,7 +20,7 @@ MODULE = "initialises_cuda"
 SOURCE = """
 import ctypes, os
 if os.environ.get("GPU_CHECK_DEVICE") == "cpu":
-    ctypes.CDLL("libcuda.so.1")  # the stand-in
+    ctypes.CDLL("libcuda.so.1").cuInit(0)  # the stand-in
 else:
     import torch
     torch.cuda.init()
@@ -66,7 +66,10 @@ def _zygote(place: Place) -> Iterator[Row]:
     )
     lines = [line for line in job.said().splitlines() if MODULE in line]
     yield row(
-        REFUSED, len(lines) == 1 and "NVIDIA" in lines[0], " | ".join(lines) or "no line", line="".join(lines)
+        REFUSED,
+        len(lines) == 1 and "it initialises CUDA" in lines[0],
+        " | ".join(lines) or "no line",
+        line="".join(lines),
     )
 
 

@@ -18,6 +18,7 @@ import pytest
 from tests.launcher.warm.conftest import COLD, HERE, WARM, Installation
 from tests.launcher.warm.users import OF_LIBRARIES, VERDICTS, check_verdicts, use
 from tests.processes import Spawner
+from tests.straggler.kernels.conftest import NATIVE
 
 COMPANY = (
     *(
@@ -49,7 +50,14 @@ def test_modules_that_work(spawn: Spawner, installation: Installation, tmp_path:
 GROUPS = {
     "what they start or open": [
         *("starts_a_thread", "starts_a_native_thread", "opens_a_socket", "opens_a_channel", "opens_files"),
-        *("starts_a_process", "sets_a_timer", "loads_cuda", "shares_a_lock", "shares_memory"),
+        *(
+            "starts_a_process",
+            "sets_a_timer",
+            "loads_cuda",
+            "initialises_cuda",
+            "shares_a_lock",
+            "shares_memory",
+        ),
     ],
     "what they keep or change": [
         *(
@@ -82,13 +90,12 @@ def _that_can_be_had(installation: Installation, folder: Path, names: Sequence[s
     installation.link("grpc", "typing_extensions")
     if not (installation.packages / "grpc").exists():
         missing.add("opens_a_channel")
-    source = folder / "cuda.c"
-    source.write_text("int cuInit(unsigned flags) { return (int) flags; }\n")
     compiler = shutil.which("cc")
     if compiler:
-        subprocess.run([compiler, "-shared", "-fPIC", "-o", folder / "libcuda.so.1", source], check=True)
+        line = [compiler, "-shared", "-fPIC", "-o", folder / "libcuda.so.1", NATIVE / "fake_cuda.c"]
+        subprocess.run(line, check=True)
     else:
-        missing.add("loads_cuda")
+        missing |= {"loads_cuda", "initialises_cuda"}
     return [name for name in names if name not in missing]
 
 

@@ -1,4 +1,4 @@
-"""Loads the GPU driver's library when it is imported; $CUDA_HERE says where one is."""
+"""Loads the GPU driver's library when it is imported, as torch does; $CUDA_HERE says where one is."""
 
 import ctypes
 import os

@@ -5,6 +5,7 @@ Source: proc(5). Does not cover: memory that a module keeps, and locks on files.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import time
@@ -14,6 +15,7 @@ from contextlib import contextmanager, suppress
 TASKS = "/proc/self/task"
 SETTLES = 0.2  # seconds in which a thread that has done its work is gone
 DRIVER = b"/libcuda.so"
+NOT_INITIALISED = 3  # CUDA_ERROR_NOT_INITIALIZED: what every function of the driver gives before cuInit
 
 
 def threads() -> int:
@@ -77,9 +79,23 @@ def ignored_signals() -> int:
     return 0
 
 
-def has_gpu_driver() -> bool:
-    """Whether NVIDIA's driver library is loaded: what it has opened does not survive a fork."""
-    return _has_library(DRIVER)
+def has_initialised_cuda() -> bool:
+    """Whether CUDA is initialised in this process, which no fork survives.
+
+    That the driver's library is loaded says nothing: torch brings libcublasLt, which loads it and calls nothing.
+    Source: CUDA driver API, cuInit. A library that cannot be asked counts as initialised.
+    """
+    with open("/proc/self/maps", "rb") as file:
+        paths = {line.split()[-1] for line in file if DRIVER in line}
+    count = ctypes.c_int()
+    for path in paths:
+        try:
+            library = ctypes.CDLL(os.fsdecode(path), mode=os.RTLD_NOLOAD)
+            if library.cuDeviceGetCount(ctypes.byref(count)) != NOT_INITIALISED:
+                return True
+        except (OSError, AttributeError):
+            return True
+    return False
 
 
 def _has_library(part: bytes) -> bool:

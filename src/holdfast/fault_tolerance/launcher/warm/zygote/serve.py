@@ -102,8 +102,8 @@ class Zygote:
         if found := watch.changed():
             module, why = found
             self._refuse([name, module or name], why)
-        if process.has_gpu_driver():
-            self._refuse([name], "it loads NVIDIA's driver library")
+        if process.has_initialised_cuda():
+            self._refuse([name], "it initialises CUDA")
 
     def _refuse(self, stack: list[str], why: str) -> NoReturn:
         """Whatever was importing it has to go without being imported here, too."""
