@@ -48,9 +48,9 @@ check: $(VENV)/.check
 matrix: $(VENV)/.core
 	@$(BIN)/python -m tests.versions.matrix $(VERSIONS)
 
-# With the Python that has torch with CUDA; it makes an environment of its own.
+# $(PYTHON) must have torch with CUDA. The command creates an environment of its own.
 gpu:
-	@$(PYTHON) -m tests.gpu $(ARGS)
+	@PYTHONPATH=src $(PYTHON) -m tests.gpu $(ARGS)
 
 # Bytecode is written, whatever the environment says (CI's says no): the tests start hundreds of launchers, and one that
 # compiles our modules anew needs a tenth of a second more of a core.

@@ -1,24 +1,21 @@
-"""The NVIDIA driver of this machine, by the files that it shows. Nothing of it is loaded or called.
-
-Does not cover: WSL and Jetson, which show neither file.
-"""
+"""The NVIDIA driver of this machine, detected by its files. No library is loaded or called."""
 
 from __future__ import annotations
 
 import glob
 import os
 
-SIGNS = ("/proc/driver/nvidia/version", "/dev/nvidiactl")
-"""A container may lack the first, and a driver that no program has used yet the second."""
+SIGNS = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg", "/dev/nvmap")
+"""A container may lack the first. The last two are for WSL and Jetson, from their documentation; not tried there."""
 
 
-def driver() -> str:
-    """The file that shows that there is a driver ('' where there is none)."""
+def find_driver() -> str:
+    """The file that shows a driver, or ''."""
     return next(filter(os.path.exists, SIGNS), "")
 
 
-def gpus() -> int:
-    """How many GPUs it shows."""
+def count_gpus() -> int:
+    """Number of GPUs that the driver shows to this node or container."""
     try:
         return len(os.listdir("/proc/driver/nvidia/gpus"))
     except OSError:

@@ -1,7 +1,7 @@
-"""`make gpu`: what can only be tried on a GPU, in at most 8 minutes; writes gpu.json and gpu.md.
+"""`make gpu`: test what needs a GPU within 8 minutes, without network, and write gpu.json, gpu.md and gpu.log.
 
-It needs no network: the tree is installed into an environment made from what this Python has. It goes on after a
-failure. Exit codes: 0 all that is possible here has passed, 1 something has not, 2 there is no GPU.
+A failed check does not stop the others. Exit codes: 0 every check that is possible here has passed, 1 a check has
+failed or was not reached, 2 there is no GPU or an argument is invalid.
 """
 
 from __future__ import annotations
@@ -21,17 +21,31 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "src"))  # for what is needed before the tree is installed
+from holdfast import nvidia
 
-from holdfast import nvidia  # noqa: E402
+from . import (
+    gpu_environment,
+    gpu_faults,
+    gpu_lightning,
+    gpu_nvml,
+    gpu_page,
+    gpu_restart,
+    gpu_stragglers,
+    gpu_warm_start,
+)
+from .gpu_check import FAILED, GRACE, NOT_REACHED, ROOT, Check, Row, by_mode, is_dry, run_check
 
-from . import check, environment, page  # noqa: E402
-
+CHECKS = [
+    *gpu_nvml.CHECKS,
+    *gpu_restart.CHECKS,
+    *gpu_warm_start.CHECKS,
+    *gpu_faults.CHECKS,
+    *gpu_stragglers.CHECKS,
+    *gpu_lightning.CHECKS,
+]
 LIMIT = 8 * 60.0  # seconds for everything
-DRY_TOGETHER = 4  # checks
-LEAST = 10.0  # seconds: with less, no check is begun
-FACTS = """
+LEAST = 10.0  # seconds: a check does not start with less
+TORCH = """
 import json, torch
 print(json.dumps({
     "gpus": torch.cuda.device_count(),
@@ -42,124 +56,119 @@ print(json.dumps({
 """
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.gpu", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="CHECK", help="some of the checks (default: all)")
-    parser.add_argument(
-        "--out", type=Path, default=ROOT / "build" / "gpu", help="folder for gpu.json and gpu.md"
-    )
-    parser.add_argument("--wheels", type=Path, help="folder with wheels for what this Python lacks")
-    parser.add_argument("--list", action="store_true", help="name the checks and their limits, and end")
-    return parser.parse_args()
+class CannotRun(Exception):
+    """The reason, one sentence without its full stop."""
 
 
 def main() -> int:
-    began = time.monotonic()
-    given = arguments()
-    every = check.checks()
-    if unknown := set(given.names) - {each.name for each in every}:
-        return _refuse(f"there is no check {', '.join(sorted(unknown))}; --list names them")
+    parser = argparse.ArgumentParser(prog="python -m tests.gpu", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="CHECK", help="checks to run (default: all)")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "gpu", help="folder for the results")
+    parser.add_argument("--wheels", type=Path, help="folder with wheels for packages that this Python lacks")
+    parser.add_argument(
+        "--list", action="store_true", help="list the checks with their time limits, and exit"
+    )
+    given = parser.parse_args()
     if given.list:
-        print(*(f"{each.name:18} {each.seconds:4.0f} s  {', '.join(each.rows)}" for each in every), sep="\n")
+        for check in CHECKS:
+            print(f"{check.name} ({check.seconds:.0f} s)", *check.rows, sep="\n    ")
         return 0
-    if given.wheels and not given.wheels.is_dir():
-        return _refuse(f"--wheels {given.wheels}: there is no such folder")
-    machine = look()
-    if isinstance(machine, str):
-        return _refuse(machine)
-    work = Path(tempfile.mkdtemp(prefix="holdfast-gpu-"))
-    print(f"{machine['gpu']}, torch {machine['torch']}; logs in {work}", flush=True)
     try:
-        python, machine["notes"] = (
-            (Path(sys.executable), []) if check.is_dry() else environment.install(work, given.wheels)
-        )
-    except RuntimeError as error:
-        return _refuse(str(error), code=1)
-    machine["seconds_to_install"] = round(time.monotonic() - began)
-    chosen = [each for each in every if not given.names or each.name in given.names]
+        return _run(given.names or [check.name for check in CHECKS], given.out, given.wheels)
+    except CannotRun as error:
+        print(f"make gpu: {error}.", file=sys.stderr)
+        return 2
 
-    def rows_of(each: check.Check) -> list[dict[str, Any]]:
-        left = LIMIT - check.GRACE - (time.monotonic() - began)
+
+def _run(names: list[str], out: Path, wheels: Path | None) -> int:
+    began = time.monotonic()
+    if unknown := sorted(set(names) - {check.name for check in CHECKS}):
+        raise CannotRun(f"there is no check {', '.join(unknown)}; --list shows all")
+    if wheels and not wheels.is_dir():
+        raise CannotRun(f"--wheels {wheels}: no such folder")
+    result = describe_machine()
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CannotRun(f"--out {out}: {error.strerror}") from None
+    work = Path(tempfile.mkdtemp(prefix="holdfast-gpu-"))
+    try:
+        python, notes = (Path(sys.executable), []) if is_dry() else gpu_environment.install(work, wheels)
+        rows = _run_checks([check for check in CHECKS if check.name in names], work, python, began)
+    except RuntimeError as error:
+        raise CannotRun(str(error)) from None
+    finally:
+        _write_log(work, out / "gpu.log")
+        shutil.rmtree(work, ignore_errors=True)
+    seconds = round(time.monotonic() - began)
+    complete = set(names) == {check.name for check in CHECKS}
+    result |= {"notes": notes, "seconds": seconds, "complete": complete, "rows": rows}
+    (out / "gpu.json").write_text(json.dumps(result, indent=1) + "\n")
+    (out / "gpu.md").write_text(gpu_page.format_table(result) + "\n")
+    failed = sum(row["result"] in (FAILED, NOT_REACHED) for row in rows)
+    print(f"{failed} of {len(rows)} failed or not reached, {seconds} s; results in {out}")
+    return int(failed > 0)
+
+
+def _run_checks(checks: list[Check], work: Path, python: Path, began: float) -> list[dict[str, Any]]:
+    """Sequentially, because checks measure times; a dry run measures nothing."""
+
+    def run(check: Check) -> list[Row]:
+        left = LIMIT - 2 * GRACE - (time.monotonic() - began)
         if left < LEAST:
-            return [
-                asdict(check.Row(name, check.NOT_REACHED, said="the 8 minutes were over"))
-                for name in each.rows
-            ]
-        return [
-            asdict(row) for row in check.run(each, work / each.name, min(each.seconds, left), str(python))
-        ]
+            return [Row(name, NOT_REACHED, reason="time limit of 8 minutes reached") for name in check.rows]
+        return run_check(check, work / check.name, min(check.seconds, left), str(python))
 
     rows = []
-    # One after the other: they measure. A dry run does not.
-    with ThreadPoolExecutor(DRY_TOGETHER if check.is_dry() else 1) as pool:
-        for each, found in zip(chosen, pool.map(rows_of, chosen), strict=True):
+    with ThreadPoolExecutor(by_mode(1, 4)) as pool:
+        for check, found in zip(checks, pool.map(run, checks), strict=True):
             for row in found:
-                rows.append({"check": each.title, **row})
-                print(page.line(rows[-1]), flush=True)
-    machine["seconds"] = round(time.monotonic() - began)
-    result = {**machine, "warm_start": page.fingerprint(), "rows": rows}
-    given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "gpu.json").write_text(json.dumps(result, indent=1) + "\n")
-    (given.out / "gpu.md").write_text(page.table(result) + "\n")
-    failed = [row for row in rows if row["result"] in (check.FAILED, check.NOT_REACHED)]
-    if failed:
-        _keep_logs(work, given.out)
-    shutil.rmtree(work, ignore_errors=True)
-    print(
-        f"{len(rows) - len(failed)} of {len(rows)} rows without a failure, {machine['seconds']} s; {given.out}/gpu.md"
-    )
-    return bool(failed)
+                rows.append({"check": check.name, **asdict(row)})
+                print(gpu_page.format_line(rows[-1]), flush=True)
+    return rows
 
 
-def look() -> dict[str, Any] | str:
-    """The machine and its versions; or why nothing can be tried here, one sentence."""
-    if not check.is_dry() and not nvidia.driver():
-        return "there is no NVIDIA driver on this machine, so nothing can be tried"
-    asked = subprocess.run([sys.executable, "-c", FACTS], capture_output=True, text=True)
+def describe_machine() -> dict[str, Any]:
+    """Versions of everything. Raises CannotRun where there is no GPU or no torch."""
+    if not is_dry() and not nvidia.find_driver():
+        raise CannotRun("this machine has no NVIDIA driver, so there is nothing to test")
+    asked = subprocess.run([sys.executable, "-c", TORCH], capture_output=True, text=True)
     if asked.returncode:
-        why = (asked.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        return f"{sys.executable} has no torch that can be used ({why}): choose one with make gpu PYTHON=..."
-    facts: dict[str, Any] = json.loads(asked.stdout)
-    if not check.is_dry() and not facts["gpus"]:
-        return f"torch {facts['torch']} of {sys.executable} finds no GPU, so nothing can be tried"
+        why = (asked.stderr.strip().splitlines() or [f"exit code {asked.returncode}"])[-1]
+        raise CannotRun(
+            f"torch cannot be imported by {sys.executable} ({why}): set PYTHON to a Python that has it"
+        )
+    versions: dict[str, Any] = json.loads(asked.stdout)
+    if not is_dry() and not versions["gpus"]:
+        raise CannotRun(
+            f"torch {versions['torch']} of {sys.executable} finds no GPU, so there is nothing to test"
+        )
     return {
-        **facts,
-        "driver": _driver_version(),
+        **versions,
+        "driver": _first_line("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
         "python": platform.python_version(),
         "kernel": platform.release(),
         "cores": len(os.sched_getaffinity(0)),
         "day": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "holdfast": _commit(),
+        "commit": _first_line("git", "-C", str(ROOT), "describe", "--always", "--dirty"),
+        "dry": is_dry(),
+        "warm_start": gpu_page.fingerprint(),
     }
 
 
-def _driver_version() -> str:
+def _first_line(*command: str) -> str:
     try:
-        line = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-        return subprocess.run(line, capture_output=True, text=True, timeout=20).stdout.split("\n")[0].strip()
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
         return "unknown"
+    return done.stdout.partition("\n")[0].strip() or "unknown"
 
 
-def _commit() -> str:
-    """Of this tree, where it is a clone."""
-    line = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
-    try:
-        return subprocess.run(line, capture_output=True, text=True).stdout.strip() or "unknown"
-    except OSError:
-        return "unknown"
-
-
-def _keep_logs(work: Path, out: Path) -> None:
-    """The last of what checks and their jobs have said, in one file."""
-    with (out / "gpu.log").open("w") as kept:
+def _write_log(work: Path, log: Path) -> None:
+    """The end of what checks and their jobs wrote, in one file."""
+    with log.open("w") as output:
         for path in sorted([*work.glob("*.log"), *work.glob("*/log"), *work.glob("*/*.err")]):
-            kept.write(f"==== {path.relative_to(work)}\n{path.read_text(errors='replace')[-20000:]}\n")
-
-
-def _refuse(why: str, code: int = 2) -> int:
-    print(f"make gpu: {why}.", file=sys.stderr)
-    return code
+            output.write(f"==== {path.relative_to(work)}\n{path.read_text(errors='replace')[-20000:]}\n")
 
 
 if __name__ == "__main__":

@@ -34,12 +34,12 @@ COLD = {
 @pytest.mark.parametrize("why", COLD)
 def test_what_starts_cold(why: str) -> None:
     request, environment, driver = COLD[why]
-    assert why in why_cold(request, environment, untested=driver)
+    assert why in why_cold(request, environment, is_tested=not driver)
 
 
 def test_what_may_start_warm() -> None:
-    assert not why_cold(Request("auto", "train.py"), {"PYTHON_EXEC": sys.executable}, untested=False)
-    assert not why_cold(Request("on", "train.py", module=True), {}, untested=True)
+    assert not why_cold(Request("auto", "train.py"), {"PYTHON_EXEC": sys.executable}, is_tested=True)
+    assert not why_cold(Request("on", "train.py", module=True), {}, is_tested=False)
 
 
 def test_a_zygote_has_the_ranks_command_line_and_what_is_no_ranks_own() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.fault_tolerance.launcher.warm.gpu_evidence import PASSED
+from holdfast.fault_tolerance.launcher.warm.plan import NOT_TESTED
 from tests.launcher.conftest import LAUNCHER
 from tests.processes import Spawner
 
@@ -25,10 +26,7 @@ touch "$dev/nvidiactl"
 mount --rbind "$dev" /dev
 exec "$@"
 """
-LINE = (
-    "[holdfast] ranks start cold: the machine has an NVIDIA driver, with which warm start is not tested "
-    "(--ft-warm-start on tries it)"
-)
+LINE = f"[holdfast] ranks start cold: {NOT_TESTED}"
 
 
 @pytest.mark.parametrize("mode", ["auto", "on", "off"])

@@ -124,11 +124,11 @@ def _check(script: str, *, module: bool) -> None:
 
 
 def _ranks(text: str) -> int:
-    from ..nvidia import gpus
+    from ..nvidia import count_gpus
 
     if text.isdecimal() and 0 < int(text) <= MOST_RANKS:
         return int(text)
-    if text in ("auto", "gpu") and (found := gpus()):
+    if text in ("auto", "gpu") and (found := count_gpus()):
         return found
     if text in ("auto", "cpu"):
         return os.cpu_count() or 1

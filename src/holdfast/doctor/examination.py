@@ -15,7 +15,7 @@ from typing import Any
 
 from .. import nvidia
 from ..fault_tolerance.errors import ConfigError
-from ..fault_tolerance.launcher.warm.gpu_evidence import PASSED
+from ..fault_tolerance.launcher.warm.gpu_evidence import is_tested
 from ..fault_tolerance.launcher.warm.plan import Request, why_cold
 from ..journal.run_dir import state_folder
 from .finding import Finding, note
@@ -93,7 +93,7 @@ def _of_job(asked: Asked) -> dict[str, Callable[[], Any]]:
     script, run_dir = asked.script, asked.run_dir
     chosen = None if run_dir is None else os.path.abspath(run_dir)
     return {
-        "interpreter": lambda: (interpreter.own(), interpreter.of_ranks(), nvidia.driver()),
+        "interpreter": lambda: (interpreter.own(), interpreter.of_ranks(), nvidia.find_driver()),
         "script": lambda: None if script is None else look(script),
         "lists": lambda: _lists(script, chosen),
         "boards": leftovers_look.boards,
@@ -141,7 +141,7 @@ def _warm_start(looks: Looks, asked: Asked) -> list[Finding]:
     hidden: Sequence[str] = ()
     with suppress(Unseen):
         hidden = hiding(looks["script"], looks["lists"]) if asked.script else ()
-    why = why_cold(request, os.environ, untested=bool(driver) and not PASSED)
+    why = why_cold(request, os.environ, is_tested=is_tested(driver))
     tried = [trial(script, looks["script"], asked.nproc)] if asked.trial and asked.script and not why else []
     return [
         warm_start.refused(looks["lists"].refused, looks["lists"].folder),

@@ -20,7 +20,8 @@ from holdfast.straggler.statistic import Statistic, summarise
 
 __all__ = [
     "CALLS", "FINALIZE", "Statistic", "attached", "ctypes", "cupti", "gpu", "launch", "launch_many", "load_core",
-    "logging", "named", "open_cupti", "os", "source", "stand_in_torch", "summarise", "sys", "threading",
+    "logging", "make_torch_use_cuda", "named", "open_cupti", "os", "source", "stand_in_torch",
+    "summarise", "sys", "threading",
 ]  # fmt: skip
 
 CALLS = (
@@ -116,3 +117,11 @@ def stand_in_torch(cuda: str | None = "13.0", in_use: bool = True) -> types.Modu
     profiler._is_profiler_enabled = False
     sys.modules["torch.autograd.profiler"] = profiler
     return torch
+
+
+def make_torch_use_cuda() -> None:
+    """For a process with the real torch: it answers as if it had initialised CUDA."""
+    import torch
+
+    torch.cuda.is_initialized = lambda: True
+    torch.cuda.is_current_stream_capturing = lambda: False

@@ -30,7 +30,7 @@ _THROTTLED = {
 
 def facts(until: float) -> tuple[str, ...]:
     """What stands out, by `until` (monotonic seconds); a driver that does not answer stands out too."""
-    program = found("nvidia-smi") if nvidia.driver() else ""
+    program = found("nvidia-smi") if nvidia.find_driver() else ""
     if not program:
         return ()
     told = answer([program, f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"], until)

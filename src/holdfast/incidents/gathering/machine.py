@@ -27,7 +27,7 @@ class MachineLook:
         self._until = until
         self._gpus: UnderWay[tuple[str, ...]] | None = None
         self._said: tuple[str, ...] = ()
-        if nvidia.driver() and until - time.monotonic() >= WORTH_ASKING:
+        if nvidia.find_driver() and until - time.monotonic() >= WORTH_ASKING:
             try:
                 self._gpus = UnderWay(lambda: gpu.facts(until))
             except RuntimeError as error:

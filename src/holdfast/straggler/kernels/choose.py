@@ -128,7 +128,7 @@ def _open_cupti() -> Opened:
 
 def _driver() -> bool:
     """Whether an NVIDIA driver is there. Opens its library at most, and calls nothing of it."""
-    if nvidia.driver():
+    if nvidia.find_driver():
         return True
     try:
         ctypes.CDLL(DRIVER_LIBRARY)

@@ -132,7 +132,7 @@ class Reporter:
     def _make(self, evidence: NodeEvidence, ready: float | None, told: Told, notes: Any) -> None:
         """Of this node's evidence first, whatever happens meanwhile; then of all nodes', and with the GPUs' facts."""
         facts = MachineLook(None, time.monotonic() + DRIVER)
-        alone = evidence.nodes == 1 and not nvidia.driver()
+        alone = evidence.nodes == 1 and not nvidia.find_driver()
         if not alone:
             place = self._write(evidence, (evidence,), ready, told, say=False)
             if evidence.nodes > 1:

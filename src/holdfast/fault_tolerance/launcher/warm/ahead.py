@@ -23,7 +23,7 @@ from ..inbox import Inbox
 from ..ranks.prologue_path import hides_the_prologue
 from . import learned
 from .first_list import TORCH, first_list
-from .gpu_evidence import PASSED
+from .gpu_evidence import is_tested
 from .plan import NOT_TESTED, Request, plan, why_cold
 from .pool import Pool
 from .zygotes import Record, Zygotes
@@ -53,7 +53,7 @@ class Ahead:
         if self._request is not None:
             return
         self._request = request
-        self.cold = why_cold(request, self._environment, untested=bool(nvidia.driver()) and not PASSED)
+        self.cold = why_cold(request, self._environment, is_tested=is_tested(nvidia.find_driver()))
         if folder := hides_the_prologue():
             self.cold = f"Python takes a sitecustomize from {folder} before it looks at PYTHONPATH"
         if self.cold:

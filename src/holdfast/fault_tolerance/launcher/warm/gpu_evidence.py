@@ -1,4 +1,9 @@
-"""Where this code of warm start has passed its checks on a GPU. Written by `python -m tests.gpu.page`."""
+"""Where the present code of warm start has passed its GPU checks. Written by `python -m tests.gpu.gpu_page`."""
 
 PASSED = ""
-"""The GPU, driver, torch and day; empty as long as it has passed nowhere, or was changed since."""
+"""GPU, driver, versions and date; empty if the checks have not passed, or if the code has changed since."""
+
+
+def is_tested(driver: str) -> bool:
+    """Whether warm start may be used by default with this driver ('' for none)."""
+    return not driver or bool(PASSED)

@@ -16,7 +16,8 @@ from ..ranks.flight_recorder import flight_recorder
 from .zygote.rank_variables import of_a_rank
 
 NOT_TESTED = (
-    "the machine has an NVIDIA driver, with which warm start is not tested (--ft-warm-start on tries it)"
+    "this machine has an NVIDIA driver, and warm start has not passed its GPU checks "
+    "(to turn it on: --ft-warm-start on)"
 )
 MACRO = "${local_rank}"  # torch puts the number in its place: every rank has a command line of its own
 
@@ -46,9 +47,12 @@ class Plan:
     folder: str | None  # which Python puts first on the path, so that a module there hides an installed one
 
 
-def why_cold(request: Request, environment: Mapping[str, str], *, untested: bool) -> str:
-    """Why ranks start cold, in words ('' if they may start warm). `untested`: there is an NVIDIA driver, and warm start
-    has passed its checks on no GPU (:mod:`.gpu_evidence`)."""
+def why_cold(request: Request, environment: Mapping[str, str], *, is_tested: bool) -> str:
+    """Why ranks start cold, in words ('' if they may start warm).
+
+    Args:
+        is_tested: Whether warm start has passed its checks with the driver of this machine (:mod:`.gpu_evidence`).
+    """
     if request.mode == "off":
         return "--ft-warm-start is off"
     if request.no_python or request.run_path:
@@ -59,7 +63,7 @@ def why_cold(request: Request, environment: Mapping[str, str], *, untested: bool
         return "--numa-binding starts each rank by another program"
     if any(MACRO in word for word in request.args):
         return f"each rank has a command line of its own ({MACRO})"
-    if request.mode == "auto" and untested:
+    if request.mode == "auto" and not is_tested:
         return NOT_TESTED
     return ""
 

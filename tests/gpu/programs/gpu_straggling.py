@@ -1,48 +1,47 @@
-"""Two ranks on one GPU; the last has kernels that take twice as long. Rank 0 tells what a report says."""
+"""Two ranks on one GPU; kernels of the last rank take twice as long. Rank 0 reports what the detector finds."""
 
 from __future__ import annotations
 
-import device
+import gpu_device
 import torch
 import torch.distributed as dist
 
 from holdfast.straggler import Detector
 
-REPORTS, STEPS = 3, 40
-CYCLES = 2_000_000  # of the fast rank's kernel, about a millisecond
+REPORTS, STEPS = 3, 30
+CYCLES = 2_000_000  # of a kernel of rank 0: about a millisecond
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 times = 2 if rank == dist.get_world_size() - 1 else 1
-if device.DRY:
-    # What the source asks of torch; the kernels are those of the fake libcupti.
-    torch.cuda.is_initialized = lambda: True
-    torch.cuda.is_current_stream_capturing = lambda: False
+if gpu_device.DRY:
     from tests.straggler.kernels import fake
 
+    fake.make_torch_use_cuda()
 
-def work() -> None:
-    if device.DRY:
+
+def train() -> None:
+    if gpu_device.DRY:
         fake.launch("spin", 1_000_000 * times)
     else:
         torch.cuda._sleep(CYCLES * times)
+        torch.cuda.synchronize()
 
 
-work()
-device.synchronize()
+train()
 Detector.initialize(scores_to_compute=["relative_perf_scores"], gather_on_rank0=True)
 for _ in range(REPORTS):
-    for _ in range(STEPS if not device.DRY else 24):
+    for _ in range(STEPS):
         with Detector.detection_section("step"):
-            work()
-            device.synchronize()
+            train()
     report = Detector.generate_report()
     if rank == 0:
         found = report.identify_stragglers()["straggler_gpus_relative"]
-        device.mark(
+        scores = {str(each): round(score, 2) for each, score in report.gpu_relative_perf_scores.items()}
+        gpu_device.mark(
             "report",
             stragglers=sorted(each.rank for each in found),
-            scores={str(key): round(value, 2) for key, value in report.gpu_relative_perf_scores.items()},
+            scores=scores,
             source=report.kernel_source,
             reason=report.kernel_source_reason,
         )

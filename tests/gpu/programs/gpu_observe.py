@@ -1,6 +1,6 @@
-"""What a rank sees of the GPU, told as text so that a warm and a cold rank can be compared.
+"""Report what this rank observes of the GPU, as text, so that a warm and a cold rank can be compared.
 
-Rank 0 has the GPU; the other chooses a second one, which is not there, before it uses CUDA.
+Rank 0 has the GPU. Rank 1 selects a second GPU, which does not exist, before it uses CUDA.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Callable
 rank = int(os.environ["RANK"])
 os.environ["CUDA_VISIBLE_DEVICES"] = str(rank)
 
-import device  # noqa: E402
+import gpu_device  # noqa: E402
 import torch  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 
-def count() -> object:
-    return torch.cuda.device_count(), torch.cuda.is_available(), os.environ["CUDA_VISIBLE_DEVICES"]
+def devices() -> object:
+    return torch.cuda.device_count(), torch.cuda.is_available()
 
 
-def forked_state() -> object:
+def state_after_fork() -> object:
     return torch.cuda.is_initialized(), torch.cuda._is_in_bad_fork()
 
 
@@ -44,16 +44,9 @@ def graphs() -> object:
     return doubled.tolist()
 
 
-def pinned() -> object:
+def pinned_memory() -> object:
     numbers = torch.arange(1000).pin_memory()
     return numbers.is_pinned(), numbers.to("cuda", non_blocking=True).sum().item()
-
-
-def workers() -> object:
-    """Two of them, forked from this rank, after it has used CUDA where there is a GPU."""
-    data = TensorDataset(torch.arange(64))
-    loader = DataLoader(data, batch_size=16, num_workers=2, pin_memory=torch.cuda.is_available())
-    return [int(batch.to(device.NAME if torch.cuda.is_available() else "cpu").sum()) for (batch,) in loader]
 
 
 def random_numbers() -> object:
@@ -61,14 +54,21 @@ def random_numbers() -> object:
     return torch.rand(2, device="cuda").tolist()
 
 
-def told(look: Callable[[], object]) -> str:
+def loader_workers() -> object:
+    """Two workers, forked after this rank has used CUDA."""
+    has_gpu = torch.cuda.is_available()
+    loader = DataLoader(TensorDataset(torch.arange(64)), batch_size=16, num_workers=2, pin_memory=has_gpu)
+    return [int(batch.to("cuda" if has_gpu else "cpu").sum()) for (batch,) in loader]
+
+
+def describe(observe: Callable[[], object]) -> str:
     try:
-        return repr(look())
+        return repr(observe())
     except Exception as error:
         return f"error: {type(error).__name__}: {error}".splitlines()[0]
 
 
-looks = (
-    (forked_state, count, streams, graphs, pinned, random_numbers, workers) if rank == 0 else (count, workers)
+with_gpu = (state_after_fork, devices, streams, graphs, pinned_memory, random_numbers, loader_workers)
+gpu_device.mark(
+    "observed", observed={each.__name__: describe(each) for each in (with_gpu if rank == 0 else with_gpu[:2])}
 )
-device.mark("behaviour", results={look.__name__: told(look) for look in looks})

@@ -1,9 +1,9 @@
-"""A Lightning training with the bundled callbacks: hangs in cycle 0, is killed in cycle 1, then trains to its end.
+"""A Lightning training with the bundled callbacks: it hangs in cycle 0, is killed in cycle 1, then trains to its end.
 
-    lightning_train.py CHECKPOINTS STEPS
+    gpu_lightning_train.py CHECKPOINTS STEPS [--resumed]
 
-What a step learns depends on its number alone, so a resumed training must give the very weights of an undisturbed one;
-both are told.
+A step depends on its number alone, so a resumed training must reach the very weights of an undisturbed one. With
+`--resumed` there is no fault, and both weights are reported.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 
-import device
+import gpu_device
 import torch
 
 try:
@@ -24,25 +24,25 @@ except ImportError:
 from holdfast.ptl_resiliency import FaultToleranceCallback, PreemptionCallback, StragglerDetectionCallback
 
 folder, steps = sys.argv[1], int(sys.argv[2])
+is_resumed = "--resumed" in sys.argv
 cycle = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-resumed = os.environ.get("CHECK_RESUMED") == "yes"
-HANG, KILL = 2, 4
+HANG, KILL = 2, 4  # steps
 
 
 class Learner(pl.LightningModule):
-    def __init__(self, disturbed: bool) -> None:
+    def __init__(self, has_faults: bool) -> None:
         super().__init__()
         torch.manual_seed(3)
         self.layer = torch.nn.Linear(16, 4)
-        self.disturbed = disturbed
+        self.has_faults = has_faults
 
     def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
         step = self.global_step
-        if self.disturbed:
-            device.mark("step", step=step)
+        if self.has_faults:
+            gpu_device.mark("step", step=step)
             time.sleep(0.02)
             if (cycle, step) == (0, HANG):
-                device.hang_in_synchronize()
+                gpu_device.hang_in_synchronize()
             if (cycle, step) == (1, KILL):
                 os.kill(os.getpid(), signal.SIGKILL)
         given = torch.arange(16.0, device=self.device).roll(step) / 16
@@ -59,9 +59,9 @@ class Learner(pl.LightningModule):
 
 
 def fit(callbacks: list[pl.Callback], path: str | None) -> Learner:
-    learner = Learner(disturbed=bool(callbacks) and not resumed)
+    learner = Learner(has_faults=bool(callbacks) and not is_resumed)
     trainer = pl.Trainer(
-        accelerator="cpu" if device.DRY else "gpu",
+        accelerator="cpu" if gpu_device.DRY else "gpu",
         devices=1,
         max_steps=steps,
         logger=False,
@@ -81,4 +81,5 @@ bundled = [
     pl.callbacks.ModelCheckpoint(dirpath=folder, save_last=True, every_n_train_steps=1, save_top_k=-1),
 ]
 learner = fit(bundled, "last")
-device.mark("trained", weights=learner.weights(), undisturbed=fit([], None).weights() if resumed else [])
+if is_resumed:
+    gpu_device.mark("trained", weights=learner.weights(), undisturbed=fit([], None).weights())

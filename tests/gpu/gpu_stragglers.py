@@ -1,0 +1,328 @@
+"""Durations of kernels against torch.profiler, lost records, the cost of a step, and a slow rank on a GPU.
+
+`_Gpu` runs on a GPU only; a dry run uses `_Dry`, which launches kernels of a fake libcupti.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from .gpu_check import Check, Row, by_mode, is_dry, row
+from .gpu_job import Job
+
+TIMES = "median duration of each kernel within 2 % of torch.profiler"
+RECORDS = "100,000 kernels: no record lost, none with another name"
+ATTACH = "20 times attached and detached while kernels and a CUDA graph run: results right, kernels timed each time"
+PROFILER = "beside an active torch.profiler: its trace is complete; kernels are timed again after it"
+COST = {
+    10: "cost of a 10 ms step with 300 kernels: at most 0.3 %",
+    100: "cost of a 100 ms step with 300 kernels: at most 0.3 %",
+}
+NAMED = "2 ranks on one GPU, one with kernels that take twice as long: it is reported"
+DIFFERENCE, GOAL = 0.02, 0.003
+KERNELS = 300
+Workload = Callable[[], object]
+
+
+def kernels(folder: Path) -> Iterator[Row]:
+    """With the CUPTI source itself, in this process."""
+    from holdfast.straggler.kernels.cupti import SECTIONS_PER_WINDOW
+
+    gpu: Any = by_mode(_Gpu, _Dry)()
+    source = gpu.open_source()
+    window = _Window(source, SECTIONS_PER_WINDOW)
+    gpu.launch_several()
+    yield _compare_times(gpu, window)
+    yield _count_records(gpu, window)
+    yield _attach(gpu, window)
+    yield _beside_profiler(gpu, source, window)
+    source.close()
+
+
+class _Window:
+    """Measures one window of sections with this work in each."""
+
+    def __init__(self, source: Any, sections: int) -> None:
+        self._source = source
+        self.sections = sections
+        self.first_section = 0.0  # seconds that attaching took
+
+    def measure(self, work: Workload) -> Any:
+        for number in range(self.sections + 2):  # two more, so that the source detaches
+            began = time.perf_counter()
+            self._source.start("section")
+            if number == 0:
+                self.first_section = time.perf_counter() - began
+            if number < self.sections:
+                work()
+            self._source.stop()
+        return self._source.take()
+
+
+def _compare_times(gpu: Any, window: _Window) -> Row:
+    theirs = gpu.profile(window.sections)
+    measured = window.measure(gpu.launch_several).compute
+    ours: dict[str, float] = {}
+    for name, summary in measured.items():
+        ours[_short(name.rpartition("<grid")[0])] = _value(summary, "MED")
+    missing = sorted(set(theirs) ^ set(ours))
+    differences = {name: abs(ours[name] / theirs[name] - 1) for name in theirs if name in ours}
+    furthest = max(differences, key=differences.__getitem__, default="none")
+    passed = not missing and bool(differences) and differences[furthest] <= DIFFERENCE
+    reason = f"only on one side: {missing}" if missing else f"largest difference: {furthest}"
+    return row(
+        TIMES,
+        passed,
+        reason,
+        kernels=len(differences),
+        largest_difference_percent=100 * differences.get(furthest, 1.0),
+    )
+
+
+def _short(name: str) -> str:
+    """Long names are cut, and the two demanglers place spaces differently."""
+    return "".join(name.split())[:80]
+
+
+def _value(summary: Mapping[Any, float], name: str) -> float:
+    return next(value for key, value in summary.items() if key.name == name)
+
+
+def _count_records(gpu: Any, window: _Window) -> Row:
+    count = by_mode(100_000, 1000)
+    found = window.measure(lambda: gpu.launch_two_kinds(count // window.sections // 2))
+    counts = [int(_value(summary, "NUM")) for summary in found.compute.values()]
+    passed = found.records == count and found.dropped == 0 and counts == [count // 2, count // 2]
+    reason = f"{found.records} of {count}, {found.dropped} dropped, counts by name {counts}; {found.note}"
+    return row(RECORDS, passed, reason, records=found.records, dropped=found.dropped)
+
+
+def _attach(gpu: Any, window: _Window) -> Row:
+    right, records, seconds = [], [], []
+    for _ in range(by_mode(20, 3)):
+        pending = gpu.start_long_work()
+        records.append(window.measure(lambda: gpu.launch_two_kinds(1)).records)
+        seconds.append(window.first_section)
+        right.append(gpu.is_right(pending))
+    reason = f"{right.count(False)} wrong results; records of each window: {records}"
+    figures = {"times": len(right), "attaching_ms": 1000 * statistics.median(seconds)}
+    return row(ATTACH, all(right) and all(records), reason, **figures)
+
+
+def _beside_profiler(gpu: Any, source: Any, window: _Window) -> Row:
+    import torch
+
+    with torch.profiler.profile() as profiler:
+        source.start("beside")
+        gpu.launch_two_kinds(50)
+        source.stop()
+        gpu.finish()
+    beside = source.take()
+    traced = gpu.count_kernels(profiler)
+    after = window.measure(gpu.launch_several)
+    passed = traced == 100 and beside.records == 0 and after.records > 0
+    reason = f"traced {traced} of 100; Holdfast measured {beside.records} beside and {after.records} after it"
+    return row(PROFILER, passed, f"{reason}; {after.note}", traced=traced, note=beside.note)
+
+
+class _Gpu:
+    """Kernels of torch. Each has one launch shape."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self.torch = torch
+        self.big = torch.rand(4096, 4096, device="cuda")
+        self.small = torch.zeros(1024, device="cuda")
+        self.count = torch.zeros(1, device="cuda")
+        self.graph, self.replays = torch.cuda.CUDAGraph(), 0
+        torch.cuda.synchronize()
+        with torch.cuda.graph(self.graph):
+            self.count.add_(1)
+
+    def open_source(self) -> Any:
+        from holdfast.straggler.kernels.cupti import open_cupti
+
+        self.finish()
+        source = open_cupti()
+        if isinstance(source, str):
+            raise RuntimeError(source)
+        return source
+
+    def finish(self) -> None:
+        self.torch.cuda.synchronize()
+
+    def launch_several(self) -> None:
+        for _ in range(3):
+            product = self.big @ self.big
+            self.torch.softmax(product, dim=1)
+            product.add_(1)
+            product.sqrt_()
+        self.finish()
+
+    def launch_two_kinds(self, each: int) -> None:
+        for _ in range(each):
+            self.small.add_(1)
+            self.small.neg_()
+        self.finish()
+
+    def start_long_work(self) -> Any:
+        """About 50 ms and a graph, which run while the source attaches."""
+        self.torch.cuda._sleep(50_000_000)
+        self.graph.replay()
+        self.replays += 1
+        return self.big.sum(), self.big.sum()
+
+    def is_right(self, result: Any) -> bool:
+        return bool(self.torch.equal(*result)) and self.count.item() == self.replays
+
+    def profile(self, sections: int) -> dict[str, float]:
+        """Median microseconds of each kernel, by torch.profiler."""
+        with self.torch.profiler.profile() as profiler:
+            for _ in range(sections):
+                self.launch_several()
+        times: dict[str, list[float]] = {}
+        for event in self._kernels(profiler):
+            times.setdefault(_short(event.name), []).append(event.time_range.elapsed_us())
+        return {name: statistics.median(found) for name, found in times.items()}
+
+    def count_kernels(self, profiler: Any) -> int:
+        return len(self._kernels(profiler))
+
+    def _kernels(self, profiler: Any) -> list[Any]:
+        events = [event for event in profiler.events() if "CUDA" in str(event.device_type)]
+        return [event for event in events if not event.name.startswith(("Memcpy", "Memset"))]
+
+    def make_step(self, milliseconds: float) -> Workload:
+        """A step of `KERNELS` kernels that take so long together."""
+        cycles = int(milliseconds / 1000 / KERNELS * self._clock())
+
+        def step() -> None:
+            for _ in range(KERNELS):
+                self.torch.cuda._sleep(cycles)
+            self.finish()
+
+        return step
+
+    def _clock(self) -> float:
+        """Cycles per second, at the clock that the GPU reaches under this load."""
+        self.torch.cuda._sleep(200_000_000)
+        self.finish()
+        began = time.perf_counter()
+        self.torch.cuda._sleep(500_000_000)
+        self.finish()
+        return 500_000_000 / (time.perf_counter() - began)
+
+
+class _Dry:
+    """The same interface with the fake libcupti of tests/straggler/kernels and a profiler on the CPU."""
+
+    def __init__(self) -> None:
+        import torch
+
+        from tests.straggler.kernels import fake
+
+        fake.make_torch_use_cuda()
+        self.fake = fake
+        self.numbers = torch.zeros(8)
+
+    def open_source(self) -> Any:
+        return self.fake.source()
+
+    def finish(self) -> None:
+        pass
+
+    def launch_several(self) -> None:
+        self.fake.launch("gemm", 2_000_000)
+        self.fake.launch("softmax", 150_000)
+
+    def launch_two_kinds(self, each: int) -> None:
+        for _ in range(each):
+            self.fake.launch("add", 1000)
+            self.fake.launch("neg", 1100)
+            self.numbers.add_(1).neg_()
+
+    def start_long_work(self) -> None:
+        pass
+
+    def is_right(self, result: None) -> bool:
+        return True
+
+    def profile(self, sections: int) -> dict[str, float]:
+        return {"gemm": 2000.0, "softmax": 150.0}
+
+    def count_kernels(self, profiler: Any) -> int:
+        return sum(event.name in ("aten::add_", "aten::neg_") for event in profiler.events())
+
+    def make_step(self, milliseconds: float) -> Workload:
+        return lambda: self.fake.launch("spin", int(milliseconds * 1e6))
+
+
+def cost(folder: Path) -> Iterator[Row]:
+    """Steps in a detector's section against steps without, by turns, with a report after each block of steps."""
+    from holdfast.straggler import Detector
+    from holdfast.straggler.kernels.cupti import SECTIONS_PER_WINDOW
+
+    gpu: Any = by_mode(_Gpu, _Dry)()
+    Detector.initialize(scores_to_compute="all", gather_on_rank0=False)
+    for milliseconds, name in COST.items():
+        step = gpu.make_step(milliseconds)
+        steps, pairs = by_mode((100, 6) if milliseconds < 100 else (50, 3), (4, 2))
+        window = min(SECTIONS_PER_WINDOW, steps // 2)
+        with_detector, measured, report = [], [], None
+        _time(step, 5, None)
+        for _ in range(pairs):
+            plain = _time(step, steps, None)
+            first = _time(step, window, Detector)
+            with_detector.append((first + _time(step, steps - window, Detector)) / plain - 1)
+            measured.append(first / window * steps / plain - 1)
+            report = Detector.generate_report()
+        share = statistics.median(with_detector)
+        yield row(
+            name,
+            share <= GOAL or is_dry(),
+            f"more than {100 * GOAL:g} % with a report every {steps} steps",
+            percent=100 * share,
+            spread_percent=100 * (max(with_detector) - min(with_detector)),
+            percent_in_measured_steps=100 * statistics.median(measured),
+            source=getattr(report, "kernel_source", "none"),
+            records=getattr(report, "kernel_records", 0),
+        )
+    Detector.shutdown()
+
+
+def _time(step: Workload, count: int, detector: Any) -> float:
+    """Seconds of so many steps."""
+    began = time.perf_counter()
+    for _ in range(count):
+        if detector is None:
+            step()
+        else:
+            with detector.detection_section("step"):
+                step()
+    return time.perf_counter() - began
+
+
+def named(folder: Path) -> Iterator[Row]:
+    """By the relative score of its GPU; under torchrun, as the detector needs no launcher of ours."""
+    with Job(folder, "straggling", "gpu_straggling.py", ranks=2, launcher="torchrun") as job:
+        marks = list(job.read("report"))
+        job.wait()
+    if not marks:
+        raise RuntimeError(f"no report: {job.errors()}")
+    report = marks[-1]
+    reason = f"reported: {report['stragglers']}, source {report['source']}: {report['reason']}"
+    yield row(
+        NAMED, report["stragglers"] == [1], reason, source=report["source"], scores=str(report["scores"])
+    )
+
+
+CHECKS = [
+    Check("kernels", 60, (TIMES, RECORDS, ATTACH, PROFILER), kernels),
+    Check("kernel-cost", 80, tuple(COST.values()), cost),
+    Check("straggler", 40, (NAMED,), named),
+]
