@@ -12,10 +12,12 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -61,6 +63,7 @@ class CannotRun(Exception):
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the running check is ended
     parser = argparse.ArgumentParser(prog="python -m tests.gpu", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="CHECK", help="checks to run (default: all)")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "gpu", help="folder for the results")
@@ -86,32 +89,37 @@ def _run(names: list[str], out: Path, wheels: Path | None) -> int:
         raise CannotRun(f"there is no check {', '.join(unknown)}; --list shows all")
     if wheels and not wheels.is_dir():
         raise CannotRun(f"--wheels {wheels}: no such folder")
-    result = describe_machine()
     try:
         out.mkdir(parents=True, exist_ok=True)
+        (out / "gpu.log").touch()
     except OSError as error:
         raise CannotRun(f"--out {out}: {error.strerror}") from None
+    result = describe_machine() | {"complete": False, "notes": [], "rows": [], "seconds": 0}
     work = Path(tempfile.mkdtemp(prefix="holdfast-gpu-"))
     try:
-        python, notes = (Path(sys.executable), []) if is_dry() else gpu_environment.install(work, wheels)
-        rows = _run_checks([check for check in CHECKS if check.name in names], work, python, began)
+        python = Path(sys.executable)
+        if not is_dry():
+            python, result["notes"] = gpu_environment.install(work, wheels)
+        for rows in _run_checks([check for check in CHECKS if check.name in names], work, python, began):
+            result["rows"] += rows
+            result["seconds"] = round(time.monotonic() - began)
+            _write(result, out)
     except RuntimeError as error:
         raise CannotRun(str(error)) from None
     finally:
         _write_log(work, out / "gpu.log")
         shutil.rmtree(work, ignore_errors=True)
-    seconds = round(time.monotonic() - began)
-    complete = set(names) == {check.name for check in CHECKS}
-    result |= {"notes": notes, "seconds": seconds, "complete": complete, "rows": rows}
-    (out / "gpu.json").write_text(json.dumps(result, indent=1) + "\n")
-    (out / "gpu.md").write_text(gpu_page.format_table(result) + "\n")
-    failed = sum(row["result"] in (FAILED, NOT_REACHED) for row in rows)
-    print(f"{failed} of {len(rows)} failed or not reached, {seconds} s; results in {out}")
+    result["complete"] = set(names) == {check.name for check in CHECKS}
+    _write(result, out)
+    failed = sum(row["result"] in (FAILED, NOT_REACHED) for row in result["rows"])
+    print(f"{failed} of {len(result['rows'])} failed or not reached, {result['seconds']} s; results in {out}")
     return int(failed > 0)
 
 
-def _run_checks(checks: list[Check], work: Path, python: Path, began: float) -> list[dict[str, Any]]:
-    """Sequentially, because checks measure times; a dry run measures nothing."""
+def _run_checks(
+    checks: list[Check], work: Path, python: Path, began: float
+) -> Iterator[list[dict[str, Any]]]:
+    """Yield the rows of each check. Sequentially, because checks measure times; a dry run measures nothing."""
 
     def run(check: Check) -> list[Row]:
         left = LIMIT - 2 * GRACE - (time.monotonic() - began)
@@ -119,13 +127,16 @@ def _run_checks(checks: list[Check], work: Path, python: Path, began: float) -> 
             return [Row(name, NOT_REACHED, reason="time limit of 8 minutes reached") for name in check.rows]
         return run_check(check, work / check.name, min(check.seconds, left), str(python))
 
-    rows = []
-    with ThreadPoolExecutor(by_mode(1, 4)) as pool:
-        for check, found in zip(checks, pool.map(run, checks), strict=True):
-            for row in found:
-                rows.append({"check": check.name, **asdict(row)})
-                print(gpu_page.format_line(rows[-1]), flush=True)
-    return rows
+    with ThreadPoolExecutor(4) as pool:
+        for check, found in zip(checks, by_mode(map, pool.map)(run, checks), strict=True):
+            rows = [{"check": check.name, **asdict(row)} for row in found]
+            print(*map(gpu_page.format_line, rows), sep="\n", flush=True)
+            yield rows
+
+
+def _write(result: dict[str, Any], out: Path) -> None:
+    (out / "gpu.json").write_text(json.dumps(result, indent=1) + "\n")
+    (out / "gpu.md").write_text(gpu_page.format_table(result) + "\n")
 
 
 def describe_machine() -> dict[str, Any]:
@@ -150,7 +161,9 @@ def describe_machine() -> dict[str, Any]:
         "kernel": platform.release(),
         "cores": len(os.sched_getaffinity(0)),
         "day": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "commit": _first_line("git", "-C", str(ROOT), "describe", "--always", "--dirty"),
+        "commit": _first_line(
+            "git", "-c", "safe.directory=*", "-C", str(ROOT), "describe", "--always", "--dirty"
+        ),
         "dry": is_dry(),
         "warm_start": gpu_page.fingerprint(),
     }

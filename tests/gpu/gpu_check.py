@@ -7,6 +7,7 @@ Always holds: every declared row gets a result, also when the process fails, and
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
 import json
 import os
@@ -20,12 +21,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from holdfast.in_time import TooLate, within
+
 ROOT = Path(__file__).resolve().parents[2]
 DEVICE = "GPU_CHECK_DEVICE"
 MARK = "GPU_CHECK"
 """Environment variable that identifies all processes of a check."""
 PASSED, FAILED, NOT_POSSIBLE, NOT_REACHED = "passed", "failed", "not possible here", "not reached"
 GRACE = 10.0  # seconds between SIGTERM and SIGKILL
+PR_SET_PDEATHSIG = 1
 T = TypeVar("T")
 
 
@@ -67,7 +71,14 @@ def run_check(check: Check, folder: Path, seconds: float, python: str = sys.exec
     """Run the check in a new process for at most `seconds` plus two grace periods; its output is in FOLDER/log."""
     folder.mkdir(parents=True)
     mark = f"{os.getpid()}-{check.name}"
-    environment = {**os.environ, MARK: mark, "PYTHONPATH": _python_path(), "PYTHONUNBUFFERED": "1"}
+    environment = {
+        **os.environ,
+        MARK: mark,
+        "PYTHONPATH": _python_path(),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",  # packages are links to another Python
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+    }
     failure = ""
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
@@ -85,14 +96,17 @@ def run_check(check: Check, folder: Path, seconds: float, python: str = sys.exec
         except subprocess.TimeoutExpired:
             failure = f"time limit of {seconds:.0f} s reached"
         finally:
-            _terminate(process, mark)
+            left = _terminate(process, mark)
     lines = (folder / "rows.jsonl").read_text().splitlines() if (folder / "rows.jsonl").exists() else []
     found = {each["name"]: Row(**each) for each in map(json.loads, lines)}
     missing = [name for name in check.rows if name not in found]
     reasons = {name: Row(name, NOT_REACHED, reason="the check ended before it") for name in missing}
     if missing:
         reasons[missing[0]] = Row(missing[0], FAILED, reason=failure or "the check has not yielded this row")
-    return [found.get(name) or reasons[name] for name in check.rows]
+    rows = [found.get(name) or reasons[name] for name in check.rows]
+    if left and not failure:
+        rows.append(Row("no process is left", FAILED, reason="; ".join(left)))
+    return rows
 
 
 def _last_line(log: Path) -> str:
@@ -106,12 +120,13 @@ def _python_path() -> str:
     return os.pathsep.join([*own, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
-def _terminate(process: subprocess.Popen[bytes], mark: str) -> None:
-    """Terminate the check, then kill every process that it started."""
+def _terminate(process: subprocess.Popen[bytes], mark: str) -> list[str]:
+    """Terminate the check, then kill every process that it left; returns their command lines."""
     if process.poll() is None:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(GRACE)
+    left = [_read_command_line(pid) for pid in processes_with(mark)]
     deadline = time.monotonic() + GRACE
     while (living := processes_with(mark)) and time.monotonic() < deadline:
         for pid in living:
@@ -119,14 +134,22 @@ def _terminate(process: subprocess.Popen[bytes], mark: str) -> None:
                 os.kill(pid, signal.SIGKILL)
         process.poll()
         time.sleep(0.05)
+    return left
+
+
+def _read_command_line(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:100]
+    return f"pid {pid}"
 
 
 def processes_with(mark: str) -> list[int]:
     """Living processes with this mark in their environment, except this one."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+        # A process that is stuck in a driver may block who reads its memory.
+        with contextlib.suppress(OSError, TooLate):
+            if f"{MARK}={mark}".encode() in within(1.0, (folder / "environ").read_bytes).split(b"\0"):
                 found.append(int(folder.name))
     return [pid for pid in found if pid != os.getpid()]
 
@@ -134,6 +157,7 @@ def processes_with(mark: str) -> list[int]:
 def main(module: str, name: str, folder: Path) -> int:
     """Run one check in this process."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` blocks end the jobs
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     (check,) = [check for check in importlib.import_module(module).CHECKS if check.name == name]
     with (folder / "rows.jsonl").open("a", buffering=1) as rows:
         try:

@@ -36,6 +36,8 @@ def link_packages(folder: Path, without: tuple[str, ...] = ()) -> tuple[Path, Pa
             continue
         for source in place.iterdir():
             target = packages / source.name
+            if source.name == "__pycache__":
+                continue
             if source.suffix != ".pth" and not source.name.startswith(without) and not target.exists():
                 target.symlink_to(source)
     return folder / "bin" / "python", packages

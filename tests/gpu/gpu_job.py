@@ -38,13 +38,19 @@ class Job:
         python: Path | str = sys.executable,
     ) -> None:
         self.run_dir = folder / name
-        own = ("--ft-run-dir" if launcher == "holdfast" else "--log-dir", str(self.run_dir))
+        run_dir = str(self.run_dir)
+        # Without --standalone a restarted gloo rank of torchrun may find the address of its predecessor.
+        own = ("--ft-run-dir", run_dir) if launcher == "holdfast" else ("--standalone", "--log-dir", run_dir)
         line = [str(python), "-m", MODULES[launcher], f"--nproc-per-node={ranks}", *own, *options]
         environment = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # without it gloo ranks never restart under torchrun
             "XDG_STATE_HOME": str(folder / "state"),
+            # Without network, names of hosts may take seconds to fail.
+            "GLOO_SOCKET_IFNAME": "lo",
+            "NCCL_SOCKET_IFNAME": "lo",
+            "RES_OPTIONS": "attempts:1 timeout:1",
             "CHECK_FOLDER": str(folder),
         }
         self._errors = folder / f"{name}.err"

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from .gpu_check import NOT_POSSIBLE, Check, Row, is_dry, row
+from .gpu_check import NOT_POSSIBLE, Check, Row, by_mode, is_dry, row
 
 FACTS = "clocks, temperature and power limit of a verdict equal those of nvidia-smi"
 INCIDENT = "nvidia-smi knows the fields that incident reports ask for"
@@ -36,12 +36,11 @@ def _compare_facts() -> Row:
     from holdfast.straggler.gpu_facts import FIELDS as NAMES
     from holdfast.straggler.nvml import Gpu, GpuFacts
 
-    if not is_dry():
-        import torch
-
-        torch.zeros(1, device="cuda")
+    keep_busy = by_mode(_keep_gpu_busy, lambda: None)
+    keep_busy()
     facts = GpuFacts((lambda: Gpu(visible="0")) if is_dry() else None, patience=5.0)
     for _ in range(ATTEMPTS):
+        keep_busy()
         began = time.perf_counter()
         read = facts.take()
         took = time.perf_counter() - began
@@ -62,6 +61,14 @@ def _compare_facts() -> Row:
         f"{name}: {ours[name]:g}, nvidia-smi {theirs[FIELDS[name][0]]:g}" for name in sorted(differ)
     )
     return row(FACTS, not differ, reason, compared=len(known), reading_ms=took * 1000)
+
+
+def _keep_gpu_busy() -> None:
+    """For about a second, because the clocks of an idle GPU change between two readings."""
+    import torch
+
+    torch.cuda.synchronize()
+    torch.cuda._sleep(2_000_000_000)
 
 
 def _equal(name: str, ours: Mapping[str, float], theirs: Mapping[str, float]) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,11 +16,13 @@ from .gpu_job import Job, Mark
 ZYGOTE = "zygote and standbys, torch and frameworks imported: no /dev/nvidia* open or mapped, one thread"
 REFUSED = "a module that initialises CUDA at import is refused in one line"
 SAME = "CUDA_VISIBLE_DEVICES, device count, streams, graphs, pinned memory, loader workers: as in a cold rank"
+ATTEMPTS = 5
 MODULE = "initialises_cuda_at_import"
 SOURCE = """
 import ctypes, os
 if os.environ.get("GPU_CHECK_DEVICE") == "cpu":
     ctypes.CDLL("libcuda.so.1").cuInit(0)  # the stand-in
+    device = os.open("/dev/null", os.O_RDWR)
 else:
     import torch
     torch.cuda.init()
@@ -46,18 +50,20 @@ def _inspect_zygote(folder: Path) -> Iterator[Row]:
     with Job(folder, "zygote", "gpu_train.py", "--steps", "1000000", options=options, python=python) as job:
         next(job.read_cycles())
         job.wait_for_standbys(settled=not is_dry())
-        pids = [*job.find_processes("zygote"), *job.find_processes("standby")]
-        faults = [fault for pid in pids for fault in find_faults(pid)]
-        maps = Path(f"/proc/{pids[0]}/maps").read_text()
+        inspected = _inspect(job)
+    faults = [fault for each in inspected for fault in each.faults]
+    # In a dry run another zygote may still be importing.
+    has_torch = bool(inspected) and by_mode(all, any)(each.has_torch for each in inspected)
     refused = {name for record in job.journal("warm_start") for name in record.get("without", ())}
     kept_out = [name for name in ("torch", *frameworks) if name.partition(".")[0] in refused]
     failed = [line for line in job.error_lines() if "cannot be imported" in line]
     yield row(
         ZYGOTE,
-        "/libtorch" in maps and not (faults or kept_out or failed),
-        "; ".join([*faults, *(f"{name} is refused" for name in kept_out), *failed]) or "torch is not mapped",
+        has_torch and not (faults or kept_out or failed),
+        "; ".join([*faults, *(f"{name} is refused" for name in kept_out), *failed])
+        or "a process lacks torch",
         imported=", ".join(["torch", *frameworks]),
-        inspected_processes=len(pids),
+        inspected_processes=len(inspected),
     )
     lines = [line for line in job.error_lines() if MODULE in line]
     yield row(
@@ -65,20 +71,34 @@ def _inspect_zygote(folder: Path) -> Iterator[Row]:
     )
 
 
-def find_faults(pid: int) -> list[str]:
-    """Signs that this process has used the GPU, and threads, which no fork copies."""
+@dataclass(frozen=True)
+class Inspected:
+    """`faults`: signs that a process has used the GPU, and threads, which no fork copies."""
+
+    faults: list[str]
+    has_torch: bool
+
+
+def _inspect(job: Job) -> list[Inspected]:
+    """Zygote and standbys; all again if one of them was replaced meanwhile."""
+    for _ in range(ATTEMPTS):
+        with suppress(OSError):
+            return [
+                _inspect_process(pid) for title in ("zygote", "standby") for pid in job.find_processes(title)
+            ]
+    raise RuntimeError(f"zygote and standbys were replaced {ATTEMPTS} times: {job.errors()}")
+
+
+def _inspect_process(pid: int) -> Inspected:
     folder = Path("/proc") / str(pid)
-    opened = [
-        target
-        for each in (folder / "fd").iterdir()
-        if (target := os.readlink(each)).startswith("/dev/nvidia")
-    ]
-    mapped = {
-        line.split()[-1] for line in (folder / "maps").read_text().splitlines() if "/dev/nvidia" in line
-    }
+    opened = [os.readlink(each) for each in (folder / "fd").iterdir()]
+    maps = (folder / "maps").read_text()
+    mapped = {line.split()[-1] for line in maps.splitlines() if "/dev/nvidia" in line}
     threads = len(list((folder / "task").iterdir()))
-    found = [f"{each} is open" for each in opened] + [f"{each} is mapped" for each in sorted(mapped)]
-    return [f"pid {pid}: {each}" for each in [*found, *([f"{threads} threads"] if threads > 1 else [])]]
+    found = [f"{each} is open" for each in opened if each.startswith("/dev/nvidia")]
+    found += [f"{each} is mapped" for each in sorted(mapped)]
+    found += [f"{threads} threads"] if threads > 1 else []
+    return Inspected([f"pid {pid}: {each}" for each in found], "/libtorch" in maps)
 
 
 def _observe(folder: Path, mode: str) -> dict[int, dict[str, str]]:

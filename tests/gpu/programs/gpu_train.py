@@ -41,8 +41,9 @@ def wait_for_memory() -> None:
     baseline = Path(os.environ["CHECK_FOLDER"]) / "free-memory"
     if cycle == 0:
         baseline.write_text(str(gpu_device.free_memory()))
-    wanted, began = int(baseline.read_text()) - ALLOWED, time.monotonic()
-    missing = max(0, wanted - gpu_device.free_memory())
+    wanted = int(baseline.read_text()) - ALLOWED
+    missing = max(0, wanted - gpu_device.free_memory())  # the first call creates the context
+    began = time.monotonic()
     while gpu_device.free_memory() < wanted and time.monotonic() < began + PATIENCE:
         time.sleep(0.002)
     free = gpu_device.free_memory() >= wanted

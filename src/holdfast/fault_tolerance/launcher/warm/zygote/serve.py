@@ -97,13 +97,17 @@ class Zygote:
         wire.note(self._note, name)
 
     def _look(self, watch: Watch, name: str) -> None:
-        if changed := self._settings.changed():  # first: a handler of signals may be in the way of a trial
+        if (
+            process.has_initialised_cuda()
+        ):  # first: it also opens files and starts threads, and no trial may fork
+            self._refuse([name], "it initialises CUDA")
+        if (
+            changed := self._settings.changed()
+        ):  # before the watch: a handler of signals may be in the way of a trial
             self._refuse([name], changed)
         if found := watch.changed():
             module, why = found
             self._refuse([name, module or name], why)
-        if process.has_initialised_cuda():
-            self._refuse([name], "it initialises CUDA")
 
     def _refuse(self, stack: list[str], why: str) -> NoReturn:
         """Whatever was importing it has to go without being imported here, too."""
