@@ -1,19 +1,17 @@
-"""The second name in a test: on the path of this process for one test, or in the environment of others.
+"""The second name in a test: in this process for one test, or in an environment of its own for processes.
 
-It is never installed in the environment of the tests. The peer of the benchmarks sees that environment, and a package
-of its name there would take its place.
+It is never installed in the environment of the tests.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import SOURCE
+from tests.gpu.gpu_environment import link_packages
 
 COMPAT = Path(__file__).resolve().parents[2] / "compat"
 NAME = "nvidia_resiliency_ext"
@@ -24,13 +22,25 @@ def alias(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """This process can import the second name; its modules are forgotten afterwards."""
     monkeypatch.syspath_prepend(str(COMPAT / "src"))
     finders = list(sys.meta_path)
+    import holdfast_nvrx.start
+
+    holdfast_nvrx.start.install()
     yield
     sys.meta_path[:] = finders
-    for module in [each for each in sys.modules if each.partition(".")[0] == NAME]:
+    for module in [each for each in sys.modules if each.partition(".")[0] in (NAME, "holdfast_nvrx")]:
         del sys.modules[module]
 
 
+@pytest.fixture(scope="session")
+def linked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A Python with all packages of the tests and the second name, and its folder of packages."""
+    python, packages = link_packages(tmp_path_factory.mktemp("alias") / "environment", without=("__editable__", "holdfast"))
+    (packages / "holdfast_nvrx").symlink_to(COMPAT / "src" / "holdfast_nvrx")
+    (packages / "holdfast_nvrx.pth").write_text((COMPAT / "src" / "holdfast_nvrx.pth").read_text())
+    return python, packages
+
+
 @pytest.fixture
-def alias_path() -> dict[str, str]:
-    """The environment in which a process that a test starts can import it."""
-    return {"PYTHONPATH": os.pathsep.join([str(COMPAT / "src"), str(SOURCE)])}
+def python(linked: tuple[Path, Path]) -> str:
+    """The interpreter in which a process that a test starts can import the second name."""
+    return str(linked[0])

@@ -18,10 +18,10 @@ from ..fault_tolerance.errors import ConfigError
 from ..fault_tolerance.launcher.warm.gpu_evidence import is_tested
 from ..fault_tolerance.launcher.warm.plan import Request, why_cold
 from ..journal.run_dir import state_folder
-from .finding import Finding, note
+from .finding import Finding, note, ok
 from .judgements import clock, folders, leftovers, limits, network, shared_memory, warm_start
 from .judgements import kernel as kernels
-from .looks import cgroups, clocks, interpreter, lists, places
+from .looks import cgroups, clocks, import_names, interpreter, lists, places
 from .looks import kernel as kernel_look
 from .looks import leftovers as leftovers_look
 from .looks import limits as limits_look
@@ -49,6 +49,7 @@ def examine(asked: Asked) -> list[Finding]:
     looks = Looks({**_of_machine(asked), **_of_job(asked)})
     areas: list[tuple[str, Callable[[], list[Finding]]]] = [
         ("python", lambda: _interpreter(looks)),
+        ("import names", lambda: [ok("import names", f"{name}: {who}") for name, who in looks["import names"]]),
         ("script", lambda: _script(looks, asked)),
         ("warm start", lambda: _warm_start(looks, asked)),
         ("shared memory", lambda: [shared_memory.judge(looks["shared memory"], asked.nproc)]),
@@ -94,6 +95,7 @@ def _of_job(asked: Asked) -> dict[str, Callable[[], Any]]:
     chosen = None if run_dir is None else os.path.abspath(run_dir)
     return {
         "interpreter": lambda: (interpreter.own(), interpreter.of_ranks(), nvidia.find_driver()),
+        "import names": import_names.read,
         "script": lambda: None if script is None else look(script),
         "lists": lambda: _lists(script, chosen),
         "boards": leftovers_look.boards,

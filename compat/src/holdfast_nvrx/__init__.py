@@ -1,0 +1,9 @@
+"""Answers imports of `nvidia_resiliency_ext` with Holdfast, and leaves the rest to the original where that is installed.
+
+    start      what Python imports at its start, by holdfast_nvrx.pth: puts the finder into sys.meta_path
+    answers    which module is answered by whom
+    names      the names of Holdfast under the names of the original's modules
+    modules/   modules that are more than names
+
+Not NVIDIA's package. docs/drop-in.md is for users.
+"""

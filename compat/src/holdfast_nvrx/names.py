@@ -1,0 +1,95 @@
+"""Names of Holdfast under the names of the original's modules. Data."""
+
+from __future__ import annotations
+
+FAULT_TOLERANCE = "holdfast.fault_tolerance"
+LIGHTNING = "holdfast.ptl_resiliency"
+STRAGGLER = "holdfast.straggler"
+
+_DETECTOR = {
+    "": ("CallableId", "Detector", "Report", "Statistic", "StragglerId", "Thresholds", "Verdict"),
+    ".straggler": ("CallableId", "Detector"),
+    ".reporting": ("Report", "StragglerId"),
+    ".statistics": ("Statistic",),
+}
+
+NAMES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "fault_tolerance": (
+        FAULT_TOLERANCE,
+        (
+            "FaultToleranceConfig",
+            "HeartbeatTimeouts",
+            "RankMonitorClient",
+            "RankMonitorClientError",
+            "RankMonitorServer",
+            "SectionTimeouts",
+            "WorkloadAction",
+            "WorkloadControlRequest",
+        ),
+    ),
+    "fault_tolerance.config": (FAULT_TOLERANCE, ("FaultToleranceConfig",)),
+    "fault_tolerance.data": (
+        FAULT_TOLERANCE,
+        ("HeartbeatTimeouts", "SectionTimeouts", "WorkloadAction", "WorkloadControlRequest"),
+    ),
+    "fault_tolerance.rank_monitor_client": (FAULT_TOLERANCE, ("RankMonitorClient", "RankMonitorClientError")),
+    "fault_tolerance.rank_monitor_server": (FAULT_TOLERANCE, ("RankMonitorServer",)),
+    "ptl_resiliency": (
+        LIGHTNING,
+        (
+            "FaultToleranceCallback",
+            "FaultToleranceSectionsCallback",
+            "PreemptionCallback",
+            "SimulatedFaultParams",
+            "StragglerDetectionCallback",
+        ),
+    ),
+    "ptl_resiliency._utils": (LIGHTNING, ("SimulatedFaultParams",)),
+    "ptl_resiliency.fault_tolerance_callback": (LIGHTNING, ("FaultToleranceCallback", "SimulatedFaultParams")),
+    "ptl_resiliency.fault_tolerance_sections_callback": (
+        LIGHTNING,
+        ("FaultToleranceSectionsCallback", "SimulatedFaultParams"),
+    ),
+    "ptl_resiliency.straggler_det_callback": (LIGHTNING, ("StragglerDetectionCallback",)),
+    **{f"{place}{module}": (STRAGGLER, names) for place in ("straggler", "attribution.straggler") for module, names in _DETECTOR.items()},
+}
+"""Module below `nvidia_resiliency_ext`: module of Holdfast, public names."""
+
+FILES = {
+    "fault_tolerance.dict_utils": "dict_utils",
+    "fault_tolerance.launcher": "launcher",
+}
+"""Module below `nvidia_resiliency_ext`: file in `modules`."""
+
+FILES_WITHOUT_ORIGINAL = {"shared_utils.inject_fault": "inject_fault"}
+
+PACKAGES_WITHOUT_ORIGINAL = ("attribution", "shared_utils", "inprocess.tools")
+
+STUBS: dict[str, tuple[str, ...]] = {
+    "inprocess": ("CallWrapper", "Compose", "Mode", "State", "Wrapper"),
+    "inprocess.abort": ("Abort", "AbortTorchDistributed", "AbortTransformerEngine"),
+    "inprocess.compose": ("Compose",),
+    "inprocess.finalize": ("Finalize", "ThreadedFinalize"),
+    "inprocess.health_check": ("CudaHealthCheck", "FaultCounter", "HealthCheck"),
+    "inprocess.initialize": ("Initialize", "RetryController"),
+    "inprocess.nested_restarter": (
+        "NestedRestarterAborted",
+        "NestedRestarterCallback",
+        "NestedRestarterFinalized",
+        "NestedRestarterHandlingCompleted",
+        "NestedRestarterHandlingStarting",
+        "NestedRestarterLogger",
+    ),
+    "inprocess.rank_assignment": ("Layer", "LayerFlag", "RankAssignment", "Tree"),
+    "inprocess.state": ("Mode", "State"),
+}
+"""Classes that can be imported, subclassed and used as annotations without the original, and not called."""
+
+INSTEAD = {
+    "checkpointing": "local and asynchronous checkpoints: use torch.distributed.checkpoint (save, async_save), and "
+    "in Megatron-LM --async-strategy mcore",
+    "inprocess": "restarts within the process: start the training with ft_launcher, which restarts its ranks",
+    "ptl_resiliency.local_checkpoint_callback": "local checkpoints: use Lightning's ModelCheckpoint on a disk that "
+    "outlives the node",
+}
+"""Module below `nvidia_resiliency_ext`: what Holdfast does not offer, and what replaces it."""

@@ -1,1 +1,0 @@
-"""Where newer programs look for `straggler` first. The analysis of logs is not offered."""

@@ -1,1 +1,0 @@
-"""Holds `inject_fault`. Logging, profiling and health checks of the original are not offered."""
