@@ -126,6 +126,25 @@ def test_nemo_runs_command_line() -> None:
     assert quiet.warnings == ()
 
 
+@pytest.mark.parametrize("content", ["", "# nothing\n", "---\n"])
+def test_empty_file_beside_flags_runs(content: str) -> None:
+    yaml_file(content)
+    for argv, environ in (
+        (["--ft-cfg-path=ft.yaml"], {}),
+        ([], {"FAULT_TOL_CFG_PATH": "ft.yaml"}),
+    ):
+        found = parse([*argv, "--ft-rank-heartbeat-timeout=7", "train.py"], environ)
+        assert found.resolved.config.rank_heartbeat_timeout == 7.0
+        (warning,) = found.warnings
+        assert warning.startswith("ft.yaml: the file is empty")
+
+
+@pytest.mark.parametrize("content", ["", "# nothing\n", "---\n"])
+def test_empty_file_alone_is_refused(content: str, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["--ft-cfg-path", yaml_file(content), "train.py"]
+    assert said(argv, capsys).startswith("ft.yaml: the file is empty")
+
+
 def test_a_missing_file_is_forgiven_on_request() -> None:
     found = parse(["--fault-tol-cfg-path=nowhere.yaml", "--ignore-missing-fault-tol-cfg", "train.py"], {})
     assert found.resolved.origins[BEAT] == "default"
