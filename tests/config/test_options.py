@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS
+from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS, PAST
 from holdfast.fault_tolerance.launcher.command_line.help import default_text
 from holdfast.fault_tolerance.launcher.command_line.options import LauncherOptions, parse
 from holdfast.fault_tolerance.launcher.warm.plan import Request
@@ -167,12 +167,6 @@ def test_who_decides_how_long_stopping_takes(
     assert parse([*argv, "train.py"], environ).workers_stop_timeout == seconds
 
 
-def test_what_has_no_effect_yet_says_so() -> None:
-    assert parse(["--ft-enable-nic-monitor=yes", "train.py"], {}).warnings == (
-        "--ft-enable-nic-monitor is accepted and not yet effective in this version",
-    )
-
-
 def test_the_ranks_are_known_before_torchs_parser_is_asked() -> None:
     told: list[tuple[Request, str | None]] = []
     argv = ["--nproc-per-node=4", "--ft-preload=numpy", "--ft-run-dir=runs", "-m", "json.tool", "--lr", "1"]
@@ -323,6 +317,9 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert (caught.value.code, err) == (0, "")
     assert text.isascii()  # a terminal in any locale can show it
     for option in OPTIONS:
+        if option.group == PAST:
+            assert option.name in text.split()
+            continue
         (line,) = (each for each in text.splitlines() if each.startswith(f"  {option.name} "))
         assert line.endswith(f"[{default_text(option)}]")
         assert len(line) <= 120

@@ -18,6 +18,7 @@ from .config import FIELDS, FaultToleranceConfig, parse_field, parse_with, unkno
 from .config_fields import restart_policy
 from .config_yaml import EmptyFile, MissingSection, YamlSection, read_section
 from .errors import ConfigError
+from .settings_history import names_of
 
 if TYPE_CHECKING:
     import argparse
@@ -107,7 +108,9 @@ def load(options: CommandLine, environ: Mapping[str, str]) -> ResolvedConfig:
 
 def variables_of(name: str) -> tuple[str, ...]:
     """The environment variables of setting `name`, the strongest first. An empty variable counts as not set."""
-    return f"PET_FT_{name.upper()}", f"PET_FT_PARAM_{name.upper()}"
+    return tuple(
+        f"{prefix}_{each.upper()}" for each in names_of(name) for prefix in ("PET_FT", "PET_FT_PARAM")
+    )
 
 
 def _yaml(options: CommandLine, environ: Mapping[str, str]) -> tuple[YamlSection | None, tuple[str, ...]]:
