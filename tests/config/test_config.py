@@ -19,7 +19,15 @@ from hypothesis import strategies as st
 
 from holdfast.fault_tolerance.config import FIELDS, FaultToleranceConfig
 from holdfast.fault_tolerance.errors import ConfigError, HoldfastError
+from tests.config.settings_of_releases import SETTINGS
 
+OF_0_4 = [
+    "node_health_check_interval",
+    "restart_check_interval",
+    "enable_nic_monitor",
+    "pci_topo_file",
+    "link_down_path_template",
+]
 DOCUMENTED = {
     "workload_check_interval": 5.0,
     "initial_rank_heartbeat_timeout": 3600.0,
@@ -34,6 +42,7 @@ DOCUMENTED = {
     "enable_nic_monitor": False,
     "pci_topo_file": None,
     "link_down_path_template": None,
+    **{each.name: each.values[0] for each in SETTINGS if each.is_key and each.name not in OF_0_4},
 }
 
 TIMES = st.floats(min_value=1e-6, max_value=1e9)
@@ -54,6 +63,10 @@ CONFIGS = st.builds(
     enable_nic_monitor=st.booleans(),
     pci_topo_file=st.none() | WORDS,
     link_down_path_template=st.none() | st.just("/sys/{dev_name}/down"),
+    skip_section_response=st.booleans(),
+    segment=st.none() | st.integers(1, 10**6),
+    gpu_memory_tolerance_mb=st.just(0.0) | TIMES,
+    storage_healthcheck_path=st.none() | st.just("/data,/home"),
 )
 
 

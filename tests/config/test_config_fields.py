@@ -183,11 +183,55 @@ def test_no_boolean(value: object) -> None:
 
 
 def test_template() -> None:
-    assert grammar.template("/sys/{dev_name}/down") == "/sys/{dev_name}/down"
+    for right in ("/sys/{dev_name}/down", "/sys/{nic}/down", "/sys/{nic}/{dev_name}"):
+        assert grammar.template(right) == right
     assert grammar.template("None") is None
-    for wrong in ("/sys/down", "/sys/{nic}", "/sys/{dev_name}/{port}", "/sys/{dev_name", "/sys/{}", 5):
-        with pytest.raises(ValueError):
+    for wrong in ("/sys/down", "/sys/{dev_name}/{port}", "/sys/{nic", "/sys/{}"):
+        with pytest.raises(ValueError, match=r"contains \{dev_name\} or \{nic\}, and no other placeholder"):
             grammar.template(wrong)
+    with pytest.raises(ValueError, match="give a text"):
+        grammar.template(5)
+
+
+@pytest.mark.parametrize(("value", "meant"), [("0", 0.0), (0, 0.0), ("1.5", 1.5), (512, 512.0)])
+def test_amount(value: object, meant: float) -> None:
+    assert grammar.amount(value) == meant
+
+
+@pytest.mark.parametrize("value", ["-1", -0.5, "nan", "inf", "x", True, None, [1]])
+def test_amount_of_a_wrong_type_is_refused(value: object) -> None:
+    with pytest.raises(ValueError, match="give a number, 0 or greater"):
+        grammar.amount(value)
+
+
+@pytest.mark.parametrize(("value", "meant"), [("1", 1), (1, 1), (" 7 ", 7), (255, 255)])
+def test_whole_number(value: object, meant: int) -> None:
+    assert grammar.whole(1, 255)(value) == meant
+    assert grammar.optional(grammar.whole(1))(value) == meant
+
+
+@pytest.mark.parametrize("value", ["0", 256, "-1", 1.0, "1.0", "x", True, "²", None, [1]])
+def test_whole_number_of_a_wrong_type_is_refused(value: object) -> None:
+    with pytest.raises(ValueError, match="give a whole number from 1 to 255"):
+        grammar.whole(1, 255)(value)
+
+
+def test_optional_value_may_be_nothing() -> None:
+    assert grammar.optional(grammar.whole(1))("None") is None
+    with pytest.raises(ValueError, match="at least 1"):
+        grammar.optional(grammar.whole(1))("0")
+
+
+def test_paths() -> None:
+    assert grammar.absolute_paths("/data, /home") == "/data, /home"
+    assert grammar.absolute_paths("none") is None
+    for wrong in ("data", "/data,", "/data,home", 5):
+        with pytest.raises(ValueError, match="give "):
+            grammar.absolute_paths(wrong)
+    for right in ("/run/x.sock", "unix:///run/x.sock"):
+        assert grammar.socket_path(right) == right
+    with pytest.raises(ValueError, match="path of a socket"):
+        grammar.socket_path("http://host:1")
 
 
 def test_restart_policy() -> None:

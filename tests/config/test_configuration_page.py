@@ -8,20 +8,28 @@ from pathlib import Path
 import pytest
 
 from holdfast.fault_tolerance.config import FaultToleranceConfig
-from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS, FtOption, variables
+from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS, PAST, FtOption, variables
 from holdfast.fault_tolerance.launcher.command_line.help import default_text
 from holdfast.fault_tolerance.launcher.command_line.option_spellings import scan
 from holdfast.fault_tolerance.launcher.command_line.torch_options import known_vocabulary
+from tests.config import settings_history_page
 
 PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key)
+@pytest.mark.parametrize(
+    "option", [each for each in OPTIONS if each.group != PAST], ids=lambda option: option.key
+)
 def test_every_option_has_a_row_with_its_default(option: FtOption) -> None:
     first = f"| `{option.key}` |" if option.is_setting else f"| `{option.name}"
     (row,) = (line for line in PAGE.splitlines() if line.startswith(first))
     assert f"| {default_text(option)} |" in row
-    assert ("not yet effective" in option.meaning) == ("Not yet effective" in row)
+
+
+def test_page_of_past_settings_is_generated() -> None:
+    """`python -m tests.config.settings_history_page` writes it."""
+    text = settings_history_page.PAGE.read_text(encoding="utf-8")
+    assert text == settings_history_page.page(text)
 
 
 def test_every_flag_and_variable_on_the_page_exists() -> None:

@@ -8,6 +8,13 @@ from holdfast.fault_tolerance.config import FIELDS
 from holdfast.fault_tolerance.config_sources import PATH_VARIABLES
 from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS, FtOption, by_name, variables
 from holdfast.fault_tolerance.launcher.command_line.torch_options import known_vocabulary
+from tests.config.settings_of_releases import SETTINGS, Setting
+
+
+def frozen_flags(setting: Setting) -> list[str]:
+    bases = [setting.name.replace("_", "-"), *setting.more_flags]
+    return [f"{prefix}-{base}" for base in bases for prefix in ("ft", "ft-param")]
+
 
 # A new option adds a line here; no line is ever removed.
 FROZEN = {
@@ -16,14 +23,9 @@ FROZEN = {
     "rank_heartbeat_timeout": "ft-rank-heartbeat-timeout ft-param-rank-heartbeat-timeout",
     "rank_section_timeouts": "ft-rank-section-timeouts ft-param-rank-section-timeouts",
     "rank_out_of_section_timeout": "ft-rank-out-of-section-timeout ft-param-rank-out-of-section-timeout",
-    "node_health_check_interval": "ft-node-health-check-interval ft-param-node-health-check-interval",
     "safety_factor": "ft-safety-factor ft-param-safety-factor",
     "rank_termination_signal": "ft-rank-termination-signal ft-param-rank-termination-signal",
     "log_level": "ft-log-level ft-param-log-level",
-    "restart_check_interval": "ft-restart-check-interval ft-param-restart-check-interval",
-    "enable_nic_monitor": "ft-enable-nic-monitor ft-param-enable-nic-monitor",
-    "pci_topo_file": "ft-pci-topo-file ft-param-pci-topo-file",
-    "link_down_path_template": "ft-link-down-path-template ft-param-link-down-path-template",
     "cfg_path": "ft-cfg-path ft-param-cfg-path fault-tol-cfg-path",
     "ignore_missing_cfg": "ft-ignore-missing-cfg ft-param-ignore-missing-cfg ignore-missing-fault-tol-cfg",
     "restart_policy": "ft-restart-policy ft-param-restart-policy restart-policy",
@@ -37,6 +39,8 @@ FROZEN = {
     "node_timeout": "ft-node-timeout ft-param-node-timeout",
     "ignore_optimizer_steps": "ft-ignore-optimizer-steps ft-param-ignore-optimizer-steps",
     "early_detection": "ft-early-detection ft-param-early-detection",
+    **{each.name: " ".join(dict.fromkeys(frozen_flags(each))) for each in SETTINGS},
+    "gpus_per_numa": "",
 }
 
 

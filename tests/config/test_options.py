@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS
+from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS, PAST
 from holdfast.fault_tolerance.launcher.command_line.help import default_text
 from holdfast.fault_tolerance.launcher.command_line.options import LauncherOptions, parse
 from holdfast.fault_tolerance.launcher.warm.plan import Request
@@ -126,6 +126,25 @@ def test_nemo_runs_command_line() -> None:
     assert quiet.warnings == ()
 
 
+@pytest.mark.parametrize("content", ["", "# nothing\n", "---\n"])
+def test_empty_file_beside_flags_runs(content: str) -> None:
+    yaml_file(content)
+    for argv, environ in (
+        (["--ft-cfg-path=ft.yaml"], {}),
+        ([], {"FAULT_TOL_CFG_PATH": "ft.yaml"}),
+    ):
+        found = parse([*argv, "--ft-rank-heartbeat-timeout=7", "train.py"], environ)
+        assert found.resolved.config.rank_heartbeat_timeout == 7.0
+        (warning,) = found.warnings
+        assert warning.startswith("ft.yaml: the file is empty")
+
+
+@pytest.mark.parametrize("content", ["", "# nothing\n", "---\n"])
+def test_empty_file_alone_is_refused(content: str, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["--ft-cfg-path", yaml_file(content), "train.py"]
+    assert said(argv, capsys).startswith("ft.yaml: the file is empty")
+
+
 def test_a_missing_file_is_forgiven_on_request() -> None:
     found = parse(["--fault-tol-cfg-path=nowhere.yaml", "--ignore-missing-fault-tol-cfg", "train.py"], {})
     assert found.resolved.origins[BEAT] == "default"
@@ -146,12 +165,6 @@ def test_who_decides_how_long_stopping_takes(
     argv: list[str], environ: dict[str, str], seconds: float
 ) -> None:
     assert parse([*argv, "train.py"], environ).workers_stop_timeout == seconds
-
-
-def test_what_has_no_effect_yet_says_so() -> None:
-    assert parse(["--ft-enable-nic-monitor=yes", "train.py"], {}).warnings == (
-        "--ft-enable-nic-monitor is accepted and not yet effective in this version",
-    )
 
 
 def test_the_ranks_are_known_before_torchs_parser_is_asked() -> None:
@@ -304,6 +317,9 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert (caught.value.code, err) == (0, "")
     assert text.isascii()  # a terminal in any locale can show it
     for option in OPTIONS:
+        if option.group == PAST:
+            assert option.name in text.split()
+            continue
         (line,) = (each for each in text.splitlines() if each.startswith(f"  {option.name} "))
         assert line.endswith(f"[{default_text(option)}]")
         assert len(line) <= 120

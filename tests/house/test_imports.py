@@ -52,6 +52,7 @@ CORE = {
     "holdfast.fault_tolerance.launcher.ranks.exits",
     "holdfast.fault_tolerance.learned_state",
     "holdfast.fault_tolerance.limits",
+    "holdfast.fault_tolerance.settings_history",
     "holdfast.fault_tolerance.step_times",
     "holdfast.fault_tolerance.monitor.deadlines",
     "holdfast.fault_tolerance.monitor.gaps",

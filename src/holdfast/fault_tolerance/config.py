@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import config_fields as grammar
 from .errors import ConfigError
+from .settings_history import HISTORY, field_of, only_if_set
 
 if TYPE_CHECKING:
     import argparse
@@ -68,12 +69,7 @@ class FaultToleranceConfig:
     rank_out_of_section_timeout: float | None = field(
         default=None, metadata=_about(grammar.limit, "SECONDS", "longest time with no section open")
     )
-    node_health_check_interval: float = field(
-        default=5.0,
-        metadata=_about(
-            grammar.seconds, "SECONDS", "between two looks at GPU and NIC health (not yet effective)"
-        ),
-    )
+    node_health_check_interval: float = field_of("node_health_check_interval")
     safety_factor: float = field(
         default=5.0,
         metadata=_about(grammar.factor, "FACTOR", "learned limit = FACTOR x longest interval observed"),
@@ -86,22 +82,32 @@ class FaultToleranceConfig:
         default=logging.INFO,
         metadata=_about(grammar.log_level, "LEVEL", "DEBUG, INFO, WARNING, ERROR, CRITICAL or a number"),
     )
-    restart_check_interval: float = field(
-        default=60.0,
-        metadata=_about(grammar.seconds, "SECONDS", "accepted for compatibility, without effect"),
-    )
-    enable_nic_monitor: bool = field(
-        default=False,
-        metadata=_about(grammar.boolean, "BOOL", "watch InfiniBand link-down counters (not yet effective)"),
-    )
-    pci_topo_file: str | None = field(
-        default=None,
-        metadata=_about(grammar.text, "FILE", "which NIC belongs to which GPU (not yet effective)"),
-    )
-    link_down_path_template: str | None = field(
-        default=None,
-        metadata=_about(grammar.template, "PATH", "link-down counter, with {dev_name} (not yet effective)"),
-    )
+    restart_check_interval: float = field_of("restart_check_interval")
+    enable_nic_monitor: bool = field_of("enable_nic_monitor")
+    pci_topo_file: str | None = field_of("pci_topo_file")
+    link_down_path_template: str | None = field_of("link_down_path_template")
+    # Of 0.5 and later.
+    skip_section_response: bool = field_of("skip_section_response")
+    use_infra_group_rank: bool = field_of("use_infra_group_rank")
+    enable_nic_healthcheck: bool = field_of("enable_nic_healthcheck")
+    link_state_path_template: str | None = field_of("link_state_path_template")
+    enable_dist_storage_healthcheck: bool = field_of("enable_dist_storage_healthcheck")
+    storage_healthcheck_path: str | None = field_of("storage_healthcheck_path")
+    segment: int | None = field_of("segment")
+    numa_bind_strict: bool = field_of("numa_bind_strict")
+    gpu_memory_reclaim_timeout: float = field_of("gpu_memory_reclaim_timeout")
+    gpu_memory_tolerance_mb: float = field_of("gpu_memory_tolerance_mb")
+    gpu_memory_poll_interval: float = field_of("gpu_memory_poll_interval")
+    check_remaining_processes: bool = field_of("check_remaining_processes")
+    max_no_progress_cycles: int = field_of("max_no_progress_cycles")
+    min_progress_iterations: int = field_of("min_progress_iterations")
+    checkpoint_iteration_file: str | None = field_of("checkpoint_iteration_file")
+    install_exception_hook: bool = field_of("install_exception_hook")
+    num_warmup_iterations: int = field_of("num_warmup_iterations")
+    cycle_info_dir: str | None = field_of("cycle_info_dir")
+    attribution_endpoint: str | None = field_of("attribution_endpoint")
+    attribution_stop_action: str | None = field_of("attribution_stop_action")
+    attribution_export_url: str | None = field_of("attribution_export_url")
 
     def __post_init__(self) -> None:
         for name in FIELDS:
@@ -149,11 +155,14 @@ class FaultToleranceConfig:
         return load(GivenSettings.from_namespace(args), environ={}).config
 
     def to_dict(self) -> dict[str, Any]:
-        """All settings as plain values, JSON-serialisable; the signal and a standard log level by name."""
+        """All settings as plain values, JSON-serialisable; the signal and a standard log level by name.
+
+        Settings that NVRx 0.4 does not have, and that change nothing here, are left out at their default.
+        """
         values = dataclasses.asdict(self)
         values["rank_termination_signal"] = grammar.signal_of(self.rank_termination_signal).name
         values["log_level"] = grammar.log_level_name(grammar.log_level(self.log_level))
-        return values
+        return only_if_set(values)
 
     def to_yaml_file(self, cfg_path: str | os.PathLike[str]) -> None:
         """Write all settings as a YAML file that `from_yaml_file` and ``--ft-cfg-path`` read. Raises `OSError`."""
@@ -189,7 +198,8 @@ def shown(value: object) -> str:
 def unknown_setting(name: object, where: str) -> ConfigError:
     """The error for a key that no setting has; offers the nearest one."""
     near = grammar.nearest(str(name).replace("-", "_"), FIELDS)
-    hint = f"did you mean {near!r}?" if near else f"there are {', '.join(FIELDS)}"
+    effective = [each for each in FIELDS if each not in HISTORY]
+    hint = f"did you mean {near!r}?" if near else f"there are {', '.join(effective)}"
     return ConfigError(f"{where}: there is no setting {str(name)!r}; {hint}")
 
 

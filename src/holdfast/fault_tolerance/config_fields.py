@@ -10,12 +10,17 @@ Does not cover: where a value comes from (`config_sources`), and whether values 
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import logging
 import math
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from string import Formatter
+from typing import TypeVar
+
+Value = TypeVar("Value")
+"""The type that a grammar gives."""
 
 LONGEST = 1e9
 """Seconds, 31 years. A longer limit is a slip of the pen, and would overflow timers of the kernel."""
@@ -63,18 +68,26 @@ def limit(value: object) -> float | None:
     return _bounded(_positive(value, "give a number of seconds greater than 0, or None for no limit"))
 
 
+def amount(value: object) -> float:
+    """A finite number, 0 or greater."""
+    allowed = "give a number, 0 or greater"
+    return 0.0 if _number(value) == 0 else _positive(value, allowed)
+
+
 def _positive(value: object, allowed: str) -> float:
-    number = math.nan
-    # bool is an int in Python; `rank_heartbeat_timeout: yes` is a mistake and not one second.
-    if isinstance(value, (int, float, str)) and not isinstance(value, bool):
-        try:
-            number = float(value)
-        except (ValueError, OverflowError):
-            number = math.nan
+    number = _number(value)
     # not (x > 0) instead of x <= 0: nan compares false with everything.
     if not number > 0 or math.isinf(number):
         raise ValueError(allowed)
     return number
+
+
+def _number(value: object) -> float:
+    # bool is an int in Python; `rank_heartbeat_timeout: yes` is a mistake and not one second.
+    if isinstance(value, (int, float, str)) and not isinstance(value, bool):
+        with contextlib.suppress(ValueError, OverflowError):
+            return float(value)
+    return math.nan
 
 
 def _bounded(number: float) -> float:
@@ -129,11 +142,14 @@ def boolean(value: object) -> bool:
     """True or False, also as yes/no, on/off, 1/0 in any case."""
     if isinstance(value, bool):
         return value
-    if isinstance(value, (int, str)):
-        word = str(value).strip().lower()
-        if word in _TRUE or word in _FALSE:
-            return word in _TRUE
+    if isinstance(value, (int, str)) and is_boolean_word(str(value)):
+        return str(value).strip().lower() in _TRUE
     raise ValueError("give true or false")
+
+
+def is_boolean_word(word: str) -> bool:
+    """Whether `word` is one of the spellings of true and false."""
+    return word.strip().lower() in _TRUE | _FALSE
 
 
 def text(value: object) -> str | None:
@@ -145,8 +161,24 @@ def text(value: object) -> str | None:
     return value
 
 
+def absolute_paths(value: object) -> str | None:
+    """Absolute paths, separated by commas, or None."""
+    paths = text(value)
+    if paths is not None and not all(each.strip().startswith("/") for each in paths.split(",")):
+        raise ValueError("give absolute paths, separated by commas")
+    return paths
+
+
+def socket_path(value: object) -> str | None:
+    """The path of a socket, or its ``unix://`` URI, or None."""
+    path = text(value)
+    if path is not None and "://" in path and not path.startswith("unix://"):
+        raise ValueError("give the path of a socket, or unix:// and the path")
+    return path
+
+
 def template(value: object) -> str | None:
-    """A path with the placeholder ``{dev_name}``, or None."""
+    """A path with a placeholder for a network card, ``{dev_name}`` or ``{nic}``, or None."""
     pattern = text(value)
     if pattern is None:
         return None
@@ -154,9 +186,50 @@ def template(value: object) -> str | None:
         names = {name for _, name, _, _ in Formatter().parse(pattern) if name is not None}
     except ValueError:
         names = set()
-    if names != {"dev_name"}:
-        raise ValueError("give a path that contains {dev_name}, and no other placeholder")
+    if not names or not names <= {"dev_name", "nic"}:
+        raise ValueError("give a path that contains {dev_name} or {nic}, and no other placeholder")
     return pattern
+
+
+def one_of(*words: str) -> Callable[[object], str]:
+    """The grammar of one of these words."""
+
+    def parse(value: object) -> str:
+        if isinstance(value, str) and value.strip() in words:
+            return value.strip()
+        raise ValueError(f"give {' or '.join(words)}")
+
+    return parse
+
+
+def whole(least: int, most: int | None = None) -> Callable[[object], int]:
+    """The grammar of a whole number from `least` to `most`."""
+    rule = f"give a whole number, at least {least}"
+    if most is not None:
+        rule = f"give a whole number from {least} to {most}"
+
+    def parse(value: object) -> int:
+        digits = str(value).strip()
+        if isinstance(value, (int, str)) and digits.isdecimal():
+            number = int(digits)
+            if least <= number and (most is None or number <= most):
+                return number
+        raise ValueError(rule)
+
+    return parse
+
+
+exit_code = whole(0, 255)
+"""The exit code of a process."""
+
+
+def optional(parse: Callable[[object], Value]) -> Callable[[object], Value | None]:
+    """The grammar of `parse`, or None."""
+
+    def parse_or_none(value: object) -> Value | None:
+        return None if is_nothing(value) else parse(value)
+
+    return parse_or_none
 
 
 def signal_of(value: object) -> signal.Signals:

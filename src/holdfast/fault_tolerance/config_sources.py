@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from .config import FIELDS, FaultToleranceConfig, parse_field, parse_with, unknown_setting
 from .config_fields import restart_policy
-from .config_yaml import MissingSection, YamlSection, read_section
+from .config_yaml import EmptyFile, MissingSection, YamlSection, read_section
 from .errors import ConfigError
+from .settings_history import names_of
 
 if TYPE_CHECKING:
     import argparse
@@ -107,7 +108,9 @@ def load(options: CommandLine, environ: Mapping[str, str]) -> ResolvedConfig:
 
 def variables_of(name: str) -> tuple[str, ...]:
     """The environment variables of setting `name`, the strongest first. An empty variable counts as not set."""
-    return f"PET_FT_{name.upper()}", f"PET_FT_PARAM_{name.upper()}"
+    return tuple(
+        f"{prefix}_{each.upper()}" for each in names_of(name) for prefix in ("PET_FT", "PET_FT_PARAM")
+    )
 
 
 def _yaml(options: CommandLine, environ: Mapping[str, str]) -> tuple[YamlSection | None, tuple[str, ...]]:
@@ -122,9 +125,10 @@ def _yaml(options: CommandLine, environ: Mapping[str, str]) -> tuple[YamlSection
     except MissingSection as problem:
         if options.ignore_missing_cfg:
             return None, ()
-        # NeMo-Run exports FAULT_TOL_CFG_PATH for a file that it never writes, beside settings as flags.
-        if origin and options.ft:
-            return None, (f"{problem}{origin}: going on with the settings of the command line",)
+        # NeMo-Run exports FAULT_TOL_CFG_PATH for a file that it never writes, beside settings as flags. An empty file
+        # sets nothing, so it contradicts no flag.
+        if options.ft and (origin or isinstance(problem, EmptyFile)):
+            return None, (f"{problem}{origin}; the settings of the command line apply",)
         raise ConfigError(f"{problem}{origin}") from None
 
 

@@ -24,11 +24,15 @@ if TYPE_CHECKING:
 
     import yaml
 
-__all__ = ["MissingSection", "YamlSection", "read_section"]
+__all__ = ["EmptyFile", "MissingSection", "YamlSection", "read_section"]
 
 
 class MissingSection(ConfigError):
     """There is no such file, or no ``fault_tolerance`` section in it; ``--ft-ignore-missing-cfg`` forgives this."""
+
+
+class EmptyFile(MissingSection):
+    """The file has no content; beside settings on the command line this is forgiven."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +103,8 @@ def _content(path: str) -> bytes:
 def _find_section(root: yaml.Node | None, path: str) -> yaml.Node:
     import yaml
 
-    if root is None:
-        raise MissingSection(f"{path}: the file is empty; expected a {SECTION!r} section")
+    if root is None or _is_null(root):
+        raise EmptyFile(f"{path}: the file is empty; expected a {SECTION!r} section")
     if not isinstance(root, yaml.MappingNode):
         kind = "a list" if isinstance(root, yaml.SequenceNode) else "a single value"
         raise ConfigError(f"{path}: the file is {kind}; expected keys, with a {SECTION!r} section among them")

@@ -3,6 +3,7 @@
 Every option is known by all the names of its history. A name is written here without leading dashes and with
 hyphens; on the command line each hyphen may be an underscore, and in the environment it is ``PET_`` and the name in
 capitals. Options that are settings of `FaultToleranceConfig` are made from its fields, so none can be forgotten.
+Options that other releases have as flags only, and that change nothing here, are made from `settings_history`.
 
 Does not cover: torchrun's own options (`torch_options`), and merging (`config_sources`).
 """
@@ -15,17 +16,22 @@ from dataclasses import dataclass
 from ... import config_fields as grammar
 from ...config import FIELDS, FaultToleranceConfig
 from ...config_sources import variables_of
+from ...settings_history import HISTORY, names_of
 
 __all__ = ["OPTIONS", "FtOption", "by_name", "variables"]
 
 LIMITS = "limits (when is a rank hung?)"
 HEALTH = "health of nodes"
 LAUNCHER = "restarts, signals and files of the launcher"
+PAST = "accepted from other releases, without effect in this version"
 
 
 @dataclass(frozen=True)
 class FtOption:
-    """One option. `key` is a field of the config if `is_setting`, else an attribute of `LauncherOptions`."""
+    """One option. `key` is a field of the config if `is_setting`, else an attribute of `LauncherOptions`.
+
+    An option in the group `PAST` is in the table `settings_history`; it may be neither of the two.
+    """
 
     key: str
     names: tuple[str, ...]  # the name to show first
@@ -40,8 +46,13 @@ class FtOption:
 
     @property
     def name(self) -> str:
-        """The name in help and errors, with its dashes."""
-        return f"--{self.names[0]}"
+        """The name in help and errors, with its dashes; of a variable without flag, the variable."""
+        return f"--{self.names[0]}" if self.names else self.variables[0]
+
+    @property
+    def is_boolean(self) -> bool:
+        """Whether the value is true or false; the flag alone means true."""
+        return self.parse is grammar.boolean
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -65,22 +76,41 @@ def _settings() -> list[FtOption]:
     defaults = FaultToleranceConfig()
     found = []
     for name, each in FIELDS.items():
-        dashed = name.replace("_", "-")
         about: Mapping[str, str] = each.metadata
-        health = name.startswith(("node_", "enable_", "pci_", "link_"))
         found.append(
             FtOption(
                 key=name,
-                names=(f"ft-{dashed}", f"ft-param-{dashed}"),
+                names=_flags_of(name),
                 parse=each.metadata["parse"],
                 default=getattr(defaults, name),
                 metavar=about["metavar"],
                 meaning=about["help"],
-                group=HEALTH if health else LIMITS,
+                group=PAST if name in HISTORY else LIMITS,
                 is_setting=True,
             )
         )
     return found
+
+
+def _flags_only() -> list[FtOption]:
+    return [
+        FtOption(
+            key=each.name,
+            names=() if each.variable else _flags_of(each.name),
+            parse=each.parse,
+            default=each.default,
+            metavar=each.metavar,
+            meaning=each.meaning,
+            group=PAST,
+            more_variables=(each.variable,) if each.variable else (),
+        )
+        for each in HISTORY.values()
+        if not each.is_key
+    ]
+
+
+def _flags_of(setting: str) -> tuple[str, ...]:
+    return tuple(flag for name in names_of(setting) for flag in _names(name.replace("_", "-")))
 
 
 def _names(base: str, *, first: str | None = None, older: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -92,13 +122,6 @@ def _file(value: object) -> str:
     if not isinstance(value, str) or not value.strip():
         raise ValueError("give a path")
     return value
-
-
-def _exit_code(value: object) -> int:
-    text = str(value).strip()
-    if not text.isdecimal() or int(text) > 255:
-        raise ValueError("give a number from 0 to 255")
-    return int(text)
 
 
 def _warm_start(value: object) -> str:
@@ -177,7 +200,7 @@ _LAUNCHER = [
     FtOption(
         "preempted_exit_code",
         _names("preempted-exit-code"),
-        _exit_code,
+        grammar.exit_code,
         0,
         "CODE",
         "exit code of a preempted job in which no rank failed",
@@ -241,5 +264,5 @@ _LAUNCHER = [
     ),
 ]
 
-OPTIONS: tuple[FtOption, ...] = (*_settings(), *_LAUNCHER)
+OPTIONS: tuple[FtOption, ...] = (*_settings(), *_LAUNCHER, *_flags_only())
 """Every option that torchrun does not have."""

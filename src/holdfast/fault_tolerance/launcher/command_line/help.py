@@ -1,11 +1,15 @@
-"""The text of ``ft_launcher --help``: torchrun's options as torch prints them, then ours, one line each."""
+"""The text of ``ft_launcher --help``: torchrun's options as torch prints them, then ours, one line each.
+
+Options without effect are listed by name only; docs/settings-history.md has the table.
+"""
 
 from __future__ import annotations
 
 import argparse
+import textwrap
 
 from ... import config_fields as grammar
-from .ft_options import OPTIONS, FtOption
+from .ft_options import OPTIONS, PAST, FtOption
 
 __all__ = ["help_text"]
 
@@ -21,12 +25,15 @@ def help_text(parser: argparse.ArgumentParser) -> str:
 
 
 def _groups() -> list[str]:
-    width = max(len(_left(option)) for option in OPTIONS)
+    effective = [option for option in OPTIONS if option.group != PAST]
+    width = max(len(_left(option)) for option in effective)
     parts = []
-    for group in dict.fromkeys(option.group for option in OPTIONS):
-        lines = [f"  {_left(each):<{width}}  {_right(each)}" for each in OPTIONS if each.group == group]
+    for group in dict.fromkeys(option.group for option in effective):
+        lines = [f"  {_left(each):<{width}}  {_right(each)}" for each in effective if each.group == group]
         parts.append("\n".join([f"{group}:", *lines, ""]))
-    return parts
+    past = " ".join(option.name for option in OPTIONS if option.group == PAST)
+    names = textwrap.wrap(past, 110, break_on_hyphens=False, initial_indent="  ", subsequent_indent="  ")
+    return [*parts, "\n".join([f"{PAST}:", *names, ""])]
 
 
 def _left(option: FtOption) -> str:

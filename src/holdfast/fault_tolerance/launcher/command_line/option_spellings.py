@@ -2,8 +2,8 @@
 
 What always holds: nothing from the script on is looked at. (torchrun hands its whole line to argparse, which tries
 to read the script's arguments too: ``torchrun train.py --log x`` fails as an "ambiguous option".) An option may be
-spelled with hyphens and underscores in any mixture and be shortened as long as it is clear, with torchrun's own
-options going first, so that each of its abbreviations keeps its meaning.
+spelled with hyphens and underscores in any mixture and be shortened as long as it is clear. Abbreviations are searched
+in torchrun's own options first, then in ours, then in those without effect, so that each keeps its meaning.
 
 Does not cover: what values mean. torchrun's options go to torch's own parser, in one spelling.
 """
@@ -11,13 +11,13 @@ Does not cover: what values mean. torchrun's options go to torch's own parser, i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...config_fields import nearest
+from ...config_fields import is_boolean_word, nearest
 from ...config_sources import Given
 from ...errors import ConfigError
-from .ft_options import FtOption
+from .ft_options import PAST, FtOption
 
 __all__ = ["CommandLine", "TorchOption", "UnknownOption", "Vocabulary", "scan"]
 
@@ -52,13 +52,18 @@ class Vocabulary:
         if known is not None:
             return known
         if self.abbreviations and name:
-            for names in (self.torch, self.ft):
+            for names in self._abbreviated():
                 matches = {option.name: option for each, option in names.items() if each.startswith(name)}
                 if len(matches) == 1:
                     return next(iter(matches.values()))
                 if matches:
                     raise UnknownOption(f"--{body} may be short for {_listed(matches)}; write more of it")
         raise self._unknown(body)
+
+    def _abbreviated(self) -> Iterator[Mapping[str, TorchOption | FtOption]]:
+        yield self.torch
+        yield {name: option for name, option in self.ft.items() if option.group != PAST}
+        yield {name: option for name, option in self.ft.items() if option.group == PAST}
 
     def _unknown(self, body: str) -> UnknownOption:
         if body.replace("_", "-") in self.missing:
@@ -121,11 +126,17 @@ def _option(token: str, tokens: deque[str], vocabulary: Vocabulary, line: Comman
             # Letters may be glued together, the last one with its value: -mr3 is -m -r 3.
             tokens.appendleft(f"-{rest}")
             given = None
-    if given is None and option.takes_value:
+    if given is None and option.takes_value and not _stands_alone(option, tokens):
         if not tokens or _looks_like_an_option(tokens[0]):
             raise ConfigError(f"{flag} needs a value")
         given = tokens.popleft()
     _note(option, flag, given, line)
+
+
+def _stands_alone(option: TorchOption | FtOption, tokens: Sequence[str]) -> bool:
+    """A flag of true or false takes the next word only where that is one of these."""
+    has_value = bool(tokens) and is_boolean_word(tokens[0])
+    return isinstance(option, FtOption) and option.is_boolean and not has_value
 
 
 def _note(option: TorchOption | FtOption, flag: str, given: str | None, line: CommandLine) -> None:

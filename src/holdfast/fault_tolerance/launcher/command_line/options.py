@@ -21,6 +21,7 @@ from ...config import parse_with
 from ...config_fields import nearest
 from ...config_sources import Given, GivenSettings, ResolvedConfig, load
 from ...errors import ConfigError, UnsupportedTorch
+from ...settings_history import HISTORY, reports
 from ..warm.plan import Request
 from .ahead_of_torch import request, switches
 from .ft_options import OPTIONS, variables
@@ -177,17 +178,13 @@ def _options(
         ft=settings.given.ft,
         cfg_path=settings.given.cfg_path,
         warnings=(*settings.resolved.warnings, *_without_effect(settings), *warnings),
-        **{key: value for key, value in values.items() if key != "cfg_path"},
+        **{key: value for key, value in values.items() if key != "cfg_path" and key not in HISTORY},
     )
 
 
 def _without_effect(settings: _Settings) -> list[str]:
     """What the user asked for and does not get."""
-    asked = []
-    if settings.resolved.config.enable_nic_monitor:
-        asked.append("enable_nic_monitor")
-    names = {option.key: option.name for option in OPTIONS}
-    return [f"{names[key]} is accepted and not yet effective in this version" for key in asked]
+    return reports({**vars(settings.resolved.config), **settings.launcher})
 
 
 def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
