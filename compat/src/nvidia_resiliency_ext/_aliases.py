@@ -32,13 +32,20 @@ OFFERED: dict[str, tuple[str, tuple[str, ...]]] = {
     "fault_tolerance.config": (_FAULT_TOLERANCE, ("FaultToleranceConfig",)),
     "fault_tolerance.data": (
         _FAULT_TOLERANCE,
-        ("HeartbeatTimeouts", "SectionTimeouts", "WorkloadAction", "WorkloadControlRequest"),
+        (
+            "FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR",
+            "HeartbeatTimeouts",
+            "SectionTimeouts",
+            "WorkloadAction",
+            "WorkloadControlRequest",
+        ),
     ),
+    "fault_tolerance.launcher": (f"{_FAULT_TOLERANCE}.launcher", ("get_args_parser",)),
     "fault_tolerance.rank_monitor_client": (
         _FAULT_TOLERANCE,
         ("RankMonitorClient", "RankMonitorClientError"),
     ),
-    "fault_tolerance.rank_monitor_server": (_FAULT_TOLERANCE, ("RankMonitorServer",)),
+    "fault_tolerance.rank_monitor_server": (_FAULT_TOLERANCE, ("RankMonitorLogger", "RankMonitorServer")),
     "ptl_resiliency": (
         _LIGHTNING,
         (
