@@ -11,6 +11,7 @@ from holdfast.fault_tolerance import (
     HeartbeatTimeouts,
     RankMonitorClient,
     RankMonitorClientError,
+    SectionTimeouts,
     environment,
 )
 from holdfast.fault_tolerance.board import Board
@@ -166,3 +167,47 @@ def test_binding_floors_are_said_by_one_rank(
         "raised to their floor: initial heartbeat 300 s, heartbeat 10 s (HOLDFAST_LEARNED_FLOOR" in message
         for message in caplog.messages
     )
+
+
+def test_loaded_limits_before_and_after_init(board: Board) -> None:
+    """They stay what the last state had, whatever is learned later."""
+    client = RankMonitorClient(learned_floors=NO_FLOORS)
+    assert client.loaded_hb_timeouts is None and client.loaded_section_timeouts is None
+    heartbeat = {"initial": 900.0, "subsequent": 90.0, "were_calculated": True}
+    section = {"section": {"step": 50.0}, "calculated_sections": ["step"]}
+    client.load_state_dict({client.CURRENT_TIMEOUTS_STATE_KEY: {"heartbeat": heartbeat, "section": section}})
+    loaded = HeartbeatTimeouts(900.0, 90.0, True), SectionTimeouts({"step": 50.0}, None, {"step"})
+    assert (client.loaded_hb_timeouts, client.loaded_section_timeouts) == loaded
+    client.init_workload_monitoring()
+    client.send_heartbeat()
+    client.send_heartbeat()
+    client.calculate_and_set_hb_timeouts()
+    assert client.hb_timeouts != client.loaded_hb_timeouts
+    assert (client.loaded_hb_timeouts, client.loaded_section_timeouts) == loaded
+    client.shutdown_workload_monitoring()
+
+
+def test_a_later_state_leaves_other_learned_limits(client: RankMonitorClient) -> None:
+    """A section that was learned after its state was loaded is not set back by a state of heartbeats."""
+    section = {"section": {"step": 50.0}, "calculated_sections": ["step"]}
+    client.load_state_dict({client.CURRENT_TIMEOUTS_STATE_KEY: {"section": section}})
+    with client.section("step"):
+        pass
+    client.calculate_and_set_section_timeouts(["step"], calc_out_of_section=False)
+    learned = client.section_timeouts
+    heartbeat = {"initial": 900.0, "subsequent": 90.0, "were_calculated": True}
+    client.load_state_dict({client.CURRENT_TIMEOUTS_STATE_KEY: {"heartbeat": heartbeat}})
+    assert client.section_timeouts == learned
+    assert client.loaded_section_timeouts == SectionTimeouts({"step": 50.0}, None, {"step"})
+
+
+def test_names_from_before_0_3_mean_heartbeats(client: RankMonitorClient) -> None:
+    assert client.timeouts == client.hb_timeouts
+    with pytest.raises(RankMonitorClientError, match="no rank has sent two heartbeats"):
+        client.calculate_and_set_timeouts()
+    assert client.calculate_and_set_timeouts(skip_if_not_ready=True) is False
+    client.send_heartbeat()
+    client.send_heartbeat()
+    assert client.calculate_and_set_timeouts() is True
+    assert client.timeouts is client.hb_timeouts
+    assert client.timeouts is not None and client.timeouts.were_calculated

@@ -117,3 +117,13 @@ def test_as_a_function(capsys: pytest.CaptureFixture[str]) -> None:
         launcher.main(["--ft-cfg-path=/no/such/file", "x.py"])
     assert stop.value.code == 2
     assert "/no/such/file" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("alias")
+def test_parser_and_config_agree() -> None:
+    """As tests of NVRx's releases use the two."""
+    launcher = importlib.import_module(f"{NAME}.fault_tolerance.launcher")
+    config = importlib.import_module(f"{NAME}.fault_tolerance.config").FaultToleranceConfig
+    assert {"main", "get_args_parser"} <= set(dir(launcher))
+    args = launcher.get_args_parser().parse_args(["--ft-param-rank_heartbeat_timeout=60", "x.py"])
+    assert config.from_args(args).rank_heartbeat_timeout == 60.0

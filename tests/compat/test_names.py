@@ -50,7 +50,8 @@ def test_every_offered_name_is_the_very_object() -> None:
 def test_packages_offer_all_that_is_public_and_say_so() -> None:
     for place, (home, names) in places().items():
         module = load(place)
-        assert module.__all__ == list(names)
+        # `main` is the one name that a module here has of its own.
+        assert [name for name in module.__all__ if name != "main"] == list(names)
         assert set(names) <= set(dir(module))
         if place.count(".") == 1:
             assert sorted(names) == sorted(load(home).__all__)
@@ -61,7 +62,8 @@ def test_type_checkers_see_the_same_names() -> None:
     for place, (home, names) in places().items():
         path = PACKAGE.joinpath(*place.split(".")[1:])
         path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-        (only_checked,) = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.If)]
+        conditions = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.If)]
+        (only_checked,) = [node for node in conditions if ast.unparse(node.test) == "TYPE_CHECKING"]
         imported = [
             (node.module, alias.name, alias.asname)
             for node in only_checked.body
@@ -102,7 +104,6 @@ def test_no_module_is_forgotten() -> None:
         "_original",
         "attribution",
         "fault_tolerance.dict_utils",
-        "fault_tolerance.launcher",
         "shared_utils",
         "shared_utils.inject_fault",
     }

@@ -79,3 +79,15 @@ def test_the_exit_codes_on_the_page_are_the_launcher_s() -> None:
     page = (ROOT / "docs" / "exit-codes.md").read_text()
     first_cells = re.findall(r"^\| (\d+)", page, re.MULTILINE)
     assert {exits.FAILED, exits.USAGE, exits.DO_NOT_REQUEUE, exits.INTERRUPTED} <= set(map(int, first_cells))
+
+
+def test_moving_over_lists_differences_exit_codes_first() -> None:
+    from holdfast.fault_tolerance.launcher.ranks import exits
+
+    page = (ROOT / "docs" / "moving-over.md").read_text()
+    differences = page.partition("## What behaves differently\n")[2]
+    assert re.findall(r"^### (.*)", differences, re.MULTILINE)[0] == "Exit codes of `ft_launcher`"
+    codes = differences.partition("### Settings")[0]
+    expected = (137, 139, exits.FAILED, exits.USAGE, exits.DO_NOT_REQUEUE, exits.INTERRUPTED)
+    assert [code for code in expected if not re.search(rf"\b{code}\b", codes)] == []
+    assert "128 + n" in codes and "min-healthy" in differences and "YAML is strict" in differences

@@ -40,8 +40,10 @@ def callback(**kwargs: Any) -> StragglerDetectionCallback:
     )
 
 
-def test_reports_of_a_whole_training(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
-    job = trainer(tmp_path, callback(profiling_interval=1, num_gpu_perf_scores_to_log=3), max_epochs=2)
+@pytest.mark.parametrize("interval", [1e-6, 0])
+def test_reports_of_a_whole_training(tmp_path: Path, log: pytest.LogCaptureFixture, interval: float) -> None:
+    ours = callback(report_time_interval=interval, profiling_interval=1, num_gpu_perf_scores_to_log=3)
+    job = trainer(tmp_path, ours, max_epochs=2)
     model = Small()
     job.fit(model)
     assert job.global_step == 40

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -12,7 +13,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.fault_tolerance import FaultToleranceConfig, RankMonitorServer, environment
+from holdfast.fault_tolerance import (
+    FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR,
+    FaultToleranceConfig,
+    RankMonitorLogger,
+    RankMonitorServer,
+    environment,
+)
 from holdfast.fault_tolerance.board import BoardReader, Snapshot
 from holdfast.fault_tolerance.errors import HoldfastError
 from holdfast.fault_tolerance.processes import proc, sweep
@@ -205,3 +212,26 @@ def test_the_monitor_loads_no_torch(server: RankMonitorProcess, path: str, spawn
     wait_until(lambda: _admitted(path, rank), what="the monitor is up")
     mapped = Path(f"/proc/{server.pid}/maps").read_text()
     assert "torch" not in mapped and "numpy" not in mapped
+
+
+def test_logger_lines_name_the_connected_rank(capsys: pytest.CaptureFixture[str]) -> None:
+    logger = RankMonitorLogger()
+    assert (logger.name, logger.level) == ("RankMonServer", logging.INFO)
+    logger.debug("not shown")
+    logger.info("waiting")
+    logger.set_connected_rank(3)
+    logger.warning("lost after %d s", 5)
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.endswith("[INFO] [RankMonServer]: waiting")
+    assert second.endswith("[WARNING] [RankMonServer] rank 3: lost after 5 s")
+
+
+def test_logger_takes_name_and_level(capsys: pytest.CaptureFixture[str]) -> None:
+    logger = RankMonitorLogger("mine", logging.DEBUG)
+    assert isinstance(logger, logging.Logger)
+    logger.debug("shown")
+    assert capsys.readouterr().err.endswith("[DEBUG] [mine]: shown\n")
+
+
+def test_environment_variable_has_a_public_name() -> None:
+    assert FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR == environment.BOARD == "FT_RANK_MONITOR_IPC_SOCKET"

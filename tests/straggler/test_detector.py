@@ -92,10 +92,10 @@ def test_there_are_no_instances() -> None:
         ("profiling_interval", 0, "a whole number from 1 on"),
         ("profiling_interval", 1.5, "a whole number from 1 on"),
         ("profiling_interval", True, "a whole number from 1 on"),
-        ("report_time_interval", 0, "seconds above 0"),
-        ("report_time_interval", math.nan, "seconds above 0"),
-        ("report_time_interval", math.inf, "seconds above 0"),
-        ("report_time_interval", "60", "seconds above 0"),
+        ("report_time_interval", -1, "seconds from 0 on"),
+        ("report_time_interval", math.nan, "seconds from 0 on"),
+        ("report_time_interval", math.inf, "seconds from 0 on"),
+        ("report_time_interval", "60", "seconds from 0 on"),
         ("node_name", "", "a non-empty text, or None for the host's name"),
         ("node_name", 7, "a non-empty text, or None for the host's name"),
         ("process_group", "world", "a group that this rank is in"),
@@ -154,8 +154,10 @@ def test_one_of_several_ranks_without_a_process_group_says_so(
     ]
 
 
-def test_reports_by_interval() -> None:
-    Detector.initialize(report_time_interval=1e-6)  # any step is longer
+@pytest.mark.parametrize("interval", [1e-6, 0, 0.0])
+def test_reports_by_interval(interval: float) -> None:
+    """Every step is longer than the first; 0 asks for reports as often as possible."""
+    Detector.initialize(report_time_interval=interval)
     made = []
     for _ in range(20):
         report = Detector.generate_report_if_interval_elapsed()

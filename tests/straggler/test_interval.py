@@ -30,6 +30,11 @@ def test_steps_longer_than_the_interval_report_each_time() -> None:
     assert steps(ReportInterval(1.0, 1), seconds=5.0, count=19) == [17, 18, 19]
 
 
+def test_interval_zero_reports_as_often_as_possible() -> None:
+    assert steps(ReportInterval(0.0, 1), seconds=1.0, count=ESTIMATION_STEPS + 3) == [17, 18, 19]
+    assert steps(ReportInterval(0.0, 20), seconds=1.0, count=60) == [20, 40, 60]
+
+
 def test_something_is_measured_between_reports() -> None:
     assert steps(ReportInterval(1.0, 40), seconds=1.0, count=100) == [40, 80]
 

@@ -30,10 +30,16 @@ NAMES: dict[str, tuple[str, tuple[str, ...]]] = {
     "fault_tolerance.config": (FAULT_TOLERANCE, ("FaultToleranceConfig",)),
     "fault_tolerance.data": (
         FAULT_TOLERANCE,
-        ("HeartbeatTimeouts", "SectionTimeouts", "WorkloadAction", "WorkloadControlRequest"),
+        (
+            "FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR",
+            "HeartbeatTimeouts",
+            "SectionTimeouts",
+            "WorkloadAction",
+            "WorkloadControlRequest",
+        ),
     ),
     "fault_tolerance.rank_monitor_client": (FAULT_TOLERANCE, ("RankMonitorClient", "RankMonitorClientError")),
-    "fault_tolerance.rank_monitor_server": (FAULT_TOLERANCE, ("RankMonitorServer",)),
+    "fault_tolerance.rank_monitor_server": (FAULT_TOLERANCE, ("RankMonitorLogger", "RankMonitorServer")),
     "ptl_resiliency": (
         LIGHTNING,
         (

@@ -12,23 +12,28 @@ from holdfast.lazy import names
 if TYPE_CHECKING:
     from .client import RankMonitorClient as RankMonitorClient
     from .config import FaultToleranceConfig as FaultToleranceConfig
+    from .environment import FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR as FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR
     from .errors import RankMonitorClientError as RankMonitorClientError
     from .limits import HeartbeatTimeouts as HeartbeatTimeouts
     from .limits import SectionTimeouts as SectionTimeouts
+    from .server import RankMonitorLogger as RankMonitorLogger
     from .server import RankMonitorServer as RankMonitorServer
     from .workload_control import WorkloadAction as WorkloadAction
     from .workload_control import WorkloadControlRequest as WorkloadControlRequest
 
 _HOME = {
+    "FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR": "environment",
     "FaultToleranceConfig": "config",
     "HeartbeatTimeouts": "limits",
     "RankMonitorClient": "client",
     "RankMonitorClientError": "errors",
+    "RankMonitorLogger": "server",
     "RankMonitorServer": "server",
     "SectionTimeouts": "limits",
     "WorkloadAction": "workload_control",
     "WorkloadControlRequest": "workload_control",
 }
+"""The two names that are not in `__all__` are for programs that look for them in submodules of NVRx."""
 
 __all__ = [
     "FaultToleranceConfig",

@@ -14,9 +14,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
-from . import agreement, environment
+from . import agreement, environment, learned_state
 from .attach import attach
 from .board import BoardWriter
 from .errors import NotReady, RankMonitorClientError
@@ -39,6 +39,9 @@ class RankMonitorClient:
     least that learned limits may be (default 10 s, 300 s for the initial heartbeat and the section "setup";
     environment: HOLDFAST_LEARNED_FLOOR, HOLDFAST_LEARNED_INITIAL_FLOOR).
     """
+
+    CURRENT_TIMEOUTS_STATE_KEY: ClassVar[str] = learned_state.KEY
+    """The key of `state_dict()` under which the learned limits are."""
 
     def __init__(self, required: bool = True, learned_floors: Floors | None = None) -> None:
         self._required = required
@@ -69,6 +72,21 @@ class RankMonitorClient:
     def section_timeouts(self) -> SectionTimeouts | None:
         """The section limits in force; None before `init_workload_monitoring`."""
         return self._limits.section
+
+    @property
+    def loaded_hb_timeouts(self) -> HeartbeatTimeouts | None:
+        """The heartbeat limits of the last state given to `load_state_dict`; None if no state had any."""
+        return self._limits.loaded_heartbeat
+
+    @property
+    def loaded_section_timeouts(self) -> SectionTimeouts | None:
+        """The section limits of the last state given to `load_state_dict`; None if no state had any."""
+        return self._limits.loaded_section
+
+    @property
+    def timeouts(self) -> HeartbeatTimeouts | None:
+        """`hb_timeouts`, under its name of NVRx before 0.3."""
+        return self.hb_timeouts
 
     def init_workload_monitoring(self, num_warmup_iters: int = 0) -> None:
         """Begin supervision. `num_warmup_iters` changes nothing: newer programs give it, and leave the sections of so
@@ -169,6 +187,10 @@ class RankMonitorClient:
             self._limits.learn_heartbeats(agreed, factor, tell=self._tells())
 
         return self._learned(learn, skip_if_not_ready)
+
+    def calculate_and_set_timeouts(self, skip_if_not_ready: bool = False) -> bool:
+        """`calculate_and_set_hb_timeouts`, under its name of NVRx before 0.3."""
+        return self.calculate_and_set_hb_timeouts(skip_if_not_ready)
 
     def calculate_and_set_section_timeouts(
         self,

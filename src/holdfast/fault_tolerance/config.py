@@ -11,12 +11,14 @@ Does not cover: merging the sources of a job (`config_sources`), and options tha
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import logging
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from . import config_docstring
 from . import config_fields as grammar
 from .errors import ConfigError
 from .settings_history import HISTORY, field_of, only_if_set
@@ -174,6 +176,10 @@ class FaultToleranceConfig:
 
 FIELDS: dict[str, dataclasses.Field[Any]] = {f.name: f for f in dataclasses.fields(FaultToleranceConfig)}
 """Every setting by name, in the order of the documentation; ``metadata`` has parse, metavar and help."""
+
+if FaultToleranceConfig.__doc__ is not None:  # None under `python -OO`
+    _summary = inspect.cleandoc(FaultToleranceConfig.__doc__)
+    FaultToleranceConfig.__doc__ = f"{_summary}\n\n{config_docstring.attributes(FIELDS)}\n"
 
 
 def parse_field(name: str, value: object, where: str) -> Any:

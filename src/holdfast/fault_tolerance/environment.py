@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 BOARD = "FT_RANK_MONITOR_IPC_SOCKET"
 """The path of the rank's board (the name is the documented one; nothing is a socket)."""
+FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR = BOARD
+"""The same, under the name that other programs import."""
 CONFIG = "HOLDFAST_CONFIG"
 """The settings in force, as JSON of `FaultToleranceConfig.to_dict`."""
 RUN_DIR = "HOLDFAST_RUN_DIR"

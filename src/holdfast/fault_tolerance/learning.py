@@ -20,14 +20,19 @@ from .rank_log import log as _log
 
 
 class LimitsInForce:
-    """`heartbeat` and `section` are None until `configure`; a state may be loaded before or after it."""
+    """`heartbeat` and `section` are None until `configure`; a state may be loaded before or after it.
+
+    `loaded_heartbeat` and `loaded_section` are what the last state had of each, unchanged; None without one.
+    """
 
     def __init__(self, floors: Floors) -> None:
         self.heartbeat: HeartbeatTimeouts | None = None
         self.section: SectionTimeouts | None = None
         self._floors = floors
-        self._loaded_heartbeat: HeartbeatTimeouts | None = None
-        self._loaded_section: SectionTimeouts | None = None
+        self.loaded_heartbeat: HeartbeatTimeouts | None = None
+        self.loaded_section: SectionTimeouts | None = None
+        self._pending_heartbeat: HeartbeatTimeouts | None = None
+        self._pending_section: SectionTimeouts | None = None
         self._initial_set_by_user = False
 
     def configure(self, limits: Limits) -> None:
@@ -48,15 +53,17 @@ class LimitsInForce:
         heartbeat, section, problems = learned_state.from_state(state)
         for problem in problems:
             _log.warning("a state of learned limits is left out where it is damaged: %s", problem)
-        self._loaded_heartbeat = heartbeat or self._loaded_heartbeat
-        self._loaded_section = section or self._loaded_section
+        if heartbeat is not None:
+            self.loaded_heartbeat = self._pending_heartbeat = heartbeat
+        if section is not None:
+            self.loaded_section = self._pending_section = section
         if self.heartbeat is not None:
             self._lay_loaded_over()
 
     def state(self) -> dict[str, Any]:
         """The documented state: what was learned, or loaded and not used yet."""
         return learned_state.to_state(
-            self.heartbeat or self._loaded_heartbeat, self.section or self._loaded_section
+            self.heartbeat or self._pending_heartbeat, self.section or self._pending_section
         )
 
     def on_the_board(self) -> Limits:
@@ -109,10 +116,10 @@ class LimitsInForce:
 
     def _lay_loaded_over(self) -> None:
         assert self.heartbeat is not None and self.section is not None
-        heartbeat = self._loaded_heartbeat or self.heartbeat
+        heartbeat = self._pending_heartbeat or self.heartbeat
         section = self.section
-        if self._loaded_section is not None:
-            section = learned_state.over(section, self._loaded_section)
+        if self._pending_section is not None:
+            section = learned_state.over(section, self._pending_section)
         raised = rules.raised_to_floor(heartbeat, section, self._floors)
         if raised != (heartbeat, section):
             _log.info(
@@ -120,7 +127,7 @@ class LimitsInForce:
                 ", ".join(rules.at_floor(*raised, self._floors)),
             )
         self.heartbeat, self.section = raised
-        self._loaded_heartbeat = self._loaded_section = None
+        self._pending_heartbeat = self._pending_section = None
 
     def _tell(self, limits: HeartbeatTimeouts | SectionTimeouts, at_floor: list[str]) -> None:
         _log.info("%s", limits)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import socket
 import subprocess
@@ -62,6 +63,32 @@ class RankMonitorServer:
         except BaseException:
             remove(folder, ipc_socket_path)
             raise
+
+
+class RankMonitorLogger(logging.Logger):
+    """Writes lines to stderr that name the rank that is connected. For other packages; Holdfast does not use it."""
+
+    def __init__(
+        self, name: str = "RankMonServer", level: int = logging.INFO, is_restarter_logger: bool = False
+    ) -> None:
+        """No rank is connected yet.
+
+        Args:
+            name: shown in each line.
+            level: the lowest level that is shown.
+            is_restarter_logger: accepted for compatibility, without effect.
+        """
+        super().__init__(name, level)
+        del is_restarter_logger
+        self._console = logging.StreamHandler()
+        self.addHandler(self._console)
+        self.set_connected_rank(None)
+
+    def set_connected_rank(self, rank: int | None) -> None:
+        """Name this rank in all following lines; None names no rank."""
+        place = "" if rank is None else f" rank {rank}"
+        layout = f"%(asctime)s [%(levelname)s] [%(name)s]{place}: %(message)s"
+        self._console.setFormatter(logging.Formatter(layout))
 
 
 class RankMonitorProcess:

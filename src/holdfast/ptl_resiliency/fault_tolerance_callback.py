@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
+from holdfast.callbacks.documented_arguments import described
 from holdfast.callbacks.learning_limits import learn_heartbeats
 from holdfast.learned_limits import kept_limits
 from holdfast.learned_limits.learning_rules import HeartbeatRules
@@ -25,16 +26,7 @@ __all__ = ["FaultToleranceCallback"]
 class FaultToleranceCallback(SupervisedCallback):
     """Sends heartbeats to the launcher's monitor while the trainer fits.
 
-    autoresume: create the file that FAULT_TOL_FINISHED_FLAG_FILE names when the training is finished.
-    calculate_timeouts: learn limits from observed heartbeats, and use those of earlier jobs; they take the place of
-        configured ones. Learned at the end of a job that loaded and saved a checkpoint: from scratch, the second.
-    simulated_fault_params: a fault to rehearse with (`SimulatedFaultParams`, or a dict of its fields).
-    exp_dir: the folder of the state file, the same for all jobs; by default `trainer.log_dir`/ft_state. It is made if
-        it is missing. What is written directly to `trainer.log_dir` may be moved by a framework.
-    logger_name: the logger that lines go to; None is the root logger. While the program has set up no logging, they go
-        to stderr, from INFO on; the root logger stays as it is.
-
-    Raises ValueError for a fault that is none. What `setup` raises is described there.
+    The constructor describes the arguments. What `setup` raises is described there.
     """
 
     TIMEOUTS_FILENAME: ClassVar[str] = "_ft_state.json"
@@ -42,6 +34,7 @@ class FaultToleranceCallback(SupervisedCallback):
     _rules: HeartbeatRules
     _steps: Counter
 
+    @described
     def __init__(
         self,
         autoresume: bool,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from holdfast.callbacks import arguments, exception_policy
+from holdfast.callbacks.documented_arguments import described
 from holdfast.callbacks.learning_limits import SectionLearning
 from holdfast.callbacks.supervised_training import verify_sections
 from holdfast.fault_tolerance import WorkloadControlRequest
@@ -28,18 +29,17 @@ __all__ = ["FaultToleranceSectionsCallback"]
 
 
 class FaultToleranceSectionsCallback(SupervisedCallback):
-    """Tells the launcher's monitor what the trainer does while it fits, in the sections setup, step, checkpointing.
+    """Reports the trainer's sections setup, step and checkpointing to the launcher's monitor while it fits.
 
-    exc_handling_policy: asked about the exception that ends a fit; returns a WorkloadControlRequest for the launcher,
-        or None. ShutdownWorkload creates the file that FAULT_TOL_FINISHED_FLAG_FILE names first.
-    Everything else is as in `FaultToleranceCallback`. `setup` also raises ValueError unless
-    `rank_section_timeouts` has limits for exactly these sections.
+    The constructor describes the arguments. `setup` raises what it raises in `FaultToleranceCallback`, and ValueError
+    unless `rank_section_timeouts` has limits for exactly these sections.
     """
 
     TIMEOUTS_FILENAME: ClassVar[str] = "_ft_state_.json"
     PART: ClassVar[str] = kept_limits.SECTION
     order: ClassVar[int] = 1
 
+    @described
     def __init__(
         self,
         autoresume: bool,

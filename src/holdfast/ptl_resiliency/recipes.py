@@ -26,7 +26,7 @@ def straggler_det_callback(
     """Both scores, the 5 worst and best of each in the log, metrics in the trainer's loggers.
 
     Args:
-        straggler_report_time_interval: seconds between reports.
+        straggler_report_time_interval: seconds between reports; 0 is as often as possible.
         stop_if_detected_straggler: save a last checkpoint and end the training when there is a straggler.
         gpu_relative_perf_threshold: a score against the fastest rank below it makes a straggler.
         gpu_individual_perf_threshold: a score against the rank's own best below it makes a straggler.

@@ -51,7 +51,8 @@ class StragglerDetectionCallback(AfterBatchCallback):
         """The detector is initialised when a fit begins, and shut down when it ends.
 
         Args:
-            report_time_interval: about how many seconds between reports; the first needs 16 steps.
+            report_time_interval: about how many seconds between reports; the first needs 16 steps. 0 is as often as
+                possible.
             calc_relative_gpu_perf: score each GPU against the fastest one.
             calc_individual_gpu_perf: score each GPU against its own best report.
             num_gpu_perf_scores_to_print: how many of the worst and of the best scores each report lists in the log;

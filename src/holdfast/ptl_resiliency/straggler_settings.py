@@ -58,7 +58,7 @@ def checked(
     if logger_name is not None and not isinstance(logger_name, str):
         raise _wrong("logger_name", "a text, or None for the root logger", logger_name)
     settings = StragglerSettings(
-        _number("report_time_interval", report_time_interval, "seconds above 0", above=0.0),
+        _number("report_time_interval", report_time_interval, "seconds from 0 on"),
         _flag("calc_relative_gpu_perf", calc_relative_gpu_perf),
         _flag("calc_individual_gpu_perf", calc_individual_gpu_perf),
         _shown(num_gpu_perf_scores_to_print, num_gpu_perf_scores_to_log),
@@ -104,10 +104,10 @@ def _count(name: str, value: object, least: int) -> int:
     return value
 
 
-def _number(name: str, value: object, allowed: str, above: float = -1.0) -> float:
+def _number(name: str, value: object, allowed: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise _wrong(name, allowed, value)
-    if value <= above or value < 0:
+    if value < 0:
         raise _wrong(name, allowed, value)
     return float(value)
 

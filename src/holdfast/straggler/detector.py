@@ -72,7 +72,8 @@ class Detector:
             scores_to_compute: `"relative_perf_scores"`, `"individual_perf_scores"`, a list of these, or `"all"`.
             gather_on_rank0: rank 0 gets the scores of all ranks and the others None; if False, each gets its own.
             profiling_interval: of each section's entries, every n-th is measured, the first included.
-            report_time_interval: about how many seconds between reports of `generate_report_if_interval_elapsed`.
+            report_time_interval: about how many seconds between reports of `generate_report_if_interval_elapsed`; 0 is
+                as often as possible, in every `profiling_interval`-th step from the 17th on.
             node_name: what reports call this node; None is the host's name.
             process_group: the ranks that are compared; None is all of them. Rank 0 is the group's first.
             groups: for verdicts, which ranks do the same work: a label for each rank of the process group in order, a

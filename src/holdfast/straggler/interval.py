@@ -18,7 +18,8 @@ class ReportInterval:
     """Counts the steps of one rank. Times are seconds of a monotonic clock."""
 
     def __init__(self, seconds: float, least_steps: int) -> None:
-        """`seconds` between reports; never fewer than `least_steps`, so that something was measured."""
+        """`seconds` between reports, 0 for as often as possible; never fewer than `least_steps` between two, so that
+        something was measured."""
         self._seconds = seconds
         self._least_steps = least_steps
         self._lengths: deque[float] = deque(maxlen=ESTIMATION_STEPS)

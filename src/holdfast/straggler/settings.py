@@ -69,8 +69,8 @@ def checked(
         or profiling_interval < 1
     ):
         raise _wrong("profiling_interval", "a whole number from 1 on", profiling_interval)
-    if not is_number(report_time_interval) or not 0 < report_time_interval < math.inf:
-        raise _wrong("report_time_interval", "seconds above 0", report_time_interval)
+    if not is_number(report_time_interval) or not 0 <= report_time_interval < math.inf:
+        raise _wrong("report_time_interval", "seconds from 0 on", report_time_interval)
     if not isinstance(node_name, str) or not node_name:
         raise _wrong("node_name", "a non-empty text, or None for the host's name", node_name)
     if not isinstance(background, bool):

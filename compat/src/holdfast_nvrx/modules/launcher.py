@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-__all__ = ["main"]
+if TYPE_CHECKING:
+    from holdfast.fault_tolerance.launcher import get_args_parser as get_args_parser
+elif __name__ != "__main__":
+    from nvidia_resiliency_ext._aliases import of
+
+    __all__, __getattr__, __dir__ = of(__name__)
+    __all__ += ["main"]
 
 
 def main(args: Sequence[str] | None = None) -> None:

@@ -24,7 +24,7 @@ def straggler_det_callback_config(
     """`holdfast.ptl_resiliency.recipes.straggler_det_callback` as a `run.Config`, for a recipe's list of callbacks.
 
     Args:
-        straggler_report_time_interval: seconds between reports.
+        straggler_report_time_interval: seconds between reports; 0 is as often as possible.
         stop_if_detected_straggler: save a last checkpoint and end the training when there is a straggler.
         gpu_relative_perf_threshold: a score against the fastest rank below it makes a straggler.
         gpu_individual_perf_threshold: a score against the rank's own best below it makes a straggler.

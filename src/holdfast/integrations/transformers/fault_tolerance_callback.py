@@ -24,16 +24,7 @@ __all__ = ["FaultToleranceCallback", "SimulatedFaultParams"]
 class FaultToleranceCallback(SupervisedCallback):
     """Sends heartbeats to the launcher's monitor while the trainer trains.
 
-    autoresume: create the file that FAULT_TOL_FINISHED_FLAG_FILE names when the training is finished.
-    calculate_timeouts: learn limits from observed heartbeats, and use those of earlier jobs; they take the place of
-        configured ones. Learned at the end of a job that loaded and saved a checkpoint: from scratch, the second.
-    simulated_fault_params: a fault to rehearse with (`SimulatedFaultParams`, or a dict of its fields).
-    exp_dir: the folder of the state file, the same for all jobs; by default `output_dir`/ft_state. It is made if it is
-        missing.
-    logger_name: the logger that lines go to; None is the root logger. While the program has set up no logging, they go
-        to stderr, from INFO on; the root logger stays as it is.
-
-    Raises ValueError for a fault that is none. What the begin of `train` raises is described at `begin`.
+    The constructor describes the arguments. What the begin of `train` raises is described at `begin`.
     """
 
     TIMEOUTS_FILENAME: ClassVar[str] = "_ft_state.json"

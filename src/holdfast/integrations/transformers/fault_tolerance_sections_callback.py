@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from holdfast.callbacks import arguments, exception_policy
+from holdfast.callbacks.documented_arguments import described
 from holdfast.callbacks.learning_limits import SectionLearning
 from holdfast.callbacks.sections import Sections
 from holdfast.callbacks.supervised_training import SupervisedTraining, verify_sections
@@ -27,17 +28,16 @@ __all__ = ["FaultToleranceSectionsCallback"]
 
 
 class FaultToleranceSectionsCallback(SupervisedCallback):
-    """Tells the launcher's monitor what the trainer does while it trains, in the sections setup, step, checkpointing.
+    """Reports the trainer's sections setup, step and checkpointing to the launcher's monitor while it trains.
 
-    exc_handling_policy: asked about the exception that ends a training; returns a WorkloadControlRequest for the
-        launcher, or None. ShutdownWorkload creates the file that FAULT_TOL_FINISHED_FLAG_FILE names first.
-    Everything else is as in `FaultToleranceCallback`. The begin of `train` also raises ValueError unless
-    `rank_section_timeouts` has limits for exactly these sections.
+    The constructor describes the arguments. The begin of `train` raises what it raises in `FaultToleranceCallback`,
+    and ValueError unless `rank_section_timeouts` has limits for exactly these sections.
     """
 
     TIMEOUTS_FILENAME: ClassVar[str] = "_ft_state_.json"
     PART: ClassVar[str] = SECTION
 
+    @described
     def __init__(
         self,
         autoresume: bool,

@@ -68,15 +68,15 @@ def known_vocabulary() -> Vocabulary:
     return Vocabulary(torch, letters, by_name(), abbreviations=False)
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """torch's own parser of torchrun's command line. Imports torch (seconds)."""
+def build_parser(kind: type[argparse.ArgumentParser] = _Parser) -> argparse.ArgumentParser:
+    """torch's own parser of torchrun's command line, as a `kind` of parser. Imports torch (seconds)."""
     from torch.distributed.run import get_args_parser
 
     try:
         theirs = get_args_parser()
     except ValueError:
         raise _wrong_switch_variable() from None
-    parser = _Parser(
+    parser = kind(
         prog="ft_launcher",
         usage="ft_launcher [options] training_script [options of the training script]",
         description="Starts distributed PyTorch training as torchrun does, watches every rank, and has the job "
