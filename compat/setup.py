@@ -22,7 +22,9 @@ class BuildWithPth(build_py):
 
 class NotEditable(editable_wheel):
     def run(self) -> None:
-        raise SystemExit(f"holdfast-nvrx: error: no editable installation, because {PTH} would not be installed: pip install .")
+        raise SystemExit(
+            f"holdfast-nvrx: error: an editable installation lacks {PTH}. Install it with: pip install ."
+        )
 
 
 setup(cmdclass={"build_py": BuildWithPth, "editable_wheel": NotEditable})

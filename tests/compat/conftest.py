@@ -34,9 +34,14 @@ def alias(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def linked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A Python with all packages of the tests and the second name, and its folder of packages."""
-    python, packages = link_packages(tmp_path_factory.mktemp("alias") / "environment", without=("__editable__", "holdfast"))
+    python, packages = link_packages(
+        tmp_path_factory.mktemp("alias") / "environment", without=("__editable__", "holdfast")
+    )
     (packages / "holdfast_nvrx").symlink_to(COMPAT / "src" / "holdfast_nvrx")
     (packages / "holdfast_nvrx.pth").write_text((COMPAT / "src" / "holdfast_nvrx.pth").read_text())
+    command = python.parent / "ft_launcher"
+    command.write_text(f"#!{python}\nfrom holdfast.fault_tolerance.launcher.main import console\nconsole()\n")
+    command.chmod(0o755)
     return python, packages
 
 

@@ -73,8 +73,8 @@ assert Version(nvidia_resiliency_ext.__version__).release >= Version("0.6.0").re
 
 
 @pytest.mark.slow
-def test_megatron_core_finds_out(spawn: Spawner, alias_path: dict[str, str], tmp_path: Path) -> None:
+def test_megatron_core_finds_out(spawn: Spawner, python: str, tmp_path: Path) -> None:
     if importlib.util.find_spec("megatron") is None:
         pytest.skip("megatron-core is not installed: pip install --no-deps megatron-core")
-    run = spawn.python(MEGATRON_CORE, env={**alias_path, "TMPDIR": str(tmp_path)})  # wandb leaves folders
+    run = spawn([python, "-c", MEGATRON_CORE], env={"TMPDIR": str(tmp_path)})  # wandb leaves folders
     assert run.wait() == 0, run.output()

@@ -1,226 +1,208 @@
-"""Installed and removed as a user does it, with pip in an environment of its own, beside the original and without.
-
-A stand-in plays the original: a wheel of that name that has one of its folders. Nothing is downloaded.
-"""
+"""Installed and removed by pip in every order, beside the real wheels of the original and without them."""
 
 from __future__ import annotations
 
-import importlib
+import json
 import os
 import shutil
 import subprocess
 import sys
-import sysconfig
-import venv
-import zipfile
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import holdfast
+from benchmarks import nvrx
 from tests.compat.conftest import COMPAT, NAME
-from tests.conftest import SOURCE
-from tests.processes import Spawner
+from tests.gpu.gpu_environment import link_packages
 
-Pip = Callable[..., "subprocess.CompletedProcess[str]"]
+ROOT = COMPAT.parent
+PROBE = Path(__file__).parent / "programs" / "probe.py"
+REQUIRED = "HOLDFAST_REQUIRE_NVRX"
+OURS = ("fault_tolerance", "straggler", "attribution.straggler")
+REPAIR = "pip install --force-reinstall --no-deps holdfast"
 
-ASK = (
-    "import importlib.metadata as m, nvidia_resiliency_ext as n; "
-    "print(n.__version__, m.version('nvidia-resiliency-ext'), m.version('holdfast-nvrx'), n.__file__)"
-)
-
-
-LINE = "pip uninstall -y holdfast-nvrx holdfast nvidia-resiliency-ext"
-"""What the page and the errors say to run first, whatever is there."""
-
-REMOVED = [word for word in LINE.split()[2:] if word != "holdfast"]
-"""Without holdfast, which lies outside of the environments here."""
+pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    """A checkout of it: builds leave things in theirs."""
-    skip = shutil.ignore_patterns("build", "*.egg-info", "__pycache__")
-    return Path(shutil.copytree(COMPAT, tmp_path / "source", ignore=skip))
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Of this tree; builds leave files in their sources, so these are copies. Without the native libraries."""
+    folder = tmp_path_factory.mktemp("wheels")
+    skip = shutil.ignore_patterns("build", "*.egg-info", "__pycache__", "*.so")
+    for name in ("src", "compat"):
+        shutil.copytree(ROOT / name, folder / name, ignore=skip)
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--no-deps",
+        "--no-index",
+        "--no-build-isolation",
+        "--wheel-dir",
+        folder,
+    ]
+    environment = {**os.environ, "CC": "false", "CXX": "false", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    subprocess.run(
+        [*pip, "--wheel-dir", folder, folder, folder / "compat"],
+        check=True,
+        env=environment,
+        capture_output=True,
+    )
+    (own,) = folder.glob("holdfast-*.whl")
+    (second,) = folder.glob("holdfast_nvrx-*.whl")
+    return {"holdfast": own, "holdfast-nvrx": second}
 
 
-@pytest.fixture
-def original(tmp_path: Path) -> Path:
-    """A wheel that pip takes for the original."""
-    wheel = tmp_path / "nvidia_resiliency_ext-0.4.1-py3-none-any.whl"
-    info = "nvidia_resiliency_ext-0.4.1.dist-info"
-    files = {
-        f"{NAME}/inprocess/__init__.py": "",
-        f"{info}/METADATA": "Metadata-Version: 2.1\nName: nvidia-resiliency-ext\nVersion: 0.4.1\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    with zipfile.ZipFile(wheel, "w") as archive:
-        for name, text in files.items():
-            archive.writestr(name, text)
-        archive.writestr(f"{info}/RECORD", "".join(f"{name},,\n" for name in [*files, f"{info}/RECORD"]))
-    return wheel
+@pytest.fixture(params=nvrx.WHEELS)
+def original(request: pytest.FixtureRequest) -> tuple[str, Path]:
+    """Version and wheel of the original."""
+    wheel = nvrx.wheel(request.param)
+    if wheel is None:
+        reason = f"no wheel of NVRx {request.param} for this Python (make nvrx)"
+        if os.environ.get(REQUIRED) == "1" and sys.version_info[:2] == (3, 11):
+            pytest.fail(f"{REQUIRED}=1, but {reason}")
+        pytest.skip(reason)
+    return request.param, wheel
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """The site-packages of an empty environment that sees the tests' own, and so pip, setuptools and torch."""
-    venv.create(tmp_path / "env", with_pip=False)
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    found = tmp_path / "env" / "lib" / version / "site-packages"
-    (found / "beside.pth").write_text(f"{SOURCE}\n{sysconfig.get_path('purelib')}\n")
-    return found
+class Environment:
+    """An environment with the packages of the tests, but neither Holdfast nor the original."""
 
+    def __init__(self, folder: Path) -> None:
+        self.python, self.packages = link_packages(
+            folder, without=("holdfast", "__editable__", "nvidia_resiliency")
+        )
 
-@pytest.fixture
-def python(tmp_path: Path) -> Pip:
-    """Runs the environment's Python."""
-
-    def run(*words: str | Path, code: int | None = 0) -> subprocess.CompletedProcess[str]:
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        environment["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
+    def run(self, *words: str | Path, code: int | None = 0, **variables: str) -> str:
+        kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        environment = {**kept, "PIP_DISABLE_PIP_VERSION_CHECK": "1", **variables}
         done = subprocess.run(
-            [tmp_path / "env" / "bin" / "python", *words],
+            [self.python, *words],
             capture_output=True,
             text=True,
             timeout=120,
-            cwd=tmp_path,
             env=environment,
+            cwd=self.packages.parent,
         )
         assert code is None or done.returncode == code, done.stdout + done.stderr
-        return done
+        return done.stdout if code == 0 else done.stdout + done.stderr
 
-    return run
+    def install(self, *wheels: Path) -> None:
+        self.run("-m", "pip", "install", "--quiet", "--no-deps", "--no-index", *wheels)
+
+    def remove(self, *names: str) -> None:
+        self.run("-m", "pip", "uninstall", "--quiet", "-y", *names)
+
+    def probe(self, **variables: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.run(PROBE, **variables).splitlines()[-1])
+        return found
+
+    @property
+    def command(self) -> Path:
+        return self.python.parent / "ft_launcher"
 
 
 @pytest.fixture
-def pip(python: Pip) -> Pip:
-    def run(command: str, *words: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-        offline = (
-            ["--no-deps", "--no-index", "--no-build-isolation"] if command in ("install", "wheel") else []
-        )
-        return python("-m", "pip", command, *offline, *words, code=code)
-
-    return run
+def environment(tmp_path: Path) -> Environment:
+    return Environment(tmp_path / "environment")
 
 
-@pytest.mark.slow
-def test_a_life_alone(python: Pip, pip: Pip, place: Path, source: Path, original: Path) -> None:
-    before = sorted(path.name for path in place.iterdir())
-    pip("install", source)
-    assert python("-c", ASK).stdout.split() == ["0.6.0+holdfast"] * 2 + [
-        holdfast.__version__,
-        str(place / NAME / "__init__.py"),
+def expect_alone(environment: Environment) -> None:
+    found = environment.probe()
+    answers = found["answers"]
+    assert [answers[name] for name in OURS] == ["Holdfast"] * 3
+    assert answers["inprocess"] == "stub"
+    assert "does not offer local and asynchronous checkpoints" in answers["checkpointing.async_ckpt.core"]
+    assert found["version"] == "0.6.0+holdfast"
+
+
+def expect_both(environment: Environment, version: str) -> None:
+    found = environment.probe()
+    answers = found["answers"]
+    assert [answers[name] for name in OURS] == ["Holdfast"] * 3
+    assert {answers[name] for name in answers if name not in OURS} == {"original"}
+    assert found["version"] == version
+
+
+def test_alone_installed_and_removed(environment: Environment, wheels: dict[str, Path]) -> None:
+    before = sorted(path.name for path in environment.packages.iterdir())
+    environment.install(*wheels.values())
+    added = sorted(path.name for path in environment.packages.iterdir() if path.name not in before)
+    version = holdfast.__version__
+    expected = [
+        "holdfast",
+        "holdfast_nvrx",
+        f"holdfast-{version}.dist-info",
+        f"holdfast_nvrx-{version}.dist-info",
     ]
-    assert sorted(path.name for path in place.iterdir() if path.name not in before) == [
-        f"holdfast_nvrx-{holdfast.__version__}.dist-info",
-        NAME,
-        f"{NAME}-0.6.0+holdfast.dist-info",
-    ]
-    complaints = pip("check", code=None).stdout  # of what lies beside, perhaps
-    assert "resiliency" not in complaints and "holdfast-nvrx" not in complaints
-
-    # The second name is nobody's to remove or to replace, and pip says whose it is.
-    for refused in (["uninstall", "-y", "nvidia-resiliency-ext"], ["install", original]):
-        done = pip(*refused, code=1)
-        assert "RECORD" in done.stderr and "holdfast-nvrx" in done.stderr, done.stderr
-    assert python("-c", ASK).stdout.startswith(f"0.6.0+holdfast 0.6.0+holdfast {holdfast.__version__}")
-
-    for _ in range(2):  # with ours, and with nothing
-        pip("uninstall", *REMOVED)
-        assert sorted(path.name for path in place.iterdir()) == before
+    assert added == sorted([*expected, "holdfast_nvrx.pth"]), "the folder of the original is not touched"
+    expect_alone(environment)
+    assert "--ft-rank-heartbeat-timeout" in environment.run(
+        "-m", f"{NAME}.fault_tolerance.launcher", "--help"
+    )
+    doctor = json.loads(environment.run("-m", "holdfast", "doctor", "--json", code=None))
+    names = [each["what"] for each in doctor["findings"] if each["check"] == "import names"]
+    assert names[0].endswith("straggler: Holdfast") and names[1] == f"{NAME}: other modules: not installed"
+    environment.remove("holdfast-nvrx", "holdfast")
+    assert sorted(path.name for path in environment.packages.iterdir()) == before
 
 
-@pytest.mark.slow
-def test_never_with_the_original(python: Pip, pip: Pip, place: Path, source: Path, original: Path) -> None:
-    pip("wheel", "--wheel-dir", source.parent, source)
-    (wheel,) = source.parent.glob("holdfast_nvrx-*.whl")
+@pytest.mark.parametrize("first", ["original", "ours"])
+def test_beside_the_original_in_both_orders(
+    environment: Environment, wheels: dict[str, Path], original: tuple[str, Path], first: str
+) -> None:
+    """Installed in either order; then each is removed, the other used, and the removed one installed again."""
+    version, wheel = original
+    order = [[wheel], list(wheels.values())]
+    for step in order if first == "original" else order[::-1]:
+        environment.install(*step)
+    expect_both(environment, version)
+    # Whichever script is there starts the launcher of Holdfast.
+    assert "--ft-warm-start" in environment.run(environment.command, "--help")
 
-    pip("install", original)
-    pip("uninstall", *REMOVED)
-    assert [path for path in place.rglob("*") if path.is_file()] == [place / "beside.pth"]
-    pip("install", original)
-    there = sorted(path.name for path in place.rglob("*"))
-    for how in ([], ["-e"]):
-        refused = pip("install", *how, source, code=1)
-        assert "nvidia-resiliency-ext is installed here" in refused.stderr
-        assert f"Nothing was installed. First: {LINE}" in refused.stderr
-        assert sorted(path.name for path in place.rglob("*")) == there
-
-    # A wheel that was built elsewhere asks nobody. The import does.
-    pip("install", wheel)
-    hidden = f"try:\n    import {NAME}.straggler\nexcept ImportError as error:\n    print(error)\n"
-    done = python("-c", hidden)
-    for text in (done.stdout, done.stderr):
-        assert (
-            "nvidia-resiliency-ext (nvidia_resiliency_ext-0.4.1.dist-info) and holdfast-nvrx are both" in text
-        )
-        assert f"installed in {place}" in text and "Neither is used." in text
-    assert "RuntimeWarning" in done.stderr
-    assert "ImportError" in python("-m", f"{NAME}.fault_tolerance.launcher", "--help", code=1).stderr
-
-    # What it says to do.
-    assert f"{LINE}, then install" in done.stdout
-    pip("uninstall", *REMOVED)
-    # pip leaves the empty folder of two owners; no file.
-    assert [path for path in place.rglob("*") if path.is_file()] == [place / "beside.pth"]
-    pip("install", wheel)
-    assert python("-c", ASK).stdout.startswith(f"0.6.0+holdfast 0.6.0+holdfast {holdfast.__version__}")
+    if first == "original":
+        environment.remove("nvidia-resiliency-ext")
+        expect_alone(environment)
+        assert not environment.command.exists()
+        (warning,) = environment.probe()["warnings"]
+        assert warning.endswith(REPAIR)
+        assert "--ft-warm-start" in environment.run("-m", f"{NAME}.fault_tolerance.launcher", "--help")
+        environment.run("-m", *REPAIR.split()[:-1], "--quiet", "--no-index", wheels["holdfast"])
+        assert environment.command.exists() and environment.probe()["warnings"] == []
+        environment.install(wheel)
+        expect_both(environment, version)
+    else:
+        environment.remove("holdfast-nvrx", "holdfast")
+        answers = environment.probe()["answers"]
+        assert answers["checkpointing.async_ckpt.core"] == "original" and "Holdfast" not in answers.values()
+        environment.install(*wheels.values())
+        expect_both(environment, version)
 
 
-@pytest.mark.usefixtures("alias")
-@pytest.mark.parametrize(
-    "name",
-    [
-        "nvidia_resiliency_ext-0.4.1.dist-info",
-        "nvidia_resiliency_ext-0.6.0+holdfast.dist-info",  # overwritten by somebody: it does not say that it is ours
-        "nvidia-resiliency-ext-0.2.0.dist-info",
-        "nvidia.resiliency.ext-0.2.0.egg-info",
-    ],
-)
-def test_the_original_in_every_spelling(name: str, tmp_path: Path) -> None:
-    original = importlib.import_module(f"{NAME}._original")
-    package = str(tmp_path / NAME / "__init__.py")
-    for other in ("nvidia_resiliency_extras-1.0.dist-info", "holdfast_nvrx-0.1.0.dist-info", NAME):
-        (tmp_path / other).mkdir()
-    original.refuse_beside_the_original(package)
-    (tmp_path / name).mkdir()
-    with (
-        pytest.warns(RuntimeWarning, match="are both installed"),
-        pytest.raises(ImportError, match="are both"),
-    ):
-        original.refuse_beside_the_original(package)
-    (tmp_path / name / "INSTALLER").write_text("holdfast-nvrx\n")
-    original.refuse_beside_the_original(package)
-    original.refuse_beside_the_original("/no/such/archive.zip/package/__init__.py")
+def test_variable_gives_the_original_back(
+    environment: Environment, wheels: dict[str, Path], original: tuple[str, Path]
+) -> None:
+    environment.install(original[1], *wheels.values())
+    answers = environment.probe(HOLDFAST_NVRX="off")["answers"]
+    assert "Holdfast" not in answers.values()
+    assert answers["checkpointing.async_ckpt.core"] == "original"
+    doctor = json.loads(environment.run("-m", "holdfast", "doctor", "--json", code=None, HOLDFAST_NVRX="off"))
+    (name,) = [each["what"] for each in doctor["findings"] if each["check"] == "import names"]
+    assert name.endswith("(HOLDFAST_NVRX=off)")
 
 
-def test_a_half_says_so(spawn: Spawner, tmp_path: Path) -> None:
-    """As it is left when only the original is removed from a mixture: what both had is gone."""
-    skip = shutil.ignore_patterns("__pycache__")
-    package = Path(shutil.copytree(COMPAT / "src" / NAME, tmp_path / NAME, ignore=skip))
-    environment: dict[str, str | None] = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(SOURCE)])}
-    ask = f"try:\n    import {NAME}.attribution.straggler\nexcept ImportError as error:\n    print(error)\n"
-    run = spawn.python(ask, env=environment)
-    assert (run.wait(), run.output()) == (0, "")
-    shutil.rmtree(package / "straggler")
-    (package / "fault_tolerance" / "__init__.py").unlink()
-    run = spawn.python(ask, env=environment)
-    assert run.wait() == 0
-    for text in (run.out(), run.err()):
-        assert f"in {tmp_path} is a half: fault_tolerance, straggler are gone" in text
-        assert f"To have Holdfast: {LINE}, then install" in text
-    assert "RuntimeWarning" in run.err()
+def test_editable_installation_is_refused(environment: Environment, tmp_path: Path) -> None:
+    skip = shutil.ignore_patterns("build", "*.egg-info", "__pycache__")
+    source = shutil.copytree(COMPAT, tmp_path / "source", ignore=skip)
+    offline = ["--no-deps", "--no-index", "--no-build-isolation"]
+    assert "pip install ." in environment.run("-m", "pip", "install", *offline, "-e", source, code=1)
 
 
-@pytest.mark.usefixtures("alias")
-def test_every_subpackage_is_looked_for() -> None:
-    folders = [path.parent.name for path in (COMPAT / "src" / NAME).glob("*/__init__.py")]
-    assert sorted(importlib.import_module(f"{NAME}._original").SUBPACKAGES) == sorted(folders)
-
-
-def test_the_page_has_the_line() -> None:
-    for page in (COMPAT.parent / "docs" / "drop-in.md", COMPAT / "README.md"):
-        text = page.read_text()
-        assert f"$ {LINE} " in text
-        assert "uninstall -y nvidia" not in text, "which fails where ours is installed"
+def test_both_distributions_have_one_version() -> None:
+    text = (COMPAT / "pyproject.toml").read_text()
+    assert f'version = "{holdfast.__version__}"' in text and f'"holdfast>={holdfast.__version__}"' in text

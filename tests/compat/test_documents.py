@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -83,12 +82,12 @@ def test_the_straggler_guide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_lightning(spawn: Spawner, alias_path: dict[str, str], tmp_path: Path) -> None:
-    launcher = [sys.executable, "-m", f"{NAME}.fault_tolerance.launcher", "--nproc-per-node=1"]
+def test_lightning(spawn: Spawner, python: str, tmp_path: Path) -> None:
+    launcher = [python, "-m", f"{NAME}.fault_tolerance.launcher", "--nproc-per-node=1"]
     flag = tmp_path / "finished"
     job = spawn(
         [*launcher, str(PROGRAM), str(tmp_path)],
-        env={**alias_path, "FAULT_TOL_FINISHED_FLAG_FILE": str(flag), "OMP_NUM_THREADS": "1"},
+        env={"FAULT_TOL_FINISHED_FLAG_FILE": str(flag), "OMP_NUM_THREADS": "1"},
     )
     assert job.wait(120) == 0, job.output()[-3000:]
     ended = re.findall(r"ENDED\|(\d)\|(\d)\|\[(.*)\]", job.out())

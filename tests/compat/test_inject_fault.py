@@ -40,20 +40,20 @@ ENDS = {
 }
 
 
-def test_what_each_does(spawn: Spawner, alias_path: dict[str, str]) -> None:
+def test_what_each_does(spawn: Spawner, python: str) -> None:
     for name, (code, said) in ENDS.items():
-        run = spawn.python(HAPPENS, name, env=alias_path)
+        run = spawn([python, "-c", HAPPENS, name])
         assert run.wait() == code, (name, run.output())
         assert run.out() == said, name
         assert "[holdfast.testing] rank 0" in run.err() and "happens now" in run.err()
 
 
-def test_those_that_stay(spawn: Spawner, alias_path: dict[str, str]) -> None:
+def test_those_that_stay(spawn: Spawner, python: str) -> None:
     import psutil
 
-    stopped = spawn.python(HAPPENS, "SIGSTOP", env=alias_path)
+    stopped = spawn([python, "-c", HAPPENS, "SIGSTOP"])
     stopped.wait_for(lambda: psutil.Process(stopped.pid).status() == psutil.STATUS_STOPPED)
-    locked = spawn.python(HAPPENS, "LOCK_GIL", env=alias_path)
+    locked = spawn([python, "-c", HAPPENS, "LOCK_GIL"])
     locked.wait_for("called")
     locked.send_signal(signal.SIGINT)  # its handler is Python's, and gets no turn
     before = psutil.Process(locked.pid).cpu_times().user

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -41,7 +40,7 @@ GIVEN = {
 
 
 def start(
-    spawn: Spawner, module: str, folder: Path, environment: dict[str, str | None], *options: str
+    spawn: Spawner, python: str, module: str, folder: Path, environment: dict[str, str | None], *options: str
 ) -> Spawned:
     """One rank with all of these."""
     words = [
@@ -53,7 +52,7 @@ def start(
     ]
     return spawn(
         [
-            sys.executable,
+            python,
             "-m",
             MODULES[module],
             *words,
@@ -72,9 +71,7 @@ def start(
 
 
 @pytest.mark.slow
-def test_every_age_s_spellings_under_both_names(
-    spawn: Spawner, alias_path: dict[str, str], tmp_path: Path
-) -> None:
+def test_every_age_s_spellings_under_both_names(spawn: Spawner, python: str, tmp_path: Path) -> None:
     config = tmp_path / "ft.yml"
     config.write_text("job:\n  fault_tolerance:\n    node_health_check_interval: 7\n    safety_factor: 9\n")
     # The file by its oldest flag, its newest flag, and the environment.
@@ -87,7 +84,7 @@ def test_every_age_s_spellings_under_both_names(
     for name, (option, more) in ways.items():
         (tmp_path / name).mkdir()
         module = "own" if name == "own" else "alias"
-        jobs[name] = start(spawn, module, tmp_path / name, {**alias_path, **more}, option)
+        jobs[name] = start(spawn, python, module, tmp_path / name, more, option)
     told = {}
     for name, job in jobs.items():
         assert job.wait() == 0, job.output()
@@ -102,9 +99,9 @@ def test_every_age_s_spellings_under_both_names(
     assert environment == {"RANK": "0", "WORLD_SIZE": "1", "TORCHELASTIC_RESTART_COUNT": "0"}
 
 
-def test_mistakes_are_alike(spawn: Spawner, alias_path: dict[str, str]) -> None:
+def test_mistakes_are_alike(spawn: Spawner, python: str) -> None:
     words = ["--ft-rank-heartbeat-timeout=-1", "x.py"]
-    jobs = [spawn([sys.executable, "-m", module, *words], env=alias_path) for module in MODULES.values()]
+    jobs = [spawn([python, "-m", module, *words]) for module in MODULES.values()]
     assert [job.wait() for job in jobs] == [2, 2]
     assert jobs[0].output() == jobs[1].output()
     assert "ft_launcher: error: --ft-rank-heartbeat-timeout" in jobs[0].err()

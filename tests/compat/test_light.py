@@ -8,6 +8,7 @@ from tests.processes import Spawner
 
 PROGRAM = """
 import importlib.util, json, sys
+assert "holdfast_nvrx.answers" not in sys.modules and "importlib.metadata" not in sys.modules, "at the start"
 
 assert importlib.util.find_spec("nvidia_resiliency_ext") is not None
 
@@ -23,7 +24,7 @@ import nvidia_resiliency_ext.ptl_resiliency as ptl
 import nvidia_resiliency_ext.ptl_resiliency.fault_tolerance_callback
 import nvidia_resiliency_ext.shared_utils.inject_fault
 
-before = sorted(name for name in sys.modules if name.startswith("holdfast"))
+before = sorted(name for name in sys.modules if name.partition(".")[0] == "holdfast")
 names = [straggler.__name__, ft.__name__]
 ft.RankMonitorClient, straggler.Detector
 heavy = [name for name in ("torch", "numpy", "lightning", "pytorch_lightning", "yaml") if name in sys.modules]
@@ -31,8 +32,8 @@ print(json.dumps([names, before, heavy]))
 """
 
 
-def test_newest_first_and_nothing_heavy(spawn: Spawner, alias_path: dict[str, str]) -> None:
-    run = spawn.python(PROGRAM, env=alias_path)
+def test_newest_first_and_nothing_heavy(spawn: Spawner, python: str) -> None:
+    run = spawn([python, "-c", PROGRAM])
     assert run.wait() == 0, run.output()
     names, ours, heavy = json.loads(run.out())
     assert names == ["nvidia_resiliency_ext.attribution.straggler", "nvidia_resiliency_ext.fault_tolerance"]

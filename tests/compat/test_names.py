@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import importlib.metadata
 import pickle
 import re
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -16,24 +14,14 @@ from packaging.version import Version
 
 import holdfast
 from tests.compat.conftest import COMPAT, NAME
-from tests.processes import Spawner
-
-PACKAGE = COMPAT / "src" / NAME
 
 pytestmark = pytest.mark.usefixtures("alias")
 
 
-def offered() -> dict[str, tuple[str, tuple[str, ...]]]:
-    return importlib.import_module(f"{NAME}._aliases").OFFERED
-
-
 def places() -> dict[str, tuple[str, tuple[str, ...]]]:
-    """Module here -> module of Holdfast's, names. What is offered below `straggler` is so at its newer place."""
-    found = {}
-    for module, (home, names) in offered().items():
-        for place in [module] + [f"attribution.{module}"] * module.startswith("straggler"):
-            found[f"{NAME}.{place}"] = (home, names)
-    return found
+    """Module here -> module of Holdfast's, names."""
+    names = importlib.import_module("holdfast_nvrx.names").NAMES
+    return {f"{NAME}.{place}": found for place, found in names.items()}
 
 
 def load(name: str) -> ModuleType:
@@ -57,68 +45,22 @@ def test_packages_offer_all_that_is_public_and_say_so() -> None:
             assert sorted(names) == sorted(load(home).__all__)
 
 
-def test_type_checkers_see_the_same_names() -> None:
-    """They do not run `of`; the imports that they read are those of the table."""
-    for place, (home, names) in places().items():
-        path = PACKAGE.joinpath(*place.split(".")[1:])
-        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-        conditions = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.If)]
-        (only_checked,) = [node for node in conditions if ast.unparse(node.test) == "TYPE_CHECKING"]
-        imported = [
-            (node.module, alias.name, alias.asname)
-            for node in only_checked.body
-            if isinstance(node, ast.ImportFrom)
-            for alias in node.names
-        ]
-        assert sorted(imported) == sorted((home, name, name) for name in names)
-
-
-def test_a_type_checker_reports_a_misspelt_name(spawn: Spawner, tmp_path: Path) -> None:
-    pytest.importorskip("mypy")
-    program = tmp_path / "program.py"
-    names = [f"from {place} import {', '.join(names)}" for place, (_, names) in sorted(places().items())]
-    wrong = [f"from {place} import Nope" for place in sorted(places())]
-    program.write_text("\n".join(names + wrong) + "\n")
-    options = [
-        "--strict",
-        "--explicit-package-bases",
-        "--follow-imports=skip",
-        f"--cache-dir={tmp_path / 'cache'}",
-    ]
-    run = spawn(
-        [sys.executable, "-m", "mypy", "--config-file=", *options, program, PACKAGE],
-        env={"MYPYPATH": str(PACKAGE.parent)},
+def test_submodules_are_attributes_of_their_package() -> None:
+    """After the import of the package alone, as in the original."""
+    package = load(f"{NAME}.fault_tolerance")
+    assert package.data.WorkloadAction is load("holdfast.fault_tolerance").WorkloadAction
+    assert package.rank_monitor_client.RankMonitorClient is package.RankMonitorClient
+    assert load(f"{NAME}.straggler").reporting.Report is load("holdfast.straggler").Report
+    assert load(f"{NAME}.ptl_resiliency").fault_tolerance_callback.__name__.endswith(
+        "fault_tolerance_callback"
     )
-    run.wait(120)
-    said = [line for line in run.out().splitlines() if line.startswith(f"{program}:")]
-    assert len(said) == len(wrong), run.output()
-    assert all('has no attribute "Nope"' in line for line in said), said
-
-
-def test_no_module_is_forgotten() -> None:
-    """Each file is an alias that was compared above, or one of these."""
-    own = {
-        "",
-        "_aliases",
-        "_not_offered",
-        "_original",
-        "attribution",
-        "fault_tolerance.dict_utils",
-        "shared_utils",
-        "shared_utils.inject_fault",
-    }
-    files = {
-        ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").rstrip(".")
-        for path in PACKAGE.rglob("*.py")
-    }
-    assert files - own == {place.removeprefix(f"{NAME}.") for place in places()}
-    assert own <= files
+    assert load(NAME).attribution.straggler.Detector is load("holdfast.straggler").Detector
 
 
 def test_what_is_not_there_is_not_pretended() -> None:
     module = load(f"{NAME}.fault_tolerance")
     assert not hasattr(module, "RankMonitorState")
-    with pytest.raises(AttributeError, match="no attribute 'RankMonitorState': Holdfast does not offer it"):
+    with pytest.raises(AttributeError, match="of Holdfast has no attribute 'RankMonitorState'"):
         _ = module.RankMonitorState
 
 
@@ -162,7 +104,6 @@ def test_versions() -> None:
     version = load(NAME).__version__
     assert Version(version) >= Version("0.6.0") and Version(version).release == (0, 6, 0)
     assert importlib.metadata.version("nvidia-resiliency-ext") == version
-    assert len(list((COMPAT / "src").glob("*.dist-info"))) == 1
 
 
 def test_both_distributions_have_one_version() -> None:

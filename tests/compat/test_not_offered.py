@@ -13,8 +13,6 @@ from tests.compat.conftest import NAME
 pytestmark = pytest.mark.usefixtures("alias")
 
 INSTEAD = {
-    "inprocess": "ft_launcher",
-    "inprocess.abort": "ft_launcher",
     "inprocess.tools.inject_fault": "ft_launcher",
     "checkpointing": "torch.distributed.checkpoint",
     "checkpointing.async_ckpt.cached_metadata_filesystem_reader": "torch.distributed.checkpoint",
@@ -35,18 +33,53 @@ INSTEAD = {
 def test_the_error_says_so_and_what_to_use(module: str) -> None:
     # Clients catch ImportError, ModuleNotFoundError or both; Megatron-LM's fault injector the latter.
     for _ in range(2):  # the second time too
-        with pytest.raises(ModuleNotFoundError, match="Holdfast, which is installed as") as error:
+        with pytest.raises(ModuleNotFoundError, match=r"Holdfast answers for .* and does not offer") as error:
             importlib.import_module(f"{NAME}.{module}")
         assert f"does not offer {'restarts' if 'inproc' in module else 'local'}" in str(error.value)
+        assert "async" not in module or "--async-strategy mcore" in str(error.value)
         assert INSTEAD[module] in str(error.value)
 
 
 @pytest.mark.parametrize(
-    "line", ["import {n}.inprocess as i", "from {n} import inprocess", "from {n}.inprocess import Wrapper"]
+    "line",
+    [
+        "import {n}.checkpointing as c",
+        "from {n} import checkpointing",
+        "from {n}.checkpointing.local import utils",
+    ],
 )
 def test_in_every_form_of_import(line: str) -> None:
-    with pytest.raises(ModuleNotFoundError, match="does not offer restarts within the process"):
+    with pytest.raises(ModuleNotFoundError, match="does not offer local and asynchronous checkpoints"):
         exec(line.format(n=NAME))
+
+
+BRIDGE = """
+from {n}.inprocess import CallWrapper
+
+def pretrain(wrapper: CallWrapper | None = None) -> str:
+    return "trained"
+
+class Own(CallWrapper):
+    pass
+"""
+
+
+def test_inprocess_is_imported_and_refuses_to_be_called() -> None:
+    """As Megatron-Bridge's training/pretrain.py imports it, unguarded."""
+    space: dict[str, object] = {}
+    exec(BRIDGE.format(n=NAME), space)
+    assert space["pretrain"]() == "trained"  # type: ignore[operator]
+    stubs = importlib.import_module("holdfast_nvrx.names").STUBS
+    every = [
+        getattr(importlib.import_module(f"{NAME}.{module}"), name)
+        for module in stubs
+        for name in stubs[module]
+    ]
+    for refuses in [*every, space["Own"]]:
+        with pytest.raises(
+            RuntimeError, match=r"does not offer restarts within the process: start .* ft_launcher"
+        ):
+            refuses(timeout=3)  # type: ignore[operator]
 
 
 def test_who_looks_before_importing() -> None:
@@ -56,13 +89,12 @@ def test_who_looks_before_importing() -> None:
             importlib.util.find_spec(f"{NAME}.{module}")
     for missing in (
         "no_such_module",
-        "inprocess",
         "checkpointing",
         "ptl_resiliency.local_checkpoint_callback",
     ):
         assert importlib.util.find_spec(f"{NAME}.{missing}") is None
     assert importlib.util.find_spec(f"{NAME}.attribution.straggler") is not None
-    assert not hasattr(importlib.import_module(NAME), "inprocess")
+    assert not hasattr(importlib.import_module(NAME), "checkpointing")
 
 
 @pytest.mark.parametrize(
@@ -75,23 +107,21 @@ def test_who_looks_before_importing() -> None:
         "a.b",
     ],
 )
-def test_the_rest_of_the_original_does_not_look_like_a_broken_installation(module: str) -> None:
-    with pytest.raises(
-        ModuleNotFoundError, match=r"does not offer this name\. Instead: what .* is not broken"
-    ):
+def test_other_modules_name_the_page(module: str) -> None:
+    with pytest.raises(ModuleNotFoundError, match=r"does not offer this module; see docs/drop-in\.md"):
         importlib.import_module(f"{NAME}.{module}")
 
 
-def test_a_name_in_a_package_is_told_as_well() -> None:
-    with pytest.raises(ImportError, match=r"fault_tolerance\.RankMonitorState: Holdfast, .* does not offer"):
+def test_a_missing_name_is_an_import_error() -> None:
+    with pytest.raises(ImportError, match="RankMonitorState"):
         exec(f"from {NAME}.fault_tolerance import RankMonitorState")
 
 
-def test_the_finder_leaves_others_alone() -> None:
+def test_other_packages_are_left_alone() -> None:
     importlib.reload(importlib.import_module(NAME))
-    (finder,) = [each for each in sys.meta_path if getattr(each, "__module__", "").startswith(NAME)]
-    assert finder is sys.meta_path[-1]
-    assert finder.find_spec(f"{NAME}.inprocess", None) is None  # by hand: that is no import
+    assert [
+        each.__name__ for each in sys.meta_path if getattr(each, "__module__", "") == "holdfast_nvrx.start"
+    ] == ["Finder"]
     for name in (f"{NAME}_more", "no_such_module"):
         with pytest.raises(ModuleNotFoundError, match=f"^No module named '{name}'$"):
             importlib.import_module(name)

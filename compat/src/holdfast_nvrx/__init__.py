@@ -1,4 +1,4 @@
-"""Answers imports of `nvidia_resiliency_ext` with Holdfast, and leaves the rest to the original where that is installed.
+"""Answers imports of `nvidia_resiliency_ext` with Holdfast, and leaves the rest to the original if it is installed.
 
     start      what Python imports at its start, by holdfast_nvrx.pth: puts the finder into sys.meta_path
     answers    which module is answered by whom

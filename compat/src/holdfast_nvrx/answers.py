@@ -66,7 +66,9 @@ def find_spec(name: str) -> ModuleSpec | None:
     if _is_imported() and not name.endswith("__main__"):
         parts = module.split(".")
         prefixes = [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
-        why = next((INSTEAD[prefix] for prefix in prefixes if prefix in INSTEAD), "this module; see docs/drop-in.md")
+        why = next(
+            (INSTEAD[prefix] for prefix in prefixes if prefix in INSTEAD), "this module; see docs/drop-in.md"
+        )
         # The error has no `name`: with it, `from package import module` would hide the text.
         raise ModuleNotFoundError(
             f"{name}: Holdfast answers for {PACKAGE} and does not offer {why}. With nvidia-resiliency-ext installed "
@@ -112,7 +114,11 @@ class _Loader:
                 return own[attribute]
             if f"{name}.{attribute}".partition(".")[2] in _ALL:
                 return import_module(f"{name}.{attribute}")
-            if not attribute.startswith("__") and (other := _load_original(name)) and hasattr(other, attribute):
+            if (
+                not attribute.startswith("__")
+                and (other := _load_original(name))
+                and hasattr(other, attribute)
+            ):
                 own[attribute] = getattr(other, attribute)
                 return own[attribute]
             raise AttributeError(f"module {name!r} of Holdfast has no attribute {attribute!r}")
@@ -206,7 +212,8 @@ def find_distributions() -> Iterator[Distribution]:
 
     class Metadata(Distribution):
         def read_text(self, filename: str) -> str | None:
-            return f"Metadata-Version: 2.1\nName: nvidia-resiliency-ext\nVersion: {VERSION}\n" if filename == "METADATA" else None
+            text = f"Metadata-Version: 2.1\nName: nvidia-resiliency-ext\nVersion: {VERSION}\n"
+            return text if filename == "METADATA" else None
 
         def locate_file(self, path: Any) -> Any:
             return os.path.join(FOLDER, path)
@@ -221,9 +228,11 @@ def report() -> list[tuple[str, str]]:
 
     ours = ", ".join(sorted({name for name in NAMES if "." not in name} | {"attribution.straggler"}))
     original = find_original()
-    others = f"nvidia-resiliency-ext {version('nvidia-resiliency-ext')} in {original}" if original else "not installed"
+    others = (
+        f"nvidia-resiliency-ext {version('nvidia-resiliency-ext')} in {original}"
+        if original
+        else "not installed"
+    )
     if not any(getattr(finder, "__module__", "") == "holdfast_nvrx.start" for finder in sys.meta_path):
         return [(PACKAGE, f"{others} (HOLDFAST_NVRX=off)")]
     return [(f"{PACKAGE}: {ours}", "Holdfast"), (f"{PACKAGE}: other modules", others)]
-
-

@@ -51,13 +51,20 @@ NAMES: dict[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "ptl_resiliency._utils": (LIGHTNING, ("SimulatedFaultParams",)),
-    "ptl_resiliency.fault_tolerance_callback": (LIGHTNING, ("FaultToleranceCallback", "SimulatedFaultParams")),
+    "ptl_resiliency.fault_tolerance_callback": (
+        LIGHTNING,
+        ("FaultToleranceCallback", "SimulatedFaultParams"),
+    ),
     "ptl_resiliency.fault_tolerance_sections_callback": (
         LIGHTNING,
         ("FaultToleranceSectionsCallback", "SimulatedFaultParams"),
     ),
     "ptl_resiliency.straggler_det_callback": (LIGHTNING, ("StragglerDetectionCallback",)),
-    **{f"{place}{module}": (STRAGGLER, names) for place in ("straggler", "attribution.straggler") for module, names in _DETECTOR.items()},
+    **{
+        f"{place}{module}": (STRAGGLER, names)
+        for place in ("straggler", "attribution.straggler")
+        for module, names in _DETECTOR.items()
+    },
 }
 """Module below `nvidia_resiliency_ext`: module of Holdfast, public names."""
 

@@ -3,8 +3,14 @@
 HOLDFAST_NVRX=off in the environment leaves all imports to the original.
 """
 
+from __future__ import annotations
+
 import os
 import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 PACKAGE = "nvidia_resiliency_ext"
 
@@ -13,7 +19,8 @@ class Finder:
     """The first of `sys.meta_path`. Everything else is imported when the name is first used."""
 
     @staticmethod
-    def find_spec(name, path=None, target=None):  # type: ignore[no-untyped-def]
+    def find_spec(name: str, path: object = None, target: object = None) -> Any:
+        """See importlib.abc.MetaPathFinder."""
         if name == PACKAGE or name.startswith(PACKAGE + "."):
             from holdfast_nvrx.answers import find_spec
 
@@ -21,16 +28,17 @@ class Finder:
         return None
 
     @staticmethod
-    def find_distributions(context=None):  # type: ignore[no-untyped-def]
+    def find_distributions(context: Any = None) -> Any:
         """For importlib.metadata: the version of the package where the original is not installed."""
-        if context is None or not context.name or context.name.lower().replace("-", "_").replace(".", "_") != PACKAGE:
-            return iter(())
+        name = context.name if context is not None else None
+        if name is None or name.lower().replace("-", "_").replace(".", "_") != PACKAGE:
+            return ()
         from holdfast_nvrx.answers import find_distributions
 
         return find_distributions()
 
 
-def install():  # type: ignore[no-untyped-def]
+def install() -> None:
     """Once in this process."""
     if os.environ.get("HOLDFAST_NVRX") != "off" and Finder not in sys.meta_path:
         sys.meta_path.insert(0, Finder)

@@ -49,7 +49,10 @@ def examine(asked: Asked) -> list[Finding]:
     looks = Looks({**_of_machine(asked), **_of_job(asked)})
     areas: list[tuple[str, Callable[[], list[Finding]]]] = [
         ("python", lambda: _interpreter(looks)),
-        ("import names", lambda: [ok("import names", f"{name}: {who}") for name, who in looks["import names"]]),
+        (
+            "import names",
+            lambda: [ok("import names", f"{name}: {who}") for name, who in looks["import names"]],
+        ),
         ("script", lambda: _script(looks, asked)),
         ("warm start", lambda: _warm_start(looks, asked)),
         ("shared memory", lambda: [shared_memory.judge(looks["shared memory"], asked.nproc)]),

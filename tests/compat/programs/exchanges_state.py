@@ -11,9 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-import torch.distributed as dist
-
 import nvidia_resiliency_ext.fault_tolerance as fault_tolerance
+import torch.distributed as dist
 from nvidia_resiliency_ext.fault_tolerance.data import HeartbeatTimeouts, SectionTimeouts
 
 read, write = map(Path, sys.argv[1:])

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.compat.conftest import COMPAT
-from tests.conftest import SOURCE
+from tests.compat.conftest import linked, python  # noqa: F401
 from tests.processes import Spawner
 
 TRAINING = Path(__file__).parent / "train_with_the_second_name.py"
@@ -35,15 +33,16 @@ with run.Experiment("local", executor=run.LocalExecutor(ntasks_per_node=2, launc
 
 
 @pytest.mark.slow
-def test_a_local_run_restarts_and_gets_its_limits(spawn: Spawner, tmp_path: Path) -> None:
-    tools = Path(sys.executable).parent  # `ft_launcher` is the command that this environment has
-    run = spawn.python(
-        DRIVER,
-        str(tmp_path),
-        str(TRAINING),
+def test_a_local_run_restarts_and_gets_its_limits(
+    spawn: Spawner,
+    tmp_path: Path,
+    python: str,  # noqa: F811
+) -> None:
+    tools = Path(python).parent  # `ft_launcher` is the command of this environment
+    run = spawn(
+        [python, "-c", DRIVER, tmp_path, TRAINING],
         env={
             "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": os.pathsep.join([str(COMPAT / "src"), str(SOURCE)]),
             "OMP_NUM_THREADS": "1",
         },
     )

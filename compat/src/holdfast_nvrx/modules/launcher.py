@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentParser
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from holdfast.fault_tolerance.launcher import get_args_parser as get_args_parser
-elif __name__ != "__main__":
-    from nvidia_resiliency_ext._aliases import of
+__all__ = ["get_args_parser", "main"]
 
-    __all__, __getattr__, __dir__ = of(__name__)
-    __all__ += ["main"]
+
+def get_args_parser() -> ArgumentParser:
+    """A parser with all options of ft_launcher."""
+    from holdfast.fault_tolerance.launcher import get_args_parser as parser
+
+    return parser()
 
 
 def main(args: Sequence[str] | None = None) -> None:

@@ -33,8 +33,11 @@ def get_args_parser() -> argparse.ArgumentParser:
     with a wrong value.
     """
     parser = build_parser(argparse.ArgumentParser)
-    groups = {name: parser.add_argument_group(name) for name in dict.fromkeys(each.group for each in OPTIONS)}
-    for option in OPTIONS:
+    with_flags = [option for option in OPTIONS if option.names]
+    groups = {
+        name: parser.add_argument_group(name) for name in dict.fromkeys(each.group for each in with_flags)
+    }
+    for option in with_flags:
         _add(option, groups[option.group], os.environ)
     return parser
 
