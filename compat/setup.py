@@ -1,4 +1,4 @@
-"""Builds holdfast-nvrx. Its file holdfast_nvrx.pth goes beside the package: Python runs it at its start."""
+"""Builds holdfast-nvrx. Its file holdfast_nvrx.pth goes beside the package: Python executes it at its start."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ PTH = "holdfast_nvrx.pth"
 class BuildWithPth(build_py):
     def run(self) -> None:
         super().run()
-        self.copy_file(str(Path("src") / PTH), str(Path(self.build_lib) / PTH))
+        self.copy_file(str(Path("src", PTH)), str(Path(self.build_lib, PTH)))
 
     def get_outputs(self, include_bytecode: bool = True) -> list[str]:
-        return [*super().get_outputs(include_bytecode), str(Path(self.build_lib) / PTH)]
+        return [*super().get_outputs(include_bytecode), str(Path(self.build_lib, PTH))]
 
 
 class NotEditable(editable_wheel):

@@ -22,12 +22,16 @@ def alias(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """This process can import the second name; its modules are forgotten afterwards."""
     monkeypatch.syspath_prepend(str(COMPAT / "src"))
     finders = list(sys.meta_path)
-    import holdfast_nvrx.start
+    import holdfast_nvrx_start
 
-    holdfast_nvrx.start.install()
+    holdfast_nvrx_start.install()
     yield
     sys.meta_path[:] = finders
-    for module in [each for each in sys.modules if each.partition(".")[0] in (NAME, "holdfast_nvrx")]:
+    for module in [
+        each
+        for each in sys.modules
+        if each.partition(".")[0] in (NAME, "holdfast_nvrx", "holdfast_nvrx_start")
+    ]:
         del sys.modules[module]
 
 
@@ -37,8 +41,8 @@ def linked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     python, packages = link_packages(
         tmp_path_factory.mktemp("alias") / "environment", without=("__editable__", "holdfast")
     )
-    (packages / "holdfast_nvrx").symlink_to(COMPAT / "src" / "holdfast_nvrx")
-    (packages / "holdfast_nvrx.pth").write_text((COMPAT / "src" / "holdfast_nvrx.pth").read_text())
+    for source in (COMPAT / "src").glob("holdfast_nvrx*"):
+        (packages / source.name).symlink_to(source)
     command = python.parent / "ft_launcher"
     command.write_text(f"#!{python}\nfrom holdfast.fault_tolerance.launcher.main import console\nconsole()\n")
     command.chmod(0o755)

@@ -120,7 +120,7 @@ def test_a_missing_name_is_an_import_error() -> None:
 def test_other_packages_are_left_alone() -> None:
     importlib.reload(importlib.import_module(NAME))
     assert [
-        each.__name__ for each in sys.meta_path if getattr(each, "__module__", "") == "holdfast_nvrx.start"
+        each.__name__ for each in sys.meta_path if getattr(each, "__module__", "") == "holdfast_nvrx_start"
     ] == ["Finder"]
     for name in (f"{NAME}_more", "no_such_module"):
         with pytest.raises(ModuleNotFoundError, match=f"^No module named '{name}'$"):

@@ -21,6 +21,8 @@ FOREIGN = {
     "--ignore-installed",
     # of `make gpu`
     "--list", "--out", "--wheels",
+    # of pip and Megatron-LM
+    "--force-reinstall", "--async-save", "--async-strategy",
     # of docker
     "--shm-size", "--cap-add",
     # of TorchX and hostname

@@ -1,6 +1,7 @@
 """Answers imports of `nvidia_resiliency_ext` with Holdfast, and leaves the rest to the original if it is installed.
 
-    start      what Python imports at its start, by holdfast_nvrx.pth: puts the finder into sys.meta_path
+Python imports `holdfast_nvrx_start` at its start, by holdfast_nvrx.pth, which puts the finder into `sys.meta_path`.
+
     answers    which module is answered by whom
     names      the names of Holdfast under the names of the original's modules
     modules/   modules that are more than names

@@ -233,6 +233,6 @@ def report() -> list[tuple[str, str]]:
         if original
         else "not installed"
     )
-    if not any(getattr(finder, "__module__", "") == "holdfast_nvrx.start" for finder in sys.meta_path):
+    if not any(getattr(finder, "__module__", "") == "holdfast_nvrx_start" for finder in sys.meta_path):
         return [(PACKAGE, f"{others} (HOLDFAST_NVRX=off)")]
     return [(f"{PACKAGE}: {ours}", "Holdfast"), (f"{PACKAGE}: other modules", others)]
