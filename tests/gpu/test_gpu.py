@@ -53,9 +53,10 @@ def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_dry_run_passes_every_check(spawn: Spawner, stand_ins: dict[str, str], tmp_path: Path) -> None:
     job = spawn([*COMMAND, "--out", tmp_path], env={"TMPDIR": str(tmp_path), **stand_ins}, cwd=gpu_check.ROOT)
-    code = job.wait(170)
+    code = job.wait(380)
     result = json.loads((tmp_path / "gpu.json").read_text())
     results = {row["result"] for row in result["rows"]}
     assert (code, results) == (0, {gpu_check.PASSED, gpu_check.NOT_POSSIBLE}), (

@@ -70,7 +70,7 @@ _INSTALLED = re.compile(
 )
 """Also torch and Holdfast where they run from their sources."""
 _NAMES = """torch torchvision torchdata numpy pandas lightning pytorch_lightning transformers accelerate datasets PIL
-    holdfast holdfast_nvrx deepspeed megatron triton tqdm yaml psutil safetensors webdataset streaming urllib3
+    holdfast deepspeed megatron triton tqdm yaml psutil safetensors webdataset streaming urllib3
     requests httpx httpcore aiohttp botocore boto3 s3transfer s3fs gcsfs fsspec grpc redis paramiko wandb mlflow
     huggingface_hub google azure pymongo psycopg psycopg2 kafka filelock fasteners portalocker"""
 _PACKAGES = frozenset(_NAMES.split())
