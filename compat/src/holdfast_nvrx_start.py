@@ -36,7 +36,7 @@ class Finder:
 def install() -> None:
     """Once in this process."""
     finders: list[object] = sys.meta_path  # type: ignore[assignment]
-    if os.environ.get("HOLDFAST_NVRX") != "off" and Finder not in finders:
+    if os.environ.get("HOLDFAST_NVRX", "").lower() != "off" and Finder not in finders:
         finders.insert(0, Finder)
 
 

@@ -69,17 +69,30 @@ def test_inprocess_is_imported_and_refuses_to_be_called() -> None:
     space: dict[str, object] = {}
     exec(BRIDGE.format(n=NAME), space)
     assert space["pretrain"]() == "trained"  # type: ignore[operator]
-    stubs = importlib.import_module("holdfast_nvrx.names").STUBS
-    every = [
-        getattr(importlib.import_module(f"{NAME}.{module}"), name)
-        for module in stubs
-        for name in stubs[module]
-    ]
-    for refuses in [*every, space["Own"]]:
+    names = importlib.import_module("holdfast_nvrx.names")
+    inprocess = importlib.import_module(f"{NAME}.inprocess")
+    places = [(f"{NAME}.{module}", name) for module, found in names.STUBS.items() for name in found]
+    for place, name in places:
+        stub = getattr(importlib.import_module(place), name)
+        if name in names.EXCEPTIONS:
+            assert issubclass(stub, Exception)
+            continue
         with pytest.raises(
             RuntimeError, match=r"does not offer restarts within the process: start .* ft_launcher"
         ):
-            refuses(timeout=3)  # type: ignore[operator]
+            stub(timeout=3)
+    assert inprocess.Mode is inprocess.state.Mode
+    with pytest.raises(RuntimeError, match="does not offer"):  # as Megatron-LM and Megatron-Bridge call it
+        inprocess.rank_assignment.Layer(flag=inprocess.rank_assignment.LayerFlag.RESERVE)
+    with pytest.raises(RuntimeError, match="does not offer"):
+        space["Own"]()  # type: ignore[operator]
+
+
+def test_missing_names_are_not_called_modules() -> None:
+    for line in ("fault_tolerance.config import nope", "ptl_resiliency import LocalCheckpointCallback"):
+        with pytest.raises(ImportError) as error:
+            exec(f"from {NAME}.{line}")
+        assert "of Holdfast has no" in str(error.value) and "beside it" not in str(error.value)
 
 
 def test_who_looks_before_importing() -> None:

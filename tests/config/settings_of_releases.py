@@ -50,7 +50,7 @@ SETTINGS = [
     Setting("gpu_memory_tolerance_mb", YET, (512.0, 100, "few", -1)),
     Setting("gpu_memory_poll_interval", YET, (2.0, 0.5, "often", 0)),
     Setting("check_remaining_processes", NEEDED, (False, True, "maybe", 2)),
-    Setting("max_no_progress_cycles", YET, (2, 3, "few", -1, 1.5)),
+    Setting("max_no_progress_cycles", YET, (2, -1, "few", -2, 1.5)),
     Setting("min_progress_iterations", YET, (1, 200, "few", -1, 1.5)),
     Setting("checkpoint_iteration_file", YET, (None, "/ckpt/latest.txt", 5)),
     Setting("install_exception_hook", YET, (False, True, "maybe", 2)),

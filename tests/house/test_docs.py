@@ -22,7 +22,7 @@ FOREIGN = {
     # of `make gpu`
     "--list", "--out", "--wheels",
     # of pip and Megatron-LM
-    "--force-reinstall", "--async-save", "--async-strategy",
+    "--force-reinstall", "--target", "--async-save", "--async-strategy",
     # of docker
     "--shm-size", "--cap-add",
     # of TorchX and hostname

@@ -18,14 +18,21 @@ from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec as find_any_spec
 from importlib.util import module_from_spec, spec_from_file_location
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .names import FILES, FILES_WITHOUT_ORIGINAL, INSTEAD, NAMES, PACKAGES_WITHOUT_ORIGINAL, STUBS
-
-if TYPE_CHECKING:
-    from importlib.metadata import Distribution
+from .names import (
+    EXCEPTIONS,
+    FILES,
+    FILES_WITHOUT_ORIGINAL,
+    INSTEAD,
+    MEMBERS,
+    NAMES,
+    PACKAGES_WITHOUT_ORIGINAL,
+    STUBS,
+)
 
 PACKAGE = "nvidia_resiliency_ext"
 VERSION = "0.6.0+holdfast"
@@ -44,11 +51,13 @@ def find_original() -> str | None:
 
 
 def find_spec(name: str) -> ModuleSpec | None:
-    """For `sys.meta_path`. None leaves the name to the other finders.
+    """For `sys.meta_path`. None leaves the name to the other finders, all of them if Holdfast is not installed.
 
     Raises:
         ModuleNotFoundError: nobody offers the module, and it is being imported.
     """
+    if find_any_spec("holdfast") is None:
+        return None
     module, original = name[len(PACKAGE) + 1 :], find_original()
     if module in NAMES:
         return _spec(name, _Names(*NAMES[module]), original)
@@ -64,6 +73,9 @@ def find_spec(name: str) -> ModuleSpec | None:
     if module in STUBS:
         return _spec(name, _Stubs(STUBS[module]), None)
     if _is_imported() and not name.endswith("__main__"):
+        parent, _, last = module.rpartition(".")
+        if not last.islower() or parent in _LEAVES:  # `from parent import last`
+            raise ModuleNotFoundError(f"{name}: {PACKAGE}.{parent} of Holdfast has no {last!r}")
         parts = module.split(".")
         prefixes = [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
         why = next(
@@ -163,13 +175,17 @@ class _Stubs(_Loader):
         return self._names
 
     def load(self, module: str, name: str) -> Any:
+        if name in EXCEPTIONS:
+            return _stubs.setdefault(name, type(name, (Exception,), {"__module__": module}))
+
         def refuse(cls: type, *args: object, **kwargs: object) -> object:
             raise RuntimeError(
                 f"{module}.{name}: Holdfast does not offer {INSTEAD['inprocess']}. To use the original's, install "
                 "nvidia-resiliency-ext beside it"
             )
 
-        return type(name, (), {"__module__": module, "__new__": refuse})
+        members = {member: f"{name}.{member}" for member in MEMBERS.get(name, ())}
+        return _stubs.setdefault(name, type(name, (), {"__module__": module, "__new__": refuse, **members}))
 
 
 @cache
@@ -184,29 +200,37 @@ def _load_original(name: str) -> ModuleType | None:
     if spec is None or spec.loader is None:
         return None
     module = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except ImportError:  # it lacks a requirement of its own
+        return None
     return module
 
 
+_stubs: dict[str, type] = {}
+"""A class is the same object in each module that has its name."""
+_LEAVES = {
+    name for name in (*NAMES, *STUBS) if not any(other.startswith(f"{name}.") for other in (*NAMES, *STUBS))
+}
 _ALL = {*NAMES, *FILES, *FILES_WITHOUT_ORIGINAL, *PACKAGES_WITHOUT_ORIGINAL, *STUBS}
 
 
 def _warn_about_the_command() -> None:
     """Both distributions own the script `ft_launcher`; removing one of them deletes it."""
-    if os.path.exists(os.path.join(os.path.dirname(sys.executable), "ft_launcher")):
+    if sys.executable and os.path.exists(os.path.join(os.path.dirname(sys.executable), "ft_launcher")):
         return
     from importlib.metadata import PackageNotFoundError, files
 
     try:
-        is_installed = any(path.name == "ft_launcher" for path in files("holdfast") or ())
+        scripts = [path.locate() for path in files("holdfast") or () if path.name == "ft_launcher"]
     except PackageNotFoundError:
         return
-    if is_installed:
+    if scripts and not any(os.path.exists(str(script)) for script in scripts):
         text = f"the command ft_launcher is gone, as after removing nvidia-resiliency-ext. To repair it: {REPAIR}"
         warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
-def find_distributions() -> Iterator[Distribution]:
+def find_distributions() -> Iterator[object]:
     """The metadata of nvidia-resiliency-ext where it is not installed: name and version."""
     from importlib.metadata import Distribution
 
@@ -218,21 +242,22 @@ def find_distributions() -> Iterator[Distribution]:
         def locate_file(self, path: Any) -> Any:
             return os.path.join(FOLDER, path)
 
-    if find_original() is None:
+    if find_original() is None and find_any_spec("holdfast") is not None:
         yield Metadata()
 
 
 def report() -> list[tuple[str, str]]:
     """For `holdfast doctor`: names, and who answers imports of them."""
-    from importlib.metadata import version
+    from importlib.metadata import PackageNotFoundError, version
 
     ours = ", ".join(sorted({name for name in NAMES if "." not in name} | {"attribution.straggler"}))
     original = find_original()
-    others = (
-        f"nvidia-resiliency-ext {version('nvidia-resiliency-ext')} in {original}"
-        if original
-        else "not installed"
-    )
+    others = "not installed"
+    if original:
+        try:
+            others = f"nvidia-resiliency-ext {version('nvidia-resiliency-ext')} in {original}"
+        except PackageNotFoundError:
+            others = f"{original}, whose version is unknown"
     if not any(getattr(finder, "__module__", "") == "holdfast_nvrx_start" for finder in sys.meta_path):
         return [(PACKAGE, f"{others} (HOLDFAST_NVRX=off)")]
     return [(f"{PACKAGE}: {ours}", "Holdfast"), (f"{PACKAGE}: other modules", others)]

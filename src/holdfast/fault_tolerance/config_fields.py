@@ -210,7 +210,7 @@ def whole(least: int, most: int | None = None) -> Callable[[object], int]:
 
     def parse(value: object) -> int:
         digits = str(value).strip()
-        if isinstance(value, (int, str)) and digits.isdecimal():
+        if isinstance(value, (int, str)) and digits.removeprefix("-").isdecimal():
             number = int(digits)
             if least <= number and (most is None or number <= most):
                 return number
