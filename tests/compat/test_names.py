@@ -29,6 +29,7 @@ def load(name: str) -> ModuleType:
 
 
 def test_every_offered_name_is_the_very_object() -> None:
+    pytest.importorskip("lightning", reason="the callbacks derive from its classes")
     assert len(places()) >= 18
     for place, (home, names) in places().items():
         for name in names:
