@@ -67,15 +67,15 @@ def find_spec(name: str) -> ModuleSpec | None:
     if original:
         # A release without this package: it is only the parent of Holdfast's straggler detection.
         lacks_parent = module == "attribution" and not os.path.isdir(os.path.join(original, module))
-        return _spec(name, _Empty(), original) if lacks_parent else None
+        return _spec(name, _Loader(), original) if lacks_parent else None
     if not module or module in PACKAGES_WITHOUT_ORIGINAL:
-        return _spec(name, _Empty(), None)
+        return _spec(name, _Loader(), None)
     if module in STUBS:
         return _spec(name, _Stubs(STUBS[module]), None)
     if _is_imported() and not name.endswith("__main__"):
         parent, _, last = module.rpartition(".")
         if not last.islower() or parent in _LEAVES:  # `from parent import last`
-            raise ModuleNotFoundError(f"{name}: {PACKAGE}.{parent} of Holdfast has no {last!r}")
+            raise ModuleNotFoundError(f"{name}: {name.rpartition('.')[0]} of Holdfast has no {last!r}")
         parts = module.split(".")
         prefixes = [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
         why = next(
@@ -112,12 +112,14 @@ def _spec(name: str, loader: Any, original: str | None) -> ModuleSpec:
 class _Loader:
     """Fills a new module. A submodule of it can be used as an attribute, without being imported before."""
 
+    def __init__(self, names: tuple[str, ...] = ()) -> None:
+        self._names = names
+
     def create_module(self, spec: ModuleSpec) -> None:
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        own, name = vars(module), module.__name__
-        public = self.public()
+        own, name, public = vars(module), module.__name__, self._names
         own["__all__"] = list(public)
 
         def find(attribute: str) -> Any:
@@ -142,24 +144,17 @@ class _Loader:
         elif name == f"{PACKAGE}.fault_tolerance":
             _warn_about_the_command()
 
-    def public(self) -> tuple[str, ...]:
-        return ()
-
     def load(self, module: str, name: str) -> Any:
+        """The object of a public name."""
         raise AttributeError(name)
-
-
-_Empty = _Loader
 
 
 class _Names(_Loader):
     """Names of a module of Holdfast, each imported when it is first used and then kept."""
 
     def __init__(self, home: str, names: tuple[str, ...]) -> None:
-        self._home, self._names = home, names
-
-    def public(self) -> tuple[str, ...]:
-        return self._names
+        super().__init__(names)
+        self._home = home
 
     def load(self, module: str, name: str) -> Any:
         return getattr(import_module(self._home), name)
@@ -167,12 +162,6 @@ class _Names(_Loader):
 
 class _Stubs(_Loader):
     """Classes that refuse to be called."""
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self._names = names
-
-    def public(self) -> tuple[str, ...]:
-        return self._names
 
     def load(self, module: str, name: str) -> Any:
         if name in EXCEPTIONS:

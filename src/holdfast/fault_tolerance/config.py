@@ -71,7 +71,7 @@ class FaultToleranceConfig:
     rank_out_of_section_timeout: float | None = field(
         default=None, metadata=_about(grammar.limit, "SECONDS", "longest time with no section open")
     )
-    node_health_check_interval: float = field_of("node_health_check_interval")
+    node_health_check_interval: float | None = field_of("node_health_check_interval")
     safety_factor: float = field(
         default=5.0,
         metadata=_about(grammar.factor, "FACTOR", "learned limit = FACTOR x longest interval observed"),
@@ -84,7 +84,7 @@ class FaultToleranceConfig:
         default=logging.INFO,
         metadata=_about(grammar.log_level, "LEVEL", "DEBUG, INFO, WARNING, ERROR, CRITICAL or a number"),
     )
-    restart_check_interval: float = field_of("restart_check_interval")
+    restart_check_interval: float | None = field_of("restart_check_interval")
     enable_nic_monitor: bool = field_of("enable_nic_monitor")
     pci_topo_file: str | None = field_of("pci_topo_file")
     link_down_path_template: str | None = field_of("link_down_path_template")
@@ -97,9 +97,9 @@ class FaultToleranceConfig:
     storage_healthcheck_path: str | None = field_of("storage_healthcheck_path")
     segment: int | None = field_of("segment")
     numa_bind_strict: bool = field_of("numa_bind_strict")
-    gpu_memory_reclaim_timeout: float = field_of("gpu_memory_reclaim_timeout")
-    gpu_memory_tolerance_mb: float = field_of("gpu_memory_tolerance_mb")
-    gpu_memory_poll_interval: float = field_of("gpu_memory_poll_interval")
+    gpu_memory_reclaim_timeout: float | None = field_of("gpu_memory_reclaim_timeout")
+    gpu_memory_tolerance_mb: float | None = field_of("gpu_memory_tolerance_mb")
+    gpu_memory_poll_interval: float | None = field_of("gpu_memory_poll_interval")
     check_remaining_processes: bool = field_of("check_remaining_processes")
     max_no_progress_cycles: int = field_of("max_no_progress_cycles")
     min_progress_iterations: int = field_of("min_progress_iterations")

@@ -19,6 +19,12 @@ UNITS = {
     "BOOL": "True or False",
     "FILE": "A path",
     "PATH": "A path",
+    "PATH,...": "Paths, separated by commas",
+    "DIR": "A path",
+    "NODES": "A number of nodes",
+    "CYCLES": "A number of cycles",
+    "ITERATIONS": "A number of iterations",
+    "MEGABYTES": "In megabytes",
 }
 """What a value of a field is, by the field's metavar."""
 
