@@ -18,7 +18,7 @@ VENV := .venv
 BIN  := $(VENV)/bin
 PIP  := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet
 
-.PHONY: help demo check matrix gpu test test-cold test-nemo test-engines soak soak-nemo nvrx lint format bench compare faults docs clean
+.PHONY: help demo check matrix gpu simulate test test-cold test-nemo test-engines soak soak-nemo nvrx lint format bench compare faults docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -27,6 +27,7 @@ help:
 	@echo 'make test    all tests but the soak'
 	@echo 'make matrix  jobs on each supported torch, into docs/versions.md (25 GB); VERSIONS="2.8.0" for some of them'
 	@echo 'make gpu     what needs an NVIDIA GPU (8 minutes, no network); docs/gpu.md'
+	@echo 'make simulate    the node controllers of simulated jobs with faults; ARGS="--seeds 0:1000"'
 	@echo 'make test-cold    those of the launcher and the monitor once more, without warm start'
 	@echo 'make test-nemo, make test-engines    those with NeMo-Run; with TorchX and the models of Kubeflow'
 	@echo 'make nvrx    NVRx 0.4.1 in an environment of its own: `make test` then tests the exchange of files with it'
@@ -56,6 +57,10 @@ gpu:
 # compiles our modules anew needs a tenth of a second more of a core.
 test: $(VENV)/.native
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -m 'not soak' -n $(WORKERS) --dist worksteal $(ARGS)
+
+# The node controllers of simulated jobs; ARGS: --seeds A:B --nodes N --minutes M.
+simulate: $(VENV)/.check
+	@$(BIN)/python -m tests.simulation $(ARGS)
 
 # Every rank started as with torchrun, for what starts ranks and watches them.
 test-cold: $(VENV)/.native

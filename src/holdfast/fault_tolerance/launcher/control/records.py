@@ -1,0 +1,345 @@
+"""The values that the nodes of a job agree on, and the rules by which the next one is made. Pure.
+
+Each cycle begins with one cycle record, which exactly one node gets to write: a compare-and-set on the key
+`cycle/N` of the job's store. Everything that decides about later cycles stands in it, so that no launcher has to
+remember it: the restart budget, the join budget, the step that was reached, the reason, the exit code.
+
+Values are JSON. A field that this version does not have is ignored, one that is missing has its default, and a record
+that cannot be read counts as one that lets nodes join: launchers of two versions may meet in a rolling update.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from enum import Enum
+from functools import cached_property
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+FAILED = 1
+DO_NOT_REQUEUE = 93
+"""Exit codes, see docs/exit-codes.md."""
+
+JOIN_INTERVAL = 30.0
+JOIN_BUDGET = 10
+HOUR = 3600.0
+"""A restart only to let nodes join: seconds between two, and how many in an hour. A flapping node must not restart a
+healthy job again and again."""
+CALL_OFF_BUDGET = 10
+"""Cycles in a row that are called off before their ranks start. The job ends with the next one."""
+
+
+class Kind(str, Enum):
+    """Why a cycle begins."""
+
+    START = "start"
+    RESTART = "restart"  # something failed: uses one restart of --max-restarts
+    JOIN = "join"  # nodes join, or a membership did not come about
+    LEAVE = "exclude"  # a node leaves, the others carry on
+    END = "end"  # no cycle begins: the job ends
+
+
+# -- keys of the job's store ----------------------------------------------------------------------------------
+
+LAUNCHERS, LEFT = "launchers", "left"
+"""Logs of all launchers of the job, and of those that left, with the reason."""
+
+
+def cycle_key(cycle: int) -> str:
+    """The cycle record: compare-and-set, once."""
+    return f"cycle/{cycle}"
+
+
+def join_key(cycle: int) -> str:
+    """Log of the nodes that ask for a place."""
+    return f"join/{cycle}"
+
+
+def chooser_key(cycle: int) -> str:
+    """The lease of the node that chooses the members: renewed and taken over by compare-and-set."""
+    return f"chooser/{cycle}"
+
+
+def members_key(cycle: int) -> str:
+    """The membership that was formed for this cycle: compare-and-set, once."""
+    return f"members/{cycle}"
+
+
+def ack_key(cycle: int) -> str:
+    """Log of the members that are ready to start their ranks."""
+    return f"ack/{cycle}"
+
+
+def go_key(cycle: int) -> str:
+    """Where the ranks' store is; all members were ready. Compare-and-set, once."""
+    return f"go/{cycle}"
+
+
+def waiting_key(cycle: int) -> str:
+    """How many nodes wait for a place while the cycle runs."""
+    return f"waiting/{cycle}"
+
+
+def done_key(cycle: int) -> str:
+    """Log of the members whose ranks are done."""
+    return f"done/{cycle}"
+
+
+def alive_key(node: str) -> str:
+    """The node's heartbeat: a number that grows each second."""
+    return f"alive/{node}"
+
+
+# -- values ---------------------------------------------------------------------------------------------------
+
+
+def encode(value: Any) -> str:
+    """A dataclass or a dictionary as it stands in the store."""
+    return json.dumps(value if isinstance(value, dict) else asdict(value), separators=(",", ":"))
+
+
+def decode(text: str) -> dict[str, Any]:
+    """The reverse; {} for what is no JSON object."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def entries(log: str) -> dict[str, dict[str, Any]]:
+    """The entries of a log by node, each node's newest. A line that was written twice counts once."""
+    found: dict[str, dict[str, Any]] = {}
+    for line in log.splitlines():
+        entry = decode(line)
+        if entry.get("node"):
+            found[str(entry["node"])] = entry
+    return found
+
+
+class View(dict[str, str]):
+    """The store's values by key, as far as they were read."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        super().__init__(values)
+        self._logs: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {}
+
+    def log(self, key: str) -> dict[str, dict[str, Any]]:
+        """The entries of a log; of one that grew, only what is new is decoded."""
+        text = self.get(key, "")
+        read, found = self._logs.get(key, ("", {}))
+        if text is not read:
+            if text.startswith(read):
+                found.update(entries(text[len(read) :]))
+            else:
+                found = entries(text)
+            self._logs[key] = (text, found)
+        return found
+
+
+def _built(cls: type[T], values: Mapping[str, Any], **given: Any) -> T:
+    """A dataclass from those of the values that have the type of the field's default."""
+    defaults = {each.name: each.default for each in fields(cls)}  # type: ignore[arg-type]
+    fit = {
+        name: value
+        for name, value in values.items()
+        if name in defaults
+        and (type(value) is type(defaults[name]) or (type(value), type(defaults[name])) == (int, float))
+    }
+    return cls(**{**fit, **given})
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One node of a membership: `ranks` on it, the `address` under which others reach it, and what places it."""
+
+    node: str
+    ranks: int = 1
+    address: str = ""
+    order: int = -1  # --node-rank, SLURM_PROCID or GROUP_RANK; -1: not given
+    domain: str = ""  # the node domain
+
+    @classmethod
+    def decode(cls, values: Mapping[str, Any]) -> Member:
+        """From an entry of a log."""
+        return _built(cls, values, node=str(values.get("node", "")))
+
+
+@dataclass(frozen=True)
+class Membership:
+    """The nodes that take part, in order."""
+
+    members: tuple[Member, ...]
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The nodes' names, in order."""
+        return tuple(member.node for member in self.members)
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks there are on all nodes."""
+        return sum(member.ranks for member in self.members)
+
+    @property
+    def leader(self) -> str:
+        """Node 0: it hosts the ranks' store and collects what the nodes report."""
+        return self.members[0].node
+
+    def index(self, node: str) -> int:
+        """The node's number. Raises ValueError for a node that does not take part."""
+        return self.names.index(node)
+
+    def first_rank(self, node: str) -> int:
+        """The global rank of the node's local rank 0."""
+        return sum(member.ranks for member in self.members[: self.index(node)])
+
+    def neighbour(self, node: str) -> str:
+        """The node that this one watches, in a ring; '' in a membership of one."""
+        return self.names[(self.index(node) + 1) % len(self.members)] if len(self.members) > 1 else ""
+
+    def encode(self) -> str:
+        """As it stands in the store."""
+        return encode({"members": [asdict(member) for member in self.members]})
+
+    @classmethod
+    def decode(cls, text: str) -> Membership:
+        """The reverse of :meth:`encode`."""
+        return cls(tuple(map(Member.decode, decode(text).get("members", ()))))
+
+
+@dataclass(frozen=True, slots=True)
+class CycleRecord:
+    """Why the cycle with this number begins, or for `Kind.END`, why none does."""
+
+    cycle: int
+    kind: Kind = Kind.JOIN
+    reason: str = ""
+    node: str = ""  # that wrote it
+    exit_code: int = 0  # of the job, for END
+    preempted: bool = False  # for END: the job was asked to stop
+    restarts: int = 0  # used of --max-restarts
+    reached_step: int = -1  # the highest step before the newest restart
+    gather: bool = True  # the membership has to be formed anew; else it is that of the cycle before
+    base: int = -1  # the newest cycle for which a membership was formed before this one and began; -1: none
+    lost: tuple[str, ...] = ()  # members of `base` that are gone or left: not waited for
+    waiting: int = 0  # nodes that wait for a place
+    called_off: int = 0  # cycles before this one, in a row, whose ranks never started
+    joins: tuple[float, ...] = ()  # restarts to let nodes join, in seconds of job time
+    at: float = 0.0  # seconds of job time at which it was written
+
+    def encode(self) -> str:
+        """As it stands in the store."""
+        return encode(self)
+
+    @classmethod
+    def decode(cls, text: str, cycle: int) -> CycleRecord:
+        """The reverse of :meth:`encode`; `cycle` is the number that its key has."""
+        values = decode(text)
+        try:
+            kind = Kind(values["kind"])
+        except (KeyError, ValueError):
+            return cls(cycle, Kind.JOIN, "its cycle record is of another version and cannot be read")
+        for name in "lost", "joins":
+            values[name] = tuple(values.get(name) or ())
+        return _built(cls, values, cycle=cycle, kind=kind)
+
+    @property
+    def formed(self) -> int:
+        """The cycle under whose number this cycle's membership stands in the store."""
+        return self.cycle if self.gather else self.base
+
+    @property
+    def is_trouble(self) -> bool:
+        """Whether something went wrong, so that evidence is wanted."""
+        if self.kind is Kind.END:
+            return not self.preempted and self.exit_code not in (0, DO_NOT_REQUEUE)
+        return self.kind is Kind.RESTART
+
+
+FIRST = CycleRecord(0, Kind.START)
+
+
+# -- the next record ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a cycle came on this node: the highest step, and the number of checkpoints since the cycle began."""
+
+    step: int = -1
+    checkpoints: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What a node knows at the end of cycle `now`, for the record of the next one."""
+
+    now: CycleRecord
+    began: bool  # the ranks were started
+    node: str  # that writes the next record
+    job_time: float  # seconds
+    waiting: int = 0  # nodes that wait for a place
+    room: int = 0  # more nodes that could take part
+    progress: Progress = Progress()
+
+    def next(self, kind: Kind, reason: str, *, lost: Iterable[str] = (), **changes: Any) -> CycleRecord:
+        """The record of the next cycle. One that has lost nobody, and lets nobody in, keeps the membership."""
+        now = self.now
+        base = now.formed if self.began else now.base
+        gone = (*(now.lost if base == now.base else ()), *lost)
+        joining = min(self.waiting, self.room)
+        record = CycleRecord(
+            now.cycle + 1,
+            kind,
+            reason,
+            self.node,
+            restarts=now.restarts,
+            reached_step=now.reached_step,
+            gather=kind is not Kind.RESTART or bool(gone) or joining > 0 or not self.began,
+            base=base,
+            lost=tuple(dict.fromkeys(gone)),
+            waiting=self.waiting if gone else joining,
+            called_off=0 if self.began else now.called_off + 1,
+            joins=now.joins,
+            at=self.job_time,
+        )
+        return replace(record, **changes)
+
+    def restart(
+        self, reason: str, limit: int, *, reset: bool, exit_code: int = FAILED, lost: Iterable[str] = ()
+    ) -> CycleRecord:
+        """After a failure: a restart if one is left of `limit`, else the end with `exit_code`.
+
+        With `reset` only restarts in a row without progress count. A lost node, and a cycle whose ranks never
+        started, count as well.
+        """
+        advanced = self.progress.step > self.now.reached_step or self.progress.checkpoints > 0
+        used = 0 if reset and advanced else self.now.restarts
+        if used < limit:
+            reached = max(self.now.reached_step, self.progress.step)
+            return self.next(Kind.RESTART, reason, lost=lost, restarts=used + 1, reached_step=reached)
+        return self.end(reason, exit_code)
+
+    def call_off(self, reason: str, lost: Iterable[str] = ()) -> CycleRecord:
+        """A cycle whose ranks have not started does not come about. Uses no restart, but has a budget of its own."""
+        if self.now.called_off >= CALL_OFF_BUDGET:
+            return self.end(
+                f"{self.now.called_off + 1} cycles in a row were called off; the last: {reason}", FAILED
+            )
+        return self.next(Kind.JOIN, reason, lost=lost)
+
+    def join(self, count: int) -> CycleRecord | None:
+        """Let `count` nodes join; None while the budget for that is used."""
+        joins = tuple(at for at in self.now.joins if self.job_time - at <= HOUR)
+        if len(joins) >= JOIN_BUDGET or (joins and self.job_time - joins[-1] < JOIN_INTERVAL):
+            return None
+        reason = f"{count} more node{'s' if count > 1 else ''} came to join"
+        return self.next(Kind.JOIN, reason, joins=(*joins, self.job_time))
+
+    def end(self, reason: str, exit_code: int, *, preempted: bool = False) -> CycleRecord:
+        """The job ends."""
+        return self.next(Kind.END, reason, exit_code=exit_code, preempted=preempted)

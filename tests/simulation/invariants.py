@@ -1,0 +1,327 @@
+"""What holds in every step of every simulated job, and at its end.
+
+Agreement
+ 1. A cycle record, a membership and a rank store that stand are never replaced.
+ 2. All nodes that run a cycle agree on its membership and its rank store, and it has from least to most nodes.
+ 3. The ranks of a cycle start only when all its members have acknowledged it.
+ 4. A node that trained and asked for its place has it, before one that did not; one that said it leaves has none.
+ 5. All ranks that stop by agreement stop at one step.
+Budgets
+ 6. Restarts in a row without progress never exceed `--max-restarts`, over all nodes.
+ 7. Cycles that are called off have a budget; restarts only to let nodes join keep their distance.
+Ranks
+ 8. No rank of one cycle runs beside one of another on a node; no launcher leaves a rank behind.
+ 9. A rank gets SIGKILL only after its grace period, without the time in which its node was suspended.
+10. A healthy job is never stopped because the store is slow or a launcher is suspended.
+11. Evidence is taken once in a cycle, and not beside the monitor's.
+Ends
+12. A node that leaves writes why first.
+13. A launcher that got a signal ends; a job that can go on trains again within a bounded time; all launchers end.
+14. A job in which too few nodes are left by a failure ends soon.
+15. Launchers that are there at the end leave with one exit code, the store's host last; it ends only when all are done.
+16. A node sends heartbeats as long as its controller runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.fault_tolerance.launcher.control import messages as m
+from holdfast.fault_tolerance.launcher.control import records
+from holdfast.fault_tolerance.launcher.control.node import (
+    Confirm,
+    Gather,
+    Leave,
+    Preempt,
+    Run,
+    Settle,
+    Start,
+)
+from holdfast.fault_tolerance.launcher.control.records import CycleRecord, Kind, Membership, entries
+
+from .world import Group, Launcher, Scenario, SimRank, Violation, World
+
+RECOVERY = 75.0
+"""Seconds in which a job with enough healthy nodes trains again: two losses, found one after the other, with ranks that
+save until they are stopped."""
+SIGNALLED = 60.0
+"""Seconds in which a launcher ends after a signal: --term-timeout, what its ranks left running, the store's host."""
+FAILED = 25.0
+"""Seconds in which a job ends after a failure that leaves too few nodes, beside the time that ranks have to save."""
+ODD = {"vanished", "signalled", "excluded", "suspended", "cut", "cannot start", "blocked", "slow"}
+"""What happens to a launcher so that its exit code may be another one."""
+
+
+class CheckedWorld(World):
+    """A world that raises `Violation`."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        super().__init__(scenario)
+        self.started: dict[int, tuple[Any, str, int]] = {}
+        self.left_at: dict[str, float] = {}
+        self.records: dict[int, CycleRecord] = {}
+        self.streak = 0
+        self.best_at_restart = -1
+        self.called_off = 0
+        self.joins: list[float] = []
+        self.idle_since = 0.0
+        self.evidence: set[tuple[str, int]] = set()
+        self.asked_to_stop: dict[tuple[str, int, int], float] = {}
+        self.signalled: dict[str, float] = {}
+        self.failed_at: float | None = None
+        self.after(1.0, self._every_second)
+
+    # -- what is written ----------------------------------------------------------------------------------------
+
+    def on_write(self, key: str, old: str | None, new: str) -> None:
+        kind, _, number = key.partition("/")
+        if old and kind in ("cycle", "members", "go"):
+            raise Violation(f"1: {key} was replaced: {old} by {new}")
+        if key == records.LEFT:
+            for name in entries(new).keys() - self.left_at.keys():
+                self.left_at[name] = self.now
+        elif kind == "members":
+            self._check_members(int(number), Membership.decode(new))
+        elif kind == "go":
+            self._check_go(int(number))
+        elif kind == "cycle":
+            record = CycleRecord.decode(new, int(number))
+            self.records[record.cycle] = record
+            self._check_record(record)
+
+    def _check_members(self, cycle: int, membership: Membership) -> None:
+        gone = [name for name in membership.names if self.now - self.left_at.get(name, self.now) > 2.0]
+        if gone:
+            raise Violation(f"4: the membership of cycle {cycle} has {gone}, which left")
+        if cycle == 0 or self.records[cycle].base < 0:
+            return
+        record = self.records[cycle]
+        before = Membership.decode(self.store.values[records.members_key(record.base)]).names
+        if set(membership.names) <= set(before):
+            return
+        by_name = {launcher.name: launcher for launcher in self.launchers}
+        for name in before:
+            node = by_name[name]
+            plain = not node.gone and not node.suspended and not node.touched & {"cut", "slow", "suspended"}
+            if (
+                plain
+                and name not in {*membership.names, *record.lost, *self.left_at}
+                and not self._is_leaving(node)
+            ):
+                raise Violation(f"4: {name} trained, and has lost its place in cycle {cycle} to a spare")
+
+    @staticmethod
+    def _is_leaving(node: Launcher) -> bool:
+        return bool(node.touched & {"signalled", "excluded", "cannot start", "blocked"})
+
+    def _check_go(self, cycle: int) -> None:
+        formed = self.records[cycle].formed if cycle else 0
+        members = Membership.decode(self.store.values[records.members_key(formed)]).names
+        missing = set(members) - entries(self.store.values.get(records.ack_key(cycle), "")).keys()
+        if missing:
+            raise Violation(f"3: cycle {cycle} begins without {sorted(missing)}")
+
+    def _check_record(self, record: CycleRecord) -> None:
+        training = self._training()
+        began = records.go_key(record.cycle - 1) in self.store.values
+        self.called_off = 0 if began else self.called_off + 1
+        if self.called_off > records.CALL_OFF_BUDGET + 1:
+            raise Violation(f"7: {self.called_off} cycles in a row were called off")
+        if record.kind is Kind.RESTART:
+            has_advanced = self.best > self.best_at_restart
+            self.streak = 1 if has_advanced and self.scenario.reset else self.streak + 1
+            self.best_at_restart = self.best
+            if self.streak > self.scenario.max_restarts:
+                raise Violation(
+                    f"6: restart {self.streak} without progress, {self.scenario.max_restarts} are allowed"
+                )
+        if record.kind is Kind.JOIN and record.joins and record.joins[-1] == record.at:
+            self.joins.append(self.now)
+            if len(self.joins) > 1 and self.joins[-1] - self.joins[-2] < 25.0:
+                raise Violation(
+                    f"7: restarts to let nodes join at {self.joins[-2]:.1f} and {self.joins[-1]:.1f} s"
+                )
+        elif (
+            training is not None
+            and self.now - training.able_since > 3.0
+            and record.kind in (Kind.RESTART, Kind.JOIN)
+        ):
+            raise Violation(f"10: a healthy job is restarted: {record.reason}")
+        if record.kind is Kind.END:
+            self._check_job_end(record, training)
+
+    def _check_job_end(self, record: CycleRecord, training: Group | None) -> None:
+        running = any(
+            rank.alive and not rank.blocked and not rank.launcher.suspended
+            for group in self.groups.values()
+            for rank in group.ranks
+        )
+        if record.exit_code == 0 and not record.preempted and (running or not self.finished):
+            raise Violation(f"15: the job ends with 0 while its ranks train: {record.reason}")
+        is_wanted = record.preempted or "asked for" in record.reason
+        unable = [launcher for launcher in self.launchers if launcher.touched & {"cannot start", "blocked"}]
+        if record.exit_code and training is not None and not is_wanted and not unable:
+            raise Violation(f"10: a healthy job is ended: {record.reason}")
+
+    def _training(self) -> Group | None:
+        return next(
+            (group for group in self.groups.values() if group.progresses and not group.finished), None
+        )
+
+    # -- what the nodes do --------------------------------------------------------------------------------------
+
+    def on_start(self, launcher: Launcher, action: m.StartRanks) -> None:
+        agreed = self.started.setdefault(action.cycle, (action.membership, action.address, action.port))
+        if agreed != (action.membership, action.address, action.port):
+            raise Violation(
+                f"2: {launcher.name} starts cycle {action.cycle} otherwise than others: {action}, {agreed}"
+            )
+        if launcher.name not in action.membership.names:
+            raise Violation(f"2: {launcher.name} starts cycle {action.cycle}, in which it has no place")
+        count = len(action.membership.members)
+        if not self.scenario.least <= count <= self.scenario.most:
+            raise Violation(f"2: cycle {action.cycle} has {count} nodes")
+        running = [rank.local for rank in launcher.ranks if rank.alive]
+        if running:
+            raise Violation(f"8: {launcher.name} starts cycle {action.cycle} beside its ranks {running}")
+        if action.cycle <= launcher.cycle:
+            raise Violation(f"8: {launcher.name} starts cycle {action.cycle} after cycle {launcher.cycle}")
+
+    def on_step(self, launcher: Launcher, event: m.Event, actions: list[m.Action]) -> None:
+        self.steps += 1
+        if isinstance(event, m.Signal) and not event.by:
+            self.signalled.setdefault(launcher.name, self.now)
+        if isinstance(event, m.Verdict):
+            self.evidence.add((launcher.name, launcher.cycle))
+        for action in actions:
+            match action:
+                case m.SignalRanks(number=15):
+                    self._check_stop(launcher, preempts=action.deadline is not None)
+                case m.KillRank():
+                    self._check_kill(launcher, action)
+                case m.TakeEvidence():
+                    if (launcher.name, launcher.cycle) in self.evidence:
+                        raise Violation(f"11: {launcher.name} takes evidence twice in cycle {launcher.cycle}")
+                    self.evidence.add((launcher.name, launcher.cycle))
+
+    def _check_stop(self, launcher: Launcher, *, preempts: bool) -> None:
+        """10: ranks that train are stopped only for a record that stands, or a signal."""
+        for rank in launcher.ranks:
+            unsuspended = launcher.clock - launcher.suspended_for
+            grace = self.scenario.stop_timeout if not preempts else 0.0
+            self.asked_to_stop[(launcher.name, launcher.cycle, rank.local)] = unsuspended + grace
+        group = next((rank.group for rank in launcher.ranks if rank.alive), None)
+        if group is None or not group.progresses or group.finished:
+            return
+        if launcher.cycle + 1 in self.records or isinstance(launcher.node.phase, Preempt):
+            return
+        if self.store.host is not None and self.store.host.gone:
+            return
+        raise Violation(f"10: {launcher.name} stops healthy ranks of cycle {launcher.cycle} without a reason")
+
+    def _check_kill(self, launcher: Launcher, action: m.KillRank) -> None:
+        key = (launcher.name, launcher.cycle, action.local)
+        rank = launcher.ranks[action.local]
+        early = self.asked_to_stop.get(key, 0.0) - (launcher.clock - launcher.suspended_for)
+        if rank.saving and not isinstance(launcher.node.phase, Preempt):
+            early += 30.0 - self.scenario.stop_timeout
+        if early > 0.1:
+            raise Violation(f"9: {launcher.name} kills rank {rank.number} {early:.1f} s before its time")
+
+    def on_agreed(self, rank: SimRank) -> None:
+        steps = self.agreed.setdefault(rank.group.cycle, set())
+        steps.add(rank.stopped_at or 0)
+        if len(steps) > 1:
+            raise Violation(f"5: ranks of cycle {rank.group.cycle} stop at the steps {sorted(steps)}")
+
+    def on_exit(self, launcher: Launcher) -> None:
+        running = [rank for rank in launcher.ranks if rank.alive and not rank.blocked]
+        if running:
+            raise Violation(f"8: {launcher.name} leaves {len(running)} ranks behind")
+        is_reachable = not launcher.touched & {"cut", "slow"} and not self._host_is_away
+        if launcher.name not in self.left_at and is_reachable and not self.lost_replies:
+            raise Violation(f"12: {launcher.name} ends with {launcher.exit_code} and has not written why")
+        able = len([other for other in self.launchers if not other.gone and not self._is_leaving(other)])
+        has_failed = launcher.touched & {"cannot start", "blocked"} and launcher.name in self.left_at
+        if launcher.exit_code == 1 and has_failed and able < self.scenario.least:
+            self.failed_at = self.now if self.failed_at is None else self.failed_at
+        if launcher.is_host:
+            late = [other.name for other in self.launchers if self._is_waited_for(other)]
+            if late and "signalled" not in launcher.touched:
+                raise Violation(f"15: the store's host leaves before {late}")
+
+    @property
+    def _host_is_away(self) -> bool:
+        host = self.store.host
+        return host is None or host.gone or bool(host.touched & {"suspended", "vanished"})
+
+    def _is_waited_for(self, other: Launcher) -> bool:
+        is_there = not other.gone and not other.suspended and self.now - other.started > 5
+        return (
+            is_there and not other.touched & {"suspended", "cut", "slow"} and other.name not in self.left_at
+        )
+
+    # -- time ---------------------------------------------------------------------------------------------------
+
+    def _every_second(self) -> None:
+        self.after(1.0, self._every_second)
+        for launcher in self.launchers:
+            self._check_heartbeat(launcher)
+            self._check_signalled(launcher)
+        if (
+            self.failed_at is not None
+            and self.now - max(self.failed_at, self.scenario.healed) > FAILED + 15.0
+        ):
+            left = [launcher.name for launcher in self.launchers if not launcher.gone]
+            if left:
+                raise Violation(f"14: too few nodes are left since {self.failed_at:.0f} s, and {left} wait")
+        if self._training() or not self._could_train():
+            self.idle_since = self.now
+        elif self.now - max(self.idle_since, self.scenario.healed) > RECOVERY:
+            raise Violation(f"13: the job does not train, though it could, since {self.idle_since:.1f}")
+
+    def _check_signalled(self, launcher: Launcher) -> None:
+        began = self.signalled.get(launcher.name)
+        if began is None or not launcher.alive or isinstance(launcher.node.phase, Leave):
+            return
+        ago = self.now - began
+        is_unmoved = isinstance(launcher.node.phase, Gather | Confirm | Start | Run | Settle) and ago > 5.0
+        if is_unmoved or self.now - max(began, self.scenario.healed) > SIGNALLED:
+            phase = type(launcher.node.phase).__name__
+            raise Violation(f"13: {launcher.name} got a signal {ago:.0f} s ago and is in {phase}")
+
+    def _check_heartbeat(self, launcher: Launcher) -> None:
+        if not launcher.alive or self.scenario.is_alone or isinstance(launcher.node.phase, Leave):
+            return
+        silent = launcher.clock - launcher.node.suspended - launcher.node.beaten
+        if silent > 3.0:
+            raise Violation(f"16: {launcher.name} has sent no heartbeat for {silent:.1f} s")
+
+    def _could_train(self) -> bool:
+        """Enough launchers are there of which no one asked to leave, and the job has not ended."""
+        if any(record.kind is Kind.END for record in self.records.values()) or self.finished:
+            return False
+        if self.store.host is None or self.store.host.gone or self.broken_rank_store:
+            return False
+        able = [
+            launcher for launcher in self.launchers if not launcher.gone and not self._is_leaving(launcher)
+        ]
+        return len(able) >= self.scenario.least
+
+    def on_end(self) -> None:
+        left = [launcher.name for launcher in self.launchers if not launcher.gone]
+        if left:
+            raise Violation(f"13: {left} have not ended at {self.now:.0f} s")
+        plain = [launcher for launcher in self.launchers if not launcher.touched & ODD]
+        codes = {launcher.exit_code for launcher in plain}
+        host = self.store.host
+        is_preempted = any("signalled" in launcher.touched for launcher in self.launchers)
+        was_away = (
+            host is None or "vanished" in host.touched or host.suspended_for >= 3 * self.scenario.node_timeout
+        )
+        if len(codes) > 1 and not is_preempted and not was_away:
+            raise Violation(f"15: exit codes {[(launcher.name, launcher.exit_code) for launcher in plain]}")
+        for launcher in plain:
+            late = launcher.exited_at - (host.exited_at if host else 0.0)
+            if host in plain and late > 1.5:  # a reply of the store may be lost
+                raise Violation(f"15: {launcher.name} leaves {late:.2f} s after the store's host")

@@ -1,0 +1,92 @@
+"""The controller of every node, with faults: the invariants of :mod:`.invariants` hold, and find defects.
+
+`make simulate` simulates more seeds, more nodes or longer jobs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.simulation.invariants import CheckedWorld
+from tests.simulation.mutations import MUTATIONS, Mutation
+from tests.simulation.scenarios import scenario
+from tests.simulation.search import run, shortened, simulate, story
+from tests.simulation.world import Scenario
+
+SEEDS = 300
+TRIED = 600
+"""Seeds in which a mutation has to be found."""
+
+
+@pytest.mark.parametrize("part", range(6))
+def test_simulated_jobs_with_faults_hold_every_invariant(part: int) -> None:
+    """Jobs of 1 to 16 nodes with up to five faults of 28 kinds."""
+    size = SEEDS // 6
+    violated = [
+        found for seed in range(part * size, (part + 1) * size) if (found := simulate(seed)).violation
+    ]
+    assert not violated, "\n".join(
+        f"seed {each.seed}: {each.violation}\n{each.story}" for each in violated[:2]
+    )
+
+
+def test_simulation_of_one_seed_twice_is_the_same() -> None:
+    traces = [[list(node.trace) for node in run(scenario(7))[0].launchers] for _ in range(2)]
+    assert traces[0] == traces[1]
+    assert any(traces[0])
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_simulator_finds_a_defect(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each mutation takes a rule out of the controller; `kinds` are the faults that it takes part in."""
+    mutation.patch(monkeypatch)
+    assert any(run(scenario(seed, kinds=mutation.kinds))[1] for seed in range(TRIED))
+
+
+def test_violation_is_shown_with_the_fewest_faults(monkeypatch: pytest.MonkeyPatch) -> None:
+    next(each for each in MUTATIONS if "before all nodes are ready" in each.name).patch(monkeypatch)
+    job = _job(3, [(5.0, "kill_rank", (0, 0)), (6.0, "launch", ()), (9.0, "suspend", (1, 0.5))])
+    assert run(job)[1].startswith("3:")
+    found = shortened(job)
+    assert found.faults == []
+    assert "3: cycle 0 begins without" in story(found)
+
+
+def _job(nodes: int, faults: list[tuple[float, str, tuple[object, ...]]], latency: float = 0.02) -> Scenario:
+    return Scenario(
+        seed=1, nodes=nodes, least=nodes, most=nodes, ranks=1, max_restarts=3, total=20.0, faults=faults,
+        latency=latency, node_timeout=10.0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("nodes", [16, 128])
+def test_store_operations_do_not_grow_with_the_job(nodes: int) -> None:
+    """`make simulate` runs the same with 512 and 2,048 nodes, see docs/architecture.md."""
+    world, violation = run(_job(nodes, [(8.0, "kill_rank", (3, 0))]))
+    assert not violation
+    each = sorted(node.operations / world.now for node in world.launchers if not node.is_host)
+    assert each[len(each) // 2] < 12
+
+
+def test_restart_with_the_same_nodes_needs_five_operations() -> None:
+    """From the failure to the start of the ranks: writes, and reads that find a new value; beside the regular reads."""
+    world = CheckedWorld(_job(8, [(8.0, "kill_rank", (3, 0))]))
+    counted: Counter[str] = Counter()
+
+    def count(node: str, key: str, *, is_write: bool) -> None:
+        if world.now >= 8.0 and 1 not in world.started:
+            counted[node] += key.endswith("/1") and key != "stop/1"
+
+    world.on_operation = count  # type: ignore[method-assign]
+    world.run()
+    assert 2 <= min(counted.values()) <= max(counted.values()) <= 5
+    assert "members/1" not in world.store.values
+
+
+def test_nodes_that_arrive_late_gather_soon_after_the_last() -> None:
+    world, violation = run(_job(64, []))
+    last = max(node.started for node in world.launchers)
+    assert not violation
+    assert min(world.began.values()) - last < 3.0
