@@ -19,8 +19,8 @@ FOREIGN = {
     "--cpus-per-task", "--gpus-per-node", "--kill-on-bad-exit", "--wait", "--no-requeue",
     # of pip
     "--ignore-installed",
-    # of `make gpu`
-    "--list", "--out", "--wheels",
+    # of `make gpu` and `make simulate`
+    "--list", "--out", "--wheels", "--seeds", "--nodes", "--minutes",
     # of pip and Megatron-LM
     "--force-reinstall", "--target", "--async-save", "--async-strategy",
     # of docker

@@ -52,11 +52,43 @@ ODD = {"vanished", "signalled", "excluded", "suspended", "cut", "cannot start", 
 """What happens to a launcher so that its exit code may be another one."""
 
 
+KEYS = {
+    "cycle": "the next cycle record",
+    "members": "the membership",
+    "go": "the rank store",
+    "chooser": "the lease",
+    "join": "a node that asks",
+    "ack": "an acknowledgement",
+    "done": "a node that is done",
+    "left": "a node that leaves",
+    "launchers": "a launcher",
+    "alive": "a heartbeat",
+    "stop": "the agreed stop",
+    "waiting": "the nodes that wait",
+}
+"""What a value of the store is, by its key."""
+
+
+def trigger(event: m.Event) -> str:
+    """The event, as a row of the table has it."""
+    match event:
+        case m.StoreView(key, _):
+            return KEYS[key.partition("/")[0]]
+        case m.RankExited(status=status):
+            return "a rank exits with 0" if status == 0 else "a rank fails"
+        case m.Tick():
+            return "time"
+        case m.Signal():
+            return "a signal"
+    return "`" + type(event).__name__ + "`"
+
+
 class CheckedWorld(World):
     """A world that raises `Violation`."""
 
     def __init__(self, scenario: Scenario) -> None:
         super().__init__(scenario)
+        self.transitions: set[tuple[str, str, str]] = set()
         self.started: dict[int, tuple[Any, str, int]] = {}
         self.left_at: dict[str, float] = {}
         self.records: dict[int, CycleRecord] = {}
@@ -187,8 +219,11 @@ class CheckedWorld(World):
         if action.cycle <= launcher.cycle:
             raise Violation(f"8: {launcher.name} starts cycle {action.cycle} after cycle {launcher.cycle}")
 
-    def on_step(self, launcher: Launcher, event: m.Event, actions: list[m.Action]) -> None:
+    def on_step(self, launcher: Launcher, before: type, event: m.Event, actions: list[m.Action]) -> None:
         self.steps += 1
+        after = type(launcher.node.phase)
+        if after is not before:
+            self.transitions.add((before.__name__.upper(), trigger(event), after.__name__.upper()))
         if isinstance(event, m.Signal) and not event.by:
             self.signalled.setdefault(launcher.name, self.now)
         if isinstance(event, m.Verdict):

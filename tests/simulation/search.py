@@ -21,6 +21,7 @@ class Outcome:
     steps: int
     violation: str = ""
     story: str = ""
+    transitions: frozenset[tuple[str, str, str]] = frozenset()
 
 
 def simulate(seed: int, nodes: int | None = None, minutes: float = 1.0) -> Outcome:
@@ -28,7 +29,7 @@ def simulate(seed: int, nodes: int | None = None, minutes: float = 1.0) -> Outco
     found = scenario(seed, nodes, minutes)
     world, violation = run(found)
     if not violation:
-        return Outcome(seed, world.steps)
+        return Outcome(seed, world.steps, transitions=frozenset(world.transitions))
     return Outcome(seed, world.steps, violation, story(shortened(found)))
 
 

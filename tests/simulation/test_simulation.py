@@ -13,9 +13,9 @@ from tests.simulation.invariants import CheckedWorld
 from tests.simulation.mutations import MUTATIONS, Mutation
 from tests.simulation.scenarios import scenario
 from tests.simulation.search import run, shortened, simulate, story
+from tests.simulation.transitions import SEEDS, documented
 from tests.simulation.world import Scenario
 
-SEEDS = 300
 TRIED = 600
 """Seeds in which a mutation has to be found."""
 
@@ -24,12 +24,13 @@ TRIED = 600
 def test_simulated_jobs_with_faults_hold_every_invariant(part: int) -> None:
     """Jobs of 1 to 16 nodes with up to five faults of 28 kinds."""
     size = SEEDS // 6
-    violated = [
-        found for seed in range(part * size, (part + 1) * size) if (found := simulate(seed)).violation
-    ]
+    outcomes = [simulate(seed) for seed in range(part * size, (part + 1) * size)]
+    violated = [found for found in outcomes if found.violation]
     assert not violated, "\n".join(
         f"seed {each.seed}: {each.violation}\n{each.story}" for each in violated[:2]
     )
+    undocumented = {transition for found in outcomes for transition in found.transitions} - documented()
+    assert not undocumented, "run `python -m tests.simulation.transitions`"
 
 
 def test_simulation_of_one_seed_twice_is_the_same() -> None:

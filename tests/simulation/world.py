@@ -325,8 +325,9 @@ class Launcher:
             return
         if not isinstance(event, m.Tick):
             self.trace.append((self.world.now, f"<- {event}"))
+        before = type(self.node.phase)
         actions = controller.step(self.node, event, self.clock)
-        self.world.on_step(self, event, actions)
+        self.world.on_step(self, before, event, actions)
         self._carry_out(actions)
 
     def tick(self) -> m.Tick:
@@ -918,7 +919,7 @@ class World:
     def on_operation(self, node: str, key: str, *, is_write: bool) -> None:
         """A node has written a key, or read a value of it that is new."""
 
-    def on_step(self, launcher: Launcher, event: m.Event, actions: list[m.Action]) -> None:
+    def on_step(self, launcher: Launcher, before: type, event: m.Event, actions: list[m.Action]) -> None:
         """A controller took a step."""
 
     def on_start(self, launcher: Launcher, action: m.StartRanks) -> None:

@@ -1,0 +1,127 @@
+"""The next cycle record: budgets, the membership that it keeps or forms anew, and values of other versions."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.fault_tolerance.launcher.control.records import (
+    CALL_OFF_BUDGET,
+    FIRST,
+    HOUR,
+    JOIN_BUDGET,
+    CycleRecord,
+    Ending,
+    Kind,
+    Progress,
+    View,
+    entries,
+)
+
+BEGAN = Ending(FIRST, began=True, node="a", job_time=100.0)
+
+
+@pytest.mark.parametrize(
+    ("used", "limit", "reset", "reached", "step", "checkpoints", "expected"),
+    [
+        (0, 1, False, -1, 5, 0, (Kind.RESTART, 1)),
+        (1, 1, False, -1, 5, 0, (Kind.END, 1)),
+        (0, 0, True, -1, 5, 0, (Kind.END, 0)),
+        (3, 3, True, 5, 6, 0, (Kind.RESTART, 1)),
+        (3, 3, True, 5, 5, 0, (Kind.END, 3)),
+        (3, 3, True, 5, 2, 1, (Kind.RESTART, 1)),
+        (2, 3, True, 5, -1, 0, (Kind.RESTART, 3)),
+    ],
+)
+def test_restart_uses_the_budget_of_the_record(
+    used: int, limit: int, reset: bool, reached: int, step: int, checkpoints: int, expected: tuple[Kind, int]
+) -> None:
+    """What counts stands in the record, whichever node writes the next one."""
+    now = replace(FIRST, restarts=used, reached_step=reached)
+    record = replace(BEGAN, now=now, progress=Progress(step, checkpoints)).restart(
+        "it failed", limit, reset=reset
+    )
+    assert (record.kind, record.restarts) == expected
+    assert record.reached_step == (max(reached, step) if record.kind is Kind.RESTART else reached)
+
+
+def test_restart_with_all_nodes_keeps_the_membership() -> None:
+    record = BEGAN.restart("a rank failed", 3, reset=False)
+    assert (record.gather, record.formed, record.base) == (False, 0, 0)
+    again = replace(BEGAN, now=record).restart("again", 3, reset=False)
+    assert (again.gather, again.formed, again.base) == (False, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("lost", "waiting", "room", "gather"),
+    [((), 0, 1, False), ((), 1, 0, False), ((), 1, 1, True), (("b",), 0, 0, True), (("b",), 1, 0, True)],
+)
+def test_restart_forms_a_membership_when_nodes_change(
+    lost: tuple[str, ...], waiting: int, room: int, gather: bool
+) -> None:
+    record = replace(BEGAN, waiting=waiting, room=room).restart("it failed", 3, reset=False, lost=lost)
+    assert record.gather == gather
+    assert record.lost == lost
+
+
+def test_call_off_remembers_lost_nodes_and_has_a_budget() -> None:
+    record = BEGAN.restart("node b is gone", 3, reset=False, lost=["b"])
+    for number in range(CALL_OFF_BUDGET):
+        record = replace(BEGAN, now=record, began=False).call_off("no answer", [f"c{number}"])
+        assert record.kind is Kind.JOIN
+        assert record.base == 0, "nodes that trained keep their right to a place"
+    assert record.lost[:2] == ("b", "c0")
+    end = replace(BEGAN, now=record, began=False).call_off("no answer")
+    assert (end.kind, end.exit_code) == (Kind.END, 1)
+    assert "cycles in a row were called off" in end.reason
+
+
+def test_join_keeps_its_distance_and_an_hourly_budget() -> None:
+    ending, joins = BEGAN, 0
+    for second in range(0, int(HOUR), 10):
+        ending = replace(ending, job_time=float(second))
+        if (record := ending.join(1)) is not None:
+            joins += 1
+            ending = replace(ending, now=record)
+    assert joins == JOIN_BUDGET
+    assert ending.now.joins[1] - ending.now.joins[0] == 30.0
+    assert replace(ending, job_time=HOUR + 10.0).join(1) is not None
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+FIELDS = st.sampled_from([*CycleRecord.__dataclass_fields__, "since_9_9"])
+
+
+@given(st.one_of(VALUES, st.dictionaries(FIELDS, VALUES)))
+def test_decode_of_any_value_is_a_record(value: object) -> None:
+    """A launcher of another version, or a foreign program, may have written it."""
+    record = CycleRecord.decode(json.dumps(value), 4)
+    assert record.cycle == 4
+    assert replace(BEGAN, now=record).restart("it failed", 3, reset=True).cycle == 5
+    assert CycleRecord.decode(record.encode(), 4) == record
+
+
+@given(st.text(max_size=20))
+def test_decode_of_any_text_lets_nodes_join(text: str) -> None:
+    record = CycleRecord.decode(text, 2)
+    assert record.cycle == 2
+    assert entries(text) == {} or '"node"' in text
+
+
+def test_view_of_a_growing_log_equals_a_fresh_one() -> None:
+    """Lines that are written twice count once; a line that is no JSON counts for nothing."""
+    view, text = View({}), ""
+    for line in ('{"node":"a","x":1}', "garbage", '{"node":"b"}', '{"node":"a","x":2}', "[1]"):
+        text += line + "\n"
+        view["log"] = text
+        assert view.log("log") == entries(text)
+    assert view.log("log") == {"a": {"node": "a", "x": 2}, "b": {"node": "b"}}
+    assert view.log("none") == {}
