@@ -26,6 +26,7 @@ NAMES = (
     "launch",
     "imports",
     "restart",
+    "restart_nodes",
     "standbys",
     "footprint",
     "straggler",
