@@ -17,7 +17,6 @@ from holdfast.fault_tolerance.launcher.control.records import (
     CycleRecord,
     Ending,
     Kind,
-    Progress,
     View,
     entries,
 )
@@ -42,7 +41,7 @@ def test_restart_uses_the_budget_of_the_record(
 ) -> None:
     """What counts stands in the record, whichever node writes the next one."""
     now = replace(FIRST, restarts=used, reached_step=reached)
-    record = replace(BEGAN, now=now, progress=Progress(step, checkpoints)).restart(
+    record = replace(BEGAN, now=now, step=step, checkpoints=checkpoints).restart(
         "it failed", limit, reset=reset
     )
     assert (record.kind, record.restarts) == expected

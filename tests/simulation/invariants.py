@@ -36,6 +36,7 @@ from holdfast.fault_tolerance.launcher.control.node import (
     Run,
     Settle,
     Start,
+    Stop,
 )
 from holdfast.fault_tolerance.launcher.control.records import CycleRecord, Kind, Membership, entries
 
@@ -56,15 +57,9 @@ KEYS = {
     "cycle": "the next cycle record",
     "members": "the membership",
     "go": "the rank store",
-    "chooser": "the lease",
-    "join": "a node that asks",
-    "ack": "an acknowledgement",
-    "done": "a node that is done",
     "left": "a node that leaves",
-    "launchers": "a launcher",
     "alive": "a heartbeat",
     "stop": "the agreed stop",
-    "waiting": "the nodes that wait",
 }
 """What a value of the store is, by its key."""
 
@@ -73,7 +68,7 @@ def trigger(event: m.Event) -> str:
     """The event, as a row of the table has it."""
     match event:
         case m.StoreView(key, _):
-            return KEYS[key.partition("/")[0]]
+            return KEYS.get(key.partition("/")[0], "another key")
         case m.RankExited(status=status):
             return "a rank exits with 0" if status == 0 else "a rank fails"
         case m.Tick():
@@ -97,9 +92,11 @@ class CheckedWorld(World):
         self.called_off = 0
         self.joins: list[float] = []
         self.idle_since = 0.0
-        self.evidence: set[tuple[str, int]] = set()
+        self.evidence: set[tuple[str, int, str]] = set()
+        self.started_at: dict[tuple[str, int], float] = {}
         self.asked_to_stop: dict[tuple[str, int, int], float] = {}
         self.signalled: dict[str, float] = {}
+        self.requested: dict[str, float] = {}
         self.failed_at: float | None = None
         self.after(1.0, self._every_second)
 
@@ -122,13 +119,17 @@ class CheckedWorld(World):
             self._check_record(record)
 
     def _check_members(self, cycle: int, membership: Membership) -> None:
-        gone = [name for name in membership.names if self.now - self.left_at.get(name, self.now) > 2.0]
+        gone = [
+            name
+            for name in membership.names
+            if self.now - self.left_at.get(name, self.now) > 2.0 + 4 * self.scenario.latency
+        ]
         if gone:
             raise Violation(f"4: the membership of cycle {cycle} has {gone}, which left")
         if cycle == 0 or self.records[cycle].base < 0:
             return
         record = self.records[cycle]
-        before = Membership.decode(self.store.values[records.members_key(record.base)]).names
+        before = Membership.decode(self.store.values[records.key("members", record.base)]).names
         if set(membership.names) <= set(before):
             return
         by_name = {launcher.name: launcher for launcher in self.launchers}
@@ -148,14 +149,14 @@ class CheckedWorld(World):
 
     def _check_go(self, cycle: int) -> None:
         formed = self.records[cycle].formed if cycle else 0
-        members = Membership.decode(self.store.values[records.members_key(formed)]).names
-        missing = set(members) - entries(self.store.values.get(records.ack_key(cycle), "")).keys()
+        members = Membership.decode(self.store.values[records.key("members", formed)]).names
+        missing = set(members) - entries(self.store.values.get(records.key("ack", cycle), "")).keys()
         if missing:
             raise Violation(f"3: cycle {cycle} begins without {sorted(missing)}")
 
     def _check_record(self, record: CycleRecord) -> None:
         training = self._training()
-        began = records.go_key(record.cycle - 1) in self.store.values
+        began = records.key("go", record.cycle - 1) in self.store.values
         self.called_off = 0 if began else self.called_off + 1
         if self.called_off > records.CALL_OFF_BUDGET + 1:
             raise Violation(f"7: {self.called_off} cycles in a row were called off")
@@ -183,17 +184,21 @@ class CheckedWorld(World):
             self._check_job_end(record, training)
 
     def _check_job_end(self, record: CycleRecord, training: Group | None) -> None:
-        running = any(
-            rank.alive and not rank.blocked and not rank.launcher.suspended
-            for group in self.groups.values()
-            for rank in group.ranks
-        )
+        groups = [group for group in self.groups.values() if group.cycle == record.cycle - 1]
+        ranks = [rank for group in groups for rank in group.ranks if rank.alive and not rank.blocked]
+        running = any(not rank.launcher.suspended for rank in ranks)
         if record.exit_code == 0 and not record.preempted and (running or not self.finished):
             raise Violation(f"15: the job ends with 0 while its ranks train: {record.reason}")
-        is_wanted = record.preempted or "asked for" in record.reason
+        is_wanted = record.preempted or "asked for it" in record.reason
         unable = [launcher for launcher in self.launchers if launcher.touched & {"cannot start", "blocked"}]
-        if record.exit_code and training is not None and not is_wanted and not unable:
+        if not record.exit_code or is_wanted or unable:
+            return
+        if training is not None and self.now - training.able_since > 3.0:
             raise Violation(f"10: a healthy job is ended: {record.reason}")
+        able = [node for node in self.launchers if node.alive and not node.stands_still and not node.no_store]
+        able = [node for node in able if not self._is_leaving(node)]
+        if len(able) >= self.scenario.least and record.restarts < self.scenario.max_restarts:
+            raise Violation(f"10: a job is ended that could begin again: {record.reason}")
 
     def _training(self) -> Group | None:
         return next(
@@ -226,23 +231,26 @@ class CheckedWorld(World):
             self.transitions.add((before.__name__.upper(), trigger(event), after.__name__.upper()))
         if isinstance(event, m.Signal) and not event.by:
             self.signalled.setdefault(launcher.name, self.now)
+        if isinstance(event, m.Requested) and isinstance(launcher.node.phase, Run | Settle | Stop):
+            self.requested.setdefault(launcher.name, self.now)
         if isinstance(event, m.Verdict):
-            self.evidence.add((launcher.name, launcher.cycle))
+            self.evidence.add((launcher.name, launcher.cycle, "monitor"))
         for action in actions:
             match action:
                 case m.SignalRanks(number=15):
-                    self._check_stop(launcher, preempts=action.deadline is not None)
+                    self._check_stop(launcher, preempts=action.seconds_left is not None)
                 case m.KillRank():
                     self._check_kill(launcher, action)
                 case m.TakeEvidence():
-                    if (launcher.name, launcher.cycle) in self.evidence:
+                    taken = (launcher.name, launcher.cycle, action.trigger)
+                    if {taken, (launcher.name, launcher.cycle, "monitor")} & self.evidence:
                         raise Violation(f"11: {launcher.name} takes evidence twice in cycle {launcher.cycle}")
-                    self.evidence.add((launcher.name, launcher.cycle))
+                    self.evidence.add(taken)
 
     def _check_stop(self, launcher: Launcher, *, preempts: bool) -> None:
         """10: ranks that train are stopped only for a record that stands, or a signal."""
         for rank in launcher.ranks:
-            unsuspended = launcher.clock - launcher.suspended_for
+            unsuspended = launcher.clock
             grace = self.scenario.stop_timeout if not preempts else 0.0
             self.asked_to_stop[(launcher.name, launcher.cycle, rank.local)] = unsuspended + grace
         group = next((rank.group for rank in launcher.ranks if rank.alive), None)
@@ -257,7 +265,7 @@ class CheckedWorld(World):
     def _check_kill(self, launcher: Launcher, action: m.KillRank) -> None:
         key = (launcher.name, launcher.cycle, action.local)
         rank = launcher.ranks[action.local]
-        early = self.asked_to_stop.get(key, 0.0) - (launcher.clock - launcher.suspended_for)
+        early = self.asked_to_stop.get(key, 0.0) - (launcher.clock)
         if rank.saving and not isinstance(launcher.node.phase, Preempt):
             early += 30.0 - self.scenario.stop_timeout
         if early > 0.1:
@@ -274,7 +282,8 @@ class CheckedWorld(World):
         if running:
             raise Violation(f"8: {launcher.name} leaves {len(running)} ranks behind")
         is_reachable = not launcher.touched & {"cut", "slow"} and not self._host_is_away
-        if launcher.name not in self.left_at and is_reachable and not self.lost_replies:
+        is_quick = not self.lost_replies and self.scenario.latency < 0.5
+        if launcher.name not in self.left_at and is_reachable and is_quick:
             raise Violation(f"12: {launcher.name} ends with {launcher.exit_code} and has not written why")
         able = len([other for other in self.launchers if not other.gone and not self._is_leaving(other)])
         has_failed = launcher.touched & {"cannot start", "blocked"} and launcher.name in self.left_at
@@ -282,7 +291,7 @@ class CheckedWorld(World):
             self.failed_at = self.now if self.failed_at is None else self.failed_at
         if launcher.is_host:
             late = [other.name for other in self.launchers if self._is_waited_for(other)]
-            if late and "signalled" not in launcher.touched:
+            if late and not launcher.touched & {"signalled", "slow"}:
                 raise Violation(f"15: the store's host leaves before {late}")
 
     @property
@@ -303,6 +312,9 @@ class CheckedWorld(World):
         for launcher in self.launchers:
             self._check_heartbeat(launcher)
             self._check_signalled(launcher)
+        self._check_waits()
+        if self._could_train() or self._training():
+            self.failed_at = None
         if (
             self.failed_at is not None
             and self.now - max(self.failed_at, self.scenario.healed) > FAILED + 15.0
@@ -315,20 +327,48 @@ class CheckedWorld(World):
         elif self.now - max(self.idle_since, self.scenario.healed) > RECOVERY:
             raise Violation(f"13: the job does not train, though it could, since {self.idle_since:.1f}")
 
+    def _check_waits(self) -> None:
+        """12: no node waits for one that has left; 13: the job ends with the signal to the store's host."""
+        for launcher in self.launchers if not self._host_is_away else ():
+            if not launcher.alive or not isinstance(launcher.node.phase, Confirm) or self._cut_off(launcher):
+                continue
+            since = self.now - (launcher.clock - launcher.node.phase.since)
+            names, limit = launcher.node.members.names, 3.5 + 4 * self.scenario.latency
+            waited = [
+                name for name in names if self.now - max(self.left_at.get(name, self.now), since) > limit
+            ]
+            if waited and not self.lost_replies:
+                raise Violation(f"12: {launcher.name} waits for {waited}, which left")
+        host = self.store.host
+        began = self.signalled.get(host.name) if host is not None else None
+        if began is not None and self.now - max(began, self.scenario.healed) > 2 * SIGNALLED:
+            left = [launcher.name for launcher in self.launchers if not launcher.gone]
+            if left:
+                raise Violation(f"13: the store's host got a signal, and {left} run")
+
+    @staticmethod
+    def _cut_off(launcher: Launcher) -> bool:
+        return bool(
+            launcher.no_store or launcher.isolated or launcher.extra_latency or launcher.oldest_answer
+        )
+
     def _check_signalled(self, launcher: Launcher) -> None:
-        began = self.signalled.get(launcher.name)
+        began = self.signalled.get(launcher.name, self.requested.get(launcher.name))
         if began is None or not launcher.alive or isinstance(launcher.node.phase, Leave):
             return
         ago = self.now - began
-        is_unmoved = isinstance(launcher.node.phase, Gather | Confirm | Start | Run | Settle) and ago > 5.0
+        limit = 5.0 + (30.0 if launcher.name in self.requested else 0.0)
+        is_unmoved = isinstance(launcher.node.phase, Gather | Confirm | Start | Run | Settle) and ago > limit
         if is_unmoved or self.now - max(began, self.scenario.healed) > SIGNALLED:
             phase = type(launcher.node.phase).__name__
-            raise Violation(f"13: {launcher.name} got a signal {ago:.0f} s ago and is in {phase}")
+            raise Violation(
+                f"13: {launcher.name} got a signal or a request {ago:.0f} s ago and is in {phase}"
+            )
 
     def _check_heartbeat(self, launcher: Launcher) -> None:
         if not launcher.alive or self.scenario.is_alone or isinstance(launcher.node.phase, Leave):
             return
-        silent = launcher.clock - launcher.node.suspended - launcher.node.beaten
+        silent = launcher.clock - launcher.node.beaten
         if silent > 3.0:
             raise Violation(f"16: {launcher.name} has sent no heartbeat for {silent:.1f} s")
 
@@ -358,5 +398,5 @@ class CheckedWorld(World):
             raise Violation(f"15: exit codes {[(launcher.name, launcher.exit_code) for launcher in plain]}")
         for launcher in plain:
             late = launcher.exited_at - (host.exited_at if host else 0.0)
-            if host in plain and late > 1.5:  # a reply of the store may be lost
+            if host in plain and late > (8.0 if self.lost_replies else 1.5 + 4 * self.scenario.latency):
                 raise Violation(f"15: {launcher.name} leaves {late:.2f} s after the store's host")

@@ -42,19 +42,19 @@ def _set(target: Any, name: str, value: Any) -> Patch:
     return lambda patch: patch.setattr(target, name, value)
 
 
-def _leaves_in_silence(patch: pytest.MonkeyPatch) -> None:
-    def enter(self: node.Node, phase: node.Leave, now: float) -> list[messages.Action]:
-        phase.exited = True
-        return [messages.Exit(phase.code)]
-
-    patch.setitem(controller.PHASES, node.Leave, (enter, stopping.on_leave))
+def _replace(phase: type, enter: Any = None, on: Any = None) -> Patch:
+    """Another function for entering a phase, or for its events."""
+    before = controller.PHASES[phase]
+    return lambda patch: patch.setitem(controller.PHASES, phase, (enter or before[0], on or before[1]))
 
 
-def _one_broken_connection_ends_it(patch: pytest.MonkeyPatch) -> None:
-    def lost(self: liveness.StoreContact, progress: Any, limit: float, now: float) -> bool:
-        return now - self.answered > 2.5
+def _leaves_in_silence(self: node.Node, phase: node.Leave, now: float) -> list[messages.Action]:
+    phase.has_ended = True
+    return [messages.Exit(phase.code)]
 
-    patch.setattr(liveness.StoreContact, "host_lost", lost)
+
+def _one_broken_connection_ends_it(self: liveness.StoreContact, patience: float, now: float) -> bool:
+    return now - self.answered > 2.5
 
 
 def _budget_of_each_launcher(patch: pytest.MonkeyPatch) -> None:
@@ -67,49 +67,35 @@ def _budget_of_each_launcher(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(records.Ending, "restart", restart)
 
 
-def _unknown_field_ends_a_launcher(patch: pytest.MonkeyPatch) -> None:
-    def built(cls: Any, values: Any, **given: Any) -> Any:
-        return cls(**{**values, **given})
-
-    patch.setattr(records, "_built", built)
+def _unknown_field_ends_a_launcher(cls: Any, values: Any, **given: Any) -> Any:
+    return cls(**{**values, **given})
 
 
 def _wedged_launcher_looks_alive(patch: pytest.MonkeyPatch) -> None:
     """Heartbeats that do not come from `step`: here, none while the ranks are stopped."""
     original = controller._beat
 
-    def beat(self: node.Node, now: float) -> list[messages.Action]:
-        return [] if isinstance(self.phase, node.Stop | node.Preempt | node.Drain) else original(self, now)
+    def beat(self: node.Node) -> list[messages.Action]:
+        return [] if isinstance(self.phase, node.Stop | node.Preempt) else original(self)
 
     patch.setattr(controller, "_beat", beat)
 
 
-def _evidence_twice(patch: pytest.MonkeyPatch) -> None:
-    original = running.enter_settle
-
-    def enter(self: node.Node, phase: node.Settle, now: float) -> list[messages.Action]:
-        self.evidence = False
-        return original(self, phase, now)
-
-    patch.setitem(controller.PHASES, node.Settle, (enter, running.on_settle))
+def _evidence_twice(self: node.Node, phase: node.Settle, now: float) -> list[messages.Action]:
+    self.evidence = ""
+    return running.enter_settle(self, phase, now)
 
 
-def _signal_is_lost_in_start(patch: pytest.MonkeyPatch) -> None:
-    original = running.on_start
-
-    def on(self: node.Node, phase: node.Start, event: Any, now: float) -> list[messages.Action]:
-        return [] if isinstance(event, messages.Signal) else original(self, phase, event, now)
-
-    patch.setitem(controller.PHASES, node.Start, (running.enter_start, on))
+def _signal_is_lost_in_start(
+    self: node.Node, phase: node.Start, event: Any, now: float
+) -> list[messages.Action]:
+    return [] if isinstance(event, messages.Signal) else running.on_start(self, phase, event, now)
 
 
-def _no_word_of_failure(patch: pytest.MonkeyPatch) -> None:
-    original = node.Node.without_me
-
-    def without(self: node.Node, reason: str, now: float, *, code: int, preempted: bool = False) -> Any:
-        return original(self, reason, now, code=code, preempted=True)
-
-    patch.setattr(node.Node, "without_me", without)
+def _signal_is_lost_in_stop(
+    self: node.Node, phase: node.Stop, event: Any, now: float
+) -> list[messages.Action]:
+    return [] if isinstance(event, messages.Signal) else stopping.on_stop(self, phase, event, now)
 
 
 def _spares_before_those_that_trained(patch: pytest.MonkeyPatch) -> None:
@@ -121,53 +107,27 @@ def _spares_before_those_that_trained(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(gathering, "place", place)
 
 
-def _no_wait_for_those_that_trained(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(gathering, "missing", lambda *args: [])
-
-
 def _begins_before_all_are_ready(patch: pytest.MonkeyPatch) -> None:
-    original = gathering.on_confirm
-
-    def on(self: node.Node, phase: node.Confirm, event: Any, now: float) -> list[messages.Action]:
-        actions = original(self, phase, event, now)
-        if phase.go and not phase.written:
-            phase.written = True
-            actions.append(messages.Cas(records.go_key(self.record.cycle), "", phase.go))
-        return actions
-
-    patch.setitem(controller.PHASES, node.Confirm, (gathering.enter_confirm, on))
+    patch.setattr(gathering, "_all_ready", lambda self: True)
 
 
-def _next_cycle_beside_the_last(patch: pytest.MonkeyPatch) -> None:
-    def after(self: node.Node, phase: node.Stop, event: Any, now: float) -> list[messages.Action]:
-        actions = stopping.on_stop(self, phase, event, now)
-        if phase.next is not None and self.phase is phase and phase.next.kind is not records.Kind.END:
-            actions += stopping.move_on(self, phase.next, now)
-        return actions
-
-    patch.setitem(controller.PHASES, node.Stop, (stopping.enter_stop, after))
-
-
-def _grace_counts_suspended_time(patch: pytest.MonkeyPatch) -> None:
-    original = controller.step
-
-    def step(self: node.Node, event: Any, now: float) -> list[messages.Action]:
-        if isinstance(event, messages.Suspended):
-            return []
-        return original(self, event, now)
-
-    patch.setattr(controller, "step", step)
+def _next_cycle_beside_the_last(
+    self: node.Node, phase: node.Stop, event: Any, now: float
+) -> list[messages.Action]:
+    actions = stopping.on_stop(self, phase, event, now)
+    if phase.next is not None and self.phase is phase and phase.next.kind is not records.Kind.END:
+        actions += stopping.move_on(self, phase.next, now)
+    return actions
 
 
-def _host_leaves_at_once(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(stopping, "has_company", lambda *args: False)
+def _kills_at_once(self: node.Node, phase: node.Stop) -> dict[int, float]:
+    return dict.fromkeys((rank.local for rank in self.running), phase.term_at or messages.NEVER)
 
 
-def _end_when_the_first_is_done(patch: pytest.MonkeyPatch) -> None:
-    def on(self: node.Node, phase: node.Done, event: Any, now: float) -> list[messages.Action]:
-        return self.propose(self.ending(now).end("all ranks succeeded", 0))
-
-    patch.setitem(controller.PHASES, node.Done, (running.enter_done, on))
+def _end_when_the_first_is_done(
+    self: node.Node, phase: node.Done, event: Any, now: float
+) -> list[messages.Action]:
+    return self.propose(self.ending(now).end("all ranks succeeded", 0))
 
 
 def _own_exit_code(patch: pytest.MonkeyPatch) -> None:
@@ -181,92 +141,125 @@ def _own_exit_code(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(stopping, "move_on", move_on)
 
 
-def _commits_without_all(patch: pytest.MonkeyPatch) -> None:
-    def ask(self: agreed_stop.AgreedStop, number: int, reached: int) -> list[messages.Action]:
-        self._inside = False
-        return self._write(Word(COMMIT, number, ahead(reached, 1)))
-
-    patch.setattr(agreed_stop.AgreedStop, "_ask", ask)
+def _commits_without_all(
+    self: agreed_stop.AgreedStop, job: node.Node, number: int, reached: int
+) -> list[messages.Action]:
+    return self._write(job, Word(COMMIT, number, ahead(reached, 1)))
 
 
-def _record_is_overwritten(patch: pytest.MonkeyPatch) -> None:
-    def propose(self: node.Node, record: records.CycleRecord) -> list[messages.Action]:
-        self.proposed = record
-        return [messages.Put(records.cycle_key(record.cycle), record.encode())]
-
-    patch.setattr(node.Node, "propose", propose)
+def _record_is_overwritten(self: node.Node, record: records.CycleRecord) -> list[messages.Action]:
+    return [messages.Put(records.key("cycle", record.cycle), record.encode())]
 
 
-def _blind_spares(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(gathering, "_watch_members", lambda *args: [])
+def _log_keeps_its_first_lines(self: records.View, name: str) -> dict[str, dict[str, Any]]:
+    return self._logs.setdefault(name, ("", records.entries(self.get(name, ""))))[1]
 
 
-def _no_preference_for_a_signal(patch: pytest.MonkeyPatch) -> None:
-    """A signal during a stop is forgotten."""
-    original = stopping.on_stop
-
-    def on(self: node.Node, phase: node.Stop, event: Any, now: float) -> list[messages.Action]:
-        return [] if isinstance(event, messages.Signal) else original(self, phase, event, now)
-
-    patch.setitem(controller.PHASES, node.Stop, (stopping.enter_stop, on))
-
-
-def _lost_without_a_veto(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(liveness.LocalProgress, "patience", lambda self, limit: limit)
+def _waits_for_a_member_that_left(
+    self: node.Node, phase: node.Confirm, event: Any, now: float
+) -> list[messages.Action]:
+    left = self.view.pop(records.LEFT, "")
+    actions = gathering.on_confirm(self, phase, event, now)
+    self.view[records.LEFT] = left
+    return actions
 
 
-def _lease_is_never_taken_over(patch: pytest.MonkeyPatch) -> None:
-    original = gathering._take_lease
+def _request_is_lost(patch: pytest.MonkeyPatch) -> None:
+    """A request counts only where its own record wins."""
+    original = stopping.move_on
 
-    def take(self: node.Node, phase: node.Gather, now: float, *, old: str) -> list[messages.Action]:
-        if old and records.decode(old).get("node") != self.name:
-            return []
-        return original(self, phase, now, old=old)
+    def move_on(self: node.Node, record: records.CycleRecord, now: float) -> list[messages.Action]:
+        if record.node != self.name:
+            self.request = None
+        return original(self, record, now)
 
-    patch.setattr(gathering, "_take_lease", take)
+    patch.setattr(stopping, "move_on", move_on)
+
+
+def _host_gives_up_its_record(patch: pytest.MonkeyPatch) -> None:
+    """A node that leaves writes its record once, also where another one came first."""
+    original = node.Node.departure
+
+    def departure(self: node.Node, phase: node.Leave, now: float) -> records.CycleRecord | None:
+        if isinstance(self.phase, node.Leave) and self.view.get(self.next_key):
+            phase.departs = ""
+        return original(self, phase, now)
+
+    patch.setattr(node.Node, "departure", departure)
+
+
+def _early_exit_is_lost(self: node.Node, phase: node.Start, event: Any, now: float) -> list[messages.Action]:
+    return [] if isinstance(event, messages.RankExited) else running.on_start(self, phase, event, now)
 
 
 IN_A_RESTART, SPARES = ("in_a_restart",), ("flapping_spare", "launch", "replace")
+SIGNALS, BEHIND = ("sigterm", "sigterm_some"), ("exclude", "massacre", "launch")
 MUTATIONS = (
-    Mutation("a node leaves and says nothing", _leaves_in_silence),
+    # decisions of the former control plane
+    Mutation("a node leaves and says nothing", _replace(node.Leave, _leaves_in_silence)),
     Mutation(
-        "one broken connection ends a launcher", _one_broken_connection_ends_it, ("cut", "slow", "suspend")
+        "one broken connection ends a launcher",
+        _set(liveness.StoreContact, "host_lost", _one_broken_connection_ends_it),
+        ("cut", "suspend"),
     ),
     Mutation(
         "each launcher has its own restart budget", _budget_of_each_launcher, ("kill_rank", "two_failures")
     ),
     Mutation("heartbeats do not come from step", _wedged_launcher_looks_alive),
     Mutation(
-        "an unknown field ends a launcher", _unknown_field_ends_a_launcher, ("other_version", "kill_rank")
+        "an unknown field ends a launcher",
+        _set(records, "_built", _unknown_field_ends_a_launcher),
+        ("other_version", "kill_rank"),
     ),
-    Mutation("evidence is taken twice", _evidence_twice),
-    Mutation("a signal is lost while ranks are started", _signal_is_lost_in_start, IN_A_RESTART),
-    Mutation("a signal is lost while ranks are stopped", _no_preference_for_a_signal, IN_A_RESTART),
-    Mutation("calling off has no budget", _set(records, "CALL_OFF_BUDGET", 10**6), ("break_rank_store",)),
+    Mutation("evidence is taken twice", _replace(node.Settle, _evidence_twice)),
     Mutation(
-        "a node that cannot start its ranks leaves the rest waiting", _no_word_of_failure, ("break_start",)
+        "a signal is lost while ranks start", _replace(node.Start, on=_signal_is_lost_in_start), IN_A_RESTART
     ),
-    Mutation("spares come before nodes that trained", _spares_before_those_that_trained, SPARES),
-    Mutation("nodes that trained are not waited for", _no_wait_for_those_that_trained, SPARES),
-    Mutation("ranks start before all nodes are ready", _begins_before_all_are_ready),
-    Mutation("a cycle begins beside the last one", _next_cycle_beside_the_last),
-    Mutation("a grace period counts suspended time", _grace_counts_suspended_time, IN_A_RESTART),
-    Mutation("a rank that saves has no more time than others", _set(stopping, "SAVING", 0.0)),
-    Mutation("a suspended launcher counts as lost", _lost_without_a_veto, ("suspend",)),
-    Mutation("restarts to let nodes join are not limited", _set(records, "JOIN_INTERVAL", 0.0), SPARES),
-    Mutation("the store's host does not leave last", _host_leaves_at_once),
-    Mutation("the job ends when the first node is done", _end_when_the_first_is_done),
+    Mutation(
+        "a signal is lost while ranks stop", _replace(node.Stop, on=_signal_is_lost_in_stop), IN_A_RESTART
+    ),
+    Mutation("the rest waits for a node that failed", _set(gathering, "FAILED_WAIT", 1e9), ("break_start",)),
     Mutation("nodes leave with exit codes of their own", _own_exit_code),
-    Mutation("a stop is committed before all said yes", _commits_without_all, ("sigterm", "sigterm_some")),
-    Mutation("a cycle record is overwritten", _record_is_overwritten),
     Mutation(
-        "spares do not notice that no member is left",
-        _blind_spares,
-        ("exclude", "massacre", "launch"),
+        "the store's host does not leave last", _set(stopping, "has_other_launchers", lambda *args: False)
+    ),
+    # the rules of this one
+    Mutation("spares come before nodes that trained", _spares_before_those_that_trained, SPARES),
+    Mutation("nodes that trained are not waited for", _set(gathering, "missing", lambda *args: []), SPARES),
+    Mutation("ranks start before all nodes are ready", _begins_before_all_are_ready),
+    Mutation("a cycle begins beside the last one", _replace(node.Stop, on=_next_cycle_beside_the_last)),
+    Mutation("there is no grace period", _set(stopping, "stop_deadlines", _kills_at_once)),
+    Mutation("a rank that saves has no more time than others", _set(stopping, "SAVING", 0.0)),
+    Mutation(
+        "a suspended launcher counts as lost",
+        _set(liveness.LocalProgress, "patience", lambda self, limit: limit),
+        ("suspend",),
+    ),
+    Mutation("restarts to let nodes join are not limited", _set(records, "JOIN_INTERVAL", 0.0), SPARES),
+    Mutation("the job ends when one node is done", _replace(node.Done, on=_end_when_the_first_is_done)),
+    Mutation(
+        "a stop is committed before all agreed",
+        _set(agreed_stop.AgreedStop, "_ask", _commits_without_all),
+        SIGNALS,
+    ),
+    Mutation("a cycle record is overwritten", _set(node.Node, "propose", _record_is_overwritten)),
+    Mutation(
+        "spares do not see that no member is left",
+        _set(gathering, "_watch_members", lambda *args: []),
+        BEHIND,
     ),
     Mutation(
-        "no other node takes over the choice of members",
-        _lease_is_never_taken_over,
-        ("massacre", "replace_twice"),
+        "only the host can choose",
+        _set(gathering, "_chooses", lambda self, *args: self.settings.is_host),
+        BEHIND,
     ),
+    Mutation("a log keeps only its first lines", _set(records.View, "log", _log_keeps_its_first_lines)),
+    Mutation(
+        "a member that left is waited for",
+        _replace(node.Confirm, on=_waits_for_a_member_that_left),
+        IN_A_RESTART,
+    ),
+    Mutation("a request counts only where its record wins", _request_is_lost, ("request_in_a_failure",)),
+    Mutation("a node that leaves proposes only once", _host_gives_up_its_record, SIGNALS),
+    Mutation("a rank that ends before the last one starts", _replace(node.Start, on=_early_exit_is_lost)),
 )

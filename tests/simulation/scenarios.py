@@ -24,7 +24,8 @@ def scenario(
         for _ in range(chance.choice([0, 1, 1, 2, 2, 3, 4, 5]))
         for fault in _fault(chance, count, total, chance.choice(kinds or KINDS))
     ]
-    if chance.random() < 0.2:
+    loses_replies = chance.random() < 0.2
+    if loses_replies:
         faults.append((0.0, "lose_replies", (chance.choice([0.01, 0.05, 0.2]),)))
     return Scenario(
         seed=seed,
@@ -37,7 +38,8 @@ def scenario(
         faults=sorted(faults, key=lambda fault: fault[0]),
         mode=chance.choice(["gloo", "gloo", "nccl"]),
         pages=chance.random() < 0.3,
-        latency=chance.choice([0.0005, 0.002, 0.02, 0.1]),
+        latency=chance.choice([0.0005, 0.002, 0.02, 0.1] + ([] if loses_replies else [0.5, 1.0])),
+        early_exits=0.02,
         reset=chance.random() < 0.4,
         step_time=chance.choice([0.1, 0.5, 2.0]),
         limit=60.0 * minutes + 500.0,
@@ -53,6 +55,12 @@ def _fault(chance: random.Random, nodes: int, total: float, kind: str) -> list[F
         case "two_failures":
             other = (at + chance.uniform(0.0, 0.1), "kill_rank", (chance.randrange(16), chance.randrange(4)))
             return [(at, "kill_rank", (index, chance.randrange(4))), other]
+        case "request_in_a_failure":
+            action = chance.choice(["exclude_this_node", "shutdown_workload"])
+            return [
+                (at, "kill_rank", (index, 0)),
+                (at + chance.uniform(0.0, 0.4), "request", (index + 1, action)),
+            ]
         case "in_a_restart":
             return [(at, "kill_rank", (index, 0)), (at + chance.uniform(0.0, 1.0), *_in_a_restart(chance))]
         case "suspend" | "freeze" | "cut" | "isolate":
@@ -127,5 +135,5 @@ KINDS = (
     ),
     *("sigterm", "sigterm_some", "sigterm_all", "exclude", "shutdown", "launch", "host", "block_rank"),
     *("break_start", "break_rank_store", "other_version", "suspend", "kill_rank"),
-    *("in_a_restart", "in_a_restart"),
+    *("in_a_restart", "in_a_restart", "request_in_a_failure"),
 )

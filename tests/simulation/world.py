@@ -54,6 +54,7 @@ class Scenario:
     pages: bool = False  # the ranks take part in agreed stops
     latency: float = 0.002
     reset: bool = False
+    early_exits: float = 0.0  # share of starts in which a rank ends before the last one was started
     stop_timeout: float = 5.0
     step_time: float = 0.2
     node_timeout: float = 5.0
@@ -133,15 +134,19 @@ class SimRank:
     answered: int = 0
     yes: bool = False
 
+    @property
+    def is_blocked(self) -> bool:
+        """Whether it waits for a disk: neither a signal nor its own end comes through."""
+        return (self.launcher.name, self.local) in self.launcher.world.blocked
+
     def exit(self, status: int, cause: m.Cause = m.Cause.OWN, text: str = "") -> None:
         """The process ends."""
-        if not self.alive:
+        if not self.alive or self.is_blocked:
             return
         self.alive = False
         self.group.lost(self, status)
-        began = self.launcher.clock
         text = text or f"ended with {status}"
-        self.launcher.post(m.RankExited(self.local, status, cause, text, began), fresh=True)
+        self.launcher.post(m.RankExited(self.local, status, cause, text), fresh=True)
 
 
 class Group:
@@ -191,7 +196,9 @@ class Group:
 
     def check(self) -> None:
         """Progress begins, pauses and ends with the ranks and the nodes that they are on."""
-        complete = len(self.ranks) == self.membership.world_size and all(rank.alive for rank in self.ranks)
+        complete = len(self.ranks) == self.membership.world_size and all(
+            rank.alive and not rank.is_blocked for rank in self.ranks
+        )
         able = complete and not self.broken and not any(node.stands_still for node in self.nodes)
         if able and self.since is None:
             self.since = self.able_since = self.world.now
@@ -277,6 +284,11 @@ class Launcher:
     ending: bool = False  # the monitor gives no verdicts
     cycle: int = -1
     port: int = 0
+    unreached_at: float = -1e9
+    rank_store: str = ""  # why it could not be opened
+    rank_store_cycle: int = -1
+    sweeps: int = 0
+    exiting: int | None = None
     trace: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=400))
 
     def __post_init__(self) -> None:
@@ -288,8 +300,8 @@ class Launcher:
 
     @property
     def clock(self) -> float:
-        """This node's monotonic clock."""
-        return self.world.now + self.offset
+        """This node's monotonic clock, without the time in which it was suspended."""
+        return self.world.now + self.offset - self.suspended_for
 
     @property
     def stands_still(self) -> bool:
@@ -335,13 +347,21 @@ class Launcher:
         boards = {}
         for rank in self.ranks:
             group = rank.group
-            activity = self.world.now if group.progresses else group.last_step_at
-            boards[rank.local] = m.Board(group.step, 0, activity + self.offset, rank.saving)
-        contact = max(self.latency, self.oldest_answer) if self._reaches else self.world.now - self.answered
+            idle = 0.0 if group.progresses else self.world.now - group.last_step_at
+            boards[rank.local] = m.Board(group.step, 0, idle, rank.saving)
+        now, latency = self.world.now, max(self.latency, self.oldest_answer)
+        if not self._reaches:
+            self.unreached_at = now
+        if now - self.unreached_at > latency:
+            self.answered = max(self.answered, now - latency)  # the regular reads
         blocked = frozenset(rank.local for rank in self.ranks if rank.blocked and rank.alive)
         cpu = 1.0 if any(rank.group.progresses for rank in self.ranks) else 0.0
         views = tuple(self._view(rank) for rank in self.ranks) if self.world.scenario.pages else ()
-        return m.Tick(contact, self.latency, boards, cpu, blocked, views)
+        host = self.world.store.host
+        is_refused = self.world.store.refuses and host is not None and now - host.exited_at > 2.0
+        refused = "no process listens at the store's address" if is_refused else ""
+        failed = self.rank_store if self.node.record.cycle == self.rank_store_cycle else ""
+        return m.Tick(now - self.answered, self.latency, refused, failed, boards, cpu, blocked, views)
 
     def _view(self, rank: SimRank) -> RankView:
         group = rank.group
@@ -363,7 +383,9 @@ class Launcher:
         """The launcher runs again."""
         self.suspended = False
         self.suspended_for += seconds
-        self._step(m.Suspended(seconds))
+        if self.exiting is not None:
+            self.leave(self.exiting)
+            return
         waiting, self.inbox = self.inbox, deque()
         for event, fresh in waiting:
             self.post(event, fresh=fresh)
@@ -410,8 +432,6 @@ class Launcher:
 
     def _try_again(self) -> None:
         self.busy = False
-        if self.world.store.refuses and not self.gone:
-            self.post(m.StoreRefused("no process listens at the store's address"))
         self._next_operation()
 
     def _replied(self, action: m.Cas | m.Put | m.Append, standing: str) -> None:
@@ -428,8 +448,8 @@ class Launcher:
         if isinstance(action, m.Cas):
             self.delivered[action.key] = standing
             self.post(m.StoreView(action.key, standing))
-        else:
-            self.post(m.Written(action.key))
+        if self.exiting is not None and not self.queue:
+            self.leave(self.exiting)
         self._next_operation()
 
     def read_later(self, key: str) -> None:
@@ -457,12 +477,10 @@ class Launcher:
 
     def _read_again(self, key: str) -> None:
         self.reading.discard(key)
-        if self.world.store.refuses and not self.gone:
-            self.post(m.StoreRefused("no process listens at the store's address"))
         self.read_later(key)
 
     def _watch(self) -> None:
-        wanted = controller.watched_keys(self.node)
+        wanted = dict(controller.watched_keys(self.node))
         if wanted == self.watched:
             return
         self.count_reads()
@@ -475,7 +493,7 @@ class Launcher:
             store.watchers.setdefault(key, {})[self] = None
             self.delivered.pop(key, None)
             self.reading.add(key)
-            self.world.after(self.latency, self._read, key)
+            self.world.after(self.latency * self.random.uniform(1.0, 1.5), self._read, key)
 
     def count_reads(self) -> None:
         """Reads since the watched keys changed; keys that exist and are read at one interval are one operation."""
@@ -517,42 +535,59 @@ class Launcher:
                     kept.insert(0, self.queue[0])
                 self.queue = deque([*kept, action])
                 self._next_operation()
-            case m.OpenRankStore():
+            case m.OpenRankStore(cycle):
+                if self.name in world.broken_rank_store:
+                    self.rank_store, self.rank_store_cycle = "no port is free", cycle
+                    return
                 self.port = next(world.ports)
-                opened = m.RankStoreOpen(self.name, self.port)
-                broken = self.name in world.broken_rank_store
-                world.after(0.005, self.post, m.RankStoreFailed("no port is free") if broken else opened)
+                world.after(uniform(0.001, 0.05), self.post, m.RankStoreOpen(cycle, self.name, self.port))
             case m.StartRanks():
                 world.began.setdefault(action.cycle, world.now)
                 world.on_start(self, action)
-                world.after(uniform(0.02, 0.3), self._ranks_started, action)
-            case m.SignalRanks(number, deadline):
-                self._signal(number, preempts=deadline is not None)
+                self.ending = False
+                seconds = uniform(0.02, 0.3) if self.random.random() < 0.7 else uniform(0.3, 3.0)
+                world.after(seconds, self._ranks_started, action)
+            case m.SignalRanks(number, seconds_left):
+                self._signal(number, preempts=seconds_left is not None)
             case m.KillRank(local, _):
                 rank = self.ranks[local]
                 rank.blocked = rank.blocked or (rank.alive and (self.name, local) in world.blocked)
                 if not rank.blocked:
                     world.after(0.01, rank.exit, -signal.SIGKILL)
-            case m.EnterPhase(phase):
-                self.ending = phase != "running"
+            case m.HoldVerdicts():
+                self.ending = True
             case m.TakeEvidence(_, seconds):
                 if self.random.random() < 0.9:
                     world.after(uniform(0.0, 2 * seconds), self.post, m.EvidenceTaken())
-            case m.Sweep():
-                world.after(uniform(0.0, 0.05), self.post, m.Swept())
-            case m.WatchDescendants():
-                wait = uniform(0.0, 0.2) if self.random.random() < 0.9 else 40.0
-                world.after(wait, self.post, m.DescendantsEnded())
+            case m.Sweep(linger):
+                self.sweeps += 1
+                is_slow = self.random.random() < 0.1
+                wait = min(linger, uniform(0.0, 40.0) if is_slow else uniform(0.0, 0.2))
+                world.after(
+                    wait + (uniform(0.5, 3.0) if is_slow else uniform(0.0, 0.05)), self._swept, self.sweeps
+                )
             case m.WriteStopPages(word):
                 self._read_page(word)
-            case m.Exit(code):
-                self.leave(code)
+            case m.Exit(code, wait):
+                self.exiting = code
+                if not self.queue or not wait:
+                    self.leave(code)
+                else:
+                    world.after(wait, self._leave_anyway, code)
+
+    def _swept(self, number: int) -> None:
+        if number == self.sweeps:
+            self.post(m.Swept())
+
+    def _leave_anyway(self, code: int) -> None:
+        if not self.gone and not self.suspended:
+            self.leave(code)
 
     def _ranks_started(self, action: m.StartRanks) -> None:
         if self.gone:
             return
         if self.name in self.world.cannot_start:
-            self.post(m.StartFailed("no process can be started"))
+            self.post(m.Started("no process can be started"))
             return
         self.cycle = action.cycle
         group = self.world.group(action.cycle, action.membership, (action.address, action.port))
@@ -560,7 +595,9 @@ class Launcher:
         self.ranks = [
             SimRank(self, local, first + local, group) for local in range(self.world.scenario.ranks)
         ]
-        self.post(m.RanksStarted())
+        if self.random.random() < self.world.scenario.early_exits:
+            self.ranks[0].exit(1, m.Cause.OWN, "ImportError: injected")  # before the last one was started
+        self.post(m.Started())
         for rank in self.ranks:
             self.world.after(self.random.uniform(0.01, 0.2), self._join, rank)
 
@@ -723,7 +760,7 @@ class World:
             max_restarts=scenario.max_restarts,
             reset_on_progress=scenario.reset,
             node_timeout=scenario.node_timeout,
-            join_timeout=60.0,
+            join_timeout=300.0,
             last_call=3.0,
             term_timeout=20.0,
             stop_timeout=scenario.stop_timeout,
@@ -787,7 +824,7 @@ class World:
 
     def _vanish(self, node: Launcher, *, powered_off: bool) -> None:
         node.touched.add("vanished")
-        node.gone = True
+        node.gone, node.exited_at = True, self.now
         node.powered_off = powered_off
         node.release()
         for rank in node.ranks:
@@ -885,6 +922,7 @@ class World:
         """A rank waits for a disk, and even SIGKILL does not end it."""
         if (node := self._pick(index)) and node.ranks:
             self.blocked.add((node.name, 0))
+            node.ranks[0].group.check()
             node.touched.add("blocked")
             self.kill_rank(index, 1)
 
@@ -900,6 +938,7 @@ class World:
         """A node can open no store for the ranks."""
         if node := self._pick(index):
             self.broken_rank_store.add(node.name)
+            node.touched.add("cannot start")
             self.kill_rank(index, 0)
 
     def lose_replies(self, share: float) -> None:

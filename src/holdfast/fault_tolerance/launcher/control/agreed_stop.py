@@ -1,12 +1,12 @@
 """How the nodes of a cycle agree on the step at which all ranks stop. Pure.
 
 When a node is asked to stop and its ranks take part in agreed stops, it writes so, and all nodes with such ranks
-follow. Each node reports how far its ranks are and how fast. Node 0 then proposes a place ahead of all of them; each
-rank answers on its page, each node for its ranks. When all say yes, node 0 commits the proposal; when a rank is past
-the place, it proposes another one farther ahead. `holdfast.fault_tolerance.stop.rules` has the rules of the ranks.
+follow. Each node reports the position and the speed of its ranks. Node 0 proposes a place ahead of all of them; each
+rank answers on its page, each node for its ranks. When all agree, node 0 commits the proposal; when a rank is past the
+place, it proposes another one farther ahead. `holdfast.fault_tolerance.stop.rules` has the rules of the ranks.
 
-What always holds: a proposal is committed only when every rank of the cycle said yes; the last word is written by
-compare-and-set over the one before, so all nodes read the same; without agreement each rank stops by itself.
+What always holds: a proposal is committed only when every rank of the cycle has agreed. The last word is written by
+compare-and-set over the one before, so all nodes read the same. Without agreement each rank stops by itself.
 Does not cover: ranks that do not end after they have stopped; --term-timeout ends those.
 """
 
@@ -15,17 +15,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from signal import Signals
+from typing import TYPE_CHECKING, Any
 
 from ...stop import rules
 from ...stop.notes import ASK, COMMIT, WITHDRAW, Word
-from ...stop.positions import batches_of, describe, inside_validation
+from ...stop.positions import batches_of, describe
 from ...stop.rules import LATE, TAKES_PART, RankView
 from . import messages as m
-from .liveness import StoreContact
-from .messages import Action, Event
-from .records import LEFT, View, alive_key, encode
+from .messages import Action, Log
+from .records import encode, key
 
+if TYPE_CHECKING:
+    from .node import Node
+
+LOOK = 0.01
+"""Seconds between two reads of the ranks' pages."""
 WINDOW = 0.02
 WINDOW_AT_MOST = 1.0
 """Seconds in which the speed of the ranks is measured: as long as a word takes, within these limits."""
@@ -38,218 +43,179 @@ NAMED = 8
 ALONE = "each rank stops by itself, or is ended by --term-timeout"
 
 
-def stop_key(cycle: int) -> str:
-    """A node of this cycle was asked to stop: its name and the signal. Compare-and-set, once."""
-    return f"stop/{cycle}"
+def stop_key(node: Node) -> str:
+    """A node of this cycle was asked to stop."""
+    return key("stop", node.record.cycle)
 
 
-def word_key(cycle: int) -> str:
-    """The newest word: ask, commit or withdraw. Compare-and-set."""
-    return f"stop/{cycle}/word"
+def takes_part(node: Node) -> bool:
+    """Whether a rank of this node takes part in agreed stops."""
+    return any(view.state == TAKES_PART for view in node.tick.stop_views)
 
 
-def arrived_key(cycle: int) -> str:
-    """Log of what the nodes report first."""
-    return f"stop/{cycle}/arrived"
-
-
-def answers_key(cycle: int) -> str:
-    """Log of the nodes' answers."""
-    return f"stop/{cycle}/answers"
-
-
-def declined(cycle: int, node: str, names: Sequence[str], views: Sequence[RankView]) -> list[Action]:
+def decline(node: Node) -> list[Action]:
     """The ranks of this node do not take part, or no longer: the other nodes need not wait for them."""
-    over = rules.over(views)
-    absent = () if over else tuple(view.rank for view in views)
-    if names[0] == node:
+    over = rules.over(node.tick.stop_views)
+    absent = () if over else tuple(view.rank for view in node.tick.stop_views)
+    if node.is_leader:
         word = Word(WITHDRAW, 1, absent=absent, why=rules.why_over(over) if over else "")
-        return [m.Cas(word_key(cycle), "", word.encode())]
-    return [m.Append(arrived_key(cycle), encode({"node": node, "over": over, "absent": absent}))]
+        return node.once(m.Cas(key("word", node.record.cycle), "", word.encode()))
+    return node.once(
+        m.Append(
+            key("arrived", node.record.cycle), encode({"node": node.name, "over": over, "absent": absent})
+        )
+    )
 
 
 @dataclass(slots=True)
 class AgreedStop:
     """One node's part in one agreed stop."""
 
-    cycle: int
-    node: str
-    names: Sequence[str]  # of the cycle's nodes, in order
     signal: int
     since: float
-    word: Word | None = None  # the newest that stands
-    _begun: bool = False
-    _over: bool = False  # nothing follows
-    _asked: str = ""  # the word that this node writes, until it stands
+    word: Word | None = None  # the newest that counts
+    is_closed: bool = False  # nothing follows
+    look_at: float = 0.0  # when the pages are read next
+    _has_begun: bool = False
+    _current: str = ""  # that word as it was written
+    _pending: str = ""  # the word that this node writes, until it counts
     _written: Word | None = None  # on the pages
-    _arrived: bool = False
     _answered: int = 0
-    _first: dict[int, tuple[float, int]] = field(
-        default_factory=dict
-    )  # by rank: when, and after how many batches
-    _margins: dict[bool, int] = field(
-        default_factory=lambda: {False: 1, True: 1}
-    )  # inside a validation or not
-    _inside: bool = False
-    _logged: bool = False
+    _first: dict[int, tuple[float, int]] = field(default_factory=dict)  # by rank: time and batches
+    _margin: int = 1  # batches ahead of the farthest rank
+    _has_logged: bool = False
 
     @property
     def is_committed(self) -> bool:
         """Whether all ranks stop at one place."""
         return self.word is not None and self.word.kind == COMMIT
 
-    @property
-    def is_open(self) -> bool:
-        """Whether there is more to come, so that the ranks' pages have to be read often."""
-        return not self._over
-
-    @property
-    def _leads(self) -> bool:
-        return self.names[0] == self.node
-
-    def keys(self, quick: float, view: View) -> dict[str, float]:
-        """What is watched, with the seconds between two reads."""
-        if len(self.names) == 1 or self._over:
-            return {}
-        own = {arrived_key(self.cycle): quick, answers_key(self.cycle): quick} if self._leads else {}
-        watched = dict.fromkeys(map(alive_key, self._missing(view)[:NAMED]), 1.0)
-        return {word_key(self.cycle): quick, LEFT: 1.0, **own, **watched}
-
-    def on(self, event: Event, tick: m.Tick, view: View, contact: StoreContact, now: float) -> list[Action]:
+    def on(self, node: Node, event: m.Event, now: float) -> list[Action]:
         """One event while the ranks are being stopped."""
-        views = tick.stop_views
-        if self._over or not isinstance(event, m.Tick):
-            return self._read(view, views, now)
-        if not self._begun:
-            if not any(each.state == TAKES_PART for each in views):
-                return self._decline(views) if now - self.since >= LATE else []
-            self._begun = True
-            wanted = encode({"node": self.node, "signal": self.signal})
-            actions: list[Action] = [self._journal("stop_wanted", signal=self.signal, nodes=len(self.names))]
-            return [*actions, *([m.Cas(stop_key(self.cycle), "", wanted)] if len(self.names) > 1 else [])]
-        actions = self._read(view, views, now)
-        if self.word is not None and self.word.final:
+        views = node.tick.stop_views
+        if isinstance(event, m.Tick):
+            self.look_at = now + LOOK
+        if not self._has_begun and not self.is_closed:
+            if not takes_part(node):
+                return self._decline(node) if now - self.since >= LATE else []
+            self._has_begun = True
+            wanted = m.Cas(stop_key(node), "", encode({"node": node.name, "signal": self.signal}))
+            record = m.Journal("stop_wanted", {"signal": Signals(self.signal).name, "nodes": node.nodes})
+            return [record, *(node.once(wanted) if node.nodes > 1 else [])]
+        actions = self._read(node, now)
+        if self.is_closed or (self.word is not None and self.word.final) or not isinstance(event, m.Tick):
             return actions
-        trips = 1 if self._leads else 2
-        delay = trips * tick.round_trip + quick_interval(len(self.names))
+        delay = (1 if node.is_leader else 2) * node.tick.round_trip + node.quick
         speed = self._speed(views, delay, now)
         if speed is None:
             return actions
-        actions += (
-            self._lead(views, view, speed, delay, now)
-            if self._leads
-            else self._follow(views, speed, delay, now)
-        )
-        return [*actions, *self._without_the_gone(view, contact, now), *self._log_missing(views, view, now)]
+        turn = self._lead if node.is_leader else self._follow
+        return [*actions, *turn(node, speed, delay, now), *self._check_missing(node, now)]
 
-    def close(self, now: float) -> list[Action]:
+    def close(self, node: Node) -> list[Action]:
         """The ranks here have ended, and other nodes may wait for this one."""
-        if self._over or not self._leads or self.word is None or self.word.final:
-            return []
-        return self._withdraw("the ranks of node 0 have ended")
+        is_open = node.is_leader and self.word is not None and not self.word.final
+        return self._withdraw(node, "the ranks of node 0 have ended") if is_open else []
 
     # -- words ------------------------------------------------------------------------------------------------
 
-    def _read(self, view: View, views: Sequence[RankView], now: float) -> list[Action]:
-        """Take over the word that stands, write it to the pages, and log a final one."""
-        if len(self.names) > 1 and (text := view.get(word_key(self.cycle))):
-            self.word = _word(text)
-            if text == self._asked:
-                self._asked = ""
+    def _read(self, node: Node, now: float) -> list[Action]:
+        """Take over the word that counts, write it to the pages, and log a final one."""
+        if node.nodes > 1 and (text := node.read(key("word", node.record.cycle))):
+            self.word, self._current = _word(text), text
+            if text == self._pending:
+                self._pending = ""
         if self.word is None:
             return []
-        actions: list[Action] = []
-        if self.word != self._written:
-            self._written = self.word
-            actions.append(m.WriteStopPages(self.word))
-        if self.word.final and not self._over:
-            actions += self._log_final(self.word, views, now)
-        return actions
+        actions: list[Action] = [] if self.word == self._written else [m.WriteStopPages(self.word)]
+        self._written = self.word
+        return [*actions, *(self._log_final(node, self.word, now) if self.word.final else [])]
 
-    def _write(self, word: Word) -> list[Action]:
-        """Replace the word that stands. To the other nodes first: if that fails, no rank here acts on it."""
-        if len(self.names) == 1:
-            self.word = word
+    def _write(self, node: Node, word: Word) -> list[Action]:
+        """Replace the word that counts. To the other nodes first: if that fails, no rank here acts on it."""
+        if node.nodes == 1:
+            self.word = self._written = word
             return [m.WriteStopPages(word)]
-        if self._asked:
+        if self._pending:
             return []
-        old = self.word.encode() if self.word else ""
-        self._asked = word.encode()
-        return [m.Cas(word_key(self.cycle), old, self._asked)]
+        self._pending = word.encode()
+        return [m.Cas(key("word", node.record.cycle), self._current, self._pending)]
 
-    def _withdraw(self, why: str, absent: tuple[int, ...] = ()) -> list[Action]:
-        word = self.word or Word(ASK, 1)
-        self._asked = ""
-        return self._write(Word(WITHDRAW, word.number, word.place, absent, why))
+    def _withdraw(self, node: Node, why: str, absent: tuple[int, ...] = ()) -> list[Action]:
+        word, self._pending = self.word or Word(ASK, 1), ""
+        return self._write(node, Word(WITHDRAW, word.number, word.place, absent, why))
 
-    def _decline(self, views: Sequence[RankView]) -> list[Action]:
-        self._over = True
-        return [m.WriteStopPages(Word(WITHDRAW, 1)), *declined(self.cycle, self.node, self.names, views)]
+    def _decline(self, node: Node) -> list[Action]:
+        self.is_closed = True
+        return [m.WriteStopPages(Word(WITHDRAW, 1)), *(decline(node) if node.nodes > 1 else [])]
 
     # -- node 0 -----------------------------------------------------------------------------------------------
 
-    def _lead(
-        self, views: Sequence[RankView], view: View, speed: float, delay: float, now: float
-    ) -> list[Action]:
-        if self._asked:
-            return []  # the answer is under way
-        if self.word is None:
-            own = self._report(views, speed, delay, now)
-            reports = view.log(arrived_key(self.cycle))
-            if own is None or (len(reports) < len(self.names) - 1 and not _refuses([own])):
-                return []
-            found = [own, *reports.values()]
-            if _refuses(found):
-                return self._withdraw(*_refusal(found))
-            longest = own["delay"] + max((line["delay"] for line in reports.values()), default=0.0)
-            self._margins[False] = rules.margin(max(line["speed"] for line in found), longest)
-            return self._ask(1, max(line["farthest"] for line in found))
-        if over := rules.over(views):
-            return self._withdraw(rules.why_over(over))
-        answer = rules.joint_answer(views, self.word.proposal)
-        lines = view.log(answers_key(self.cycle)).values()
-        answers = [line for line in lines if line.get("number") == self.word.number]
-        if _refuses(answers):
-            return self._withdraw(*_refusal(answers))
-        if answer is None or len(answers) < len(self.names) - 1:
+    def _lead(self, node: Node, speed: float, delay: float, now: float) -> list[Action]:
+        views = node.tick.stop_views
+        answers = self._answers(node)
+        if self._pending:
             return []
-        if answer and all(line["yes"] for line in answers):
-            return self._write(replace(self.word, kind=COMMIT))
-        self._margins[self._inside] *= 2
-        return self._ask(
-            self.word.number + 1, max([rules.farthest(views), *(line["farthest"] for line in answers)])
-        )
+        if self.word is None:
+            own = self._report(node, speed, delay, now)
+            if own is None or (len(answers) < node.nodes - 1 and not _refuses([own])):
+                return []
+            found = [own, *answers.values()]
+            if _refuses(found):
+                return self._withdraw(node, *_refusal(found))
+            longest = own["delay"] + max((line["delay"] for line in answers.values()), default=0.0)
+            self._margin = rules.margin(max(line["speed"] for line in found), longest)
+            return self._ask(node, 1, max(line["farthest"] for line in found))
+        if over := rules.over(views):
+            return self._withdraw(node, rules.why_over(over))
+        if _refuses(answers.values()):
+            return self._withdraw(node, *_refusal(answers.values()))
+        own_answer = rules.joint_answer(views, self.word.proposal)
+        if own_answer is None or len(answers) < node.nodes - 1:
+            return []
+        if own_answer and all(line["yes"] for line in answers.values()):
+            return self._write(node, replace(self.word, kind=COMMIT))
+        self._margin *= 2
+        farthest = max([rules.farthest(views), *(line["farthest"] for line in answers.values())])
+        return self._ask(node, self.word.number + 1, farthest)
 
-    def _ask(self, number: int, reached: int) -> list[Action]:
-        self._inside = inside_validation(reached)
-        return self._write(Word(ASK, number, rules.ahead(reached, self._margins[self._inside])))
+    def _ask(self, node: Node, number: int, reached: int) -> list[Action]:
+        return self._write(node, Word(ASK, number, rules.ahead(reached, self._margin)))
+
+    def _answers(self, node: Node) -> dict[str, dict[str, Any]]:
+        """What the other nodes have written: their reports, or their answers to the newest proposal."""
+        name = key("arrived" if self.word is None else "answers", node.record.cycle)
+        node.read(name)
+        number = None if self.word is None else self.word.number
+        lines = {each: line for each, line in node.view.log(name).items() if line.get("number") == number}
+        wanted = {"farthest", "speed", "delay"} if self.word is None else {"farthest", "yes"}
+        return {each: line for each, line in lines.items() if wanted <= line.keys() or _refuses([line])}
 
     # -- the other nodes --------------------------------------------------------------------------------------
 
-    def _follow(self, views: Sequence[RankView], speed: float, delay: float, now: float) -> list[Action]:
-        if not self._arrived:
-            report = self._report(views, speed, delay, now)
-            self._arrived = report is not None
-            return [m.Append(arrived_key(self.cycle), encode(report))] if report else []
-        word = self.word
+    def _follow(self, node: Node, speed: float, delay: float, now: float) -> list[Action]:
+        report = self._report(node, speed, delay, now)
+        arrived = m.Append(key("arrived", node.record.cycle), encode(report)) if report else None
+        actions = node.once(arrived) if arrived else []
+        word, views = self.word, node.tick.stop_views
         if word is None or word.final or self._answered == word.number:
-            return []
+            return actions
         over, yes = rules.over(views), rules.joint_answer(views, word.proposal)
         if yes is None and not over:
-            return []
+            return actions
         self._answered = word.number
-        answer = {"node": self.node, "number": word.number, "yes": bool(yes), "over": over}
-        return [m.Append(answers_key(self.cycle), encode({**answer, "farthest": rules.farthest(views)}))]
+        answer = {"node": node.name, "number": word.number, "yes": bool(yes), "over": over}
+        line = encode({**answer, "farthest": rules.farthest(views)})
+        return [*actions, m.Append(key("answers", node.record.cycle), line)]
 
-    def _report(
-        self, views: Sequence[RankView], speed: float, delay: float, now: float
-    ) -> dict[str, Any] | None:
-        """What this node reports first; None: it is too early."""
+    def _report(self, node: Node, speed: float, delay: float, now: float) -> dict[str, Any] | None:
+        """The first line of this node; None: it is too early."""
+        views = node.tick.stop_views
         absent = rules.absent(views, now - self.since)
         if absent is None and not any(each.lost for each in views):
             return None
         over, farthest = rules.over(views), rules.farthest(views)
-        report = {"node": self.node, "over": over, "absent": absent or (), "farthest": farthest}
+        report = {"node": node.name, "over": over, "absent": absent or (), "farthest": farthest}
         return {**report, "speed": speed, "delay": delay}
 
     def _speed(self, views: Sequence[RankView], delay: float, now: float) -> float | None:
@@ -266,70 +232,58 @@ class AgreedStop:
             return None
         return max(speeds, default=0.0)
 
-    # -- nodes that are waited for ----------------------------------------------------------------------------
+    # -- nodes that are waited for, and lines -------------------------------------------------------------------
 
-    def _missing(self, view: View) -> list[str]:
-        if not self._leads:
-            return [self.names[0]]
-        lines = view.log(arrived_key(self.cycle) if self.word is None else answers_key(self.cycle))
-        if self.word is not None:
-            lines = {name: line for name, line in lines.items() if line.get("number") == self.word.number}
-        return [name for name in self.names[1:] if name not in lines]
-
-    def _without_the_gone(self, view: View, contact: StoreContact, now: float) -> list[Action]:
-        left = view.log(LEFT)
-        for name in self._missing(view)[:NAMED] if len(self.names) > 1 else ():
-            if name in left or contact.still_for(alive_key(name), now) >= VANISHED:
-                return self._withdraw(f"the launcher of node {name} is gone")
-        return []
-
-    def _log_missing(self, views: Sequence[RankView], view: View, now: float) -> list[Action]:
-        if self._logged or now - self.since < LOG_AFTER:
+    def _check_missing(self, node: Node, now: float) -> list[Action]:
+        """Withdraw where a launcher that is waited for is gone; log once who is waited for."""
+        if node.nodes == 1:
+            missing = []
+        elif node.is_leader:
+            missing = [name for name in node.members.names[1:] if name not in self._answers(node)][:NAMED]
+        else:
+            missing = [node.members.leader]
+        for name in missing:
+            if node.is_lost(name, VANISHED, now):
+                return self._withdraw(node, f"the launcher of node {name} is gone")
+        if self._has_logged or now - self.since < LOG_AFTER:
             return []
-        self._logged = True
-        if self.word is not None and (missing := rules.unanswered(views, self.word.proposal)):
-            who = _cut([f"rank {each.rank} is {describe(each.position)}" for each in missing])
-        elif self._leads and (names := self._missing(view)):
-            who = "no answer from " + _cut([f"node {name}" for name in names])
+        self._has_logged = True
+        views = node.tick.stop_views
+        late = rules.unanswered(views, self.word.proposal) if self.word is not None else []
+        if late:
+            who = _cut([f"rank {each.rank} is {describe(each.position)}" for each in late])
+        elif missing and node.is_leader:
+            who = "no answer from " + _cut([f"node {name}" for name in missing])
         else:
             return []
-        return [self._log(f"no agreement on where all ranks stop after {now - self.since:.0f} s: {who}")]
+        return [Log(f"no agreement on where all ranks stop after {now - self.since:.0f} s: {who}")]
 
-    # -- lines ------------------------------------------------------------------------------------------------
-
-    def _log_final(self, word: Word, views: Sequence[RankView], now: float) -> list[Action]:
+    def _log_final(self, node: Node, word: Word, now: float) -> list[Action]:
+        views = node.tick.stop_views
+        if self.is_closed:
+            return []
         if word.kind == COMMIT:
             stopped = [each.at for each in views if each.at >= word.place]
             if not stopped and not all(each.over for each in views):
-                return []  # which boundary it is, is known when a rank has come to it
-            self._over = True
+                return []  # the boundary is not certain before a rank has come to it
+            self.is_closed = True
             place, spent = describe(max(stopped, default=word.place)), round((now - self.since) * 1000, 1)
-            record = self._journal("stop_agreed", place=place, milliseconds=spent, proposals=word.number)
-            return [self._log(f"all ranks stop {place}", logging.INFO), record]
-        self._over = True
-        who = word.why
-        if word.absent:
-            verb = "takes" if len(word.absent) == 1 else "take"
-            who = f"{_cut([f'rank {rank}' for rank in word.absent])} {verb} no part in it"
-        record = self._journal("stop_withdrawn", reason=who)
-        if all(each.over for each in views) or (word.absent and not self._leads):
+            values = {"place": place, "milliseconds": spent, "proposals": word.number}
+            return [Log(f"all ranks stop {place}", logging.INFO), m.Journal("stop_agreed", values)]
+        self.is_closed = True
+        verb = "takes" if len(word.absent) == 1 else "take"
+        who = (
+            f"{_cut([f'rank {rank}' for rank in word.absent])} {verb} no part in it"
+            if word.absent
+            else word.why
+        )
+        record = m.Journal("stop_withdrawn", {"reason": who})
+        if all(each.over for each in views):
             return [record]
         why = f"{who} (the program there does not ask where to stop)" if word.absent else who
+        is_warning = bool(word.absent) or "is gone" in word.why
         text = f"ranks could not agree on a common stop step ({why}); {ALONE}"
-        return [self._log(text, logging.WARNING if word.absent else logging.INFO), record]
-
-    @staticmethod
-    def _log(text: str, level: int = logging.WARNING) -> m.Log:
-        return m.Log(level, text)
-
-    @staticmethod
-    def _journal(kind: str, **values: Any) -> m.Journal:
-        return m.Journal(kind, values)
-
-
-def quick_interval(nodes: int) -> float:
-    """Seconds between two reads of a key that nodes wait for: 5,000 reads a second in the whole job."""
-    return max(0.02, nodes / 5000)
+        return [Log(text, logging.WARNING if is_warning else logging.INFO), record]
 
 
 def _word(text: str) -> Word:

@@ -1,40 +1,22 @@
 """The node controller: `step` is the only function that changes a :class:`.node.Node`.
 
 `step(node, event, now)` returns the actions that the driver carries out, in order. `next_deadline` is when it wants a
-`Tick` at the latest; `watched_keys` are the keys of the store whose values it wants, with the seconds between two
-reads. What an event means in every phase stands here; the rest is in the functions of the phases.
+`Tick` at the latest. `watched_keys` are the keys of the store whose values it wants. What an event means in every phase
+is here; the functions of the phases have the rest.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
 
+from ..ranks.exits import FAILED
 from . import gathering, running, stopping
 from . import messages as m
-from .agreed_stop import quick_interval
 from .liveness import BEAT
-from .messages import NEVER, Action, Event
-from .node import (
-    SAVING,
-    Confirm,
-    Done,
-    Drain,
-    Gather,
-    HostOnly,
-    Leave,
-    Node,
-    Preempt,
-    Run,
-    Settings,
-    Settle,
-    Start,
-    Stop,
-    journal,
-    log,
-)
-from .records import LAUNCHERS, CycleRecord, Kind, alive_key, encode
+from .messages import Action, Event, Log
+from .node import Confirm, Done, Gather, Leave, Node, Preempt, Run, Settings, Settle, Start, Stop, journal
+from .records import HOST, LAUNCHERS, CycleRecord, encode, key
 
 Handler = Callable[..., list[Action]]
 
@@ -47,176 +29,145 @@ PHASES: dict[type, tuple[Handler, Handler]] = {
     Done: (running.enter_done, running.on_done),
     Stop: (stopping.enter_stop, stopping.on_stop),
     Preempt: (stopping.enter_preempt, stopping.on_preempt),
-    Drain: (stopping.enter_drain, stopping.on_drain),
-    HostOnly: (stopping.enter_host_only, stopping.on_host_only),
     Leave: (stopping.enter_leave, stopping.on_leave),
 }
 """What happens on entering each phase, and for each event in it."""
 
-RECORD = 0.1
-"""Seconds between two reads of the next record while the ranks train; in jobs of more than 500 nodes, more."""
-
 
 def begin(settings: Settings, now: float) -> tuple[Node, list[Action]]:
-    """A node, and its first actions: it registers with the job and asks for a place."""
-    node = Node(settings, phase=Gather(now), clock=(0.0, now))
+    """A node, and its first actions: it registers with the job."""
+    node = Node(settings, clock=(0.0, now), now=now)
     node.contact.answered = now
-    actions = [*_beat(node, now), m.Append(LAUNCHERS, encode({"node": node.name}))]
-    return node, [*actions, *_enter(node, now)]
+    names = {"node": node.name, "nnodes": settings.nnodes}
+    host: list[Action] = [m.Put(HOST, encode(names))] if settings.is_host else []
+    return node, [*_beat(node), m.Append(LAUNCHERS, encode({"node": node.name})), *host, *_enter(node)]
 
 
 def step(node: Node, event: Event, now: float) -> list[Action]:
-    """Take one event; `now` is in monotonic seconds. Returns what is to be done, in order."""
-    if isinstance(event, m.Suspended):
-        node.suspended += event.seconds
-        return []
-    now -= node.suspended
+    """Take one event; `now` is in seconds of the driver's clock. Returns what is to be done, in order."""
+    node.now = now
     actions: list[Action] = []
     match event:
         case m.Tick():
             node.tick = event
             node.contact.answered = max(node.contact.answered, now - event.contact)
-            actions += _beat(node, now)
-        case m.StoreView(key, value):
-            if key in node.contact.since and node.view.get(key) != value:
-                node.contact.since[key] = now
-            node.view[key] = value
+            if isinstance(node.phase, Run | Settle):
+                node.progress.update(event.boards, event.cpu)
+            actions += _beat(node)
+        case m.StoreView(name, value):
+            if node.view.get(name, value) != value:
+                node.contact.moved(name, now)
+            node.view[name] = value
         case m.EvidenceTaken():
             node.evidence_until = 0.0
-    if isinstance(node.phase, Leave) and node.phase.exited:
+        case m.LauncherFailed(why):
+            node.ranks, node.phase = (
+                {},
+                Leave(FAILED, f"node {node.name}: the launcher itself failed: {why}", "failed"),
+            )
+    if isinstance(node.phase, Leave) and node.phase.has_ended:
         return []
-    actions += _follow(node, now) or _without_host(node, event, now)
+    if isinstance(event, m.Signal) and event.is_stop and isinstance(node.phase, Gather | Confirm | Done):
+        node.phase = stopping.leave_by_signal(node, event.number, others_need_record=node.settings.is_host)
+        actions += stopping.received(event)
+    actions += _follow(node) or _without_host(node)
     if node.phase is node.entered:
-        handler = PHASES[type(node.phase)][1]
-        actions += handler(node, node.phase, event, now)
-    return [*actions, *_enter(node, now)]
+        actions += PHASES[type(node.phase)][1](node, node.phase, event, now)
+    return [*actions, *_enter(node)]
 
 
-def _beat(node: Node, now: float) -> list[Action]:
+def _beat(node: Node) -> list[Action]:
     """The heartbeat to the other nodes: a launcher whose main loop is stuck sends none."""
-    if now - node.beaten < BEAT or node.settings.is_alone:
+    if node.now - node.beaten < BEAT or node.settings.is_alone:
         return []
-    node.beaten = now
+    node.beaten = node.now
     node.beats += 1
-    return [m.Put(alive_key(node.name), str(node.beats))]
+    return [m.Put(key("alive", node.name), str(node.beats))]
 
 
-def _enter(node: Node, now: float) -> list[Action]:
-    """Enter the phases that the handlers have set, until one waits."""
+def _enter(node: Node) -> list[Action]:
+    """Enter the phases that the handlers have set, until one waits. It takes the newest tick as its first event."""
     actions: list[Action] = []
     while node.phase is not node.entered:
         node.entered = node.phase
-        node.contact.since.clear()
-        actions += PHASES[type(node.phase)][0](node, node.phase, now)
-        actions += _follow(node, now) if node.phase is node.entered else []
+        node.watched.clear()
+        node.contact.clear()
+        enter, on = PHASES[type(node.phase)]
+        actions += enter(node, node.phase, node.now)
+        if node.phase is node.entered:
+            actions += _follow(node)
+        if node.phase is node.entered and not (isinstance(node.phase, Leave) and node.phase.has_ended):
+            actions += on(node, node.phase, node.tick, node.now)
     return actions
 
 
-def _follow(node: Node, now: float) -> list[Action]:
-    """Act on the next cycle's record, once it stands, as the phase allows."""
-    text, phase = node.view.get(node.next_key), node.phase
-    waits = not isinstance(phase, Start | Preempt | Drain | Leave) and not (
-        isinstance(phase, Stop) and phase.next
-    )
-    if not text or not waits:
+def _follow(node: Node) -> list[Action]:
+    """Act on the next cycle's record, as the phase allows."""
+    phase = node.phase
+    if isinstance(phase, Start | Preempt | Leave):
+        return []
+    if isinstance(phase, Stop) and (phase.next is not None or phase.leave is not None):
+        node.watched.pop(node.next_key, None)
+        return []
+    is_slow = isinstance(phase, Run | Settle | Done) or (isinstance(phase, Gather) and phase.is_spare)
+    text = node.read(node.next_key, node.slow if is_slow else 0.0)
+    if not text:
         return []
     record = CycleRecord.decode(text, node.record.cycle + 1)
-    if node.noted < record.cycle:
-        node.noted, node.proposed = record.cycle, None
-        node.gone.update(record.lost)
-        node.clock = (max(record.at, node.job_time(now)), now)
-    if isinstance(phase, Gather | Confirm):
-        return stopping.move_on(node, record, now)
-    if isinstance(phase, Run | Settle):
-        running.follow(node, record, now)
-    elif isinstance(phase, Done):
-        if record.kind is Kind.END:
-            wait = SAVING if record.exit_code == 0 else 0.0
-            node.phase = Drain(now + wait, Leave(record.exit_code, record.reason, preempted=record.preempted))
-        else:
-            running.follow(node, record, now)
-    elif isinstance(phase, Stop):
+    if isinstance(phase, Stop):
         phase.next = record
-        phase.report = phase.report or record.is_trouble
-    elif isinstance(phase, HostOnly):
-        if record.kind is Kind.END:
-            node.phase = Leave(phase.code, phase.reason)
-        else:
-            node.advance(record, now)
+    elif isinstance(phase, Gather | Confirm):
+        return stopping.move_on(node, record, node.now)
+    else:
+        running.follow(node, record)
     return []
 
 
-def _without_host(node: Node, event: Event, now: float) -> list[Action]:
+def _without_host(node: Node) -> list[Action]:
     """The node that hosts the store is gone: stop the ranks and leave."""
-    if node.settings.is_host or isinstance(node.phase, Start | Preempt | Drain | Leave):
-        return []
     phase = node.phase
-    if isinstance(phase, Stop) and not (phase.swept and phase.next is None and phase.leave is None):
+    if node.settings.is_host or isinstance(phase, Start | Preempt | Leave):
         return []
-    why = event.why if isinstance(event, m.StoreRefused) else ""
-    if not why and isinstance(event, m.Tick):
-        if node.contact.host_lost(running.progress(node, now), node.settings.node_timeout, now):
-            why = f"it has not answered for {now - node.contact.answered:.0f} s"
+    if isinstance(phase, Stop) and not (phase.is_swept and phase.next is None and phase.leave is None):
+        return []
+    why = node.tick.refused
+    if not why and node.contact.host_lost(running.patience(node), node.now):
+        why = f"{node.settings.store} has not answered for {node.now - node.contact.answered:.0f} s"
     if not why:
         return []
     reason = (
         f"the node that hosts the rendezvous is gone ({why}). Start the job again; its ranks resume from their last "
         "checkpoint"
     )
-    leave = Leave(1, reason, silent=True)
+    leave = Leave(FAILED, reason, is_silent=True)
     node.phase = Stop(reason, leave=leave) if isinstance(phase, Run | Settle) else leave
-    return [log(f"node {node.name} leaves the job: {reason}", logging.ERROR), journal("job_lost", reason=why)]
+    text = f"node {node.name} leaves the job: {reason}"
+    return [Log(text, logging.ERROR), journal("job_lost", reason=why, host=node.settings.store)]
 
 
 def next_deadline(node: Node) -> float | None:
-    """When the controller wants a `Tick`, in monotonic seconds; None: it has ended."""
+    """When the controller wants a `Tick`, in seconds of the driver's clock; None: it has ended."""
     phase = node.phase
-    if isinstance(phase, Leave) and phase.exited:
-        return None
-    times = [node.beaten + BEAT if not node.settings.is_alone else node.contact.answered + BEAT]
+    times = [node.beaten + BEAT, node.now + BEAT]
     match phase:
-        case Stop():
-            times += stopping.stop_deadlines(node, phase).values()
-            times += [node.evidence_until] if phase.term_at is None else []
-        case Preempt():
-            times += stopping.preempt_deadlines(node, phase).values()
-            if phase.agreed is not None and phase.agreed.is_open:
-                times.append(phase.since)  # as often as the driver can
-        case Settle():
-            times.append(phase.until)
-        case Drain():
-            times.append(phase.until)
         case Leave():
             times.append(phase.until)
-    return min(times) + node.suspended
+            if phase.has_ended:
+                return None
+        case Stop():
+            times += [node.evidence_until, *stopping.stop_deadlines(node, phase).values()]
+        case Preempt():
+            times += stopping.preempt_deadlines(node, phase).values()
+            times += [phase.agreed.look_at] if phase.agreed is not None and not phase.agreed.is_closed else []
+        case Settle():
+            times.append(phase.until)
+    return min(at for at in times if at > node.now)
 
 
-def watched_keys(node: Node) -> dict[str, float]:
+def watched_keys(node: Node) -> Mapping[str, float]:
     """The keys of the store whose values the controller wants, with the seconds between two reads.
 
     The number of reads in a second does not grow with the job: large jobs read less often, and the heartbeats of
     several nodes are read at once.
     """
-    phase = node.phase
-    quick = quick_interval(node.nodes)
-    slow = RECORD * max(1.0, node.nodes / 500)
-    keys: dict[str, Any] = {} if isinstance(phase, Leave) else {node.next_key: quick}
-    match phase:
-        case Gather():
-            keys |= gathering.gather_keys(node, phase, quick)
-            if phase.has_read or not phase.chooser:
-                keys[node.next_key] = slow
-        case Confirm():
-            keys |= gathering.confirm_keys(node, phase, quick)
-        case Run() | Settle():
-            keys = {**keys, **running.run_keys(node), node.next_key: slow}
-        case Done():
-            keys = {**keys, **running.run_keys(node), **running.done_keys(node, quick)}
-        case Preempt() if phase.agreed is not None:
-            keys |= phase.agreed.keys(quick, node.view)
-        case HostOnly() | Leave():
-            keys |= stopping.leave_keys(node)
-    return keys
-
-
-__all__ = ["NEVER", "begin", "next_deadline", "step", "watched_keys"]
+    return node.watched

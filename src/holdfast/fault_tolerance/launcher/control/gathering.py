@@ -1,9 +1,9 @@
 """How a membership is formed: GATHER and CONFIRM, the choice of the members, and their order.
 
-Each node that wants a place adds a line to the log `join/N`. One node chooses: it holds a lease, which it renews every
-second and which another node takes over when it is not renewed. The members are written once, by compare-and-set, so
-two nodes that both choose do no harm. Every member then acknowledges; node 0 opens the ranks' store and writes where
-it is. A restart that keeps its membership begins with the acknowledgements.
+Each node that wants a place adds a line to the log `join/N`. The store's host chooses the members; where its heartbeat
+does not move, every node does. They are written once, by compare-and-set, so two nodes that choose do no harm. Every
+member then acknowledges; node 0 opens the ranks' store and writes where it is. A restart that keeps its membership
+begins with the acknowledgements.
 
 Nodes that trained until now come before spares, and are waited for while their heartbeats move. What always holds: no
 rank starts before every member of the cycle has acknowledged it.
@@ -13,30 +13,23 @@ Does not cover: a member that vanishes after its acknowledgement. Its neighbour 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from ..ranks.exits import FAILED
 from . import messages as m
 from .liveness import BUSY
-from .messages import NEVER, Action, Event
-from .node import Confirm, Gather, Leave, Node, Start, code_of, journal, log, received
-from .records import (
-    FAILED,
-    LEFT,
-    Member,
-    Membership,
-    ack_key,
-    alive_key,
-    chooser_key,
-    decode,
-    encode,
-    go_key,
-    join_key,
-    members_key,
-)
+from .messages import Action, Event, Log
+from .node import Confirm, Gather, Leave, Node, Start, journal
+from .records import HOST, LEFT, Member, Membership, decode, encode, key, number
 
 LOG_AFTER = 2.0
 """Seconds after which a node logs what it waits for."""
+SAVING = 30.0
+"""Seconds for a rank that may be saving: with an open `checkpointing` section, or preempted."""
+FAILED_WAIT = 5.0
+"""Seconds in which nodes may ask for the place of one that failed, before a job that needs it ends."""
 SPARES_WAIT = 2.0
 """Seconds in which the nodes that wait for a place ask for one in the new cycle."""
 
@@ -59,228 +52,142 @@ def place(
     `segment`, the result consists of complete groups of so many nodes of one domain each. The nodes named in `behind`
     come after all others.
     """
+    size = segment or 1
     before = previous.names if previous else ()
-    trained = [node for node in nodes if node.node in before and node.node not in behind]
-    trained.sort(key=lambda node: before.index(node.node))
-    new = sorted(
-        (node for node in nodes if node not in trained), key=lambda node: (node.node in behind, _rank(node))
-    )
-    if segment:
-        return _in_groups(trained, new, previous, most // segment, segment)
-    return _fill([[node] for node in trained], [[node] for node in new], [(name,) for name in before], most)
+    trained = {node.node: node for node in nodes if node.node in before and node.node not in behind}
+    new = sorted((node for node in nodes if node.node not in trained), key=lambda node: _order(node, behind))
+    free = {node.node: node for node in [*(trained[name] for name in before if name in trained), *new]}
+    blocks = [before[at : at + size] for at in range(0, len(before), size)]
+    kept: list[list[Member] | None] = []
+    for block in blocks:  # groups that trained, completed from their domain
+        group = _completed(block, trained, [node for node in new if node.node in free], segment)
+        kept.append(group)
+        for node in group or ():
+            del free[node.node]
+    rest: list[list[Member]] = []
+    for domain in dict.fromkeys(_domain(node, segment) for node in free.values()):
+        left = [node for node in free.values() if _domain(node, segment) == domain]
+        rest += [left[at : at + size] for at in range(0, len(left) - size + 1, size)]
+    rest = rest[: max(0, most // size - sum(group is not None for group in kept))]
+    groups = [group if group is not None else rest.pop(0) if rest else [] for group in kept]
+    return tuple(node for group in [*filter(None, groups), *rest][: most // size] for node in group)
 
 
-def _rank(node: Member) -> tuple[int, int, list[tuple[bool, int, str]]]:
+def _completed(
+    block: Sequence[str], trained: Mapping[str, Member], new: Sequence[Member], segment: int
+) -> list[Member] | None:
+    """The group of this block with its lost nodes replaced from the same domain; None where that is not possible."""
+    domains = {_domain(trained[name], segment) for name in block if name in trained}
+    if len(domains) != 1:
+        return None
+    spares = [node for node in new if _domain(node, segment) in domains]
+    group = [
+        trained[name] if name in trained else spares.pop(0) for name in block if name in trained or spares
+    ]
+    return group if len(group) == (segment or 1) else None
+
+
+def _domain(node: Member, segment: int) -> str:
+    return (node.domain or node.node.partition(":")[0]) if segment else node.node
+
+
+def _order(node: Member, behind: Collection[str]) -> tuple[bool, bool, int, list[tuple[bool, int, str]]]:
     parts = [part for part in re.split(r"(\d+)", node.node) if part]
     natural = [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts]
-    return (0 if node.order >= 0 else 1, node.order, natural)
-
-
-def _in_groups(
-    trained: list[Member], new: list[Member], previous: Membership | None, most: int, size: int
-) -> tuple[Member, ...]:
-    """Groups that trained keep their places, completed from their domain; then the rest of each domain."""
-    before = previous.names if previous else ()
-    blocks = [before[at : at + size] for at in range(0, len(before), size)]
-    kept, left = [], [*trained, *new]
-    for block in blocks:
-        present = [node for node in left if node.node in block]
-        if not present or len({_domain(node) for node in present}) > 1:
-            continue
-        others = [node for node in new if node in left and _domain(node) == _domain(present[0])]
-        group = [member for (member,) in _units(present, others, block, size)]
-        if len(group) == size:
-            kept.append(group)
-            left = [node for node in left if node not in group]
-    rest = []
-    for domain in dict.fromkeys(map(_domain, left)):
-        nodes = [node for node in left if _domain(node) == domain]
-        rest += [nodes[at : at + size] for at in range(0, len(nodes) - size + 1, size)]
-    return _fill(kept, rest, blocks, most)
-
-
-def _domain(node: Member) -> str:
-    return node.domain or node.node.partition(":")[0]
-
-
-def _units(present: list[Member], new: list[Member], places: Iterable[str], most: int) -> list[list[Member]]:
-    filled = _fill([[node] for node in present], [[node] for node in new], [(name,) for name in places], most)
-    return [[node] for node in filled]
-
-
-def _fill(
-    kept: list[list[Member]], new: list[list[Member]], places: Iterable[Collection[str]], most: int
-) -> tuple[Member, ...]:
-    """Units in their places, empty places filled with new ones, and more new ones behind, up to `most` units."""
-    new = new[: max(0, most - len(kept))]
-    chosen: list[list[Member]] = []
-    for names in places:
-        here = next((unit for unit in kept if any(node.node in names for node in unit)), None)
-        if here is not None:
-            chosen.append(here)
-        elif new:
-            chosen.append(new.pop(0))
-    return tuple(node for unit in [*chosen, *new][:most] for node in unit)
+    return node.node in behind, node.order < 0, node.order, natural
 
 
 # -- GATHER ---------------------------------------------------------------------------------------------------
 
 
 def enter_gather(node: Node, phase: Gather, now: float) -> list[Action]:
-    """Ask for a place, unless the membership is known already."""
+    """The next record may be there already, so the first read of it comes before anything else."""
     phase.since = now
-    node.began = node.evidence = False
-    return on_gather(node, phase, m.Tick(), now)
-
-
-def _ask(node: Node) -> m.Append:
-    return m.Append(join_key(node.record.cycle), encode(node.settings.me))
-
-
-def _read_members(node: Node, phase: Gather) -> list[Action]:
-    """The membership stands: this node takes part in it, or is a spare."""
-    phase.has_read = True
-    node.membership = Membership.decode(node.view[members_key(node.record.formed)])
-    node.gone.difference_update(node.membership.names)
-    if node.takes_part:
-        node.phase = Confirm(phase.since)
-        return []
-    return [] if node.record.gather else [_ask(node)]
-
-
-def _watch_members(node: Node, event: Event, now: float) -> list[Action]:
-    """As a spare: when no member is left that could find the others lost, begin anew, or end with them.
-
-    A suspended launcher may have ranks that train, so heartbeats have to stand still on all nodes, and for long.
-    """
-    assert node.membership is not None
-    if not isinstance(event, m.Tick) or node.next_key not in node.view:
-        return []
-    left, limit = node.view.log(LEFT), node.settings.node_timeout
-    keys = [alive_key(name) for name in node.membership.names if name not in left]
-    if keys and node.contact.still_for(keys[0], now) < limit:
-        return []  # one is enough to watch while it is there
-    if min((node.contact.still_for(key, now) for key in keys), default=NEVER) < BUSY * limit:
-        return []
-    ending = node.ending(now)
-    if all(left.get(name, {}).get("preempted") for name in node.membership.names):
-        return node.propose(ending.end("preempted", _code(left.values()), preempted=True))
-    reason = f"no node of cycle {node.record.cycle} has shown any sign for {BUSY * limit:.0f} s"
-    return node.propose(ending.call_off(reason, node.membership.names))
-
-
-def _take_lease(node: Node, phase: Gather, now: float, *, old: str) -> list[Action]:
-    node.beats += 1
-    phase.replaces = old
-    phase.chooser = encode({"node": node.name, "beat": node.beats, "nnodes": node.settings.nnodes})
-    phase.renew_at = now + 1.0
-    return [m.Cas(chooser_key(node.record.cycle), old, phase.chooser)]
+    return []
 
 
 def on_gather(node: Node, phase: Gather, event: Event, now: float) -> list[Action]:
-    """One event while the membership is formed."""
-    if isinstance(event, m.Signal) and event.stops:
-        return _withdraw(node, phase, event, now)
-    if phase.has_read:
-        return [*_watch_members(node, event, now), *_log_waiting(node, phase, now)]
-    if node.view.get(members_key(node.record.formed)):
-        return _read_members(node, phase)
-    if not node.record.gather or node.next_key not in node.view:
-        return []  # the next record may stand already
-    if not phase.asked:
-        phase.asked = True
-        return [_ask(node), *_take_lease(node, phase, now, old="")]
-    actions = _keep_lease(node, phase, now)
-    is_chooser = phase.chooser and phase.chooser == node.view.get(chooser_key(node.record.cycle))
-    if is_chooser and isinstance(event, m.Tick | m.StoreView):
-        actions += _choose(node, phase, now)
+    """One event while the membership is formed, or while this node waits as a spare."""
+    record = node.record
+    ask = m.Append(key("join", record.cycle), encode(replace(node.settings.me, nnodes=node.settings.nnodes)))
+    if members := node.read(key("members", record.formed)):
+        node.membership = Membership.decode(members)
+        if node.takes_part:
+            node.phase = Confirm()
+            return []
+        phase.is_spare = True
+        return [*node.once(ask), *_watch_members(node, event, now), *_log_waiting(node, phase, now)]
+    if not record.gather or node.next_key not in node.view:
+        return []
+    actions = node.once(ask)
+    if _chooses(node, phase, now):
+        actions += _choose(node, phase, event, now)
     return [*actions, *_log_waiting(node, phase, now)]
 
 
-def _keep_lease(node: Node, phase: Gather, now: float) -> list[Action]:
-    """Renew the lease; resign when another node has it; take it over when it is not renewed."""
-    key = chooser_key(node.record.cycle)
-    standing = node.view.get(key)
-    if standing is None or node.settings.is_alone or (phase.chooser and standing == phase.replaces):
-        return []  # the answer is under way
-    holder = decode(standing)
-    if holder.get("node") == node.name:
-        is_due = now >= phase.renew_at and standing == phase.chooser
-        return _take_lease(node, phase, now, old=standing) if is_due else []
-    actions: list[Action] = []
-    if phase.chooser:
-        phase.chooser = ""
-        theirs = str(holder.get("nnodes", node.settings.nnodes))
-        if theirs != node.settings.nnodes:
-            actions.append(_contradiction(node, str(holder["node"]), theirs))
-    if not holder or node.contact.still_for(key, now) >= node.settings.node_timeout:
-        node.contact.since.clear()
-        actions += _take_lease(node, phase, now, old=standing)
-    return actions
+def _chooses(node: Node, phase: Gather, now: float) -> bool:
+    """Whether this node chooses: it hosts the store, or the launcher that does is not there."""
+    if node.settings.is_host:
+        return True
+    host = decode(node.read(HOST, 1.0)).get("node")
+    if host is None:
+        return HOST in node.view and now - phase.since >= node.settings.node_timeout
+    return node.is_lost(str(host), node.settings.node_timeout, now)
 
 
-def _contradiction(node: Node, other: str, theirs: str) -> Action:
-    return log(
-        f"node {node.name} was started with --nnodes {node.settings.nnodes}, node {other} with --nnodes {theirs}: "
-        "they may wait for each other in vain; give all launchers of a job the same"
-    )
-
-
-def _choose(node: Node, phase: Gather, now: float) -> list[Action]:
+def _choose(node: Node, phase: Gather, event: Event, now: float) -> list[Action]:
     """Form the membership as soon as the nodes that are to take part have asked."""
     settings, record = node.settings, node.record
-    if phase.formed:
+    node.read(key("join", record.cycle))
+    before = node.read(key("members", record.base)) if record.base >= 0 else ""
+    if record.base >= 0 and not before:
         return []
-    previous = None
-    if record.base >= 0:
-        if not node.view.get(members_key(record.base)):
-            return []
-        previous = Membership.decode(node.view[members_key(record.base)])
+    if not isinstance(event, m.Tick) and getattr(event, "key", "") not in (key("join", record.cycle), LEFT):
+        return []
+    previous = Membership.decode(before) if before else None
+    asked = {name: Member.decode(line) for name, line in node.view.log(key("join", record.cycle)).items()}
+    node.read(LEFT, 1.0)
     left = node.view.log(LEFT)
-    asked = {
-        name: Member.decode(line)
-        for name, line in node.view.log(join_key(record.cycle)).items()
-        if name not in left
-    }
-    if missing(node, previous, asked, left, now):
-        return _give_up(node, phase, previous, asked, now)
+    asked = {name: member for name, member in asked.items() if name not in left}
+    actions = _compare_nnodes(node, asked)
+    waits = missing(node, previous, asked, now)
     chosen = place(asked.values(), previous, settings.most, segment=settings.segment)
     if len(chosen) < settings.least:
         phase.quorum_since = None
-        if previous and all(left.get(name, {}).get("preempted") for name in previous.names):
-            return node.propose(node.ending(now).end("preempted", _code(left.values()), preempted=True))
-        return _give_up(node, phase, previous, asked, now)
+        return [*actions, *([] if waits else _give_up(node, phase, previous, asked, now))]
     phase.quorum_since = now if phase.quorum_since is None else phase.quorum_since
     waited = now - phase.quorum_since
-    if len(chosen) < settings.most:
-        if previous is None and waited < settings.last_call:
-            return []
-        new = len(asked) - sum(name in asked for name in (previous.names if previous else ()))
-        if previous is not None and new < record.waiting and waited < SPARES_WAIT:
-            return []
-    phase.formed = True
-    return [m.Cas(members_key(record.cycle), "", Membership(chosen).encode())]
+    if waits and waited < settings.last_call + SAVING:
+        return actions
+    if previous is None and len(chosen) < settings.most and waited < settings.last_call:
+        return actions
+    new = len(asked) - sum(name in asked for name in (previous.names if previous else ()))
+    if previous is not None and len(chosen) < settings.most and new < record.waiting and waited < SPARES_WAIT:
+        return actions
+    return [*actions, *node.once(m.Cas(key("members", record.cycle), "", Membership(chosen).encode()))]
 
 
-def missing(
-    node: Node, previous: Membership | None, asked: Collection[str], left: Collection[str], now: float
-) -> list[str]:
+def missing(node: Node, previous: Membership | None, asked: Collection[str], now: float) -> list[str]:
     """The nodes that trained until now, have not asked yet, and whose heartbeats move."""
-    gone = {*asked, *left, *node.record.lost}
-    names = [name for name in (previous.names if previous else ()) if name not in gone]
-    limit = node.settings.node_timeout
-    return [name for name in names if node.contact.still_for(alive_key(name), now) < limit]
+    names = [name for name in (previous.names if previous else ()) if name not in {*asked, *node.record.lost}]
+    return [name for name in names if not node.is_lost(name, node.settings.node_timeout, now)]
 
 
 def _give_up(
-    node: Node, phase: Gather, previous: Membership | None, asked: Mapping[str, Member], now: float
+    node: Node, phase: Gather, previous: Membership | None, asked: Collection[str], now: float
 ) -> list[Action]:
-    """The job ends when too few nodes have come in time."""
+    """The job ends when too few nodes have come in time, or all that trained were asked to stop."""
+    left, before = node.view.log(LEFT), previous.names if previous else ()
+    if before and all(left.get(name, {}).get("preempted") for name in before):
+        return node.propose(node.ending(now).end("preempted", _code(left, before), preempted=True))
+    lines = [left[name] for name in before if name in left]
+    failed = [line for line in lines if number(line, "code") and not line.get("preempted")]
+    if failed and now - phase.since >= FAILED_WAIT:
+        reason = f"{failed[-1].get('why')}. Too few nodes are left: {len(asked)} of {node.settings.nnodes}"
+        return node.propose(node.ending(now).end(reason, number(failed[-1], "code")))
     if now - phase.since < node.settings.join_timeout:
         return []
-    silent = [
-        name for name in (previous.names if previous else ()) if name not in {*asked, *node.view.log(LEFT)}
-    ]
+    silent = [name for name in before if name not in asked and name not in left]
     which = f": no sign of node {', '.join(silent)}" if silent else ""
     reason = (
         f"gave up waiting for the other nodes (rendezvous timeout){which}. {len(asked)} of {node.settings.nnodes} "
@@ -289,37 +196,69 @@ def _give_up(
     return node.propose(node.ending(now).end(reason, FAILED))
 
 
-def _code(left: Iterable[Mapping[str, Any]]) -> int:
-    return max((int(line.get("code", 0)) for line in left), default=0)
+def _code(left: Mapping[str, Mapping[str, Any]], names: Collection[str]) -> int:
+    return max(number(left[name], "code") for name in names)
 
 
-def _withdraw(node: Node, phase: Gather, event: m.Signal, now: float) -> list[Action]:
-    """A signal while no rank runs: the others must not count on this node."""
-    reason = f"node {node.name} left before cycle {node.record.cycle} began"
-    code = code_of(event.number, node.settings.preempted_code)
-    record = None
-    if node.settings.is_host:
-        record = node.ending(now).end(f"{reason}; it hosts the rendezvous", code, preempted=True)
-    node.phase = Leave(code, reason, record, preempted=True)
-    release = [m.Cas(chooser_key(node.record.cycle), phase.chooser, "")] if phase.chooser else []
-    return [*received(event), *release]
+def _compare_nnodes(node: Node, asked: Mapping[str, Member]) -> list[Action]:
+    """Launchers with another --nnodes may wait for each other without end: the one that chooses logs that."""
+    other = next((each for each in asked.values() if each.nnodes != node.settings.nnodes), None)
+    mark = f"nnodes of {node.name}"
+    if other is None or mark in node.sent:
+        return []
+    node.sent.add(mark)
+    return [_contradiction(node, other.node, other.nnodes)]
+
+
+def _contradiction(node: Node, other: str, theirs: str) -> Log:
+    return Log(
+        f"node {node.name} was started with --nnodes {node.settings.nnodes}, node {other} with --nnodes {theirs}: "
+        "they may wait for each other in vain; give all launchers of a job the same"
+    )
+
+
+def _watch_members(node: Node, event: Event, now: float) -> list[Action]:
+    """As a spare: when no member is left that could find the others lost, begin anew, or end with them.
+
+    A suspended launcher may have ranks that train, so no heartbeat may move for long, of any node.
+    """
+    if not isinstance(event, m.Tick) or node.next_key not in node.view:
+        return []
+    names, left = node.members.names, node.view.log(LEFT)
+    there = [name for name in names if name not in left]
+    if there and not node.is_lost(there[0], node.settings.node_timeout, now):
+        return []  # one is enough to watch while it is there
+    patience = BUSY * node.settings.node_timeout
+    lost = [name for name in there if node.is_lost(name, patience, now)]
+    if lost != there:
+        return []
+    if names and not there and all(left[name].get("preempted") for name in names):
+        return node.propose(node.ending(now).end("preempted", _code(left, names), preempted=True))
+    reason = f"no node of cycle {node.record.cycle} has shown any sign for {patience:.0f} s"
+    return node.propose(node.ending(now).call_off(reason, names))
 
 
 def _log_waiting(node: Node, phase: Gather, now: float) -> list[Action]:
-    if phase.logged or now - phase.since < LOG_AFTER:
+    """Once: what this node waits for. A node with another --nnodes than the store's host logs that too."""
+    if phase.has_logged or now - phase.since < LOG_AFTER:
         return []
-    phase.logged = True
+    phase.has_logged = True
     settings, cycle, who = node.settings, node.record.cycle, f"node {node.name}"
-    if phase.has_read:
-        if node.nodes >= settings.most:
-            return [log(f"{who} is a spare: the job runs on {node.nodes} nodes, this one waits")]
-        return [log(f"{who} joined during cycle {cycle}; it will be added at the next restart")]
-    if phase.quorum_since is not None:
-        wait = f"waits {settings.last_call:g} s for more nodes to join cycle {cycle}"
-        return [log(f"{who} {wait} ({settings.nnodes.replace(':', ' to ')} can take part), then begins")]
     wanted = settings.nnodes.replace(":", " to ")
-    text = f"waits for other nodes to join cycle {cycle}: {wanted} needed; gives up after {settings.join_timeout:g} s"
-    return [log(f"{who} {text}")]
+    host = decode(node.view.get(HOST, ""))
+    differs = not settings.is_host and host.get("nnodes", settings.nnodes) != settings.nnodes
+    actions: list[Action] = [_contradiction(node, str(host["node"]), str(host["nnodes"]))] if differs else []
+    if phase.is_spare and node.nodes >= settings.most:
+        text = f"is a spare: the job runs on {node.nodes} nodes, this one waits"
+    elif phase.is_spare:
+        text = f"joined during cycle {cycle}; it will be added at the next restart"
+    elif phase.quorum_since is not None:
+        wait = f"waits {settings.last_call:g} s for more nodes to join cycle {cycle}"
+        text = f"{wait} ({wanted} can take part), then begins"
+    else:
+        limit = f"gives up after {settings.join_timeout:g} s"
+        text = f"waits for other nodes to join cycle {cycle}: {wanted} needed; {limit}"
+    return [*actions, Log(f"{who} {text}")]
 
 
 # -- CONFIRM --------------------------------------------------------------------------------------------------
@@ -328,92 +267,48 @@ def _log_waiting(node: Node, phase: Gather, now: float) -> list[Action]:
 def enter_confirm(node: Node, phase: Confirm, now: float) -> list[Action]:
     """Acknowledge the membership."""
     phase.since = now
-    opens = [m.OpenRankStore()] if node.is_leader else []
-    return [m.Append(ack_key(node.record.cycle), encode({"node": node.name})), *opens]
+    opens = [m.OpenRankStore(node.record.cycle)] if node.is_leader else []
+    return [m.Append(key("ack", node.record.cycle), encode({"node": node.name})), *opens]
 
 
 def on_confirm(node: Node, phase: Confirm, event: Event, now: float) -> list[Action]:
     """One event until all members are ready."""
-    assert node.membership is not None
     cycle = node.record.cycle
-    match event:
-        case m.Signal() if event.stops:
-            reason = f"node {node.name} left before cycle {cycle} began"
-            code = code_of(event.number, node.settings.preempted_code)
-            record = node.without_me(reason, now, code=code, preempted=True)
-            if record is None:
-                record = node.ending(now).call_off(reason, [node.name])
-            node.phase = Leave(code, reason, record, preempted=True)
-            return received(event)
-        case m.RankStoreOpen(address, port):
-            phase.go = encode({"address": address, "port": port})
-        case m.RankStoreFailed(why):
-            return node.propose(node.ending(now).call_off(why))
-    if standing := node.view.get(go_key(cycle)):
-        where = decode(standing)
-        node.phase = Start(str(where.get("address", "")), int(where.get("port", 0)))
+    if isinstance(event, m.RankStoreOpen) and event.cycle == cycle:
+        phase.go = encode({"address": event.address, "port": event.port})
+    if go := node.view.get(key("go", cycle)) if node.is_leader else node.read(key("go", cycle)):
+        where = decode(go)
+        node.phase = Start(str(where.get("address", "")), number(where, "port"))
         return []
-    is_news = isinstance(event, m.StoreView | m.RankStoreOpen)
-    if (
-        is_news
-        and phase.go
-        and not phase.written
-        and node.view.log(ack_key(cycle)).keys() >= {*node.membership.names}
-    ):
-        phase.written = True
-        return [m.Cas(go_key(cycle), "", phase.go)]
-    if not isinstance(event, m.Tick):
+    if phase.go:
+        node.read(key("ack", cycle))
+        if isinstance(event, m.StoreView | m.RankStoreOpen) and _all_ready(node):
+            return node.once(m.Cas(key("go", cycle), "", phase.go))
+    if node.tick.rank_store and node.is_leader:
+        node.phase = Leave(FAILED, f"node {node.name}: {node.tick.rank_store}", "failed")
         return []
-    neighbour = node.membership.neighbour(node.name)
-    if neighbour and node.contact.still_for(alive_key(neighbour), now) >= node.settings.node_timeout:
+    node.read(LEFT, 1.0)
+    if gone := node.view.log(LEFT).keys() & set(node.members.names):
+        return node.propose(node.without(min(gone), now))
+    neighbour = node.members.neighbour(node.name)
+    if neighbour and node.is_lost(neighbour, node.settings.node_timeout, now):
         reason = f"node {neighbour} of cycle {cycle} did not answer"
         return node.propose(node.ending(now).call_off(reason, [neighbour]))
     if now - phase.since >= node.settings.join_timeout:
+        late = [name for name in node.members.names if name not in node.view.log(key("ack", cycle))]
         reason = f"cycle {cycle} could not begin within {node.settings.join_timeout:g} s"
-        return node.propose(node.ending(now).end(reason, FAILED))
+        return node.propose(node.ending(now).call_off(reason, late if node.is_leader else ()))
     return []
 
 
-def note_missing(node: Node) -> list[Action]:
-    """For the journal: members of the cycle before that are not in this one, on node 0."""
-    key = members_key(node.record.base)
-    if not (node.is_leader and node.membership and node.record.gather and key in node.view):
+def _all_ready(node: Node) -> bool:
+    return node.view.log(key("ack", node.record.cycle)).keys() >= set(node.members.names)
+
+
+def members_not_back(node: Node) -> list[Action]:
+    """For the journal, on node 0: members of the cycle before that are not in this one."""
+    before = node.view.get(key("members", node.record.base), "")
+    if not (node.is_leader and node.record.gather and before):
         return []
-    before = Membership.decode(node.view[key]).names
-    names = [name for name in before if name not in node.membership.names]
+    names = [name for name in Membership.decode(before).names if name not in node.members.names]
     return [journal("node_not_back", cycle=node.record.base, lost=names)] if names else []
-
-
-def gather_keys(node: Node, phase: Gather, quick: float) -> dict[str, float]:
-    """What GATHER watches, with the seconds between two reads."""
-    record = node.record
-    if phase.has_read:
-        return {
-            LEFT: 1.0,
-            **dict.fromkeys((key for key in node.contact.since if key.startswith(alive_key(""))), 1.0),
-        }
-    keys = {members_key(record.formed): quick}
-    if not record.gather:
-        return keys
-    keys[chooser_key(record.cycle)] = 1.0
-    if not phase.chooser:
-        return keys
-    keys[join_key(record.cycle)] = quick
-    keys[LEFT] = 1.0
-    if record.base >= 0:
-        keys[members_key(record.base)] = 1.0
-        keys.update(
-            dict.fromkeys((name for name in node.contact.since if name.startswith(alive_key(""))), 1.0)
-        )
-    return keys
-
-
-def confirm_keys(node: Node, phase: Confirm, quick: float) -> dict[str, float]:
-    """What CONFIRM watches, with the seconds between two reads."""
-    assert node.membership is not None
-    keys = {go_key(node.record.cycle): quick}
-    if node.is_leader:
-        keys[ack_key(node.record.cycle)] = quick
-    if neighbour := node.membership.neighbour(node.name):
-        keys[alive_key(neighbour)] = 1.0
-    return keys

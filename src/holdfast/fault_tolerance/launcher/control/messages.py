@@ -1,11 +1,13 @@
 """Events and actions: everything that goes into the controller, and everything that comes out. Pure values.
 
 The driver turns what happens on the node into events, in the order in which it happened, and carries out actions in
-their order. Times are monotonic seconds of the node unless the text says otherwise.
+their order. It keeps a clock in monotonic seconds that excludes the time in which the node was suspended; the events
+have durations, no times. It drops what belongs to an earlier cycle, and sends a fresh `Tick` before a `RankExited`.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import signal
 from collections.abc import Mapping
@@ -15,7 +17,7 @@ from typing import Any
 
 from ...stop.notes import Word
 from ...stop.rules import RankView
-from .records import Membership
+from .records import CycleRecord, Membership
 
 NEVER = math.inf
 PASSED_ON = {int(signal.SIGUSR1), int(signal.SIGUSR2)}
@@ -23,7 +25,7 @@ PASSED_ON = {int(signal.SIGUSR1), int(signal.SIGUSR2)}
 
 
 class Cause(str, Enum):
-    """What a rank's end follows from, as far as the rank left word."""
+    """The reason for a rank's end, from its last exception."""
 
     OWN = "own"  # its own exception, exit code or signal
     LOST_PEER = "lost_peer"  # it lost the connection to another rank
@@ -36,8 +38,8 @@ class Board:
 
     step: int = -1
     checkpoints: int = 0  # that it finished in this cycle
-    activity: float | None = None  # when the rank last wrote to it; None: it never connected
-    saving: bool = False  # a `checkpointing` section is open
+    idle_for: float | None = None  # seconds since the rank last wrote to it; None: it never connected
+    is_saving: bool = False  # a `checkpointing` section is open
 
 
 # -- events ---------------------------------------------------------------------------------------------------
@@ -49,10 +51,12 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Tick(Event):
-    """Time passed: sent at `next_deadline`, and at least once a second."""
+    """The state of the node: sent at `next_deadline`, and at least once a second."""
 
     contact: float = 0.0  # seconds since the store last answered
     round_trip: float = 0.0  # seconds that an answer takes
+    refused: str = ""  # for two seconds no process has listened at the store's address: the reason
+    rank_store: str = ""  # the ranks' store of this cycle could not be opened, or has failed: the reason
     boards: Mapping[int, Board] = field(default_factory=dict)  # by local rank
     cpu: float = 0.0  # CPU seconds per second that the ranks used lately
     blocked: frozenset[int] = frozenset()  # local ranks that were sent SIGKILL and are in state D
@@ -60,46 +64,35 @@ class Tick(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Suspended(Event):
-    """The launcher, or the whole node, stood still for so many seconds. Sent before any other event afterwards."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class Signal(Event):
-    """The launcher got a signal; or `by` ("rank 3") got it, which says so on its page."""
+    """The launcher got a signal, or a rank got one and wrote so on its page (`by` is "rank 3")."""
 
     number: int
     by: str = ""
 
     @property
-    def stops(self) -> bool:
-        """Whether it asks the job to stop. SIGUSR1 and SIGUSR2 often mean "save and carry on": they are passed on."""
-        return self.number not in PASSED_ON
+    def is_stop(self) -> bool:
+        """Whether it asks the job to stop. SIGUSR1 and SIGUSR2 often mean "save and continue": they are passed on."""
+        return self.number not in PASSED_ON or bool(self.by)
 
 
 @dataclass(frozen=True, slots=True)
-class RanksStarted(Event):
-    """All ranks of this node run."""
+class Started(Event):
+    """All ranks of this node run; or, with `failure`, they could not be started and none is left."""
 
-
-@dataclass(frozen=True, slots=True)
-class StartFailed(Event):
-    """The ranks could not be started; none of them is left."""
-
-    why: str
+    failure: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class RankExited(Event):
-    """A rank ended; what the monitor reported of it before was sent before."""
+    """A rank ended. What the monitor reported of it, and what it requested, was sent before."""
 
     local: int
     status: int  # as subprocess has it: negative for a signal
     cause: Cause = Cause.OWN
     text: str = ""  # the exception, or the exit status in words
-    began: float | None = None  # when it began to fail, where that was earlier
+    ago: float = 0.0  # seconds since it ended, or began to fail
+    has_raised: bool = False  # an unhandled exception was ending it
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,22 +102,15 @@ class RankFailing(Event):
     local: int
     cause: Cause
     text: str
-    began: float
+    ago: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict(Event):
-    """The monitor found a hang, has its evidence and terminates the rank."""
+    """The monitor found a hang, has its evidence, and terminates the rank."""
 
     local: int
     text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Killed(Event):
-    """The monitor sent SIGKILL to a rank."""
-
-    local: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,52 +124,34 @@ class Requested(Event):
 
 @dataclass(frozen=True, slots=True)
 class EvidenceTaken(Event):
-    """What `TakeEvidence` asked for is done."""
+    """`TakeEvidence` is done."""
 
 
 @dataclass(frozen=True, slots=True)
 class Swept(Event):
-    """No process that a rank left behind is left."""
-
-
-@dataclass(frozen=True, slots=True)
-class DescendantsEnded(Event):
-    """The processes that finished ranks left running have ended."""
+    """`Sweep` is done: no process that a rank left behind is left."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreView(Event):
-    """The value of a watched key, or the standing value after `Cas`; sent when it differs from the last one."""
+    """The value of a watched key, "" if it has none: after its first read, after each change, and after `Cas`."""
 
     key: str
     value: str
 
 
 @dataclass(frozen=True, slots=True)
-class Written(Event):
-    """A `Put` or an `Append` has reached the store."""
-
-    key: str
-
-
-@dataclass(frozen=True, slots=True)
-class StoreRefused(Event):
-    """For two seconds nothing has listened at the store's address: its host is gone."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
 class RankStoreOpen(Event):
     """The ranks' store of this cycle listens here."""
 
+    cycle: int
     address: str
     port: int
 
 
 @dataclass(frozen=True, slots=True)
-class RankStoreFailed(Event):
-    """The ranks' store could not be opened, or has failed since."""
+class LauncherFailed(Event):
+    """An error of the launcher itself, after which its ranks were stopped."""
 
     why: str
 
@@ -201,7 +169,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Cas(Action):
-    """Write `new` where `old` stands ("": nothing); the standing value comes back as `StoreView`."""
+    """Write `new` where `old` is the value ("": none); the value after that comes back as `StoreView`."""
 
     key: str
     old: str
@@ -210,7 +178,7 @@ class Cas(Action):
 
 @dataclass(frozen=True, slots=True)
 class Put(Action):
-    """Write a value that only this node writes."""
+    """Write a value that only this node writes; of several for one key, only the newest has to be written."""
 
     key: str
     value: str
@@ -226,12 +194,14 @@ class Append(Action):
 
 @dataclass(frozen=True, slots=True)
 class OpenRankStore(Action):
-    """Open a fresh store for the ranks of this cycle, and close those of cycles before."""
+    """Open a fresh store for the ranks of this cycle."""
+
+    cycle: int
 
 
 @dataclass(frozen=True, slots=True)
 class StartRanks(Action):
-    """Start this node's ranks, which meet at `address`:`port`."""
+    """Start this node's ranks, which meet at `address`:`port`; close the stores of earlier cycles."""
 
     cycle: int
     membership: Membership
@@ -241,27 +211,27 @@ class StartRanks(Action):
 
 @dataclass(frozen=True, slots=True)
 class SignalRanks(Action):
-    """Send a signal to all ranks that run. Its senders' stop pages get it with the moment of their SIGKILL, where the
-    signal asks them to stop (`deadline`, infinite: never)."""
+    """Send a signal, and SIGCONT, to all ranks that run.
+
+    With `seconds_left` (infinite: no limit) the signal asks them to stop: it goes to their pages, with that time.
+    """
 
     number: int
-    deadline: float | None = None
+    seconds_left: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class KillRank(Action):
-    """SIGKILL a rank that has been waited for so many seconds."""
+    """SIGKILL a rank that was waited for so many seconds."""
 
     local: int
     waited: float
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
-class EnterPhase(Action):
-    """Show the monitor the phase of a cycle: "running", "stopping" (no verdicts any more) or "idle"."""
-
-    phase: str
-    cycle: int
+class HoldVerdicts(Action):
+    """From here on the monitor judges no rank of this cycle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,31 +245,26 @@ class TakeEvidence(Action):
 
 @dataclass(frozen=True, slots=True)
 class Sweep(Action):
-    """Kill what the ranks left behind; answered by `Swept`. Then release the ranks' files."""
+    """Kill the processes that the ranks left behind, after at most `linger` seconds in which they may end."""
 
-
-@dataclass(frozen=True, slots=True)
-class WatchDescendants(Action):
-    """Answer with `DescendantsEnded` once nothing that the ranks started is left."""
-
-
-@dataclass(frozen=True, slots=True)
-class PrepareNext(Action):
-    """The ranks train: there is time to prepare standbys and the next store."""
+    linger: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Report(Action):
-    """Report the incident of this cycle; of several nodes `reporter` writes it."""
+    """Log and record how the ranks failed, and report the incident: the ranks are gone.
 
-    reason: str
-    reporter: str
-    lost: tuple[str, ...] = ()
+    `failed` has the local ranks that failed, the first one first; `record` is that of the next cycle, None where the
+    node was asked to stop. Its node writes the report.
+    """
+
+    failed: tuple[int, ...]
+    record: CycleRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class WriteStopPages(Action):
-    """Pass the leader's newest word on to the ranks."""
+    """Pass the newest word on the agreed stop on to the ranks."""
 
     word: Word
 
@@ -309,19 +274,20 @@ class Journal(Action):
     """Record an event in the journal."""
 
     kind: str
-    fields: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Log(Action):
-    """Log a line; `level` is one of logging's."""
+    """Log a line."""
 
-    level: int
     text: str
+    level: int = logging.WARNING
 
 
 @dataclass(frozen=True, slots=True)
 class Exit(Action):
-    """The launcher ends."""
+    """End the launcher, once its operations on the store are carried out: at most `wait` seconds later."""
 
     code: int
+    wait: float = 3.0

@@ -3,32 +3,21 @@
 One function changes a `Node`: :func:`.controller.step`, through the functions of the phases (:mod:`.gathering`,
 :mod:`.running`, :mod:`.stopping`). A phase that ends sets `node.phase` to the next one; `step` then enters it.
 
-    Gather -> Confirm -> Start -> Run -> Settle -> Stop -> Gather | HostOnly | Leave
-                                   |                ^
-                                   +-> Done --------+-> Drain -> Leave
-                                   +-> Preempt -> Drain | Leave
+    Gather -> Confirm -> Start -> Run -> Settle -> Stop -> Gather | Leave
+                                   +-> Done -------^
+                                   +-> Preempt ----^
 """
 
 from __future__ import annotations
 
-import logging
-import signal
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from ...stop.rules import TAKES_PART
+from ..ranks.exits import FAILED, as_exit_code
 from . import messages as m
-from . import records
 from .agreed_stop import AgreedStop
-from .liveness import Activity, StoreContact
+from .liveness import LocalProgress, StoreContact
 from .messages import NEVER, Action
-from .records import CycleRecord, Ending, Kind, Member, Membership, Progress, View
-
-INTERRUPTED = 130
-"""Exit code after Ctrl-C."""
-SAVING = 30.0
-"""Seconds for a rank that may be saving: with an open `checkpointing` section, or preempted."""
+from .records import FIRST, HOST, LAUNCHERS, LEFT, CycleRecord, Ending, Kind, Member, Membership, View, key
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +29,7 @@ class Settings:
     most: int = 1
     is_host: bool = True  # of the job's store
     is_alone: bool = False  # one node, and no address at which others could join
+    store: str = ""  # the store's address, for people
     max_restarts: int = 0
     reset_on_progress: bool = False
     node_timeout: float = 10.0
@@ -66,58 +56,56 @@ class Rank:
     cause: m.Cause = m.Cause.OWN
     text: str = ""
     began: float = 0.0  # when it ended or began to fail
-    failing: bool = False  # it has left the exception that ends it
+    has_raised: bool = False  # an unhandled exception ends it
     verdict: str = ""  # the monitor's, on a hang
-    killed: float | None = None  # when SIGKILL was sent
-    killed_by_us: bool = False
+    killed_at: float | None = None  # by this launcher
     blocked_since: float | None = None  # in state D after SIGKILL
-    stuck: bool = False  # has outlived SIGKILL, and is not waited for
+    is_stuck: bool = False  # has outlived SIGKILL, and is not waited for
 
     @property
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         """Whether it has not ended and may still."""
-        return self.status is None and not self.stuck
+        return self.status is None and not self.is_stuck
 
     @property
-    def failed(self) -> bool:
+    def has_failed(self) -> bool:
         """Whether it failed, or is about to. A hung rank has not succeeded, whatever its exit code."""
-        return self.failing or bool(self.verdict) or self.status not in (None, 0)
+        return self.has_raised or bool(self.verdict) or self.status not in (None, 0)
 
     @property
     def only_lost_peer(self) -> bool:
-        """Whether all that is known is that a peer was gone."""
+        """Whether the only reason found is that a peer was gone."""
         return not self.verdict and self.cause is m.Cause.LOST_PEER
+
+    @property
+    def exit_code(self) -> int:
+        """As a shell reports it; 0 while it runs."""
+        return as_exit_code(self.status or 0)
 
     def obeyed(self, number: int) -> bool:
         """Whether it ended by this signal, or with the code that a shell gives for it, or with 0."""
-        return self.status in (0, -number, 128 + number)
+        return self.exit_code in (0, 128 + number) and not (self.status and self.has_raised)
 
 
-# -- phases: what each one waits for. Times are seconds without those in which the node was suspended ---------
+# -- phases: what each one waits for --------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class Gather:
     """A membership is formed, or this node is no part of it and waits for the next."""
 
-    since: float
-    asked: bool = False
-    chooser: str = ""  # the value of the lease that this node wrote; "": another node chooses
-    replaces: str = ""  # the value that it replaces
-    renew_at: float = 0.0
+    since: float = 0.0
     quorum_since: float | None = None
-    formed: bool = False  # this node has written a membership
-    has_read: bool = False  # the membership stands, and this node is no part of it
-    logged: bool = False  # what it waits for
+    is_spare: bool = False  # the membership is formed without this node
+    has_logged: bool = False  # what it waits for
 
 
 @dataclass(slots=True)
 class Confirm:
     """All members acknowledge; node 0 opens the ranks' store and writes where it is."""
 
-    since: float
+    since: float = 0.0
     go: str = ""  # where the ranks' store is, on node 0
-    written: bool = False
 
 
 @dataclass(slots=True)
@@ -132,40 +120,34 @@ class Start:
 class Run:
     """The ranks train."""
 
-    since: float
-    prepared: bool = False
     passed_on: set[int] = field(default_factory=set)  # signals
     stop_seen: float | None = None  # another node was asked to stop
-    stop_declined: bool = False
 
 
 @dataclass(slots=True)
 class Settle:
     """A rank has failed: for a moment the cause, or a signal to all processes, may follow."""
 
-    since: float
-    run: Run
     for_signal: float = 0.0  # until then a signal to all processes may come
     for_cause: float = 0.0  # until then the rank that the failed ones lost may end
     until: float = 0.0  # the next of these that counts
-    proposed: float | None = None
 
 
 @dataclass(slots=True)
 class Stop:
-    """The ranks are stopped; `then` follows: the next record, or this node leaves."""
+    """The ranks are stopped; then this node joins the cycle of `next`, or leaves."""
 
     reason: str
-    next: CycleRecord | None = None
-    leave: Leave | HostOnly | None = None
-    take_evidence: bool = False
+    next: CycleRecord | None = None  # None: not agreed on yet
+    leave: Leave | None = None
+    linger: float = 0.0  # seconds in which what finished ranks left running may end
+    has_failed: bool = False  # local ranks had failed before
     term_at: float | None = None
-    hurry: bool = False
-    sweeping: bool = False
-    swept: bool = False
-    report: bool = False
-    lost: tuple[str, ...] = ()
-    signal: int = 0  # came meanwhile
+    deadline: float = 0.0  # of all ranks, after a signal that came meanwhile
+    signal: int = 0  # that one
+    kills_now: bool = False
+    is_sweeping: bool = False
+    is_swept: bool = False
 
 
 @dataclass(slots=True)
@@ -173,12 +155,12 @@ class Preempt:
     """A signal was passed on, and the ranks have time to save."""
 
     number: int
-    by: str
-    since: float
-    deadline: float
+    by: str = ""
+    since: float = 0.0
+    deadline: float = 0.0
     failed_at: float | None = None
-    hurry: bool = False
-    logged: bool = False
+    kills_now: bool = False
+    has_logged: bool = False
     agreed: AgreedStop | None = None
 
 
@@ -186,69 +168,56 @@ class Preempt:
 class Done:
     """The local ranks are done; those of other nodes may still fail."""
 
-
-@dataclass(slots=True)
-class Drain:
-    """What finished ranks left running may end by itself, then it is swept."""
-
-    until: float
-    then: Leave
-    sweeping: bool = False
-
-
-@dataclass(slots=True)
-class HostOnly:
-    """Without ranks, for the store that this node hosts, until the job ends."""
-
-    code: int
-    reason: str
-    record: CycleRecord | None = None  # to be written first
+    stop_seen: float | None = None  # another node was asked to stop
 
 
 @dataclass(slots=True)
 class Leave:
-    """This node leaves: it writes why, and the store's host waits for the others."""
+    """This node leaves, and writes why; the store's host stays until the others have left.
+
+    `departs` says why the others need a record first, by which they continue or end: "failed", "preempted", "excluded"
+    or "shutdown"; "": they need none.
+    """
 
     code: int
     reason: str
-    record: CycleRecord | None = None  # to be written first
-    preempted: bool = False
-    silent: bool = False  # the store is gone
+    departs: str = ""
+    is_preempted: bool = False
+    is_silent: bool = False  # the store is gone
     until: float = NEVER
-    written: bool = False
-    hurry: bool = False
-    exited: bool = False
+    kills_now: bool = False
+    has_ended: bool = False
 
 
-Phase = Gather | Confirm | Start | Run | Settle | Stop | Preempt | Done | Drain | HostOnly | Leave
+Phase = Gather | Confirm | Start | Run | Settle | Stop | Preempt | Done | Leave
 
 
 @dataclass(slots=True)
 class Node:
-    """One node of the job."""
+    """One node of the job. Times in seconds of the driver's clock."""
 
     settings: Settings
-    record: CycleRecord = records.FIRST  # of the cycle that runs or is being formed
+    record: CycleRecord = FIRST  # of the cycle that runs or is being formed
     membership: Membership | None = None  # of that cycle, or the one before
-    began: bool = False  # its ranks were started
-    phase: Phase = field(default_factory=lambda: Gather(0.0))
+    has_begun: bool = False  # its ranks were started
+    phase: Phase = field(default_factory=Gather)
     entered: Phase | None = None  # the phase that `step` has entered last
     ranks: dict[int, Rank] = field(default_factory=dict)
     view: View = field(default_factory=lambda: View({}))
+    watched: dict[str, float] = field(default_factory=dict)  # keys, with the seconds between two reads
     contact: StoreContact = field(default_factory=StoreContact)
-    proposed: CycleRecord | None = None  # written, and the standing value is not known yet
+    sent: set[str] = field(default_factory=set)  # keys of this cycle that this node has written
     tick: m.Tick = field(default_factory=m.Tick)  # the newest
-    activity: Activity = field(default_factory=Activity)
-    evidence: bool = False  # taken, or with the monitor, in this cycle
+    progress: LocalProgress = field(default_factory=LocalProgress)
+    evidence: str = ""  # of this cycle: "crash", "elsewhere", or "monitor"
     evidence_until: float = 0.0  # evidence is being taken, until then at most
-    suspended: float = 0.0  # seconds in all; every time below is counted without them
+    request: m.Requested | None = None  # a rank's, that no record has fulfilled yet
+    pending: m.Signal | None = None  # came while the ranks were being started
+    now: float = 0.0  # of the newest event
     beaten: float = -NEVER
     beats: int = 0
     newcomers: int = 0  # as written to the store by node 0
-    gone: set[str] = field(default_factory=set)  # all nodes that were found lost or left, over all cycles
     clock: tuple[float, float] = (0.0, 0.0)  # job time, and the local time at which it was that
-    noted: int = 0  # the newest cycle whose record was read
-    pending: m.Signal | None = None  # came while the ranks were being started
 
     @property
     def name(self) -> str:
@@ -256,122 +225,130 @@ class Node:
         return self.settings.me.node
 
     @property
-    def is_leader(self) -> bool:
-        """Whether this is node 0 of the membership."""
-        return self.membership is not None and self.membership.names[:1] == (self.name,)
+    def members(self) -> Membership:
+        """The membership; empty before the first one."""
+        return self.membership or Membership(())
 
     @property
     def takes_part(self) -> bool:
         """Whether the membership has this node."""
-        return self.membership is not None and self.name in self.membership.names
+        return self.name in self.members.names
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this is node 0 of the membership."""
+        return self.members.names[:1] == (self.name,)
 
     @property
     def nodes(self) -> int:
         """How many nodes the job has; before the first membership, how many it may have."""
-        return len(self.membership.members) if self.membership else self.settings.most
+        return len(self.members.names) or self.settings.most
 
     @property
     def next_key(self) -> str:
         """The key of the record that this node waits for."""
-        return records.cycle_key(self.record.cycle + 1)
+        return key("cycle", self.record.cycle + 1)
 
     @property
     def running(self) -> list[Rank]:
         """The ranks that have not ended."""
-        return [rank for rank in self.ranks.values() if rank.running]
-
-    @property
-    def stuck(self) -> list[Rank]:
-        """The ranks that even SIGKILL did not end."""
-        return [rank for rank in self.ranks.values() if rank.stuck]
+        return [rank for rank in self.ranks.values() if rank.is_running]
 
     def board(self, local: int) -> m.Board:
         """A rank's board."""
         return self.tick.boards.get(local, m.Board())
 
-    @property
-    def stop_pages_in_use(self) -> bool:
-        """Whether a rank of this node takes part in agreed stops."""
-        return any(view.state == TAKES_PART for view in self.tick.stop_views)
+    # -- the store --------------------------------------------------------------------------------------------
+
+    def read(self, name: str, every: float = 0.0) -> str:
+        """The value of a key, "" if it has none; from now on it is read so often, until the phase ends."""
+        self.watched[name] = min(every or self.quick, self.watched.get(name, NEVER))
+        return self.view.get(name, "")
 
     @property
-    def waiting(self) -> int:
-        """How many nodes wait for a place, as node 0 has written."""
-        value = self.view.get(records.waiting_key(self.record.cycle), "0")
-        return int(value) if value.isdecimal() else 0
+    def quick(self) -> float:
+        """Seconds between two reads of a key that nodes wait for: 5,000 reads a second in the whole job."""
+        return max(0.02, self.nodes / 5000)
+
+    @property
+    def slow(self) -> float:
+        """Seconds between two reads of a key that changes rarely, in jobs of more than 500 nodes more."""
+        return 0.1 * max(1.0, self.nodes / 500)
+
+    def is_lost(self, name: str, patience: float, now: float) -> bool:
+        """Whether a node has left, or its heartbeat has not moved for so many seconds."""
+        self.read(LEFT, 1.0)
+        self.read(key("alive", name), 1.0)
+        return name in self.view.log(LEFT) or self.contact.stalled_for(key("alive", name), now) >= patience
+
+    def once(self, action: m.Cas | m.Append | m.Put) -> list[Action]:
+        """The action, unless this node has written the key in this cycle."""
+        if action.key in self.sent:
+            return []
+        self.sent.add(action.key)
+        return [action]
+
+    def propose(self, record: CycleRecord) -> list[Action]:
+        """Write the next record; the one that counts comes back as an event."""
+        return self.once(m.Cas(key("cycle", record.cycle), "", record.encode()))
+
+    @property
+    def has_proposed(self) -> bool:
+        """Whether a record of this node is under way."""
+        return self.next_key in self.sent
+
+    # -- cycles -----------------------------------------------------------------------------------------------
 
     def job_time(self, now: float) -> float:
-        """Seconds since the job began, as far as this node can tell: it goes on from the newest record."""
+        """Seconds since the job began, as far as this node can see: counted from the newest record."""
         return self.clock[0] + now - self.clock[1]
 
     def ending(self, now: float) -> Ending:
         """The end of this cycle as this node sees it."""
-        boards: Mapping[int, m.Board] = self.tick.boards if self.began else {}
-        progress = Progress(
-            max((board.step for board in boards.values()), default=-1),
-            sum(board.checkpoints for board in boards.values()),
+        boards = self.tick.boards.values() if self.has_begun else ()
+        waiting = self.view.get(key("waiting", self.record.cycle), "")
+        return Ending(
+            self.record,
+            self.has_begun,
+            self.name,
+            self.job_time(now),
+            waiting=int(waiting) if waiting.isdecimal() else self.record.waiting,
+            room=max(0, self.settings.most - self.nodes),
+            step=max((board.step for board in boards), default=-1),
+            checkpoints=sum(board.checkpoints for board in boards),
         )
-        room = max(0, self.settings.most - self.nodes)
-        return Ending(self.record, self.began, self.name, self.job_time(now), self.waiting, room, progress)
 
-    def without_me(
-        self, reason: str, now: float, *, code: int, preempted: bool = False
-    ) -> CycleRecord | None:
-        """The record by which the others carry on without this node, or the job ends; None: they decide themselves.
+    def departure(self, phase: Leave, now: float) -> CycleRecord | None:
+        """The record by which the others continue without this node, or the job ends; None: they need none.
 
-        A node that hosts the store takes the job with it when it is preempted. A node that fails ends the job where
-        too few others are left, for they would wait for a node that cannot take part.
+        A preempted host of the store takes the job with it. Where a node failed and too few others are left, the node
+        that chooses the members ends the job.
         """
-        if not self.takes_part:
+        ending, is_host = self.ending(now), self.settings.is_host
+        if self.record.kind is Kind.END:
             return None
-        ending = self.ending(now)
-        if preempted and self.settings.is_host:
-            return ending.end(reason, code, preempted=True)
-        if self.nodes - 1 + self.waiting >= self.settings.least:
-            return ending.next(Kind.LEAVE, reason, lost=[self.name])
-        return None if preempted else ending.end(reason, code)
+        if phase.departs == "shutdown" or (phase.departs == "preempted" and is_host):
+            return ending.end(phase.reason, phase.code, preempted=phase.departs == "preempted")
+        if not phase.departs or not self.takes_part or self.name in self.record.lost:
+            return None
+        if phase.departs == "excluded" and self.nodes == 1 and not ending.waiting:
+            return ending.end(phase.reason, FAILED)
+        return ending.next(Kind.LEAVE, phase.reason, lost=[self.name])
+
+    def without(self, name: str, now: float) -> CycleRecord:
+        """The record by which the others continue without a node that has left; it may not have written its own."""
+        reason = str(self.view.log(LEFT)[name].get("why", ""))
+        return self.ending(now).next(Kind.LEAVE, reason, lost=[name])
 
     def advance(self, record: CycleRecord, now: float) -> None:
-        """The cycle of this record is the one that this node joins next."""
-        self.record, self.proposed, self.began = record, None, False
-        keys = {
-            records.LAUNCHERS,
-            records.LEFT,
-            records.members_key(record.base),
-            records.members_key(record.formed),
-        }
-        self.view = View({key: value for key, value in self.view.items() if key in keys})
-
-    def propose(self, record: CycleRecord) -> list[Action]:
-        """Write the next record, unless that was done; the one that stands comes back as an event."""
-        if self.proposed is not None:
-            return []
-        self.proposed = record
-        return [m.Cas(records.cycle_key(record.cycle), "", record.encode())]
+        """The cycle of this record is the next one."""
+        self.clock = (max(record.at, self.job_time(now)), now)
+        self.record, self.has_begun, self.evidence, self.request = record, False, "", None
+        self.sent.clear()
+        kept = {HOST, LAUNCHERS, LEFT, key("members", record.base), key("members", record.formed)}
+        self.view = View({name: value for name, value in self.view.items() if name in kept})
 
 
-def log(text: str, level: int = logging.WARNING) -> m.Log:
-    """A line on the console."""
-    return m.Log(level, text)
-
-
-def journal(kind: str, **values: Any) -> m.Journal:
+def journal(kind: str, **values: object) -> m.Journal:
     """An event for the journal."""
     return m.Journal(kind, values)
-
-
-def code_of(number: int, preempted_code: int) -> int:
-    """The exit code of a launcher that was asked to stop by this signal and in which no rank failed."""
-    return INTERRUPTED if number == signal.SIGINT else preempted_code
-
-
-def received(event: m.Signal) -> list[Action]:
-    """Log and record a signal that asks the job to stop."""
-    name = signal.Signals(event.number).name
-    if event.by:
-        text = f"{event.by} was told to stop ({name}): so are all ranks, shutting down workers"
-        return [log(text), journal("preemption", signal=name, by=event.by)]
-    return [
-        log(f"Received Signals.{name} death signal, shutting down workers"),
-        journal("preemption", signal=name),
-    ]

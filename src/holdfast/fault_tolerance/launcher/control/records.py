@@ -1,8 +1,8 @@
 """The values that the nodes of a job agree on, and the rules by which the next one is made. Pure.
 
 Each cycle begins with one cycle record, which exactly one node gets to write: a compare-and-set on the key
-`cycle/N` of the job's store. Everything that decides about later cycles stands in it, so that no launcher has to
-remember it: the restart budget, the join budget, the step that was reached, the reason, the exit code.
+`cycle/N` of the job's store. It has everything that decides about later cycles, so that no launcher keeps that
+for itself: the restart budget, the join budget, the step that was reached, the reason, the exit code.
 
 Values are JSON. A field that this version does not have is ignored, one that is missing has its default, and a record
 that cannot be read counts as one that lets nodes join: launchers of two versions may meet in a rolling update.
@@ -17,11 +17,9 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, TypeVar
 
-T = TypeVar("T")
+from ..ranks.exits import DO_NOT_REQUEUE, FAILED
 
-FAILED = 1
-DO_NOT_REQUEUE = 93
-"""Exit codes, see docs/exit-codes.md."""
+T = TypeVar("T")
 
 JOIN_INTERVAL = 30.0
 JOIN_BUDGET = 10
@@ -38,66 +36,41 @@ class Kind(str, Enum):
     START = "start"
     RESTART = "restart"  # something failed: uses one restart of --max-restarts
     JOIN = "join"  # nodes join, or a membership did not come about
-    LEAVE = "exclude"  # a node leaves, the others carry on
+    LEAVE = "exclude"  # a node leaves, the others continue
     END = "end"  # no cycle begins: the job ends
 
 
-# -- keys of the job's store ----------------------------------------------------------------------------------
-
-LAUNCHERS, LEFT = "launchers", "left"
-"""Logs of all launchers of the job, and of those that left, with the reason."""
-
-
-def cycle_key(cycle: int) -> str:
-    """The cycle record: compare-and-set, once."""
-    return f"cycle/{cycle}"
-
-
-def join_key(cycle: int) -> str:
-    """Log of the nodes that ask for a place."""
-    return f"join/{cycle}"
-
-
-def chooser_key(cycle: int) -> str:
-    """The lease of the node that chooses the members: renewed and taken over by compare-and-set."""
-    return f"chooser/{cycle}"
-
-
-def members_key(cycle: int) -> str:
-    """The membership that was formed for this cycle: compare-and-set, once."""
-    return f"members/{cycle}"
+KEYS = """
+cycle/N     once     the cycle record
+join/N      log      nodes that ask for a place
+members/N   once     the membership that was formed for this cycle
+ack/N       log      members that are ready to start their ranks
+go/N        once     where the ranks' store is; all members were ready
+waiting/N   value    how many nodes wait for a place while the cycle runs; written by node 0
+done/N      log      members whose ranks are done
+stop/N      once     a node was asked to stop: its name and the signal
+word/N      swapped  the newest word on the agreed stop: ask, commit or withdraw
+arrived/N   log      what the nodes report first for it
+answers/N   log      the nodes' answers to it
+alive/NODE  value    a node's heartbeat: a number that grows each second
+host        value    the node that hosts the store, and its --nnodes
+launchers   log      all launchers of the job
+left        log      those that left, with the reason
+"""
+"""The keys of the job's store. "once": by compare-and-set on nothing; "swapped": on the value before."""
+HOST, LAUNCHERS, LEFT = "host", "launchers", "left"
 
 
-def ack_key(cycle: int) -> str:
-    """Log of the members that are ready to start their ranks."""
-    return f"ack/{cycle}"
-
-
-def go_key(cycle: int) -> str:
-    """Where the ranks' store is; all members were ready. Compare-and-set, once."""
-    return f"go/{cycle}"
-
-
-def waiting_key(cycle: int) -> str:
-    """How many nodes wait for a place while the cycle runs."""
-    return f"waiting/{cycle}"
-
-
-def done_key(cycle: int) -> str:
-    """Log of the members whose ranks are done."""
-    return f"done/{cycle}"
-
-
-def alive_key(node: str) -> str:
-    """The node's heartbeat: a number that grows each second."""
-    return f"alive/{node}"
+def key(kind: str, of: int | str) -> str:
+    """The key of this kind for a cycle or a node."""
+    return f"{kind}/{of}"
 
 
 # -- values ---------------------------------------------------------------------------------------------------
 
 
 def encode(value: Any) -> str:
-    """A dataclass or a dictionary as it stands in the store."""
+    """A dataclass or a dictionary as a value of the store."""
     return json.dumps(value if isinstance(value, dict) else asdict(value), separators=(",", ":"))
 
 
@@ -118,6 +91,12 @@ def entries(log: str) -> dict[str, dict[str, Any]]:
         if entry.get("node"):
             found[str(entry["node"])] = entry
     return found
+
+
+def number(entry: Mapping[str, Any], name: str) -> int:
+    """A field of an entry that has to be a whole number; 0 where it is none."""
+    value = entry.get(name)
+    return value if type(value) is int else 0
 
 
 class View(dict[str, str]):
@@ -156,11 +135,12 @@ def _built(cls: type[T], values: Mapping[str, Any], **given: Any) -> T:
 class Member:
     """One node of a membership: `ranks` on it, the `address` under which others reach it, and what places it."""
 
-    node: str
+    node: str  # a name that no other launcher of the job has or had: host:pid with a random part
     ranks: int = 1
     address: str = ""
     order: int = -1  # --node-rank, SLURM_PROCID or GROUP_RANK; -1: not given
     domain: str = ""  # the node domain
+    nnodes: str = ""  # its --nnodes
 
     @classmethod
     def decode(cls, values: Mapping[str, Any]) -> Member:
@@ -202,13 +182,15 @@ class Membership:
         return self.names[(self.index(node) + 1) % len(self.members)] if len(self.members) > 1 else ""
 
     def encode(self) -> str:
-        """As it stands in the store."""
+        """The value of the store."""
         return encode({"members": [asdict(member) for member in self.members]})
 
     @classmethod
     def decode(cls, text: str) -> Membership:
         """The reverse of :meth:`encode`."""
-        return cls(tuple(map(Member.decode, decode(text).get("members", ()))))
+        lines = decode(text).get("members")
+        lines = [line for line in lines if isinstance(line, dict)] if isinstance(lines, list) else []
+        return cls(tuple(map(Member.decode, lines)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +214,7 @@ class CycleRecord:
     at: float = 0.0  # seconds of job time at which it was written
 
     def encode(self) -> str:
-        """As it stands in the store."""
+        """The value of the store."""
         return encode(self)
 
     @classmethod
@@ -243,13 +225,17 @@ class CycleRecord:
             kind = Kind(values["kind"])
         except (KeyError, ValueError):
             return cls(cycle, Kind.JOIN, "its cycle record is of another version and cannot be read")
-        for name in "lost", "joins":
-            values[name] = tuple(values.get(name) or ())
-        return _built(cls, values, cycle=cycle, kind=kind)
+        for name, of in ("lost", str), ("joins", float):
+            found = values.get(name)
+            values[name] = (
+                tuple(each for each in found if type(each) is of) if isinstance(found, list) else ()
+            )
+        record = _built(cls, values, cycle=cycle, kind=kind)
+        return record if record.base >= 0 else replace(record, gather=True)
 
     @property
     def formed(self) -> int:
-        """The cycle under whose number this cycle's membership stands in the store."""
+        """The cycle under whose number the store has this cycle's membership."""
         return self.cycle if self.gather else self.base
 
     @property
@@ -267,16 +253,8 @@ FIRST = CycleRecord(0, Kind.START)
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a cycle came on this node: the highest step, and the number of checkpoints since the cycle began."""
-
-    step: int = -1
-    checkpoints: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Ending:
-    """What a node knows at the end of cycle `now`, for the record of the next one."""
+    """The end of cycle `now` as one node sees it, from which the next record is made."""
 
     now: CycleRecord
     began: bool  # the ranks were started
@@ -284,10 +262,11 @@ class Ending:
     job_time: float  # seconds
     waiting: int = 0  # nodes that wait for a place
     room: int = 0  # more nodes that could take part
-    progress: Progress = Progress()
+    step: int = -1  # the highest that this node's ranks reached in the cycle
+    checkpoints: int = 0  # that they finished in it
 
     def next(self, kind: Kind, reason: str, *, lost: Iterable[str] = (), **changes: Any) -> CycleRecord:
-        """The record of the next cycle. One that has lost nobody, and lets nobody in, keeps the membership."""
+        """The record of the next cycle. One without lost or new nodes keeps the membership."""
         now = self.now
         base = now.formed if self.began else now.base
         gone = (*(now.lost if base == now.base else ()), *lost)
@@ -317,10 +296,10 @@ class Ending:
         With `reset` only restarts in a row without progress count. A lost node, and a cycle whose ranks never
         started, count as well.
         """
-        advanced = self.progress.step > self.now.reached_step or self.progress.checkpoints > 0
+        advanced = self.step > self.now.reached_step or self.checkpoints > 0
         used = 0 if reset and advanced else self.now.restarts
         if used < limit:
-            reached = max(self.now.reached_step, self.progress.step)
+            reached = max(self.now.reached_step, self.step)
             return self.next(Kind.RESTART, reason, lost=lost, restarts=used + 1, reached_step=reached)
         return self.end(reason, exit_code)
 

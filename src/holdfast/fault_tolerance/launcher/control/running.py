@@ -1,9 +1,9 @@
 """A cycle from its start to what ends it: START, RUN, SETTLE, DONE.
 
-RUN watches the local ranks, the neighbour in the ring of nodes, the nodes that wait for a place, and the store's host.
-SETTLE follows a failure: for at most a second the cause may still come, for a quarter of a second a signal to all
-processes. What follows is written as the next cycle's record; the ranks are stopped when one stands, this node's or
-another's. A healthy rank is never stopped because the store does not answer while the ranks make progress.
+RUN watches the local ranks, the next node in the ring, the nodes that wait for a place, and the store's host. SETTLE
+follows a failure: for at most a second the cause may still come, for a quarter of a second a signal to all processes.
+What follows is proposed as the next cycle's record. A healthy rank is never stopped because the store does not answer
+while the ranks make progress.
 
 Does not cover: detection of hangs (the monitor), and signals other than SIGUSR1/2 that a script uses for its own ends.
 """
@@ -14,40 +14,22 @@ import logging
 import signal
 
 from ...stop.rules import LATE
+from ..ranks.exits import DO_NOT_REQUEUE, FAILED
 from . import agreed_stop
 from . import messages as m
-from .liveness import DONE, LocalProgress
-from .messages import PASSED_ON, Action, Event
-from .node import Done, HostOnly, Leave, Node, Preempt, Rank, Run, Settle, Start, Stop, journal, log, received
-from .records import (
-    DO_NOT_REQUEUE,
-    FAILED,
-    LEFT,
-    CycleRecord,
-    Kind,
-    alive_key,
-    decode,
-    done_key,
-    encode,
-    join_key,
-    waiting_key,
-)
-from .stopping import exit_code, leave, leave_on_signal, note_exit
+from .gathering import SAVING, members_not_back, place
+from .liveness import BUSY, LocalProgress
+from .messages import PASSED_ON, Action, Event, Log
+from .node import Done, Leave, Node, Preempt, Rank, Run, Settle, Start, Stop, journal
+from .records import LEFT, CycleRecord, Kind, Member, decode, encode, key, number
+from .stopping import exit_code, failed_ranks, record_exit
 
-STEADY = 3.0
-"""Seconds after its start in which a rank has got through its imports."""
-KILLED = 1.0
-"""Seconds in which a process ordinarily ends after SIGKILL."""
 CAUSE = 1.0
 """Seconds in which a process whose connections are closed has usually ended, a GPU aside."""
 SAME_MOMENT = 0.25
 """Seconds in which a signal that was sent to all processes has reached them all."""
 EVIDENCE = 0.02
 """Seconds for evidence after a crash."""
-REPLY = 1.0
-"""Seconds after a failure for the standing record, before the ranks are stopped without it."""
-ENDING, ENDING_WITH_GPU = 1.0, 10.0
-"""Seconds between the end of a process's connections and its own."""
 NEWCOMERS = 64
 """Nodes that wait for a place, of which node 0 watches the heartbeats."""
 STOPPING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, *PASSED_ON}
@@ -58,29 +40,35 @@ STOPPING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, *PASSE
 
 def enter_start(node: Node, phase: Start, now: float) -> list[Action]:
     """All members are ready: start the ranks."""
-    assert node.membership is not None
-    first, cycle = node.membership.first_rank(node.name), node.record.cycle
+    members, cycle = node.members, node.record.cycle
+    first = members.first_rank(node.name)
     node.ranks = {local: Rank(local, first + local) for local in range(node.settings.me.ranks)}
-    node.activity, node.newcomers, node.began = type(node.activity)(), 0, True
+    node.progress, node.newcomers, node.has_begun = LocalProgress(), 0, True
     node.tick = m.Tick(contact=node.tick.contact, round_trip=node.tick.round_trip)
-    begins = {"world_size": node.membership.world_size, "node_rank": node.membership.index(node.name)}
+    node.evidence_until = 0.0
+    begins = {"world_size": members.world_size, "node_rank": members.index(node.name)}
     return [
+        *members_not_back(node),
         journal("cycle_start", cycle=cycle, **begins),
-        m.StartRanks(cycle, node.membership, phase.address, phase.port),
+        m.StartRanks(cycle, members, phase.address, phase.port),
     ]
 
 
 def on_start(node: Node, phase: Start, event: Event, now: float) -> list[Action]:
     """The ranks have started, or could not be."""
-    match event:
-        case m.RanksStarted():
-            node.phase = Run(now)
-        case m.StartFailed(why):
-            for rank in node.ranks.values():
-                rank.status = FAILED
-            return leave(node, FAILED, f"node {node.name}: its ranks could not be started: {why}", now)
-        case m.Signal() if event.stops:
-            node.pending = event
+    if isinstance(event, m.Signal) and event.is_stop:
+        node.pending = event
+    if isinstance(event, m.RankExited):
+        record_exit(node, event, now)
+    elif isinstance(event, m.Verdict | m.RankFailing):
+        record_report(node, event, now)
+    if not isinstance(event, m.Started):
+        return []
+    if not event.failure:
+        node.phase = Run()
+        return []
+    node.ranks, why = {}, f"its ranks could not be started: {event.failure}"
+    node.phase = Leave(FAILED, f"node {node.name}: {why}", "failed")
     return []
 
 
@@ -91,103 +79,91 @@ def enter_run(node: Node, phase: Run, now: float) -> list[Action]:
     """The ranks run; a signal that came while they were started counts now."""
     pending, node.pending = node.pending, None
     if pending is not None:
-        node.phase = Preempt(pending.number, pending.by, now, now)
-    return [m.EnterPhase("running", node.record.cycle)]
+        node.phase = Preempt(pending.number, pending.by)
+    elif any(rank.has_failed for rank in node.ranks.values()):
+        node.phase = Settle()
+    elif not node.running:
+        node.phase = Done()
+    return []
 
 
 def on_run(node: Node, phase: Run, event: Event, now: float) -> list[Action]:
     """One event while the ranks train."""
     match event:
-        case m.RankExited():
-            rank = note_exit(node, event, now)
-            if rank.failed:
-                if event.status < 0 and -event.status in phase.passed_on and not rank.verdict:
-                    node.phase = Preempt(-event.status, "", now, now)
-                    return []
-                node.phase = Settle(now, phase)
+        case m.RankExited(status=status):
+            rank = record_exit(node, event, now)
+            if rank.has_failed and -status in phase.passed_on and not rank.verdict:
+                node.phase = Preempt(-status)
+            elif rank.has_failed:
+                node.phase = Settle()
             elif not node.running:
                 node.phase = Done()
-        case m.Verdict() | m.Killed() | m.RankFailing():
-            note_report(node, event, now)
+        case m.Verdict():
+            record_report(node, event, now)
+            node.phase = Settle()
+        case m.RankFailing():
+            record_report(node, event, now)
         case m.Requested():
             return on_request(node, event, now)
-        case m.RankStoreFailed(why):
-            return [log(why, logging.ERROR), *restart(node, why, now)]
-        case m.Signal(number, by):
-            if not event.stops and not by:
-                phase.passed_on.add(number)
-                return [m.SignalRanks(number)]
-            node.phase = Preempt(number, by, now, now)
-        case m.Tick():
-            return _on_tick(node, phase, now)
+        case m.Signal() if event.is_stop:
+            node.phase = Preempt(event.number, event.by)
+        case m.Signal(number):
+            phase.passed_on.add(number)
+            return [m.SignalRanks(number)]
+        case _:
+            return _watch(node, phase, event, now)
     return []
 
 
-def note_report(node: Node, event: m.Verdict | m.Killed | m.RankFailing, now: float) -> None:
-    """What the monitor or a rank's last exception adds to what is known of a rank."""
+def record_report(node: Node, event: m.Verdict | m.RankFailing, now: float) -> None:
+    """The monitor, or a rank's last exception, has more on a rank that runs."""
     rank = node.ranks[event.local]
-    match event:
-        case m.Verdict():
-            rank.verdict, node.evidence = event.text, True
-        case m.Killed():
-            rank.killed = now if rank.killed is None else rank.killed
-        case m.RankFailing():
-            rank.failing, rank.cause, rank.text, rank.began = (
-                True,
-                event.cause,
-                event.text,
-                min(now, event.began),
-            )
+    if isinstance(event, m.Verdict):
+        rank.verdict, rank.text, rank.began, node.evidence = event.text, event.text, now, "monitor"
+    else:
+        rank.has_raised, rank.cause, rank.text, rank.began = True, event.cause, event.text, now - event.ago
 
 
 def on_request(node: Node, event: m.Requested, now: float) -> list[Action]:
-    """A rank asked for the end of the job, or for its node to leave it."""
+    """A rank asked for the end of the job, or for its node to leave it. It holds until a record fulfils it."""
+    node.request = event
     why = f"rank {event.rank} (node {node.name}) asked for it: {event.description}"
     request: Action = journal("request", rank=event.rank, action=event.action, description=event.description)
     if event.action == "shutdown_workload":
         end = node.ending(now).end(why, DO_NOT_REQUEUE)
-        return [request, log(f"shutting the whole job down: {why}"), *node.propose(end)]
-    actions = [request, log(f"node {node.name} leaves the job: {why}"), journal("node_excluded", reason=why)]
-    if node.nodes == 1:
-        return [*actions, *node.propose(node.ending(now).end(why, FAILED))]
-    return [*actions, *node.propose(node.ending(now).next(Kind.LEAVE, why, lost=[node.name]))]
+        return [request, Log(f"shutting the whole job down: {why}"), *node.propose(end)]
+    record = node.departure(Leave(0, why, "excluded"), now)
+    actions = [request, Log(f"node {node.name} leaves the job: {why}"), journal("node_excluded", reason=why)]
+    return [*actions, *(node.propose(record) if record else [])]
 
 
-def _on_tick(node: Node, phase: Run, now: float) -> list[Action]:
-    killed = [rank for rank in node.running if rank.killed is not None and now - rank.killed > KILLED]
-    if killed:
-        for rank in killed:
-            rank.failing, rank.began = True, now
-            rank.text = rank.text or "killed by SIGKILL, and has not ended"
-        node.phase = Settle(now, phase)
-        return []
-    actions: list[Action] = []
-    if not phase.prepared and now - phase.since > STEADY:
-        phase.prepared = True
-        actions.append(m.PrepareNext())
-    actions += watch_neighbour(node, now, "are making no progress")
-    actions += _watch_newcomers(node, now)
-    return [*actions, *_watch_stop(node, phase, now)]
+def _watch(node: Node, phase: Run, event: Event, now: float) -> list[Action]:
+    """Other nodes, and the store of the ranks."""
+    if why := node.tick.rank_store:
+        return [Log(why, logging.ERROR), *restart(node, why, now)] if not node.has_proposed else []
+    return [
+        *watch_neighbour(node, now, "are making no progress"),
+        *_watch_newcomers(node, now),
+        *watch_stop(node, phase, now),
+    ]
 
 
-def progress(node: Node, now: float) -> LocalProgress:
-    """What the local ranks do, as a veto against a false loss of another node."""
-    if isinstance(node.phase, Run | Settle):
-        return node.activity.update(node.tick.boards, node.tick.cpu, node.settings.node_timeout, now)
-    return DONE
+def patience(node: Node) -> float:
+    """For how many seconds another node, or the store's host, may be silent: the local ranks are a veto."""
+    limit = node.settings.node_timeout
+    return node.progress.patience(limit) if isinstance(node.phase, Run | Settle) else BUSY * limit
 
 
 def watch_neighbour(node: Node, now: float, local_ranks: str) -> list[Action]:
     """Restart without the next node in the ring when it is lost."""
-    assert node.membership is not None
-    name = node.membership.neighbour(node.name)
-    if not name or node.proposed is not None:
+    name = node.members.neighbour(node.name)
+    if not name or not node.is_lost(name, patience(node), now) or node.has_proposed:
         return []
-    waited = node.contact.still_for(alive_key(name), now)
-    if waited < progress(node, now).patience(node.settings.node_timeout):
-        return []
+    if name in node.view.log(LEFT):
+        return node.propose(node.without(name, now))
+    waited = node.contact.stalled_for(key("alive", name), now)
     why = f"node {name} is gone: no sign of it for {waited:.1f} s, and the local ranks {local_ranks}"
-    found: list[Action] = [log(f"NODE LOST: {why}"), journal("node_lost", lost=name, waited=round(waited, 3))]
+    found: list[Action] = [Log(f"NODE LOST: {why}"), journal("node_lost", lost=name, waited=round(waited, 3))]
     return [*found, *restart(node, why, now, lost=(name,))]
 
 
@@ -200,67 +176,57 @@ def restart(
         why, settings.max_restarts, reset=settings.reset_on_progress, exit_code=code, lost=lost
     )
     actions: list[Action] = []
-    if record.kind is Kind.END and node.proposed is None:
+    if record.kind is Kind.END and not node.has_proposed:
         used = f"{record.restarts} of {settings.max_restarts} used"
-        actions.append(log(f"no restart left ({used}): the job ends", logging.ERROR))
+        actions.append(Log(f"no restart left ({used}): the job ends", logging.ERROR))
     return [*actions, *node.propose(record)]
 
 
 def _watch_newcomers(node: Node, now: float) -> list[Action]:
     """On node 0: count the nodes that wait for a place, and let them in when there is room."""
-    if not node.is_leader or node.proposed is not None:
-        return []
-    assert node.membership is not None
-    gone = {*node.membership.names, *node.view.log(LEFT)}
-    names = [name for name in node.view.log(join_key(node.record.cycle)) if name not in gone][:NEWCOMERS]
-    limit = node.settings.node_timeout
-    alive = [
-        name
-        for name in names
-        if alive_key(name) in node.view and node.contact.still_for(alive_key(name), now) < limit
-    ]
-    actions: list[Action] = []
-    if len(alive) != node.newcomers:
-        node.newcomers = len(alive)
-        node.view[waiting_key(node.record.cycle)] = str(len(alive))
-        actions.append(m.Put(waiting_key(node.record.cycle), str(len(alive))))
-    room = min(len(alive), node.settings.most - node.nodes)
-    if room > 0 and (record := node.ending(now).join(room)):
-        actions += node.propose(record)
-    return actions
-
-
-def _watch_stop(node: Node, phase: Run, now: float) -> list[Action]:
-    """Another node was asked to stop: the ranks here follow if they take part in that."""
-    wanted = decode(node.view.get(agreed_stop.stop_key(node.record.cycle), ""))
-    if not wanted or phase.stop_declined or not node.tick.stop_views:
-        return []
-    assert node.membership is not None
-    phase.stop_seen = now if phase.stop_seen is None else phase.stop_seen
-    if node.stop_pages_in_use:
-        node.phase = Preempt(
-            int(wanted.get("signal", signal.SIGTERM)), f"node {wanted.get('node')}", now, now
-        )
-    elif now - phase.stop_seen >= LATE:
-        phase.stop_declined = True
-        names = node.membership.names
-        return agreed_stop.declined(node.record.cycle, node.name, names, node.tick.stop_views)
-    return []
-
-
-def run_keys(node: Node) -> dict[str, float]:
-    """What a node watches whose ranks run or are done, with the seconds between two reads."""
-    assert node.membership is not None
-    cycle, keys = node.record.cycle, dict[str, float]()
+    cycle = node.record.cycle
     if node.settings.is_alone:
-        return keys
-    if neighbour := node.membership.neighbour(node.name):
-        keys |= {alive_key(neighbour): 1.0, agreed_stop.stop_key(cycle): 1.0}
+        return []
     if not node.is_leader:
-        return {**keys, waiting_key(cycle): 1.0}
-    gone = {*node.membership.names, *node.view.log(LEFT)}
-    names = [name for name in node.view.log(join_key(cycle)) if name not in gone][:NEWCOMERS]
-    return {**keys, join_key(cycle): 1.0, LEFT: 1.0, **dict.fromkeys(map(alive_key, names), 1.0)}
+        node.read(key("waiting", cycle), 1.0)
+        return []
+    node.read(key("join", cycle), 1.0)
+    gone = {*node.members.names, *node.view.log(LEFT)}
+    names = [name for name in node.view.log(key("join", cycle)) if name not in gone][-NEWCOMERS:]
+    lost = [name for name in names if node.is_lost(name, node.settings.node_timeout, now)]
+    alive = sum(name not in lost and key("alive", name) in node.contact.has_moved for name in names)
+    actions: list[Action] = []
+    if alive != node.newcomers:
+        node.newcomers = alive
+        node.view[key("waiting", cycle)] = str(alive)
+        actions.append(m.Put(key("waiting", cycle), str(alive)))
+    asked = [Member.decode(node.view.log(key("join", cycle))[name]) for name in names if name not in lost]
+    if not alive or node.nodes >= node.settings.most or node.has_proposed:
+        return actions
+    chosen = place(
+        [*node.members.members, *asked], node.members, node.settings.most, segment=node.settings.segment
+    )
+    more = len(chosen) - node.nodes
+    record = node.ending(now).join(more) if more > 0 else None
+    return [*actions, *(node.propose(record) if record else [])]
+
+
+def watch_stop(node: Node, phase: Run | Done, now: float) -> list[Action]:
+    """Another node was asked to stop: the ranks here follow if they take part in that."""
+    if node.nodes == 1:
+        return []
+    wanted = decode(node.read(agreed_stop.stop_key(node), 1.0))
+    if not wanted or not node.tick.stop_views:
+        return []
+    phase.stop_seen = now if phase.stop_seen is None else phase.stop_seen
+    if isinstance(phase, Run) and agreed_stop.takes_part(node):
+        asked = number(wanted, "signal")
+        is_signal = asked in {int(each) for each in signal.Signals}
+        node.phase = Preempt(asked if is_signal else signal.SIGTERM, f"node {wanted.get('node')}")
+        return []
+    if isinstance(phase, Done) or now - phase.stop_seen >= LATE:
+        return agreed_stop.decline(node)
+    return []
 
 
 # -- SETTLE ---------------------------------------------------------------------------------------------------
@@ -268,82 +234,55 @@ def run_keys(node: Node) -> dict[str, float]:
 
 def enter_settle(node: Node, phase: Settle, now: float) -> list[Action]:
     """A rank has failed."""
-    failed = _failed(node)
-    if _may_be_signalled(failed):
-        phase.for_signal = now + SAME_MOMENT
+    failed = failed_ranks(node)
+    phase.for_signal = now + SAME_MOMENT if _may_be_signalled(failed) else 0.0
     phase.for_cause = now + CAUSE
-    actions: list[Action] = []
-    if not node.evidence:
-        node.evidence, node.evidence_until = True, now + EVIDENCE
-        actions.append(m.TakeEvidence("crash", EVIDENCE, failed[0].number))
-    return [*actions, *_decide(node, phase, now)]
+    if node.evidence:
+        return []
+    node.evidence, node.evidence_until = "crash", now + EVIDENCE
+    return [m.TakeEvidence("crash", EVIDENCE, failed[0].number)]
 
 
 def on_settle(node: Node, phase: Settle, event: Event, now: float) -> list[Action]:
-    """One event until it is clear why the ranks have failed."""
+    """One event until it is clear why the ranks have failed; then a restart is proposed, and the ranks are stopped."""
     match event:
         case m.RankExited():
-            note_exit(node, event, now)
-        case m.Verdict() | m.Killed() | m.RankFailing():
-            note_report(node, event, now)
+            record_exit(node, event, now)
+        case m.Verdict() | m.RankFailing():
+            record_report(node, event, now)
         case m.Requested():
             return on_request(node, event, now)
-        case m.Signal(number) if event.stops or _died_of(_failed(node), number):
-            node.phase = Preempt(number, "", now, now)
+        case m.Signal(number) if event.is_stop or any(
+            rank.exit_code == 128 + number for rank in failed_ranks(node)
+        ):
+            node.phase = Preempt(number, event.by)
             return []
-    return _decide(node, phase, now)
-
-
-def _decide(node: Node, phase: Settle, now: float) -> list[Action]:
-    if now < phase.for_signal or (now < phase.for_cause and _lacks_cause(node)):
+    failed = failed_ranks(node)
+    if now < phase.for_signal or (now < phase.for_cause and _lacks_cause(node, failed)):
         phase.until = phase.for_signal if now < phase.for_signal else phase.for_cause
         return []
-    if phase.proposed is None:
-        failed = _failed(node)
-        found = failed[0]
-        lost = ". No rank of this node had failed before" if found.only_lost_peer else ""
-        reason = f"rank {found.number} (node {node.name}): {found.text}{lost}"
-        phase.proposed, phase.until = now, now + REPLY
-        return restart(node, reason, now, code=exit_code([rank for rank in failed if not rank.running]))
-    if now - phase.proposed >= REPLY:
-        node.phase = Stop("a rank failed", report=True)
-    return []
+    found = failed[0]
+    lost = ". No rank of this node had failed before" if found.only_lost_peer else ""
+    reason = f"rank {found.number} (node {node.name}): {found.text}{lost}"
+    ended = [rank for rank in failed if not rank.is_running] or failed
+    node.phase = Stop(reason, has_failed=True)
+    return restart(node, reason, now, code=exit_code(ended))
 
 
-def _failed(node: Node) -> list[Rank]:
-    """The ranks that failed or are about to, the first one first.
-
-    The kernel closes a process's connections before it has ended, with a GPU seconds before: the exceptions of its
-    peers may be the earlier ones.
-    """
-    failed = [rank for rank in node.ranks.values() if rank.failed]
-    doubt = ENDING_WITH_GPU if any(rank.status == -signal.SIGKILL for rank in failed) else ENDING
-    return sorted(failed, key=lambda rank: rank.began + doubt * rank.only_lost_peer)
-
-
-def _lacks_cause(node: Node) -> bool:
-    """Whether all that is known is that peers were lost, and a rank still runs that may have failed first."""
+def _lacks_cause(node: Node, failed: list[Rank]) -> bool:
+    """Whether all have only lost a peer so far, and a rank still runs that may have failed first."""
     running = {rank.local for rank in node.running}
     return bool(running) and all(
-        rank.only_lost_peer or (rank.verdict and rank.local in running) for rank in _failed(node)
+        rank.only_lost_peer or (rank.verdict and rank.local in running) for rank in failed
     )
 
 
 def _may_be_signalled(failed: list[Rank]) -> bool:
     """Whether one died of a signal that stops jobs, or its data loader did, and the rest may only follow from that."""
-    died = [not rank.verdict and _code(rank) - 128 in STOPPING for rank in failed]
+    died = [not rank.verdict and rank.exit_code - 128 in STOPPING for rank in failed]
     follows = [not rank.verdict and rank.cause is not m.Cause.OWN for rank in failed]
     lost_worker = any(rank.cause is m.Cause.LOST_WORKER for rank in failed)
     return all(map(max, died, follows)) and (any(died) or lost_worker)
-
-
-def _died_of(failed: list[Rank], number: int) -> bool:
-    return any(_code(rank) == 128 + number for rank in failed)
-
-
-def _code(rank: Rank) -> int:
-    status = rank.status or 0
-    return 128 - status if status < 0 else status
 
 
 # -- DONE -----------------------------------------------------------------------------------------------------
@@ -351,50 +290,45 @@ def _code(rank: Rank) -> int:
 
 def enter_done(node: Node, phase: Done, now: float) -> list[Action]:
     """The local ranks are done."""
-    return [m.Append(done_key(node.record.cycle), encode({"node": node.name}))]
+    return [m.Append(key("done", node.record.cycle), encode({"node": node.name}))]
 
 
 def on_done(node: Node, phase: Done, event: Event, now: float) -> list[Action]:
     """One event until all nodes' ranks are done. The first node that has not left collects the reports."""
-    assert node.membership is not None
-    if isinstance(event, m.Signal) and event.stops:
-        leave_on_signal(node, event.number, now)
-        return received(event)
-    left, done = node.view.log(LEFT), node.view.log(done_key(node.record.cycle))
-    preempted = {name: line for name, line in left.items() if line.get("preempted")}
-    if not isinstance(event, m.StoreView):
-        return watch_neighbour(node, now, "are done") if isinstance(event, m.Tick) else []
-    if _collects(node) and {*done, *preempted} >= set(node.membership.names):
-        codes = [int(preempted[name].get("code", 0)) for name in node.membership.names if name in preempted]
-        if codes:
-            return node.propose(node.ending(now).end("preempted", max(codes), preempted=True))
-        return node.propose(node.ending(now).end("all ranks succeeded", 0))
-    return []
-
-
-def _collects(node: Node) -> bool:
-    assert node.membership is not None
+    if node.nodes > 1:
+        node.read(LEFT, 1.0)
     left = node.view.log(LEFT)
-    return node.name == next((name for name in node.membership.names if name not in left), "")
+    if node.name == next((name for name in node.members.names if name not in left), ""):
+        node.read(key("done", node.record.cycle), node.slow)
+        if isinstance(event, m.StoreView):
+            return _end_if_all_done(node, now)
+    neighbour = node.members.neighbour(node.name)
+    if left.get(neighbour, {}).get("preempted"):
+        neighbour = ""  # it ends by itself
+    actions = watch_neighbour(node, now, "are done") if neighbour else []
+    return [*actions, *watch_stop(node, phase, now)]
 
 
-def done_keys(node: Node, quick: float) -> dict[str, float]:
-    """What DONE watches more than RUN, with the seconds between two reads."""
-    keys = {done_key(node.record.cycle): quick} if _collects(node) else {}
-    return {**keys, LEFT: 1.0} if node.nodes > 1 else keys
+def _end_if_all_done(node: Node, now: float) -> list[Action]:
+    names, left = node.members.names, node.view.log(LEFT)
+    preempted = {name: line for name, line in left.items() if line.get("preempted")}
+    if not {*node.view.log(key("done", node.record.cycle)), *preempted} >= set(names):
+        return []
+    done = node.view.log(key("done", node.record.cycle))
+    codes = [number(preempted[name], "code") for name in names if name not in done]
+    if codes:
+        return node.propose(node.ending(now).end("preempted", max(codes), preempted=True))
+    return node.propose(node.ending(now).end("all ranks succeeded", 0))
 
 
 # -- the next record --------------------------------------------------------------------------------------------
 
 
-def follow(node: Node, record: CycleRecord, now: float) -> None:
-    """The next cycle's record stands while the ranks run or are done: stop them, for it or for the job's end."""
-    alone = isinstance(node.phase, Settle) and record.node == node.name
-    lost_only = isinstance(node.phase, Settle) and all(rank.only_lost_peer for rank in _failed(node))
-    if record.kind is Kind.LEAVE and record.node == node.name:  # a rank asked for it
-        after = HostOnly if node.settings.is_host else Leave
-        node.phase = Stop(record.reason, leave=after(0, record.reason))
+def follow(node: Node, record: CycleRecord) -> None:
+    """The next cycle's record counts while the ranks run or are done: stop them, for it or for the job's end."""
+    if record.kind is Kind.END and record.preempted and isinstance(node.phase, Run | Settle):
+        node.phase = Preempt(signal.SIGTERM, f"node {record.node}")
         return
-    take = record.is_trouble and not alone and (not isinstance(node.phase, Settle) or lost_only)
-    report = record.is_trouble or isinstance(node.phase, Settle)
-    node.phase = Stop(record.reason, next=record, take_evidence=take, report=report, lost=record.lost)
+    is_done = isinstance(node.phase, Done) and record.kind is Kind.END and record.exit_code == 0
+    has_failed = isinstance(node.phase, Settle)
+    node.phase = Stop(record.reason, next=record, linger=SAVING if is_done else 0.0, has_failed=has_failed)
