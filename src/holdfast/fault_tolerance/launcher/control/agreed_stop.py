@@ -142,6 +142,8 @@ class AgreedStop:
         return [m.Cas(key("word", node.record.cycle), self._current, self._pending)]
 
     def _withdraw(self, node: Node, why: str, absent: tuple[int, ...] = ()) -> list[Action]:
+        if self._pending and _word(self._pending).kind == WITHDRAW:
+            return []  # under way
         word, self._pending = self.word or Word(ASK, 1), ""
         return self._write(node, Word(WITHDRAW, word.number, word.place, absent, why))
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import signal
+from dataclasses import replace
 
 from ..ranks.exits import DO_NOT_REQUEUE, FAILED, of_stop
 from . import messages as m
@@ -138,8 +139,12 @@ def _after_stop(node: Node, phase: Stop, now: float) -> list[Action]:
     if phase.leave is None and phase.next is None and not stuck and not phase.signal:
         return []  # the answer is under way
     actions: list[Action] = []
+    began = NEVER if phase.term_at is None else phase.term_at
+    failed = [rank for rank in failed_ranks(node) if rank.began < began or not _was_stopped(rank)]
     if phase.has_failed or (phase.next is not None and phase.next.is_trouble):
-        actions.append(m.Report(tuple(rank.local for rank in failed_ranks(node)), phase.next))
+        actions.append(m.Report(tuple(rank.local for rank in failed), phase.next))
+    if phase.next is not None and ends and phase.has_failed and failed and node.settings.is_alone:
+        phase.next = replace(phase.next, exit_code=exit_code(failed))  # a cause may have come out since
     leave = phase.leave
     if stuck and leave is None and not ends:
         ranks = ", ".join(str(rank.number) for rank in stuck)
@@ -152,6 +157,11 @@ def _after_stop(node: Node, phase: Stop, now: float) -> list[Action]:
     elif phase.next is not None:
         actions += move_on(node, phase.next, now)
     return actions
+
+
+def _was_stopped(rank: Rank) -> bool:
+    """Whether it only obeyed SIGTERM, or did not in time."""
+    return not rank.verdict and (rank.killed_at is not None or rank.obeyed(signal.SIGTERM))
 
 
 def failed_ranks(node: Node) -> list[Rank]:

@@ -1,0 +1,201 @@
+"""A job of one node, event by event: exit codes, signals, grace periods, requests."""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import pytest
+
+from holdfast.fault_tolerance.launcher.control import begin, step, watched_keys
+from holdfast.fault_tolerance.launcher.control import messages as m
+from holdfast.fault_tolerance.launcher.control.node import Settings
+from holdfast.fault_tolerance.launcher.control.records import Member
+
+T = TypeVar("T", bound=m.Action)
+
+
+class Job:
+    """The controller of a job of one node, whose store is a dictionary. Times are seconds since its start."""
+
+    def __init__(self, ranks: int = 2, **settings: Any) -> None:
+        values = {"stop_timeout": 5.0, "term_timeout": 20.0, "preempted_code": 75, **settings}
+        self.now, self.store, self.read = 0.0, dict[str, str](), dict[str, str]()
+        self.boards: dict[int, m.Board] = {}
+        self.done: list[m.Action] = []
+        self.node, actions = begin(Settings(Member("a", ranks), is_alone=True, **values), 0.0)
+        self._carry_out(actions)
+
+    def send(self, *events: m.Event, after: float = 0.0, **tick: Any) -> Job:
+        """A tick `after` so many seconds, then these events."""
+        self.now += after
+        for event in (m.Tick(boards=self.boards, **tick), *events):
+            self._carry_out(step(self.node, event, self.now))
+        return self
+
+    def _carry_out(self, actions: Iterable[m.Action]) -> None:
+        self.done += actions
+        for action in actions:
+            match action:
+                case m.Cas(key, old, new):
+                    if self.store.get(key, "") == old:
+                        self.store[key] = new
+                    self._carry_out(step(self.node, m.StoreView(key, self.store[key]), self.now))
+                case m.Append(key, line):
+                    self.store[key] = self.store.get(key, "") + line + "\n"
+                case m.OpenRankStore(cycle):
+                    self._carry_out(step(self.node, m.RankStoreOpen(cycle, "127.0.0.1", 1), self.now))
+                case m.Sweep():
+                    self._carry_out(step(self.node, m.Swept(), self.now))
+        for key in list(watched_keys(self.node)):
+            if self.read.get(key) != self.store.get(key, ""):
+                self.read[key] = self.store.get(key, "")
+                self._carry_out(step(self.node, m.StoreView(key, self.read[key]), self.now))
+
+    def of(self, kind: type[T]) -> list[T]:
+        """The actions of this kind."""
+        return [action for action in self.done if isinstance(action, kind)]
+
+    @property
+    def codes(self) -> list[int]:
+        """Exit codes: one, or none yet."""
+        return [action.code for action in self.of(m.Exit)]
+
+    def started(self) -> Job:
+        """The ranks run."""
+        return self.send(m.Started())
+
+
+def exited(local: int, status: int, cause: m.Cause = m.Cause.OWN, **more: Any) -> m.RankExited:
+    return m.RankExited(local, status, cause, f"ended with {status}", **more)
+
+
+def test_job_whose_ranks_succeed_exits_with_0() -> None:
+    job = Job().started().send(exited(0, 0)).send(exited(1, 0))
+    assert job.codes == [0]
+    assert job.of(m.Sweep) == [m.Sweep(30.0)], "what finished ranks left running has time to end"
+
+
+def test_failed_rank_restarts_all_then_ends_the_job() -> None:
+    job = Job(max_restarts=1).started().send(exited(0, 3)).send(exited(1, -15))
+    assert [start.cycle for start in job.of(m.StartRanks)] == [0, 1]
+    job.started().send(exited(1, 3)).send(exited(0, -15))
+    assert job.codes == [3]
+    assert [report.failed for report in job.of(m.Report)] == [(0,), (1,)]
+
+
+def test_rank_that_ends_while_others_start_counts() -> None:
+    job = Job().send(exited(0, 1)).started()
+    assert job.send(exited(1, -15)).codes == [1]
+
+
+def test_cause_that_follows_its_victims_gives_the_code() -> None:
+    """The victim's exception comes first: for a second its peer may still turn out to be the cause."""
+    job = Job().started().send(exited(0, 1, m.Cause.LOST_PEER))
+    assert not job.of(m.Report)
+    job.send(exited(1, 3), after=0.5)
+    assert job.codes == [3]
+    assert job.of(m.Report)[0].failed == (1, 0)
+
+
+def test_lost_peer_alone_is_reported_after_a_second() -> None:
+    job = Job().started().send(exited(0, 1, m.Cause.LOST_PEER)).send(after=1.1)
+    assert job.send(exited(1, -15)).codes == [1]
+    assert job.of(m.Report)[0].failed == (0,)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+def test_signal_is_passed_on_and_gives_its_code(number: int, code: int) -> None:
+    job = Job().started().send(m.Signal(number))
+    assert job.of(m.SignalRanks) == [m.SignalRanks(number, 20.0)]
+    job.send(exited(0, 0), after=15.0).send(exited(1, -number))
+    assert job.codes == [code]
+    assert job.of(m.KillRank) == []
+
+
+def test_signal_that_reaches_the_ranks_first_is_no_failure() -> None:
+    job = Job().started().send(exited(0, -15)).send(m.Signal(signal.SIGTERM), after=0.1)
+    assert job.send(exited(1, 0)).codes == [75]
+
+
+def test_rank_that_outlives_the_term_timeout_is_killed() -> None:
+    job = Job().started().send(m.Signal(signal.SIGTERM)).send(after=19.9)
+    assert job.of(m.KillRank) == []
+    job.send(after=0.2)
+    assert [kill.local for kill in job.of(m.KillRank)] == [0, 1]
+    assert job.send(exited(0, -9)).send(exited(1, -9)).codes == [137]
+
+
+def test_second_ctrl_c_kills_at_once() -> None:
+    job = (
+        Job(term_timeout=math.inf)
+        .started()
+        .send(m.Signal(signal.SIGINT))
+        .send(m.Signal(signal.SIGINT), after=0.5)
+    )
+    assert [kill.local for kill in job.of(m.KillRank)] == [0, 1]
+    assert job.send(exited(0, -9)).send(exited(1, -9)).codes == [130]
+
+
+def test_signal_during_a_stop_keeps_the_code_of_the_failure() -> None:
+    job = Job().started().send(exited(0, 3)).send(m.Signal(signal.SIGTERM))
+    assert job.send(exited(1, -15)).codes == [3]
+
+
+def test_signal_during_a_restart_gives_its_time_and_ends_the_job() -> None:
+    job = Job(max_restarts=1).started().send(exited(0, 3)).send(m.Signal(signal.SIGTERM), after=1.0)
+    job.send(after=15.0)
+    assert job.of(m.KillRank) == [], "--term-timeout counts, not the grace period of a restart"
+    assert job.send(exited(1, 0)).codes == [75]
+
+
+def test_usr1_is_passed_on_and_ends_the_job_if_ranks_die_of_it() -> None:
+    job = Job().started().send(m.Signal(signal.SIGUSR1))
+    assert job.of(m.SignalRanks) == [m.SignalRanks(signal.SIGUSR1)]
+    job.send(exited(0, -signal.SIGUSR1)).send(exited(1, -signal.SIGUSR1))
+    assert job.codes == [75]
+
+
+def test_hung_ranks_have_one_grace_period() -> None:
+    """The monitor ends one; the others get SIGTERM at once, and each rank is killed at the same moment."""
+    job = Job(ranks=3, max_restarts=1).started().send(m.Verdict(0, "hung")).send(after=1.1).send(after=5.1)
+    assert [kill.local for kill in job.of(m.KillRank)] == [0, 1, 2]
+    assert job.of(m.TakeEvidence) == [], "the monitor has taken it"
+
+
+def test_rank_that_saves_has_30_seconds() -> None:
+    job = Job(max_restarts=1).started()
+    job.boards = {1: m.Board(is_saving=True)}
+    job.send(exited(0, 1), m.EvidenceTaken()).send(after=29.0)
+    assert job.of(m.KillRank) == []
+    job.send(after=1.1)
+    assert [kill.local for kill in job.of(m.KillRank)] == [1]
+
+
+def test_rank_that_sigkill_does_not_end_ends_the_job() -> None:
+    job = Job(max_restarts=1).started().send(exited(0, 1), m.EvidenceTaken()).send(after=5.1)
+    for _ in range(12):
+        job.send(after=1.0, blocked=frozenset({1}))
+    assert job.codes == [1]
+    assert "did not end even by SIGKILL" in job.store["left"]
+
+
+@pytest.mark.parametrize(("action", "code"), [("exclude_this_node", 1), ("shutdown_workload", 93)])
+def test_request_of_a_rank_ends_a_job_of_one_node(action: str, code: int) -> None:
+    job = Job(max_restarts=3).started().send(m.Requested(0, action, "bad GPU"))
+    assert job.send(exited(0, -15)).send(exited(1, -15)).codes == [code]
+    assert len(job.of(m.StartRanks)) == 1
+
+
+def test_ranks_that_cannot_be_started_end_the_job() -> None:
+    job = Job(max_restarts=3).send(m.Started("no process can be started"))
+    assert job.codes == [1]
+    assert "no process can be started" in job.store["left"]
+
+
+def test_launcher_that_failed_writes_why() -> None:
+    job = Job().started().send(m.LauncherFailed("KeyError('x')"))
+    assert job.codes == [1]
+    assert "KeyError" in job.store["left"]
