@@ -45,7 +45,7 @@ def test_restart_uses_the_budget_of_the_record(
         "it failed", limit, reset=reset
     )
     assert (record.kind, record.restarts) == expected
-    assert record.reached_step == (max(reached, step) if record.kind is Kind.RESTART else reached)
+    assert record.reached_step == max(reached, step)
 
 
 def test_restart_with_all_nodes_keeps_the_membership() -> None:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import signal
 import sys
 import time
+from contextlib import suppress
 from functools import partial
 
 from .search import Outcome, simulate
@@ -34,14 +36,27 @@ def main() -> int:
         first, last = (int(part) for part in given.seeds.split(":"))
     except ValueError:
         parser.error(f"--seeds {given.seeds!r} is not A:B; give two whole numbers, for example 0:300")
-    began, steps, violated = time.monotonic(), 0, 0
-    with multiprocessing.Pool(given.jobs) as pool:
+    if (
+        not 0 <= first < last
+        or (given.nodes or 1) < 1
+        or given.nodes == 0
+        or given.minutes <= 0
+        or given.jobs < 1
+    ):
+        parser.error("give --seeds A:B with 0 <= A < B, and values above 0 for the other options")
+    began, steps, violated, ended = time.monotonic(), 0, 0, None
+    ignore = signal.signal, (signal.SIGINT, signal.SIG_IGN)
+    with multiprocessing.Pool(given.jobs, *ignore) as pool, suppress(KeyboardInterrupt):
         run = partial(simulate, nodes=given.nodes, minutes=given.minutes)
         for outcome in pool.imap_unordered(run, range(first, last), chunksize=20):
             steps += outcome.steps
             if outcome.violation:
                 violated += 1
                 print(_text(outcome, given.nodes, given.minutes), flush=True)
+        ended = last
+    if ended is None:
+        print(f"interrupted after {steps} steps", file=sys.stderr)
+        return 130
     seconds = time.monotonic() - began
     result = f"{violated} seeds violate an invariant" if violated else "every invariant held"
     print(f"{last - first} seeds, {steps} steps, {seconds:.0f} s: {result}")

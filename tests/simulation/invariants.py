@@ -157,7 +157,8 @@ class CheckedWorld(World):
     def _check_record(self, record: CycleRecord) -> None:
         training = self._training()
         began = records.key("go", record.cycle - 1) in self.store.values
-        self.called_off = 0 if began else self.called_off + 1
+        if began or record.kind is Kind.JOIN:
+            self.called_off = 0 if began else self.called_off + 1
         if self.called_off > records.CALL_OFF_BUDGET + 1:
             raise Violation(f"7: {self.called_off} cycles in a row were called off")
         if record.kind is Kind.RESTART:
@@ -174,14 +175,16 @@ class CheckedWorld(World):
                 raise Violation(
                     f"7: restarts to let nodes join at {self.joins[-2]:.1f} and {self.joins[-1]:.1f} s"
                 )
-        elif (
-            training is not None
-            and self.now - training.able_since > 3.0
-            and record.kind in (Kind.RESTART, Kind.JOIN)
-        ):
-            raise Violation(f"10: a healthy job is restarted: {record.reason}")
+        elif training is not None and self.now - training.able_since > self._under_way(record):
+            if record.kind in (Kind.RESTART, Kind.JOIN):
+                raise Violation(f"10: a healthy job is restarted: {record.reason}")
         if record.kind is Kind.END:
             self._check_job_end(record, training)
+
+    def _under_way(self, record: CycleRecord) -> float:
+        """Seconds that a record may take to the store: the job may have begun to train meanwhile."""
+        writer = next((node for node in self.launchers if node.name == record.node), None)
+        return 3.0 if writer is None else max(3.0, 3 * (writer.latency + writer.oldest_answer))
 
     def _check_job_end(self, record: CycleRecord, training: Group | None) -> None:
         groups = [group for group in self.groups.values() if group.cycle == record.cycle - 1]

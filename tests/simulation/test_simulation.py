@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -94,3 +95,20 @@ def test_nodes_that_arrive_late_gather_soon_after_the_last() -> None:
     last = max(node.started for node in world.launchers)
     assert not violation
     assert min(world.began.values()) - last < 3.0
+
+
+def test_two_of_32_nodes_are_left_and_train_again() -> None:
+    """30 launchers vanish within a second; the store's host and one other are left."""
+    job = replace(_job(32, [(10.0, "massacre", (1,))]), least=2)
+    world, violation = run(job)
+    assert not violation
+    alive = [node for node in world.launchers if node.exit_code is not None]
+    assert [node.exit_code for node in alive] == [0, 0]
+    assert min(at for cycle, at in world.began.items() if cycle) - 11.0 < 4 * job.node_timeout
+
+
+def test_second_loss_while_the_first_is_replaced_is_replaced_too() -> None:
+    job = replace(_job(8, [(10.0, "power_off", (3,)), (21.0, "power_off", (5,))]), nodes=10)
+    world, violation = run(job)
+    assert not violation
+    assert [node.exit_code for node in world.launchers if node.exit_code is not None] == [0] * 8

@@ -920,7 +920,7 @@ class World:
 
     def block_rank(self, index: int) -> None:
         """A rank waits for a disk, and even SIGKILL does not end it."""
-        if (node := self._pick(index)) and node.ranks:
+        if (node := self._pick(index)) and node.ranks and not node.ranks[0].group.finished:
             self.blocked.add((node.name, 0))
             node.ranks[0].group.check()
             node.touched.add("blocked")

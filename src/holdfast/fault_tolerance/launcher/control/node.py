@@ -186,6 +186,7 @@ class Leave:
     is_silent: bool = False  # the store is gone
     until: float = NEVER
     kills_now: bool = False
+    is_agreed: bool = False  # the job has ended, with this code
     has_ended: bool = False
 
 
@@ -345,6 +346,7 @@ class Node:
         self.clock = (max(record.at, self.job_time(now)), now)
         self.record, self.has_begun, self.evidence, self.request = record, False, "", None
         self.sent.clear()
+        self.tick = m.Tick(self.tick.contact, self.tick.round_trip, self.tick.refused)
         kept = {HOST, LAUNCHERS, LEFT, key("members", record.base), key("members", record.formed)}
         self.view = View({name: value for name, value in self.view.items() if name in kept})
 

@@ -204,7 +204,7 @@ class CycleRecord:
     exit_code: int = 0  # of the job, for END
     preempted: bool = False  # for END: the job was asked to stop
     restarts: int = 0  # used of --max-restarts
-    reached_step: int = -1  # the highest step before the newest restart
+    reached_step: int = -1  # the highest step of the job so far
     gather: bool = True  # the membership has to be formed anew; else it is that of the cycle before
     base: int = -1  # the newest cycle for which a membership was formed before this one and began; -1: none
     lost: tuple[str, ...] = ()  # members of `base` that are gone or left: not waited for
@@ -277,12 +277,12 @@ class Ending:
             reason,
             self.node,
             restarts=now.restarts,
-            reached_step=now.reached_step,
+            reached_step=max(now.reached_step, self.step),
             gather=kind is not Kind.RESTART or bool(gone) or joining > 0 or not self.began,
             base=base,
             lost=tuple(dict.fromkeys(gone)),
             waiting=self.waiting if gone else joining,
-            called_off=0 if self.began else now.called_off + 1,
+            called_off=0 if self.began else now.called_off,
             joins=now.joins,
             at=self.job_time,
         )
@@ -299,8 +299,7 @@ class Ending:
         advanced = self.step > self.now.reached_step or self.checkpoints > 0
         used = 0 if reset and advanced else self.now.restarts
         if used < limit:
-            reached = max(self.now.reached_step, self.step)
-            return self.next(Kind.RESTART, reason, lost=lost, restarts=used + 1, reached_step=reached)
+            return self.next(Kind.RESTART, reason, lost=lost, restarts=used + 1)
         return self.end(reason, exit_code)
 
     def call_off(self, reason: str, lost: Iterable[str] = ()) -> CycleRecord:
@@ -309,7 +308,7 @@ class Ending:
             return self.end(
                 f"{self.now.called_off + 1} cycles in a row were called off; the last: {reason}", FAILED
             )
-        return self.next(Kind.JOIN, reason, lost=lost)
+        return self.next(Kind.JOIN, reason, lost=lost, called_off=self.now.called_off + 1)
 
     def join(self, count: int) -> CycleRecord | None:
         """Let `count` nodes join; None while the budget for that is used."""

@@ -44,7 +44,6 @@ def enter_start(node: Node, phase: Start, now: float) -> list[Action]:
     first = members.first_rank(node.name)
     node.ranks = {local: Rank(local, first + local) for local in range(node.settings.me.ranks)}
     node.progress, node.newcomers, node.has_begun = LocalProgress(), 0, True
-    node.tick = m.Tick(contact=node.tick.contact, round_trip=node.tick.round_trip)
     node.evidence_until = 0.0
     begins = {"world_size": members.world_size, "node_rank": members.index(node.name)}
     return [
@@ -58,7 +57,9 @@ def on_start(node: Node, phase: Start, event: Event, now: float) -> list[Action]
     """The ranks have started, or could not be."""
     if isinstance(event, m.Signal) and event.is_stop:
         node.pending = event
-    if isinstance(event, m.RankExited):
+    if isinstance(event, m.Requested):
+        node.request = event
+    elif isinstance(event, m.RankExited):
         record_exit(node, event, now)
     elif isinstance(event, m.Verdict | m.RankFailing):
         record_report(node, event, now)
@@ -80,6 +81,8 @@ def enter_run(node: Node, phase: Run, now: float) -> list[Action]:
     pending, node.pending = node.pending, None
     if pending is not None:
         node.phase = Preempt(pending.number, pending.by)
+    elif node.request is not None:
+        return on_request(node, node.request, now)
     elif any(rank.has_failed for rank in node.ranks.values()):
         node.phase = Settle()
     elif not node.running:

@@ -112,7 +112,7 @@ def on_stop(node: Node, phase: Stop, event: Event, now: float) -> list[Action]:
             phase.is_swept = True
     if phase.term_at is None and (now >= node.evidence_until or not node.running or phase.kills_now):
         phase.term_at = now
-        actions += [m.SignalRanks(signal.SIGTERM)] if node.running else []
+        actions += [m.SignalRanks(signal.SIGTERM)] if node.running and not phase.signal else []
     why = f"had not left within {node.settings.stop_timeout:g} s of SIGTERM (--ft-workers-stop-timeout)"
     actions += kill_late(node, stop_deadlines(node, phase), phase.term_at or now, why, now)
     if phase.term_at is not None and not node.running and not phase.is_sweeping:
@@ -125,9 +125,11 @@ def _signal_in_stop(node: Node, phase: Stop, event: m.Signal, now: float) -> lis
     """The ranks have been asked to stop already: they have the time that the signal gives them."""
     actions: list[Action] = []
     if not phase.signal and phase.leave is None:
-        phase.signal, phase.deadline = event.number, now + node.settings.term_timeout
-        actions = [*received(event), m.SignalRanks(event.number, node.settings.term_timeout)]
-    if event.number == signal.SIGINT:
+        is_trouble = phase.has_failed or (phase.next is not None and phase.next.is_trouble)
+        limit = min(node.settings.term_timeout, SAVING if is_trouble else NEVER)
+        phase.signal, phase.deadline = event.number, now + limit
+        actions = [*received(event), m.SignalRanks(event.number, limit)]
+    if event.number == signal.SIGINT and not event.by:
         phase.kills_now = True
     return [*actions, m.Sweep()] if phase.is_sweeping and phase.linger else actions
 
@@ -178,18 +180,13 @@ def failed_ranks(node: Node) -> list[Rank]:
 def move_on(node: Node, record: CycleRecord, now: float) -> list[Action]:
     """No rank runs here: join the cycle of this record, or leave with the job's end."""
     if record.kind is Kind.END:
-        node.phase = Leave(record.exit_code, record.reason, is_preempted=record.preempted)
+        node.phase = Leave(record.exit_code, record.reason, is_preempted=record.preempted, is_agreed=True)
         if record.exit_code and record.node != node.name:
             text = f"the job ends with exit code {record.exit_code}, node {record.node} says: {record.reason}"
             return [Log(text, logging.ERROR)]
         return []
-    request = node.request
-    if request is not None:  # this node leaves, whichever record counts
-        why = f"rank {request.rank} (node {node.name}) asked for it: {request.description}"
-        code, departs = (
-            (0, "excluded") if request.action == "exclude_this_node" else (DO_NOT_REQUEUE, "shutdown")
-        )
-        node.phase = Leave(code, why, departs)
+    if node.request is not None:  # this node leaves, whichever record counts
+        node.phase = leave_by_request(node, node.request)
         return []
     settings = node.settings
     spent = f" (restart {record.restarts} of {settings.max_restarts})" if record.kind is Kind.RESTART else ""
@@ -242,8 +239,10 @@ def on_preempt(node: Node, phase: Preempt, event: Event, now: float) -> list[Act
             rank = record_exit(node, event, now)
             if phase.failed_at is None and not rank.obeyed(phase.number):
                 phase.failed_at = now
-        case m.Signal(signal.SIGINT):
+        case m.Signal(signal.SIGINT, ""):
             phase.kills_now = True
+        case m.Requested(action="shutdown_workload"):
+            node.request = event
     if phase.agreed is None and node.tick.stop_views:
         phase.agreed = AgreedStop(phase.number, phase.since)
     limit = node.settings.term_timeout
@@ -269,7 +268,13 @@ def _after_preempt(node: Node, phase: Preempt, now: float) -> Stop:
     is_stuck = any(rank.is_stuck for rank in node.ranks.values())
     if not is_interrupt and (failed or is_stuck):
         leave.code = FAILED if is_stuck else exit_code(failed)
-    if phase.agreed is not None and phase.agreed.is_committed and not node.settings.is_host:
+    text = node.view.get(node.next_key)
+    record = CycleRecord.decode(text, node.record.cycle + 1) if text else None
+    if record is not None and record.kind is Kind.END and record.exit_code and not record.preempted:
+        leave = Leave(record.exit_code, record.reason, is_agreed=True)  # the job ended before
+    elif node.request is not None:
+        leave = leave_by_request(node, node.request)
+    elif phase.agreed is not None and phase.agreed.is_committed and not node.settings.is_host:
         leave.departs = ""
     linger = 0.0
     if not failed and not is_interrupt and all(rank.status == 0 for rank in node.ranks.values()):
@@ -314,6 +319,14 @@ def received(event: m.Signal) -> list[Action]:
     ]
 
 
+def leave_by_request(node: Node, request: m.Requested) -> Leave:
+    """A rank asked for it, and no rank runs here."""
+    why = f"rank {request.rank} (node {node.name}) asked for it: {request.description}"
+    if request.action == "shutdown_workload":
+        return Leave(DO_NOT_REQUEUE, why, "shutdown")
+    return Leave(0, why, "excluded")
+
+
 def leave_by_signal(node: Node, number: int, *, others_need_record: bool = True) -> Leave:
     """This node was asked to stop, and no rank runs here. The store's host takes the job with it."""
     code = of_stop(signal.Signals(number), node.settings.preempted_code)
@@ -341,7 +354,7 @@ def enter_leave(node: Node, phase: Leave, now: float) -> list[Action]:
 def on_leave(node: Node, phase: Leave, event: Event, now: float) -> list[Action]:
     """One event until the others can continue without this node; on the store's host, until they have left."""
     if isinstance(event, m.Signal) and event.is_stop:
-        if phase.kills_now or not node.settings.is_host or phase.departs == "preempted":
+        if phase.kills_now or phase.is_agreed or not node.settings.is_host or phase.departs == "preempted":
             return _exit(phase)
         phase.kills_now, phase.departs, phase.until = (
             True,
@@ -354,9 +367,10 @@ def on_leave(node: Node, phase: Leave, event: Event, now: float) -> list[Action]
     record = node.departure(phase, now)
     if record is not None and text:
         counts = CycleRecord.decode(text, node.record.cycle + 1)
-        is_enough = record.kind is not Kind.END and (counts.node == node.name or node.name in counts.lost)
-        if counts.kind is Kind.END or is_enough:
-            phase.departs = ""
+        if counts.kind is Kind.END or record.kind is not Kind.END:
+            phase.departs = (
+                ""  # the line in `left` is enough for the others; the job's end has to be in a record
+            )
         node.advance(counts, now)
         return on_leave(node, phase, node.tick, now)
     if record is not None and (node.settings.is_host or now < phase.until):
