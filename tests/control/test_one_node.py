@@ -199,3 +199,28 @@ def test_launcher_that_failed_writes_why() -> None:
     job = Job().started().send(m.LauncherFailed("KeyError('x')"))
     assert job.codes == [1]
     assert "KeyError" in job.store["left"]
+
+
+def test_rank_store_that_fails_restarts_the_ranks() -> None:
+    job = Job(max_restarts=1).started().send(rank_store="the store has failed")
+    job.send(exited(0, -15)).send(exited(1, -15))
+    assert [start.cycle for start in job.of(m.StartRanks)] == [0, 1]
+
+
+def test_signal_in_a_stop_after_a_failure_gives_30_seconds() -> None:
+    """The ranks may wait for the dead one in a collective, so an infinite --term-timeout does not count."""
+    job = Job(max_restarts=1, term_timeout=math.inf).started().send(exited(0, 1), m.EvidenceTaken())
+    job.send(m.Signal(signal.SIGTERM)).send(after=29.0)
+    assert job.of(m.KillRank) == []
+    job.send(after=1.1)
+    assert [kill.local for kill in job.of(m.KillRank)] == [1]
+
+
+def test_request_while_ranks_start_holds() -> None:
+    job = Job(max_restarts=1).send(m.Requested(0, "exclude_this_node", "bad GPU")).started()
+    assert job.send(exited(0, -15)).send(exited(1, -15)).codes == [1]
+
+
+def test_shutdown_request_wins_over_a_signal() -> None:
+    job = Job().started().send(m.Signal(signal.SIGTERM)).send(m.Requested(0, "shutdown_workload", "done"))
+    assert job.send(exited(0, 0)).send(exited(1, 0)).codes == [93]

@@ -154,14 +154,8 @@ def _choose(node: Node, phase: Gather, event: Event, now: float) -> list[Action]
     chosen = place(asked.values(), previous, settings.most, segment=settings.segment)
     if len(chosen) < settings.least:
         phase.quorum_since = None
-        return [
-            *actions,
-            *(
-                []
-                if waits and now - phase.since < settings.join_timeout
-                else _give_up(node, phase, previous, asked, now)
-            ),
-        ]
+        is_early = waits and now - phase.since < settings.join_timeout
+        return actions if is_early else [*actions, *_give_up(node, phase, previous, asked, now)]
     phase.quorum_since = now if phase.quorum_since is None else phase.quorum_since
     waited = now - phase.quorum_since
     if waits and waited < settings.last_call + SAVING:
