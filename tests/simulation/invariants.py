@@ -40,7 +40,9 @@ from holdfast.fault_tolerance.launcher.control.node import (
 )
 from holdfast.fault_tolerance.launcher.control.records import CycleRecord, Kind, Membership, entries
 
-from .world import Group, Launcher, Scenario, SimRank, Violation, World
+from .launcher import Launcher
+from .training import Group, SimRank
+from .world import Scenario, Violation, World
 
 RECOVERY = 75.0
 """Seconds in which a job with enough healthy nodes trains again: two losses, found one after the other, with ranks that

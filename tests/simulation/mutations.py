@@ -193,10 +193,10 @@ def _early_exit_is_lost(self: node.Node, phase: node.Start, event: Any, now: flo
 
 
 IN_A_RESTART, SPARES = ("in_a_restart",), ("flapping_spare", "launch", "replace")
-SIGNALS, BEHIND = ("sigterm", "sigterm_some"), ("exclude", "massacre", "launch")
+SIGNALS, BEHIND = ("sigterm", "sigterm_some"), ("exclude", "lose_most", "launch")
 MUTATIONS = (
     # decisions of the former control plane
-    Mutation("a node leaves and says nothing", _replace(node.Leave, _leaves_in_silence)),
+    Mutation("a node leaves without a reason", _replace(node.Leave, _leaves_in_silence)),
     Mutation(
         "one broken connection ends a launcher",
         _set(liveness.StoreContact, "host_lost", _one_broken_connection_ends_it),

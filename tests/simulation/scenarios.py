@@ -85,7 +85,7 @@ def _fault(chance: random.Random, nodes: int, total: float, kind: str) -> list[F
             return start + [
                 (at + 6.0 * each + chance.uniform(0.5, 5.0), "kill_launcher", (-1,)) for each in range(4)
             ]
-        case "massacre":
+        case "lose_most":
             return [(at, kind, (chance.choice([0, 1]),)), (at + 8.0, "launch", ()), (at + 8.5, "launch", ())]
         case "sigterm_some":
             return [
@@ -131,7 +131,7 @@ KINDS = (
         "replace",
         "replace_twice",
         "flapping_spare",
-        "massacre",
+        "lose_most",
     ),
     *("sigterm", "sigterm_some", "sigterm_all", "exclude", "shutdown", "launch", "host", "block_rank"),
     *("break_start", "break_rank_store", "other_version", "suspend", "kill_rank"),

@@ -99,7 +99,7 @@ def test_nodes_that_arrive_late_gather_soon_after_the_last() -> None:
 
 def test_two_of_32_nodes_are_left_and_train_again() -> None:
     """30 launchers vanish within a second; the store's host and one other are left."""
-    job = replace(_job(32, [(10.0, "massacre", (1,))]), least=2)
+    job = replace(_job(32, [(10.0, "lose_most", (1,))]), least=2)
     world, violation = run(job)
     assert not violation
     alive = [node for node in world.launchers if node.exit_code is not None]
