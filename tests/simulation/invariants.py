@@ -329,7 +329,7 @@ class CheckedWorld(World):
                 raise Violation(f"14: too few nodes are left since {self.failed_at:.0f} s, and {left} wait")
         if self._training() or not self._could_train():
             self.idle_since = self.now
-        elif self.now - max(self.idle_since, self.scenario.healed) > RECOVERY:
+        elif self.now - max(self.idle_since, self.injected_at, self.scenario.healed) > RECOVERY:
             raise Violation(f"13: the job does not train, though it could, since {self.idle_since:.1f}")
 
     def _check_waits(self) -> None:

@@ -418,6 +418,7 @@ class Launcher:
             SimRank(self, local, first + local, group) for local in range(self.world.scenario.ranks)
         ]
         if self.random.random() < self.world.scenario.early_exits:
+            self.world.injected_at = self.world.now
             self.ranks[0].exit(1, m.Cause.OWN, "ImportError: injected")  # before the last one was started
         self.post(m.Started())
         for rank in self.ranks:

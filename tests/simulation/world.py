@@ -88,6 +88,7 @@ class World:
         self.lost_replies = 0.0
         self.skew: set[str] = set()
         self.steps = 0
+        self.injected_at = 0.0  # when a rank last ended while others were started
         self.began: dict[int, float] = {}  # when the first node started its ranks, by cycle
         self.agreed: dict[int, set[int]] = {}
 

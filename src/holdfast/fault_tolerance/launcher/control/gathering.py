@@ -139,14 +139,14 @@ def _choose(node: Node, phase: Gather, event: Event, now: float) -> list[Action]
     """Form the membership as soon as the nodes that are to take part have asked."""
     settings, record = node.settings, node.record
     node.read(key("join", record.cycle))
+    node.read(LEFT, 1.0)
     before = node.read(key("members", record.base)) if record.base >= 0 else ""
-    if record.base >= 0 and not before:
-        return []
+    if (record.base >= 0 and not before) or LEFT not in node.view:
+        return []  # not read yet
     if not isinstance(event, m.Tick) and getattr(event, "key", "") not in (key("join", record.cycle), LEFT):
         return []
     previous = Membership.decode(before) if before else None
     asked = {name: Member.decode(line) for name, line in node.view.log(key("join", record.cycle)).items()}
-    node.read(LEFT, 1.0)
     left = node.view.log(LEFT)
     asked = {name: member for name, member in asked.items() if name not in left}
     actions = _compare_nnodes(node, asked)

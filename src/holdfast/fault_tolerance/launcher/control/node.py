@@ -347,7 +347,7 @@ class Node:
         self.record, self.has_begun, self.evidence, self.request = record, False, "", None
         self.sent.clear()
         self.tick = m.Tick(self.tick.contact, self.tick.round_trip, self.tick.refused)
-        kept = {HOST, LAUNCHERS, LEFT, key("members", record.base), key("members", record.formed)}
+        kept = {HOST, LAUNCHERS, key("members", record.base), key("members", record.formed)}
         self.view = View({name: value for name, value in self.view.items() if name in kept})
 
 
