@@ -96,7 +96,7 @@ def _lives(process: psutil.Process) -> bool:
 
 @contextmanager
 def several(launcher: list[str], nodes: int, ranks: int) -> Iterator[Job]:
-    """A job of so many launchers with so many ranks each; one launcher has no rendezvous with others."""
+    """A job of `nodes` launchers with `ranks` ranks each; one launcher has no rendezvous with others."""
     job = Job(nodes * ranks)
     out, errors = _pipe(job.lines.put), _pipe(job.errors.append)
     before = {number: signal.signal(number, _leave) for number in SIGNALS}

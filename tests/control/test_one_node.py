@@ -29,7 +29,7 @@ class Job:
         self._carry_out(actions)
 
     def send(self, *events: m.Event, after: float = 0.0, **tick: Any) -> Job:
-        """A tick `after` so many seconds, then these events."""
+        """A tick `after` seconds later, then these events."""
         self.now += after
         for event in (m.Tick(boards=self.boards, **tick), *events):
             self._carry_out(step(self.node, event, self.now))

@@ -36,15 +36,10 @@ def main() -> int:
         first, last = (int(part) for part in given.seeds.split(":"))
     except ValueError:
         parser.error(f"--seeds {given.seeds!r} is not A:B; give two whole numbers, for example 0:300")
-    if (
-        not 0 <= first < last
-        or (given.nodes or 1) < 1
-        or given.nodes == 0
-        or given.minutes <= 0
-        or given.jobs < 1
-    ):
+    others = [value for value in (given.nodes, given.minutes, given.jobs) if value is not None]
+    if not 0 <= first < last or min(others) <= 0:
         parser.error("give --seeds A:B with 0 <= A < B, and values above 0 for the other options")
-    began, steps, violated, ended = time.monotonic(), 0, 0, None
+    began, steps, violated, is_complete = time.monotonic(), 0, 0, False
     ignore = signal.signal, (signal.SIGINT, signal.SIG_IGN)
     with multiprocessing.Pool(given.jobs, *ignore) as pool, suppress(KeyboardInterrupt):
         run = partial(simulate, nodes=given.nodes, minutes=given.minutes)
@@ -53,8 +48,8 @@ def main() -> int:
             if outcome.violation:
                 violated += 1
                 print(_text(outcome, given.nodes, given.minutes), flush=True)
-        ended = last
-    if ended is None:
+        is_complete = True
+    if not is_complete:
         print(f"interrupted after {steps} steps", file=sys.stderr)
         return 130
     seconds = time.monotonic() - began

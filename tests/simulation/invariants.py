@@ -10,10 +10,10 @@ Budgets
  6. Restarts in a row without progress never exceed `--max-restarts`, over all nodes.
  7. Cycles that are called off have a budget; restarts only to let nodes join keep their distance.
 Ranks
- 8. No rank of one cycle runs beside one of another on a node; no launcher leaves a rank behind.
+ 8. No ranks of two cycles run on a node at once; no launcher leaves a rank behind.
  9. A rank gets SIGKILL only after its grace period, without the time in which its node was suspended.
 10. A healthy job is never stopped because the store is slow or a launcher is suspended.
-11. Evidence is taken once in a cycle, and not beside the monitor's.
+11. Evidence is taken once in a cycle, and never where the monitor has taken it.
 Ends
 12. A node that leaves writes why first.
 13. A launcher that got a signal ends; a job that can go on trains again within a bounded time; all launchers end.
@@ -50,7 +50,7 @@ save until they are stopped."""
 SIGNALLED = 60.0
 """Seconds in which a launcher ends after a signal: --term-timeout, what its ranks left running, the store's host."""
 FAILED = 25.0
-"""Seconds in which a job ends after a failure that leaves too few nodes, beside the time that ranks have to save."""
+"""Seconds in which a job ends after a failure that leaves too few nodes, without the time that ranks have to save."""
 ODD = {"vanished", "signalled", "excluded", "suspended", "cut", "cannot start", "blocked", "slow"}
 """What happens to a launcher so that its exit code may be another one."""
 
@@ -225,7 +225,7 @@ class CheckedWorld(World):
             raise Violation(f"2: cycle {action.cycle} has {count} nodes")
         running = [rank.local for rank in launcher.ranks if rank.alive]
         if running:
-            raise Violation(f"8: {launcher.name} starts cycle {action.cycle} beside its ranks {running}")
+            raise Violation(f"8: {launcher.name} starts cycle {action.cycle} while its ranks {running} run")
         if action.cycle <= launcher.cycle:
             raise Violation(f"8: {launcher.name} starts cycle {action.cycle} after cycle {launcher.cycle}")
 

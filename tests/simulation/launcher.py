@@ -86,10 +86,10 @@ class Launcher:
     suspended: bool = False  # the launcher's process is stopped
     frozen: bool = False  # and all of its node
     suspended_for: float = 0.0  # seconds in all
-    no_store: int = 0  # the way to the store is cut so many times over
+    no_store: int = 0  # how many cuts there are on the way to the store
     isolated: int = 0  # and the way to the other nodes
     extra_latency: float = 0.0
-    oldest_answer: float = 0.0  # an answer that is under way may be so many seconds old
+    oldest_answer: float = 0.0  # seconds that an answer under way may be old
     exit_code: int | None = None
     exited_at: float = 0.0
     touched: set[str] = field(default_factory=set)  # what happened to it
@@ -473,7 +473,8 @@ class Launcher:
             yes, _ = at_boundary(position(here), position(here), word.place, committed=False)
             rank.answered, rank.yes = word.number, yes
             if yes:
-                self.world.hold(group, word.number, place + 1)
+                group.steps()
+                group.hold = place + 1  # a rank waits there for the rest
         elif word.kind == COMMIT:
             wait = max(0.0, (place + 1 - here) * self.world.scenario.step_time)
             self.world.after(wait + 0.05, self._stop_at, rank)

@@ -111,7 +111,7 @@ def _begins_before_all_are_ready(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(gathering, "_all_ready", lambda self: True)
 
 
-def _next_cycle_beside_the_last(
+def _next_cycle_before_the_last_ends(
     self: node.Node, phase: node.Stop, event: Any, now: float
 ) -> list[messages.Action]:
     actions = stopping.on_stop(self, phase, event, now)
@@ -227,7 +227,10 @@ MUTATIONS = (
     Mutation("spares come before nodes that trained", _spares_before_those_that_trained, SPARES),
     Mutation("nodes that trained are not waited for", _set(gathering, "missing", lambda *args: []), SPARES),
     Mutation("ranks start before all nodes are ready", _begins_before_all_are_ready),
-    Mutation("a cycle begins beside the last one", _replace(node.Stop, on=_next_cycle_beside_the_last)),
+    Mutation(
+        "a cycle begins before the last one has ended",
+        _replace(node.Stop, on=_next_cycle_before_the_last_ends),
+    ),
     Mutation("there is no grace period", _set(stopping, "stop_deadlines", _kills_at_once)),
     Mutation("a rank that saves has no more time than others", _set(stopping, "SAVING", 0.0)),
     Mutation(

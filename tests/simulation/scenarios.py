@@ -13,7 +13,7 @@ Fault = tuple[float, str, tuple[Any, ...]]
 def scenario(
     seed: int, nodes: int | None = None, minutes: float = 1.0, kinds: tuple[str, ...] = ()
 ) -> Scenario:
-    """A job of 1 to 16 nodes that trains for about so many minutes, with up to five faults, of `kinds` if given."""
+    """A job of 1 to 16 nodes that trains for about `minutes`, with up to five faults, of `kinds` if given."""
     chance = random.Random(seed)
     count = nodes or chance.choice([1, 2, 2, 3, 3, 4, 4, 6, 8, 16])
     spares = chance.choice([0, 0, 0, 1, 2]) if count > 1 else 0

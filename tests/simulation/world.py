@@ -99,7 +99,7 @@ class World:
         heapq.heappush(self._events, (when, next(self._order), call, args))
 
     def after(self, seconds: float, call: Callable[..., None], *args: Any) -> None:
-        """Call in so many seconds."""
+        """Call after `seconds`."""
         self.at(self.now + seconds, call, *args)
 
     def run(self) -> None:
@@ -164,11 +164,6 @@ class World:
             self.checkpoint = self.best // 10 * 10
             self.groups[key] = Group(self, cycle, membership, where)
         return self.groups[key]
-
-    def hold(self, group: Group, number: int, place: int) -> None:
-        """A rank waits at this place for the rest."""
-        group.steps()
-        group.hold = place
 
     def skewed(self, launcher: Launcher, action: m.Cas | m.Append) -> m.Cas | m.Append:
         """A launcher of another version writes fields that this one does not have."""

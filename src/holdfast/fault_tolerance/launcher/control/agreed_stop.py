@@ -48,7 +48,7 @@ def stop_key(node: Node) -> str:
     return key("stop", node.record.cycle)
 
 
-def takes_part(node: Node) -> bool:
+def has_participants(node: Node) -> bool:
     """Whether a rank of this node takes part in agreed stops."""
     return any(view.state == TAKES_PART for view in node.tick.stop_views)
 
@@ -96,11 +96,11 @@ class AgreedStop:
         if isinstance(event, m.Tick):
             self.look_at = now + LOOK
         if not self._has_begun and not self.is_closed:
-            if not takes_part(node):
+            if not has_participants(node):
                 return self._decline(node) if now - self.since >= LATE else []
             self._has_begun = True
             wanted = m.Cas(stop_key(node), "", encode({"node": node.name, "signal": self.signal}))
-            record = m.Journal("stop_wanted", {"signal": Signals(self.signal).name, "nodes": node.nodes})
+            record = m.journal("stop_wanted", signal=Signals(self.signal).name, nodes=node.nodes)
             return [record, *(node.once(wanted) if node.nodes > 1 else [])]
         actions = self._read(node, now)
         if self.is_closed or (self.word is not None and self.word.final) or not isinstance(event, m.Tick):
@@ -271,7 +271,7 @@ class AgreedStop:
             self.is_closed = True
             place, spent = describe(max(stopped, default=word.place)), round((now - self.since) * 1000, 1)
             values = {"place": place, "milliseconds": spent, "proposals": word.number}
-            return [Log(f"all ranks stop {place}", logging.INFO), m.Journal("stop_agreed", values)]
+            return [Log(f"all ranks stop {place}", logging.INFO), m.journal("stop_agreed", **values)]
         self.is_closed = True
         verb = "takes" if len(word.absent) == 1 else "take"
         who = (
@@ -279,7 +279,7 @@ class AgreedStop:
             if word.absent
             else word.why
         )
-        record = m.Journal("stop_withdrawn", {"reason": who})
+        record = m.journal("stop_withdrawn", reason=who)
         if all(each.over for each in views):
             return [record]
         why = f"{who} (the program there does not ask where to stop)" if word.absent else who

@@ -14,8 +14,8 @@ from ..ranks.exits import FAILED
 from . import gathering, running, stopping
 from . import messages as m
 from .liveness import BEAT
-from .messages import Action, Event, Log
-from .node import Confirm, Done, Gather, Leave, Node, Preempt, Run, Settings, Settle, Start, Stop, journal
+from .messages import Action, Event, Log, journal
+from .node import Confirm, Done, Gather, Leave, Node, Preempt, Run, Settings, Settle, Start, Stop
 from .records import HOST, LAUNCHERS, CycleRecord, encode, key
 
 Handler = Callable[..., list[Action]]
@@ -61,10 +61,8 @@ def step(node: Node, event: Event, now: float) -> list[Action]:
         case m.EvidenceTaken():
             node.evidence_until = 0.0
         case m.LauncherFailed(why):
-            node.ranks, node.phase = (
-                {},
-                Leave(FAILED, f"node {node.name}: the launcher itself failed: {why}", "failed"),
-            )
+            node.ranks = {}
+            node.phase = Leave(FAILED, f"node {node.name}: the launcher itself failed: {why}", "failed")
     if isinstance(node.phase, Leave) and node.phase.has_ended:
         return []
     if isinstance(event, m.Signal) and event.is_stop and isinstance(node.phase, Gather | Confirm | Done):
@@ -119,7 +117,7 @@ def _follow(node: Node) -> list[Action]:
     elif isinstance(phase, Gather | Confirm):
         return stopping.move_on(node, record, node.now)
     else:
-        running.follow(node, record)
+        running.stop_for(node, record)
     return []
 
 
@@ -131,7 +129,7 @@ def _without_host(node: Node) -> list[Action]:
     if isinstance(phase, Stop) and not (phase.is_swept and phase.next is None and phase.leave is None):
         return []
     why = node.tick.refused
-    if not why and node.contact.host_lost(running.patience(node), node.now):
+    if not why and node.contact.host_lost(running.silence_limit(node), node.now):
         why = f"{node.settings.store} has not answered for {node.now - node.contact.answered:.0f} s"
     if not why:
         return []

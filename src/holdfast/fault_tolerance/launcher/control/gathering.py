@@ -15,19 +15,16 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from ..ranks.exits import FAILED
 from . import messages as m
 from .liveness import BUSY
-from .messages import Action, Event, Log
-from .node import Confirm, Gather, Leave, Node, Start, journal
-from .records import HOST, LEFT, Member, Membership, decode, encode, key, number
+from .messages import Action, Event, Log, journal
+from .node import SAVING, Confirm, Gather, Leave, Node, Start
+from .records import HOST, LEFT, Member, Membership, decode, encode, key, whole_number
 
 LOG_AFTER = 2.0
 """Seconds after which a node logs what it waits for."""
-SAVING = 30.0
-"""Seconds for a rank that may be saving: with an open `checkpointing` section, or preempted."""
 FAILED_WAIT = 5.0
 """Seconds in which nodes may ask for the place of one that failed, before a job that needs it ends."""
 SPARES_WAIT = 2.0
@@ -49,7 +46,7 @@ def place(
 
     Nodes of the previous membership keep their places, and a new node takes the place of a lost one. New nodes are
     ordered by their number (`--node-rank`, `SLURM_PROCID`, `GROUP_RANK`), then by name, node2 before node10. With
-    `segment`, the result consists of complete groups of so many nodes of one domain each. The nodes named in `behind`
+    `segment`, the result consists of complete groups of `segment` nodes of one domain each. The nodes named in `behind`
     come after all others.
     """
     size = segment or 1
@@ -149,7 +146,7 @@ def _choose(node: Node, phase: Gather, event: Event, now: float) -> list[Action]
     asked = {name: Member.decode(line) for name, line in node.view.log(key("join", record.cycle)).items()}
     left = node.view.log(LEFT)
     asked = {name: member for name, member in asked.items() if name not in left}
-    actions = _compare_nnodes(node, asked)
+    actions = _compare_nnodes(node, phase, asked)
     waits = missing(node, previous, asked, now)
     chosen = place(asked.values(), previous, settings.most, segment=settings.segment)
     if len(chosen) < settings.least:
@@ -179,13 +176,13 @@ def _give_up(
 ) -> list[Action]:
     """The job ends when too few nodes have come in time, or all that trained were asked to stop."""
     left, before = node.view.log(LEFT), previous.names if previous else ()
-    if before and all(left.get(name, {}).get("preempted") for name in before):
-        return node.propose(node.ending(now).end("preempted", _code(left, before), preempted=True))
+    if end := _end_if_all_preempted(node, before, now):
+        return end
     lines = [left[name] for name in before if name in left]
-    failed = [line for line in lines if number(line, "code") and not line.get("preempted")]
+    failed = [line for line in lines if whole_number(line, "code") and not line.get("preempted")]
     if failed and now - phase.since >= FAILED_WAIT:
         reason = f"{failed[-1].get('why')}. Too few nodes are left: {len(asked)} of {node.settings.nnodes}"
-        return node.propose(node.ending(now).end(reason, number(failed[-1], "code")))
+        return node.propose(node.ending(now).end(reason, whole_number(failed[-1], "code")))
     if now - phase.since < node.settings.join_timeout:
         return []
     silent = [name for name in before if name not in asked and name not in left]
@@ -197,17 +194,21 @@ def _give_up(
     return node.propose(node.ending(now).end(reason, FAILED))
 
 
-def _code(left: Mapping[str, Mapping[str, Any]], names: Collection[str]) -> int:
-    return max(number(left[name], "code") for name in names)
+def _end_if_all_preempted(node: Node, names: Collection[str], now: float) -> list[Action]:
+    """The job ends with the nodes that trained, where all of them were asked to stop."""
+    lines = [node.view.log(LEFT).get(name, {}) for name in names]
+    if not lines or not all(line.get("preempted") for line in lines):
+        return []
+    code = max(whole_number(line, "code") for line in lines)
+    return node.propose(node.ending(now).end("preempted", code, preempted=True))
 
 
-def _compare_nnodes(node: Node, asked: Mapping[str, Member]) -> list[Action]:
+def _compare_nnodes(node: Node, phase: Gather, asked: Mapping[str, Member]) -> list[Action]:
     """Launchers with another --nnodes may wait for each other without end: the one that chooses logs that."""
     other = next((each for each in asked.values() if each.nnodes != node.settings.nnodes), None)
-    mark = f"nnodes of {node.name}"
-    if other is None or mark in node.sent:
+    if other is None or phase.has_compared:
         return []
-    node.sent.add(mark)
+    phase.has_compared = True
     return [_contradiction(node, other.node, other.nnodes)]
 
 
@@ -233,8 +234,8 @@ def _watch_members(node: Node, event: Event, now: float) -> list[Action]:
     lost = [name for name in there if node.is_lost(name, patience, now)]
     if lost != there:
         return []
-    if names and not there and all(left[name].get("preempted") for name in names):
-        return node.propose(node.ending(now).end("preempted", _code(left, names), preempted=True))
+    if end := _end_if_all_preempted(node, names, now):
+        return end
     reason = f"no node of cycle {node.record.cycle} has shown any sign for {patience:.0f} s"
     return node.propose(node.ending(now).call_off(reason, names))
 
@@ -279,7 +280,7 @@ def on_confirm(node: Node, phase: Confirm, event: Event, now: float) -> list[Act
         phase.go = encode({"address": event.address, "port": event.port})
     if go := node.view.get(key("go", cycle)) if node.is_leader else node.read(key("go", cycle)):
         where = decode(go)
-        node.phase = Start(str(where.get("address", "")), number(where, "port"))
+        node.phase = Start(str(where.get("address", "")), whole_number(where, "port"))
         return []
     if phase.go:
         node.read(key("ack", cycle))

@@ -222,7 +222,7 @@ class SignalRanks(Action):
 
 @dataclass(frozen=True, slots=True)
 class KillRank(Action):
-    """SIGKILL a rank that was waited for so many seconds."""
+    """SIGKILL a rank that was waited for `waited` seconds."""
 
     local: int
     waited: float
@@ -236,7 +236,7 @@ class HoldVerdicts(Action):
 
 @dataclass(frozen=True, slots=True)
 class TakeEvidence(Action):
-    """Capture the ranks within so many seconds; answered by `EvidenceTaken`."""
+    """Capture the ranks within `seconds`; answered by `EvidenceTaken`."""
 
     trigger: str  # "crash" or "elsewhere"
     seconds: float
@@ -291,3 +291,8 @@ class Exit(Action):
 
     code: int
     wait: float = 3.0
+
+
+def journal(kind: str, **values: object) -> Journal:
+    """An event for the journal."""
+    return Journal(kind, values)

@@ -19,6 +19,9 @@ from .liveness import LocalProgress, StoreContact
 from .messages import NEVER, Action
 from .records import FIRST, HOST, LAUNCHERS, LEFT, CycleRecord, Ending, Kind, Member, Membership, View, key
 
+SAVING = 30.0
+"""Seconds for a rank that may be saving: with an open `checkpointing` section, or preempted."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -97,6 +100,7 @@ class Gather:
     since: float = 0.0
     quorum_since: float | None = None
     is_spare: bool = False  # the membership is formed without this node
+    has_compared: bool = False  # another --nnodes was logged
     has_logged: bool = False  # what it waits for
 
 
@@ -277,7 +281,7 @@ class Node:
         return 0.1 * max(1.0, self.nodes / 500)
 
     def is_lost(self, name: str, patience: float, now: float) -> bool:
-        """Whether a node has left, or its heartbeat has not moved for so many seconds."""
+        """Whether a node has left, or its heartbeat has not moved for `patience` seconds."""
         self.read(LEFT, 1.0)
         self.read(key("alive", name), 1.0)
         return name in self.view.log(LEFT) or self.contact.stalled_for(key("alive", name), now) >= patience
@@ -349,8 +353,3 @@ class Node:
         self.tick = m.Tick(self.tick.contact, self.tick.round_trip, self.tick.refused)
         kept = {HOST, LAUNCHERS, key("members", record.base), key("members", record.formed)}
         self.view = View({name: value for name, value in self.view.items() if name in kept})
-
-
-def journal(kind: str, **values: object) -> m.Journal:
-    """An event for the journal."""
-    return m.Journal(kind, values)

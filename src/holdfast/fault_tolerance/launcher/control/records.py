@@ -93,7 +93,7 @@ def entries(log: str) -> dict[str, dict[str, Any]]:
     return found
 
 
-def number(entry: Mapping[str, Any], name: str) -> int:
+def whole_number(entry: Mapping[str, Any], name: str) -> int:
     """A field of an entry that has to be a whole number; 0 where it is none."""
     value = entry.get(name)
     return value if type(value) is int else 0

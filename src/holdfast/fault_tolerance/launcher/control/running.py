@@ -14,15 +14,15 @@ import logging
 import signal
 
 from ...stop.rules import LATE
-from ..ranks.exits import DO_NOT_REQUEUE, FAILED
+from ..ranks.exits import FAILED
 from . import agreed_stop
 from . import messages as m
-from .gathering import SAVING, members_not_back, place
+from .gathering import members_not_back, place
 from .liveness import BUSY, LocalProgress
-from .messages import PASSED_ON, Action, Event, Log
-from .node import Done, Leave, Node, Preempt, Rank, Run, Settle, Start, Stop, journal
-from .records import LEFT, CycleRecord, Kind, Member, decode, encode, key, number
-from .stopping import exit_code, failed_ranks, record_exit
+from .messages import PASSED_ON, Action, Event, Log, journal
+from .node import SAVING, Done, Leave, Node, Preempt, Rank, Run, Settle, Start, Stop
+from .records import LEFT, CycleRecord, Kind, Member, decode, encode, key, whole_number
+from .stopping import exit_code, failed_ranks, leave_by_request, record_exit
 
 CAUSE = 1.0
 """Seconds in which a process whose connections are closed has usually ended, a GPU aside."""
@@ -114,7 +114,7 @@ def on_run(node: Node, phase: Run, event: Event, now: float) -> list[Action]:
             phase.passed_on.add(number)
             return [m.SignalRanks(number)]
         case _:
-            return _watch(node, phase, event, now)
+            return _watch(node, phase, now)
     return []
 
 
@@ -130,17 +130,20 @@ def record_report(node: Node, event: m.Verdict | m.RankFailing, now: float) -> N
 def on_request(node: Node, event: m.Requested, now: float) -> list[Action]:
     """A rank asked for the end of the job, or for its node to leave it. It holds until a record fulfils it."""
     node.request = event
-    why = f"rank {event.rank} (node {node.name}) asked for it: {event.description}"
-    request: Action = journal("request", rank=event.rank, action=event.action, description=event.description)
-    if event.action == "shutdown_workload":
-        end = node.ending(now).end(why, DO_NOT_REQUEUE)
-        return [request, Log(f"shutting the whole job down: {why}"), *node.propose(end)]
-    record = node.departure(Leave(0, why, "excluded"), now)
-    actions = [request, Log(f"node {node.name} leaves the job: {why}"), journal("node_excluded", reason=why)]
+    leave = leave_by_request(node, event)
+    record = node.departure(leave, now)
+    actions: list[Action] = [
+        journal("request", rank=event.rank, action=event.action, description=event.description)
+    ]
+    if leave.departs == "shutdown":
+        actions.append(Log(f"shutting the whole job down: {leave.reason}"))
+    else:
+        actions.append(Log(f"node {node.name} leaves the job: {leave.reason}"))
+        actions.append(journal("node_excluded", reason=leave.reason))
     return [*actions, *(node.propose(record) if record else [])]
 
 
-def _watch(node: Node, phase: Run, event: Event, now: float) -> list[Action]:
+def _watch(node: Node, phase: Run, now: float) -> list[Action]:
     """Other nodes, and the store of the ranks."""
     if why := node.tick.rank_store:
         return [Log(why, logging.ERROR), *restart(node, why, now)] if not node.has_proposed else []
@@ -151,7 +154,7 @@ def _watch(node: Node, phase: Run, event: Event, now: float) -> list[Action]:
     ]
 
 
-def patience(node: Node) -> float:
+def silence_limit(node: Node) -> float:
     """For how many seconds another node, or the store's host, may be silent: the local ranks are a veto."""
     limit = node.settings.node_timeout
     return node.progress.patience(limit) if isinstance(node.phase, Run | Settle) else BUSY * limit
@@ -160,7 +163,7 @@ def patience(node: Node) -> float:
 def watch_neighbour(node: Node, now: float, local_ranks: str) -> list[Action]:
     """Restart without the next node in the ring when it is lost."""
     name = node.members.neighbour(node.name)
-    if not name or not node.is_lost(name, patience(node), now) or node.has_proposed:
+    if not name or not node.is_lost(name, silence_limit(node), now) or node.has_proposed:
         return []
     if name in node.view.log(LEFT):
         return node.propose(node.without(name, now))
@@ -222,8 +225,8 @@ def watch_stop(node: Node, phase: Run | Done, now: float) -> list[Action]:
     if not wanted or not node.tick.stop_views:
         return []
     phase.stop_seen = now if phase.stop_seen is None else phase.stop_seen
-    if isinstance(phase, Run) and agreed_stop.takes_part(node):
-        asked = number(wanted, "signal")
+    if isinstance(phase, Run) and agreed_stop.has_participants(node):
+        asked = whole_number(wanted, "signal")
         is_signal = asked in {int(each) for each in signal.Signals}
         node.phase = Preempt(asked if is_signal else signal.SIGTERM, f"node {wanted.get('node')}")
         return []
@@ -318,7 +321,7 @@ def _end_if_all_done(node: Node, now: float) -> list[Action]:
     if not {*node.view.log(key("done", node.record.cycle)), *preempted} >= set(names):
         return []
     done = node.view.log(key("done", node.record.cycle))
-    codes = [number(preempted[name], "code") for name in names if name not in done]
+    codes = [whole_number(preempted[name], "code") for name in names if name not in done]
     if codes:
         return node.propose(node.ending(now).end("preempted", max(codes), preempted=True))
     return node.propose(node.ending(now).end("all ranks succeeded", 0))
@@ -327,7 +330,7 @@ def _end_if_all_done(node: Node, now: float) -> list[Action]:
 # -- the next record --------------------------------------------------------------------------------------------
 
 
-def follow(node: Node, record: CycleRecord) -> None:
+def stop_for(node: Node, record: CycleRecord) -> None:
     """The next cycle's record counts while the ranks run or are done: stop them, for it or for the job's end."""
     if record.kind is Kind.END and record.preempted and isinstance(node.phase, Run | Settle):
         node.phase = Preempt(signal.SIGTERM, f"node {record.node}")

@@ -18,9 +18,8 @@ from dataclasses import replace
 from ..ranks.exits import DO_NOT_REQUEUE, FAILED, of_stop
 from . import messages as m
 from .agreed_stop import AgreedStop
-from .gathering import SAVING
-from .messages import NEVER, Action, Event, Log
-from .node import Gather, Leave, Node, Preempt, Rank, Stop, journal
+from .messages import NEVER, Action, Event, Log, journal
+from .node import SAVING, Gather, Leave, Node, Preempt, Rank, Stop
 from .records import LAUNCHERS, LEFT, CycleRecord, Kind, encode
 
 EVIDENCE = 1.0
@@ -41,12 +40,8 @@ def record_exit(node: Node, event: m.RankExited, now: float) -> Rank:
     rank = node.ranks[event.local]
     rank.status, rank.is_stuck = event.status, False
     if not rank.has_raised:
-        rank.cause, rank.text, rank.began, rank.has_raised = (
-            event.cause,
-            event.text,
-            now - event.ago,
-            event.has_raised,
-        )
+        rank.cause, rank.text, rank.has_raised = event.cause, event.text, event.has_raised
+        rank.began = now - event.ago
     return rank
 
 
@@ -66,7 +61,7 @@ def kill_late(node: Node, deadlines: dict[int, float], began: float, why: str, n
 
 
 def exit_code(failed: list[Rank]) -> int:
-    """The failing ranks' own code where they agree, else 1. Ranks that only lost a peer do not count beside others."""
+    """The failing ranks' own code where they agree, else 1. Ranks that only lost a peer count if all did."""
     causes = [rank for rank in failed if not rank.only_lost_peer] or failed
     codes = {rank.exit_code for rank in causes}
     return (codes.pop() or FAILED) if len(codes) == 1 else FAILED
@@ -150,7 +145,7 @@ def _after_stop(node: Node, phase: Stop, now: float) -> list[Action]:
     leave = phase.leave
     if stuck and leave is None and not ends:
         ranks = ", ".join(str(rank.number) for rank in stuck)
-        why = f"rank {ranks} did not end even by SIGKILL, so nothing can be started beside it"
+        why = f"rank {ranks} did not end even by SIGKILL, so nothing can be started here"
         leave = Leave(FAILED, f"node {node.name}: {why}", "failed")
     elif phase.signal and leave is None and not ends:
         leave = leave_by_signal(node, phase.signal)
@@ -356,11 +351,7 @@ def on_leave(node: Node, phase: Leave, event: Event, now: float) -> list[Action]
     if isinstance(event, m.Signal) and event.is_stop:
         if phase.kills_now or phase.is_agreed or not node.settings.is_host or phase.departs == "preempted":
             return _exit(phase)
-        phase.kills_now, phase.departs, phase.until = (
-            True,
-            "preempted",
-            now + WRITE,
-        )  # the job ends with its store
+        phase.kills_now, phase.departs = True, "preempted"  # the job ends with its store
         phase.code = leave_by_signal(node, event.number).code
         return received(event)
     text = node.read(node.next_key)
@@ -368,9 +359,7 @@ def on_leave(node: Node, phase: Leave, event: Event, now: float) -> list[Action]
     if record is not None and text:
         counts = CycleRecord.decode(text, node.record.cycle + 1)
         if counts.kind is Kind.END or record.kind is not Kind.END:
-            phase.departs = (
-                ""  # the line in `left` is enough for the others; the job's end has to be in a record
-            )
+            phase.departs = ""  # the line in `left` is enough, but the job's end has to be in a record
         node.advance(counts, now)
         return on_leave(node, phase, node.tick, now)
     if record is not None and (node.settings.is_host or now < phase.until):
