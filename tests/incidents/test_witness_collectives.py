@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from holdfast.fault_tolerance.launcher.ranks.environment import PROLOGUE
+from holdfast.fault_tolerance.launcher.ranks.prologue_path import PROLOGUE
 from holdfast.fault_tolerance.launcher.ranks.flight_recorder import flight_recorder
 from holdfast.incidents.evidence import Collective
 from holdfast.incidents.gathering.answers import answer

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from holdfast.fault_tolerance.launcher.ranks.environment import PROLOGUE
+from holdfast.fault_tolerance.launcher.ranks.prologue_path import PROLOGUE
 from holdfast.fault_tolerance.processes import proc
 from holdfast.incidents.gathering.asking import Asked, ask
 from tests.processes import Spawned, Spawner, wait_until

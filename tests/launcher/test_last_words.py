@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.fault_tolerance.launcher.ranks import last_words
-from holdfast.fault_tolerance.launcher.ranks.environment import PROLOGUE
+from holdfast.fault_tolerance.launcher.ranks.prologue_path import PROLOGUE
 from tests.processes import Spawner
 
 PROGRAM = """

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 from torch.distributed import TCPStore
 
-from holdfast.fault_tolerance.launcher.nodes.rank_store import RankStore
+from holdfast.fault_tolerance.launcher.rank_store import RankStore
 from tests.nodes.conftest import Network
 from tests.processes import Spawner
 
@@ -68,7 +68,7 @@ def test_in_a_network_others_reach_it_by_the_address_that_they_are_told(
     network: Network, spawn: Spawner
 ) -> None:
     code = (
-        "import sys, time; from holdfast.fault_tolerance.launcher.nodes.rank_store import RankStore; "
+        "import sys, time; from holdfast.fault_tolerance.launcher.rank_store import RankStore; "
         "store = RankStore(sys.argv[1]); print('port', store.port, flush=True); time.sleep(600)"
     )
     there = network.address("a")

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from holdfast.fault_tolerance.launcher.nodes.reachable import listens_on, own_address
+from holdfast.fault_tolerance.launcher.rendezvous import listens_on, own_address
 from tests.nodes.conftest import Network
 from tests.processes import Spawner
 
@@ -28,7 +28,7 @@ def test_in_a_network_a_node_has_the_address_on_the_way_to_the_host(
 ) -> None:
     name = "a" if is_host else "b"
     code = (
-        "from holdfast.fault_tolerance.launcher.nodes.reachable import own_address; "
+        "from holdfast.fault_tolerance.launcher.rendezvous import own_address; "
         f"print(own_address({network.address('a')!r}, is_host={is_host}))"
     )
     asked = spawn([*network.inside(name), sys.executable, "-c", code])

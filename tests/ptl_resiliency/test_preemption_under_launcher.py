@@ -13,7 +13,7 @@ import torch
 from holdfast.fault_tolerance import FaultToleranceConfig, environment
 from holdfast.fault_tolerance.board import Board
 from holdfast.fault_tolerance.stop import END, page, rules
-from holdfast.fault_tolerance.stop.parties import WITHDRAW, Word
+from holdfast.fault_tolerance.stop.rules import WITHDRAW, Word
 from holdfast.preemption.stopping_place import Agreed
 from holdfast.ptl_resiliency import PreemptionCallback
 from tests.ptl_resiliency.preempted import ALL, DETECTED, RECEIVED, fit, said, term

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.fault_tolerance import environment
 from holdfast.fault_tolerance.stop.page import ASKED, PageFile, page_path, write
-from holdfast.fault_tolerance.stop.parties import WITHDRAW, Word
+from holdfast.fault_tolerance.stop.rules import WITHDRAW, Word
 from tests.processes import Spawner
 
 ROOT = Path(__file__).resolve().parents[2]

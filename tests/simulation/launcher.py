@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 from holdfast.fault_tolerance.launcher.control import controller
 from holdfast.fault_tolerance.launcher.control import messages as m
 from holdfast.fault_tolerance.launcher.control.node import Settings
-from holdfast.fault_tolerance.stop.notes import COMMIT, Word
 from holdfast.fault_tolerance.stop.positions import position
-from holdfast.fault_tolerance.stop.rules import ENDED, NEVER, TAKES_PART, RankView, at_boundary
+from holdfast.fault_tolerance.stop.rules import COMMIT, ENDED, NEVER, TAKES_PART, RankView, Word, at_boundary
 
 from .training import SimRank
 
@@ -387,6 +386,12 @@ class Launcher:
                 wait = min(linger, uniform(0.0, 40.0) if is_slow else uniform(0.0, 0.2))
                 world.after(
                     wait + (uniform(0.5, 3.0) if is_slow else uniform(0.0, 0.05)), self._swept, self.sweeps
+                )
+            case m.Report():
+                world.after(
+                    uniform(0.0, 8.0) if self.random.random() < 0.2 else uniform(0.0, 0.1),
+                    self.post,
+                    m.Reported(),
                 )
             case m.WriteStopPages(word):
                 self._read_page(word)

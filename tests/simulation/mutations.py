@@ -23,8 +23,7 @@ from holdfast.fault_tolerance.launcher.control import (
     running,
     stopping,
 )
-from holdfast.fault_tolerance.stop.notes import COMMIT, Word
-from holdfast.fault_tolerance.stop.rules import ahead
+from holdfast.fault_tolerance.stop.rules import COMMIT, Word, ahead
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 

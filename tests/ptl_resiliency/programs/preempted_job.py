@@ -31,7 +31,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from holdfast.fault_tolerance import environment
 from holdfast.fault_tolerance.stop.page import PageFile, page_path, write
-from holdfast.fault_tolerance.stop.parties import WITHDRAW, Word
+from holdfast.fault_tolerance.stop.rules import WITHDRAW, Word
 from holdfast.ptl_resiliency import PreemptionCallback
 from tests.ptl_resiliency.preempted import Learner, weights
 

@@ -1,7 +1,7 @@
-"""One place where the launcher waits: signals, exits of processes, the monitor's messages, news from other nodes.
+"""The one place where the launcher waits: signals, exits of processes, messages of the monitor and of other threads.
 
-Signals are turned into events, so that none can break the launcher off half-way; only while it waits inside
-torch's rendezvous (which knows nothing of this inbox) a signal raises :class:`Interrupted` instead.
+Signals are turned into events, so that none can break the launcher off half-way. Only before the first rank is
+started, while the launcher waits for the job's store or for imports, a signal raises :class:`Interrupted` instead.
 Does not cover: SIGKILL and SIGSTOP.
 """
 
@@ -17,12 +17,11 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, TypeGuard
 
-# Often "save now and go on" (Slurm's --signal, Lightning): passed on to the ranks, without any deadline.
-PASSED_ON = {signal.SIGUSR1, signal.SIGUSR2}
+from .control.messages import PASSED_ON
 
 
 class Interrupted(Exception):
-    """A signal arrived while the launcher waited for other nodes."""
+    """A signal arrived before the first rank was started."""
 
     def __init__(self, number: signal.Signals) -> None:
         super().__init__(number.name)
@@ -73,17 +72,16 @@ class Inbox:
     def interruptible(self) -> Iterator[None]:
         """Inside, a signal raises :class:`Interrupted`; one that arrived shortly before does so at once.
 
-        No rank runs meanwhile, so what would only be passed on to them is dropped.
+        For waits before any rank is started, so a signal that would only be passed on to ranks is dropped.
         """
-        waiting = self.drain()
-        stop = next((event for event in waiting if stops(event)), None)
-        if stop:
-            raise Interrupted(stop.number)
-        for event in waiting:
-            if not isinstance(event, Signalled):
-                self._posted.put(event)
-        self._interruptible = True
+        self._interruptible = True  # before the queue is read: no signal falls between the two
         try:
+            waiting = self.drain()
+            if stop := next((event for event in waiting if stops(event)), None):
+                raise Interrupted(stop.number)
+            for event in waiting:
+                if not isinstance(event, Signalled):
+                    self._posted.put(event)
             yield
         finally:
             self._interruptible = False

@@ -1,4 +1,4 @@
-"""Puts one launcher together: directories, journal, monitor, job and agent; and takes it apart again.
+"""Puts one launcher together: directories, journal, monitor, store and driver; and takes it apart again.
 
 Whatever happens in between, at the end the monitor is gone, the board directory removed and the journal flushed.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import shutil
 import signal
@@ -16,7 +17,7 @@ import uuid
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
-from torch.distributed.elastic.agent.server import WorkerSpec
+from torch.distributed import PrefixStore
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.launcher.api import LaunchConfig
 from torch.distributed.run import config_from_args, determine_local_world_size
@@ -29,28 +30,34 @@ from ..board import BoardUnavailable
 from ..config_sources import ResolvedConfig
 from ..monitor.control import ControlPage
 from . import console, torch_arguments
-from .agent.agent import Agent
-from .agent.contradictions import Advice
-from .agent.surroundings import Rules
 from .command_line.log_dir import make_log_dir
 from .command_line.rendezvous_options import NO_ID
+from .control import messages
+from .control.node import Settings
+from .control.records import Member
+from .driver import Driver, Parts, Woken
 from .inbox import Inbox, Interrupted
-from .limits_in_force import describe, limits_of
+from .incidents import Incidents
+from .limit_advice import Advice, describe, limits_of
 from .monitor_keeper import MonitorKeeper
-from .nodes.job import Job, JobLost, JobRendezvous, SingleNodeJob
+from .rank_reports import RankReports
+from .rank_store import RankStores
 from .ranks import exits, orphans, stale
 from .ranks.boards import CycleBoards, private_directory
-from .ranks.environment import SupervisedLogs, command
 from .ranks.flight_recorder import flight_recorder
 from .ranks.prologue_path import with_prologue
+from .ranks.start import RankStarter, command
+from .rendezvous import Endpoint, StoreUnreachable, connect, endpoint_of, listens_on, own_address
+from .store import LocalStore, StoreClient
 from .warm.ahead import Ahead
 
 if TYPE_CHECKING:
     from .command_line.options import LauncherOptions
 
 logger = logging.getLogger("holdfast.launcher")
-NEW_FIELDS = ("numa_options", "duplicate_stdout_filters", "duplicate_stderr_filters", "virtual_local_rank")
-"""Fields of torch's `WorkerSpec` and `LaunchConfig` since torch 2.9 (the first) and 2.10."""
+LOOPBACK = "127.0.0.1"
+JOIN_TIMEOUT, LAST_CALL = 600.0, 30.0
+"""Seconds; torch's defaults of `join_timeout` and `last_call_timeout` in --rdzv-conf."""
 RUN_SCRIPT = "import sys; from torch.distributed.run import run_script_path; run_script_path(*sys.argv[1:])"
 
 
@@ -83,10 +90,11 @@ def _launch(options: LauncherOptions, resolved: ResolvedConfig, inbox: Inbox, ah
         make_log_dir(options.torch.log_dir)
     run_name = options.torch.rdzv_id if options.torch.rdzv_id != NO_ID else _fresh_name()
     run_dir = prepare_run_dir(options.run_dir, run_name, logger.warning)
+    node = torch_arguments.node_name(options.torch)
     with ExitStack() as stack:
-        own = claim(run_dir, torch_arguments.node_name(options.torch), logger.warning)
+        own = claim(run_dir, node, logger.warning)
         stack.callback(own.close)
-        return Launch(options, resolved, run_name, own.run_dir, inbox, ahead, stack).serve()
+        return Launch(options, resolved, run_name, own.run_dir, node, inbox, ahead, stack).serve()
 
 
 class Launch:
@@ -98,6 +106,7 @@ class Launch:
         resolved: ResolvedConfig,
         run_name: str,
         run_dir: str,
+        node: str,
         inbox: Inbox,
         ahead: Ahead,
         stack: ExitStack,
@@ -109,7 +118,7 @@ class Launch:
         self._inbox, self._ahead = inbox, ahead
         orphans.adopt()
         self._one_node = torch_arguments.is_one_node(self._torch)
-        self._node = torch_arguments.node_name(self._torch)
+        self._node = node
         self._journal = Journal(run_dir, self._node)
         stack.callback(self._journal.close)
         self._board_dir = private_directory(determine_local_world_size(self._torch.nproc_per_node))
@@ -124,35 +133,34 @@ class Launch:
         stack.callback(self._monitor.close)
 
     def serve(self) -> int:
-        """Make the parts, run the agent."""
+        """Make the parts, and run the driver."""
         self._node_rank = torch_arguments.settle(self._torch, self._run_dir, self._board_dir)
         config, program, args = config_from_args(self._torch)
         config.run_id = (
             self._run_name if self._torch.rdzv_id == NO_ID and self._one_node else self._torch.rdzv_id
         )
         try:
-            with self._inbox.interruptible():  # it may wait for the node that hosts the rendezvous
-                job = self._job(config)
-        except JobLost as lost:
+            with self._inbox.interruptible():  # it may wait for the node that hosts the store
+                store, is_host, address = self._join(config)
+        except StoreUnreachable as lost:
             logger.error("%s", lost)
             self._journal.record("job_lost", reason=str(lost), host="")
             self._journal.record("run_end", exit_code=exits.FAILED, reason=str(lost))
             return exits.FAILED
-        self._stack.callback(job.close)
-        agent = self._agent(config, program, args, job)
+        self._stack.callback(store.close)
+        driver = self._driver(config, self._settings(config, is_host, address), store, program, args)
         self._announce(config)
         self._ahead.attach(self._inbox, self._journal.record, config.nproc_per_node)
         self._stack.callback(self._ahead.close)  # before the inbox and the journal are gone
         if self._ahead.pool:
             with self._inbox.interruptible():
                 self._ahead.pool.zygotes.until_ready()
-        return agent.serve()
+        return driver.run()
 
-    def _job(self, config: LaunchConfig) -> Job:
+    def _join(self, config: LaunchConfig) -> tuple[LocalStore | StoreClient, bool, str]:
+        """The job's store, whether this launcher hosts it, and the address at which other nodes reach this one."""
         if self._one_node:
-            return SingleNodeJob()
-        from .nodes.store_job import StoreJob
-
+            return LocalStore(), True, LOOPBACK
         parameters = RendezvousParameters(
             backend=config.rdzv_backend,
             endpoint=config.rdzv_endpoint,
@@ -162,10 +170,45 @@ class Launch:
             local_addr=config.local_addr,
             **config.rdzv_configs,
         )
-        limit = self._options.node_timeout
-        job = StoreJob(parameters, self._node, self._node_rank, limit, self._journal.record)
-        job.start_watch(self._inbox.post)
-        return job
+        where = endpoint_of(parameters)
+        found = connect(parameters, self._node)
+        is_host = listens_on(where.port)
+        endpoint = Endpoint(LOOPBACK, where.port) if is_host else where
+        prefix = f"holdfast/{config.run_id}"
+        client = StoreClient(
+            PrefixStore(prefix, found),
+            lambda: PrefixStore(prefix, found.clone()),  # type: ignore[attr-defined]  # missing in torch's stubs
+            endpoint,
+            lambda: self._inbox.post(Woken()),
+        )
+        return client, is_host, config.local_addr or own_address(where.host, is_host=is_host)
+
+    def _settings(self, config: LaunchConfig, is_host: bool, address: str) -> Settings:
+        options, timeouts = self._options, config.rdzv_configs
+        me = Member(self._node, config.nproc_per_node, address, order=self._order(), role=config.role)
+        return Settings(
+            me,
+            least=config.min_nodes,
+            most=config.max_nodes,
+            is_host=is_host,
+            is_alone=self._one_node,
+            store="" if self._one_node else config.rdzv_endpoint,
+            max_restarts=config.max_restarts,
+            reset_on_progress=options.restarts_reset_on_progress,
+            node_timeout=options.node_timeout,
+            join_timeout=float(timeouts.get("join_timeout", JOIN_TIMEOUT)),
+            last_call=float(timeouts.get("last_call_timeout", LAST_CALL)),
+            term_timeout=math.inf if options.term_timeout is None else options.term_timeout,
+            stop_timeout=options.workers_stop_timeout,
+            preempted_code=options.preempted_exit_code,
+        )
+
+    def _order(self) -> int:
+        """The node's number, as the user or the scheduler gave it; -1: not given."""
+        if self._node_rank >= 0:
+            return self._node_rank
+        given = (os.environ.get(name, "") for name in ("SLURM_PROCID", "GROUP_RANK"))
+        return next((int(number) for number in given if number.isdecimal()), -1)
 
     def _start_monitor(self) -> MonitorKeeper:
         cfg = self._resolved.config
@@ -182,48 +225,48 @@ class Launch:
         monitor.open()
         return monitor
 
-    def _agent(self, config: LaunchConfig, program: object, args: list[str], job: Job) -> Agent:
-        boards = CycleBoards(self._board_dir, self._limits)
-        job.look_for_stops(boards.stops, self._inbox.post)
+    def _driver(
+        self,
+        config: LaunchConfig,
+        settings: Settings,
+        store: LocalStore | StoreClient,
+        program: object,
+        args: list[str],
+    ) -> Driver:
+        boards, inbox, journal = CycleBoards(self._board_dir, self._limits), self._inbox, self._journal
+        stores = RankStores(settings.me.address)
+        self._stack.callback(stores.close)
+        incidents = Incidents(
+            boards,
+            journal,
+            self._run_dir,
+            store if isinstance(store, StoreClient) else None,
+            lambda: inbox.post(Woken(messages.EvidenceTaken())),
+            lambda: inbox.post(Woken(messages.Reported())),
+        )
         entrypoint, arguments = self._command(program, args)
-        spec = WorkerSpec(
-            role=config.role,
-            local_world_size=config.nproc_per_node,
-            entrypoint=entrypoint,
-            args=tuple(arguments),
-            rdzv_handler=JobRendezvous(job, config.run_id),
-            max_restarts=config.max_restarts,
-            monitor_interval=config.monitor_interval,
-            local_addr=config.local_addr,
-            event_log_handler=config.event_log_handler,
-            **{name: getattr(config, name) for name in NEW_FIELDS if hasattr(config, name)},
+        starter = RankStarter(
+            config,
+            entrypoint,
+            arguments,
+            lambda local, cycle: self._variables(local, cycle, boards),
+            self._ahead.pool,
         )
-        assert config.logs_specs is not None
-        logs = SupervisedLogs(config.logs_specs, lambda local: self._variables(local, boards, job))
-        rules = Rules(
-            max_restarts=config.max_restarts,
-            reset_on_progress=self._options.restarts_reset_on_progress,
-            term_timeout=float("inf") if self._options.term_timeout is None else self._options.term_timeout,
-            stop_timeout=self._options.workers_stop_timeout,
-            preempted_code=self._options.preempted_exit_code,
-            safety_factor=self._resolved.config.safety_factor,
-        )
-        return Agent(
-            spec,
-            logs,
-            config.log_line_prefix_template,
-            node=self._node,
-            rules=rules,
-            job=job,
+        parts = Parts(
+            inbox=inbox,
+            store=store,
+            rank_stores=stores,
+            starter=starter,
             boards=boards,
             control=self._control,
             monitor=self._monitor,
-            journal=self._journal,
-            inbox=self._inbox,
+            journal=journal,
+            incidents=incidents,
+            reports=RankReports(self._node, boards, journal, incidents),
             advice=Advice(self._resolved),
             ahead=self._ahead,
-            run_dir=self._run_dir,
         )
+        return Driver(settings, parts, config.run_id, self._resolved.config.safety_factor)
 
     def _command(self, program: object, args: list[str]) -> tuple[str, list[str]]:
         if callable(
@@ -232,12 +275,12 @@ class Launch:
             return sys.executable, ["-u", "-c", RUN_SCRIPT, *args]
         return command(str(program), args, is_python=not self._torch.no_python)
 
-    def _variables(self, local_rank: int, boards: CycleBoards, job: Job) -> dict[str, str]:
+    def _variables(self, local_rank: int, cycle: int, boards: CycleBoards) -> dict[str, str]:
         """Holdfast's additions to a rank's environment."""
         return {
             "HOLDFAST_OPTIMIZER_STEPS": "" if self._options.ignore_optimizer_steps else "1",
             # One number for the whole job, also for restarts that only let a node join: log folders stay apart.
-            "TORCHELASTIC_RESTART_COUNT": str(job.record.cycle),
+            "TORCHELASTIC_RESTART_COUNT": str(cycle),
             "TORCHELASTIC_SIGNALS_TO_HANDLE": self._torch.signals_to_handle,
             "FT_RANK_MONITOR_IPC_SOCKET": boards.path(local_rank),
             "HOLDFAST_CONFIG": json.dumps(self._resolved.config.to_dict()),

@@ -22,9 +22,9 @@ def is_one_node(given: Namespace) -> bool:
 
 
 def node_name(given: Namespace) -> str:
-    """In journals and messages. Several launchers of one job may share a machine."""
+    """In journals and messages. Several launchers of one job may share a machine, and a pid may come back."""
     host = socket.gethostname()
-    return host if is_one_node(given) else f"{host}:{os.getpid()}"
+    return host if is_one_node(given) else f"{host}:{os.getpid()}-{os.urandom(2).hex()}"
 
 
 def settle(given: Namespace, run_dir: str, board_dir: str) -> int:

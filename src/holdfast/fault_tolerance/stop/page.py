@@ -19,8 +19,7 @@ import os
 
 from ..board.layout import check_file
 from ..errors import BoardError
-from .notes import COMMIT, WITHDRAW, Word
-from .rules import RankView
+from .rules import COMMIT, WITHDRAW, RankView, Word
 
 SUFFIX = ".stop"
 SIZE = 4096

@@ -14,13 +14,16 @@ last validation batch and the boundary at the validation's end, which therefore 
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from .positions import END, LOADER_END, batches_of, in_loader, loader_of, position, validation_of
 
 GO, WAIT, STOP = "go", "wait", "stop"
+ASK, COMMIT, WITHDRAW = "ask", "commit", "withdraw"
+"""Words of the leader on a proposal."""
 NEVER, TAKES_PART, ENDED = 0, 1, 2
 """Whether a rank takes part: it has not begun to, it does, it no longer does."""
 
@@ -34,6 +37,38 @@ class Proposal:
 
     number: int
     place: int
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """The leader's newest proposal, and what becomes of it. A withdrawal has the reason in `why`, unless that is the
+    ranks that are `absent`."""
+
+    kind: str
+    number: int
+    place: int = 0
+    absent: tuple[int, ...] = ()
+    why: str = ""
+
+    @property
+    def final(self) -> bool:
+        """Whether nothing follows."""
+        return self.kind != ASK
+
+    @property
+    def proposal(self) -> Proposal:
+        """The proposal that it is about."""
+        return Proposal(self.number, self.place)
+
+    def encode(self) -> str:
+        """As it stands in the store."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def decode(cls, text: str) -> Word:
+        """The reverse of `encode`."""
+        values = json.loads(text)
+        return cls(**{**values, "absent": tuple(values["absent"])})
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,8 @@ from signal import Signals
 from typing import TYPE_CHECKING, Any
 
 from ...stop import rules
-from ...stop.notes import ASK, COMMIT, WITHDRAW, Word
 from ...stop.positions import batches_of, describe
-from ...stop.rules import LATE, TAKES_PART, RankView
+from ...stop.rules import ASK, COMMIT, LATE, TAKES_PART, WITHDRAW, RankView, Word
 from . import messages as m
 from .messages import Action, Log
 from .records import encode, key

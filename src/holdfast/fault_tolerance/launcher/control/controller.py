@@ -60,6 +60,8 @@ def step(node: Node, event: Event, now: float) -> list[Action]:
             node.view[name] = value
         case m.EvidenceTaken():
             node.evidence_until = 0.0
+        case m.Reported():
+            node.report_until = 0.0
         case m.LauncherFailed(why):
             node.ranks = {}
             node.phase = Leave(FAILED, f"node {node.name}: the launcher itself failed: {why}", "failed")
@@ -149,7 +151,7 @@ def next_deadline(node: Node) -> float | None:
     times = [node.beaten + BEAT, node.now + BEAT]
     match phase:
         case Leave():
-            times.append(phase.until)
+            times += [phase.until, node.report_until]
             if phase.has_ended:
                 return None
         case Stop():

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from ...stop.notes import Word
-from ...stop.rules import RankView
+from ...stop.rules import RankView, Word
 from .records import CycleRecord, Membership
 
 NEVER = math.inf
@@ -81,6 +80,7 @@ class Started(Event):
     """All ranks of this node run; or, with `failure`, they could not be started and none is left."""
 
     failure: str = ""
+    pids: Mapping[int, int] = field(default_factory=dict)  # by local rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +130,11 @@ class EvidenceTaken(Event):
 @dataclass(frozen=True, slots=True)
 class Swept(Event):
     """`Sweep` is done: no process that a rank left behind is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reported(Event):
+    """What `Report` began is done: the report is written, or this node gave its evidence to the one that writes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,11 +260,13 @@ class Report(Action):
     """Log and record how the ranks failed, and report the incident: the ranks are gone.
 
     `failed` has the local ranks that failed, the first one first; `record` is that of the next cycle, None where the
-    node was asked to stop. Its node writes the report.
+    node was asked to stop. Its node writes the report, and `named` is the rank that its reason names. Answered by
+    `Reported`.
     """
 
     failed: tuple[int, ...]
     record: CycleRecord | None = None
+    named: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,7 @@ class Rank:
 
     local: int
     number: int  # the global rank
+    pid: int = 0
     status: int | None = None  # None: it runs
     cause: m.Cause = m.Cause.OWN
     text: str = ""
@@ -63,6 +64,7 @@ class Rank:
     verdict: str = ""  # the monitor's, on a hang
     killed_at: float | None = None  # by this launcher
     blocked_since: float | None = None  # in state D after SIGKILL
+    is_logged: bool = False  # as one that is slow to end
     is_stuck: bool = False  # has outlived SIGKILL, and is not waited for
 
     @property
@@ -146,6 +148,7 @@ class Stop:
     leave: Leave | None = None
     linger: float = 0.0  # seconds in which what finished ranks left running may end
     has_failed: bool = False  # local ranks had failed before
+    named: int | None = None  # the rank that this node's record names
     term_at: float | None = None
     deadline: float = 0.0  # of all ranks, after a signal that came meanwhile
     signal: int = 0  # that one
@@ -191,6 +194,7 @@ class Leave:
     until: float = NEVER
     kills_now: bool = False
     is_agreed: bool = False  # the job has ended, with this code
+    is_written: bool = False  # the other nodes can read that this one leaves
     has_ended: bool = False
 
 
@@ -216,6 +220,7 @@ class Node:
     progress: LocalProgress = field(default_factory=LocalProgress)
     evidence: str = ""  # of this cycle: "crash", "elsewhere", or "monitor"
     evidence_until: float = 0.0  # evidence is being taken, until then at most
+    report_until: float = 0.0  # evidence is exchanged with other nodes, until then at most
     request: m.Requested | None = None  # a rank's, that no record has fulfilled yet
     pending: m.Signal | None = None  # came while the ranks were being started
     now: float = 0.0  # of the newest event

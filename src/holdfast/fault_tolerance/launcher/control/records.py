@@ -141,6 +141,7 @@ class Member:
     order: int = -1  # --node-rank, SLURM_PROCID or GROUP_RANK; -1: not given
     domain: str = ""  # the node domain
     nnodes: str = ""  # its --nnodes
+    role: str = ""  # its --role
 
     @classmethod
     def decode(cls, values: Mapping[str, Any]) -> Member:
@@ -176,6 +177,13 @@ class Membership:
     def first_rank(self, node: str) -> int:
         """The global rank of the node's local rank 0."""
         return sum(member.ranks for member in self.members[: self.index(node)])
+
+    def role_ranks(self, node: str) -> tuple[int, int]:
+        """Among the ranks with the node's role: the number of its local rank 0, and how many there are."""
+        role = self.members[self.index(node)].role
+        ranks = [(member.node, member.ranks) for member in self.members if member.role == role]
+        before = [name for name, _ in ranks].index(node)
+        return sum(count for _, count in ranks[:before]), sum(count for _, count in ranks)
 
     def neighbour(self, node: str) -> str:
         """The node that this one watches, in a ring; '' in a membership of one."""

@@ -66,6 +66,8 @@ def on_start(node: Node, phase: Start, event: Event, now: float) -> list[Action]
     if not isinstance(event, m.Started):
         return []
     if not event.failure:
+        for local, pid in event.pids.items():
+            node.ranks[local].pid = pid
         node.phase = Run()
         return []
     node.ranks, why = {}, f"its ranks could not be started: {event.failure}"
@@ -132,9 +134,7 @@ def on_request(node: Node, event: m.Requested, now: float) -> list[Action]:
     node.request = event
     leave = leave_by_request(node, event)
     record = node.departure(leave, now)
-    actions: list[Action] = [
-        journal("request", rank=event.rank, action=event.action, description=event.description)
-    ]
+    actions: list[Action] = []
     if leave.departs == "shutdown":
         actions.append(Log(f"shutting the whole job down: {leave.reason}"))
     else:
@@ -173,14 +173,19 @@ def watch_neighbour(node: Node, now: float, local_ranks: str) -> list[Action]:
     return [*found, *restart(node, why, now, lost=(name,))]
 
 
-def restart(
+def _restart(
     node: Node, why: str, now: float, *, lost: tuple[str, ...] = (), code: int = FAILED
-) -> list[Action]:
-    """Propose a restart if one is left, else the job's end."""
+) -> CycleRecord:
+    """A restart if one is left, else the job's end."""
     settings = node.settings
-    record = node.ending(now).restart(
+    return node.ending(now).restart(
         why, settings.max_restarts, reset=settings.reset_on_progress, exit_code=code, lost=lost
     )
+
+
+def restart(node: Node, why: str, now: float, *, lost: tuple[str, ...] = ()) -> list[Action]:
+    """Propose a restart if one is left, else the job's end, for another reason than failed ranks."""
+    settings, record = node.settings, _restart(node, why, now, lost=lost)
     actions: list[Action] = []
     if record.kind is Kind.END and not node.has_proposed:
         used = f"{record.restarts} of {settings.max_restarts} used"
@@ -269,10 +274,10 @@ def on_settle(node: Node, phase: Settle, event: Event, now: float) -> list[Actio
         return []
     found = failed[0]
     lost = ". No rank of this node had failed before" if found.only_lost_peer else ""
-    reason = f"rank {found.number} (node {node.name}): {found.text}{lost}"
+    reason = f"rank {found.number} (node {node.name}, pid {found.pid}): {found.text}{lost}"
     ended = [rank for rank in failed if not rank.is_running] or failed
-    node.phase = Stop(reason, has_failed=True)
-    return restart(node, reason, now, code=exit_code(ended))
+    node.phase = Stop(reason, has_failed=True, named=found.number)
+    return node.propose(_restart(node, reason, now, code=exit_code(ended)))
 
 
 def _lacks_cause(node: Node, failed: list[Rank]) -> bool:

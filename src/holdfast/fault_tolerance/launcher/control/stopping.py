@@ -24,6 +24,10 @@ from .records import LAUNCHERS, LEFT, CycleRecord, Kind, encode
 
 EVIDENCE = 1.0
 """Seconds for evidence on ranks that may have caused what another node reports."""
+REPORTS = 6.0
+"""Seconds in which the nodes exchange evidence at the job's end."""
+SLOW = 10.0
+"""Seconds after SIGKILL after which a rank that is still ending is logged."""
 UNINTERRUPTIBLE = 10.0
 """Seconds in state D, after SIGKILL, after which a process is not waited for."""
 WRITE = 3.0
@@ -39,6 +43,8 @@ def record_exit(node: Node, event: m.RankExited, now: float) -> Rank:
     """A rank has ended."""
     rank = node.ranks[event.local]
     rank.status, rank.is_stuck = event.status, False
+    if rank.has_raised and event.status < 0:
+        rank.status = FAILED  # an exception was ending it when the signal did
     if not rank.has_raised:
         rank.cause, rank.text, rank.has_raised = event.cause, event.text, event.has_raised
         rank.began = now - event.ago
@@ -52,6 +58,11 @@ def kill_late(node: Node, deadlines: dict[int, float], began: float, why: str, n
         if rank.killed_at is None and now >= deadlines[rank.local]:
             rank.killed_at = now
             actions.append(m.KillRank(rank.local, now - began, why))
+        elif rank.killed_at is not None and now - rank.killed_at >= SLOW and not rank.is_logged:
+            rank.is_logged = True
+            why = "(it gives its memory back, or a debugger holds it): waiting for it"
+            text = f"rank {rank.number} was sent SIGKILL {SLOW:.0f} s ago and is still ending {why}"
+            actions.append(Log(text))
         if rank.killed_at is None or rank.local not in node.tick.blocked:
             rank.blocked_since = None
         elif rank.blocked_since is None:
@@ -109,6 +120,8 @@ def on_stop(node: Node, phase: Stop, event: Event, now: float) -> list[Action]:
         phase.term_at = now
         actions += [m.SignalRanks(signal.SIGTERM)] if node.running and not phase.signal else []
     why = f"had not left within {node.settings.stop_timeout:g} s of SIGTERM (--ft-workers-stop-timeout)"
+    if phase.kills_now or phase.signal or (phase.term_at is not None and now - phase.term_at >= SAVING):
+        why = "had not left after SIGTERM, and was no longer waited for"
     actions += kill_late(node, stop_deadlines(node, phase), phase.term_at or now, why, now)
     if phase.term_at is not None and not node.running and not phase.is_sweeping:
         phase.is_sweeping = True
@@ -138,10 +151,11 @@ def _after_stop(node: Node, phase: Stop, now: float) -> list[Action]:
     actions: list[Action] = []
     began = NEVER if phase.term_at is None else phase.term_at
     failed = [rank for rank in failed_ranks(node) if rank.began < began or not _was_stopped(rank)]
-    if phase.has_failed or (phase.next is not None and phase.next.is_trouble):
-        actions.append(m.Report(tuple(rank.local for rank in failed), phase.next))
     if phase.next is not None and ends and phase.has_failed and failed and node.settings.is_alone:
         phase.next = replace(phase.next, exit_code=exit_code(failed))  # a cause may have come out since
+    if phase.has_failed or (phase.next is not None and phase.next.is_trouble):
+        actions.append(m.Report(tuple(rank.local for rank in failed), phase.next, phase.named))
+        node.report_until = now + REPORTS if ends and node.nodes > 1 else 0.0
     leave = phase.leave
     if stuck and leave is None and not ends:
         ranks = ", ".join(str(rank.number) for rank in stuck)
@@ -251,6 +265,7 @@ def on_preempt(node: Node, phase: Preempt, event: Event, now: float) -> list[Act
         return [*actions, *_log_slow(node, phase, now)]
     if phase.agreed is not None:
         actions += phase.agreed.close(node)
+    actions += _log_followers(node, phase.number)
     node.phase = _after_preempt(node, phase, now)
     return actions
 
@@ -286,6 +301,23 @@ def _log_slow(node: Node, phase: Preempt, now: float) -> list[Action]:
     left = phase.deadline - now
     when = f", or they are killed in {left:.0f} s (--term-timeout)" if left < NEVER else ""
     return [Log(f"still there after SIGINT: rank {ranks}. Ctrl-C again ends them at once{when}")]
+
+
+def _log_followers(node: Node, number: int) -> list[Action]:
+    """The ranks that only lost a peer, or their data-loader workers, to the signal."""
+    actions: list[Action] = []
+    for rank in node.ranks.values():
+        if (
+            not rank.is_stuck
+            and not rank.obeyed(number)
+            and not rank.verdict
+            and rank.cause is not m.Cause.OWN
+        ):
+            lost_worker = rank.cause is m.Cause.LOST_WORKER
+            who = "its data-loader workers" if lost_worker else "a rank that it was connected to"
+            text = f"rank {rank.number}: {who} ended by {signal.Signals(number).name}: {rank.text}"
+            actions.append(Log(text))
+    return actions
 
 
 def failed_by_themselves(node: Node, number: int) -> list[Rank]:
@@ -342,8 +374,7 @@ def enter_leave(node: Node, phase: Leave, now: float) -> list[Action]:
             Log(f"node {node.name} leaves the job: {phase.reason}", logging.ERROR),
             journal("job_lost", reason=phase.reason, host=""),
         ]
-    line = {"node": node.name, "why": phase.reason, "code": phase.code, "preempted": phase.is_preempted}
-    return [*actions, m.Append(LEFT, encode(line))]
+    return actions
 
 
 def on_leave(node: Node, phase: Leave, event: Event, now: float) -> list[Action]:
@@ -354,6 +385,12 @@ def on_leave(node: Node, phase: Leave, event: Event, now: float) -> list[Action]
         phase.kills_now, phase.departs = True, "preempted"  # the job ends with its store
         phase.code = leave_by_signal(node, event.number).code
         return received(event)
+    if now < node.report_until and phase.is_agreed:
+        return []
+    if not phase.is_written:
+        phase.is_written = True
+        line = {"node": node.name, "why": phase.reason, "code": phase.code, "preempted": phase.is_preempted}
+        return [m.Append(LEFT, encode(line)), *on_leave(node, phase, node.tick, now)]
     text = node.read(node.next_key)
     record = node.departure(phase, now)
     if record is not None and text:

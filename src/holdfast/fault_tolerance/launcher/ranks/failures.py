@@ -9,19 +9,30 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-from collections.abc import Iterable
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.journal.lost_connection import lost_connection
 
+from ..control.messages import Cause
 from .exits import RankExit
 from .last_words import last_lines
 
 LAST_LINES = 20
 SOON = 5.0  # seconds
-DYING, DYING_WITH_GPU = 1.0, 10.0  # seconds between the end of a process's connections and its own
+LOST_WORKER = re.compile(
+    r"DataLoader worker \(pid(\(s\))? [\d, ]+\) "
+    r"(exited unexpectedly|is killed by signal: (Terminated|Interrupt|Hangup|Quit|User defined signal))"
+)
+CUT_OFF = {
+    "ConnectionResetError",
+    "ConnectionRefusedError",
+    "BrokenPipeError",
+    "EOFError",
+    "FileNotFoundError",
+}
+"""Exceptions of the data loader when a worker ends while it hands over a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +69,23 @@ class Failure:
         return not self.hung and lost_connection(self.error)
 
     @property
+    def lost_worker(self) -> bool:
+        """Whether a signal other than SIGKILL ended a data-loader worker of the rank. torch raises a RuntimeError for
+        that in whatever the rank is doing; workers that were killed for lack of memory are a failure of their own."""
+        if self.hung or self.error is None:
+            return False
+        in_loader = "torch/utils/data/" in str(self.error.get("traceback"))
+        is_cut_off = self.error["type"] in CUT_OFF and in_loader
+        return is_cut_off or bool(LOST_WORKER.search(self.error["message"]))
+
+    @property
+    def cause(self) -> Cause:
+        """Why it ended, for the controller."""
+        if self.lost_connection:
+            return Cause.LOST_PEER
+        return Cause.LOST_WORKER if self.lost_worker else Cause.OWN
+
+    @property
     def meaning(self) -> str:
         """`ValueError: bad batch (exit code 1)`, `hung: …`, or the bare meaning of the exit."""
         if self.hung:
@@ -81,24 +109,6 @@ def in_full(failure: Failure, torch_error: str, *stderr_files: str) -> Failure:
     tails = (() if error else last_lines(path, failure.exit.pid) for path in stderr_files if path)
     lines = tuple(_clean(line) for line in next(filter(None, tails), ()))
     return replace(failure, error=error, last_lines=lines)
-
-
-def in_order(failures: Iterable[Failure]) -> list[Failure]:
-    """Who failed first comes first; one that only lost its connection follows the one that it lost.
-
-    The kernel closes a dying process's connections before anybody is told that it has died (with a GPU, seconds
-    before), so its peers' exceptions may well be the earlier ones.
-    """
-    found = list(failures)
-    killed = any(failure.exit.status == -signal.SIGKILL for failure in found)
-    doubt = DYING_WITH_GPU if killed else DYING
-    return sorted(found, key=lambda failure: failure.began + doubt * failure.lost_connection)
-
-
-def causes(failures: Iterable[Failure]) -> list[Failure]:
-    """Those that did not merely lose the connection to a peer; all where nobody else is known."""
-    found = list(failures)
-    return [failure for failure in found if not failure.lost_connection] or found
 
 
 def block(failures: list[Failure], node: str, cycle: int, *, whole: bool) -> list[str]:

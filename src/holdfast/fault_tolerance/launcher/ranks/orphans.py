@@ -1,19 +1,28 @@
-"""The launcher as a child subreaper: whatever a rank leaves behind becomes the launcher's child.
+"""The launcher as a child subreaper: the processes that a rank leaves behind become the launcher's children.
 
-So that it can be found and ended before the rank's successor starts, and reaped when it ends by itself.
+So they are found and ended before the rank's successor starts (:class:`Sweep`), and reaped when they end by themselves.
 Source: prctl(2), PR_SET_CHILD_SUBREAPER.
+Does not cover: a process that even SIGKILL cannot end. It is logged.
 """
 
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
 
 from ...processes import proc, sweep
 
+logger = logging.getLogger("holdfast.launcher")
 PR_SET_CHILD_SUBREAPER = 36
 GRACE = 0.5  # seconds between SIGTERM and SIGKILL for what a dead rank left behind
 LIMIT = 10.0
+UNREADABLE = 5.0  # seconds more, after which reading /proc counts as blocked
+LOG_AFTER = 1.0  # seconds in which helpers of a Python process that has ended end as well
 
 # Pid -> start time of what ran below this process before it was a launcher, because a shell started something in
 # the background and then became the launcher by exec. That belongs to no rank. One process is one launcher.
@@ -33,9 +42,15 @@ def reap(own: set[int]) -> None:
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
             return
-        if ended is None or ended.si_pid in own:
+        if ended is None:
             return
+        if ended.si_pid in own:
+            break
         os.waitpid(ended.si_pid, os.WNOHANG)
+    for pid, found in proc.all_stats().items():  # the one that was found hides the others
+        if found.ppid == os.getpid() and found.state == "Z" and pid not in own:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
 
 
 def left(spared: set[int]) -> dict[int, int]:
@@ -49,3 +64,71 @@ def left(spared: set[int]) -> dict[int, int]:
 def end_all(spared: set[int]) -> tuple[set[int], set[int]]:
     """End everything below this process except `spared` and strangers; returns (signalled pids, those still there)."""
     return sweep.end_all(lambda: left(spared), GRACE, LIMIT)
+
+
+class Sweep:
+    """Ends what the ranks left behind, in a thread: reading /proc may block, and processes take their time to end.
+
+    Args:
+        spared: The launcher's own children; no others may be started meanwhile.
+        done: Called with this object, from the thread, when it is done.
+        linger: Seconds in which the processes may end by themselves, such as an upload.
+    """
+
+    def __init__(
+        self, spared: Callable[[], set[int]], done: Callable[[Sweep], object], linger: float = 0.0
+    ) -> None:
+        self.ended: set[int] = set()
+        """Pids that were signalled."""
+        self.left: set[int] = set()
+        """Pids that run all the same."""
+        self._spared, self._done, self._linger = spared, done, linger
+        self._hurry = threading.Event()
+        self._until = time.monotonic() + linger + LIMIT + UNREADABLE
+        self._thread = threading.Thread(target=self._run, name="holdfast-sweep", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:  # no thread can be started
+            self._run()
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it should have been done by now."""
+        return time.monotonic() > self._until
+
+    def hurry(self) -> None:
+        """End them now."""
+        self._hurry.set()
+
+    def wait(self) -> None:
+        """Wait until it is done, or late."""
+        self.hurry()
+        self._thread.join(LIMIT + UNREADABLE)
+
+    def _run(self) -> None:
+        try:
+            if self._linger:
+                self._let_them_end()
+            self.ended, self.left = sweep.end_all(lambda: left(self._spared()), GRACE, LIMIT)
+        except Exception as error:  # a defect: the ranks themselves have ended
+            logger.error("the processes that the ranks left behind could not be ended: %r", error)
+        self._done(self)
+
+    def _let_them_end(self) -> None:
+        began, has_logged, pause = time.monotonic(), False, 0.01
+        while found := left(self._spared()):
+            waited = time.monotonic() - began
+            if waited >= self._linger or self._hurry.wait(pause):
+                return
+            pause = min(0.2, 1.5 * pause)
+            if waited > LOG_AFTER and not has_logged:
+                has_logged = True
+                logger.warning(
+                    "the ranks are done, but %d process%s that they started still run%s (pid %s): "
+                    "waiting for at most %g s",
+                    len(found),
+                    "es" if len(found) > 1 else "",
+                    "" if len(found) > 1 else "s",
+                    ", ".join(map(str, sorted(found)[:8])),
+                    self._linger,
+                )

@@ -2,7 +2,7 @@
 
 A page lies beside the rank's board and is removed with it. What always holds: any thread may look while another one
 closes the pages. A page that cannot be made means that the rank takes no part, nothing else.
-Does not cover: what is written there; that is agreed on in :mod:`..agent.agreement`.
+Does not cover: what is written there; the nodes agree on that (`control.agreed_stop`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping
 
 from ...errors import BoardError
 from ...stop import page as P
-from ...stop.notes import Word
-from ...stop.rules import NEVER, TAKES_PART, RankView
+from ...stop.rules import NEVER, RankView, Word
 
 logger = logging.getLogger("holdfast.launcher")
 
@@ -47,11 +46,6 @@ class StopPages:
     def __bool__(self) -> bool:
         """Whether there are any."""
         return bool(self._pages)
-
-    @property
-    def taking_part(self) -> bool:
-        """Whether some rank of this node does."""
-        return any(page.words[P.STATE] == TAKES_PART for page in list(self._pages.values()))
 
     def noticed(self) -> tuple[int, signal.Signals] | None:
         """A rank that got a signal which asks the job to stop, and that signal; None while there is none."""

@@ -5,6 +5,7 @@ Source: waitpid(2). Does not cover: pipes.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -12,7 +13,10 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
+logger = logging.getLogger("holdfast.launcher")
 POLL = 0.01  # seconds
+UNKNOWN = 255
+"""The status of a child whose own is not to be had."""
 LETS_GO = 0.5
 """Seconds in which a killed process has ended, unless it waits for a disk or a debugger holds it."""
 _dying: list[subprocess.Popen[bytes] | Forked] = []
@@ -46,8 +50,9 @@ class Forked:
         if self.returncode is None:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
-            except ChildProcessError:  # somebody else has waited for it
-                self.returncode = 0
+            except ChildProcessError:  # its status was collected elsewhere, which is a defect
+                logger.warning("pid %d ended with an unknown status: it counts as failed", self.pid)
+                self.returncode = UNKNOWN
             else:
                 self.returncode = os.waitstatus_to_exitcode(status) if pid else None
         return self.returncode

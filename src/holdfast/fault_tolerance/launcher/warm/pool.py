@@ -44,12 +44,15 @@ class Pool:
 
     @property
     def pids(self) -> set[int]:
-        """Of everything here: no rank has left it behind. Waits for a process that is being forked, whose pid nobody
-        knows yet."""
+        """Of everything here: no rank has left it behind. One that is being forked is missing (:meth:`settle`)."""
+        return self.zygotes.pids | {standby.pid for standby in self._standbys} | dying()
+
+    def settle(self) -> None:
+        """Make no more standbys, and wait for one that is being forked, whose pid is not known yet."""
+        self.hold()
         zygote = self.zygotes.ready
         if zygote and zygote.is_asked:
             self._now()
-        return self.zygotes.pids | {standby.pid for standby in self._standbys} | dying()
 
     def _now(self) -> bool:
         """Have one more standby; whether there is one."""

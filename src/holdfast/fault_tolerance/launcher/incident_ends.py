@@ -16,9 +16,9 @@ from holdfast.incidents.gathering.core_dump import core_dump, dumper
 from holdfast.incidents.gathering.machine import MachineLook
 from holdfast.incidents.gathering.memory import OomWatch
 
-from ..ranks.exits import RankExit
-from ..ranks.failures import Failure
-from ..ranks.group import RankGroup
+from .ranks.exits import RankExit
+from .ranks.failures import Failure
+from .ranks.group import RankGroup
 
 
 def completed(

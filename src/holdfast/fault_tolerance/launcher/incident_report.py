@@ -26,15 +26,17 @@ from holdfast.incidents.place import Place
 from holdfast.incidents.report import folder
 from holdfast.incidents.report.redaction import redacted, redacted_text
 from holdfast.incidents.verdict import Verdict
+from holdfast.journal.writer import Journal
 
-from ..nodes.store_call import HostGone
-from .surroundings import Surroundings
+from .control.messages import Put
+from .control.records import key
+from .store import StoreClient, StoreGone
 
 logger = logging.getLogger("holdfast.launcher")
-OTHERS = 10.0  # seconds in which other nodes tell theirs: they may have ranks that take long to end
+OTHERS = 10.0  # seconds for the other nodes' evidence: they may have ranks that take long to end
 LEFT_BEHIND = 3.0  # where one of them is lost
-AT_THE_END = 2.0  # seconds that a launcher waits at its end for reports, where it is the only one
-WITH_OTHERS = 6.0  # and where other nodes have to tell theirs
+AT_THE_END = 2.0  # seconds that a launcher waits at its end for reports
+ANSWER = 10.0  # seconds for an answer of the store
 IN_A_HURRY = 1.0  # seconds in which a report under way is written with what there is by then
 DRIVER = 1.2  # seconds that a GPU's driver has for telling its errors
 FOLDER = "folder"
@@ -63,37 +65,58 @@ class Told:
         return plain or (verdict.kind, verdict.rank) == self.said
 
 
-class Reporter:
-    """Makes this node's reports."""
+class SharedEvidence:
+    """What the nodes of one cycle write to each other about an incident in it: keys `incident/N/*` of the store."""
 
-    def __init__(self, agent: Surroundings, run_dir: str) -> None:
-        self._agent = agent
-        self._run_dir = run_dir
+    def __init__(self, store: StoreClient, cycle: int) -> None:
+        self._store, self._cycle = store, cycle
+
+    def put(self, name: str, text: str) -> None:
+        """Write it. Raises StoreGone."""
+        self._store.ask(Put(self._key(name), text), ANSWER)
+
+    def read(self, name: str) -> str:
+        """The text; "" where it was not written. Raises StoreGone."""
+        return self._store.ask(self._key(name), ANSWER)
+
+    def _key(self, name: str) -> str:
+        return f"{key('incident', self._cycle)}/{name}"
+
+
+class Reporter:
+    """Makes this node's reports; `done` is called whenever the last one under way is made.
+
+    Args:
+        store: The job's store, through which the nodes exchange evidence; None in a job of one node.
+    """
+
+    def __init__(
+        self, node: str, run_dir: str, journal: Journal, store: StoreClient | None, done: Callable[[], object]
+    ) -> None:
+        self._node, self._run_dir, self._journal, self._store = node, run_dir, journal, store
+        self._done = done
         self._under_way: list[threading.Thread] = []
-        self._longest = AT_THE_END
         self._hurry = threading.Event()
 
-    def begin(self, complete: Complete, place: Place, told: Told) -> None:
-        """Make the report, or give this evidence to the node that does. Never raises, and returns at once."""
-        notes = self._agent.job.incident_notes()
-        makes_it = place.nodes == 1 or told.reporter in ("", self._agent.node)
-        if place.nodes > 1:
-            self._longest = WITH_OTHERS
+    def begin(self, complete: Complete, place: Place, told: Told) -> bool:
+        """Make the report, or give this evidence to the node that does; whether that is under way. Never raises."""
+        makes_it = place.nodes == 1 or told.reporter in ("", self._node)
         work = self._make if makes_it else self._give
         thread = threading.Thread(
-            target=self._harmlessly, args=(work, complete, told, notes), name="holdfast-incident", daemon=True
+            target=self._run, args=(work, complete, place, told), name="holdfast-incident", daemon=True
         )
         self._under_way = [each for each in self._under_way if each.is_alive()]
         try:
             thread.start()
         except RuntimeError as error:
             logger.warning("no report of this incident: %s", error)
-            return
+            return False
         self._under_way.append(thread)
+        return True
 
     def close(self) -> None:
-        """Wait a moment for what is under way; then it has to come to its end with what it has."""
-        self._join(self._longest)
+        """Wait a moment for what is under way; then it has to be written with what there is."""
+        self._join(AT_THE_END)
         self._hurry.set()
         self._join(IN_A_HURRY)
 
@@ -102,10 +125,11 @@ class Reporter:
         for thread in self._under_way:
             thread.join(max(0.0, until - time.monotonic()))
 
-    def _harmlessly(self, work: Any, complete: Complete, told: Told, notes: Any) -> None:
+    def _run(self, work: Any, complete: Complete, place: Place, told: Told) -> None:
+        shared = SharedEvidence(self._store, place.cycle) if self._store is not None else None
         try:
             evidence, ready = complete()
-            work(redacted(evidence, os.environ), ready, told, notes)
+            work(redacted(evidence, os.environ), ready, told, shared)
         except OSError as error:
             where = error.filename or self._run_dir
             logger.warning("no report of this incident: %s: %s", where, error.strerror or error)
@@ -113,14 +137,14 @@ class Reporter:
             logger.warning("no report of this incident: %r. Please report this as a bug of Holdfast", error)
             logger.debug("where:", exc_info=error)
         finally:
-            notes.close()
+            self._done()
 
-    def _give(self, evidence: NodeEvidence, ready: float | None, told: Told, notes: Any) -> None:
-        """To the node that makes the report; where that does not, this one makes it of what it knows."""
-        with contextlib.suppress(HostGone):
-            notes.put(str(evidence.node_rank), packed(evidence))
+    def _give(self, evidence: NodeEvidence, ready: float | None, told: Told, shared: SharedEvidence) -> None:
+        """To the node that makes the report; where that does not, this one makes it of its own evidence."""
+        with contextlib.suppress(StoreGone):
+            shared.put(str(evidence.node_rank), packed(evidence))
             until = time.monotonic() + OTHERS
-            while not (place := notes.look(FOLDER)) and time.monotonic() < until:
+            while not (place := shared.read(FOLDER)) and time.monotonic() < until:
                 if self._hurry.wait(0.1):
                     break
             if place:
@@ -129,17 +153,19 @@ class Reporter:
                 return
         self._write(evidence, (evidence,), ready, told)
 
-    def _make(self, evidence: NodeEvidence, ready: float | None, told: Told, notes: Any) -> None:
+    def _make(
+        self, evidence: NodeEvidence, ready: float | None, told: Told, shared: SharedEvidence | None
+    ) -> None:
         """Of this node's evidence first, whatever happens meanwhile; then of all nodes', and with the GPUs' facts."""
         facts = MachineLook(None, time.monotonic() + DRIVER)
         alone = evidence.nodes == 1 and not nvidia.find_driver()
         if not alone:
             place = self._write(evidence, (evidence,), ready, told, say=False)
-            if evidence.nodes > 1:
+            if shared is not None and evidence.nodes > 1:
                 folder.write_fragment(place, evidence.node, evidence)
-                with contextlib.suppress(HostGone):
-                    notes.put(FOLDER, place)
-        others = self._others(evidence, notes)
+                with contextlib.suppress(StoreGone):
+                    shared.put(FOLDER, place)
+        others = self._others(evidence, shared) if shared is not None else []
         evidence = replace(evidence, notes=(*evidence.notes, *facts.notes()))
         self._write(evidence, (evidence, *others), ready, told)
 
@@ -161,22 +187,22 @@ class Reporter:
             self._tell(place, own, verdict, ready, told)
         return place
 
-    def _others(self, own: NodeEvidence, notes: Any) -> list[NodeEvidence]:
-        """What the other nodes have told, as soon as all have, or time is up."""
-        wanted = [str(number) for number in range(own.nodes) if number != own.node_rank]
-        if len(wanted) <= len(own.lost_nodes):
-            return []
-        # Who is lost tells nothing any more; which number it had is not known here.
+    def _others(self, own: NodeEvidence, shared: SharedEvidence) -> list[NodeEvidence]:
+        """What the other nodes have written, as soon as all have, or time is up."""
+        missing = [str(number) for number in range(own.nodes) if number != own.node_rank]
+        # A lost node writes nothing; which number it had is not in the evidence.
+        enough, texts = len(own.lost_nodes), list[str]()
         until, pause = time.monotonic() + (LEFT_BEHIND if own.lost_nodes else OTHERS), 0.05
-        texts: list[str] = []
-        with contextlib.suppress(HostGone):
-            while (found := notes.gather(wanted)) is None and time.monotonic() < until:
-                if self._hurry.wait(pause):
+        with contextlib.suppress(StoreGone):
+            while len(missing) > enough:
+                found = {name: text for name in missing if (text := shared.read(name))}
+                texts += found.values()
+                missing = [name for name in missing if name not in found]
+                if len(missing) <= enough or time.monotonic() > until or self._hurry.wait(pause):
                     break
                 pause = min(0.5, 1.2 * pause)
-            texts = [notes.look(key) for key in wanted] if found is None else found
         others = []
-        for text in filter(None, texts):
+        for text in texts:
             with contextlib.suppress(ValueError):
                 others.append(unpacked(text))
         return others
@@ -184,7 +210,7 @@ class Reporter:
     def _tell(self, place: str, own: NodeEvidence, verdict: Verdict, ready: float | None, told: Told) -> None:
         sentence = redacted_text(verdict.sentence, os.environ)
         report = os.path.join(place, "report.txt")
-        self._agent.journal.record(
+        self._journal.record(
             "incident",
             cycle=own.cycle,
             rank=verdict.rank,

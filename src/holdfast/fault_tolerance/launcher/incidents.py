@@ -1,9 +1,8 @@
-"""The incidents of one node: evidence while there still is some, the report when nobody waits any more.
+"""The incidents of one node: evidence while the ranks run, the report when they are gone.
 
-Evidence after a hang is the monitor's and is read from its file; after a crash, and when another node tells of
-trouble, it is taken here before this node's ranks are stopped. What always holds: it costs a restart no more than
-`AFTER_CRASH` seconds, or `ASKED` where ranks have to be asked because the culprit may be among them; an error here
-costs a report, nothing else. What it needs is imported once ranks train: a launcher starts without.
+Evidence after a hang is the monitor's and is read from its file; after a crash, and when another node reports
+trouble, it is taken here, in a thread, before this node's ranks are stopped. What always holds: an error here costs a
+report, nothing else. What it needs is imported once ranks train: a launcher starts without.
 Does not cover: how the report is made (:mod:`.incident_report`), preemption and joining nodes, which are no incidents.
 """
 
@@ -18,11 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.in_time import TooLate, UnderWay
 from holdfast.incidents.place import Occasion, Place
+from holdfast.journal.writer import Journal
 
-from ...processes import proc
-from ..ranks.failures import Failure
-from ..ranks.group import RankGroup
-from .surroundings import Surroundings
+from ..processes import proc
+from .ranks.boards import CycleBoards
+from .ranks.failures import Failure
+from .ranks.group import RankGroup
+from .store import StoreClient
 
 if TYPE_CHECKING:
     from holdfast.incidents.evidence import NodeEvidence
@@ -32,19 +33,30 @@ if TYPE_CHECKING:
 
     from .incident_report import Reporter
 
-AFTER_CRASH = 0.02  # seconds
-ASKED = 1.0  # seconds; typically 0.1
 NOTHING = "No evidence could be taken in time: what stands here is how the ranks ended."
 FOR_MEMORY = 0.2  # seconds for a look at the kernel's counts that is still under way
 
 
 class Incidents:
-    """What is known of the incident of the cycle that runs, until its report is under way."""
+    """The incident of the cycle that runs, until its report is under way.
 
-    def __init__(self, agent: Surroundings, run_dir: str, run_id: str) -> None:
-        self._agent = agent
-        self._run_id = run_id
-        self._run_dir = run_dir
+    Args:
+        store: The job's store; None in a job of one node.
+        evidence_taken: Called, from any thread, when what :meth:`capture` was to take is there.
+        reported: Called, from any thread, when no report is under way any more.
+    """
+
+    def __init__(
+        self,
+        boards: CycleBoards,
+        journal: Journal,
+        run_dir: str,
+        store: StoreClient | None,
+        evidence_taken: Callable[[], object],
+        reported: Callable[[], object],
+    ) -> None:
+        self._boards, self._journal, self._run_dir, self._store = boards, journal, run_dir, store
+        self._evidence_taken, self._reported = evidence_taken, reported
         self._reporter: Reporter | None = None
         self._place = Place()
         self._taken: Taken | None = None
@@ -56,12 +68,9 @@ class Incidents:
         self._memory: OomWatch | None = None
         self._counts: UnderWay[OomWatch] | None = None
 
-    def begin_cycle(self, world_size: int) -> None:
-        """A cycle begins: say to the monitor where its ranks stand, and forget the last one."""
-        agent = self._agent
-        number, nodes = agent.node_place
-        cycle = agent.job.record.cycle
-        self._place = Place(agent.node, number, nodes, world_size, self._run_id, cycle)
+    def begin_cycle(self, place: Place) -> None:
+        """A cycle begins: give the monitor the place of its ranks, and forget the last one."""
+        self._place = place
         self._forget_file()
         self._taken, self._under_way, self._said = None, None, ("", None)
         self._told, self._began = False, time.time()
@@ -69,7 +78,7 @@ class Incidents:
         with contextlib.suppress(RuntimeError):  # no thread can be started
             self._counts = UnderWay(self._prepared)
         with contextlib.suppress(OSError):
-            self._place.leave(os.path.dirname(agent.boards.path(0)))
+            self._place.leave(os.path.dirname(self._boards.path(0)))
 
     @staticmethod
     def _prepared() -> OomWatch:
@@ -84,17 +93,17 @@ class Incidents:
         del incident_ends, incident_report, rules
         return watch
 
-    def heard(self, verdict: dict[str, Any], *, old: bool) -> None:
-        """The monitor has a verdict on a hang, and has kept its evidence; `old`: in a cycle that is over.
+    def take_verdict(self, verdict: dict[str, Any], *, is_late: bool) -> None:
+        """The monitor has a verdict on a hang, and has kept its evidence; `is_late`: in a cycle that is over.
 
-        What it says is for everybody's eyes afterwards: secrets are taken out of it.
+        The verdict is published afterwards, so secrets are taken out of it.
         """
         file = str(verdict.pop("evidence", ""))
         sentence = verdict.pop("sentence", "")
-        if old and file:
+        if is_late and file:
             with contextlib.suppress(OSError):
                 os.unlink(file)
-        elif not old:
+        elif not is_late:
             self._forget_file()
             self._file, self._under_way = file, None
             self._said = str(verdict.get("cause")), verdict.get("culprit")
@@ -103,38 +112,36 @@ class Incidents:
 
             verdict["sentence"] = redacted_text(sentence, os.environ)
 
-    def crashed(self, rank: int) -> None:
-        """The first rank has ended: what there is on the others, while they are still there."""
-        if self._taken is None and not self._file:
-            self._take("crash", rank, AFTER_CRASH, ask=False, share=0.5)
+    def capture(self, group: RankGroup, trigger: str, rank: int | None, seconds: float) -> None:
+        """Take evidence within so many seconds: of a "crash" of this rank, or of trouble "elsewhere".
 
-    def elsewhere(self) -> None:
-        """Another node was first to tell of trouble, and the culprit may be one of ours: ask them before they go."""
-        if not self._file and not (self._taken and self._taken.evidence.trigger == "elsewhere"):
-            self._take("elsewhere", None, ASKED, ask=True, share=0.9)
-
-    def _take(self, trigger: str, accused: int | None, seconds: float, *, ask: bool, share: float) -> None:
-        """`share` of the time is for the looking, the rest for what has to be done with it."""
+        After a crash the ranks are only looked at. When another node reports trouble the culprit may be one of ours:
+        the ranks are asked for their stacks before they go.
+        """
+        asks = trigger == "elsewhere"
+        if self._file or (self._taken is not None and (not asks or self._taken.evidence.trigger == trigger)):
+            self._evidence_taken()
+            return
         from holdfast.incidents.gathering.local_rank import opened
         from holdfast.incidents.taking import take
 
-        group = self._agent.group
-        if group is None:
-            return
-        now = time.monotonic()
-        folder, ranks = os.path.dirname(self._agent.boards.path(0)), self._known(group)
-        place, occasion = self._place, Occasion(trigger, accused)
+        folder, ranks = os.path.dirname(self._boards.path(0)), self._known(group)
+        place, occasion = self._place, Occasion(trigger, rank)
+        # A share of the time is for taking it, the rest for what has to be done with it.
+        until = time.monotonic() + (0.9 if asks else 0.5) * seconds
 
         def work() -> Taken:
-            with opened(folder, place.node, ranks) as local:
-                pause = 0.05 if ask else 0.0
-                until = now + share * seconds
-                return take(local, place, occasion, until, ask=ask, pause=pause, judge=False)
+            try:
+                with opened(folder, place.node, ranks) as local:
+                    return take(
+                        local, place, occasion, until, ask=asks, pause=0.05 if asks else 0.0, judge=False
+                    )
+            finally:
+                self._evidence_taken()
 
         with contextlib.suppress(TooLate, RuntimeError):  # or no thread can be started
             self._finish()  # what was too late before
             self._under_way = UnderWay(work)
-            self._finish(seconds)
 
     def _finish(self, seconds: float = 0.0) -> None:
         """Take over what is under way, if it is done within so many seconds; it may be asked for again later."""
@@ -144,7 +151,7 @@ class Incidents:
                 self._taken = taken if self._taken is None else _both(self._taken, taken)
 
     def _known(self, group: RankGroup) -> list[Known]:
-        boards = self._agent.boards.snapshots()
+        boards = self._boards.snapshots()
         found = []
         for local_rank in group.local_ranks:
             pid = group.pid_of(local_rank)
@@ -161,13 +168,16 @@ class Incidents:
         reason: str,
         reporter: str,
         lost_nodes: tuple[str, ...] = (),
-    ) -> None:
+    ) -> bool:
         """The ranks have ended: complete the evidence and have the report made, once a cycle, by node `reporter`.
 
         Returns at once: reading the monitor's evidence and the kernel's counts is left to the report's thread.
+
+        Returns:
+            Whether a report is under way.
         """
         if self._told:
-            return
+            return False
         self._told = True
         from .incident_report import Reporter, Told
 
@@ -184,8 +194,10 @@ class Incidents:
             found = replace(found, reason=reason, lost_nodes=lost_nodes)
             return completed(found, group, ended, memory), ready
 
-        self._reporter = self._reporter or Reporter(self._agent, self._run_dir)
-        self._reporter.begin(complete, self._place, told)
+        if self._reporter is None:
+            node = self._place.node
+            self._reporter = Reporter(node, self._run_dir, self._journal, self._store, self._reported)
+        return self._reporter.begin(complete, self._place, told)
 
     def _evidence(self) -> Callable[[], tuple[NodeEvidence, float | None]]:
         """What gives the evidence of this cycle: the monitor's, or ours, or none."""

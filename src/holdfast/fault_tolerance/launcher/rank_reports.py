@@ -1,0 +1,178 @@
+"""What the ranks of a cycle did, as the monitor and their boards report it: into the journal, the log, and as events.
+
+The monitor reports a verdict before it signals a rank, so a message that arrived before an exit explains it. A board
+outlives its rank: what the monitor had no time to report is read from there.
+Does not cover: what follows from it; the controller decides that.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from holdfast.journal.writer import Journal
+
+from ..board import Snapshot
+from . import console
+from .best_effort import best_effort
+from .control import messages as m
+from .incidents import Incidents
+from .ranks import failures
+from .ranks.boards import CycleBoards
+from .ranks.exits import RankExit, obeyed
+from .ranks.failures import Failure
+from .ranks.group import RankGroup
+
+MILESTONES = {"rank_connect", "first_step", "first_heartbeat", "first_section"}
+UNHANDLED = 1
+"""The exit code of a Python process that an exception ended."""
+
+
+class RankReports:
+    """The reports of one cycle after the other on this node."""
+
+    def __init__(self, node: str, boards: CycleBoards, journal: Journal, incidents: Incidents) -> None:
+        self._node, self._boards, self._journal, self._incidents = node, boards, journal, incidents
+        self._cycle = -1
+        self._verdicts: dict[int, dict[str, Any]] = {}  # the monitor's on hangs, by local rank
+        self._reported: set[tuple[str, int]] = set()  # milestones and global ranks
+        self._failing: dict[int, Failure] = {}  # by local rank, before the rank has ended
+        self._ended: dict[int, Failure] = {}  # by local rank
+        self._requested: set[tuple[int, str]] = set()  # global ranks and actions
+        self._down_since: float | None = None  # monotonic seconds
+
+    def begin_cycle(self, cycle: int) -> None:
+        """The ranks of this cycle start."""
+        self._cycle = cycle
+        for kept in (self._verdicts, self._reported, self._failing, self._ended, self._requested):
+            kept.clear()
+
+    @property
+    def has_first_signs(self) -> bool:
+        """Whether a rank has begun to train, as far as it reports that."""
+        return any(kind != "rank_connect" for kind, _ in self._reported)
+
+    def mark_down(self) -> None:
+        """The ranks fail or are being stopped: the time until they train again counts from here."""
+        if self._down_since is None:
+            self._down_since = time.monotonic()
+
+    # -- the monitor ------------------------------------------------------------------------------------------
+
+    def take(self, message: dict[str, Any]) -> m.Event | None:
+        """A message of the monitor. Returns what it means to the controller."""
+        kind = message.pop("event")
+        is_late = message.get("cycle", self._cycle) != self._cycle
+        if kind == "verdict":
+            with best_effort("the evidence of a hang", self._journal.record):
+                self._incidents.take_verdict(message, is_late=is_late)
+        if is_late:
+            self._journal.record(kind, **message)
+            return None
+        return self._take(kind, message)
+
+    def _take(self, kind: str, message: dict[str, Any]) -> m.Event | None:
+        if kind in MILESTONES:
+            if (kind, message["rank"]) in self._reported:
+                return None  # a new monitor reports it again
+            self._reported.add((kind, message["rank"]))
+            with best_effort("the report of a restart", self._journal.record):
+                self._resume(kind, message)
+        elif kind == "went_on":
+            console.logger.warning("%s", console.went_on(self._node, message))
+        elif kind == "unreadable":
+            console.logger.warning("%s", message["text"])
+        self._journal.record(kind, **message)
+        if kind == "request" and message["action"] != "continue":
+            return self._request(message["rank"], message["action"], message["description"])
+        if kind != "verdict":
+            return None
+        local = int(message["local_rank"])
+        self._verdicts[local] = message
+        with best_effort("the report of a hang", self._journal.record):
+            console.say(console.hang(self._node, message))
+        end = RankExit(message["rank"], local, message["pid"], -signal.SIGKILL, time.monotonic())
+        return m.Verdict(local, self.failure(end).meaning)
+
+    def _request(self, rank: int, action: str, description: str) -> m.Event | None:
+        if (rank, action) in self._requested:
+            return None
+        self._requested.add((rank, action))
+        return m.Requested(rank, action, description)
+
+    def _resume(self, kind: str, message: dict[str, Any]) -> None:
+        """Log once when a restarted job trains again: a step is better news than a heartbeat."""
+        if self._down_since is None or kind in ("rank_connect", "first_section"):
+            return
+        seconds, self._down_since = round(float(message["at"]) - self._down_since, 3), None
+        # A counted step is the process's own, the first one always 1.
+        has_step = "step" in message and not message.get("counted")
+        what = f"step {message['step']}" if has_step else "training"
+        console.logger.warning("%s resumed %.1f s after the ranks were stopped", what, seconds)
+        self._journal.record("resume", cycle=message["cycle"], rank=message["rank"], seconds=seconds)
+
+    # -- the boards -------------------------------------------------------------------------------------------
+
+    def last_look(self, local: int, rank: int, pid: int) -> None:
+        """A rank has ended: report the milestones that the monitor had no time to report."""
+        with best_effort("the last look at a board", self._journal.record):
+            for news in self._boards.news(local):
+                if news["event"] in MILESTONES:
+                    self._take(news.pop("event"), {"rank": rank, "pid": pid, "cycle": self._cycle, **news})
+
+    def requests(self, boards: dict[int, Snapshot]) -> Iterator[m.Event]:
+        """A request counts also where its rank ended before the monitor could report it."""
+        for board in boards.values():
+            if board.request and board.request.action != "continue":
+                rank = board.identity.rank if board.identity else -1
+                if event := self._request(rank, board.request.action, board.request.description):
+                    yield event
+
+    # -- failures ---------------------------------------------------------------------------------------------
+
+    def failure(self, found: RankExit) -> Failure:
+        """What is at hand on a rank that has ended; nothing is read from a disk."""
+        return failures.at_hand(
+            found, self._boards.error_path(found.local_rank), self._verdicts.get(found.local_rank)
+        )
+
+    def failing(self, group: RankGroup, now: float) -> Iterator[m.RankFailing]:
+        """The ranks that still run and have left the exception that ends them; `now` in monotonic seconds."""
+        for local, pid in group.running.items():
+            if local in self._failing:
+                continue
+            found = self.failure(RankExit(group.rank_of(local), local, pid, UNHANDLED, now))
+            if found.leaving:
+                self._failing[local] = found
+                yield m.RankFailing(local, found.cause, found.meaning, now - found.began)
+
+    def ended(self, found: RankExit) -> Failure:
+        """What is known of a rank that has ended."""
+        return self._ended.get(found.local_rank) or self.failure(found)
+
+    def exited(self, found: RankExit, asked: int, now: float) -> m.RankExited:
+        """A rank has ended, into the journal; `asked` is the signal by which the launcher asked it to, or 0."""
+        failure = self.failure(found)
+        was_stopped = bool(asked) and (found.patience is not None or obeyed(found, asked))
+        error = failure.error if found.status and not was_stopped else None
+        if was_stopped and found.local_rank in self._failing:
+            failure = self._failing[found.local_rank]  # its exception was ending it
+        elif was_stopped and not failure.leaving and not failure.hung:
+            failure = Failure(found, None)  # an exception that was shown before does not explain this end
+        self._ended[found.local_rank] = failure
+        self._journal.record(
+            "rank_exit",
+            cycle=self._cycle,
+            rank=found.rank,
+            pid=found.pid,
+            exitcode=found.status if found.status >= 0 else None,
+            signal=found.signal_name,
+            meaning="stopped by the launcher" if was_stopped else found.meaning,
+            **({"error": error} if error else {}),
+        )
+        ago = now - failure.began
+        return m.RankExited(
+            found.local_rank, found.status, failure.cause, failure.meaning, ago, failure.leaving
+        )

@@ -1,0 +1,146 @@
+"""Where the job's store is, who hosts it, and the addresses of the nodes.
+
+The launchers of a job meet at torch's TCPStore. The launcher on whose machine the endpoint is hosts it, as with
+torchrun (:func:`connect`).
+Does not cover: address translation between nodes; give ``--local-addr`` there. A name that does not resolve is not
+refused, as it may resolve later.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+import socket
+import threading
+from dataclasses import dataclass
+
+from torch.distributed import Store
+from torch.distributed.elastic.rendezvous import RendezvousError, RendezvousParameters
+from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import DEFAULT_PORT, create_backend
+from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
+
+from holdfast.in_time import TooLate, UnderWay
+
+logger = logging.getLogger("holdfast.launcher")
+LOG_AFTER = 2.0
+"""Seconds after which a launcher logs that it still tries to connect."""
+CHECK = "check that node 0 is up, the address and the port"
+LISTEN = "0A"  # proc(5), /proc/net/tcp: state of a listening socket
+
+
+class StoreUnreachable(Exception):
+    """The job's store cannot be reached within torch's own limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a server listens."""
+
+    host: str
+    port: int
+
+    def refuses(self) -> bool:
+        """Whether the host answers that no process listens there (no answer within a second is not that)."""
+        try:
+            with socket.create_connection((self.host.strip("[]"), self.port), timeout=1.0):
+                return False
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+def refused(host: Endpoint) -> str:
+    """The reason to leave where the store's host answers that its server is gone."""
+    return f"nobody listens at {host} any more"
+
+
+def endpoint_of(parameters: RendezvousParameters) -> Endpoint:
+    """Where the store is, as the user gave it."""
+    return Endpoint(*parse_rendezvous_endpoint(parameters.endpoint, default_port=DEFAULT_PORT))
+
+
+def connect(parameters: RendezvousParameters, node: str) -> Store:
+    """A connection to the job's store, which this process hosts from now on where it is to.
+
+    A signal handler may raise meanwhile.
+
+    Raises:
+        StoreUnreachable: Torch's time limit has passed.
+    """
+    text = "node %s tries to reach the rendezvous store at %s (%s)"
+    timer = threading.Timer(LOG_AFTER, logger.warning, (text, node, endpoint_of(parameters), CHECK))
+    timer.daemon = True
+    timer.start()
+    try:
+        call = UnderWay(lambda: create_backend(parameters)[1])
+        while True:
+            try:
+                return call.answer(0.1)  # signal handlers run between two of these
+            except TooLate:
+                continue
+    except RendezvousError as error:
+        raise StoreUnreachable(
+            f"the rendezvous store at {parameters.endpoint} cannot be reached: {CHECK}"
+        ) from error
+    finally:
+        timer.cancel()
+
+
+def own_address(meeting_point: str, *, is_host: bool) -> str:
+    """The address at which the other nodes reach this one; `meeting_point` is the store's host as they have it.
+
+    Many machines resolve their own name to a loopback address (127.0.1.1 in /etc/hosts). The host, which is asked for
+    the way to itself, then takes the name by which all others have reached it.
+    """
+    address = _address_towards(meeting_point)
+    return meeting_point if is_host and _is_loopback(address) else address
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:  # a name
+        return False
+
+
+def _address_towards(host: str) -> str:
+    """The local address from which `host` is reached; more dependable than a host name that may not resolve."""
+    try:
+        family, kind, _, _, target = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(target)  # UDP: sends nothing, only picks the route
+            return str(probe.getsockname()[0])
+    except OSError:
+        return socket.getfqdn()
+
+
+def listens_on(port: int) -> bool:
+    """Whether this very process has a listening TCP socket on `port`."""
+    inodes = _own_sockets()
+    for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
+        try:
+            with open(table) as file:
+                rows = [line.split() for line in file.readlines()[1:]]
+        except OSError:
+            continue
+        for row in rows:
+            if row[3] == LISTEN and int(row[1].rpartition(":")[2], 16) == port and row[9] in inodes:
+                return True
+    return False
+
+
+def _own_sockets() -> set[str]:
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:
+            continue
+        if target.startswith("socket:["):
+            found.add(target[8:-1])
+    return found
