@@ -353,8 +353,8 @@ def test_replay_command_other_decision_exits_with_1(
     assert main(["replay", str(run_dir)]) == 1
     lines = capsys.readouterr().out.splitlines()
     at = lines.index("  DIFFERS")
-    assert lines[at + 1].startswith("    recorded: TakeEvidence(trigger=crash, seconds=")
-    assert lines[at + 2].startswith("    today:    TakeEvidence(trigger=crash, seconds=9.0, rank=0)")
+    assert lines[at + 1].startswith("    recorded: TakeEvidence(trigger='crash', seconds=")
+    assert lines[at + 2].startswith("    today:    TakeEvidence(trigger='crash', seconds=9.0, rank=0)")
     assert lines[-1].endswith(" differ")
 
 

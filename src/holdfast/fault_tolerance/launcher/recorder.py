@@ -81,7 +81,7 @@ class Recorder:
             values = make()
         except Exception as error:
             values = {"unrecordable": describe(error)}
-        self._record(kind, number=self._number, cycle=node.record.cycle, now=node.now, **values)
+        self._record(kind, number=self._number, cycle=self._cycle, now=node.now, **values)
         self._state, self._observations = decision_state(node), observations(node)
 
     def _snapshot(self, node: Node, actions: list[m.Action] | None = None) -> Mapping[str, Any]:

@@ -10,12 +10,13 @@ Does not cover: how the driver carried out the actions, and when `next_deadline`
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, fields, replace
+from enum import Enum
 from typing import Any
 
 from ...journal.event import Event
 from ...visible import escaped
-from .codec import Unreadable, decode
+from .codec import FIELDS, Unreadable, decode
 from .control import controller
 from .control import messages as m
 from .control.node import Node
@@ -24,7 +25,8 @@ from .recorder import decision_state, describe, observations, restore, without_h
 KINDS = "controller", "decision"
 """The events of the journal that are replayed."""
 LONGEST = 100
-"""Characters of a field's value that a line shows."""
+WIDE = 500
+"""Characters of a field's value that a line shows, and that a line about a difference in the state shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +140,18 @@ def _state_differences(recorded: Node, reached: Node) -> tuple[str, ...]:
         (decision_state(recorded), decision_state(reached)),
         (observations(recorded), observations(reached)),
     )
-    return tuple(
-        f"state differs in {name}: recorded {shown(of_recorded[name])}; today {shown(of_reached[name])}"
-        for of_recorded, of_reached in pairs
-        for name in of_recorded
-        if of_recorded[name] != of_reached[name]
-    )
+    found = []
+    for before, now in pairs:
+        for name in [name for name in before if before[name] != now[name]]:
+            old, new = before[name], now[name]
+            if isinstance(old, dict):
+                old, new = _unlike(old, new), _unlike(new, old)
+            found.append(f"state differs in {name}: recorded {shown(old, WIDE)}; today {shown(new, WIDE)}")
+    return tuple(found)
+
+
+def _unlike(values: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in other or other[name] != value}
 
 
 # -- texts ----------------------------------------------------------------------------------------------------
@@ -159,8 +167,8 @@ def _actions(actions: tuple[Any, ...], longest: int) -> str:
 
 def shown(value: Any, longest: int = LONGEST) -> str:
     """The value in one line; fields that have their default are left out, and long ones are cut (0: never)."""
-    if not is_dataclass(value) or isinstance(value, type):
-        text = escaped(value if type(value) is str and value.isalnum() else repr(value))
+    if type(value) not in FIELDS:
+        text = escaped(repr(value.value if isinstance(value, Enum) else value))
         return text if not longest or len(text) <= longest else f"{text[: longest - 1]}…"
     found = []
     for each in fields(value):
