@@ -51,7 +51,9 @@ PLAIN = st.recursive(
 
 @given(PLAIN)
 def test_codec_value_comes_back_as_it_was(value: Any) -> None:
-    assert repr(decode(json.loads(json.dumps(encode(value))))) == repr(value)
+    found = decode(json.loads(json.dumps(encode(value))))
+    assert found == value
+    assert json.dumps(encode(found)) == json.dumps(encode(value))
 
 
 def _stopping_node() -> Node:
@@ -248,7 +250,7 @@ def test_recorder_log_that_grew_records_what_is_new() -> None:
     for count in 1, 2, 3:
         recorder.step(node, m.StoreView("join/0", count * line), 0.0)
     assert [event["event"]["value"] for event in events[1:]] == [line, line, line]
-    assert [event.get("known", 0) for event in events[1:]] == [0, len(line), 2 * len(line)]
+    assert [event.get("prefix", 0) for event in events[1:]] == [0, len(line), 2 * len(line)]
 
 
 # -- journals that are not whole, or of another version ---------------------------------------------------------

@@ -99,13 +99,13 @@ class Recorder:
         found = changes(before, self._observations)
         if isinstance(event, m.Tick):
             found.pop("tick", None)  # this event replaces it
-        known = {}
+        prefix = {}
         if isinstance(event, m.StoreView) and (old := before["view"].get(event.key)):
             if event.value.startswith(old):
-                known["known"] = len(old)
+                prefix["prefix"] = len(old)
                 event = replace(event, value=event.value[len(old) :])
         observed = {"observed": pack(found)} if found else {}
-        return {"event": pack(event), **known, **observed, **outcome}
+        return {"event": pack(event), **prefix, **observed, **outcome}
 
 
 # -- what is left out -----------------------------------------------------------------------------------------

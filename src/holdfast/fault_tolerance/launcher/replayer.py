@@ -31,7 +31,7 @@ WIDE = 500
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One recorded input and what came of it, for people."""
+    """One recorded input and its result, for people."""
 
     t: float  # unix seconds
     cycle: int
@@ -96,8 +96,8 @@ class _Replay:
             return "not replayed: records before this one are missing", (), False
         taken = _value(event, "event", m.Event)
         restore(node, _value(event, "observed", dict) if "observed" in event.fields else {})
-        if isinstance(taken, m.StoreView) and (known := event.get("known", 0)):
-            taken = replace(taken, value=node.view.get(taken.key, "")[:known] + taken.value)
+        if isinstance(taken, m.StoreView) and (prefix := event.get("prefix", 0)):
+            taken = replace(taken, value=node.view.get(taken.key, "")[:prefix] + taken.value)
         phase, failure = type(node.phase).__name__.upper(), ""
         differences: tuple[str, ...]
         actions: tuple[m.Action, ...] = ()
