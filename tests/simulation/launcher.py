@@ -136,7 +136,7 @@ class Launcher:
 
     def begin(self, settings: Settings) -> None:
         """Start the launcher."""
-        self.node, actions = controller.begin(settings, self.clock)
+        self.node, actions = self.world.controller(self.name).begin(settings, self.clock)
         self._carry_out(actions)
 
     # -- events -----------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ class Launcher:
         if not isinstance(event, m.Tick):
             self.trace.append((self.world.now, f"<- {event}"))
         before = type(self.node.phase)
-        actions = controller.step(self.node, event, self.clock)
+        actions = self.world.controller(self.name).step(self.node, event, self.clock)
         self.world.on_step(self, before, event, actions)
         self._carry_out(actions)
 

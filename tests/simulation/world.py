@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from holdfast.fault_tolerance.launcher.control import controller
 from holdfast.fault_tolerance.launcher.control import messages as m
 from holdfast.fault_tolerance.launcher.control.node import Settings
 from holdfast.fault_tolerance.launcher.control.records import Member, Membership
@@ -129,6 +130,10 @@ class World:
         getattr(self, name)(*args)
 
     # -- nodes ----------------------------------------------------------------------------------------------------
+
+    def controller(self, name: str) -> Any:
+        """`begin` and `step` of the controller of this launcher."""
+        return controller
 
     def launch(self, is_host: bool = False) -> None:
         """A launcher starts."""

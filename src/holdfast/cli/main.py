@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from .. import __version__
 from ..fault_tolerance.errors import HoldfastError
-from . import autoresume, diagnose, doctor, incidents, slurm, stragglers
+from . import autoresume, diagnose, doctor, incidents, replay, slurm, stragglers
 
 USAGE = 2
 
@@ -96,6 +96,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"holdfast {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (autoresume, diagnose, doctor, incidents, slurm, stragglers):
+    for command in (autoresume, diagnose, doctor, incidents, replay, slurm, stragglers):
         command.add(commands).set_defaults(text=command.text)
     return parser
