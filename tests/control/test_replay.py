@@ -22,8 +22,7 @@ from holdfast.fault_tolerance.launcher.control.node import Node, Preempt, Rank, 
 from holdfast.fault_tolerance.launcher.control.records import CycleRecord, Kind, Member, Membership, View
 from holdfast.fault_tolerance.launcher.recorder import Recorder
 from holdfast.fault_tolerance.launcher.replayer import Line
-from holdfast.fault_tolerance.stop.notes import Word
-from holdfast.fault_tolerance.stop.rules import RankView
+from holdfast.fault_tolerance.stop.rules import RankView, Word
 from holdfast.journal.event import decode as decode_line
 from holdfast.journal.event import encode as encode_line
 from tests.control import test_one_node

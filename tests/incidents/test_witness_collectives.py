@@ -9,8 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from holdfast.fault_tolerance.launcher.ranks.prologue_path import PROLOGUE
 from holdfast.fault_tolerance.launcher.ranks.flight_recorder import flight_recorder
+from holdfast.fault_tolerance.launcher.ranks.prologue_path import PROLOGUE
 from holdfast.incidents.evidence import Collective
 from holdfast.incidents.gathering.answers import answer
 from tests.incidents.witnesses import Rank

@@ -86,9 +86,10 @@ def test_requested_shutdown_is_93_and_restarts_nothing(jobs: Jobs, then: str) ->
     assert not job.journal("restart")
 
 
-def test_excluded_node_is_0_with_a_line_saying_so(jobs: Jobs) -> None:
+def test_exclusion_of_the_only_node_ends_the_job_with_1(jobs: Jobs) -> None:
+    """Without another node the job cannot continue: 0 would tell a scheduler that it is complete."""
     job = jobs(ASKS.format(action="ExcludeThisNode", then="sys.exit(4)"), "--max-restarts", "3")
-    said = job.end(0)
+    said = job.end(1)
     assert "leaves the job: rank 1" in said and "loss is nan" in said
     assert job.journal("node_excluded") and not job.journal("restart")
 

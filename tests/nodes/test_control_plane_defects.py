@@ -1,7 +1,5 @@
-"""Defects of the control plane of several nodes, each shown from outside: exit codes, output and journals of launchers.
+"""Former defects of the control plane of several nodes, each from outside: exit codes, output and journals.
 
-Each test with a mark fails today by the assertion that states the defect; the mark names what happens instead. Any
-other failure (a launcher that does not start, a wait before that assertion) is no `AssertionError`, and so an error.
 Does not cover: cycles without end that never begin, and a launcher whose main thread hangs.
 """
 
@@ -56,11 +54,6 @@ def train_again(*nodes: Node) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="the others wait 10 s and report a lost node: training after 12 s",
-)
 def test_spare_replaces_a_signalled_launcher_within_5_s(cluster: Cluster) -> None:
     """A scheduler takes one node back: its launcher alone gets SIGTERM, and its ranks leave. The spare takes the place
     within 5 s of their end, and no output or journal calls the node lost."""
@@ -98,9 +91,6 @@ while not told("finish"):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="the others wait for the node for the 600 s of join_timeout"
-)
 def test_node_that_cannot_start_ranks_ends_the_job(cluster: Cluster, tmp_path: Path) -> None:
     """At a restart, the log folder of one of three nodes has become a file. All launchers end within 20 s, and each
     names that node and the cause."""
@@ -132,9 +122,6 @@ wait()
 """
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="the exit code is 0, that of a job that is done"
-)
 def test_exclusion_of_the_only_node_ends_with_1(cluster: Cluster) -> None:
     """A job whose only node leaves at a rank's request has not succeeded."""
     node = cluster.command("a", "--nproc-per-node", "2", str(cluster.script(EXCLUDES)))
@@ -156,15 +143,9 @@ if RANK == 0 and sys.argv[1] == "rank hangs":
 wait()
 """
 
-TWO_GRACES = pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="the monitor waits for the hung rank, then the launcher for the other",
-)
-
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["rank fails", pytest.param("rank hangs", marks=TWO_GRACES)])
+@pytest.mark.parametrize("what", ["rank fails", "rank hangs"])
 def test_ranks_that_ignore_sigterm_share_one_grace(cluster: Cluster, what: str) -> None:
     """Two ranks ignore SIGTERM. A third one fails, or one of the two hangs: both are killed one grace period later."""
     signals = "--ft-rank-termination-signal", "SIGTERM", "--workers-stop-timeout", "2"
@@ -214,9 +195,6 @@ def ranks_of_b(spawn: Spawner, folder: Path, hosts: HostNames, **variables: tupl
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="names are compared as strings: node10 before node2"
-)
 def test_node_order_by_name_is_natural(spawn: Spawner, tmp_path: Path) -> None:
     """Without any node rank, node2 comes before node10, as in the scheduler's list of nodes."""
     assert ranks_of_b(spawn, tmp_path, HostNames(a="node10", b="node2")) == {0, 1}
@@ -224,9 +202,6 @@ def test_node_order_by_name_is_natural(spawn: Spawner, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("variable", ["SLURM_PROCID", "GROUP_RANK"])
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="the variable is not read: nodes are ordered by name"
-)
 def test_node_order_follows_the_variable(spawn: Spawner, tmp_path: Path, variable: str) -> None:
     """The scheduler's number of the node counts, not its name."""
     hosts = HostNames(a="node1", b="node2")
@@ -254,9 +229,6 @@ def cut(pid: int, port: int) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="exits with 1: a broken connection is a lost host"
-)
 def test_spare_with_a_cut_connection_takes_a_lost_place(cluster: Cluster) -> None:
     """The host of the store is reachable all the time: the spare connects again, and replaces a node that vanishes."""
     script = cluster.script(TRAINS)
@@ -287,9 +259,6 @@ wait()
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="each node counts its own failures: one restart more"
-)
 def test_restart_budget_covers_failures_on_all_nodes(cluster: Cluster) -> None:
     """A bad batch at step 5, of which a rank fails, each time on the other node: no cycle makes any progress, so the
     second failure ends a job with one restart."""
@@ -304,9 +273,6 @@ NEWER = json.dumps({**RECORD, "lost": 0, "back": 2, "others": 0, "a_field_of_tom
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", [NEWER, "no record"], ids=["of another version", "foreign"])
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="ends the thread that watches the store on both nodes"
-)
 def test_unreadable_cycle_record_loses_no_node(cluster: Cluster, text: str) -> None:
     """During a rolling update of the image one launcher writes a field that the others do not have; or another program
     uses the key. All ranks start again, or all launchers end alike, within 20 s."""
@@ -333,9 +299,6 @@ if NODE == "a":
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="the host leaves after 3 s, the other one ends with 1"
-)
 def test_store_host_waits_for_a_stopped_launcher(cluster: Cluster) -> None:
     """A launcher is stopped, for less than the node timeout, while the job ends well: the host of the store leaves
     last, so both end with 0."""

@@ -22,8 +22,7 @@ from typing import Any
 
 from ...journal.event import LONGEST_TEXT
 from ..errors import HoldfastError
-from ..stop.notes import Word
-from ..stop.rules import RankView
+from ..stop.rules import RankView, Word
 from .control import agreed_stop, liveness, messages, node, records
 
 MODULES = (agreed_stop, liveness, messages, node, records)

@@ -26,8 +26,8 @@ from ..monitor.control import IDLE, RUNNING, STOPPING, ControlPage
 from ..monitor.gaps import SECOND, Gaps, overslept
 from . import failure_report
 from .best_effort import best_effort
-from .control import begin, next_deadline, step, watched_keys
 from .control import messages as m
+from .control import next_deadline, watched_keys
 from .control.messages import Action, Event
 from .control.node import Node, Settings
 from .failure_report import FailedCycle
@@ -44,6 +44,7 @@ from .ranks.group import RankGroup
 from .ranks.orphans import Sweep
 from .ranks.process_states import ProcessStates, describe_blocked
 from .ranks.start import RankStarter
+from .recorder import Recorder
 from .step_record import record_steps
 from .store import LocalStore, StoreClient
 from .warm.ahead import Ahead
@@ -110,6 +111,7 @@ class Driver:
         self._settings, self._parts, self._run_id = settings, parts, run_id
         self._safety_factor = safety_factor
         self._clock = Clock()
+        self._recorder = Recorder(parts.journal.record)
         self._states = ProcessStates()
         self._events: deque[Event] = deque()
         self._node: Node
@@ -133,7 +135,7 @@ class Driver:
     def run(self) -> int:
         """Run the node to its end; returns the launcher's exit code."""
         try:
-            self._node, actions = begin(self._settings, self._clock.now())
+            self._node, actions = self._recorder.begin(self._settings, self._clock.now())
             self._carry_out(actions)
             self._loop()
         except Exception as error:
@@ -227,7 +229,7 @@ class Driver:
             self._events.extendleft(reversed(self._parts.store.views()))
             if not self._events or self._exit is not None:
                 return
-            self._carry_out(step(self._node, self._events.popleft(), self._clock.now(at)))
+            self._carry_out(self._recorder.step(self._node, self._events.popleft(), self._clock.now(at)))
 
     def _take_message(self, message: dict[str, object]) -> None:
         if (event := self._parts.reports.take(message)) is not None and not self._is_swept:
