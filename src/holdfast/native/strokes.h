@@ -12,7 +12,8 @@
 
 enum {
     SEQUENCE, HEARTBEATS, LAST_HEARTBEAT, STEP, SECTIONS_OPENED, OUT_SINCE, LAST_EDGE, CHECKPOINTS, SINCE,
-    RING, RING_MASK, EVENT_WORDS, KIND_BITS, START, END, STEPPED, FIRST_STEP, LONGEST_STEP, LAYOUT_SIZE
+    RING, RING_MASK, EVENT_WORDS, KIND_BITS, START, END, STEPPED, FIRST_STEP, LONGEST_STEP, SPENT, CLOSED,
+    LAYOUT_SIZE
 };
 static long long at[LAYOUT_SIZE];
 
@@ -68,12 +69,19 @@ static void open_section(Counts *writer, int64_t now, long long slot) {
     put(words, at[SEQUENCE], writer->sequence);
 }
 
-/* `others`: sections that stay open. A step is no checkpoint, so the count of those stays. */
-static void close_section(Counts *writer, int64_t now, long long slot, long long others) {
+/* A total stays in 63 bits, as in Python. */
+static void add(int64_t *words, long long where, int64_t value) {
+    put(words, where, (int64_t)(((uint64_t)words[where] + (uint64_t)value) & INT64_MAX));
+}
+
+/* `others`: sections that stay open. A step is no checkpoint, so the count and the step of those stay. */
+static void close_section(Counts *writer, int64_t now, int64_t since, long long slot, long long others) {
     int64_t *words = writer->words, *entry = entry_of(writer);
     writer->out_since = others ? 0 : now;
     put(words, at[SEQUENCE], writer->sequence + 1);
     put(words, at[SINCE] + slot, 0);
+    add(words, at[SPENT] + slot, now - since);
+    add(words, at[CLOSED] + slot, 1);
     put(words, at[OUT_SINCE], writer->out_since);
     put(words, at[LAST_EDGE], now);
     put(words, at[CHECKPOINTS], writer->checkpoints);

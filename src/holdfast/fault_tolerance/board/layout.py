@@ -24,7 +24,7 @@ import sys
 from ..errors import BoardError
 
 MAGIC = int.from_bytes(b"HOLDFAST", "little")
-VERSION = 3
+VERSION = 4
 WORD = 8
 
 # mmap() offsets are multiples of the page size, which is 64 KiB on some ARM and POWER kernels.
@@ -67,10 +67,15 @@ OWNER = 11  # pid of the process that writes; another one begins anew
 OWNER_START = 12  # its start time, as in the identity: with it a recycled pid is recognised
 FIRST_STEP = 13  # of counted steps only: when the first ended, and the longest time between two
 LONGEST_STEP = 14
-SINCE = 16  # one word per section: when it was opened, 0 = closed
+CHECKPOINT_STEP = 15  # step + 1 at the last checkpoint, so that zero is "none"
+# One word per section: when it was opened (0 = closed), nanoseconds from openings to closings, number of closings.
+SINCE = 16
+SPENT = SINCE + MAX_SECTIONS + 1
+CLOSED = SPENT + MAX_SECTIONS + 1
+LARGEST = (1 << 63) - 1  # totals are cut to 63 bits: a store cannot fail, even after a word was scribbled on
 
 # Then what changes rarely: edited in a copy, stored as one block. Offsets count from the start of this group.
-RARE = SINCE + MAX_SECTIONS + 1
+RARE = CLOSED + MAX_SECTIONS + 1
 RARE_WORDS = STATE_WORDS - RARE
 RARE_SEQUENCE = 0
 NAMES = 1

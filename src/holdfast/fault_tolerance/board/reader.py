@@ -16,7 +16,7 @@ import time
 from ..errors import BoardError
 from . import layout as L
 from . import state
-from .records import BoardEvent, Identity, OpenSection, Snapshot
+from .records import BoardEvent, Identity, OpenSection, SectionTotal, Snapshot
 
 _RANK_PART = L.IDENTITY_BYTES // L.WORD
 _SPINS = 64  # a write takes less than a microsecond: almost always one of these succeeds
@@ -90,6 +90,12 @@ def read_snapshot(board: memoryview) -> Snapshot:
         consistent=consistent and rare_consistent and head_consistent,
         first_step_ns=words[L.FIRST_STEP],
         longest_step_ns=words[L.LONGEST_STEP],
+        checkpoint_step=words[L.CHECKPOINT_STEP] - 1 if words[L.CHECKPOINT_STEP] else None,
+        section_totals={
+            name: SectionTotal(words[L.CLOSED + slot], words[L.SPENT + slot])
+            for slot, name in enumerate(known)
+            if words[L.CLOSED + slot]
+        },
     )
 
 

@@ -18,13 +18,16 @@ from typing import Protocol
 
 from .counts import Counts
 from .layout import (
+    CHECKPOINT_STEP,
     CHECKPOINTING,
     CHECKPOINTS,
+    CLOSED,
     END,
     EVENT_WORDS,
     HEARTBEAT,
     HEARTBEATS,
     KIND_BITS,
+    LARGEST,
     LAST_EDGE,
     LAST_HEARTBEAT,
     OUT_SINCE,
@@ -33,12 +36,15 @@ from .layout import (
     SECTIONS_OPENED,
     SEQUENCE,
     SINCE,
+    SPENT,
     START,
     STEP,
     STEPPED,
 )
 
 _STEP_LIMIT = 1 << 62
+_CHECKPOINT_STEP_FROM = (CHECKPOINT_STEP, STEP)
+"""The word from which that of the last checkpoint's step is stored, by whether a checkpoint ends: no jump is needed."""
 
 
 class Observer(Protocol):
@@ -54,7 +60,8 @@ class Observer(Protocol):
 
 
 class Strokes(Counts):
-    """Stores into the words of one rank's page. What it counts is kept here and only ever written to the page."""
+    """Stores into the words of one rank's page. What it counts is kept here and only ever written to the page, except
+    the totals of each section: the page alone has those."""
 
     __slots__ = (
         "_lock",
@@ -170,16 +177,22 @@ class Strokes(Counts):
                 since = opened[name]
                 del opened[name]
                 self._out_since = out_since = now * (not opened)
-                self._checkpoints = checkpoints = self._checkpoints + (name == CHECKPOINTING)
+                is_checkpoint = name == CHECKPOINTING
+                self._checkpoints = checkpoints = self._checkpoints + is_checkpoint
                 slot = self._slots[name]
                 words = self._words
+                spent = words[SPENT + slot] + now - since & LARGEST
+                closed = words[CLOSED + slot] + 1 & LARGEST
                 sequence = self._sequence
                 entry = RING + (sequence >> 1 & RING_MASK) * EVENT_WORDS
                 words[SEQUENCE] = sequence + 1
                 words[SINCE + slot] = 0
+                words[SPENT + slot] = spent
+                words[CLOSED + slot] = closed
                 words[OUT_SINCE] = out_since
                 words[LAST_EDGE] = now
                 words[CHECKPOINTS] = checkpoints
+                words[CHECKPOINT_STEP] = words[_CHECKPOINT_STEP_FROM[is_checkpoint]]
                 words[entry] = now
                 words[entry + 1] = END | slot + 1 << KIND_BITS
                 words[SEQUENCE] = self._sequence = sequence + 2

@@ -139,7 +139,7 @@ class BoardWriter(Strokes):
             self._last_beat = 0  # the time without supervision is no gap
             self._over = False
             words[L.SEQUENCE] = self._sequence + 1
-            words[L.SINCE : L.RARE] = _ALL_CLOSED
+            words[L.SINCE : L.SPENT] = _ALL_CLOSED
             words[L.CONNECTED_AT] = now
             words[L.OUT_SINCE] = self._out_since
             words[L.LAST_HEARTBEAT] = now if self._beats else 0
@@ -158,10 +158,15 @@ class BoardWriter(Strokes):
             self._note(L.MARK, slot + 1, value, monotonic_ns())
 
     def checkpoint(self, value: int = 0) -> None:
-        """A checkpoint was saved, outside a "checkpointing" section (the end of one counts by itself)."""
+        """A checkpoint was saved, outside a "checkpointing" section (the end of one counts by itself).
+
+        Args:
+            value: Its step; 0 stands for the step of the last heartbeat that had one.
+        """
         with self._lock:
             self._checkpoints += 1
-            self._note(L.CHECKPOINT, 0, value, monotonic_ns())
+            step = value + 1 if value else self._words[L.STEP]
+            self._note(L.CHECKPOINT, 0, value, monotonic_ns(), checkpoint_step=step)
 
     def end_all_sections(self) -> int:
         """Close whatever is open; returns how many sections that were."""
@@ -177,14 +182,24 @@ class BoardWriter(Strokes):
             if memory is not None:
                 memory.close()
 
-    def _note(self, kind: int, name: int, value: int, now: int, flags: int | None = None) -> None:
+    def _note(
+        self,
+        kind: int,
+        name: int,
+        value: int,
+        now: int,
+        flags: int | None = None,
+        checkpoint_step: int | None = None,
+    ) -> None:
         words = self._words
         flags = words[L.FLAGS] if flags is None else flags
+        checkpoint_step = words[L.CHECKPOINT_STEP] if checkpoint_step is None else checkpoint_step
         entry = L.RING + (self._sequence >> 1 & L.RING_MASK) * L.EVENT_WORDS
         words[L.SEQUENCE] = self._sequence + 1
         words[L.FLAGS] = flags
         words[L.LAST_EDGE] = now
         words[L.CHECKPOINTS] = self._checkpoints
+        words[L.CHECKPOINT_STEP] = checkpoint_step
         words[entry] = now
         words[entry + 1] = kind | name << L.KIND_BITS
         words[entry + 2] = value
@@ -231,7 +246,7 @@ class BoardWriter(Strokes):
         self.detach()
 
 
-_ALL_CLOSED = memoryview(bytearray((L.RARE - L.SINCE) * L.WORD)).cast("q")
+_ALL_CLOSED = memoryview(bytearray((L.SPENT - L.SINCE) * L.WORD)).cast("q")
 _WRITERS: weakref.WeakSet[BoardWriter] = weakref.WeakSet()
 
 
