@@ -61,6 +61,7 @@ CORE = {
     "holdfast.fault_tolerance.launcher.control.stopping",
     "holdfast.fault_tolerance.launcher.nodes.node_watch",
     "holdfast.fault_tolerance.launcher.nodes.records",
+    "holdfast.fault_tolerance.launcher.progress",
     "holdfast.fault_tolerance.launcher.ranks.exits",
     "holdfast.fault_tolerance.learned_state",
     "holdfast.fault_tolerance.limits",
