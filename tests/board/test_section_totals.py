@@ -111,7 +111,9 @@ def test_totals_begin_anew_with_another_owner(board: Board, writer: BoardWriter,
 
 
 @pytest.mark.parametrize("word", [-1, 1 << 62, layout.LARGEST, -(1 << 63)])
-@pytest.mark.parametrize("at", [layout.SPENT, layout.CLOSED, layout.CHECKPOINT_STEP, layout.STEP])
+@pytest.mark.parametrize(
+    "at", [layout.SPENT, layout.CLOSED, layout.CHECKPOINTS, layout.CHECKPOINT_STEP, layout.STEP]
+)
 def test_totals_on_a_scribbled_page_fail_nobody(
     board: Board, writer: BoardWriter, clock: Clock, at: int, word: int
 ) -> None:
@@ -121,7 +123,7 @@ def test_totals_on_a_scribbled_page_fail_nobody(
     spend(writer, clock, "checkpointing", layout.LARGEST - clock.at)
     writer.checkpoint()
     snapshot = board.snapshot()
-    assert snapshot.consistent and snapshot.checkpoints == 3
+    assert snapshot.consistent
     for total in snapshot.section_totals.values():
         assert 0 < total.count <= layout.LARGEST and 0 <= total.spent_ns <= layout.LARGEST
 

@@ -20,7 +20,6 @@ from .counts import Counts
 from .layout import (
     CHECKPOINT_STEP,
     CHECKPOINTING,
-    CHECKPOINTS,
     CLOSED,
     END,
     EVENT_WORDS,
@@ -43,8 +42,6 @@ from .layout import (
 )
 
 _STEP_LIMIT = 1 << 62
-_CHECKPOINT_STEP_FROM = (CHECKPOINT_STEP, STEP)
-"""The word from which that of the last checkpoint's step is stored, by whether a checkpoint ends: no jump is needed."""
 
 
 class Observer(Protocol):
@@ -61,7 +58,7 @@ class Observer(Protocol):
 
 class Strokes(Counts):
     """Stores into the words of one rank's page. What it counts is kept here and only ever written to the page, except
-    the totals of each section: the page alone has those."""
+    the totals of each section: only the page has those."""
 
     __slots__ = (
         "_lock",
@@ -84,7 +81,6 @@ class Strokes(Counts):
         self._sequence: int = (words[SEQUENCE] + 1) & ~1
         self._beats: int = words[HEARTBEATS]
         self._opened_ever: int = words[SECTIONS_OPENED]
-        self._checkpoints: int = words[CHECKPOINTS]
         self._slots: dict[str, int] = {}
         self._opened: dict[str, int] = {}  # name → since
         self._out_since = 0  # when the last open section closed; 0 while one is open and before the first
@@ -177,26 +173,25 @@ class Strokes(Counts):
                 since = opened[name]
                 del opened[name]
                 self._out_since = out_since = now * (not opened)
-                is_checkpoint = name == CHECKPOINTING
-                self._checkpoints = checkpoints = self._checkpoints + is_checkpoint
                 slot = self._slots[name]
                 words = self._words
-                spent = words[SPENT + slot] + now - since & LARGEST
+                spent = now - since
+                total = words[SPENT + slot] + spent & LARGEST
                 closed = words[CLOSED + slot] + 1 & LARGEST
                 sequence = self._sequence
                 entry = RING + (sequence >> 1 & RING_MASK) * EVENT_WORDS
                 words[SEQUENCE] = sequence + 1
                 words[SINCE + slot] = 0
-                words[SPENT + slot] = spent
+                words[SPENT + slot] = total
                 words[CLOSED + slot] = closed
                 words[OUT_SINCE] = out_since
                 words[LAST_EDGE] = now
-                words[CHECKPOINTS] = checkpoints
-                words[CHECKPOINT_STEP] = words[_CHECKPOINT_STEP_FROM[is_checkpoint]]
                 words[entry] = now
                 words[entry + 1] = END | slot + 1 << KIND_BITS
                 words[SEQUENCE] = self._sequence = sequence + 2
-                self._observe_inside(name, now - since)
+                if name == CHECKPOINTING:  # by itself: on the stretch above it would take a jump
+                    words[CHECKPOINT_STEP] = words[STEP]
+                self._observe_inside(name, spent)
                 return True
         return False
 

@@ -164,9 +164,10 @@ class BoardWriter(Strokes):
             value: Its step; 0 stands for the step of the last heartbeat that had one.
         """
         with self._lock:
-            self._checkpoints += 1
-            step = value + 1 if value else self._words[L.STEP]
-            self._note(L.CHECKPOINT, 0, value, monotonic_ns(), checkpoint_step=step)
+            words = self._words
+            words[L.CHECKPOINT_STEP] = value + 1 if value else words[L.STEP]
+            words[L.CHECKPOINTS] = words[L.CHECKPOINTS] + 1 & L.LARGEST
+            self._note(L.CHECKPOINT, 0, value, monotonic_ns())
 
     def end_all_sections(self) -> int:
         """Close whatever is open; returns how many sections that were."""
@@ -182,24 +183,13 @@ class BoardWriter(Strokes):
             if memory is not None:
                 memory.close()
 
-    def _note(
-        self,
-        kind: int,
-        name: int,
-        value: int,
-        now: int,
-        flags: int | None = None,
-        checkpoint_step: int | None = None,
-    ) -> None:
+    def _note(self, kind: int, name: int, value: int, now: int, flags: int | None = None) -> None:
         words = self._words
         flags = words[L.FLAGS] if flags is None else flags
-        checkpoint_step = words[L.CHECKPOINT_STEP] if checkpoint_step is None else checkpoint_step
         entry = L.RING + (self._sequence >> 1 & L.RING_MASK) * L.EVENT_WORDS
         words[L.SEQUENCE] = self._sequence + 1
         words[L.FLAGS] = flags
         words[L.LAST_EDGE] = now
-        words[L.CHECKPOINTS] = self._checkpoints
-        words[L.CHECKPOINT_STEP] = checkpoint_step
         words[entry] = now
         words[entry + 1] = kind | name << L.KIND_BITS
         words[entry + 2] = value
