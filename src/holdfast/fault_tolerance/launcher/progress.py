@@ -47,7 +47,7 @@ class ProgressLog:
         """When the rate's time begins, and the highest step then; None before the first step."""
 
     def due(self, now: float, boards: Boards) -> dict[str, Any] | None:
-        """The fields of an event once per interval, else None. Costs a few microseconds when none is due."""
+        """The fields of an event once per interval, else None. Takes less than a microsecond when none is due."""
         if self._rate_from is None and (steps := _steps(boards)):
             self._rate_from = now, max(steps)
         if now - self._last_event < self._interval:
