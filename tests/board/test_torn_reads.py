@@ -37,6 +37,9 @@ def _check(snapshot: Snapshot) -> None:
     assert snapshot.step == (beats - 1 if beats else None)
     assert sections in (beats, beats - 1)
     assert snapshot.checkpoints == sections - len(snapshot.open_sections)
+    last = -1 if snapshot.checkpoint_step is None else snapshot.checkpoint_step
+    assert last in (snapshot.checkpoints - 1, snapshot.checkpoints - 2)  # stored just after the closing
+    assert sum(total.count for total in snapshot.section_totals.values()) == snapshot.checkpoints
     assert bool(snapshot.out_of_section_since_ns) == (sections > 0 and not snapshot.open_sections)
     for section in snapshot.open_sections:
         assert section.name == "checkpointing"

@@ -58,6 +58,7 @@ CORE = {
     "holdfast.fault_tolerance.launcher.control.records",
     "holdfast.fault_tolerance.launcher.control.running",
     "holdfast.fault_tolerance.launcher.control.stopping",
+    "holdfast.fault_tolerance.launcher.progress",
     "holdfast.fault_tolerance.launcher.ranks.exits",
     "holdfast.fault_tolerance.learned_state",
     "holdfast.fault_tolerance.limits",

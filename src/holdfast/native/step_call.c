@@ -159,7 +159,7 @@ static int close_step(StepCall *self, PyObject *whose, int64_t now) {
     if (found == NULL) return PyErr_Occurred() ? -1 : tell(self->told, Py_True);
     since = PyLong_AsLongLong(found);
     if (PyDict_DelItem(self->opened, self->bound_section) < 0) return -1;
-    close_section((Counts *)whose, now, self->slot, PyDict_Size(self->opened));
+    close_section((Counts *)whose, now, since, self->slot, PyDict_Size(self->opened));
     if (now - since > self->longest_inside) {
         PyObject *done = PyObject_CallFunction(self->tell_inside, "OL", self->bound_section, (long long)(now - since));
         self->longest_inside = now - since;

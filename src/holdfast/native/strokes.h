@@ -11,14 +11,15 @@
 #include <time.h>
 
 enum {
-    SEQUENCE, HEARTBEATS, LAST_HEARTBEAT, STEP, SECTIONS_OPENED, OUT_SINCE, LAST_EDGE, CHECKPOINTS, SINCE,
-    RING, RING_MASK, EVENT_WORDS, KIND_BITS, START, END, STEPPED, FIRST_STEP, LONGEST_STEP, LAYOUT_SIZE
+    SEQUENCE, HEARTBEATS, LAST_HEARTBEAT, STEP, SECTIONS_OPENED, OUT_SINCE, LAST_EDGE, SINCE,
+    RING, RING_MASK, EVENT_WORDS, KIND_BITS, START, END, STEPPED, FIRST_STEP, LONGEST_STEP, SPENT, CLOSED,
+    LAYOUT_SIZE
 };
 static long long at[LAYOUT_SIZE];
 
 typedef struct {
     PyObject_HEAD
-    long long sequence, beats, opened_ever, checkpoints, out_since, last_beat, longest_gap;
+    long long sequence, beats, opened_ever, out_since, last_beat, longest_gap;
     char over;
     int64_t *words;  /* the page, or private memory; NULL before the first binding */
     PyObject *keep;  /* keeps the memory mapped */
@@ -68,15 +69,21 @@ static void open_section(Counts *writer, int64_t now, long long slot) {
     put(words, at[SEQUENCE], writer->sequence);
 }
 
-/* `others`: sections that stay open. A step is no checkpoint, so the count of those stays. */
-static void close_section(Counts *writer, int64_t now, long long slot, long long others) {
+/* A total stays in 63 bits, as in Python. */
+static void add(int64_t *words, long long where, int64_t value) {
+    put(words, where, (int64_t)(((uint64_t)words[where] + (uint64_t)value) & INT64_MAX));
+}
+
+/* `others`: sections that stay open. A step is no checkpoint, so the step of the last one stays. */
+static void close_section(Counts *writer, int64_t now, int64_t since, long long slot, long long others) {
     int64_t *words = writer->words, *entry = entry_of(writer);
     writer->out_since = others ? 0 : now;
     put(words, at[SEQUENCE], writer->sequence + 1);
     put(words, at[SINCE] + slot, 0);
+    add(words, at[SPENT] + slot, now - since);
+    add(words, at[CLOSED] + slot, 1);
     put(words, at[OUT_SINCE], writer->out_since);
     put(words, at[LAST_EDGE], now);
-    put(words, at[CHECKPOINTS], writer->checkpoints);
     put(entry, 0, now);
     put(entry, 1, at[END] | (slot + 1) << at[KIND_BITS]);
     writer->sequence += 2;
@@ -117,7 +124,7 @@ static void counts_dealloc(Counts *self) {
 #define NUMBER(python, field) {python, T_LONGLONG, offsetof(Counts, field), 0, NULL}
 static PyMemberDef counts_members[] = {
     NUMBER("_sequence", sequence), NUMBER("_beats", beats), NUMBER("_opened_ever", opened_ever),
-    NUMBER("_checkpoints", checkpoints), NUMBER("_out_since", out_since), NUMBER("_last_beat", last_beat),
+    NUMBER("_out_since", out_since), NUMBER("_last_beat", last_beat),
     NUMBER("_longest_gap", longest_gap), {"_over", T_BOOL, offsetof(Counts, over), 0, NULL}, {NULL},
 };
 static PyMethodDef counts_methods[] = {

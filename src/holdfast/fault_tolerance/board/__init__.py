@@ -15,7 +15,7 @@ from ..errors import BoardError, BoardUnavailable
 from .counted_steps import CountedSteps
 from .launcher_side import Board
 from .reader import BoardReader
-from .records import BoardEvent, Identity, Limits, OpenSection, Request, Snapshot
+from .records import BoardEvent, Identity, Limits, OpenSection, Request, SectionTotal, Snapshot
 from .writer import BoardWriter
 
 __all__ = [
@@ -30,5 +30,6 @@ __all__ = [
     "Limits",
     "OpenSection",
     "Request",
+    "SectionTotal",
     "Snapshot",
 ]

@@ -14,8 +14,8 @@ from . import layout as L
 
 _LAYOUT = (
     *(L.SEQUENCE, L.HEARTBEATS, L.LAST_HEARTBEAT, L.STEP, L.SECTIONS_OPENED, L.OUT_SINCE, L.LAST_EDGE),
-    *(L.CHECKPOINTS, L.SINCE, L.RING, L.RING_MASK, L.EVENT_WORDS, L.KIND_BITS, L.START, L.END, L.STEPPED),
-    *(L.FIRST_STEP, L.LONGEST_STEP),
+    *(L.SINCE, L.RING, L.RING_MASK, L.EVENT_WORDS, L.KIND_BITS, L.START, L.END, L.STEPPED),
+    *(L.FIRST_STEP, L.LONGEST_STEP, L.SPENT, L.CLOSED),
 )
 """In the order of the core's."""
 
@@ -42,7 +42,6 @@ class PlainCounts:
 
     __slots__ = (
         "_beats",
-        "_checkpoints",
         "_last_beat",
         "_longest_gap",
         "_opened_ever",
@@ -54,7 +53,6 @@ class PlainCounts:
     _sequence: int
     _beats: int
     _opened_ever: int
-    _checkpoints: int
     _out_since: int
     _last_beat: int
     _longest_gap: int

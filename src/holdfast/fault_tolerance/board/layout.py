@@ -8,6 +8,7 @@ Every field is one aligned 8-byte word in the machine's own byte order, so a sin
 fields belongs together when its sequence word before and after the reading is the same even number; an odd one means
 that a write is in progress, or was when its writer died. There are three groups, each with a sequence of its own: the
 identity, what changes all the time, and what changes rarely. A section's name is written before its first opening.
+The step of the last checkpoint is stored by itself, so a reader may get the one before.
 
 A change of anything here needs a new `VERSION`: launcher, monitor and rank may run different installations.
 """
@@ -24,7 +25,7 @@ import sys
 from ..errors import BoardError
 
 MAGIC = int.from_bytes(b"HOLDFAST", "little")
-VERSION = 3
+VERSION = 4
 WORD = 8
 
 # mmap() offsets are multiples of the page size, which is 64 KiB on some ARM and POWER kernels.
@@ -61,16 +62,21 @@ STEP = 5  # step + 1, so that zero is "never given"
 SECTIONS_OPENED = 6
 OUT_SINCE = 7
 LAST_EDGE = 8  # the last activity that was no plain heartbeat
-CHECKPOINTS = 9
+CHECKPOINTS = 9  # outside of sections; the others are the closings of the section CHECKPOINTING
 FIRST_EVENT = 10  # number of this owner's first event
 OWNER = 11  # pid of the process that writes; another one begins anew
 OWNER_START = 12  # its start time, as in the identity: with it a recycled pid is recognised
 FIRST_STEP = 13  # of counted steps only: when the first ended, and the longest time between two
 LONGEST_STEP = 14
-SINCE = 16  # one word per section: when it was opened, 0 = closed
+CHECKPOINT_STEP = 15  # step + 1 at the last checkpoint of any kind, so that zero is "none"
+# One word per section: when it was opened (0 = closed), nanoseconds from openings to closings, number of closings.
+SINCE = 16
+SPENT = SINCE + MAX_SECTIONS + 1
+CLOSED = SPENT + MAX_SECTIONS + 1
+LARGEST = (1 << 63) - 1  # totals are cut to 63 bits: a store cannot fail, even after a word was scribbled on
 
 # Then what changes rarely: edited in a copy, stored as one block. Offsets count from the start of this group.
-RARE = SINCE + MAX_SECTIONS + 1
+RARE = CLOSED + MAX_SECTIONS + 1
 RARE_WORDS = STATE_WORDS - RARE
 RARE_SEQUENCE = 0
 NAMES = 1

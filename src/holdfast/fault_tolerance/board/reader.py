@@ -16,7 +16,7 @@ import time
 from ..errors import BoardError
 from . import layout as L
 from . import state
-from .records import BoardEvent, Identity, OpenSection, Snapshot
+from .records import BoardEvent, Identity, OpenSection, SectionTotal, Snapshot
 
 _RANK_PART = L.IDENTITY_BYTES // L.WORD
 _SPINS = 64  # a write takes less than a microsecond: almost always one of these succeeds
@@ -72,6 +72,12 @@ def read_snapshot(board: memoryview) -> Snapshot:
     opened = (
         OpenSection(name, words[L.SINCE + slot]) for slot, name in enumerate(known) if words[L.SINCE + slot]
     )
+    totals = {
+        name: SectionTotal(words[L.CLOSED + slot], words[L.SPENT + slot])
+        for slot, name in enumerate(known)
+        if words[L.CLOSED + slot]
+    }
+    saved = totals.get(L.CHECKPOINTING)
     return Snapshot(
         identity=identity,
         connected=bool(words[L.FLAGS] & L.FLAG_CONNECTED),
@@ -84,12 +90,14 @@ def read_snapshot(board: memoryview) -> Snapshot:
         open_sections=tuple(sorted(opened, key=lambda section: section.since_ns)),
         out_of_section_since_ns=words[L.OUT_SINCE],
         last_activity_ns=max(words[L.LAST_HEARTBEAT], words[L.LAST_EDGE]),
-        checkpoints=words[L.CHECKPOINTS],
+        checkpoints=words[L.CHECKPOINTS] + (saved.count if saved else 0),
         limits=state.read_limits(rare),
         request=state.read_request(rare),
         consistent=consistent and rare_consistent and head_consistent,
         first_step_ns=words[L.FIRST_STEP],
         longest_step_ns=words[L.LONGEST_STEP],
+        checkpoint_step=words[L.CHECKPOINT_STEP] - 1 if words[L.CHECKPOINT_STEP] else None,
+        section_totals=totals,
     )
 
 

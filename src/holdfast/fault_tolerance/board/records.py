@@ -35,6 +35,14 @@ class OpenSection:
 
 
 @dataclass(frozen=True, slots=True)
+class SectionTotal:
+    """All closed calls of one section together. Sections that nest or overlap each have the whole of their own time."""
+
+    count: int
+    spent_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """The limits in force for one rank, in seconds; None is no limit.
 
@@ -79,6 +87,10 @@ class Snapshot:
     consistent: bool
     first_step_ns: int = 0  # when the first counted step ended; 0 = none did
     longest_step_ns: int = 0  # between the ends of two counted steps
+    checkpoint_step: int | None = None  # at the last checkpoint; None = no checkpoint, or no step was given
+    section_totals: Mapping[str, SectionTotal] = field(
+        default_factory=dict
+    )  # of sections that were ever closed
 
     @property
     def counted(self) -> bool:

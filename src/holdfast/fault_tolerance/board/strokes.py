@@ -18,13 +18,15 @@ from typing import Protocol
 
 from .counts import Counts
 from .layout import (
+    CHECKPOINT_STEP,
     CHECKPOINTING,
-    CHECKPOINTS,
+    CLOSED,
     END,
     EVENT_WORDS,
     HEARTBEAT,
     HEARTBEATS,
     KIND_BITS,
+    LARGEST,
     LAST_EDGE,
     LAST_HEARTBEAT,
     OUT_SINCE,
@@ -33,6 +35,7 @@ from .layout import (
     SECTIONS_OPENED,
     SEQUENCE,
     SINCE,
+    SPENT,
     START,
     STEP,
     STEPPED,
@@ -54,7 +57,8 @@ class Observer(Protocol):
 
 
 class Strokes(Counts):
-    """Stores into the words of one rank's page. What it counts is kept here and only ever written to the page."""
+    """Stores into the words of one rank's page. What it counts is kept here and only ever written to the page, except
+    the totals of each section: only the page has those."""
 
     __slots__ = (
         "_lock",
@@ -77,7 +81,6 @@ class Strokes(Counts):
         self._sequence: int = (words[SEQUENCE] + 1) & ~1
         self._beats: int = words[HEARTBEATS]
         self._opened_ever: int = words[SECTIONS_OPENED]
-        self._checkpoints: int = words[CHECKPOINTS]
         self._slots: dict[str, int] = {}
         self._opened: dict[str, int] = {}  # name → since
         self._out_since = 0  # when the last open section closed; 0 while one is open and before the first
@@ -170,20 +173,25 @@ class Strokes(Counts):
                 since = opened[name]
                 del opened[name]
                 self._out_since = out_since = now * (not opened)
-                self._checkpoints = checkpoints = self._checkpoints + (name == CHECKPOINTING)
                 slot = self._slots[name]
                 words = self._words
+                spent = now - since
+                total = words[SPENT + slot] + spent & LARGEST
+                closed = words[CLOSED + slot] + 1 & LARGEST
                 sequence = self._sequence
                 entry = RING + (sequence >> 1 & RING_MASK) * EVENT_WORDS
                 words[SEQUENCE] = sequence + 1
                 words[SINCE + slot] = 0
+                words[SPENT + slot] = total
+                words[CLOSED + slot] = closed
                 words[OUT_SINCE] = out_since
                 words[LAST_EDGE] = now
-                words[CHECKPOINTS] = checkpoints
                 words[entry] = now
                 words[entry + 1] = END | slot + 1 << KIND_BITS
                 words[SEQUENCE] = self._sequence = sequence + 2
-                self._observe_inside(name, now - since)
+                if name == CHECKPOINTING:  # by itself: on the stretch above it would take a jump
+                    words[CHECKPOINT_STEP] = words[STEP]
+                self._observe_inside(name, spent)
                 return True
         return False
 

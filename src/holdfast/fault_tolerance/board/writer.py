@@ -139,7 +139,7 @@ class BoardWriter(Strokes):
             self._last_beat = 0  # the time without supervision is no gap
             self._over = False
             words[L.SEQUENCE] = self._sequence + 1
-            words[L.SINCE : L.RARE] = _ALL_CLOSED
+            words[L.SINCE : L.SPENT] = _ALL_CLOSED
             words[L.CONNECTED_AT] = now
             words[L.OUT_SINCE] = self._out_since
             words[L.LAST_HEARTBEAT] = now if self._beats else 0
@@ -158,9 +158,15 @@ class BoardWriter(Strokes):
             self._note(L.MARK, slot + 1, value, monotonic_ns())
 
     def checkpoint(self, value: int = 0) -> None:
-        """A checkpoint was saved, outside a "checkpointing" section (the end of one counts by itself)."""
+        """A checkpoint was saved, outside a "checkpointing" section (the end of one counts by itself).
+
+        Args:
+            value: Its step; 0 stands for the step of the last heartbeat that had one.
+        """
         with self._lock:
-            self._checkpoints += 1
+            words = self._words
+            words[L.CHECKPOINT_STEP] = value + 1 if value else words[L.STEP]
+            words[L.CHECKPOINTS] = words[L.CHECKPOINTS] + 1 & L.LARGEST
             self._note(L.CHECKPOINT, 0, value, monotonic_ns())
 
     def end_all_sections(self) -> int:
@@ -184,7 +190,6 @@ class BoardWriter(Strokes):
         words[L.SEQUENCE] = self._sequence + 1
         words[L.FLAGS] = flags
         words[L.LAST_EDGE] = now
-        words[L.CHECKPOINTS] = self._checkpoints
         words[entry] = now
         words[entry + 1] = kind | name << L.KIND_BITS
         words[entry + 2] = value
@@ -231,7 +236,7 @@ class BoardWriter(Strokes):
         self.detach()
 
 
-_ALL_CLOSED = memoryview(bytearray((L.RARE - L.SINCE) * L.WORD)).cast("q")
+_ALL_CLOSED = memoryview(bytearray((L.SPENT - L.SINCE) * L.WORD)).cast("q")
 _WRITERS: weakref.WeakSet[BoardWriter] = weakref.WeakSet()
 
 

@@ -15,6 +15,7 @@ import sys
 import time
 import uuid
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch.distributed import PrefixStore
@@ -47,7 +48,7 @@ from .ranks.boards import CycleBoards, private_directory
 from .ranks.flight_recorder import flight_recorder
 from .ranks.prologue_path import with_prologue
 from .ranks.start import RankStarter, command
-from .rendezvous import Endpoint, StoreUnreachable, connect, endpoint_of, listens_on, own_address
+from .rendezvous import Endpoint, StoreUnreachable, connect, endpoint_of, listens_on, own_address, register
 from .store import LocalStore, StoreClient
 from .warm.ahead import Ahead
 
@@ -141,14 +142,14 @@ class Launch:
         )
         try:
             with self._inbox.interruptible():  # it may wait for the node that hosts the store
-                store, is_host, address = self._join(config)
+                store, me, is_host = self._join(config)
         except StoreUnreachable as lost:
             logger.error("%s", lost)
             self._journal.record("job_lost", reason=str(lost), host="")
             self._journal.record("run_end", exit_code=exits.FAILED, reason=str(lost))
             return exits.FAILED
         self._stack.callback(store.close)
-        driver = self._driver(config, self._settings(config, is_host, address), store, program, args)
+        driver = self._driver(config, self._settings(config, me, is_host), store, program, args)
         self._announce(config)
         self._ahead.attach(self._inbox, self._journal.record, config.nproc_per_node)
         self._stack.callback(self._ahead.close)  # before the inbox and the journal are gone
@@ -157,10 +158,11 @@ class Launch:
                 self._ahead.pool.zygotes.until_ready()
         return driver.run()
 
-    def _join(self, config: LaunchConfig) -> tuple[LocalStore | StoreClient, bool, str]:
-        """The job's store, whether this launcher hosts it, and the address at which other nodes reach this one."""
+    def _join(self, config: LaunchConfig) -> tuple[LocalStore | StoreClient, Member, bool]:
+        """The job's store, this node in it, and whether this launcher hosts the store."""
+        me = Member(self._node, config.nproc_per_node, LOOPBACK, order=self._order(), role=config.role)
         if self._one_node:
-            return LocalStore(), True, LOOPBACK
+            return LocalStore(), me, True
         parameters = RendezvousParameters(
             backend=config.rdzv_backend,
             endpoint=config.rdzv_endpoint,
@@ -172,18 +174,20 @@ class Launch:
         )
         where = endpoint_of(parameters)
         found = connect(parameters, self._node)
+        prefix = f"holdfast/{config.run_id}"
+        name = register(PrefixStore(prefix, found), self._node)
         is_host = listens_on(where.port)
         endpoint = Endpoint(LOOPBACK, where.port) if is_host else where
-        prefix = f"holdfast/{config.run_id}"
         client = StoreClient(
             PrefixStore(prefix, found),
             lambda: PrefixStore(prefix, found.clone()),  # type: ignore[attr-defined]  # missing in torch's stubs
             endpoint,
             lambda: self._inbox.post(Woken()),
         )
-        return client, is_host, config.local_addr or own_address(where.host, is_host=is_host)
+        address = config.local_addr or own_address(where.host, is_host=is_host)
+        return client, replace(me, node=name, address=address), is_host
 
-    def _settings(self, config: LaunchConfig, is_host: bool, address: str) -> Settings:
+    def _settings(self, config: LaunchConfig, me: Member, is_host: bool) -> Settings:
         options, timeouts = self._options, config.rdzv_configs
         me = Member(self._node, config.nproc_per_node, address, order=self._order(), role=config.role)
         return Settings(

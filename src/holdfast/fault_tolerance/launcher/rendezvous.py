@@ -9,6 +9,7 @@ refused, as it may resolve later.
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import logging
 import os
 import socket
@@ -89,6 +90,17 @@ def connect(parameters: RendezvousParameters, node: str) -> Store:
         ) from error
     finally:
         timer.cancel()
+
+
+def register(store: Store, name: str) -> str:
+    """A name for this launcher that no other launcher of the job has or had: `name`, or with a number where that is
+    taken. A launcher that is started again in its container may have the pid that it had before."""
+    token = os.urandom(8).hex()
+    for number in itertools.count(1):
+        candidate = name if number == 1 else f"{name}-{number}"
+        if store.compare_set(f"name/{candidate}", "", token).decode() == token:
+            return candidate
+    raise AssertionError
 
 
 def own_address(meeting_point: str, *, is_host: bool) -> str:

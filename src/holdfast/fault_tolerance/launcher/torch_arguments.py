@@ -22,9 +22,9 @@ def is_one_node(given: Namespace) -> bool:
 
 
 def node_name(given: Namespace) -> str:
-    """In journals and messages. Several launchers of one job may share a machine, and a pid may come back."""
+    """In journals and messages. Several launchers of one job may share a machine, and a pid may come back: :func:`.rendezvous.register`."""
     host = socket.gethostname()
-    return host if is_one_node(given) else f"{host}:{os.getpid()}-{os.urandom(2).hex()}"
+    return host if is_one_node(given) else f"{host}:{os.getpid()}"
 
 
 def settle(given: Namespace, run_dir: str, board_dir: str) -> int:
@@ -45,7 +45,7 @@ def settle(given: Namespace, run_dir: str, board_dir: str) -> int:
         is_host = f"is_host={int(given.node_rank == 0)}"
         given.rdzv_conf = f"{given.rdzv_conf},{is_host}" if given.rdzv_conf else is_host
     # With c10d, too, it orders the nodes; torch would only warn that it does not.
-    node_rank, given.node_rank = int(given.node_rank), 0
+    node_rank, given.node_rank = int(given.node_rank) if given.has_node_rank else -1, 0
     given.rdzv_backend = "c10d"
     given.rdzv_endpoint = given.rdzv_endpoint or "localhost:0"
     return node_rank

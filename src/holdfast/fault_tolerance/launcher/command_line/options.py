@@ -30,6 +30,7 @@ from .rendezvous_options import without_effect
 from .torch_checks import check, elastic_shutdown_timeout
 from .torch_options import (
     build_parser,
+    is_given,
     known_vocabulary,
     parse_torch,
     source_of,
@@ -50,7 +51,8 @@ class LauncherOptions:
     """A command line that is understood and checked. Times are seconds; None is no limit."""
 
     torch: argparse.Namespace
-    """torchrun's own namespace, as torch's parser gives it, with `training_script` and `training_script_args`."""
+    """torchrun's own namespace, as torch's parser gives it, with `training_script`, `training_script_args`, and
+    `has_node_rank`: the node's rank counts, since it was given or the rendezvous is static."""
     resolved: ResolvedConfig
     """The settings of supervision in force and the origin of each."""
     ft: Mapping[str, Given]
@@ -121,6 +123,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str], begin: Begin | None = 
     check_script(
         line.script, module=namespace.module, no_python=namespace.no_python, run_path=namespace.run_path
     )
+    namespace.has_node_rank = is_given("node_rank", line.torch) or namespace.rdzv_backend == "static"
     namespace.training_script, namespace.training_script_args = line.script, line.script_args
     if begin and not early:
         begin(request(line, settings.launcher, environ), settings.launcher["run_dir"])

@@ -129,8 +129,16 @@ def parse_torch(parser: argparse.ArgumentParser, tokens: Sequence[str]) -> argpa
 def source_of(dest: str, tokens: Sequence[str]) -> str:
     """Who set the option `dest`, for errors: the flag, or the environment variable when there is no flag."""
     flag, variable = f"--{dest.replace('_', '-')}", f"PET_{dest.upper()}"
-    given = any(token == flag or token.startswith(f"{flag}=") for token in tokens)
-    return variable if variable in os.environ and not given else flag
+    return variable if variable in os.environ and not _has_flag(flag, tokens) else flag
+
+
+def is_given(dest: str, tokens: Sequence[str]) -> bool:
+    """Whether the user set the option `dest`."""
+    return f"PET_{dest.upper()}" in os.environ or _has_flag(f"--{dest.replace('_', '-')}", tokens)
+
+
+def _has_flag(flag: str, tokens: Sequence[str]) -> bool:
+    return any(token == flag or token.startswith(f"{flag}=") for token in tokens)
 
 
 def unknown_variables(parser: argparse.ArgumentParser, environ: Mapping[str, str]) -> list[str]:
