@@ -189,7 +189,6 @@ class Launch:
 
     def _settings(self, config: LaunchConfig, me: Member, is_host: bool) -> Settings:
         options, timeouts = self._options, config.rdzv_configs
-        me = Member(self._node, config.nproc_per_node, address, order=self._order(), role=config.role)
         return Settings(
             me,
             least=config.min_nodes,

@@ -22,7 +22,8 @@ def is_one_node(given: Namespace) -> bool:
 
 
 def node_name(given: Namespace) -> str:
-    """In journals and messages. Several launchers of one job may share a machine, and a pid may come back: :func:`.rendezvous.register`."""
+    """In journals and messages. Several launchers of one job may share a machine; a pid may come back
+    (:func:`.rendezvous.register`)."""
     host = socket.gethostname()
     return host if is_one_node(given) else f"{host}:{os.getpid()}"
 

@@ -12,6 +12,7 @@ Does not cover: a member that vanishes after its acknowledgement. Its neighbour 
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -182,7 +183,7 @@ def _give_up(
     failed = [line for line in lines if whole_number(line, "code") and not line.get("preempted")]
     if failed and now - phase.since >= FAILED_WAIT:
         reason = f"{failed[-1].get('why')}. Too few nodes are left: {len(asked)} of {node.settings.nnodes}"
-        return node.propose(node.ending(now).end(reason, whole_number(failed[-1], "code")))
+        return _end(node, reason, whole_number(failed[-1], "code"), now)
     if now - phase.since < node.settings.join_timeout:
         return []
     silent = [name for name in before if name not in asked and name not in left]
@@ -191,7 +192,12 @@ def _give_up(
         f"gave up waiting for the other nodes (rendezvous timeout){which}. {len(asked)} of {node.settings.nnodes} "
         f"asked for a place in cycle {node.record.cycle} within {node.settings.join_timeout:g} s"
     )
-    return node.propose(node.ending(now).end(reason, FAILED))
+    return _end(node, reason, FAILED, now)
+
+
+def _end(node: Node, reason: str, code: int, now: float) -> list[Action]:
+    actions: list[Action] = [] if node.has_proposed else [Log(reason, logging.ERROR)]
+    return [*actions, *node.propose(node.ending(now).end(reason, code))]
 
 
 def _end_if_all_preempted(node: Node, names: Collection[str], now: float) -> list[Action]:

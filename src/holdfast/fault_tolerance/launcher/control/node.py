@@ -194,6 +194,7 @@ class Leave:
     until: float = NEVER
     kills_now: bool = False
     is_agreed: bool = False  # the job has ended, with this code
+    has_logged: bool = False  # that it stays as the store's host
     is_written: bool = False  # the other nodes can read that this one leaves
     has_ended: bool = False
 

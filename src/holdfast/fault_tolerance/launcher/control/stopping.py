@@ -381,7 +381,7 @@ def on_leave(node: Node, phase: Leave, event: Event, now: float) -> list[Action]
     """One event until the others can continue without this node; on the store's host, until they have left."""
     if isinstance(event, m.Signal) and event.is_stop:
         if phase.kills_now or phase.is_agreed or not node.settings.is_host or phase.departs == "preempted":
-            return _exit(phase)
+            return _exit(node, phase)
         phase.kills_now, phase.departs = True, "preempted"  # the job ends with its store
         phase.code = leave_by_signal(node, event.number).code
         return received(event)
@@ -393,22 +393,33 @@ def on_leave(node: Node, phase: Leave, event: Event, now: float) -> list[Action]
         return [m.Append(LEFT, encode(line)), *on_leave(node, phase, node.tick, now)]
     text = node.read(node.next_key)
     record = node.departure(phase, now)
+    actions = _log_hosting(node, phase)
     if record is not None and text:
         counts = CycleRecord.decode(text, node.record.cycle + 1)
         if counts.kind is Kind.END or record.kind is not Kind.END:
             phase.departs = ""  # the line in `left` is enough, but the job's end has to be in a record
         node.advance(counts, now)
-        return on_leave(node, phase, node.tick, now)
+        return [*actions, *on_leave(node, phase, node.tick, now)]
     if record is not None and (node.settings.is_host or now < phase.until):
-        return node.propose(record)
+        return [*actions, *node.propose(record)]
     if node.tick.refused or not node.settings.is_host or not has_other_launchers(node, now):
-        return _exit(phase)
-    return []
+        return [*actions, *_exit(node, phase)]
+    return actions
 
 
-def _exit(phase: Leave) -> list[Action]:
+def _log_hosting(node: Node, phase: Leave) -> list[Action]:
+    """Once: the store's host was excluded, and the other nodes continue."""
+    if phase.departs != "excluded" or not node.settings.is_host or phase.has_logged or node.nodes == 1:
+        return []
+    phase.has_logged = True
+    return [Log(f"node {node.name} hosts the rendezvous and stays for it, without ranks")]
+
+
+def _exit(node: Node, phase: Leave) -> list[Action]:
     phase.has_ended = True
-    return [m.Exit(phase.code)]
+    if not phase.has_logged or node.record.kind is Kind.END:
+        return [m.Exit(phase.code)]
+    return [Log(f"node {node.name}: no other node is left: there is nobody left to host"), m.Exit(phase.code)]
 
 
 def has_other_launchers(node: Node, now: float) -> bool:
