@@ -115,7 +115,7 @@ def test_a_rank_that_takes_no_part_is_named_and_nobody_waits(jobs: Jobs) -> None
     said = job.end(0)
     assert job.lines("rank 0 cycle 0 gave up")
     assert (
-        "rank 1 takes no part in it (the program there does not ask where to stop); each rank stops by"
+        "(rank 1 takes no part in it (the program there does not ask where to stop)); each rank stops by"
         in said
     )
     assert [record["reason"] for record in job.journal("stop_withdrawn")] == ["rank 1 takes no part in it"]

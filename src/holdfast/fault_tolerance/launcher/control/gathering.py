@@ -108,16 +108,24 @@ def on_gather(node: Node, phase: Gather, event: Event, now: float) -> list[Actio
     """One event while the membership is formed, or while this node waits as a spare."""
     record = node.record
     ask = m.Append(key("join", record.cycle), encode(replace(node.settings.me, nnodes=node.settings.nnodes)))
+    contradiction = _compare_with_host(node, phase)
     if members := node.read(key("members", record.formed)):
+        if not node.settings.is_host and HOST not in node.view:
+            return []  # not read yet
         node.membership = Membership.decode(members)
         if node.takes_part:
             node.phase = Confirm()
-            return []
+            return contradiction
         phase.is_spare = True
-        return [*node.once(ask), *_watch_members(node, event, now), *_log_waiting(node, phase, now)]
+        return [
+            *contradiction,
+            *node.once(ask),
+            *_watch_members(node, event, now),
+            *_log_waiting(node, phase, now),
+        ]
     if not record.gather or node.next_key not in node.view:
-        return []
-    actions = node.once(ask)
+        return contradiction
+    actions = [*contradiction, *node.once(ask)]
     if _chooses(node, phase, now):
         actions += _choose(node, phase, event, now)
     return [*actions, *_log_waiting(node, phase, now)]
@@ -188,16 +196,20 @@ def _give_up(
         return []
     silent = [name for name in before if name not in asked and name not in left]
     which = f": no sign of node {', '.join(silent)}" if silent else ""
+    lost = f"gave up waiting for the other nodes (rendezvous timeout){which}"
     reason = (
-        f"gave up waiting for the other nodes (rendezvous timeout){which}. {len(asked)} of {node.settings.nnodes} "
-        f"asked for a place in cycle {node.record.cycle} within {node.settings.join_timeout:g} s"
+        f"{lost}. {len(asked)} of {node.settings.nnodes} asked for a place in cycle {node.record.cycle} within "
+        f"{node.settings.join_timeout:g} s"
     )
-    return _end(node, reason, FAILED, now)
+    return _end(node, reason, FAILED, now, lost)
 
 
-def _end(node: Node, reason: str, code: int, now: float) -> list[Action]:
-    actions: list[Action] = [] if node.has_proposed else [Log(reason, logging.ERROR)]
-    return [*actions, *node.propose(node.ending(now).end(reason, code))]
+def _end(node: Node, reason: str, code: int, now: float, lost: str = "") -> list[Action]:
+    """The job ends because too few nodes are left; `lost` says so for the list of incidents."""
+    if node.has_proposed:
+        return []
+    record = [journal("job_lost", reason=lost, host="")] if lost else []
+    return [Log(reason, logging.ERROR), *record, *node.propose(node.ending(now).end(reason, code))]
 
 
 def _end_if_all_preempted(node: Node, names: Collection[str], now: float) -> list[Action]:
@@ -216,6 +228,17 @@ def _compare_nnodes(node: Node, phase: Gather, asked: Mapping[str, Member]) -> l
         return []
     phase.has_compared = True
     return [_contradiction(node, other.node, other.nnodes)]
+
+
+def _compare_with_host(node: Node, phase: Gather) -> list[Action]:
+    """A node with another --nnodes than the store's host logs that as well."""
+    if node.settings.is_host or phase.has_compared:
+        return []
+    host = decode(node.read(HOST, 1.0))
+    if host.get("nnodes", node.settings.nnodes) == node.settings.nnodes:
+        return []
+    phase.has_compared = True
+    return [_contradiction(node, str(host["node"]), str(host["nnodes"]))]
 
 
 def _contradiction(node: Node, other: str, theirs: str) -> Log:
@@ -247,15 +270,12 @@ def _watch_members(node: Node, event: Event, now: float) -> list[Action]:
 
 
 def _log_waiting(node: Node, phase: Gather, now: float) -> list[Action]:
-    """Once: what this node waits for. A node with another --nnodes than the store's host logs that too."""
+    """Once: what this node waits for."""
     if phase.has_logged or now - phase.since < LOG_AFTER:
         return []
     phase.has_logged = True
     settings, cycle, who = node.settings, node.record.cycle, f"node {node.name}"
     wanted = settings.nnodes.replace(":", " to ")
-    host = decode(node.view.get(HOST, ""))
-    differs = not settings.is_host and host.get("nnodes", settings.nnodes) != settings.nnodes
-    actions: list[Action] = [_contradiction(node, str(host["node"]), str(host["nnodes"]))] if differs else []
     if phase.is_spare and node.nodes >= settings.most:
         text = f"is a spare: the job runs on {node.nodes} nodes, this one waits"
     elif phase.is_spare:
@@ -266,7 +286,7 @@ def _log_waiting(node: Node, phase: Gather, now: float) -> list[Action]:
     else:
         limit = f"gives up after {settings.join_timeout:g} s"
         text = f"waits for other nodes to join cycle {cycle}: {wanted} needed; {limit}"
-    return [*actions, Log(f"{who} {text}")]
+    return [Log(f"{who} {text}")]
 
 
 # -- CONFIRM --------------------------------------------------------------------------------------------------

@@ -297,17 +297,25 @@ class Ending:
         return replace(record, **changes)
 
     def restart(
-        self, reason: str, limit: int, *, reset: bool, exit_code: int = FAILED, lost: Iterable[str] = ()
+        self,
+        reason: str,
+        limit: int,
+        *,
+        reset: bool,
+        exit_code: int = FAILED,
+        lost: Iterable[str] = (),
+        gather: bool = False,
     ) -> CycleRecord:
         """After a failure: a restart if one is left of `limit`, else the end with `exit_code`.
 
         With `reset` only restarts in a row without progress count. A lost node, and a cycle whose ranks never
-        started, count as well.
+        started, count as well. With `gather` the membership is formed anew although no node is known to be lost.
         """
         advanced = self.step > self.now.reached_step or self.checkpoints > 0
         used = 0 if reset and advanced else self.now.restarts
         if used < limit:
-            return self.next(Kind.RESTART, reason, lost=lost, restarts=used + 1)
+            record = self.next(Kind.RESTART, reason, lost=lost, restarts=used + 1)
+            return replace(record, gather=record.gather or gather)
         return self.end(reason, exit_code)
 
     def call_off(self, reason: str, lost: Iterable[str] = ()) -> CycleRecord:

@@ -174,12 +174,23 @@ def watch_neighbour(node: Node, now: float, local_ranks: str) -> list[Action]:
 
 
 def _restart(
-    node: Node, why: str, now: float, *, lost: tuple[str, ...] = (), code: int = FAILED
+    node: Node,
+    why: str,
+    now: float,
+    *,
+    lost: tuple[str, ...] = (),
+    code: int = FAILED,
+    gather: bool = False,
 ) -> CycleRecord:
     """A restart if one is left, else the job's end."""
     settings = node.settings
     return node.ending(now).restart(
-        why, settings.max_restarts, reset=settings.reset_on_progress, exit_code=code, lost=lost
+        why,
+        settings.max_restarts,
+        reset=settings.reset_on_progress,
+        exit_code=code,
+        lost=lost,
+        gather=gather,
     )
 
 
@@ -277,7 +288,9 @@ def on_settle(node: Node, phase: Settle, event: Event, now: float) -> list[Actio
     reason = f"rank {found.number} (node {node.name}, pid {found.pid}): {found.text}{lost}"
     ended = [rank for rank in failed if not rank.is_running] or failed
     node.phase = Stop(reason, has_failed=True, named=found.number)
-    return node.propose(_restart(node, reason, now, code=exit_code(ended)))
+    # What these ranks lost is no rank of this node: a whole node may be gone.
+    gather = found.only_lost_peer and node.nodes > 1
+    return node.propose(_restart(node, reason, now, code=exit_code(ended), gather=gather))
 
 
 def _lacks_cause(node: Node, failed: list[Rank]) -> bool:
