@@ -1,4 +1,4 @@
-"""Who failed first? Decided from moments and what is known of each rank's end."""
+"""What is known of a rank's end: its exception, its meaning, and the block of lines about a failed cycle."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.fault_tolerance.launcher.ranks import consequences, failures
+from holdfast.fault_tolerance.launcher.control.messages import Cause
+from holdfast.fault_tolerance.launcher.ranks import failures
 from holdfast.fault_tolerance.launcher.ranks.exits import RankExit
 from holdfast.fault_tolerance.launcher.ranks.failures import Failure
 
@@ -21,37 +22,9 @@ def failed(rank: int, at: float, status: int = 1, message: str = "", raised: flo
     return Failure(RankExit(rank, rank, 100 + rank, status, at), error)
 
 
-def order(*found: Failure) -> list[int]:
-    return [failure.exit.rank for failure in failures.in_order(found)]
-
-
 GLOO = (
     "[.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:7841. This is typically ..."
 )
-NCCL = "NCCL error in: ... remote process exited or there was a network error"
-
-
-def test_the_exceptions_moment_counts_not_the_exits() -> None:
-    assert order(failed(0, 5.0, status=5), failed(1, 7.0, message="bad batch", raised=4.9)) == [1, 0]
-
-
-def test_a_lost_connection_follows_the_one_that_was_lost() -> None:
-    for message in (GLOO, NCCL):
-        assert order(failed(0, 5.0, message=message), failed(1, 5.1, status=-9)) == [1, 0]
-        assert order(failed(0, 5.0, message=message), failed(1, 5.1, status=42)) == [1, 0]
-
-
-def test_a_killed_process_may_need_seconds_to_be_gone() -> None:
-    assert order(failed(0, 5.0, message=NCCL), failed(1, 9.0, status=-9)) == [1, 0]
-
-
-def test_a_connection_that_was_really_lost_first() -> None:
-    """What a rank does seconds later, on its own way out, is no cause."""
-    assert order(failed(0, 5.0, message=GLOO), failed(1, 9.0, message="'model'")) == [0, 1]
-
-
-def test_all_lost_a_rank_of_another_node() -> None:
-    assert order(failed(1, 5.2, message=GLOO), failed(0, 5.1, message=GLOO)) == [0, 1]
 
 
 def hung(rank: int, at: float, status: int = -9, message: str = "", ended: float | None = None) -> Failure:
@@ -59,30 +32,16 @@ def hung(rank: int, at: float, status: int = -9, message: str = "", ended: float
     return replace(found, hung={"at": at, "text": "Section 'step' did not end. Waited 3.00 seconds."})
 
 
-def test_a_hung_rank_is_the_cause_of_what_its_peers_lost() -> None:
-    for message in ("", GLOO):  # whatever it says when it is ended
-        found = [failed(0, 5.01, message=GLOO), hung(1, 5.0, message=message, ended=5.2)]
-        assert order(*found) == [1, 0]
-        assert [failure.exit.rank for failure in failures.causes(found)] == [1]
-    assert hung(1, 5.0).meaning == (
+def test_hung_rank_has_the_verdict_as_its_meaning() -> None:
+    assert hung(1, 5.0, message=GLOO).meaning == (
         "hung: Section 'step' did not end. Waited 3.00 seconds. Ended by Holdfast (SIGKILL)"
     )
-
-
-def test_who_failed_before_the_hang_comes_before_it() -> None:
-    assert order(hung(1, 9.0), failed(0, 5.0, message="bad batch")) == [0, 1]
-
-
-def test_only_the_causes_decide_about_the_exit_code() -> None:
-    victim, cause = failed(0, 5.0, message=GLOO), failed(1, 5.1, status=3)
-    assert failures.causes([victim, cause]) == [cause]
-    assert failures.causes([victim]) == [victim], "where nobody else is known"
+    assert hung(1, 5.0, message=GLOO).cause is Cause.OWN
+    assert failed(1, 5.0, message=GLOO).cause is Cause.LOST_PEER
 
 
 def test_nobody_followed_before_the_first() -> None:
-    lines = failures.block(
-        failures.in_order([failed(0, 5.0, message=GLOO), failed(1, 5.1, status=-9)]), "gpu-1", 3, whole=False
-    )
+    lines = failures.block([failed(1, 5.1, status=-9), failed(0, 5.0, message=GLOO)], "gpu-1", 3, whole=False)
     assert lines[0].startswith("FAILED: rank 1 (node gpu-1, pid 101, cycle 3): killed by SIGKILL")
     assert lines[1].startswith("  rank 0 followed 0.00 s later: RuntimeError: [.../gloo")
 
@@ -139,4 +98,5 @@ LOADER = 'File ".../torch/utils/data/dataloader.py", line 1291, in _try_get_data
 )
 def test_a_rank_that_lost_its_data_loader(kind: str, message: str, traceback: str, lost: bool) -> None:
     error = {"type": kind, "message": message, "traceback": traceback}
-    assert consequences.lost_worker(Failure(RankExit(0, 0, 7, 1, 1.0), error)) is lost
+    found = Failure(RankExit(0, 0, 7, 1, 1.0), error)
+    assert (found.cause is Cause.LOST_WORKER) is lost

@@ -247,8 +247,8 @@ class Driver:
         self._send(*before, self._tick(), parts.reports.exited(found, self._asked, now), at=now)
 
     def _notice(self, rank: int, number: signal.Signals) -> None:
-        """A rank was asked to stop, and has written so on its page."""
-        if (rank, number) != self._noticed and not self._is_swept:
+        """A rank was asked to stop, and has written so on its page; not by this launcher, which has not asked it."""
+        if (rank, number) != self._noticed and not self._asked:
             self._noticed = rank, number
             self._send(m.Signal(number, f"rank {rank}"))
 
@@ -435,7 +435,10 @@ class Driver:
         for local, pid in group.signal(number).items():
             if seconds_left is not None:
                 logger.warning("Sending process %d closing signal %s", pid, number.name)
-            parts.journal.record("signal_sent", pid=pid, local_rank=local, signal=number.name, by="launcher")
+            if seconds_left is not None or number in m.PASSED_ON:  # the event `stop` has the rest
+                parts.journal.record(
+                    "signal_sent", pid=pid, local_rank=local, signal=number.name, by="launcher"
+                )
         group.signal(signal.SIGCONT)  # a stopped rank would not see it
 
     def _kill(self, group: RankGroup, local: int, waited: float, why: str) -> None:

@@ -106,6 +106,8 @@ class RankReports:
         """Log once when a restarted job trains again: a step is better news than a heartbeat."""
         if self._down_since is None or kind in ("rank_connect", "first_section"):
             return
+        if float(message["at"]) < self._down_since:
+            return  # of a rank that is being stopped
         seconds, self._down_since = round(float(message["at"]) - self._down_since, 3), None
         # A counted step is the process's own, the first one always 1.
         has_step = "step" in message and not message.get("counted")

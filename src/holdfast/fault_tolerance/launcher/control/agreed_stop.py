@@ -106,10 +106,10 @@ class AgreedStop:
             return actions
         delay = (1 if node.is_leader else 2) * node.tick.round_trip + node.quick
         speed = self._speed(views, delay, now)
-        if speed is None:
+        if speed is None and not rules.over(views):
             return actions
         turn = self._lead if node.is_leader else self._follow
-        return [*actions, *turn(node, speed, delay, now), *self._check_missing(node, now)]
+        return [*actions, *turn(node, speed or 0.0, delay, now), *self._check_missing(node, now)]
 
     def close(self, node: Node) -> list[Action]:
         """The ranks here have ended, and other nodes may wait for this one."""
