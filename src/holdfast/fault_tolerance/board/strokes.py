@@ -137,11 +137,13 @@ class Strokes(Counts):
 
     def start_section(self, name: str) -> bool:
         """Open a section; False if it is open already. Sections may nest and overlap."""
+        try:
+            slot = self._slots[name]
+        except KeyError:
+            slot = self._new_slot(
+                name
+            )  # it logs, so without the lock: a full pipe must not stop other threads
         with self._lock:
-            try:
-                slot = self._slots[name]
-            except KeyError:
-                slot = self._new_slot(name)
             now = monotonic_ns()
             opened = self._opened
             if name not in opened:

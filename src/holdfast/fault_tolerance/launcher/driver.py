@@ -35,6 +35,7 @@ from .inbox import Inbox, Signalled
 from .incidents import Incidents
 from .limit_advice import Advice
 from .monitor_keeper import MonitorKeeper, MonitorSaid
+from .progress import ProgressLog, Reason
 from .rank_reports import RankReports
 from .rank_store import RankStores
 from .ranks import exits, orphans
@@ -118,6 +119,7 @@ class Driver:
         self._group: RankGroup | None = None  # the ranks of the newest cycle
         self._cycle = 0  # of these
         self._is_swept = False  # and they are gone
+        self._progress = ProgressLog(0, 0.0)
         self._started_at = 0.0  # of the ranks, on the driver's clock
         self._ticked_at = 0.0
         self._asked = 0  # the signal by which the ranks of this cycle were asked to end
@@ -232,7 +234,10 @@ class Driver:
             self._carry_out(self._recorder.step(self._node, self._events.popleft(), self._clock.now(at)))
 
     def _take_message(self, message: dict[str, object]) -> None:
-        if (event := self._parts.reports.take(message)) is not None and not self._is_swept:
+        event = None
+        with best_effort("a message of the monitor", self._parts.journal.record):
+            event = self._parts.reports.take(message)
+        if event is not None and not self._is_swept:
             self._send(event)
 
     def _take_exit(self, found: RankExit) -> None:
@@ -273,9 +278,10 @@ class Driver:
         """The last look at the ranks' boards."""
         parts = self._parts
         for said in parts.monitor.messages():
-            parts.reports.take(said.message)
+            self._take_message(said.message)
         for local in group.local_ranks:
             parts.reports.last_look(local, group.rank_of(local), group.pid_of(local))
+        self._record_progress("cycle_end")
         with best_effort("the list of modules", parts.journal.record):
             parts.ahead.look_back(parts.boards.modules_path)
         with best_effort("the record of the steps' times", parts.journal.record):
@@ -334,8 +340,18 @@ class Driver:
             parts.ahead.look(now, parts.boards.modules_path, steady=steady)
             if steady and self._node.is_leader:
                 parts.rank_stores.prepare()
+        self._record_progress("interval")
         with best_effort("the check of the limits", parts.journal.record):
             parts.advice.on(parts.boards.snapshots().values())
+
+    def _record_progress(self, reason: Reason) -> None:
+        """The journal's `progress` event: at the end of each interval, or for this reason."""
+        parts, now = self._parts, time.monotonic()
+        with best_effort("the record of the progress", parts.journal.record):
+            boards = parts.boards.snapshots()
+            due = self._progress.due(now, boards)
+            if fields := due if reason == "interval" else self._progress.event(now, boards, reason):
+                parts.journal.record("progress", **fields)
 
     # -- actions ----------------------------------------------------------------------------------------------
 
@@ -366,6 +382,7 @@ class Driver:
                 parts.control.enter(STOPPING, self._cycle)
             case m.TakeEvidence(trigger, seconds, rank) if group is not None:
                 parts.reports.mark_down()
+                self._record_progress("incident")
                 with best_effort("the taking of evidence", parts.journal.record):
                     parts.incidents.capture(group, trigger, rank, seconds)
             case m.Sweep(linger):
@@ -404,6 +421,7 @@ class Driver:
         with best_effort("the preparation of incident reports", parts.journal.record):
             parts.incidents.begin_cycle(place)
         self._asked, self._noticed, self._is_swept = 0, None, False
+        self._progress = ProgressLog(cycle, time.monotonic())
         try:
             processes = parts.starter.start(where, name)
         except OSError as error:  # no process can be started, or no file for its output

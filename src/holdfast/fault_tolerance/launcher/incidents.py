@@ -20,6 +20,7 @@ from holdfast.incidents.place import Occasion, Place
 from holdfast.journal.writer import Journal
 
 from ..processes import proc
+from .control.messages import EvidenceTaken
 from .ranks.boards import CycleBoards
 from .ranks.failures import Failure
 from .ranks.group import RankGroup
@@ -63,6 +64,8 @@ class Incidents:
         self._under_way: UnderWay[Taken] | None = None
         self._said: tuple[str, int | None] = ("", None)
         self._file = ""
+        self._monitor_captures = False  # evidence, now
+        self._wants_evidence = False  # the cycle ends, and evidence is taken
         self._told = False
         self._began = 0.0
         self._memory: OomWatch | None = None
@@ -73,6 +76,7 @@ class Incidents:
         self._place = place
         self._forget_file()
         self._taken, self._under_way, self._said = None, None, ("", None)
+        self._monitor_captures = self._wants_evidence = False
         self._told, self._began = False, time.time()
         self._forget_memory()
         with contextlib.suppress(RuntimeError):  # no thread can be started
@@ -101,16 +105,31 @@ class Incidents:
         file = str(verdict.pop("evidence", ""))
         sentence = verdict.pop("sentence", "")
         if is_late and file:
-            with contextlib.suppress(OSError):
-                os.unlink(file)
+            _remove(file)
         elif not is_late:
             self._forget_file()
+            self._monitor_captures = False
             self._file, self._under_way = file, None
             self._said = str(verdict.get("cause")), verdict.get("culprit")
         if sentence:
             from holdfast.incidents.report.redaction import redacted_text
 
             verdict["sentence"] = redacted_text(sentence, os.environ)
+
+    def take_capture(self, file: str | None, *, is_late: bool) -> EvidenceTaken | None:
+        """The monitor begins to take evidence of a hang, or (with a file, or "") it has done so without a verdict."""
+        if is_late or file is None:
+            self._monitor_captures = not is_late
+            if file:
+                _remove(file)
+            return None
+        self._monitor_captures = False
+        if self._wants_evidence:
+            self._forget_file()
+            self._file = file
+        elif file:
+            _remove(file)  # the rank continued, and so does the job
+        return EvidenceTaken()
 
     def capture(self, group: RankGroup, trigger: str, rank: int | None, seconds: float) -> None:
         """Take evidence within so many seconds: of a "crash" of this rank, or of trouble "elsewhere".
@@ -119,6 +138,9 @@ class Incidents:
         the ranks are asked for their stacks before they go.
         """
         asks = trigger == "elsewhere"
+        self._wants_evidence = True
+        if self._monitor_captures:
+            return  # never twice at once: the monitor reports when it is done
         if self._file or (self._taken is not None and (not asks or self._taken.evidence.trigger == trigger)):
             self._evidence_taken()
             return
@@ -218,8 +240,7 @@ class Incidents:
 
     def _forget_file(self) -> None:
         if self._file:
-            with contextlib.suppress(OSError):
-                os.unlink(self._file)
+            _remove(self._file)
         self._file = ""
 
     def _forget_memory(self) -> None:
@@ -241,6 +262,11 @@ class Incidents:
         self._forget_memory()
         if self._reporter is not None:
             self._reporter.close()
+
+
+def _remove(file: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(file)
 
 
 def _both(earlier: Taken, later: Taken) -> Taken:

@@ -65,6 +65,8 @@ class RankReports:
         """A message of the monitor. Returns what it means to the controller."""
         kind = message.pop("event")
         is_late = message.get("cycle", self._cycle) != self._cycle
+        if kind in ("capture", "evidence"):
+            return self._incidents.take_capture(message.get("evidence"), is_late=is_late)
         if kind == "verdict":
             with best_effort("the evidence of a hang", self._journal.record):
                 self._incidents.take_verdict(message, is_late=is_late)

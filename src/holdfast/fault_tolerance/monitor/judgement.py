@@ -79,9 +79,26 @@ class Judgement:
         for each in sorted(free, key=lambda one: one.passed.at_ns):
             with self._only_it(each.local_rank):
                 if each.passed.reason == EARLY or _runs(each.board):
+                    self._tell({"event": "capture", "cycle": self._cycle})
                     self._case = each, self._open(each, waiting, now), now
                     return now + LOOK
         return max(now, self._accused_until) if len(free) < len(waiting) else None
+
+    def hand_over(self, now: int) -> int | None:
+        """The cycle ends for another reason: the launcher, which takes no evidence of its own meanwhile, gets what is
+        found. Returns when to be asked again (monotonic nanoseconds), None when there is nothing."""
+        if self._case is None:
+            return None
+        found = self._case[1].finding(now)
+        if found is None:
+            return now + LOOK
+        self._case = None
+        self._end_capture(found)
+        return None
+
+    def _end_capture(self, found: Finding) -> None:
+        """No verdict follows from this evidence; the launcher removes the file."""
+        self._tell({"event": "evidence", "evidence": found.file, "cycle": self._cycle})
 
     @contextlib.contextmanager
     def _only_it(self, local_rank: int) -> Any:
@@ -136,7 +153,7 @@ class Judgement:
         assert who is not None
         if not self._still(late, gaps, now):
             self._tell_that_it_went_on(late, noticed)
-            forget(found)
+            self._end_capture(found)
             return now
         # Told before it is done, so that the launcher can explain the exit that follows.
         self._tell(verdict)

@@ -73,6 +73,8 @@ class Watch:
                 wake = min(wake, self._safely(self._look_at, local_rank, now) or wake)
             wake = min(wake, self._look_early(now) or wake)
             wake = min(wake, self._judgement.proceed(self._late, self._gaps, now) or wake)
+        else:
+            wake = min(wake, self._judgement.hand_over(now) or wake)
         if self._executions.next_ns is not None:
             wake = min(wake, self._executions.next_ns)
         if not self.superseded:

@@ -129,6 +129,9 @@ def read(argv: Sequence[str], environ: Mapping[str, str], begin: Begin | None = 
         begin(request(line, settings.launcher, environ), settings.launcher["run_dir"])
     warnings = unknown_variables(parser, environ)
     warnings += without_effect(namespace.rdzv_conf, source_of("rdzv_conf", line.torch))
+    if is_given("event_log_handler", line.torch):
+        where = source_of("event_log_handler", line.torch)
+        warnings.append(f"{where} has no effect: the events of the job are in its journal")
     return _options(namespace, settings, environ, warnings)
 
 
