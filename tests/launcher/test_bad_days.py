@@ -53,7 +53,7 @@ from holdfast.fault_tolerance.launcher import main
 {place} = lambda *_: 1 / 0
 main.console()
 """
-MODULES = "from holdfast.fault_tolerance.launcher import driver\n"
+MODULES = "from holdfast.fault_tolerance.launcher import local_ranks\n"
 
 
 def broken(jobs: Jobs, spawn: Spawner, place: str, script: str) -> tuple[int, str, str]:
@@ -70,7 +70,7 @@ def broken(jobs: Jobs, spawn: Spawner, place: str, script: str) -> tuple[int, st
 
 def test_a_defect_of_the_launcher_ends_the_job_in_good_order(jobs: Jobs, spawn: Spawner) -> None:
     text = "say('pid', os.getpid())\nwait()"
-    code, output, journal = broken(jobs, spawn, "driver.ProcessStates.refresh", text)
+    code, output, journal = broken(jobs, spawn, "local_ranks.ProcessStates.refresh", text)
     assert code == 1
     assert "the launcher itself failed: ZeroDivisionError" in output and "report this as a bug" in output
     assert "Traceback" not in output
@@ -81,13 +81,13 @@ def test_a_defect_of_the_launcher_ends_the_job_in_good_order(jobs: Jobs, spawn: 
 
 def test_a_defect_in_stopping_leaves_no_rank(jobs: Jobs, spawn: Spawner) -> None:
     text = "say('pid', os.getpid())\nmeet()\nsys.exit(3) if RANK else wait()"
-    code, output, _ = broken(jobs, spawn, "driver.RankGroup.signal", text)
+    code, output, _ = broken(jobs, spawn, "local_ranks.RankGroup.signal", text)
     assert code == 1 and "the launcher itself failed" in output
     pids = [int(line.split()[-1]) for line in output.splitlines() if line.startswith("rank ")]
     assert len(pids) == 2 and not any(alive(pid) for pid in pids)
 
 
-@pytest.mark.parametrize("place", ["driver.Advice.on", "driver.Incidents.capture"])
+@pytest.mark.parametrize("place", ["local_ranks.Advice.on", "local_ranks.Incidents.capture"])
 def test_a_defect_in_what_only_tells_people_something_is_harmless(
     jobs: Jobs, spawn: Spawner, place: str
 ) -> None:

@@ -36,12 +36,12 @@ from .command_line.rendezvous_options import NO_ID
 from .control import messages
 from .control.node import Settings
 from .control.records import Member
-from .driver import Driver, Parts, Woken
+from .driver import Driver, Woken
 from .inbox import Inbox, Interrupted
 from .incidents import Incidents
 from .limit_advice import Advice, describe, limits_of
+from .local_ranks import LocalRanks
 from .monitor_keeper import MonitorKeeper
-from .rank_reports import RankReports
 from .rank_store import RankStores
 from .ranks import exits, orphans, stale
 from .ranks.boards import CycleBoards, private_directory
@@ -255,21 +255,21 @@ class Launch:
             lambda local, cycle: self._variables(local, cycle, boards),
             self._ahead.pool,
         )
-        parts = Parts(
+        ranks = LocalRanks(
+            settings,
+            config.run_id,
+            self._resolved.config.safety_factor,
             inbox=inbox,
-            store=store,
-            rank_stores=stores,
             starter=starter,
             boards=boards,
             control=self._control,
             monitor=self._monitor,
             journal=journal,
             incidents=incidents,
-            reports=RankReports(self._node, boards, journal, incidents),
             advice=Advice(self._resolved),
             ahead=self._ahead,
         )
-        return Driver(settings, parts, config.run_id, self._resolved.config.safety_factor)
+        return Driver(settings, inbox, store, stores, ranks, journal)
 
     def _command(self, program: object, args: list[str]) -> tuple[str, list[str]]:
         if callable(

@@ -1,0 +1,359 @@
+"""The ranks of one cycle after the other on this node: started, signalled, swept, and what is recorded of them.
+
+One cycle is: boards, processes, evidence where something goes wrong, signals, the sweep of what the ranks left behind,
+the last look at the boards, and the report. The driver calls the methods in that order, as the controller decides.
+
+What always holds: a new process of the launcher itself is never started during a sweep, which would end it. Every
+method returns soon; what may wait for a disk or for other processes is a thread.
+Does not cover: a start that blocks (a Python interpreter on a filesystem that does not answer).
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+from holdfast import in_time
+from holdfast.incidents.gathering import program
+from holdfast.incidents.place import Place
+from holdfast.journal.writer import Journal
+
+from ..board import Snapshot
+from ..monitor.control import IDLE, RUNNING, STOPPING, ControlPage
+from ..stop.rules import Word
+from . import failure_report
+from .best_effort import best_effort
+from .control import messages as m
+from .control.messages import Event
+from .control.node import Settings
+from .failure_report import FailedCycle
+from .inbox import Inbox
+from .incidents import Incidents
+from .limit_advice import Advice
+from .monitor_keeper import MonitorKeeper
+from .progress import ProgressLog, Reason
+from .rank_reports import RankReports
+from .ranks import orphans
+from .ranks.boards import CycleBoards
+from .ranks.exits import RankExit
+from .ranks.group import RankGroup
+from .ranks.orphans import Sweep
+from .ranks.process_states import ProcessStates, describe_blocked
+from .ranks.start import RankStarter
+from .step_record import record_steps
+from .warm.ahead import Ahead
+
+logger = logging.getLogger("holdfast.launcher")
+QUIET = 3.0
+"""Seconds after its start in which a rank that reports nothing has finished its imports."""
+DESCRIBE = 0.5
+"""Seconds for a look at processes that cannot be ended."""
+
+
+class LocalRanks:
+    """The ranks of the newest cycle.
+
+    Args:
+        run_id: The job's, for reports.
+        safety_factor: For the learned timeouts.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        run_id: str,
+        safety_factor: float,
+        *,
+        inbox: Inbox,
+        starter: RankStarter,
+        boards: CycleBoards,
+        control: ControlPage,
+        monitor: MonitorKeeper,
+        journal: Journal,
+        incidents: Incidents,
+        advice: Advice,
+        ahead: Ahead,
+    ) -> None:
+        self._settings, self._run_id, self._safety_factor = settings, run_id, safety_factor
+        self._inbox, self._starter, self._boards = inbox, starter, boards
+        self._control, self._monitor, self._journal = control, monitor, journal
+        self._incidents, self._advice, self._ahead = incidents, advice, ahead
+        self._reports = RankReports(settings.me.node, boards, journal, incidents)
+        self._states = ProcessStates()
+        self._group: RankGroup | None = None
+        self._cycle = 0
+        self._is_over = True  # no rank of the cycle is left
+        self._progress = ProgressLog(0, 0.0)
+        self._started_at = 0.0  # monotonic seconds
+        self._asked = 0  # the signal by which the launcher asked the ranks to end
+        self._noticed: tuple[int, int] | None = None  # the rank, and its signal, that was reported last
+        self._sweep: Sweep | None = None
+
+    @property
+    def _spared(self) -> set[int]:
+        """Children of this launcher that no rank has left behind, or that cannot be ended."""
+        pool, group = self._ahead.pool, self._group
+        stuck = set(group.running.values()) if group is not None and self._sweep is not None else set()
+        return {self._monitor.pid} | (pool.pids if pool else set()) | program.RUNNING | stuck
+
+    # -- the start --------------------------------------------------------------------------------------------
+
+    def start(self, where: m.StartRanks) -> m.Started:
+        """Start the ranks of a cycle; where that fails, none is left."""
+        cycle, members, me = where.cycle, where.membership, self._settings.me
+        self._cycle = cycle
+        if page := self._boards.open(cycle, me.ranks):
+            self._control = page
+            self._monitor.move_to(page)
+        self._reports.begin_cycle(cycle)
+        number, count = members.index(me.node), len(members.members)
+        place = Place(me.node, number, count, members.world_size, self._run_id, cycle)
+        with best_effort("the preparation of incident reports", self._journal.record):
+            self._incidents.begin_cycle(place)
+        self._asked, self._noticed, self._is_over = 0, None, False
+        self._progress = ProgressLog(cycle, time.monotonic())
+        try:
+            processes = self._starter.start(where, me.node)
+        except OSError as error:  # no process can be started, or no file for its output
+            self.end_all()
+            return m.Started(str(error))
+        first = members.first_rank(me.node)
+        self._group = RankGroup(processes, {local: first + local for local in processes}, self._inbox)
+        for local, process in processes.items():
+            self._boards.admit(local, first + local, process.pid)
+            start = "warm" if local in self._starter.warm else "cold"
+            rank = {"rank": first + local, "local_rank": local, "pid": process.pid, "start": start}
+            self._journal.record("rank_start", cycle=cycle, **rank)
+        self._control.enter(RUNNING, cycle)
+        self._monitor.look()
+        self._started_at = time.monotonic()
+        return m.Started(pids={local: process.pid for local, process in processes.items()})
+
+    # -- what happens -----------------------------------------------------------------------------------------
+
+    def take_message(self, message: dict[str, object]) -> Iterator[Event]:
+        """A message of the monitor, as an event if it means one."""
+        with best_effort("a message of the monitor", self._journal.record):
+            event = self._reports.take(message)
+            if event is not None and not self._is_over:
+                yield event
+
+    def owns(self, found: RankExit) -> bool:
+        """Whether it is the exit of a rank of this cycle."""
+        return self._group is not None and self._group.exits.get(found.local_rank) is found
+
+    def before_exit(self, found: RankExit, now: float) -> Iterator[Event]:
+        """What the monitor, the boards and the other ranks report when a rank has ended; it may explain that."""
+        for said in self._monitor.messages():
+            yield from self.take_message(said.message)
+        self._reports.last_look(found.local_rank, found.rank, found.pid)
+        yield from self._reports.requests(self._boards.snapshots())
+        if self._group is not None and not self._asked:
+            yield from self._reports.failing(self._group, now)
+
+    def exited(self, found: RankExit, now: float) -> m.RankExited:
+        """A rank has ended; `now` in monotonic seconds."""
+        return self._reports.exited(found, self._asked, now)
+
+    def noticed(self) -> m.Signal | None:
+        """A rank was asked to stop, and has written so on its page; not by this launcher, which has not asked it."""
+        found = None if self._asked or self._is_over else self._boards.stops.noticed()
+        if found is None or found == self._noticed:
+            return None
+        self._noticed = found
+        return m.Signal(found[1], f"rank {found[0]}")
+
+    def state(self, idle_for: Callable[[int], float]) -> m.Tick:
+        """The state of the ranks now; `idle_for` has the seconds since a moment in monotonic nanoseconds."""
+        group = self._group
+        if group is not None and not self._is_over:
+            self._states.refresh(group.running, group.killed, time.monotonic())
+        ended = group.exits if group is not None else {}
+        stops = self._boards.stops
+        return m.Tick(
+            boards={local: _board(board, idle_for) for local, board in self._boards.snapshots().items()},
+            cpu=self._states.cpu,
+            blocked=self._states.blocked,
+            stop_views=tuple(stops.views(ended.__contains__)) if stops else (),
+        )
+
+    def look_after(self) -> bool:
+        """Once a second: the monitor, zygotes and standbys, advice. Returns whether training is steady, so that there
+        is time to prepare the next cycle."""
+        if self._sweep is not None:
+            return False
+        now = time.monotonic()
+        self._monitor.check(now)
+        if self._is_over or self._group is None:
+            return False
+        orphans.reap(self._spared | set(self._group.running.values()))
+        steady = self._reports.has_first_signs or now - self._started_at > QUIET
+        with best_effort("the preparation of the next cycle", self._journal.record):
+            self._ahead.look(now, self._boards.modules_path, steady=steady)
+        self._record_progress("interval")
+        with best_effort("the check of the limits", self._journal.record):
+            self._advice.on(self._boards.snapshots().values())
+        return steady
+
+    def _record_progress(self, reason: Reason) -> None:
+        """The journal's `progress` event: at the end of each interval, or for this reason."""
+        now = time.monotonic()
+        with best_effort("the record of the progress", self._journal.record):
+            boards = self._boards.snapshots()
+            due = self._progress.due(now, boards)
+            if fields := due if reason == "interval" else self._progress.event(now, boards, reason):
+                self._journal.record("progress", **fields)
+
+    # -- the end ----------------------------------------------------------------------------------------------
+
+    def write_stop(self, word: Word) -> None:
+        """Pass the newest word on the agreed stop on to the ranks."""
+        self._boards.stops.write(word)
+
+    def hold_verdicts(self) -> None:
+        """From here on the monitor judges no rank of this cycle."""
+        self._reports.mark_down()
+        self._control.enter(STOPPING, self._cycle)
+
+    def capture(self, action: m.TakeEvidence) -> None:
+        """Take evidence, in a thread."""
+        self._reports.mark_down()
+        self._record_progress("incident")
+        with best_effort("the taking of evidence", self._journal.record):
+            if self._group is not None:
+                self._incidents.capture(self._group, action.trigger, action.rank, action.seconds)
+
+    def signal(self, number: signal.Signals, seconds_left: float | None) -> None:
+        """Signal the ranks. With a limit it is passed on for good: the ranks find on their pages how long they have."""
+        if self._group is None:
+            return
+        if seconds_left is not None:
+            self._boards.stops.tell(number, time.monotonic() + seconds_left)
+        is_passed_on = number in m.PASSED_ON
+        if seconds_left is not None or not is_passed_on:
+            self._asked = number
+        for local, pid in self._group.signal(number).items():
+            if seconds_left is not None:
+                logger.warning("Sending process %d closing signal %s", pid, number.name)
+            if seconds_left is not None or is_passed_on:  # for the others the event `stop` says it all
+                sent = {"pid": pid, "local_rank": local, "signal": number.name}
+                self._journal.record("signal_sent", **sent, by="launcher")
+        self._group.signal(signal.SIGCONT)  # a stopped rank would not see it
+
+    def kill(self, action: m.KillRank) -> None:
+        """SIGKILL a rank."""
+        if self._group is None:
+            return
+        rank, pid = self._group.rank_of(action.local), self._group.pid_of(action.local)
+        logger.warning("rank %d (pid %d) %s: SIGKILL sent", rank, pid, action.why)
+        sent = {"rank": rank, "pid": pid, "signal": "SIGKILL"}
+        self._journal.record("signal_sent", **sent, by="launcher", reason=action.why)
+        self._group.kill(action.local, action.waited)
+
+    def sweep(self, linger: float) -> None:
+        """End what the ranks left behind, in a thread; the inbox gets the :class:`Sweep` when it is done."""
+        if self._sweep is not None:
+            self._sweep.hurry()
+            return
+        if pool := self._ahead.pool:
+            pool.settle()
+        self._sweep = Sweep(lambda: self._spared, self._inbox.post, linger)
+
+    @property
+    def late_sweep(self) -> Sweep | None:
+        """A sweep that should have been done: /proc cannot be read."""
+        return self._sweep if self._sweep is not None and self._sweep.is_late else None
+
+    def swept(self, sweep: Sweep) -> Iterator[Event]:
+        """The ranks are gone: look at their boards for the last time."""
+        if sweep is not self._sweep:
+            return
+        group, self._sweep = self._group, None
+        if sweep.is_late:
+            logger.warning(
+                "the processes that the ranks left behind cannot be listed: they are not waited for"
+            )
+        if sweep.ended:
+            self._journal.record("swept", pids=sorted(sweep.ended))
+        if sweep.left:
+            text = "processes that the ranks left behind could not be ended: %s"
+            logger.warning(text, _describe(sweep.left))
+        for said in self._monitor.messages():
+            yield from self.take_message(said.message)
+        if group is not None:
+            for local in group.local_ranks:
+                self._reports.last_look(local, group.rank_of(local), group.pid_of(local))
+            self._record_progress("cycle_end")
+            with best_effort("the record of the steps' times", self._journal.record):
+                record_steps(self._journal, self._boards, group, self._cycle, self._safety_factor)
+            if stuck := set(group.running.values()):
+                logger.error("%s did not end even by SIGKILL", _describe(stuck))
+            group.close()
+        with best_effort("the list of modules", self._journal.record):
+            self._ahead.look_back(self._boards.modules_path)
+        self._starter.end()
+        self._control.enter(IDLE, self._cycle)
+        self._is_over = True
+        yield m.Swept()
+
+    def report(self, action: m.Report, lost: tuple[str, ...]) -> bool:
+        """Log how the ranks failed, and have the incident reported; whether that is under way.
+
+        Args:
+            lost: The members of this cycle that are lost.
+        """
+        group, record, node = self._group, action.record, self._settings.me.node
+        is_begun = False
+        if group is None:
+            return False
+        with best_effort("the report of the failures", self._journal.record):
+            found = [self._reports.ended(group.exits[each]) for each in action.failed if each in group.exits]
+            found = failure_report.in_full(found, self._boards, self._starter.files, self._starter.log_dir)
+            if found:
+                failure_report.log(FailedCycle(node, self._cycle, record, self._settings.max_restarts), found)
+            if record is None:
+                return False
+            if found and record.node == node and action.named not in (None, found[0].exit.rank):
+                end, meaning = found[0].exit, found[0].meaning
+                reason = f"rank {end.rank} (node {node}, pid {end.pid}): {meaning}"
+                self._journal.record("cause", cycle=self._cycle, rank=end.rank, pid=end.pid, reason=reason)
+            is_begun = self._incidents.conclude(
+                group, found, reason=record.reason, reporter=record.node, lost_nodes=lost
+            )
+        return is_begun
+
+    def end_all(self) -> None:
+        """End what still runs of the ranks, by force, and wait for that."""
+        if not self._is_over:
+            sweep = self._sweep or Sweep(lambda: self._spared, lambda sweep: None)
+            sweep.wait()
+            self._is_over = True
+            if self._group is not None:
+                self._group.close()
+        self._group, self._sweep = None, None
+        self._starter.end()
+
+    def close(self) -> None:
+        """Nothing is left: no rank, no report that was begun, no board."""
+        self.end_all()
+        self._incidents.close()
+        self._boards.close()
+
+
+def _board(board: Snapshot, idle_for: Callable[[int], float]) -> m.Board:
+    return m.Board(
+        step=-1 if board.step is None else board.step,
+        checkpoints=board.checkpoints,
+        idle_for=idle_for(board.last_activity_ns) if board.connected else None,
+        is_saving=any(section.name == "checkpointing" for section in board.open_sections),
+    )
+
+
+def _describe(pids: set[int]) -> str:
+    """In a thread: reading /proc of such a process may block."""
+    try:
+        return in_time.within(DESCRIBE, lambda: describe_blocked(sorted(pids)))
+    except (in_time.TooLate, RuntimeError):
+        return ", ".join(f"pid {pid}" for pid in sorted(pids))
