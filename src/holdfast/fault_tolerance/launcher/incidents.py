@@ -147,13 +147,17 @@ class Incidents:
         from holdfast.incidents.gathering.local_rank import opened
         from holdfast.incidents.taking import take
 
-        folder, ranks = os.path.dirname(self._boards.path(0)), self._known(group)
+        folder, known = os.path.dirname(self._boards.path(0)), self._known(group)
         place, occasion = self._place, Occasion(trigger, rank)
         # A share of the time is for taking it, the rest for what has to be done with it.
         until = time.monotonic() + (0.9 if asks else 0.5) * seconds
 
         def work() -> Taken:
             try:
+                # Reading /proc may block, and is this thread's affair.
+                ranks = [
+                    (rank, key, pid, born or proc.start_time(pid) or 0) for rank, key, pid, born in known
+                ]
                 with opened(folder, place.node, ranks) as local:
                     return take(
                         local, place, occasion, until, ask=asks, pause=0.05 if asks else 0.0, judge=False
@@ -178,7 +182,7 @@ class Incidents:
         for local_rank in group.local_ranks:
             pid = group.pid_of(local_rank)
             identity = boards[local_rank].identity if local_rank in boards else None
-            started = identity.start_time if identity else proc.start_time(pid) or 0
+            started = identity.start_time if identity else 0
             found.append((group.rank_of(local_rank), local_rank, pid, started))
         return found
 

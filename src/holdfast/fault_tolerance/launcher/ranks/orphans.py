@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from holdfast.in_time import TooLate, within
+
 from ...processes import proc, sweep
 
 logger = logging.getLogger("holdfast.launcher")
@@ -31,7 +33,8 @@ _strangers: dict[int, int] = {}
 
 def adopt() -> None:
     """From now on orphans below this process become its children, not init's; what is there already is a stranger."""
-    _strangers.update(sweep.below({os.getpid()}, set()))
+    with suppress(TooLate):  # /proc cannot be read: then there are none
+        _strangers.update(within(UNREADABLE, lambda: sweep.below({os.getpid()}, set())))
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -47,10 +50,18 @@ def reap(own: set[int]) -> None:
         if ended.si_pid in own:
             break
         os.waitpid(ended.si_pid, os.WNOHANG)
-    for pid, found in proc.all_stats().items():  # the one that was found hides the others
-        if found.ppid == os.getpid() and found.state == "Z" and pid not in own:
-            with suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)
+    for pid in _children() - own:  # the one that was found hides the others
+        with suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+
+
+def _children() -> set[int]:
+    """This process's children, without a look at any of them, which could block."""
+    found: set[int] = set()
+    for thread in os.listdir("/proc/self/task"):
+        with suppress(OSError), open(f"/proc/self/task/{thread}/children") as file:
+            found.update(map(int, file.read().split()))
+    return found
 
 
 def left(spared: set[int]) -> dict[int, int]:
