@@ -17,6 +17,8 @@ from holdfast.fault_tolerance.launcher.control.records import (
     CycleRecord,
     Ending,
     Kind,
+    Member,
+    Membership,
     View,
     entries,
 )
@@ -65,6 +67,17 @@ def test_restart_forms_a_membership_when_nodes_change(
     record = replace(BEGAN, waiting=waiting, room=room).restart("it failed", 3, reset=False, lost=lost)
     assert record.gather == gather
     assert record.lost == lost
+
+
+def test_restart_forms_a_membership_where_that_is_asked_for() -> None:
+    """A rank that only lost a peer: a whole node may be gone, without being known as lost."""
+    record = BEGAN.restart("connection closed by peer", 3, reset=False, gather=True)
+    assert record.gather and record.lost == ()
+
+
+def test_role_ranks_count_the_nodes_of_one_role() -> None:
+    members = Membership((Member("a", 2, role="x"), Member("b", 4, role="y"), Member("c", 3, role="x")))
+    assert [members.role_ranks(name) for name in "abc"] == [(0, 5), (0, 4), (2, 5)]
 
 
 def test_call_off_remembers_lost_nodes_and_has_a_budget() -> None:
