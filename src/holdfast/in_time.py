@@ -48,5 +48,10 @@ class UnderWay(Generic[T]):
 
 
 def within(seconds: float, call: Callable[[], T]) -> T:
-    """What the call returns or raises; raises TooLate when it has done neither after this many seconds."""
-    return UnderWay(call).answer(seconds)
+    """What the call returns or raises; raises TooLate when it has done neither after this many seconds, or when no
+    thread can be started."""
+    try:
+        under_way = UnderWay(call)
+    except RuntimeError as error:
+        raise TooLate from error
+    return under_way.answer(seconds)

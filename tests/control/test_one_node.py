@@ -168,14 +168,14 @@ def test_hung_ranks_have_one_grace_period() -> None:
 def test_rank_that_saves_has_30_seconds() -> None:
     job = Job(max_restarts=1).started()
     job.boards = {1: m.Board(is_saving=True)}
-    job.send(exited(0, 1), m.EvidenceTaken()).send(after=29.0)
+    job.send(exited(0, 1), m.EvidenceTaken(0, "crash")).send(after=29.0)
     assert job.of(m.KillRank) == []
     job.send(after=1.1)
     assert [kill.local for kill in job.of(m.KillRank)] == [1]
 
 
 def test_rank_that_sigkill_does_not_end_ends_the_job() -> None:
-    job = Job(max_restarts=1).started().send(exited(0, 1), m.EvidenceTaken()).send(after=5.1)
+    job = Job(max_restarts=1).started().send(exited(0, 1), m.EvidenceTaken(0, "crash")).send(after=5.1)
     for _ in range(12):
         job.send(after=1.0, blocked=frozenset({1}))
     assert job.codes == [1]
@@ -209,7 +209,7 @@ def test_rank_store_that_fails_restarts_the_ranks() -> None:
 
 def test_signal_in_a_stop_after_a_failure_gives_30_seconds() -> None:
     """The ranks may wait for the dead one in a collective, so an infinite --term-timeout does not count."""
-    job = Job(max_restarts=1, term_timeout=math.inf).started().send(exited(0, 1), m.EvidenceTaken())
+    job = Job(max_restarts=1, term_timeout=math.inf).started().send(exited(0, 1), m.EvidenceTaken(0, "crash"))
     job.send(m.Signal(signal.SIGTERM)).send(after=29.0)
     assert job.of(m.KillRank) == []
     job.send(after=1.1)

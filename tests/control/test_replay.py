@@ -77,7 +77,7 @@ def _stopping_node() -> Node:
     [
         m.Tick(boards={0: m.Board(1, 0, 0.5), 1: m.Board()}),
         m.RankExited(1, -9, m.Cause.LOST_WORKER, "é\n\x1b", 0.25, True),
-        m.EvidenceTaken(),
+        m.EvidenceTaken(0, "crash"),
         m.StoreView("join/0", '{"node":"a"}\n' * 2_000),
         m.SignalRanks(signal.SIGTERM, math.inf),
         m.Report((1, 0), CycleRecord(1, Kind.END, "done", joins=(1.0, 2.5), lost=("b",))),

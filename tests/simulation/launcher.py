@@ -377,9 +377,11 @@ class Launcher:
                     world.after(0.01, rank.exit, -signal.SIGKILL)
             case m.HoldVerdicts():
                 self.ending = True
-            case m.TakeEvidence(_, seconds):
+            case m.TakeEvidence(trigger, seconds):
                 if self.random.random() < 0.9:
-                    world.after(uniform(0.0, 2 * seconds), self.post, m.EvidenceTaken())
+                    world.after(
+                        uniform(0.0, 2 * seconds), self.post, m.EvidenceTaken(self.node.record.cycle, trigger)
+                    )
             case m.Sweep(linger):
                 self.sweeps += 1
                 is_slow = self.random.random() < 0.1
@@ -391,7 +393,7 @@ class Launcher:
                 world.after(
                     uniform(0.0, 8.0) if self.random.random() < 0.2 else uniform(0.0, 0.1),
                     self.post,
-                    m.Reported(),
+                    m.Reported(self.node.record.cycle),
                 )
             case m.WriteStopPages(word):
                 self._read_page(word)

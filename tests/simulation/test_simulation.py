@@ -65,8 +65,8 @@ def _job(nodes: int, faults: list[tuple[float, str, tuple[object, ...]]], latenc
 
 @pytest.mark.parametrize("nodes", [16, 128])
 def test_store_operations_do_not_grow_with_the_job(nodes: int) -> None:
-    """`make simulate` runs the same with 512 and 2,048 nodes, see docs/architecture.md."""
-    world, violation = run(_job(nodes, [(8.0, "kill_rank", (3, 0))]))
+    """In a quiet job. `make simulate` runs the same with 512 and 2,048 nodes, see docs/architecture.md."""
+    world, violation = run(_job(nodes, []))
     assert not violation
     each = sorted(node.operations / world.now for node in world.launchers if not node.is_host)
     assert each[len(each) // 2] < 12

@@ -34,7 +34,7 @@ def trial(script: Script, imports: Imports, nproc: int) -> Finding:
         try:
             zygotes.begin()
             began = time.monotonic()
-            zygotes.until_ready()
+            zygotes.until_ready(120.0)
             imported = time.monotonic()
             standby = zygotes.ready.standby_now() if zygotes.ready else None
             forked = time.monotonic()

@@ -103,11 +103,6 @@ def received(number: signal.Signals) -> None:
     logger.warning("Received Signals.%s death signal, shutting down workers", number.name)
 
 
-def received_by(whom: str, number: signal.Signals) -> None:
-    """The line on a signal that asks the whole job to stop, but reached somebody else."""
-    logger.warning("%s was told to stop (%s): so are all ranks, shutting down workers", whom, number.name)
-
-
 def say(lines: list[str], level: int = logging.WARNING) -> None:
     """Several lines in one write, so that they stay together among the ranks' own output."""
     logger.log(level, "%s", lines[0], extra={"lines": lines})

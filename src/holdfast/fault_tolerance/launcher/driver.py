@@ -88,7 +88,8 @@ class Driver:
         self._recorder = Recorder(journal.record)
         self._node: Node
         self._events: deque[Event] = deque()
-        self._ticked_at = 0.0
+        self._ticked_at = self._looked_at = 0.0
+        self._store_of = -1  # the cycle for which a store of the ranks was opened last
         self._no_rank_store = ""  # why the ranks' store of this cycle could not be opened
         self._exit: m.Exit | None = None
 
@@ -118,9 +119,9 @@ class Driver:
         logger.debug("where:", exc_info=error)
         where = "".join(traceback.format_exception(error))
         self._journal.record("launcher_error", error=repr(error), traceback=where)
-        self._ranks.end_all()
         self._events.clear()
         try:
+            self._ranks.end_all()
             self._send(m.LauncherFailed(repr(error)))
             self._loop()
         except Exception as another:
@@ -141,7 +142,10 @@ class Driver:
             self._receive(item)
         if noticed := self._ranks.noticed():
             self._send(noticed)
-        if self._clock.now() >= due and self._exit is None:
+        if self._clock.now() < due or self._exit is not None:
+            return
+        if self._clock.now() - self._looked_at >= TURN:
+            self._looked_at = self._clock.now()
             if sweep := self._ranks.late_sweep:
                 self._send(*self._ranks.swept(sweep))
             if self._ranks.look_after() and self._node.is_leader:
@@ -182,12 +186,13 @@ class Driver:
         """The state of the node now."""
         self._ticked_at = self._clock.now()
         contact = self._store.contact()
+        is_open = self._store_of == self._node.record.cycle
         return replace(
             self._ranks.state(self._clock.since),
             contact=contact.ago,
             round_trip=contact.round_trip,
             refused=contact.refused,
-            rank_store=self._no_rank_store or self._rank_stores.failure,
+            rank_store=(self._no_rank_store or self._rank_stores.failure) if is_open else "",
         )
 
     # -- actions ----------------------------------------------------------------------------------------------
@@ -223,18 +228,20 @@ class Driver:
             case m.Report(record=record):
                 lost = [] if record is None else [each for each in record.lost if each in self._members]
                 if not self._ranks.report(action, tuple(lost)):
-                    self._events.append(m.Reported())
+                    self._events.append(m.Reported(self._node.record.cycle))
             case m.WriteStopPages(word):
                 self._ranks.write_stop(word)
             case m.Exit():
                 self._exit = action
+            case _:
+                raise TypeError(f"no such action: {action!r}")
 
     @property
     def _members(self) -> tuple[str, ...]:
         return self._node.members.names
 
     def _open_rank_store(self, cycle: int) -> Event:
-        self._no_rank_store = ""
+        self._no_rank_store, self._store_of = "", cycle
         try:
             address, port = self._rank_stores.open()
         except OSError as error:

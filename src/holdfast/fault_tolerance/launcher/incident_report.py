@@ -28,7 +28,7 @@ from holdfast.incidents.report.redaction import redacted, redacted_text
 from holdfast.incidents.verdict import Verdict
 from holdfast.journal.writer import Journal
 
-from .control.messages import Put
+from .control.messages import Put, Reported
 from .control.records import key
 from .store import StoreClient, StoreGone
 
@@ -84,14 +84,19 @@ class SharedEvidence:
 
 
 class Reporter:
-    """Makes this node's reports; `done` is called whenever the last one under way is made.
+    """Makes this node's reports; `done` is called when one is made, with its cycle.
 
     Args:
         store: The job's store, through which the nodes exchange evidence; None in a job of one node.
     """
 
     def __init__(
-        self, node: str, run_dir: str, journal: Journal, store: StoreClient | None, done: Callable[[], object]
+        self,
+        node: str,
+        run_dir: str,
+        journal: Journal,
+        store: StoreClient | None,
+        done: Callable[[Reported], object],
     ) -> None:
         self._node, self._run_dir, self._journal, self._store = node, run_dir, journal, store
         self._done = done
@@ -137,7 +142,7 @@ class Reporter:
             logger.warning("no report of this incident: %r. Please report this as a bug of Holdfast", error)
             logger.debug("where:", exc_info=error)
         finally:
-            self._done()
+            self._done(Reported(place.cycle))
 
     def _give(self, evidence: NodeEvidence, ready: float | None, told: Told, shared: SharedEvidence) -> None:
         """To the node that makes the report; where that does not, this one makes it of its own evidence."""

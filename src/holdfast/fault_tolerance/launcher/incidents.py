@@ -20,7 +20,7 @@ from holdfast.incidents.place import Occasion, Place
 from holdfast.journal.writer import Journal
 
 from ..processes import proc
-from .control.messages import EvidenceTaken
+from .control.messages import EvidenceTaken, Reported
 from .ranks.boards import CycleBoards
 from .ranks.failures import Failure
 from .ranks.group import RankGroup
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .incident_report import Reporter
 
 NOTHING = "No evidence could be taken in time: what stands here is how the ranks ended."
+MONITOR = 2.5  # seconds in which the monitor is done with its evidence, if it runs
 FOR_MEMORY = 0.2  # seconds for a look at the kernel's counts that is still under way
 
 
@@ -53,8 +54,8 @@ class Incidents:
         journal: Journal,
         run_dir: str,
         store: StoreClient | None,
-        evidence_taken: Callable[[], object],
-        reported: Callable[[], object],
+        evidence_taken: Callable[[EvidenceTaken], object],
+        reported: Callable[[Reported], object],
     ) -> None:
         self._boards, self._journal, self._run_dir, self._store = boards, journal, run_dir, store
         self._evidence_taken, self._reported = evidence_taken, reported
@@ -64,8 +65,8 @@ class Incidents:
         self._under_way: UnderWay[Taken] | None = None
         self._said: tuple[str, int | None] = ("", None)
         self._file = ""
-        self._monitor_captures = False  # evidence, now
-        self._wants_evidence = False  # the cycle ends, and evidence is taken
+        self._monitor_captures_until = 0.0  # monotonic seconds
+        self._wants_evidence = ""  # the trigger, where the cycle ends and evidence is taken
         self._told = False
         self._began = 0.0
         self._memory: OomWatch | None = None
@@ -76,7 +77,7 @@ class Incidents:
         self._place = place
         self._forget_file()
         self._taken, self._under_way, self._said = None, None, ("", None)
-        self._monitor_captures = self._wants_evidence = False
+        self._monitor_captures_until, self._wants_evidence = 0.0, ""
         self._told, self._began = False, time.time()
         self._forget_memory()
         with contextlib.suppress(RuntimeError):  # no thread can be started
@@ -108,7 +109,7 @@ class Incidents:
             _remove(file)
         elif not is_late:
             self._forget_file()
-            self._monitor_captures = False
+            self._monitor_captures_until = 0.0
             self._file, self._under_way = file, None
             self._said = str(verdict.get("cause")), verdict.get("culprit")
         if sentence:
@@ -118,18 +119,20 @@ class Incidents:
 
     def take_capture(self, file: str | None, *, is_late: bool) -> EvidenceTaken | None:
         """The monitor begins to take evidence of a hang, or (with a file, or "") it has done so without a verdict."""
-        if is_late or file is None:
-            self._monitor_captures = not is_late
+        if is_late:
             if file:
                 _remove(file)
             return None
-        self._monitor_captures = False
+        if file is None:
+            self._monitor_captures_until = time.monotonic() + MONITOR
+            return None
+        self._monitor_captures_until = 0.0
         if self._wants_evidence:
             self._forget_file()
             self._file = file
         elif file:
             _remove(file)  # the rank continued, and so does the job
-        return EvidenceTaken()
+        return EvidenceTaken(self._place.cycle, self._wants_evidence)
 
     def capture(self, group: RankGroup, trigger: str, rank: int | None, seconds: float) -> None:
         """Take evidence within so many seconds: of a "crash" of this rank, or of trouble "elsewhere".
@@ -137,12 +140,12 @@ class Incidents:
         After a crash the ranks are only looked at. When another node reports trouble the culprit may be one of ours:
         the ranks are asked for their stacks before they go.
         """
-        asks = trigger == "elsewhere"
-        self._wants_evidence = True
-        if self._monitor_captures:
+        asks, done = trigger == "elsewhere", EvidenceTaken(self._place.cycle, trigger)
+        self._wants_evidence = trigger
+        if time.monotonic() < self._monitor_captures_until:
             return  # never twice at once: the monitor reports when it is done
         if self._file or (self._taken is not None and (not asks or self._taken.evidence.trigger == trigger)):
-            self._evidence_taken()
+            self._evidence_taken(done)
             return
         from holdfast.incidents.gathering.local_rank import opened
         from holdfast.incidents.taking import take
@@ -163,17 +166,26 @@ class Incidents:
                         local, place, occasion, until, ask=asks, pause=0.05 if asks else 0.0, judge=False
                     )
             finally:
-                self._evidence_taken()
+                self._evidence_taken(done)
 
-        with contextlib.suppress(TooLate, RuntimeError):  # or no thread can be started
-            self._finish()  # what was too late before
-            self._under_way = UnderWay(work)
+        with contextlib.suppress(RuntimeError):  # no thread can be started
+            self._finish(0.5 * seconds)  # what was too late before
+            if self._under_way is None:  # never twice at once
+                self._under_way = UnderWay(work)
 
     def _finish(self, seconds: float = 0.0) -> None:
         """Take over what is under way, if it is done within so many seconds; it may be asked for again later."""
         if self._under_way is not None:
             with contextlib.suppress(TooLate):
-                taken, self._under_way = self._under_way.answer(seconds), None
+                under_way, self._under_way = self._under_way, None
+                try:
+                    taken = under_way.answer(seconds)
+                except TooLate:
+                    self._under_way = under_way
+                    raise
+                except Exception as error:  # the report says how the ranks ended, at least
+                    self._journal.record("launcher_error", what="the taking of evidence", error=repr(error))
+                    return
                 self._taken = taken if self._taken is None else _both(self._taken, taken)
 
     def _known(self, group: RankGroup) -> list[Known]:

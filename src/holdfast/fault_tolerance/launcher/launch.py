@@ -33,7 +33,6 @@ from ..monitor.control import ControlPage
 from . import console, torch_arguments
 from .command_line.log_dir import make_log_dir
 from .command_line.rendezvous_options import NO_ID
-from .control import messages
 from .control.node import Settings
 from .control.records import Member
 from .driver import Driver, Woken
@@ -48,7 +47,7 @@ from .ranks.boards import CycleBoards, private_directory
 from .ranks.flight_recorder import flight_recorder
 from .ranks.prologue_path import with_prologue
 from .ranks.start import RankStarter, command
-from .rendezvous import Endpoint, StoreUnreachable, connect, endpoint_of, listens_on, own_address, register
+from .rendezvous import Endpoint, StoreUnreachable, endpoint_of, meet, prefix_of
 from .store import LocalStore, StoreClient
 from .warm.ahead import Ahead
 
@@ -57,6 +56,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("holdfast.launcher")
 LOOPBACK = "127.0.0.1"
+IMPORTS, IMPORTS_OF_SEVERAL = 120.0, 5.0
+"""Seconds for imports ahead of the first ranks, in jobs of one node and of several."""
 JOIN_TIMEOUT, LAST_CALL = 600.0, 30.0
 """Seconds; torch's defaults of `join_timeout` and `last_call_timeout` in --rdzv-conf."""
 RUN_SCRIPT = "import sys; from torch.distributed.run import run_script_path; run_script_path(*sys.argv[1:])"
@@ -154,8 +155,14 @@ class Launch:
         self._ahead.attach(self._inbox, self._journal.record, config.nproc_per_node)
         self._stack.callback(self._ahead.close)  # before the inbox and the journal are gone
         if self._ahead.pool:
-            with self._inbox.interruptible():
-                self._ahead.pool.zygotes.until_ready()
+            try:
+                with self._inbox.interruptible():
+                    # Other nodes wait for this one, and it has not registered yet.
+                    self._ahead.pool.zygotes.until_ready(IMPORTS if self._one_node else IMPORTS_OF_SEVERAL)
+            except Interrupted as stop:
+                code = exits.of_stop(stop.number, self._options.preempted_exit_code)
+                self._journal.record("run_end", exit_code=code, reason=f"stopped by {stop.number.name}")
+                raise
         return driver.run()
 
     def _join(self, config: LaunchConfig) -> tuple[LocalStore | StoreClient, Member, bool]:
@@ -173,19 +180,15 @@ class Launch:
             **config.rdzv_configs,
         )
         where = endpoint_of(parameters)
-        found = connect(parameters, self._node)
-        prefix = f"holdfast/{config.run_id}"
-        name = register(PrefixStore(prefix, found), self._node)
-        is_host = listens_on(where.port)
-        endpoint = Endpoint(LOOPBACK, where.port) if is_host else where
+        meeting = meet(parameters, self._node)
+        prefix, endpoint = prefix_of(parameters), Endpoint(LOOPBACK, where.port) if meeting.is_host else where
         client = StoreClient(
-            PrefixStore(prefix, found),
-            lambda: PrefixStore(prefix, found.clone()),  # type: ignore[attr-defined]  # missing in torch's stubs
+            PrefixStore(prefix, meeting.store),
+            lambda: PrefixStore(prefix, meeting.store.clone()),  # type: ignore[attr-defined]  # torch's stubs
             endpoint,
             lambda: self._inbox.post(Woken()),
         )
-        address = config.local_addr or own_address(where.host, is_host=is_host)
-        return client, replace(me, node=name, address=address), is_host
+        return client, replace(me, node=meeting.name, address=meeting.address), meeting.is_host
 
     def _settings(self, config: LaunchConfig, me: Member, is_host: bool) -> Settings:
         options, timeouts = self._options, config.rdzv_configs
@@ -244,8 +247,8 @@ class Launch:
             journal,
             self._run_dir,
             store if isinstance(store, StoreClient) else None,
-            lambda: inbox.post(Woken(messages.EvidenceTaken())),
-            lambda: inbox.post(Woken(messages.Reported())),
+            lambda event: inbox.post(Woken(event)),
+            lambda event: inbox.post(Woken(event)),
         )
         entrypoint, arguments = self._command(program, args)
         starter = RankStarter(

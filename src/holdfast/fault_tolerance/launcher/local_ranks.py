@@ -114,13 +114,13 @@ class LocalRanks:
             self._incidents.begin_cycle(place)
         self._asked, self._noticed, self._is_over = 0, None, False
         self._progress = ProgressLog(cycle, time.monotonic())
+        first = members.first_rank(me.node)
         try:
             processes = self._starter.start(where, me.node)
-        except OSError as error:  # no process can be started, or no file for its output
+            self._group = RankGroup(processes, {local: first + local for local in processes}, self._inbox)
+        except (OSError, RuntimeError) as error:  # no process or thread, or no file for the output
             self.end_all()
             return m.Started(str(error))
-        first = members.first_rank(me.node)
-        self._group = RankGroup(processes, {local: first + local for local in processes}, self._inbox)
         for local, process in processes.items():
             self._boards.admit(local, first + local, process.pid)
             start = "warm" if local in self._starter.warm else "cold"
@@ -160,7 +160,7 @@ class LocalRanks:
     def noticed(self) -> m.Signal | None:
         """A rank was asked to stop, and has written so on its page; not by this launcher, which has not asked it."""
         found = None if self._asked or self._is_over else self._boards.stops.noticed()
-        if found is None or found == self._noticed:
+        if found is None or found == self._noticed or self._reports.has_verdict(found[0]):
             return None
         self._noticed = found
         return m.Signal(found[1], f"rank {found[0]}")
@@ -259,6 +259,7 @@ class LocalRanks:
             return
         if pool := self._ahead.pool:
             pool.settle()
+        self._monitor.is_held = True
         self._sweep = Sweep(lambda: self._spared, self._inbox.post, linger)
 
     @property
@@ -271,6 +272,7 @@ class LocalRanks:
         if sweep is not self._sweep:
             return
         group, self._sweep = self._group, None
+        self._monitor.is_held = False
         if sweep.is_late:
             logger.warning(
                 "the processes that the ranks left behind cannot be listed: they are not waited for"
@@ -337,9 +339,9 @@ class LocalRanks:
 
     def close(self) -> None:
         """Nothing is left: no rank, no report that was begun, no board."""
-        self.end_all()
-        self._incidents.close()
-        self._boards.close()
+        for end in self.end_all, self._incidents.close, self._boards.close:
+            with best_effort("the end of the launcher", self._journal.record):
+                end()
 
 
 def _board(board: Snapshot, idle_for: Callable[[int], float]) -> m.Board:

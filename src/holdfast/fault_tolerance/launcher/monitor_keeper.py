@@ -70,6 +70,7 @@ class MonitorKeeper:
         self._tick = -1
         self._tick_before = 0
         self._ticked = self._asked = time.monotonic()
+        self.is_held = False  # no process may be started now: a sweep would end it
         self._failures = 0  # attempts in a row that did not lead to a single look
         self._next_attempt = 0.0
 
@@ -138,7 +139,7 @@ class MonitorKeeper:
 
     def _on_end(self, handle: int) -> None:
         self._inbox.ignore(handle)  # it stays readable, also while the next attempt has to wait
-        if handle == self._handle:
+        if handle == self._handle and not self.is_held:
             self.check(time.monotonic())
 
     def messages(self) -> list[MonitorSaid]:

@@ -54,6 +54,10 @@ class RankReports:
         """Whether a rank has begun to train, as far as it reports that."""
         return any(kind != "rank_connect" for kind, _ in self._reported)
 
+    def has_verdict(self, rank: int) -> bool:
+        """Whether the monitor has a verdict on this global rank, and signals it."""
+        return any(verdict["rank"] == rank for verdict in self._verdicts.values())
+
     def mark_down(self) -> None:
         """The ranks fail or are being stopped: the time until they train again counts from here."""
         if self._down_since is None:
@@ -66,6 +70,7 @@ class RankReports:
         kind = message.pop("event")
         is_late = message.get("cycle", self._cycle) != self._cycle
         if kind in ("capture", "evidence"):
+            self._journal.record(kind, cycle=message["cycle"])
             return self._incidents.take_capture(message.get("evidence"), is_late=is_late)
         if kind == "verdict":
             with best_effort("the evidence of a hang", self._journal.record):

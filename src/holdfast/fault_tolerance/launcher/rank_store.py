@@ -36,8 +36,13 @@ class RankStore:
         self._store: TCPStore | None = None
         self.failure: str | None = None
         """Why there is no store behind the port, once that has failed."""
-        self._ready = threading.Thread(target=self._serve, args=(listener.detach(),), daemon=True)
-        self._ready.start()
+        self._ready = threading.Thread(target=self._serve, args=(listener.fileno(),), daemon=True)
+        try:
+            self._ready.start()
+        except RuntimeError as error:
+            listener.close()
+            raise OSError(f"no thread for the store of the ranks can be started: {error}") from error
+        listener.detach()
 
     def _serve(self, descriptor: int) -> None:
         try:

@@ -1,7 +1,7 @@
 """Where the job's store is, who hosts it, and the addresses of the nodes.
 
 The launchers of a job meet at torch's TCPStore. The launcher on whose machine the endpoint is hosts it, as with
-torchrun (:func:`connect`).
+torchrun (:func:`meet`).
 Does not cover: address translation between nodes; give ``--local-addr`` there. A name that does not resolve is not
 refused, as it may resolve later.
 """
@@ -16,7 +16,7 @@ import socket
 import threading
 from dataclasses import dataclass
 
-from torch.distributed import Store
+from torch.distributed import PrefixStore, Store
 from torch.distributed.elastic.rendezvous import RendezvousError, RendezvousParameters
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import DEFAULT_PORT, create_backend
 from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
@@ -65,31 +65,53 @@ def endpoint_of(parameters: RendezvousParameters) -> Endpoint:
     return Endpoint(*parse_rendezvous_endpoint(parameters.endpoint, default_port=DEFAULT_PORT))
 
 
-def connect(parameters: RendezvousParameters, node: str) -> Store:
-    """A connection to the job's store, which this process hosts from now on where it is to.
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """A connection to the job's store, and this launcher in the job."""
+
+    store: Store
+    name: str  # that no other launcher of the job has or had
+    address: str  # at which the other nodes reach this one
+    is_host: bool  # of the store
+
+
+def meet(parameters: RendezvousParameters, node: str) -> Meeting:
+    """Connect to the job's store, which this process hosts from now on where it is to.
 
     A signal handler may raise meanwhile.
 
     Raises:
-        StoreUnreachable: Torch's time limit has passed.
+        StoreUnreachable: Torch's time limit has passed, or the connection broke.
     """
+
+    def call_all() -> Meeting:
+        store, where = create_backend(parameters)[1], endpoint_of(parameters)
+        is_host = listens_on(where.port)
+        address = parameters.local_addr or own_address(where.host, is_host=is_host)
+        return Meeting(store, register(PrefixStore(prefix_of(parameters), store), node), address, is_host)
+
     text = "node %s tries to reach the rendezvous store at %s (%s)"
     timer = threading.Timer(LOG_AFTER, logger.warning, (text, node, endpoint_of(parameters), CHECK))
     timer.daemon = True
     timer.start()
     try:
-        call = UnderWay(lambda: create_backend(parameters)[1])
+        call = UnderWay(call_all)  # each of these may block for as long as the host is stopped
         while True:
             try:
                 return call.answer(0.1)  # signal handlers run between two of these
             except TooLate:
                 continue
-    except RendezvousError as error:
+    except (RendezvousError, RuntimeError) as error:
         raise StoreUnreachable(
             f"the rendezvous store at {parameters.endpoint} cannot be reached: {CHECK}"
         ) from error
     finally:
         timer.cancel()
+
+
+def prefix_of(parameters: RendezvousParameters) -> str:
+    """Of the launchers' keys in the store."""
+    return f"holdfast/{parameters.run_id}"
 
 
 def register(store: Store, name: str) -> str:

@@ -159,9 +159,11 @@ class StoreClient:
         with self._changed:
             if keys == self._watched:
                 return
-            for key in keys.keys() - self._watched.keys():
-                self._delivered.pop(key, None)
-                self._due[key] = 0.0
+            now = time.monotonic()
+            for key, every in keys.items():
+                if key not in self._watched:
+                    self._delivered.pop(key, None)
+                self._due[key] = min(self._due[key], now + every) if key in self._watched else now
             for key in self._watched.keys() - keys.keys():
                 del self._due[key]
             self._watched = dict(keys)
@@ -182,8 +184,10 @@ class StoreClient:
             if ago > SWALLOWED and now - self._replaced > max(SWALLOWED, ago / 2) and not self._refused:
                 self._replaced = now
                 self._generation += 1
-                with suppress(RuntimeError):  # no thread can be started: the connection stays
+                try:
                     self._start(None)
+                except RuntimeError:  # no thread can be started: the connection stays
+                    self._generation -= 1
         return Contact(ago, self._round_trip, self._refused)
 
     def ask(self, operation: Operation | str, seconds: float) -> str:
@@ -195,11 +199,14 @@ class StoreClient:
         answer: deque[str] = deque()
         until = time.monotonic() + seconds
         with self._changed:
-            self._queue.append(_Waiting(operation, answer))
+            waiting = _Waiting(operation, answer)
+            self._queue.append(waiting)
             self._changed.notify_all()
             while not answer:
                 left = until - time.monotonic()
                 if left <= 0 or self._closed or self._refused:
+                    if self._queue and self._queue[0] is not waiting:  # that one may be under way
+                        self._queue.remove(waiting)
                     raise StoreGone(self._refused or f"no answer within {seconds:g} s")
                 self._changed.wait(left)
         return answer[0]
@@ -230,7 +237,7 @@ class StoreClient:
                 return
             try:
                 self._do(store, work, generation)
-            except RuntimeError:  # torch's errors of stores are of this class
+            except Exception:  # torch's errors of stores are RuntimeErrors; others would end this thread
                 store = None
 
     def _is_over(self, generation: int) -> bool:
@@ -243,10 +250,10 @@ class StoreClient:
             if self._endpoint.refuses():
                 now = time.monotonic()
                 since = now if since is None else since
-                if now - since >= REFUSED:
+                if now - since >= REFUSED and not self._is_over(generation):
                     self._refused = refused(self._endpoint)
             else:
-                since, self._refused = None, ""
+                since = None
                 with suppress(RuntimeError):
                     return self._connect()
             with self._changed:
@@ -275,7 +282,7 @@ class StoreClient:
         with self._changed:
             if self._is_over(generation):
                 return
-            self._answered = time.monotonic()
+            self._answered, self._refused = time.monotonic(), ""
             self._round_trip = 0.8 * self._round_trip + 0.2 * (self._answered - began)
             for key, value in values.items():
                 if key in self._watched and self._delivered.get(key) != value:
@@ -307,12 +314,14 @@ def _read(store: TorchStore, keys: list[str], known: Mapping[str, str]) -> dict[
     found = {key: _read_one(store, key) for key in keys if key not in present or len(present) == 1}
     if len(present) > 1:
         values = store.multi_get(present)
-        found.update((key, value.decode()) for key, value in zip(present, values, strict=True))
+        found.update(
+            (key, value.decode(errors="replace")) for key, value in zip(present, values, strict=True)
+        )
     return found
 
 
 def _read_one(store: TorchStore, key: str) -> str:
-    value = store.compare_set(key, ABSENT, ABSENT).decode()
+    value = store.compare_set(key, ABSENT, ABSENT).decode(errors="replace")
     return "" if value == ABSENT else value
 
 
@@ -320,7 +329,7 @@ def _carry_out(store: TorchStore, operation: Operation | str) -> str:
     """The standing value of a `Cas`, or of a key that is read; else ""."""
     match operation:
         case Cas(key, old, new):
-            return store.compare_set(key, old, new).decode()
+            return store.compare_set(key, old, new).decode(errors="replace")
         case Put(key, value):
             store.set(key, value)
         case Append(key, line):

@@ -70,6 +70,13 @@ class Inquest:
         except Exception:
             return Finding()  # a hung rank is ended, with or without evidence
 
+    def abandon(self) -> None:
+        """What it finds is not wanted any more."""
+        self._over.append(True)
+        if self._call is not None:
+            with contextlib.suppress(Exception):
+                forget(self._call.answer(0.0))
+
 
 def prepare() -> None:
     """Import what an inquest needs: a monitor starts without it, and there is no time for it later."""

@@ -69,7 +69,7 @@ class Judgement:
     def proceed(self, late: Iterable[Late], gaps: Gaps, now: int) -> int | None:
         """One step further; returns when to be asked again (monotonic nanoseconds), None when there is no hurry."""
         if self._case and self._case[0].local_rank not in self._boards:
-            self._case = None  # it could not be looked at any more
+            self.abandon()  # it could not be looked at any more
         if self._case:
             return self._follow(*self._case, gaps, now)
         waiting = list(late)
@@ -95,6 +95,13 @@ class Judgement:
         self._case = None
         self._end_capture(found)
         return None
+
+    def abandon(self) -> None:
+        """Nobody waits for the evidence any more: what is found is removed."""
+        if self._case is not None:
+            case, self._case = self._case, None
+            case[1].abandon()
+            self._end_capture(Finding())
 
     def _end_capture(self, found: Finding) -> None:
         """No verdict follows from this evidence; the launcher removes the file."""
@@ -137,10 +144,12 @@ class Judgement:
         if found is None:
             return now + LOOK
         self._case = None
-        again = now
-        with self._only_it(late.local_rank):
-            again = self._conclude(late, found, noticed, gaps, now)
-        return again
+        try:
+            return self._conclude(late, found, noticed, gaps, now)
+        except Exception as error:  # an error in judging one rank must not blind the monitor to the others
+            self._give_up(late.local_rank, error)
+            self._end_capture(found)
+            return now
 
     def _conclude(self, late: Late, found: Finding, noticed: int, gaps: Gaps, now: int) -> int:
         """The evidence is there: accuse somebody, unless the rank has gone on meanwhile or another one is in charge."""

@@ -94,6 +94,7 @@ class Watch:
         cycle = self._control.cycle
         if cycle == self._cycle:
             return
+        self._judgement.abandon()
         self.close_boards()
         self._cycle = cycle
         self._judgement = self._judgement_of(cycle)

@@ -58,10 +58,12 @@ def step(node: Node, event: Event, now: float) -> list[Action]:
             if node.view.get(name, value) != value:
                 node.contact.moved(name, now)
             node.view[name] = value
-        case m.EvidenceTaken():
-            node.evidence_until = 0.0
-        case m.Reported():
-            node.report_until = 0.0
+        case m.EvidenceTaken(cycle, trigger):
+            if (cycle, trigger) == (node.record.cycle, node.evidence):
+                node.evidence_until = 0.0
+        case m.Reported(cycle):
+            if cycle == node.record.cycle:
+                node.report_until = 0.0
         case m.LauncherFailed(why):
             node.ranks = {}
             node.phase = Leave(FAILED, f"node {node.name}: the launcher itself failed: {why}", "failed")
@@ -158,7 +160,9 @@ def next_deadline(node: Node) -> float | None:
             times += [node.evidence_until, *stopping.stop_deadlines(node, phase).values()]
         case Preempt():
             times += stopping.preempt_deadlines(node, phase).values()
-            times += [phase.agreed.look_at] if phase.agreed is not None and not phase.agreed.is_closed else []
+            if phase.agreed is not None and not phase.agreed.is_closed and phase.agreed.look_at <= node.now:
+                return node.now  # an event came when the pages were to be read
+            times += [phase.agreed.look_at] if phase.agreed is not None else []
         case Settle():
             times.append(phase.until)
     return min(at for at in times if at > node.now)

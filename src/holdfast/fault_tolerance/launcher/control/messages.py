@@ -124,7 +124,10 @@ class Requested(Event):
 
 @dataclass(frozen=True, slots=True)
 class EvidenceTaken(Event):
-    """`TakeEvidence` is done."""
+    """`TakeEvidence` with this trigger is done."""
+
+    cycle: int
+    trigger: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +138,8 @@ class Swept(Event):
 @dataclass(frozen=True, slots=True)
 class Reported(Event):
     """What `Report` began is done: the report is written, or this node gave its evidence to the one that writes it."""
+
+    cycle: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -388,9 +388,7 @@ def on_leave(node: Node, phase: Leave, event: Event, now: float) -> list[Action]
     if now < node.report_until and phase.is_agreed:
         return []
     if not phase.is_written:
-        phase.is_written = True
-        line = {"node": node.name, "why": phase.reason, "code": phase.code, "preempted": phase.is_preempted}
-        return [m.Append(LEFT, encode(line)), *on_leave(node, phase, node.tick, now)]
+        return [*_write(node, phase), *on_leave(node, phase, node.tick, now)]
     text = node.read(node.next_key)
     record = node.departure(phase, now)
     actions = _log_hosting(node, phase)
@@ -417,9 +415,17 @@ def _log_hosting(node: Node, phase: Leave) -> list[Action]:
 
 def _exit(node: Node, phase: Leave) -> list[Action]:
     phase.has_ended = True
-    if not phase.has_logged or node.record.kind is Kind.END:
-        return [m.Exit(phase.code)]
-    return [Log(f"node {node.name}: no other node is left: there is nobody left to host"), m.Exit(phase.code)]
+    last = [] if phase.is_written else _write(node, phase)
+    if phase.has_logged and node.record.kind is not Kind.END:
+        last.append(Log(f"node {node.name}: no other node is left: there is nobody left to host"))
+    return [*last, m.Exit(phase.code)]
+
+
+def _write(node: Node, phase: Leave) -> list[Action]:
+    """Why this node leaves, for the other nodes."""
+    phase.is_written = True
+    line = {"node": node.name, "why": phase.reason, "code": phase.code, "preempted": phase.is_preempted}
+    return [m.Append(LEFT, encode(line))]
 
 
 def has_other_launchers(node: Node, now: float) -> bool:

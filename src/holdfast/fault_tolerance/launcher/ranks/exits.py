@@ -6,7 +6,6 @@ The table for people who write requeue scripts is docs/exit-codes.md.
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 FAILED = 1
@@ -77,9 +76,3 @@ def of_stop(number: signal.Signals, preempted_code: int) -> int:
 def obeyed(found: RankExit, number: int) -> bool:
     """Whether the rank ended by the signal that was passed on (or as a shell reports it): that is no failure."""
     return found.status in (0, -number, 128 + number)
-
-
-def of_failures(failures: Iterable[RankExit]) -> int:
-    """The failing ranks' own code where they agree, else 1. A hung rank's own code may be 0: that is a failure too."""
-    codes = {as_exit_code(failure.status) for failure in failures}
-    return (codes.pop() or FAILED) if len(codes) == 1 else FAILED

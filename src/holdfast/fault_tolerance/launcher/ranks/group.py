@@ -31,11 +31,15 @@ class RankGroup:
         self._handles: dict[int, int] = {}
         self.exits: dict[int, RankExit] = {}
         self.killed: dict[int, float] = {}  # local ranks that were sent SIGKILL, after how many seconds
-        for local_rank, process in self._processes.items():
-            # The process is our unreaped child, so its pid cannot have been recycled yet.
-            handle = os.pidfd_open(process.pid)
-            self._handles[local_rank] = handle
-            inbox.watch(handle, self._reaper(local_rank))
+        try:
+            for local_rank, process in self._processes.items():
+                # The process is our unreaped child, so its pid cannot have been recycled yet.
+                handle = os.pidfd_open(process.pid)
+                self._handles[local_rank] = handle
+                inbox.watch(handle, self._reaper(local_rank))
+        except OSError:
+            self.close()
+            raise
 
     def _reaper(self, local_rank: int) -> Callable[[], RankExit | None]:
         def reap() -> RankExit | None:

@@ -114,7 +114,8 @@ class Sweep:
     def wait(self) -> None:
         """Wait until it is done, or late."""
         self.hurry()
-        self._thread.join(LIMIT + UNREADABLE)
+        if self._thread.ident is not None:
+            self._thread.join(LIMIT + UNREADABLE)
 
     def _run(self) -> None:
         try:

@@ -1,7 +1,7 @@
 """What runs beside the ranks of one cycle because torchrun has it too: log tailers, timer watchdog, health check.
 
 Source: torch.distributed.elastic; TORCHELASTIC_ENABLE_FILE_TIMER and TORCHELASTIC_HEALTH_CHECK_PORT turn the last two
-on. What always holds: the end of a cycle waits at most `ENDS` seconds for each of them, since a tailer may wait for a
+on. What always holds: the end of a cycle waits at most `ENDS` seconds for them, since a tailer may wait for a
 disk that does not answer, or for a reader of the launcher's output.
 Does not cover: the events that torch's watchdog would log with `--event-log-handler`.
 """
@@ -91,13 +91,20 @@ class Companions:
     def end(self) -> None:
         """The ranks are gone: end the threads."""
         ends, self._ends, self._progress = self._ends, [], None
-        for end in ends:
-            try:
-                in_time.within(ENDS, end)
-            except in_time.TooLate:
-                logger.warning(
-                    "torch's log output is held up: what the ranks wrote last may be missing from it"
-                )
+        if not ends:
+            return
+        try:
+            in_time.within(ENDS, lambda: _call_all(ends))
+        except in_time.TooLate:
+            logger.warning("torch's log output is held up: what the ranks wrote last may be missing from it")
+
+
+def _call_all(ends: list[Callable[[], object]]) -> None:
+    for end in ends:
+        try:
+            end()
+        except Exception as error:  # a full disk, for example
+            logger.warning("the ranks' log output could not be completed: %s", error)
 
 
 def _with_any(needles: list[str]) -> Callable[[str], bool]:

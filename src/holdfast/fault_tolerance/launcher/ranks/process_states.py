@@ -14,6 +14,8 @@ from holdfast.in_time import TooLate, UnderWay
 
 from ...processes import proc
 
+EVERY = 1.0
+"""Seconds between two reads; of killed ranks a tenth of that."""
 UNREADABLE = 1.0
 """Seconds after which reading /proc counts as blocked."""
 
@@ -43,6 +45,8 @@ class ProcessStates:
             if self._last is not None and self._began > self._last[0]:
                 self.cpu = max(0.0, used - self._last[1]) / (self._began - self._last[0])
             self._last, self._under_way = (self._began, used), None
+        if now - self._began < (EVERY / 10 if doomed else EVERY):
+            return
         pids = list(running.values())
         try:
             self._under_way, self._began = UnderWay(lambda: _read(pids, doomed)), now

@@ -32,10 +32,14 @@ def end(process: subprocess.Popen[bytes] | Forked) -> None:
         _dying.append(process)
 
 
-def dying() -> set[int]:
-    """Pids of those that were killed and have not ended."""
+def collect() -> None:
+    """Reap those that were killed and have ended by now; for the main thread."""
     _dying[:] = [process for process in _dying if process.poll() is None]
-    return {process.pid for process in _dying}
+
+
+def dying() -> set[int]:
+    """Pids of those that were killed and had not ended at the last :func:`collect`."""
+    return {process.pid for process in list(_dying)}
 
 
 class Forked:

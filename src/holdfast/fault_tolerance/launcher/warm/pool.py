@@ -15,7 +15,7 @@ from contextlib import suppress
 from holdfast.in_time import TooLate, within
 
 from ..inbox import Inbox
-from .forked import Forked, dying
+from .forked import Forked, collect, dying
 from .plan import hidden, unlike
 from .zygote import wire
 from .zygote_process import Standby
@@ -77,6 +77,7 @@ class Pool:
 
     def look(self, now: float, *, steady: bool) -> None:
         """Call it about once a second: standbys are made while training is `steady`, what is lost is replaced."""
+        collect()
         for standby in [each for each in self._standbys if each.process.poll() is not None]:
             self._standbys.remove(standby)
             standby.end()

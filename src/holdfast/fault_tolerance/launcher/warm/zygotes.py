@@ -19,7 +19,6 @@ from .zygote_process import GONE, READY, STARTING, Standby, ZygoteProcess
 
 logger = logging.getLogger("holdfast.launcher")
 Record = Callable[..., object]
-LONGEST = 120.0  # seconds that the first ranks wait for zygotes that import
 GAP = 3.0  # seconds between two looks after which this launcher itself has stood still
 REBUILDS = 12  # zygotes that refused a module, in one job
 ATTEMPTS = 3  # zygotes that ended for another reason, in one job
@@ -118,12 +117,12 @@ class Zygotes:
         if not self._all and 0 < self._losses <= ATTEMPTS and now >= self._next_attempt:
             self._start_again()
 
-    def until_ready(self) -> None:
+    def until_ready(self, seconds: float) -> None:
         """Before the first ranks: wait for the imports, which a cold start would have to do as well."""
-        until = time.monotonic() + LONGEST
+        until = time.monotonic() + seconds
         while (zygote := self._serving) is not None and zygote.state == STARTING:
             if not zygote.until_ready(until):
-                self.say(f"imports take longer than {LONGEST:g} s")
+                self.say(f"imports take longer than {seconds:g} s")
                 break
             self._follow(zygote)
         self._looked = time.monotonic()
