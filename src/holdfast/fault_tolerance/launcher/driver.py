@@ -151,7 +151,7 @@ class Driver:
             if self._ranks.look_after() and self._node.is_leader:
                 with best_effort("the preparation of the next cycle", self._journal.record):
                     self._rank_stores.prepare()
-            self._send(self._tick())
+        self._send(self._tick())
 
     def _receive(self, item: object) -> None:
         match item:
