@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import heapq
 import multiprocessing
+import os
 import random
 import sys
 import threading
@@ -146,7 +147,8 @@ def serve(pipe: Connection) -> None:
 def drive(port: int, nodes: int, numbers: range, seconds: float, barrier: Barrier, pipe: Connection) -> None:
     """The launchers with these numbers, in one process."""
     members = membership(nodes)
-    launchers = [_launcher(port, members, number) for number in numbers]
+    stores = [TCPStore(LOCAL, port, is_master=False, wait_for_workers=False) for _ in numbers]
+    launchers = [_launcher(store, members, number) for store, number in zip(stores, numbers, strict=True)]
     barrier.wait()
     began = time.monotonic()
     for launcher in launchers:
@@ -171,14 +173,13 @@ def drive(port: int, nodes: int, numbers: range, seconds: float, barrier: Barrie
     pipe.send(Share(*parts, operations=sum(counts)))
 
 
-def _launcher(port: int, members: Membership, number: int) -> Launcher:
+def _launcher(store: Store, members: Membership, number: int) -> Launcher:
     """Its heartbeat has any phase. Its reads begin when it finds that the ranks may start: a read with `node.quick`."""
-    store = PrefixStore(PREFIX, TCPStore(LOCAL, port, is_master=False, wait_for_workers=False))
     node, beat, every = quiet_node(members, number)
     chance = random.Random(number)
     watched, began = watched_keys(node), chance.uniform(0.0, node.quick)
     due: dict[str | None, float] = {**dict.fromkeys(watched, began), None: chance.uniform(0.0, every)}
-    return Launcher(store, beat, {**watched, None: every}, due, beats=number)
+    return Launcher(PrefixStore(PREFIX, store), beat, {**watched, None: every}, due, beats=number)
 
 
 def _drive(launchers: list[Launcher], share: Share, began: float, seconds: float) -> int:
@@ -220,6 +221,8 @@ class Figures:
 
 def load(nodes: int, seconds: float) -> Figures:
     """Put the load of a quiet job of so many nodes on one server."""
+    # torch looks up a host name for a warning: 5 s for each 25th connection where no name server answers.
+    os.environ.update(TORCH_CPP_LOG_LEVEL="ERROR", RES_OPTIONS="timeout:1 attempts:1")
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
     server = spawn.Process(target=serve, args=(theirs,), daemon=True)
