@@ -138,7 +138,7 @@ class Driver:
     def run(self) -> int:
         """Run the node to its end; returns the launcher's exit code."""
         try:
-            gc.freeze()  # what is imported stays: a collection then takes about 1 ms, with it 0.1 s
+            gc.freeze()  # collections leave out what is imported, and take about 1 ms
             self._node, actions = self._recorder.begin(self._settings, self._clock.now())
             self._carry_out(actions)
             self._loop()
@@ -291,7 +291,7 @@ class Driver:
         if stuck := group.running.values():
             logger.error("%s did not end even by SIGKILL", describe_blocked(stuck))
         group.close()
-        gc.collect()  # reference cycles of the reports, which Python itself would collect after thousands of restarts
+        gc.collect()  # reference cycles of the reports, which Python itself rarely collects
 
     def _tick(self) -> m.Tick:
         """The state of the node now."""
