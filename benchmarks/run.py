@@ -27,6 +27,8 @@ NAMES = (
     "imports",
     "restart",
     "restart_nodes",
+    "restart_memory",
+    "store_load",
     "standbys",
     "footprint",
     "straggler",

@@ -10,6 +10,7 @@ Does not cover: a start that blocks (a Python interpreter on a filesystem that d
 
 from __future__ import annotations
 
+import gc
 import logging
 import signal
 import time
@@ -298,6 +299,7 @@ class LocalRanks:
         self._starter.end()
         self._control.enter(IDLE, self._cycle)
         self._is_over = True
+        gc.collect()  # reference cycles of the reports, which Python itself would collect after thousands of restarts
         yield m.Swept()
 
     def report(self, action: m.Report, lost: tuple[str, ...]) -> bool:

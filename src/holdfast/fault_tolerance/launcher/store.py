@@ -33,6 +33,9 @@ SWALLOWED = 5.0
 ABSENT = "-"
 """Compared with itself, this reads a key at once; torch's `get` waits for a key that does not exist."""
 
+OF_A_CYCLE = {"cycle", "join", "ack", "go", "waiting", "done", "stop", "word", "arrived", "answers"}
+"""The keys that are read only in their cycle and at its end, see `records.KEYS`."""
+
 
 class StoreGone(Exception):
     """The store did not answer in time, or the launcher ends."""
@@ -71,11 +74,24 @@ class LocalStore:
             case Cas(old=old, new=new):
                 if self._values.get(key, "") == old:
                     self._values[key] = new
+                    self._drop_before(key)
                 self._deliver(key)
             case Put(value=value):
                 self._values[key] = value
             case Append(line=line):
                 self._values[key] = self._values.get(key, "") + line + "\n"
+
+    def _drop_before(self, record: str) -> None:
+        """With the record of a cycle, drop the keys of all cycles but this one and the one before. Memberships stay:
+        later cycles refer to them."""
+        kind, _, cycle = record.partition("/")
+        if kind != "cycle":
+            return
+        numbers = {key: key.partition("/")[2] for key in self._values if key.partition("/")[0] in OF_A_CYCLE}
+        for key, number in numbers.items():
+            if number.isdecimal() and int(number) < int(cycle) - 1:
+                del self._values[key]
+                self._delivered.pop(key, None)
 
     def watch(self, keys: Mapping[str, float]) -> None:
         """From now on the values of these keys are views."""
