@@ -111,7 +111,7 @@ def _follow(node: Node) -> list[Action]:
     if isinstance(phase, Stop) and (phase.next is not None or phase.leave is not None):
         node.watched.pop(node.next_key, None)
         return []
-    is_slow = isinstance(phase, Run | Settle | Done) or (isinstance(phase, Gather) and phase.is_spare)
+    is_slow = isinstance(phase, Run | Done) or (isinstance(phase, Gather) and phase.is_spare)
     text = node.read(node.next_key, node.slow if is_slow else 0.0)
     if not text:
         return []

@@ -211,6 +211,7 @@ class CycleRecord:
     node: str = ""  # that wrote it
     exit_code: int = 0  # of the job, for END
     preempted: bool = False  # for END: the job was asked to stop
+    is_explained: bool = False  # a rank failed by itself: no rank of another node is needed as a witness
     restarts: int = 0  # used of --max-restarts
     reached_step: int = -1  # the highest step of the job so far
     gather: bool = True  # the membership has to be formed anew; else it is that of the cycle before

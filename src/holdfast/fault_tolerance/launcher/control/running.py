@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import signal
+from dataclasses import replace
 
 from ...stop.rules import LATE
 from ..ranks.exits import FAILED
@@ -290,7 +291,8 @@ def on_settle(node: Node, phase: Settle, event: Event, now: float) -> list[Actio
     node.phase = Stop(reason, has_failed=True, named=found.number)
     # What these ranks lost is no rank of this node: a whole node may be gone.
     gather = found.only_lost_peer and node.nodes > 1
-    return node.propose(_restart(node, reason, now, code=exit_code(ended), gather=gather))
+    record = _restart(node, reason, now, code=exit_code(ended), gather=gather)
+    return node.propose(replace(record, is_explained=found.cause is m.Cause.OWN and not found.verdict))
 
 
 def _lacks_cause(node: Node, failed: list[Rank]) -> bool:

@@ -22,8 +22,8 @@ from .messages import NEVER, Action, Event, Log, journal
 from .node import SAVING, Gather, Leave, Node, Preempt, Rank, Stop
 from .records import LAUNCHERS, LEFT, CycleRecord, Kind, encode
 
-EVIDENCE = 1.0
-"""Seconds for evidence on ranks that may have caused what another node reports."""
+EVIDENCE, LOOK = 1.0, 0.02
+"""Seconds for evidence on ranks that may have caused what another node reports, and where the cause is known."""
 REPORTS = 6.0
 """Seconds in which the nodes exchange evidence at the job's end."""
 SLOW = 10.0
@@ -87,8 +87,11 @@ def enter_stop(node: Node, phase: Stop, now: float) -> list[Action]:
     others = phase.next is not None and phase.next.is_trouble and phase.next.node != node.name
     lost_only = all(rank.only_lost_peer for rank in node.ranks.values() if rank.has_failed)
     if others and lost_only and node.running and node.evidence in ("", "crash"):
-        node.evidence, node.evidence_until = "elsewhere", now + EVIDENCE
-        actions.append(m.TakeEvidence("elsewhere", EVIDENCE))
+        is_explained = phase.next is not None and phase.next.is_explained
+        trigger, seconds = ("crash", LOOK) if is_explained else ("elsewhere", EVIDENCE)
+        if node.evidence != trigger:
+            node.evidence, node.evidence_until = trigger, now + seconds
+            actions.append(m.TakeEvidence(trigger, seconds))
     return actions
 
 
