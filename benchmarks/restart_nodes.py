@@ -24,7 +24,7 @@ from benchmarks.several_launchers import Job, several
 from benchmarks.standbys import until_all_wait
 from benchmarks.table import Row, median
 
-SHAPES = ((2, 1), (2, 2), (4, 1), (4, 2), (8, 1), (16, 1))  # launchers, ranks of each
+SHAPES = ((2, 1), (2, 2), (16, 1))  # launchers, ranks of each
 FEWEST, MOST = (2, 1), (16, 1)  # for the growth
 OURS, PEER = 3, 2  # restarts in each run
 START, RESTART = 300.0, 60.0  # seconds that the first start and a restart may take

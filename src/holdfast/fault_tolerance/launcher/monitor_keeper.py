@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import select
 import socket
 import subprocess
 import time
@@ -208,7 +209,8 @@ class MonitorKeeper:
         """End it in good order: superseded, it leaves; otherwise it would take the launcher's end for a crash."""
         self._control.epoch += 1
         self.look()
-        if self._process:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(0.5)
+        if self._handle >= 0:
+            ended = select.poll()  # at once, where Popen.wait looks ever more rarely
+            ended.register(self._handle, select.POLLIN)
+            ended.poll(500)
         self._end()
