@@ -66,7 +66,7 @@ def step(node: Node, event: Event, now: float) -> list[Action]:
                 node.report_until = 0.0
         case m.LauncherFailed(why):
             node.ranks = {}
-            node.phase = Leave(FAILED, f"node {node.name}: the launcher itself failed: {why}", "failed")
+            node.phase = Leave(FAILED, f"the launcher itself failed: {why}", "failed")
     if isinstance(node.phase, Leave) and node.phase.has_ended:
         return []
     if isinstance(event, m.Signal) and event.is_stop and isinstance(node.phase, Gather | Confirm | Done):

@@ -187,15 +187,17 @@ def _give_up(
     left, before = node.view.log(LEFT), previous.names if previous else ()
     if end := _end_if_all_preempted(node, before, now):
         return end
-    lines = [left[name] for name in before if name in left]
-    failed = [line for line in lines if whole_number(line, "code") and not line.get("preempted")]
+    gone = {name: left[name] for name in before if name in left}
+    failed = [name for name, line in gone.items() if whole_number(line, "code") and not line.get("preempted")]
     if failed and now - phase.since >= FAILED_WAIT:
-        reason = f"{failed[-1].get('why')}. Too few nodes are left: {len(asked)} of {node.settings.nnodes}"
-        return _end(node, reason, whole_number(failed[-1], "code"), now)
+        why = f"node {failed[-1]}: {gone[failed[-1]].get('why')}"
+        reason = f"{why}. Too few nodes are left: {len(asked)} of {node.settings.nnodes}"
+        return _end(node, reason, whole_number(gone[failed[-1]], "code"), now)
     if now - phase.since < node.settings.join_timeout:
         return []
     silent = [name for name in before if name not in asked and name not in left]
     which = f": no sign of node {', '.join(silent)}" if silent else ""
+    which += "".join(f"; node {name} left: {line.get('why')}" for name, line in gone.items())
     lost = f"gave up waiting for the other nodes (rendezvous timeout){which}"
     reason = (
         f"{lost}. {len(asked)} of {node.settings.nnodes} asked for a place in cycle {node.record.cycle} within "
@@ -313,7 +315,7 @@ def on_confirm(node: Node, phase: Confirm, event: Event, now: float) -> list[Act
         if isinstance(event, m.StoreView | m.RankStoreOpen) and _all_ready(node):
             return node.once(m.Cas(key("go", cycle), "", phase.go))
     if node.tick.rank_store and node.is_leader:
-        node.phase = Leave(FAILED, f"node {node.name}: {node.tick.rank_store}", "failed")
+        node.phase = Leave(FAILED, node.tick.rank_store, "failed")
         return []
     node.read(LEFT, 1.0)
     if gone := node.view.log(LEFT).keys() & set(node.members.names):

@@ -348,7 +348,7 @@ class Node:
 
     def without(self, name: str, now: float) -> CycleRecord:
         """The record by which the others continue without a node that has left; it may not have written its own."""
-        reason = str(self.view.log(LEFT)[name].get("why", ""))
+        reason = f"node {name} left: {self.view.log(LEFT)[name].get('why', '')}"
         return self.ending(now).next(Kind.LEAVE, reason, lost=[name])
 
     def advance(self, record: CycleRecord, now: float) -> None:

@@ -72,7 +72,7 @@ def on_start(node: Node, phase: Start, event: Event, now: float) -> list[Action]
         node.phase = Run()
         return []
     node.ranks, why = {}, f"its ranks could not be started: {event.failure}"
-    node.phase = Leave(FAILED, f"node {node.name}: {why}", "failed")
+    node.phase = Leave(FAILED, why, "failed")
     return []
 
 

@@ -122,7 +122,7 @@ def on_stop(node: Node, phase: Stop, event: Event, now: float) -> list[Action]:
     if phase.term_at is None and (now >= node.evidence_until or not node.running or phase.kills_now):
         phase.term_at = now
         actions += [m.SignalRanks(signal.SIGTERM)] if node.running and not phase.signal else []
-    why = f"had not left within {node.settings.stop_timeout:g} s of SIGTERM (--ft-workers-stop-timeout)"
+    why = f"had not left within {node.settings.stop_timeout:g} s of SIGTERM (--workers-stop-timeout)"
     if phase.kills_now or phase.signal or (phase.term_at is not None and now - phase.term_at >= SAVING):
         why = "had not left after SIGTERM, and was no longer waited for"
     actions += kill_late(node, stop_deadlines(node, phase), phase.term_at or now, why, now)
@@ -163,7 +163,7 @@ def _after_stop(node: Node, phase: Stop, now: float) -> list[Action]:
     if stuck and leave is None and not ends:
         ranks = ", ".join(str(rank.number) for rank in stuck)
         why = f"rank {ranks} did not end even by SIGKILL, so nothing can be started here"
-        leave = Leave(FAILED, f"node {node.name}: {why}", "failed")
+        leave = Leave(FAILED, why, "failed")
     elif phase.signal and leave is None and not ends:
         leave = leave_by_signal(node, phase.signal)
     if leave is not None:

@@ -33,7 +33,7 @@ _strangers: dict[int, int] = {}
 
 def adopt() -> None:
     """From now on orphans below this process become its children, not init's; what is there already is a stranger."""
-    with suppress(TooLate):  # /proc cannot be read: then there are none
+    with suppress(TooLate, OSError):  # /proc cannot be read: then there are none
         _strangers.update(within(UNREADABLE, lambda: sweep.below({os.getpid()}, set())))
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
