@@ -1,4 +1,4 @@
-"""Calls that may never return: a filesystem that hangs, a pipe that nobody reads, a store whose host is gone.
+"""Calls that may never return: a filesystem that hangs, a pipe that is not read, a store whose host is gone.
 
 Such a call waits in the kernel or in native code, where nothing can be taken back and no signal handler runs; so it
 is made in a thread of its own, and the caller goes on without it when its time is over.

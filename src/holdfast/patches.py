@@ -1,6 +1,6 @@
 """Methods of an object (a trainer, its strategy) that are wrapped while it trains, and put back afterwards.
 
-What always holds: a method that somebody else has wrapped meanwhile stays as they made it; our wrapper within it then
+What always holds: a method that another program has wrapped meanwhile stays as it is; our wrapper within it then
 only passes calls on. Does not cover: objects whose attributes cannot be set.
 """
 
@@ -55,7 +55,7 @@ class Patch:
         setattr(obj, name, self.wrapper)
 
     def undo(self) -> None:
-        """Put the method back, unless somebody else has wrapped it since."""
+        """Put the method back, unless another program has wrapped it since."""
         self.active = False
         if vars(self._obj).get(self._name) is not self.wrapper:
             return

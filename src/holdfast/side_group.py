@@ -1,13 +1,16 @@
-"""What the ranks of a trainer agree on beside the training: a process group of its own, on the CPU, that gives up.
+"""A process group on the CPU by which the ranks of a trainer agree, apart from the training's own, with a timeout.
 
-The training's own group is no place for it: a rank that leaves early would answer the others' gradients with its flag.
-What always holds: making it waits for the other ranks as long as the training itself would (they may be far apart
-where a trainer is set up), and raises nothing; a call returns in every case, after at most its patience; without
-several ranks it is only a look at the own value; CPU tensors only, so it works with and without GPUs.
+The training's own group cannot be used: a rank that leaves early would answer the others' gradients with its flag.
+What always holds:
 
-Does not cover: ranks that do not call. The others then wait for the patience, once: after that nothing is agreed on
-any more, as a group is of no use after an operation that was given up. And a training whose own group is broken: the
-group cannot be made then either, and the training's next operation says why.
+- Making it waits for the other ranks as long as the training itself would, and raises nothing. The ranks may be far
+  apart where a trainer is set up.
+- A call returns in every case, after at most its patience. A process that is alone gets its own value.
+- CPU tensors only, so it works with and without GPUs.
+
+Does not cover: ranks that do not call (the others wait for the patience, once: a group is of no use after an operation
+that timed out), and a training whose own group is broken (then this one cannot be made either, and the training's next
+operation raises the cause).
 """
 
 from __future__ import annotations
@@ -22,24 +25,24 @@ from typing import Any
 TIMEOUT = 60.0
 """Seconds in which all ranks must have come to an operation."""
 AS_IN_THE_TRAINING = 1800.0
-"""Seconds in which all ranks must have come to be set up, where the training's own limit cannot be read: torch's."""
+"""Seconds in which all ranks must have come to be set up, where the training's own timeout cannot be read: torch's."""
 
 log = logging.getLogger("holdfast")
 
 
-class Disagreement(Exception):
-    """The ranks could not be asked; the text says why."""
+class CollectiveFailed(Exception):
+    """Not every rank took part; the text has the cause."""
 
 
 class SideGroup:
     """Made by all ranks of the default process group together, in the same order of such groups. That it cannot be made
-    is logged; every call then raises Disagreement."""
+    is logged; every call then raises CollectiveFailed."""
 
     def __init__(self, timeout: float = TIMEOUT) -> None:
         import torch.distributed as dist
 
         self.process_group: Any = None
-        """None where this process is alone; no group that torch knows where it could not be made."""
+        """None where this process is alone; no group of torch's where it could not be made."""
         self.rank = 0
         """This process's place in the group."""
         self.failed = ""
@@ -49,7 +52,7 @@ class SideGroup:
         """Seconds that a rank may be late while the trainer is set up: as many as the training gives it."""
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
             self.rank = dist.get_rank()
-            self.setup_timeout = max(timeout, _limit_of_the_training())
+            self.setup_timeout = max(timeout, _timeout_of_the_training())
             self._make()
 
     def _make(self) -> None:
@@ -62,7 +65,7 @@ class SideGroup:
         except Exception as error:  # which ones, is up to torch
             self.process_group = _NOT_MADE
             self.failed = f"no group of the ranks' own could be made: {_first_line(error)}"
-            log.warning("the ranks agree on nothing beside the training: %s", self.failed)
+            log.warning("the ranks cannot agree on anything but the training: %s", self.failed)
             return
         with suppress(Exception):  # not every torch can; what is not asked through here then waits longer
             self.process_group.set_timeout(datetime.timedelta(seconds=self._timeout))
@@ -74,7 +77,7 @@ class SideGroup:
         patience: float | None = None,
         meanwhile: Callable[[], None] | None = None,
     ) -> list[float]:
-        """The greatest of each over all ranks. Raises Disagreement.
+        """The greatest of each over all ranks. Raises CollectiveFailed.
 
         It gives up after `patience` seconds, or the group's timeout; `meanwhile` is called now and then while it waits.
         """
@@ -87,33 +90,33 @@ class SideGroup:
             options: Any = dist.AllreduceOptions()
             options.reduceOp = dist.ReduceOp.MAX
             # The operation itself must end: closing a group waits for those that have not.
-            options.timeout = self._limit(patience)
+            options.timeout = self._duration(patience)
             _wait(self.process_group.allreduce([tensor], options), meanwhile)
 
         self._do(collective)
         return list(tensor.tolist())
 
-    def from_first(self, values: Sequence[float], *, patience: float | None = None) -> list[float]:
-        """Rank 0's, on every rank. Raises Disagreement."""
+    def broadcast(self, values: Sequence[float], *, patience: float | None = None) -> list[float]:
+        """Rank 0's, on every rank. Raises CollectiveFailed."""
         import torch
 
         tensor = torch.tensor(list(values), dtype=torch.float64)
-        self._from_first(tensor, patience)
+        self._broadcast(tensor, patience)
         return list(tensor.tolist())
 
-    def text_from_first(self, text: str, *, patience: float | None = None) -> str:
-        """Rank 0's text, on every rank. Raises Disagreement."""
+    def broadcast_text(self, text: str, *, patience: float | None = None) -> str:
+        """Rank 0's text, on every rank. Raises CollectiveFailed."""
         import torch
 
         if self.process_group is None:
             return text
         raw = text.encode()
-        (size,) = self.from_first([len(raw)], patience=patience)
+        (size,) = self.broadcast([len(raw)], patience=patience)
         padded = torch.zeros(int(size), dtype=torch.uint8)
         if self.rank == 0 and raw:
             padded = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
         if size:
-            self._from_first(padded, patience)
+            self._broadcast(padded, patience)
         return bytes(padded.tolist()).decode()
 
     def close(self) -> None:
@@ -127,46 +130,46 @@ class SideGroup:
             except (RuntimeError, ValueError) as error:
                 log.debug("the side group was gone already: %s", error)
 
-    def _from_first(self, tensor: Any, patience: float | None) -> None:
+    def _broadcast(self, tensor: Any, patience: float | None) -> None:
         import torch.distributed as dist
 
         def collective() -> None:
             options: Any = dist.BroadcastOptions()
             options.rootRank = options.rootTensor = 0
-            options.timeout = self._limit(patience)
+            options.timeout = self._duration(patience)
             _wait(self.process_group.broadcast([tensor], options), None)
 
         self._do(collective)
 
-    def _limit(self, patience: float | None) -> datetime.timedelta:
+    def _duration(self, patience: float | None) -> datetime.timedelta:
         return datetime.timedelta(seconds=self._timeout if patience is None else patience)
 
     def _do(self, collective: Any) -> None:
         if self.process_group is None:
             return
         if self.failed:
-            raise Disagreement(self.failed)
+            raise CollectiveFailed(self.failed)
         try:
             collective()
         except RuntimeError as error:
             self.failed = _first_line(error)
-            raise Disagreement(self.failed) from error
+            raise CollectiveFailed(self.failed) from error
 
 
 _NOT_MADE = object()
 
 
-def _limit_of_the_training() -> float:
+def _timeout_of_the_training() -> float:
     """Seconds that the default group waits for a rank."""
     import torch
     import torch.distributed as dist
 
     world: Any = dist.group.WORLD
-    limits = []
+    timeouts = []
     for device in ("cpu", "cuda"):
-        with suppress(Exception):  # no such device in this group, or a torch that does not say
-            limits.append(world._get_backend(torch.device(device)).options._timeout.total_seconds())
-    return max(limits, default=AS_IN_THE_TRAINING)
+        with suppress(Exception):  # no such device in this group, or a torch without this attribute
+            timeouts.append(world._get_backend(torch.device(device)).options._timeout.total_seconds())
+    return max(timeouts, default=AS_IN_THE_TRAINING)
 
 
 def _first_line(error: Exception) -> str:

@@ -15,9 +15,13 @@ NEWEST = (2, 15)
 """The oldest and the newest torch that `make matrix` runs: major and minor version."""
 
 
-def require_torch() -> None:
-    """Raise `UnsupportedTorch` if the installed torch is too old; without any torch nothing happens."""
-    version = installed()
+def require_torch(version: str | None = None) -> None:
+    """Raise `UnsupportedTorch` if the installed torch is too old; without any torch nothing happens.
+
+    Args:
+        version: Its version, where that is known; "" for none.
+    """
+    version = installed() if version is None else version
     if version and release(version) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise UnsupportedTorch(

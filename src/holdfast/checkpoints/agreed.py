@@ -19,13 +19,13 @@ _FAILED = "!"
 def last_complete_on_all_ranks(folder: str | os.PathLike[str]) -> Path | None:
     """`last_complete` of rank 0, on every rank. Collective; a single process needs no process group.
 
-    Raises OSError on all ranks if rank 0 cannot read the folder, and `holdfast.side_group.Disagreement` if it does not
-    answer in the time that the training gives a rank.
+    Raises OSError on all ranks if rank 0 cannot read the folder, and `holdfast.side_group.CollectiveFailed` if it does
+    not answer in the time that the training gives a rank.
     """
     side = SideGroup()
     try:
         text = _look(folder) if side.rank == 0 else ""
-        told = side.text_from_first(text, patience=side.setup_timeout)
+        told = side.broadcast_text(text, patience=side.setup_timeout)
     finally:
         side.close()
     if told.startswith(_FAILED):

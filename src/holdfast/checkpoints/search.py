@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.fault_tolerance.rank_log import log
+from holdfast.prefixed_log import log
 from holdfast.visible import escaped
 
 from . import folder as folders

@@ -11,27 +11,27 @@ from holdfast.lazy import names
 
 if TYPE_CHECKING:
     from .client import RankMonitorClient as RankMonitorClient
+    from .client import WorkloadAction as WorkloadAction
+    from .client import WorkloadControlRequest as WorkloadControlRequest
     from .config import FaultToleranceConfig as FaultToleranceConfig
     from .environment import FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR as FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR
     from .errors import RankMonitorClientError as RankMonitorClientError
-    from .limits import HeartbeatTimeouts as HeartbeatTimeouts
-    from .limits import SectionTimeouts as SectionTimeouts
     from .server import RankMonitorLogger as RankMonitorLogger
     from .server import RankMonitorServer as RankMonitorServer
-    from .workload_control import WorkloadAction as WorkloadAction
-    from .workload_control import WorkloadControlRequest as WorkloadControlRequest
+    from .timeouts.learned_timeouts import HeartbeatTimeouts as HeartbeatTimeouts
+    from .timeouts.learned_timeouts import SectionTimeouts as SectionTimeouts
 
 _HOME = {
     "FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR": "environment",
     "FaultToleranceConfig": "config",
-    "HeartbeatTimeouts": "limits",
+    "HeartbeatTimeouts": "timeouts.learned_timeouts",
     "RankMonitorClient": "client",
     "RankMonitorClientError": "errors",
     "RankMonitorLogger": "server",
     "RankMonitorServer": "server",
-    "SectionTimeouts": "limits",
-    "WorkloadAction": "workload_control",
-    "WorkloadControlRequest": "workload_control",
+    "SectionTimeouts": "timeouts.learned_timeouts",
+    "WorkloadAction": "client",
+    "WorkloadControlRequest": "client",
 }
 """The two names that are not in `__all__` are for programs that look for them in submodules of NVRx."""
 

@@ -1,55 +1,88 @@
-"""`RankMonitorClient`: what a training program calls to be supervised.
+"""`RankMonitorClient`: what a training program calls to be supervised, and what it may ask of its launcher.
 
-What always holds: only misuse raises (`RankMonitorClientError`); supervision that fails is said once in the log and
-from then on does nothing. A heartbeat or section edge is a few stores into shared memory: it waits for nobody, and
-the monitor may be slow, stopped or gone.
+What always holds: only misuse raises (`RankMonitorClientError`). Supervision that fails is logged once and from then
+on does nothing: where the board is missing, damaged or another process's, the rank runs on without reporting. Where the
+user set an initial limit, the monitor still applies it: for all it can see, the rank has not begun. A heartbeat or
+section edge is a few stores into shared memory: it waits for no other process, and the monitor may be slow, stopped or
+gone.
 
-A forked child (a data loader's worker) inherits the client as one that nobody watches. Does not cover: a script that
-never calls the client. Its optimizer's steps are counted (`optimizer_steps`), and limits bind only where the user set
-them.
+A forked child (a data loader's worker) inherits the client as one that is not watched. Does not cover: a script that
+never calls the client; its optimizer's steps are counted (`optimizer_steps`), and limits bind only where the user set
+them. A program that removes the board's variable from its environment counts as not started by the launcher.
 """
 
 from __future__ import annotations
 
+import logging
 import os
+import weakref
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum
 from time import monotonic_ns
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
-from . import agreement, environment, learned_state
-from .attach import attach
-from .board import BoardWriter
-from .errors import NotReady, RankMonitorClientError
-from .intervals import Intervals, with_running
-from .learning import LimitsInForce
-from .limits import Floors, HeartbeatTimeouts, SectionTimeouts
-from .rank_log import log as _log
-from .section import Section
-from .workload_control import WorkloadControlRequest
+from holdfast.prefixed_log import log as _log
+
+from . import environment, optimizer_steps
+from .board import BoardWriter, Request
+from .board.writer import Observer
+from .errors import BoardError, NotReady, RankMonitorClientError
+from .timeouts.effective_timeouts import EffectiveTimeouts, configured_timeouts
+from .timeouts.learned_timeouts import KEY, Floors, HeartbeatTimeouts, SectionTimeouts
+from .timeouts.observed_durations import Intervals, longest_over_ranks
 
 if TYPE_CHECKING:
     from .config import FaultToleranceConfig
+
+
+class WorkloadAction(Enum):
+    """Continue: nothing special. ExcludeThisNode: this node's launcher leaves the job, the others carry on if
+    `--nnodes min:max` allows. ShutdownWorkload: the whole job ends and is not restarted."""
+
+    Continue = 0
+    ExcludeThisNode = 1
+    ShutdownWorkload = 2
+
+
+_ON_THE_BOARD = {
+    WorkloadAction.Continue: "continue",
+    WorkloadAction.ExcludeThisNode: "exclude_this_node",
+    WorkloadAction.ShutdownWorkload: "shutdown_workload",
+}
+
+
+@dataclass
+class WorkloadControlRequest:
+    """An action and, in the program's own words, why. The launcher repeats the first 1024 bytes of the words."""
+
+    action: WorkloadAction
+    description: str = "no reason given"
+
+    def __str__(self) -> str:
+        return f"{self.action.name}: {self.description}"
 
 
 class RankMonitorClient:
     """The rank's side of supervision; all methods may be called from any thread.
 
     With `required` (the default) `init_workload_monitoring` is an error when the program was not started by
-    `ft_launcher`; with `required=False` everything then works and nobody watches. `learned_floors` overrides the
+    `ft_launcher`; with `required=False` everything then works without supervision. `learned_floors` overrides the
     least that learned limits may be (default 10 s, 300 s for the initial heartbeat and the section "setup";
     environment: HOLDFAST_LEARNED_FLOOR, HOLDFAST_LEARNED_INITIAL_FLOOR).
     """
 
-    CURRENT_TIMEOUTS_STATE_KEY: ClassVar[str] = learned_state.KEY
+    CURRENT_TIMEOUTS_STATE_KEY: ClassVar[str] = KEY
     """The key of `state_dict()` under which the learned limits are."""
 
     def __init__(self, required: bool = True, learned_floors: Floors | None = None) -> None:
         self._required = required
-        self._limits = LimitsInForce(learned_floors or environment.floors())
+        self._limits = EffectiveTimeouts(learned_floors or environment.floors())
         self._intervals = Intervals()
         self._writer: BoardWriter | None = None
         self._started_ns = 0
-        # Bound once: an attribute of the writer would cost the hot path two look-ups more.
+        # Bound once: an attribute of the writer would cost the hot path two lookups more.
         self._beat: Callable[..., None] = _not_initialized
         self._open: Callable[[str], bool] = _not_initialized
         self._close: Callable[[str], bool] = _not_initialized
@@ -94,10 +127,12 @@ class RankMonitorClient:
         of this process, or if the program was not started by `ft_launcher` (unless `required=False`)."""
         if self._writer is not None:
             raise RankMonitorClientError("this RankMonitorClient is initialised already; initialise it once")
-        writer = attach(self._intervals, required=self._required)
+        writer = _attach(self._intervals, required=self._required)
         on_board = writer.limits
         self.cfg = environment.settings(os.environ.get(environment.BOARD, ""), on_board)
-        self._limits.configure(environment.limits(self.cfg, initial_set_by_user=on_board.initial_set_by_user))
+        self._limits.configure(
+            configured_timeouts(self.cfg, initial_set_by_user=on_board.initial_set_by_user)
+        )
         writer.set_limits(self._limits.on_the_board())
         writer.connect()
         self.rank_info = environment.rank_info(writer.identity)
@@ -110,7 +145,7 @@ class RankMonitorClient:
         )
 
     def shutdown_workload_monitoring(self) -> None:
-        """End supervision; the rank may go on as long as it likes. Does nothing if it has not begun."""
+        """End supervision; the rank may run as long as it likes. Does nothing if it has not begun."""
         writer, self._writer = self._writer, None
         if writer is not None:
             self._beat = self._open = self._close = _not_initialized
@@ -183,8 +218,8 @@ class RankMonitorClient:
             return self._intervals.heartbeats(started, running_ns=monotonic_ns() - last if last else 0)
 
         def learn() -> None:
-            agreed = with_running(agreement.longest_over_ranks(measure, process_group))
-            self._limits.learn_heartbeats(agreed, factor, tell=self._tells())
+            longest = longest_over_ranks(measure, process_group)
+            self._limits.learn_heartbeats(longest, factor, log=self._logs())
 
         return self._learned(learn, skip_if_not_ready)
 
@@ -209,23 +244,23 @@ class RankMonitorClient:
         RankMonitorClientError, on every rank alike.
         """
         writer, factor = self._ready(), self._safety_factor()
-        configured = self._limits.section.section if self._limits.section else {}
+        known = self._limits.section.section if self._limits.section else {}
 
         def measure() -> dict[str, float]:
             out_since, opened, now = writer.out_of_section_since_ns, writer.opened_ns, monotonic_ns()
             return self._intervals.sections(
-                also=configured,
+                also=known,
                 running_out_ns=now - out_since if out_since else 0,
                 running_ns={name: now - since for name, since in opened.items()},
             )
 
         def learn() -> None:
             self._limits.learn_sections(
-                with_running(agreement.longest_over_ranks(measure, process_group)),
+                longest_over_ranks(measure, process_group),
                 selected_sections,
                 factor,
                 out_of_section=calc_out_of_section,
-                tell=self._tells(),
+                log=self._logs(),
             )
 
         return self._learned(learn, skip_if_not_ready)
@@ -249,8 +284,8 @@ class RankMonitorClient:
         if not isinstance(req, WorkloadControlRequest):
             raise RankMonitorClientError(f"a WorkloadControlRequest is needed, not {type(req).__name__}")
         if not writer.attached:
-            _log.warning("nobody receives the request %r: this process has no board", str(req))
-        writer.request(req.on_the_board())
+            _log.warning("no launcher receives the request %r: this process has no board", str(req))
+        writer.request(Request(_ON_THE_BOARD[req.action], req.description))
 
     def _learned(self, learn: Callable[[], None], skip: bool) -> bool:
         try:
@@ -271,8 +306,8 @@ class RankMonitorClient:
         assert self.cfg is not None
         return self.cfg.safety_factor
 
-    def _tells(self) -> bool:
-        # What all ranks agreed on is said by one.
+    def _logs(self) -> bool:
+        # All ranks agreed on it: one logs it.
         return self.rank_info is None or self.rank_info.global_rank <= 0
 
 
@@ -280,4 +315,99 @@ def _not_initialized(*_: object) -> NoReturn:
     raise RankMonitorClientError(
         "RankMonitorClient is not initialised; call init_workload_monitoring() first (and nothing after "
         "shutdown_workload_monitoring())"
+    )
+
+
+class Section:
+    """`with client.section(name): ...`; may be entered again and again, not twice at once."""
+
+    __slots__ = ("_client", "_name")
+
+    def __init__(self, client: RankMonitorClient, name: str) -> None:
+        self._client = client
+        self._name = name
+
+    def __enter__(self) -> None:
+        self._client.start_section(self._name)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # Not end_section(): the body may have ended all sections, or supervision as a whole, and that is no error.
+        if self._client.is_initialized:
+            self._client._close(self._name)
+
+
+_ATTACHED: weakref.WeakSet[BoardWriter] = weakref.WeakSet()
+
+
+def _attach(observer: Observer, *, required: bool) -> BoardWriter:
+    """This rank's writer; one over private memory where there is no board to write.
+
+    Raises RankMonitorClientError if the environment names no board although one is `required`, and if another client
+    of this process writes the board already.
+    """
+    path = os.environ.get(environment.BOARD)
+    if path is None:
+        if required:
+            raise RankMonitorClientError(
+                f"{environment.BOARD} is not set: start the program with ft_launcher, or use "
+                "RankMonitorClient(required=False) to run it without supervision"
+            )
+        return BoardWriter(None, observer)
+    optimizer_steps.give_way()
+    if any(writer.attached for writer in _ATTACHED):
+        raise RankMonitorClientError(
+            "another RankMonitorClient of this process is initialised already; share it, or shut it down first"
+        )
+    try:
+        writer = _RankWriter(path, observer, on_new_section=_log_new_section)
+    except BoardError as error:
+        _log.warning(
+            "this process (pid %d) does not report what it does: %s. A hang of it is not found; only a limit that the "
+            "user set for the rank's first heartbeat still binds",
+            os.getpid(),
+            error,
+        )
+        return BoardWriter(None, observer)
+    _ATTACHED.add(writer)
+    writer.register_for_dumps()
+    return writer
+
+
+class _RankWriter(BoardWriter):
+    """While it is attached, this process answers where it is (`launcher/ranks/prologue/introspection.py`)."""
+
+    _unregister: Callable[[], object] | None = None
+
+    def register_for_dumps(self) -> None:
+        """A rank that is not the launcher's, or that has no torch.distributed, is registered in no other way."""
+        try:
+            from .launcher.ranks.prologue import introspection
+
+            undo = introspection.connect(os.environ)
+            if undo is not None:
+                finalizer = weakref.finalize(self, undo)  # also where the client is just forgotten
+                finalizer.atexit = False
+                self._unregister = finalizer
+        except Exception as error:
+            _log.debug("this process cannot be asked where it is: %r", error)
+
+    def detach(self) -> None:
+        """As a `BoardWriter` does; a process that is not the launcher's rank is no longer registered."""
+        undo, self._unregister = self._unregister, None
+        if undo is not None:
+            undo()
+        super().detach()
+
+
+def _log_new_section(name: str) -> None:
+    # All ranks open much the same sections: one warning is enough.
+    level = logging.WARNING if os.environ.get("RANK", "0") == "0" else logging.INFO
+    _log.log(
+        level,
+        "section %r has no limit: a hang in it is found by other limits only. Set one with "
+        "--ft-rank-section-timeouts=%s:SECONDS, or let one be learned",
+        name,
+        name,
     )

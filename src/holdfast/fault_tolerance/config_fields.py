@@ -1,7 +1,7 @@
 """The grammar of a single setting: from text, YAML or Python to one typed value.
 
 Every function takes whatever a person may have written and returns the value in force, or raises `ValueError` with
-half a sentence that says what is allowed; who reads the setting adds where it was set. Text means the same
+half a sentence on what is allowed; the reader of the setting adds where it was set. Text means the same
 everywhere: ``"60"`` on the command line, in the environment and quoted in YAML is 60 seconds, and ``None``, ``null``,
 ``none`` or nothing is "no limit" where a limit may be absent.
 
@@ -23,7 +23,7 @@ Value = TypeVar("Value")
 """The type that a grammar gives."""
 
 LONGEST = 1e9
-"""Seconds, 31 years. A longer limit is a slip of the pen, and would overflow timers of the kernel."""
+"""Seconds, 31 years. A longer timeout is a typing error, and would overflow timers of the kernel."""
 
 _NOTHING = frozenset({"", "none", "null"})
 _TRUE = frozenset({"true", "yes", "on", "1"})
@@ -74,6 +74,13 @@ def amount(value: object) -> float:
     return 0.0 if _number(value) == 0 else _positive(value, allowed)
 
 
+def limit_or_zero(value: object) -> float | None:
+    """A finite number of seconds, 0 or greater, or None for no limit."""
+    if is_nothing(value) or _number(value) == 0:
+        return None if is_nothing(value) else 0.0
+    return _bounded(_positive(value, "give a number of seconds, 0 or greater, or None for no limit"))
+
+
 def _positive(value: object, allowed: str) -> float:
     number = _number(value)
     # not (x > 0) instead of x <= 0: nan compares false with everything.
@@ -97,10 +104,10 @@ def _bounded(number: float) -> float:
 
 
 def sections(value: object) -> dict[str, float | None]:
-    """Section name → limit in seconds or None, from a mapping or from ``setup:600,step:180,checkpointing:None``.
+    """Section name → timeout in seconds or None, from a mapping or from ``setup:600,step:180,checkpointing:None``.
 
-    In the text form each section says its limit: ``step:`` alone is refused, because it reads like a forgotten
-    number and would switch the limit off.
+    In the text form each section has a value: ``step:`` alone is refused, because it reads like a forgotten
+    number and would switch the timeout off.
     """
     if is_nothing(value):
         return {}

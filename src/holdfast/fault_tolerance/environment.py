@@ -1,6 +1,6 @@
-"""What a rank finds in its environment: its board, its settings, who it is. Reading it never fails training.
+"""The environment of a rank: the path of its board, its settings, its identity. Reading it never fails training.
 
-A variable that cannot be understood is warned about once and treated as absent. Does not cover: variables of the
+A variable that cannot be understood is logged as a warning and treated as absent. Does not cover: variables of the
 launcher's own settings (`config_sources`).
 """
 
@@ -13,9 +13,10 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from holdfast.prefixed_log import log as _log
+
 from .board import Identity, Limits
-from .limits import Floors
-from .rank_log import log as _log
+from .timeouts.learned_timeouts import Floors
 
 if TYPE_CHECKING:
     from .config import FaultToleranceConfig
@@ -27,17 +28,17 @@ FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR = BOARD
 CONFIG = "HOLDFAST_CONFIG"
 """The settings in force, as JSON of `FaultToleranceConfig.to_dict`."""
 RUN_DIR = "HOLDFAST_RUN_DIR"
-"""The run directory of the job on this node: what a rank writes for people to read later goes there."""
+"""The run directory of the job on this node, for what a rank writes for people to read later."""
 CYCLE = "TORCHELASTIC_RESTART_COUNT"
 FLOOR = "HOLDFAST_LEARNED_FLOOR"
 INITIAL_FLOOR = "HOLDFAST_LEARNED_INITIAL_FLOOR"
 CONFIG_SUFFIX = ".config.json"
-"""Beside a board whose rank nobody gives an environment: its settings (see `server`)."""
+"""The settings of a rank that has no launcher are in a file next to its board (see `server`)."""
 
 
 @dataclass(frozen=True)
 class RankInfo:
-    """Who this process is in the job. `global_rank` and `local_rank` are -1 where nobody says."""
+    """Who this process is in the job. `global_rank` and `local_rank` are -1 where they are unknown."""
 
     global_rank: int
     local_rank: int
@@ -51,7 +52,7 @@ class RankInfo:
 
 
 def rank_info(identity: Identity | None) -> RankInfo:
-    """From the launcher's word on the board where there is one, else from RANK and LOCAL_RANK."""
+    """From the identity that the launcher wrote on the board, else from RANK and LOCAL_RANK."""
     rank = identity.rank if identity else _integer("RANK")
     local_rank = identity.local_rank if identity else _integer("LOCAL_RANK")
     return RankInfo(rank, local_rank, socket.gethostname(), os.getpid())
@@ -64,13 +65,13 @@ def run_dir() -> str | None:
 
 
 def cycle() -> int:
-    """Which start of all ranks this is, from 0; 0 where nobody says."""
+    """Which start of all ranks this is, from 0; 0 where it is unknown."""
     return max(0, _integer(CYCLE))
 
 
 def settings(board_path: str, board_limits: Limits) -> FaultToleranceConfig:
     """The settings that the launcher passed on; where there are none, or none that can be read, the defaults with
-    the limits that are on the board."""
+    the timeouts that are on the board."""
     from .config import FaultToleranceConfig
 
     text, where = os.environ.get(CONFIG, ""), f"the environment variable {CONFIG}"
@@ -87,7 +88,9 @@ def settings(board_path: str, board_limits: Limits) -> FaultToleranceConfig:
     except FileNotFoundError:
         pass
     except (OSError, ValueError, TypeError) as error:
-        _log.warning("the settings in %s cannot be read (%s); limits are those of the board", where, error)
+        _log.warning(
+            "the settings in %s cannot be read (%s); the timeouts of the board are used", where, error
+        )
     if not board_path:
         return FaultToleranceConfig()
     return FaultToleranceConfig(
@@ -98,19 +101,8 @@ def settings(board_path: str, board_limits: Limits) -> FaultToleranceConfig:
     )
 
 
-def limits(config: FaultToleranceConfig, *, initial_set_by_user: bool) -> Limits:
-    """The configured limits."""
-    return Limits(
-        config.initial_rank_heartbeat_timeout,
-        config.rank_heartbeat_timeout,
-        config.rank_section_timeouts,
-        config.rank_out_of_section_timeout,
-        initial_set_by_user,
-    )
-
-
 def floors() -> Floors:
-    """The floors of learned limits: the defaults, or what the environment says (seconds, 0 for no floor)."""
+    """The floors of learned timeouts: the defaults, or those of the environment (seconds, 0 for no floor)."""
     default = Floors()
     return Floors(_seconds(FLOOR, default.general), _seconds(INITIAL_FLOOR, default.initial))
 

@@ -2,7 +2,7 @@
 
     HoldfastError
      ├─ RankMonitorClientError   the training program misused the client (the only thing a client call ever raises)
-     │   └─ NotReady             limits cannot be learned yet
+     │   └─ NotReady             timeouts cannot be learned yet
      ├─ BoardError               a board cannot be read: what was found, what was expected
      │   └─ BoardUnavailable     a board cannot be made here (tmpfs full): the rank runs unsupervised
      ├─ ConfigError              a setting or an option of the command line is wrong (also a ``ValueError``)
@@ -11,7 +11,7 @@
      ├─ JournalUnreadable        a run directory cannot be read (:mod:`holdfast.journal.reader`)
      └─ FaultSpecError           a fault to inject is not one (:mod:`holdfast.testing`; also a ``ValueError``)
 
-Every message is for a person: it says who, what, how we know and what to do. An error that a person cannot act on
+Every message is for a person: who, what, how that is known, and what to do. An error that a person cannot act on
 is a defect, not a member of this tree.
 """
 
@@ -27,14 +27,13 @@ class RankMonitorClientError(HoldfastError):
 
 
 class NotReady(RankMonitorClientError):
-    """There is not enough data to learn limits from. `missing` says what, each in a clause of its own."""
+    """There is not enough data to learn timeouts."""
 
     def __init__(self, missing: list[str]) -> None:
         super().__init__(
-            f"not enough data to learn limits: {'; '.join(missing)}. "
-            "Call this later, or with skip_if_not_ready=True to leave the limits as they are"
+            f"not enough data to learn timeouts: {'; '.join(missing)}. "
+            "Call this later, or with skip_if_not_ready=True to leave the timeouts as they are"
         )
-        self.missing = missing
 
 
 class BoardError(HoldfastError):

@@ -1,12 +1,14 @@
-"""`RankMonitorServer`: a monitor for one rank, for people whose ranks are started by something else than `ft_launcher`
-(srun per rank, Ray, mpirun).
+"""`RankMonitorServer`: a monitor for one rank, for ranks that are not started by `ft_launcher` (srun per rank, Ray,
+mpirun).
 
 The path that the caller chooses names the rank's board; the rank finds it in FT_RANK_MONITOR_IPC_SOCKET. The board
 itself lies in a private folder on tmpfs, and the path is a symlink to it. One monitor serves successive ranks: each
-process that connects there is watched from then on, until it shuts its client down or ends.
+process that connects is watched from then on, until it shuts its client down or ends. The kernel reports which process
+that is: the one with the lock on the board's file. A number that the rank itself wrote is never signalled.
 
-Does not cover: a rank that hangs before it connects (nobody has said that it was started), restarting anything, and a
-monitor that is killed, which nobody replaces. Those are the work of `ft_launcher`.
+Does not cover: a rank that hangs before it connects, restarting anything, and a monitor that is killed, which is not
+replaced; those are the work of `ft_launcher`. A rank in a pid namespace that the monitor does not see: it is not
+watched.
 """
 
 from __future__ import annotations
@@ -15,28 +17,38 @@ import contextlib
 import json
 import logging
 import os
+import select
+import shutil
 import socket
 import subprocess
+import sys
 import tempfile
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from . import environment
-from .board import Board
+from .board import Board, Identity
+from .board.mapped import MappedFile
 from .errors import BoardUnavailable, HoldfastError
 from .monitor.control import RUNNING, ControlPage
-from .monitor.start import start
+from .monitor.hang_handler import import_capture
+from .monitor.main import ignore_signals, open_process, start
+from .monitor.watch import Terminator, Watch
 from .processes import proc
-from .server_process import FOLDER, Settings, remove
+from .timeouts.effective_timeouts import configured_timeouts
 
 if TYPE_CHECKING:
     from .config import FaultToleranceConfig
 
-MAIN = "holdfast.fault_tolerance.server_process"
-RESTART_PATIENCE = 5.0  # seconds between the termination signal and SIGKILL, as in the launcher
+logger = logging.getLogger("holdfast.monitor")
+MODULE = "holdfast.fault_tolerance.server"
+FOLDER = "cycle-0"
+GRACE = 5.0  # seconds between the termination signal and SIGKILL, as in the launcher
+RANK_POLL = 0.2  # seconds; a limit shorter than this is met this much late by a rank that has just connected
 
 
 class RankMonitorServer:
-    """Starts monitors. There are no instances."""
+    """Starts monitors. It has no instances."""
 
     @staticmethod
     def run_in_subprocess(
@@ -107,11 +119,12 @@ class RankMonitorProcess:
                 channel=theirs.fileno(),
                 check_interval=cfg.workload_check_interval,
                 termination=int(cfg.rank_termination_signal),
-                patience=RESTART_PATIENCE,
+                grace=GRACE,
                 log_level=cfg.log_level,
                 rank=os.environ.get("RANK", ""),
+                warm_up=cfg.num_warmup_iterations,
             )
-            self._process = start(MAIN, settings, theirs.fileno())
+            self._process = start(MODULE, settings, theirs.fileno())
 
     @property
     def pid(self) -> int:
@@ -128,7 +141,7 @@ class RankMonitorProcess:
         return self._process.poll() is None
 
     def terminate(self) -> None:
-        """Ask it to end; `join` waits for that. It ignores SIGTERM, which a scheduler may send to everybody."""
+        """Ask it to end; `join` waits for that. It ignores SIGTERM, which a scheduler may send to all processes."""
         with contextlib.suppress(OSError):
             self._channel.send(b"end")
 
@@ -137,7 +150,7 @@ class RankMonitorProcess:
         self._process.kill()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait at most `timeout` seconds for its end; `is_alive` tells whether it came. Removes what it left."""
+        """Wait at most `timeout` seconds for its end; `is_alive` reports whether it came. Removes what it left."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout)
             self._channel.close()
@@ -157,7 +170,7 @@ def _furnish(folder: str, cfg: FaultToleranceConfig) -> None:
     """Everything that the monitor and the rank expect in the folder."""
     board = Board.create(
         os.path.join(folder, FOLDER, "0.board"),
-        environment.limits(cfg, initial_set_by_user=False),
+        configured_timeouts(cfg, initial_set_by_user=False),
         successive=True,
     )
     board.close()
@@ -175,8 +188,145 @@ def _point(path: str, folder: str) -> None:
         if os.lstat(path).st_uid == os.getuid() and os.path.basename(os.readlink(path)) == "0.board":
             os.unlink(path)
     except OSError:
-        pass  # nothing there, or no symlink: what follows says so
+        pass  # nothing there, or no symlink: the next call raises then
     try:
         os.symlink(os.path.join(folder, FOLDER, "0.board"), path)
     except OSError as error:
         raise HoldfastError(f"{path} cannot be made to lead to a board: {error.strerror or error}") from error
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The monitor's argument; seconds throughout."""
+
+    directory: str
+    path: str
+    starter_pid: int
+    starter_start: int
+    channel: int
+    check_interval: float
+    termination: int
+    grace: float
+    log_level: int
+    rank: str
+    warm_up: int  # steps
+
+
+class RankBinding:
+    """Binds the board to the process that has connected, whenever another one has."""
+
+    def __init__(self, path: str, rank: str) -> None:
+        self._path = path
+        self._rank = rank
+        self._board = Board(path)
+        self._connected_ns = 0
+
+    def update(self) -> None:
+        """Bind the board to the process that has its lock."""
+        board = self._board.snapshot()
+        if not board.connected or board.finished or board.connected_ns == self._connected_ns:
+            return
+        with MappedFile(self._path) as file:
+            pid = file.lock_owner()
+        started = proc.start_time(pid) if pid else None
+        if pid is None or started is None:
+            return  # it has ended already, or connects just now
+        rank = _number(pid, b"RANK=", self._rank)
+        local_rank = _number(pid, b"LOCAL_RANK=", "")
+        self._board.bind_process(Identity(pid, started, rank, local_rank, 0, board.connected_ns))
+        self._connected_ns = board.connected_ns
+        logger.debug("rank %d (pid %d) is watched", rank, pid)
+
+    def close(self) -> None:
+        """Unmap the board."""
+        self._board.close()
+
+
+def main() -> int:
+    """The monitor: watch until asked to end or until the starter has ended, then remove the board."""
+    from .launcher import console
+
+    ignore_signals()
+    settings = Settings(**json.loads(sys.argv[-1]))
+    console.set_up(settings.log_level)
+    try:
+        starter = open_process(settings.starter_pid, settings.starter_start)
+        if starter is not None:
+            run(settings, starter)
+    finally:
+        remove(settings.directory, settings.path)
+        console.flush()
+    return 0
+
+
+def run(settings: Settings, starter: int) -> None:
+    """Scan and sleep."""
+    terminator = Terminator(settings.termination, settings.grace)
+    watch = Watch(
+        settings.directory, 1, settings.check_interval, terminator, report, warm_up=settings.warm_up
+    )
+    binding = RankBinding(os.path.join(settings.directory, FOLDER, "0.board"), settings.rank)
+    channel = socket.socket(fileno=settings.channel)
+    import_capture()
+    poller = select.poll()
+    poller.register(starter, select.POLLIN)
+    poller.register(channel, select.POLLIN)
+    while True:
+        binding.update()  # before every scan: a verdict must be on the process that the board shows now
+        sleep = min(watch.scan(), RANK_POLL)
+        ready = dict(poller.poll(int(sleep * 1000) + 1))
+        if starter in ready:
+            break
+        if channel.fileno() in ready:
+            if channel.recv(16):
+                break
+            poller.unregister(channel)  # the starter dropped its handle; its end is what counts
+    watch.close()
+    binding.close()
+
+
+def report(message: dict[str, Any]) -> None:
+    """A message of the watch, into the log: no launcher receives it."""
+    from .launcher import console
+
+    event = message["event"]
+    if evidence := message.pop("evidence", ""):  # there is no run directory here for a report
+        with contextlib.suppress(OSError):
+            os.unlink(evidence)
+    if event == "verdict":
+        for line in console.hang(socket.gethostname(), message):
+            logger.error("%s", line)
+    elif event == "recovered":
+        logger.warning("%s", console.recovered(socket.gethostname(), message))
+    elif event == "escalated":
+        logger.error("rank %s (pid %s) is still there: SIGKILL sent", message["rank"], message["pid"])
+    elif event == "unreadable":
+        logger.error("%s", message["text"])
+    elif event == "request":
+        logger.warning(
+            "rank %s asks to %s (%s): no ft_launcher here that could do it",
+            message["rank"],
+            message["action"].replace("_", " "),
+            message["description"],
+        )
+
+
+def remove(folder: str, path: str) -> None:
+    """Remove a monitor's board, and the path if that still leads there. Safe to call twice, by either side."""
+    with contextlib.suppress(OSError):
+        if os.readlink(path).startswith(folder + os.sep):
+            os.unlink(path)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _number(pid: int, name: bytes, default: str) -> int:
+    """A number from the environment that a process was started with: for people to read, never to decide by."""
+    text = default
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+        for variable in file.read().split(b"\0"):
+            if variable.startswith(name):
+                text = variable[len(name) :].decode(errors="replace")
+    try:
+        return int(text)
+    except ValueError:
+        return -1

@@ -15,7 +15,7 @@ import time
 from typing import Any
 
 from holdfast.preemption.notices import Notices
-from holdfast.side_group import Disagreement, SideGroup
+from holdfast.side_group import CollectiveFailed, SideGroup
 
 ASK_EVERY = 0.1
 """Seconds between two questions (or two batches, if that is longer)."""
@@ -46,7 +46,7 @@ class Together:
     def begin(self) -> bool:
         try:
             return self.listening()
-        except Disagreement as error:
+        except CollectiveFailed as error:
             self._fail(error)
             return False
 

@@ -35,7 +35,8 @@ class Way(Protocol):
     def listening(self) -> bool:
         """This rank now has its signal handlers, and on return all ranks have theirs; collective.
 
-        True: all ranks stop here, before anything is trained. Raises Disagreement when a rank ended before it listened.
+        True: all ranks stop here, before anything is trained. Raises CollectiveFailed when a rank ended before it
+        listened.
         """
 
     def begin(self) -> bool:
@@ -64,7 +65,8 @@ def find_way(notices: Notices) -> Way:
     """The way of this rank, and of all others. Collective: called by all ranks of the default process group.
 
     Ranks may come to it long after one another. Whoever waits here must still end by the signals' default action, as
-    the rank that it waits for does: so the handlers are installed afterwards. Raises Disagreement when a rank ended.
+    the rank that it waits for does: so the handlers are installed afterwards. Raises CollectiveFailed
+    when a rank ended.
     """
     group = SideGroup(PATIENCE)
     point = StopPoint.find()

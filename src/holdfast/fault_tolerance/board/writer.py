@@ -1,11 +1,23 @@
-"""The rank's hand on its board: what `strokes` does often, and everything that is done rarely.
+"""The rank's side of a board: heartbeats and section edges, a few hundred nanoseconds each, and all rare changes.
 
-No call blocks or fails because of a reader. Rare changes (limits, a new section's name, a request) are made in a
-copy and stored as one block, so they are as whole as the hot ones.
+No call blocks or fails because of a reader. Each hot change is a seqlock write: between the odd and the even sequence
+number there are no calls and no jumps that are taken, the only points where CPython runs signal handlers (3.10 at
+jumps too, later versions at calls and loops only). So no handler or exception can leave a write half done; only the
+death of the process can. Rare changes (limits, a new section's name, a request) are made in a copy and stored as one
+block, so they are as whole as the hot ones.
 
-A forked child (a data loader's worker) inherits the writer but not the board: in the child everything goes to private
-memory. Does not cover: a fork that bypasses Python's own (`os.fork`, `multiprocessing`), made by a C library that
-then runs Python code in the child.
+The lock is re-entrant, because a signal handler may send a heartbeat in the middle of a heartbeat. No code logs while
+it has the lock: a log line may block on a full pipe, and every other thread's heartbeat would block with it.
+
+One process at a time writes a board: the one that the launcher bound it to, the first one that writes, or a successor
+after the last writer has ended (a shell script that starts one program after another). Otherwise the heartbeats of a
+helper, an evaluation script say, would keep a hung rank alive. A forked child (a data loader's worker) inherits the
+writer but not the board: in the child everything goes to private memory.
+
+Does not cover: a tracing profiler or a debugger in the rank, which may run code between any two lines. A signal handler
+that opens a new section in the middle of a heartbeat logs with the lock. A fork that bypasses Python's own
+(`os.fork`, `multiprocessing`), made by a C library that then runs Python code in the child. Processes of different
+pid namespaces.
 """
 
 from __future__ import annotations
@@ -14,20 +26,56 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from operator import index
 from time import monotonic_ns
-from typing import TypeVar
+from typing import Protocol, TypeVar
+
+from holdfast.prefixed_log import log as _log
 
 from ..errors import BoardError
-from ..rank_log import log as _log
+from ..processes import proc
 from . import layout as L
-from . import state
-from .memory import BoardMemory, private_words
-from .owner import check_free, take_over
+from .layout import (
+    CHECKPOINT_STEP,
+    CHECKPOINTING,
+    CLOSED,
+    END,
+    EVENT_WORDS,
+    HEARTBEAT,
+    HEARTBEATS,
+    KIND_BITS,
+    LARGEST,
+    LAST_EDGE,
+    LAST_HEARTBEAT,
+    OUT_SINCE,
+    RING,
+    RING_MASK,
+    SECTIONS_OPENED,
+    SEQUENCE,
+    SINCE,
+    SPENT,
+    START,
+    STEP,
+    STEPPED,
+)
+from .mapped import MappedFile, private_words
 from .reader import read_identity
-from .records import Identity, Limits, Request
-from .strokes import Observer, Strokes
+from .values import Identity, Limits, Request
 
 _T = TypeVar("_T")
+_STEP_LIMIT = 1 << 62
+
+
+class Observer(Protocol):
+    """Is called inside the writer's lock; must be quick. Nanoseconds.
+
+    Called for the first heartbeat (with a gap of 0), and for each interval that may be the longest of its kind so far;
+    shorter ones may be left out.
+    """
+
+    def heartbeat(self, now_ns: int, gap_ns: int) -> None: ...
+    def in_section(self, name: str, spent_ns: int) -> None: ...
+    def out_of_section(self, spent_ns: int) -> None: ...
 
 
 class NoObserver:
@@ -38,16 +86,43 @@ class NoObserver:
     def out_of_section(self, spent_ns: int) -> None: ...
 
 
-class BoardWriter(Strokes):
-    """Writes one rank's board; thread-safe. With `path` None it writes private memory that nobody reads.
+class BoardWriter:
+    """Writes one rank's board; thread-safe. With `path` None it writes private memory that no other process sees.
 
-    A process that opens a board again carries its counts on; those of another process before it are forgotten.
-    `observer` is told of every heartbeat and section edge; `on_new_section` of the first opening of a section that
-    nobody named before, and that therefore has no limit.
-    Raises BoardError if `path` is not a board of this version or another process holds it or owns it (`owner`).
+    A process that opens a board again continues its counts; those of another process before it are forgotten. Counts
+    are kept here and only ever written to the page, except the totals of each section: only the page has those.
+
+    Args:
+        path: the board's file.
+        observer: is called for every heartbeat and section edge.
+        on_new_section: is called at the first opening of a section that was not named before, and that therefore has
+            no limit. It may block: no other thread waits for it.
+
+    Raises:
+        BoardError: `path` is not a board of this version and this user's, or another process writes it.
     """
 
-    __slots__ = ("__weakref__", "_memory", "_on_new_section", "_overflowed")
+    __slots__ = (
+        "__weakref__",
+        "_beats",
+        "_file",
+        "_identity",
+        "_last_beat",
+        "_lock",
+        "_longest_gap",
+        "_observe_heartbeat",
+        "_observe_inside",
+        "_observe_outside",
+        "_on_new_section",
+        "_opened",
+        "_opened_ever",
+        "_out_since",
+        "_over",
+        "_overflowed",
+        "_sequence",
+        "_slots",
+        "_words",
+    )
 
     def __init__(
         self,
@@ -55,46 +130,153 @@ class BoardWriter(Strokes):
         observer: Observer | None = None,
         on_new_section: Callable[[str], None] | None = None,
     ) -> None:
-        self._memory = BoardMemory(path) if path is not None else None
-        words = self._memory.words if self._memory else private_words()
-        if self._memory:
-            self._check_free(path or "", self._memory)
-        take_over(words)
-        super().__init__(words, observer or NoObserver())
-        self._slots = {name: slot for slot, name in enumerate(state.names(self._rare))}
-        self._overflowed = False
+        self._file: MappedFile | None = None
+        self._identity, words = private_words(L.IDENTITY_BYTES), private_words(L.RANK_BYTES)
+        if path is not None:
+            self._file, self._identity, words = _claim(path)
+        observer = observer or NoObserver()
+        self._observe_heartbeat = observer.heartbeat
+        self._observe_inside = observer.in_section
+        self._observe_outside = observer.out_of_section
         self._on_new_section = on_new_section
+        self._lock = threading.RLock()
+        self._words = words
+        # A predecessor on this page left its counts, and an odd number if it was killed in the middle of a write.
+        self._sequence: int = (words[SEQUENCE] + 1) & ~1
+        self._beats: int = words[HEARTBEATS]
+        self._opened_ever: int = words[SECTIONS_OPENED]
+        self._slots = {name: slot for slot, name in enumerate(L.section_names(self._rare))}
+        self._opened: dict[str, int] = {}  # name → since
+        self._out_since = 0  # when the last open section closed; 0 while one is open and before the first
+        self._last_beat = 0  # 0: none yet
+        self._longest_gap = -1  # between two heartbeats, as the observer has it
+        self._over = False  # supervision has ended
+        self._overflowed = False
         _WRITERS.add(self)
 
-    @staticmethod
-    def _check_free(path: str, memory: BoardMemory) -> None:
+    def heartbeat(self, step: int | None = None) -> None:
+        """The rank is alive and, if given, at this step (an integer of 62 bits: TypeError, ValueError otherwise)."""
+        if step is not None:
+            self._heartbeat_at(step)
+            return
+        with self._lock:
+            now = monotonic_ns()
+            words = self._words
+            self._beats = beats = self._beats + 1
+            sequence = self._sequence
+            entry = RING + (sequence >> 1 & RING_MASK) * EVENT_WORDS
+            words[SEQUENCE] = sequence + 1
+            words[HEARTBEATS] = beats
+            words[LAST_HEARTBEAT] = now
+            words[entry] = now
+            words[entry + 1] = HEARTBEAT
+            words[SEQUENCE] = self._sequence = sequence + 2
+            last, self._last_beat = self._last_beat, now
+            gap = now - last if last else 0
+            if gap > self._longest_gap:
+                self._longest_gap = gap
+                self._observe_heartbeat(now, gap)
+
+    def _heartbeat_at(self, step: int) -> None:
+        step = index(step)
+        if not -_STEP_LIMIT < step < _STEP_LIMIT:
+            raise ValueError(f"step {step} is out of range")
+        with self._lock:
+            now = monotonic_ns()
+            words = self._words
+            self._beats = beats = self._beats + 1
+            sequence = self._sequence
+            entry = RING + (sequence >> 1 & RING_MASK) * EVENT_WORDS
+            words[SEQUENCE] = sequence + 1
+            words[HEARTBEATS] = beats
+            words[LAST_HEARTBEAT] = now
+            words[STEP] = step + 1
+            words[entry] = now
+            words[entry + 1] = STEPPED
+            words[entry + 2] = step
+            words[SEQUENCE] = self._sequence = sequence + 2
+            last, self._last_beat = self._last_beat, now
+            gap = now - last if last else 0
+            if gap > self._longest_gap:
+                self._longest_gap = gap
+                self._observe_heartbeat(now, gap)
+
+    def start_section(self, name: str) -> bool:
+        """Open a section; False if it is open already. Sections may nest and overlap."""
         try:
-            check_free(path, memory.identity, memory.words)
-        except BoardError:
-            memory.close()
-            raise
+            slot = self._slots[name]
+        except KeyError:
+            slot = self._new_section(name)
+        with self._lock:
+            now = monotonic_ns()
+            opened = self._opened
+            if name not in opened:
+                opened[name] = now
+                out_since, self._out_since = self._out_since, 0
+                words = self._words
+                self._opened_ever = ever = self._opened_ever + 1
+                sequence = self._sequence
+                entry = RING + (sequence >> 1 & RING_MASK) * EVENT_WORDS
+                words[SEQUENCE] = sequence + 1
+                words[SECTIONS_OPENED] = ever
+                words[SINCE + slot] = now
+                words[OUT_SINCE] = 0
+                words[LAST_EDGE] = now
+                words[entry] = now
+                words[entry + 1] = START | slot + 1 << KIND_BITS
+                words[SEQUENCE] = self._sequence = sequence + 2
+                if out_since:
+                    self._observe_outside(now - out_since)
+                return True
+        return False
+
+    def end_section(self, name: str) -> bool:
+        """Close a section; False if it is not open."""
+        with self._lock:
+            now = monotonic_ns()
+            opened = self._opened
+            if name in opened:
+                since = opened[name]
+                del opened[name]
+                self._out_since = out_since = now * (not opened)
+                slot = self._slots[name]
+                words = self._words
+                spent = now - since
+                total = words[SPENT + slot] + spent & LARGEST
+                closed = words[CLOSED + slot] + 1 & LARGEST
+                sequence = self._sequence
+                entry = RING + (sequence >> 1 & RING_MASK) * EVENT_WORDS
+                words[SEQUENCE] = sequence + 1
+                words[SINCE + slot] = 0
+                words[SPENT + slot] = total
+                words[CLOSED + slot] = closed
+                words[OUT_SINCE] = out_since
+                words[LAST_EDGE] = now
+                words[entry] = now
+                words[entry + 1] = END | slot + 1 << KIND_BITS
+                words[SEQUENCE] = self._sequence = sequence + 2
+                if name == CHECKPOINTING:  # by itself: on the stretch above it would take a jump
+                    words[CHECKPOINT_STEP] = words[STEP]
+                self._observe_inside(name, spent)
+                return True
+        return False
 
     @property
     def attached(self) -> bool:
         """True while others can see what is written here."""
-        return self._memory is not None
+        return self._file is not None
 
     @property
     def identity(self) -> Identity | None:
-        """Who the launcher says we are; None before it has admitted us, or without a board."""
+        """The process that the launcher bound the board to; None before that, or without a board."""
         with self._lock:
-            return read_identity(self._memory.identity) if self._memory else None
+            return read_identity(self._identity) if self._file else None
 
     @property
     def limits(self) -> Limits:
         """The limits in force."""
         with self._lock:
-            return state.read_limits(self._rare)
-
-    @property
-    def open_sections(self) -> tuple[str, ...]:
-        """The sections open now, oldest first."""
-        return tuple(self.opened_ns)
+            return L.read_limits(self._rare)
 
     @property
     def opened_ns(self) -> dict[str, int]:
@@ -120,15 +302,13 @@ class BoardWriter(Strokes):
     def set_limits(self, limits: Limits) -> None:
         """Put limits in force; they bind at once. Sections that are not named lose theirs."""
         with self._lock:
-            self._edit(lambda draft: state.write_limits(draft, limits))
-            self._slots = {
-                **{name: slot for slot, name in enumerate(state.names(self._rare))},
-                **self._slots,
-            }
+            self._edit(lambda draft: L.write_limits(draft, limits))
+            for slot, name in enumerate(L.section_names(self._rare)):
+                self._slots.setdefault(name, slot)
 
     def request(self, request: Request) -> None:
         """Ask something of the launcher; a later request replaces an earlier one."""
-        self._edit(lambda draft: state.write_request(draft, request))
+        self._edit(lambda draft: L.write_request(draft, request))
 
     def connect(self) -> None:
         """Supervision begins. After `finish` it begins again: what was left open is closed, and clocks start now."""
@@ -146,15 +326,15 @@ class BoardWriter(Strokes):
             self._note(L.CONNECT, 0, 0, now, L.FLAG_CONNECTED)
 
     def finish(self) -> None:
-        """Supervision ends because the program says so. What is open stays on the board as evidence."""
+        """Supervision ends because the program ends it. What is open stays on the board as evidence."""
         with self._lock:
             self._over = True
             self._note(L.FINISH, 0, 0, monotonic_ns(), L.FLAG_CONNECTED | L.FLAG_FINISHED)
 
     def mark(self, name: str, value: int = 0) -> None:
         """Put something of the program's own into the flight record. Its name takes a section's slot."""
+        slot = self._slots[name] if name in self._slots else self._new_slot(name)
         with self._lock:
-            slot = self._slots[name] if name in self._slots else self._slot_for(name)
             self._note(L.MARK, slot + 1, value, monotonic_ns())
 
     def checkpoint(self, value: int = 0) -> None:
@@ -176,12 +356,12 @@ class BoardWriter(Strokes):
 
     def detach(self) -> None:
         """From now on write to private memory; lets go of the board. Safe to call at any time, also twice."""
-        with self._lock:  # nobody is in the middle of a write to what is unmapped now
-            memory, self._memory = self._memory, None
-            self._words = private_words()
-            self._bind(self._words)
-            if memory is not None:
-                memory.close()
+        with self._lock:  # no thread is in the middle of a write to what is unmapped now
+            file, self._file = self._file, None
+            self._identity = private_words(L.IDENTITY_BYTES)
+            self._words = private_words(L.RANK_BYTES)
+            if file is not None:
+                file.close()
 
     def _note(self, kind: int, name: int, value: int, now: int, flags: int | None = None) -> None:
         words = self._words
@@ -207,18 +387,19 @@ class BoardWriter(Strokes):
             rare[L.RARE_SEQUENCE] = draft[L.RARE_SEQUENCE] + 1
             return result
 
-    def _new_slot(self, name: str) -> int:
-        slot = self._slot_for(name)
+    def _new_section(self, name: str) -> int:
+        slot = self._new_slot(name)
         if self._on_new_section is not None:
             self._on_new_section(name)
         return slot
 
-    def _slot_for(self, name: str) -> int:
+    def _new_slot(self, name: str) -> int:
+        """The slot of a name that is used for the first time. Logs, so it is called without the lock."""
         if not isinstance(name, str):
             raise TypeError(f"a name is a string, not {type(name).__name__}")
         if not name:
             raise ValueError("a name is not empty")
-        slot = self._edit(lambda draft: state.slot_of(draft, name))
+        slot = self._edit(lambda draft: L.slot_of(draft, name))
         self._slots[name] = slot
         if slot == L.OTHERS and not self._overflowed:
             self._overflowed = True
@@ -234,6 +415,59 @@ class BoardWriter(Strokes):
         # Another thread of the parent may have held the lock; it does not exist here.
         self._lock = threading.RLock()
         self.detach()
+
+
+def _claim(path: str) -> tuple[MappedFile, memoryview, memoryview]:
+    """The board's file, locked; its page 0, read-only; and the rank's part, now this process's own."""
+    file = None
+    try:
+        file = MappedFile(path)
+        L.check_header(path, file.head(L.P_WORDS * L.WORD), file.size)
+        if not file.lock():
+            raise BoardError(
+                f"{path}: process {file.lock_owner()} already writes this board; "
+                f"process {os.getpid()} (a child of it?) is not supervised on its own"
+            )
+        page = file.words(L.IDENTITY_BYTES, writable=False)
+        words = file.words(L.RANK_BYTES, L.IDENTITY_BYTES)
+        _check_owner(path, page, words)
+    except (OSError, BoardError) as error:
+        if file is not None:
+            file.close()
+        if isinstance(error, BoardError):
+            raise
+        raise BoardError(f"{path}: no board to write: {error.strerror or error}") from error
+    me = os.getpid(), proc.start_time(os.getpid()) or 0
+    if (words[L.OWNER], words[L.OWNER_START]) != me:
+        reset(words, me)
+    return file, page, words
+
+
+def _check_owner(path: str, page: memoryview, words: memoryview) -> None:
+    """BoardError unless this process may write here. The board of a `RankMonitorServer`, which asks the kernel who
+    writes, is free for any process."""
+    owner, bound = words[L.OWNER], read_identity(page)
+    if page[L.P_SUCCESSIVE] or owner in (0, os.getpid()) or (bound is not None and bound.pid == os.getpid()):
+        return
+    if proc.is_running(owner, words[L.OWNER_START]):
+        raise BoardError(
+            f"{path}: this is the board of process {owner}, which still runs; process {os.getpid()} (a child of it?) "
+            "is not supervised on its own"
+        )
+
+
+def reset(words: memoryview, owner: tuple[int, int] | None = None) -> None:
+    """Forget everything that was written. `owner` (pid and start time; by default the present one) writes from now on.
+
+    The sequence number continues: a reader may be in the middle of a reading.
+    """
+    owner = owner or (words[L.OWNER], words[L.OWNER_START])
+    sequence = words[L.SEQUENCE] | 1
+    words[L.SEQUENCE] = sequence
+    words[L.SEQUENCE + 1 : L.RARE] = memoryview(bytes((L.RARE - 1) * L.WORD)).cast("q")
+    words[L.OWNER], words[L.OWNER_START] = owner
+    words[L.FIRST_EVENT] = (sequence + 1) >> 1
+    words[L.SEQUENCE] = sequence + 1
 
 
 _ALL_CLOSED = memoryview(bytearray((L.SPENT - L.SINCE) * L.WORD)).cast("q")

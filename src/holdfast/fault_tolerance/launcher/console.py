@@ -1,34 +1,124 @@
-"""What the launcher says on stderr: one prefix, whole lines, texts that name who, what, how we know and what next.
+"""The launcher's log lines on standard error and in its log file, and the texts on hangs and signals.
 
-The texts are part of the product and tested. Nothing here decides anything.
+What always holds: a caller that logs neither waits for a reader (a full pipe, a terminal held by Ctrl-S) or a disk,
+nor raises (:mod:`.writer`). Lines keep their order, each message is one write, and no message can pass for several
+lines.
+Does not cover: messages beyond `CAPACITY` while standard error is not read, or the disk does not answer. They are
+lost, and counted afterwards.
 """
 
 from __future__ import annotations
 
+import io
 import logging
 import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from ..monitor.explain import STATES
-from .console_writer import Writer
+from holdfast.visible import escaped
+
+from ..processes.proc import STATES
+from .writer import AT_THE_END, PREFIX, AppendedFile, Stream, Target, Writer
 
 logger = logging.getLogger("holdfast.launcher")
-LAST_WORDS = 1.0  # seconds
+CAPACITY = 1 << 20
+"""Bytes in each queue."""
+_logged: set[tuple[str, str]] = set()
 
 
-def set_up(level: int) -> None:
-    """Send the launcher's lines to stderr with the prefix `[holdfast]`."""
+class _Handler(logging.Handler):
+    """Writes each record to one target; a record with `lines` is several lines in one write.
+
+    Args:
+        node: Each line begins with the time and this name; empty: with neither.
+    """
+
+    def __init__(self, writer: Writer, target: Target, node: str = "") -> None:
+        super().__init__()
+        self.writer, self._target, self._node = writer, target, node
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Put it into the queue."""
+        try:
+            head = f"{_time(record.created)} {escaped(self._node)} " if self._node else ""
+            self.writer.put(self._target, text(record, head).encode(errors="backslashreplace"))
+        except Exception:
+            self.handleError(record)
+
+
+def _time(seconds: float) -> str:
+    """Unix seconds as `2026-11-23 17:44:44.123+0000`."""
+    local = time.localtime(seconds)
+    zone = time.strftime("%z", local)
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S', local)}.{int(seconds % 1 * 1000):03d}{zone}"
+
+
+def text(record: logging.LogRecord, head: str = "") -> str:
+    """The record as whole lines, each after `head`."""
+    lines = list(getattr(record, "lines", None) or [record.getMessage()])
+    if record.exc_info:
+        lines += logging.Formatter().formatException(record.exc_info).splitlines()
+    return "".join(f"{head}{PREFIX}{escaped(line.expandtabs(4))}\n" for line in lines)
+
+
+def set_up(level: int, path: str | None = None, node: str = "") -> None:
+    """Send the launcher's lines to stderr with the prefix `[holdfast]`, and to the file if there is one.
+
+    Args:
+        node: The name of this launcher in the file, which several may share.
+    """
+    try:
+        descriptor = sys.stderr.fileno()
+    except (AttributeError, ValueError, io.UnsupportedOperation):  # closed
+        descriptor = -1
+    handlers = [_Handler(Writer("holdfast-console", capacity=CAPACITY), Stream(descriptor))]
+    if path is not None:
+        writer = Writer("holdfast-log-file", _report_trouble, CAPACITY)
+        handlers.append(_Handler(writer, AppendedFile(path, node), node))
     root = logging.getLogger("holdfast")
-    root.handlers[:] = [Writer()]
+    root.handlers[:] = handlers
     root.propagate = False
     root.setLevel(level)
 
 
-def flush(seconds: float = LAST_WORDS) -> None:
-    """Wait until all lines are written, at most this long: nobody may be reading them."""
-    for handler in logging.getLogger("holdfast").handlers:
-        if isinstance(handler, Writer):
-            handler.drain(seconds)
+def _report_trouble(path: str, reason: str) -> None:
+    logger.warning("the launcher's log cannot be written to %s: %s; lines of it may be lost", path, reason)
+
+
+def flush() -> None:
+    """Wait until all lines are written, for a second at most per target: nothing may read it, or its disk hangs."""
+    # Standard error is the last: trouble with the file is a line on it.
+    for handler in reversed(logging.getLogger("holdfast").handlers):
+        if isinstance(handler, _Handler):
+            handler.writer.drain(AT_THE_END)
+
+
+def log_block(lines: list[str], level: int = logging.WARNING) -> None:
+    """Several lines in one write, so that they stay together among the ranks' own output."""
+    logger.log(level, "%s", lines[0], extra={"lines": lines})
+
+
+@contextmanager
+def best_effort(what: str, record: Callable[..., object]) -> Iterator[None]:
+    """Work that only informs people: an error in it goes to the journal and the log, and the job continues.
+
+    Each `what` and error is logged once. Does not cover: what decides about the job (:mod:`.driver`).
+    """
+    try:
+        yield
+    except Exception as error:
+        record("launcher_error", what=what, error=repr(error))
+        if (what, repr(error)) not in _logged and len(_logged) < 100:
+            _logged.add((what, repr(error)))
+            message = "%s failed (%r); the job continues. Please report this as a bug of Holdfast"
+            logger.warning(message, what, error)
+            logger.debug("where:", exc_info=error)
+
+
+# -- texts ----------------------------------------------------------------------------------------------------
 
 
 def place(report: dict[str, Any]) -> str:
@@ -67,8 +157,8 @@ def hang(node: str, verdict: dict[str, Any]) -> list[str]:
 
 def _limit(verdict: dict[str, Any]) -> str:
     if verdict.get("reason") == "early":
-        return " No limit was passed yet (--ft-early-detection)."
-    return f" Limit {verdict['limit']:.1f} s."
+        return " No deadline was passed yet (--ft-early-detection)."
+    return f" Timeout {verdict['limit']:.1f} s."
 
 
 def _grouped(others: list[dict[str, Any]]) -> dict[tuple[str, int], list[int]]:
@@ -89,20 +179,21 @@ def _some(ranks: list[int]) -> str:
     return shown + (", …" if len(ranks) > 4 else "")
 
 
-def went_on(node: str, told: dict[str, Any]) -> str:
-    """The line on a rank that had passed a limit and went on while it was looked at."""
+def overdue(node: str, rank: dict[str, Any]) -> str:
+    """The documented line on a rank that is past its timeout when a hang is handled."""
+    who = f"rank {rank['rank']} (node {node}, pid {rank['pid']}, cycle {rank['cycle']})"
+    return f"TIMEOUT: {who}: {rank['text']} Timeout {rank['limit']:.1f} s."
+
+
+def recovered(node: str, rank: dict[str, Any]) -> str:
+    """The line on a rank that passed a deadline, and was active again while its evidence was captured."""
     return (
-        f"rank {told['rank']} (node {node}, pid {told['pid']}, cycle {told['cycle']}) had passed a limit and went on "
-        f"while it was looked at: {told['text']} It is left alone. Either the limit is too short, or being asked for "
-        f"its stack has ended what it waited in"
+        f"rank {rank['rank']} (node {node}, pid {rank['pid']}, cycle {rank['cycle']}) passed a deadline and was active "
+        f"again while its evidence was captured: {rank['text']} It is not terminated. Either the timeout is too "
+        f"short, or reading its stack ended what it was waiting for"
     )
 
 
 def received(number: signal.Signals) -> None:
     """The documented line on a signal that ends the job."""
     logger.warning("Received Signals.%s death signal, shutting down workers", number.name)
-
-
-def say(lines: list[str], level: int = logging.WARNING) -> None:
-    """Several lines in one write, so that they stay together among the ranks' own output."""
-    logger.log(level, "%s", lines[0], extra={"lines": lines})

@@ -16,21 +16,23 @@ import signal
 import time
 import traceback
 from collections import deque
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 
 from holdfast.journal.writer import Journal
 
-from ..monitor.gaps import SECOND, Gaps, overslept
-from .best_effort import best_effort
+from ..monitor.deadlines import SECOND, Suspensions, was_suspended
+from .console import best_effort
 from .control import messages as m
 from .control import next_deadline, watched_keys
 from .control.messages import Action, Event
 from .control.node import Node, Settings
-from .inbox import Inbox, Signalled
+from .exit_codes import Outcome
+from .inbox import Inbox
+from .iteration_file import IterationFile
 from .local_ranks import LocalRanks
-from .monitor_keeper import MonitorSaid
+from .monitor_keeper import MonitorMessage
 from .rank_store import RankStores
-from .ranks import exits
 from .ranks.exits import RankExit
 from .ranks.orphans import Sweep
 from .recorder import Recorder
@@ -41,34 +43,39 @@ TURN = 1.0
 """Seconds between two ticks at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class Woken:
-    """Another thread has something for the driver: an event, or new values of the store."""
-
-    event: Event | None = None
-
-
 class Clock:
-    """Monotonic seconds without the time in which this launcher was suspended."""
+    """Monotonic seconds without the time in which this launcher could not act: suspended, or blocked in an action.
 
-    def __init__(self) -> None:
-        self._gaps = Gaps()
-        self._lost = 0.0
+    Such a time does not count against the ranks: they may have been suspended with the launcher.
+
+    Args:
+        read_ns: The monotonic clock, in nanoseconds.
+    """
+
+    def __init__(self, read_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self._read_ns = read_ns
+        self._suspensions = Suspensions()
+        self._lost = 0
+        self._last = self._expected = read_ns()
 
     def now(self, at: float | None = None) -> float:
-        """The time now, or at a moment in monotonic seconds."""
-        return (time.monotonic() if at is None else at) - self._lost
+        """The time now, or at a moment in monotonic seconds. To be called at least once a second, except in a sleep."""
+        if at is not None:
+            return at - self._lost / SECOND
+        now = self._read_ns()
+        if was_suspended(self._expected, now):
+            self._lost += now - self._last
+            self._suspensions = self._suspensions.plus(self._last, now)
+        self._last = self._expected = now
+        return (now - self._lost) / SECOND
 
-    def woke(self, slept_at: float, planned: float) -> None:
-        """A sleep that began at `slept_at` and was to end at `planned` (monotonic seconds) has ended now."""
-        now = time.monotonic()
-        if overslept(int(planned * SECOND), int(now * SECOND)):
-            self._lost += now - slept_at
-            self._gaps = self._gaps.with_gap(int(slept_at * SECOND), int(now * SECOND))
+    def sleeps(self, seconds: float) -> None:
+        """The next call of :meth:`now` comes after a sleep of this length at most."""
+        self._expected = self._last + int(seconds * SECOND)
 
     def since(self, at_ns: int) -> float:
         """Seconds since this moment (monotonic nanoseconds), without the suspended ones."""
-        return (time.monotonic_ns() - at_ns - self._gaps.since(at_ns)) / SECOND
+        return (self._read_ns() - at_ns - self._suspensions.since(at_ns)) / SECOND
 
 
 class Driver:
@@ -83,13 +90,17 @@ class Driver:
         ranks: LocalRanks,
         journal: Journal,
     ) -> None:
+        self._iteration_file = IterationFile(settings.iteration_file, inbox.post, journal.record)
         self._settings, self._inbox, self._store = settings, inbox, store
         self._rank_stores, self._ranks, self._journal = rank_stores, ranks, journal
         self._clock = Clock()
         self._recorder = Recorder(journal.record)
         self._node: Node
         self._events: deque[Event] = deque()
-        self._ticked_at = self._looked_at = 0.0
+        self._ticked_at = self._checked_at = 0.0
+        self._exits_at: float | None = (
+            None  # of the ranks whose exits this turn has found, in monotonic seconds
+        )
         self._store_of = -1  # the cycle for which a store of the ranks was opened last
         self._no_rank_store = ""  # why the ranks' store of this cycle could not be opened
         self._exit: m.Exit | None = None
@@ -106,7 +117,7 @@ class Driver:
         finally:
             self._ranks.close()
         if self._exit is None:
-            return exits.FAILED
+            return Outcome.LAUNCHER_FAILED.code
         self._store.drain(self._exit.wait)
         return self._exit.code
 
@@ -129,47 +140,52 @@ class Driver:
         except Exception as another:
             logger.debug("and then:", exc_info=another)
             reason = f"the launcher itself failed: {error!r}"
-            self._journal.record("run_end", exit_code=exits.FAILED, reason=reason)
+            self._journal.record("run_end", exit_code=Outcome.LAUNCHER_FAILED.code, reason=reason)
 
     # -- events -----------------------------------------------------------------------------------------------
 
     def _turn(self) -> None:
         """Wait for the next events, at most until a tick is due."""
         due = min(next_deadline(self._node) or 0.0, self._ticked_at + TURN)
-        slept_at, wait = time.monotonic(), max(0.0, due - self._clock.now())
+        wait = max(0.0, due - self._clock.now())
+        self._clock.sleeps(wait)
         found = self._inbox.wait(wait)
-        self._clock.woke(slept_at, slept_at + wait)
+        self._clock.now()
         # What the monitor reports explains an exit, and so does a signal that the rank has obeyed.
+        self._exits_at = None
         for item in sorted(found, key=_urgency):
             self._receive(item)
-        if noticed := self._ranks.noticed():
-            self._send(noticed)
+        noticed = self._ranks.noticed()
+        self._send(*([noticed] if noticed else []))  # also what the store has
         if self._clock.now() < due or self._exit is not None:
             return
-        if self._clock.now() - self._looked_at >= TURN:
-            self._looked_at = self._clock.now()
+        if self._clock.now() - self._checked_at >= TURN:
+            self._checked_at = self._clock.now()
             if sweep := self._ranks.late_sweep:
                 self._send(*self._ranks.swept(sweep))
-            if self._ranks.look_after() and self._node.is_leader:
-                with best_effort("the preparation of the next cycle", self._journal.record):
-                    self._rank_stores.prepare()
-        self._send(self._tick())
+            is_steady = self._ranks.every_second()
+            with best_effort("the preparation of the next cycle", self._journal.record):
+                self._rank_stores.every_second(is_steady=is_steady and self._node.is_leader)
+        tick = self._tick()  # first: an exception that it has is reported in the same turn
+        self._send(*self._ranks.uncaught(), tick)
 
     def _receive(self, item: object) -> None:
         match item:
-            case MonitorSaid(message):
-                self._send(*self._ranks.take_message(message))
+            case MonitorMessage(fields):
+                self._send(*self._ranks.take_message(fields))
             case RankExit() if self._ranks.owns(item):
-                now = time.monotonic()
+                # One moment for all that ended before this turn, however long the launcher takes to handle each: the
+                # first one to fail may be a matter of a millisecond.
+                now = self._exits_at = self._exits_at or time.monotonic()
+                tick = self._tick()
                 before = list(self._ranks.before_exit(item, now))
-                # One moment for all of them: who failed first may be a matter of a millisecond.
-                self._send(*before, self._tick(), self._ranks.exited(item, now), at=now)
-            case Signalled(number):
-                self._send(m.Signal(number))
+                self._send(*before, tick, self._ranks.exited(item, now), at=now)
             case Sweep():
                 self._send(*self._ranks.swept(item))
-            case Woken(event):
-                self._send(*([event] if event is not None else []))
+            case m.ExitDescribed() if self._ranks.described(item):
+                self._send(item)
+            case m.Signal() | m.EvidenceTaken() | m.Reported() | m.IterationRead():
+                self._send(item)
 
     def _send(self, *events: Event, at: float | None = None) -> None:
         """Run events, and everything that follows from them at once, through the controller.
@@ -221,14 +237,20 @@ class Driver:
                 self._ranks.signal(signal.Signals(number), seconds_left)
             case m.KillRank():
                 self._ranks.kill(action)
+            case m.DescribeExit(local):
+                self._ranks.describe_exit(local)
             case m.HoldVerdicts():
                 self._ranks.hold_verdicts()
             case m.TakeEvidence():
                 self._ranks.capture(action)
+            case m.ReadIteration(cycle):
+                self._iteration_file.read(cycle)
             case m.Sweep(linger):
+                self._rank_stores.hold()
                 self._ranks.sweep(linger)
             case m.Report(record=record):
-                lost = [] if record is None else [each for each in record.lost if each in self._members]
+                members = self._node.members.names
+                lost = [] if record is None else [each for each in record.lost if each in members]
                 if not self._ranks.report(action, tuple(lost)):
                     self._events.append(m.Reported(self._node.record.cycle))
             case m.WriteStopPages(word):
@@ -237,10 +259,6 @@ class Driver:
                 self._exit = action
             case _:
                 raise TypeError(f"no such action: {action!r}")
-
-    @property
-    def _members(self) -> tuple[str, ...]:
-        return self._node.members.names
 
     def _open_rank_store(self, cycle: int) -> Event:
         self._no_rank_store, self._store_of = "", cycle
@@ -253,4 +271,5 @@ class Driver:
 
 
 def _urgency(item: object) -> int:
-    return 0 if isinstance(item, MonitorSaid) else 1 if isinstance(item, Signalled) else 2
+    order = MonitorMessage, m.Signal, RankExit
+    return next((number for number, kind in enumerate(order) if isinstance(item, kind)), len(order))

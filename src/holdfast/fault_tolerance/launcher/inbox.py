@@ -13,11 +13,10 @@ import signal
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from types import FrameType
-from typing import Any, TypeGuard
+from typing import Any
 
-from .control.messages import PASSED_ON
+from .control.messages import Signal
 
 
 class Interrupted(Exception):
@@ -26,13 +25,6 @@ class Interrupted(Exception):
     def __init__(self, number: signal.Signals) -> None:
         super().__init__(number.name)
         self.number = number
-
-
-@dataclass(frozen=True, slots=True)
-class Signalled:
-    """The launcher got this signal."""
-
-    number: signal.Signals
 
 
 class Inbox:
@@ -63,8 +55,8 @@ class Inbox:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if not self._interruptible:
-            self._posted.put(Signalled(signal.Signals(number)))
-        elif number not in PASSED_ON:
+            self._posted.put(Signal(number))
+        elif Signal(number).is_stop:
             self._interruptible = False
             raise Interrupted(signal.Signals(number))
 
@@ -77,10 +69,12 @@ class Inbox:
         self._interruptible = True  # before the queue is read: no signal falls between the two
         try:
             waiting = self.drain()
-            if stop := next((event for event in waiting if stops(event)), None):
-                raise Interrupted(stop.number)
+            if stop := next(
+                (event for event in waiting if isinstance(event, Signal) and event.is_stop), None
+            ):
+                raise Interrupted(signal.Signals(stop.number))
             for event in waiting:
-                if not isinstance(event, Signalled):
+                if not isinstance(event, Signal):
                     self._posted.put(event)
             yield
         finally:
@@ -89,7 +83,11 @@ class Inbox:
     def post(self, event: object) -> None:
         """Add an event, from any thread."""
         self._posted.put(event)
-        with suppress(OSError):  # full: the reader is woken anyway; closed: nobody waits any more
+        self.wake()
+
+    def wake(self) -> None:
+        """Let :meth:`wait` return, from any thread."""
+        with suppress(OSError):  # full: the reader is woken anyway; closed: the launcher has ended
             self._writer.send(b"\0")
 
     def watch(self, descriptor: int, callback: Callable[[], object | None]) -> None:
@@ -137,8 +135,3 @@ class Inbox:
         self._selector.close()
         self._reader.close()
         self._writer.close()
-
-
-def stops(event: object) -> TypeGuard[Signalled]:
-    """Whether the event is a signal that ends the job (one that is only passed on does not)."""
-    return isinstance(event, Signalled) and event.number not in PASSED_ON

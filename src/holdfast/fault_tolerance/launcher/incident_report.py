@@ -1,9 +1,9 @@
 """The report of an incident: made in a thread of its own, of all nodes' evidence, while the job is long restarted.
 
-Of several nodes the one whose word counted makes it; the others give it theirs through the rendezvous store, and leave
-their evidence in full beside the report where the run directory is shared. What always holds: no restart waits for any
-of it, and nothing is written before secrets are taken out.
-Does not cover: nodes that tell nothing within `OTHERS` seconds; the report says how many are missing.
+Of several nodes the one that wrote the cycle record makes it. The others send it their evidence through the rendezvous
+store, in short, and write it in full next to the report where the run directory is shared: then that is what counts.
+What always holds: no restart waits for any of it, and nothing is written before secrets are taken out.
+Does not cover: nodes that send nothing within `OTHERS` seconds; the report has their number.
 """
 
 from __future__ import annotations
@@ -11,25 +11,31 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast import nvidia
-from holdfast.incidents import taking
-from holdfast.incidents.compact import packed, unpacked
-from holdfast.incidents.evidence import Case, NodeEvidence
-from holdfast.incidents.gathering.machine import MachineLook
-from holdfast.incidents.place import Place
-from holdfast.incidents.report import folder
+from holdfast.incidents import classify
+from holdfast.incidents.capture.capture import judged
+from holdfast.incidents.capture.context import NodeContext
+from holdfast.incidents.capture.host import OomWatch, core_dump, gpu_facts
+from holdfast.incidents.evidence import CRASH, Case, Exit, NodeEvidence, RankEvidence
+from holdfast.incidents.report import store as stored
 from holdfast.incidents.report.redaction import redacted, redacted_text
+from holdfast.incidents.rules import judge
 from holdfast.incidents.verdict import Verdict
+from holdfast.incidents.wire import packed, unpacked
 from holdfast.journal.writer import Journal
 
 from .control.messages import Put, Reported
 from .control.records import key
+from .ranks.exits import RankExit
+from .ranks.failures import Failure
+from .ranks.processes import RankGroup
 from .store import StoreClient, StoreGone
 
 logger = logging.getLogger("holdfast.launcher")
@@ -38,8 +44,12 @@ LEFT_BEHIND = 3.0  # where one of them is lost
 AT_THE_END = 2.0  # seconds that a launcher waits at its end for reports
 ANSWER = 10.0  # seconds for an answer of the store
 IN_A_HURRY = 1.0  # seconds in which a report under way is written with what there is by then
-DRIVER = 1.2  # seconds that a GPU's driver has for telling its errors
-FOLDER = "folder"
+DRIVER = 1.2  # seconds that a GPU's driver has to report its errors
+FOLDER, IN_FULL = "folder", "full"  # whether a node has written its evidence in full: "yes" or "no"
+FIRST_POLL, LONGEST_POLL = (
+    0.1,
+    2.0,
+)  # seconds between two reads of the store: thousands of nodes do so at once
 
 
 Complete = Callable[[], tuple[NodeEvidence, "float | None"]]
@@ -47,22 +57,22 @@ Complete = Callable[[], tuple[NodeEvidence, "float | None"]]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What is known of an incident beside its evidence."""
+class Summary:
+    """What was reported of an incident already, apart from its evidence."""
 
     reporter: str
     """The node that makes the report."""
     since: float
     """When the cycle began, unix seconds."""
-    said: tuple[str, int | None]
-    """Kind and rank of the verdict that the console has had already."""
+    logged: tuple[str, int | None]
+    """Kind and rank of the verdict that was logged already."""
     named: int | None = None
-    """The rank that the console has named as the first to fail, with its exception or how it ended."""
+    """The rank that was logged as the first to fail, with its exception or how it ended."""
 
-    def has(self, verdict: Verdict) -> bool:
-        """Whether the console has had all that the verdict says."""
+    def covers(self, verdict: Verdict) -> bool:
+        """Whether the log has everything that is in the verdict."""
         plain = verdict.kind in ("exception", "exit", "signal") and verdict.rank == self.named
-        return plain or (verdict.kind, verdict.rank) == self.said
+        return plain or (verdict.kind, verdict.rank) == self.logged
 
 
 class SharedEvidence:
@@ -84,7 +94,7 @@ class SharedEvidence:
 
 
 class Reporter:
-    """Makes this node's reports; `done` is called when one is made, with its cycle.
+    """Makes this node's reports; `post` gets `Reported` after each.
 
     Args:
         store: The job's store, through which the nodes exchange evidence; None in a job of one node.
@@ -96,19 +106,19 @@ class Reporter:
         run_dir: str,
         journal: Journal,
         store: StoreClient | None,
-        done: Callable[[Reported], object],
+        post: Callable[[Reported], object],
     ) -> None:
         self._node, self._run_dir, self._journal, self._store = node, run_dir, journal, store
-        self._done = done
+        self._post = post
         self._under_way: list[threading.Thread] = []
         self._hurry = threading.Event()
 
-    def begin(self, complete: Complete, place: Place, told: Told) -> bool:
+    def begin(self, complete: Complete, context: NodeContext, summary: Summary) -> bool:
         """Make the report, or give this evidence to the node that does; whether that is under way. Never raises."""
-        makes_it = place.nodes == 1 or told.reporter in ("", self._node)
+        makes_it = context.nodes == 1 or summary.reporter in ("", self._node)
         work = self._make if makes_it else self._give
         thread = threading.Thread(
-            target=self._run, args=(work, complete, place, told), name="holdfast-incident", daemon=True
+            target=self._run, args=(work, complete, context, summary), name="holdfast-incident", daemon=True
         )
         self._under_way = [each for each in self._under_way if each.is_alive()]
         try:
@@ -130,11 +140,11 @@ class Reporter:
         for thread in self._under_way:
             thread.join(max(0.0, until - time.monotonic()))
 
-    def _run(self, work: Any, complete: Complete, place: Place, told: Told) -> None:
-        shared = SharedEvidence(self._store, place.cycle) if self._store is not None else None
+    def _run(self, work: Any, complete: Complete, context: NodeContext, summary: Summary) -> None:
+        shared = SharedEvidence(self._store, context.cycle) if self._store is not None else None
         try:
             evidence, ready = complete()
-            work(redacted(evidence, os.environ), ready, told, shared)
+            work(redacted(evidence, os.environ), ready, summary, shared)
         except OSError as error:
             where = error.filename or self._run_dir
             logger.warning("no report of this incident: %s: %s", where, error.strerror or error)
@@ -142,77 +152,109 @@ class Reporter:
             logger.warning("no report of this incident: %r. Please report this as a bug of Holdfast", error)
             logger.debug("where:", exc_info=error)
         finally:
-            self._done(Reported(place.cycle))
+            self._post(Reported(context.cycle))
 
-    def _give(self, evidence: NodeEvidence, ready: float | None, told: Told, shared: SharedEvidence) -> None:
+    def _give(
+        self, evidence: NodeEvidence, ready: float | None, summary: Summary, shared: SharedEvidence
+    ) -> None:
         """To the node that makes the report; where that does not, this one makes it of its own evidence."""
+        number = evidence.node_rank
         with contextlib.suppress(StoreGone):
-            shared.put(str(evidence.node_rank), packed(evidence))
-            until = time.monotonic() + OTHERS
-            while not (place := shared.read(FOLDER)) and time.monotonic() < until:
-                if self._hurry.wait(0.1):
+            shared.put(str(number), packed(evidence))
+            for pause in poll_pauses(number):
+                if (place := shared.read(FOLDER)) or self._hurry.wait(pause):
                     break
             if place:
-                if folder.find(self._run_dir, evidence.run_id, evidence.cycle, since=told.since) == place:
-                    folder.write_fragment(place, evidence.node, evidence)
+                is_shared = (
+                    stored.find_incident_dir(
+                        self._run_dir, evidence.run_id, evidence.cycle, since=summary.since
+                    )
+                    == place
+                )
+                try:
+                    if is_shared:
+                        stored.write_fragment(place, evidence)
+                finally:
+                    shared.put(f"{number}/{IN_FULL}", "yes" if is_shared else "no")
                 return
-        self._write(evidence, (evidence,), ready, told)
+        self._write(evidence, (evidence,), ready, summary)
 
     def _make(
-        self, evidence: NodeEvidence, ready: float | None, told: Told, shared: SharedEvidence | None
+        self, evidence: NodeEvidence, ready: float | None, summary: Summary, shared: SharedEvidence | None
     ) -> None:
         """Of this node's evidence first, whatever happens meanwhile; then of all nodes', and with the GPUs' facts."""
-        facts = MachineLook(None, time.monotonic() + DRIVER)
-        alone = evidence.nodes == 1 and not nvidia.find_driver()
-        if not alone:
-            place = self._write(evidence, (evidence,), ready, told, say=False)
+        place = ""
+        if evidence.nodes > 1 or nvidia.find_driver():
             if shared is not None and evidence.nodes > 1:
-                folder.write_fragment(place, evidence.node, evidence)
+                place = stored.allocate_incident_dir(
+                    self._run_dir, evidence.run_id, evidence.cycle, since=summary.since
+                )
                 with contextlib.suppress(StoreGone):
                     shared.put(FOLDER, place)
-        others = self._others(evidence, shared) if shared is not None else []
-        evidence = replace(evidence, notes=(*evidence.notes, *facts.notes()))
-        self._write(evidence, (evidence, *others), ready, told)
+                stored.write_fragment(place, evidence)
+            self._write(evidence, (evidence,), ready, summary, announce=False)
+        faults, facts = gpu_facts(time.monotonic() + DRIVER)
+        others, notes = self._others(evidence, shared, place) if shared is not None and place else ([], ())
+        evidence = replace(
+            evidence, faults=(*evidence.faults, *faults), notes=(*evidence.notes, *facts, *notes)
+        )
+        self._write(evidence, (evidence, *others), ready, summary)
 
     def _write(
         self,
         own: NodeEvidence,
         nodes: tuple[NodeEvidence, ...],
         ready: float | None,
-        told: Told,
+        summary: Summary,
         *,
-        say: bool = True,
+        announce: bool = True,
     ) -> str:
-        """The report of these nodes' evidence, and people are told of it; returns its folder."""
-        place = folder.claim(self._run_dir, own.run_id, own.cycle, since=told.since)
+        """The report of these nodes' evidence, in the log and the journal too; returns its folder."""
+        place = stored.allocate_incident_dir(self._run_dir, own.run_id, own.cycle, since=summary.since)
         case = Case(nodes)
-        verdict = taking.judged(case)
-        folder.write_report(place, case, verdict)
-        if say:
-            self._tell(place, own, verdict, ready, told)
+        judgement = judged(case)
+        stored.write_report(place, case, judgement)
+        if announce:
+            self._announce(place, own, judgement.verdict, ready, summary)
         return place
 
-    def _others(self, own: NodeEvidence, shared: SharedEvidence) -> list[NodeEvidence]:
-        """What the other nodes have written, as soon as all have, or time is up."""
-        missing = [str(number) for number in range(own.nodes) if number != own.node_rank]
+    def _others(
+        self, own: NodeEvidence, shared: SharedEvidence, place: str
+    ) -> tuple[list[NodeEvidence], tuple[str, ...]]:
+        """What the other nodes have written, as soon as all have, or time is up; and notes on what cannot be read."""
+        numbers = [number for number in range(own.nodes) if number != own.node_rank]
+        texts: dict[int, str] = {}
+        in_full: dict[int, str] = {}
         # A lost node writes nothing; which number it had is not in the evidence.
-        enough, texts = len(own.lost_nodes), list[str]()
+        enough = len(own.lost_nodes)
         until, pause = time.monotonic() + (LEFT_BEHIND if own.lost_nodes else OTHERS), 0.05
         with contextlib.suppress(StoreGone):
-            while len(missing) > enough:
-                found = {name: text for name in missing if (text := shared.read(name))}
-                texts += found.values()
-                missing = [name for name in missing if name not in found]
-                if len(missing) <= enough or time.monotonic() > until or self._hurry.wait(pause):
+            while True:
+                for number in numbers:
+                    if number not in texts and (text := shared.read(str(number))):
+                        texts[number] = text
+                    if number in texts and not in_full.get(number):
+                        in_full[number] = shared.read(f"{number}/{IN_FULL}")
+                missing = sum(1 for number in numbers if not in_full.get(number))
+                if missing <= enough or time.monotonic() > until or self._hurry.wait(pause):
                     break
                 pause = min(0.5, 1.2 * pause)
-        others = []
-        for text in texts:
-            with contextlib.suppress(ValueError):
-                others.append(unpacked(text))
-        return others
+        fragments = {
+            node.node_rank: node
+            for node in (stored.read_fragments(place) if "yes" in in_full.values() else ())
+            if (node.run_id, node.cycle) == (own.run_id, own.cycle)
+        }
+        others, notes = [], list[str]()
+        for number, text in sorted(texts.items()):
+            try:
+                others.append(fragments.get(number) or unpacked(text))
+            except ValueError as error:
+                notes.append(f"The evidence of node {number} cannot be read: {error}.")
+        return others, tuple(notes)
 
-    def _tell(self, place: str, own: NodeEvidence, verdict: Verdict, ready: float | None, told: Told) -> None:
+    def _announce(
+        self, place: str, own: NodeEvidence, verdict: Verdict, ready: float | None, summary: Summary
+    ) -> None:
         sentence = redacted_text(verdict.sentence, os.environ)
         report = os.path.join(place, "report.txt")
         self._journal.record(
@@ -227,8 +269,87 @@ class Reporter:
             evidence_mono=ready,
             report=place,
         )
-        if told.has(verdict):
+        if summary.covers(verdict):
             logger.warning("report on cycle %d: %s", own.cycle, report)
         else:
             what = own.cycle, sentence, verdict.confidence, report
             logger.warning("verdict on cycle %d: %s (confidence %s). Report: %s", *what)
+
+
+def poll_pauses(number: int) -> Iterator[float]:
+    """Seconds between the reads of node `number` that waits for the report's folder: `OTHERS` in all.
+
+    Thousands of nodes wait at once: the pauses grow, and each node reads at another moment.
+    """
+    left, pause = OTHERS, FIRST_POLL
+    while left > 0:
+        yield min(left, found := pause * (0.5 + number * 0.618 % 1.0))
+        left, pause = left - found, min(2 * pause, LONGEST_POLL)
+    yield 0.0
+
+
+# -- how the ranks ended ---------------------------------------------------------------------------------------
+
+
+def completed(
+    evidence: NodeEvidence, group: RankGroup, failures: Sequence[Failure], memory: OomWatch | None
+) -> NodeEvidence:
+    """The evidence with how the ranks ended and what the kernel reports by now; closes `memory`."""
+    try:
+        faults, notes = memory.facts() if memory is not None else ((), ())
+        found = replace(evidence, faults=(*evidence.faults, *faults), notes=(*evidence.notes, *notes))
+        return with_ends(found, group, failures, memory)
+    finally:
+        if memory is not None:
+            memory.close()
+
+
+def in_order(group: RankGroup, failures: list[Failure], node: str) -> list[Failure]:
+    """These failures of a node, the culprit by their verdict first."""
+    ends = with_ends(NodeEvidence(node, CRASH, mono=time.monotonic()), group, failures, None)
+    culprit = judge(Case((ends,))).verdict.rank
+    return sorted(failures, key=lambda failure: failure.exit.rank != culprit)
+
+
+def with_ends(
+    evidence: NodeEvidence, group: RankGroup, failures: Sequence[Failure], memory: OomWatch | None
+) -> NodeEvidence:
+    """The evidence with exits, exceptions and last lines; ranks of which nothing was taken appear as well."""
+    failed = {failure.exit.local_rank: failure for failure in failures}
+    known = {rank.local_rank: rank for rank in evidence.ranks}
+    ranks = []
+    for local_rank in group.local_ranks:
+        rank = known.get(local_rank) or RankEvidence(
+            group.rank_of(local_rank), local_rank, group.pid_of(local_rank), evidence.node
+        )
+        end = group.exits.get(local_rank)
+        if end is not None:
+            by_itself = failed.get(local_rank)
+            asked = (by_itself is None and end.status != 0) or bool(by_itself and by_itself.hung)
+            exit_ = _exit(end, evidence.mono, memory, asked=asked)
+            rank = replace(rank, exit=replace(exit_, kept_by=by_itself.kept_by if by_itself else ""))
+        if (failure := failed.get(local_rank)) is not None:
+            rank = _with_words(rank, failure, evidence.mono)
+        ranks.append(rank)
+    return replace(evidence, ranks=tuple(ranks))
+
+
+def _exit(end: RankExit, mono: float, memory: OomWatch | None, *, asked: bool) -> Exit:
+    memory_text = core = ""
+    if not asked and end.status < 0:
+        with contextlib.suppress(Exception):  # a courtesy: the exit itself is reported whatever happens
+            memory_text = memory.killed(end.pid) if memory and end.status == -signal.SIGKILL else ""
+            core = core_dump(end.pid, -end.status)
+    meaning = end.end if asked else end.meaning
+    ago = round(mono - end.at, 4)
+    return Exit(end.status, meaning, ago, asked, bool(memory_text), memory_text, core)
+
+
+def _with_words(rank: RankEvidence, failure: Failure, mono: float) -> RankEvidence:
+    raised = rank.raised
+    if failure.error and (failure.leaving or not failure.hung):
+        error = failure.error
+        type_, message, trace = (str(error.get(name, "")) for name in ("type", "message", "traceback"))
+        raised = classify.raised(type_, message, trace, round(mono - failure.began, 4))
+    lines = tuple(failure.last_lines) or rank.last_lines
+    return replace(rank, raised=raised, last_lines=lines, stderr=classify.nature_of_lines(lines))

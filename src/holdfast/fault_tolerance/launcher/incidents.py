@@ -16,27 +16,27 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast.in_time import TooLate, UnderWay
-from holdfast.incidents.place import Occasion, Place
+from holdfast.incidents.capture.context import NodeContext, Trigger
 from holdfast.journal.writer import Journal
 
 from ..processes import proc
-from .control.messages import EvidenceTaken, Reported
+from .control.exiting import DESCRIBED
+from .control.messages import Event, EvidenceTaken, ExitDescribed
 from .ranks.boards import CycleBoards
 from .ranks.failures import Failure
-from .ranks.group import RankGroup
+from .ranks.processes import RankGroup
 from .store import StoreClient
 
 if TYPE_CHECKING:
-    from holdfast.incidents.evidence import NodeEvidence
-    from holdfast.incidents.gathering.local_rank import Known
-    from holdfast.incidents.gathering.memory import OomWatch
-    from holdfast.incidents.taking import Taken
+    from holdfast.incidents.capture.host import OomWatch
+    from holdfast.incidents.capture.rank_probe import RankId
+    from holdfast.incidents.evidence import NodeEvidence, RankEvidence
 
     from .incident_report import Reporter
 
-NOTHING = "No evidence could be taken in time: what stands here is how the ranks ended."
+NOTHING = "No evidence could be taken in time. This report only has how the ranks ended."
 MONITOR = 2.5  # seconds in which the monitor is done with its evidence, if it runs
-FOR_MEMORY = 0.2  # seconds for a look at the kernel's counts that is still under way
+FOR_MEMORY = 0.2  # seconds for a read of the kernel's counts that is still under way
 
 
 class Incidents:
@@ -44,8 +44,8 @@ class Incidents:
 
     Args:
         store: The job's store; None in a job of one node.
-        evidence_taken: Called, from any thread, when what :meth:`capture` was to take is there.
-        reported: Called, from any thread, when no report is under way any more.
+        post: Takes an event, from any thread: `EvidenceTaken` after :meth:`capture`, `Reported` after
+            :meth:`conclude`.
     """
 
     def __init__(
@@ -54,48 +54,48 @@ class Incidents:
         journal: Journal,
         run_dir: str,
         store: StoreClient | None,
-        evidence_taken: Callable[[EvidenceTaken], object],
-        reported: Callable[[Reported], object],
+        post: Callable[[Event], object],
     ) -> None:
         self._boards, self._journal, self._run_dir, self._store = boards, journal, run_dir, store
-        self._evidence_taken, self._reported = evidence_taken, reported
+        self._post = post
         self._reporter: Reporter | None = None
-        self._place = Place()
-        self._taken: Taken | None = None
-        self._under_way: UnderWay[Taken] | None = None
-        self._said: tuple[str, int | None] = ("", None)
+        self._context = NodeContext()
+        self._captured: NodeEvidence | None = None
+        self._under_way: UnderWay[NodeEvidence] | None = None
+        self._logged: tuple[str, int | None] = ("", None)
         self._file = ""
         self._monitor_captures_until = 0.0  # monotonic seconds
         self._wants_evidence = ""  # the trigger, where the cycle ends and evidence is taken
-        self._told = False
+        self._is_concluded = False
         self._began = 0.0
+        self._at_exit: dict[int, RankEvidence] = {}  # by local rank, while its process did not end
         self._memory: OomWatch | None = None
         self._counts: UnderWay[OomWatch] | None = None
 
-    def begin_cycle(self, place: Place) -> None:
-        """A cycle begins: give the monitor the place of its ranks, and forget the last one."""
-        self._place = place
+    def begin_cycle(self, context: NodeContext) -> None:
+        """A cycle begins: write its context for the monitor, and forget the last cycle."""
+        self._context = context
         self._forget_file()
-        self._taken, self._under_way, self._said = None, None, ("", None)
+        self._captured, self._under_way, self._logged = None, None, ("", None)
         self._monitor_captures_until, self._wants_evidence = 0.0, ""
-        self._told, self._began = False, time.time()
+        self._is_concluded, self._began, self._at_exit = False, time.time(), {}
         self._forget_memory()
         with contextlib.suppress(RuntimeError):  # no thread can be started
             self._counts = UnderWay(self._prepared)
         with contextlib.suppress(OSError):
-            self._place.leave(os.path.dirname(self._boards.path(0)))
+            self._context.write(os.path.dirname(self._boards.path(0)))
 
     @staticmethod
     def _prepared() -> OomWatch:
-        """Beside the start of the ranks: the kernel's counts, then the modules that an incident needs."""
-        from holdfast.incidents.gathering.memory import OomWatch
+        """During the start of the ranks: the kernel's counts, then the modules that an incident needs."""
+        from holdfast.incidents.capture.host import OomWatch
 
         watch = OomWatch()
         from holdfast.incidents import rules
 
-        from . import incident_ends, incident_report
+        from . import incident_report
 
-        del incident_ends, incident_report, rules
+        del incident_report, rules
         return watch
 
     def take_verdict(self, verdict: dict[str, Any], *, is_late: bool) -> None:
@@ -111,11 +111,12 @@ class Incidents:
             self._forget_file()
             self._monitor_captures_until = 0.0
             self._file, self._under_way = file, None
-            self._said = str(verdict.get("cause")), verdict.get("culprit")
+            self._logged = str(verdict.get("cause")), verdict.get("culprit")
         if sentence:
             from holdfast.incidents.report.redaction import redacted_text
 
             verdict["sentence"] = redacted_text(sentence, os.environ)
+            verdict["text"] = redacted_text(str(verdict.get("text", "")), os.environ)
 
     def take_capture(self, file: str | None, *, is_late: bool) -> EvidenceTaken | None:
         """The monitor begins to take evidence of a hang, or (with a file, or "") it has done so without a verdict."""
@@ -132,63 +133,94 @@ class Incidents:
             self._file = file
         elif file:
             _remove(file)  # the rank continued, and so does the job
-        return EvidenceTaken(self._place.cycle, self._wants_evidence)
+        return EvidenceTaken(self._context.cycle, self._wants_evidence)
 
     def capture(self, group: RankGroup, trigger: str, rank: int | None, seconds: float) -> None:
-        """Take evidence within so many seconds: of a "crash" of this rank, or of trouble "elsewhere".
+        """Take evidence within `seconds`: of a "crash" of this rank, or of trouble "elsewhere".
 
-        After a crash the ranks are only looked at. When another node reports trouble the culprit may be one of ours:
-        the ranks are asked for their stacks before they go.
+        After a crash the ranks are only read. When another node reports trouble the culprit may be one of ours: the
+        ranks are signalled for their stacks before they end.
         """
-        asks, done = trigger == "elsewhere", EvidenceTaken(self._place.cycle, trigger)
+        asks, done = trigger == "elsewhere", EvidenceTaken(self._context.cycle, trigger)
         self._wants_evidence = trigger
         if time.monotonic() < self._monitor_captures_until:
             return  # never twice at once: the monitor reports when it is done
-        if self._file or (self._taken is not None and (not asks or self._taken.evidence.trigger == trigger)):
-            self._evidence_taken(done)
+        if self._file or (self._captured is not None and (not asks or self._captured.trigger == trigger)):
+            self._post(done)
             return
-        from holdfast.incidents.gathering.local_rank import opened
-        from holdfast.incidents.taking import take
+        from holdfast.incidents.capture.capture import capture
+        from holdfast.incidents.capture.rank_probe import opened
 
         folder, known = os.path.dirname(self._boards.path(0)), self._known(group)
-        place, occasion = self._place, Occasion(trigger, rank)
+        context, why = self._context, Trigger(trigger, rank)
         # A share of the time is for taking it, the rest for what has to be done with it.
         until = time.monotonic() + (0.9 if asks else 0.5) * seconds
 
-        def work() -> Taken:
+        def work() -> NodeEvidence:
             try:
                 # Reading /proc may block, and is this thread's affair.
                 ranks = [
                     (rank, key, pid, born or proc.start_time(pid) or 0) for rank, key, pid, born in known
                 ]
-                with opened(folder, place.node, ranks) as local:
-                    return take(
-                        local, place, occasion, until, ask=asks, pause=0.05 if asks else 0.0, judge=False
-                    )
+                with opened(folder, context.node, ranks) as local:
+                    return capture(local, context, why, until, ask=asks, pause=0.05 if asks else 0.0)
             finally:
-                self._evidence_taken(done)
+                self._post(done)
 
-        with contextlib.suppress(RuntimeError):  # no thread can be started
-            self._finish(0.5 * seconds)  # what was too late before
+        self._finish(0.5 * seconds)  # what was too late before
+        try:
             if self._under_way is None:  # never twice at once
                 self._under_way = UnderWay(work)
+                return
+        except RuntimeError as error:
+            self._journal.record("launcher_error", what="the taking of evidence", error=repr(error))
+        self._post(done)
+
+    def describe_exit(self, group: RankGroup, local: int) -> None:
+        """Find out what keeps the process of this local rank; the answer is posted as `ExitDescribed`."""
+        folder, context = os.path.dirname(self._boards.path(0)), self._context
+        known = [each for each in self._known(group) if each[1] == local]
+
+        def work() -> None:
+            text = "what keeps it could not be found out"
+            try:
+                from holdfast.incidents.capture.capture import gather
+                from holdfast.incidents.capture.rank_probe import opened
+                from holdfast.incidents.report.redaction import redacted_text
+                from holdfast.incidents.rules.signatures import kept_by
+
+                with opened(folder, context.node, known) as ranks:
+                    until = time.monotonic() + DESCRIBED
+                    (found,) = gather(ranks, until, ask=True, may_signal=True)
+                    if len(found.stacks) < 2 and time.monotonic() < until:  # its thread had no processor time
+                        (found,) = gather(ranks, until, ask=True, may_signal=True)
+                self._at_exit[local] = found
+                text = redacted_text(kept_by(found), os.environ)
+            except Exception as error:
+                self._journal.record(
+                    "launcher_error", what="the description of a rank at its end", error=repr(error)
+                )
+            finally:
+                self._post(ExitDescribed(context.cycle, local, text))
+
+        UnderWay(work)
 
     def _finish(self, seconds: float = 0.0) -> None:
-        """Take over what is under way, if it is done within so many seconds; it may be asked for again later."""
+        """Take over what is under way, if it is done within `seconds`; this may be called again later."""
         if self._under_way is not None:
             with contextlib.suppress(TooLate):
                 under_way, self._under_way = self._under_way, None
                 try:
-                    taken = under_way.answer(seconds)
+                    captured = under_way.answer(seconds)
                 except TooLate:
                     self._under_way = under_way
                     raise
-                except Exception as error:  # the report says how the ranks ended, at least
+                except Exception as error:  # the report has how the ranks ended, at least
                     self._journal.record("launcher_error", what="the taking of evidence", error=repr(error))
                     return
-                self._taken = taken if self._taken is None else _both(self._taken, taken)
+                self._captured = captured if self._captured is None else _both(self._captured, captured)
 
-    def _known(self, group: RankGroup) -> list[Known]:
+    def _known(self, group: RankGroup) -> list[RankId]:
         boards = self._boards.snapshots()
         found = []
         for local_rank in group.local_ranks:
@@ -214,43 +246,44 @@ class Incidents:
         Returns:
             Whether a report is under way.
         """
-        if self._told:
+        if self._is_concluded:
             return False
-        self._told = True
-        from .incident_report import Reporter, Told
+        self._is_concluded = True
+        from .incident_report import Reporter, Summary, completed
 
         ended = list(failures)
         named = ended[0].exit.rank if ended else None
-        told = Told(reporter, self._began, self._said, named)
+        summary = Summary(reporter, self._began, self._logged, named)
         memory, self._memory = self._memory_watch(), None
-        evidence = self._evidence()
+        evidence, at_exit = self._evidence(), self._at_exit
 
         def complete() -> tuple[NodeEvidence, float | None]:
-            from .incident_ends import completed
-
             found, ready = evidence()
-            found = replace(found, reason=reason, lost_nodes=lost_nodes)
-            return completed(found, group, ended, memory), ready
+            found = completed(replace(found, reason=reason, lost_nodes=lost_nodes), group, ended, memory)
+            ranks = tuple(_with_stacks(rank, at_exit.get(rank.local_rank)) for rank in found.ranks)
+            return replace(found, ranks=ranks), ready
 
         if self._reporter is None:
-            node = self._place.node
-            self._reporter = Reporter(node, self._run_dir, self._journal, self._store, self._reported)
-        return self._reporter.begin(complete, self._place, told)
+            node = self._context.node
+            self._reporter = Reporter(node, self._run_dir, self._journal, self._store, self._post)
+        return self._reporter.begin(complete, self._context, summary)
 
     def _evidence(self) -> Callable[[], tuple[NodeEvidence, float | None]]:
         """What gives the evidence of this cycle: the monitor's, or ours, or none."""
         file, self._file = self._file, ""
         self._finish()
-        taken, place = self._taken, self._place
+        captured, context = self._captured, self._context
 
         def get() -> tuple[NodeEvidence, float | None]:
-            own = taken
+            own = captured
             if file:
-                from holdfast.incidents.taking import kept
+                from holdfast.incidents.capture.capture import load_spill
 
                 with contextlib.suppress(OSError, ValueError):
-                    own = kept(file)
-            return (own.evidence, own.ready) if own else (_nothing(place, "hang" if file else "crash"), None)
+                    own = load_spill(file)
+            if own is None:
+                return _nothing(context, "hang" if file else "crash"), None
+            return own, own.mono + own.took
 
         return get
 
@@ -285,21 +318,25 @@ def _remove(file: str) -> None:
         os.unlink(file)
 
 
-def _both(earlier: Taken, later: Taken) -> Taken:
-    """Taken twice: what the later one asked for, and how things were before."""
-    first = {rank.rank: rank for rank in earlier.evidence.ranks}
+def _both(earlier: NodeEvidence, later: NodeEvidence) -> NodeEvidence:
+    """Captured twice: what the later one wanted, and the state before."""
+    first = {rank.rank: rank for rank in earlier.ranks}
     ranks = tuple(
         rank if rank.stacks or rank.rank not in first else replace(first[rank.rank], notes=rank.notes)
-        for rank in later.evidence.ranks
+        for rank in later.ranks
     )
-    node = replace(
-        later.evidence, trigger=earlier.evidence.trigger, accused=earlier.evidence.accused, ranks=ranks
-    )
-    return replace(later, evidence=node)
+    return replace(later, trigger=earlier.trigger, accused=earlier.accused, ranks=ranks)
 
 
-def _nothing(place: Place, trigger: str) -> NodeEvidence:
-    """Where no evidence could be had: the report still tells how the ranks ended."""
-    from holdfast.incidents.taking import without_evidence
+def _with_stacks(rank: RankEvidence, at_exit: RankEvidence | None) -> RankEvidence:
+    """With the stacks that were taken while its process did not end, if there are no others."""
+    if at_exit is None or rank.stacks:
+        return rank
+    return replace(rank, stacks=at_exit.stacks, stacks_from=at_exit.stacks_from, no_stacks=at_exit.no_stacks)
 
-    return replace(without_evidence(place, trigger), notes=(NOTHING,))
+
+def _nothing(context: NodeContext, trigger: str) -> NodeEvidence:
+    """Where no evidence could be had: the report still has how the ranks ended."""
+    from holdfast.incidents.capture.capture import without_evidence
+
+    return replace(without_evidence(context, trigger), notes=(NOTHING,))

@@ -1,7 +1,7 @@
 """The ranks of one cycle after the other on this node: started, signalled, swept, and what is recorded of them.
 
 One cycle is: boards, processes, evidence where something goes wrong, signals, the sweep of what the ranks left behind,
-the last look at the boards, and the report. The driver calls the methods in that order, as the controller decides.
+the last read of the boards, and the report. The driver calls the methods in that order, as the controller decides.
 
 What always holds: a new process of the launcher itself is never started during a sweep, which would end it. Every
 method returns soon; what may wait for a disk or for other processes is a thread.
@@ -16,41 +16,36 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 
-from holdfast import in_time
-from holdfast.incidents.gathering import program
-from holdfast.incidents.place import Place
+from holdfast.incidents.capture.context import NodeContext
 from holdfast.journal.writer import Journal
 
 from ..board import Snapshot
+from ..board.values import CHECKPOINTING
 from ..monitor.control import IDLE, RUNNING, STOPPING, ControlPage
 from ..stop.rules import Word
-from . import failure_report
-from .best_effort import best_effort
+from ..timeouts.effective_timeouts import Advice
+from ..timeouts.kept_timeouts import record_steps
+from .console import best_effort
 from .control import messages as m
 from .control.messages import Event
 from .control.node import Settings
-from .failure_report import FailedCycle
 from .inbox import Inbox
 from .incidents import Incidents
-from .limit_advice import Advice
 from .monitor_keeper import MonitorKeeper
 from .progress import ProgressLog, Reason
 from .rank_reports import RankReports
-from .ranks import orphans
+from .rank_store import RankStores
+from .ranks import failures, orphans
 from .ranks.boards import CycleBoards
 from .ranks.exits import RankExit
-from .ranks.group import RankGroup
 from .ranks.orphans import Sweep
-from .ranks.process_states import ProcessStates, describe_blocked
+from .ranks.processes import ProcessStates, RankGroup, describe_blocked
 from .ranks.start import RankStarter
-from .step_record import record_steps
-from .warm.ahead import Ahead
+from .warm.pool import Ahead
 
 logger = logging.getLogger("holdfast.launcher")
 QUIET = 3.0
 """Seconds after its start in which a rank that reports nothing has finished its imports."""
-DESCRIBE = 0.5
-"""Seconds for a look at processes that cannot be ended."""
 
 
 class LocalRanks:
@@ -76,11 +71,13 @@ class LocalRanks:
         incidents: Incidents,
         advice: Advice,
         ahead: Ahead,
+        rank_stores: RankStores,
     ) -> None:
         self._settings, self._run_id, self._safety_factor = settings, run_id, safety_factor
         self._inbox, self._starter, self._boards = inbox, starter, boards
         self._control, self._monitor, self._journal = control, monitor, journal
         self._incidents, self._advice, self._ahead = incidents, advice, ahead
+        self._rank_stores = rank_stores
         self._reports = RankReports(settings.me.node, boards, journal, incidents)
         self._states = ProcessStates()
         self._group: RankGroup | None = None
@@ -88,7 +85,7 @@ class LocalRanks:
         self._is_over = True  # no rank of the cycle is left
         self._progress = ProgressLog(0, 0.0)
         self._started_at = 0.0  # monotonic seconds
-        self._asked = 0  # the signal by which the launcher asked the ranks to end
+        self._signalled = 0  # the signal by which the launcher stops the ranks
         self._noticed: tuple[int, int] | None = None  # the rank, and its signal, that was reported last
         self._sweep: Sweep | None = None
 
@@ -97,7 +94,10 @@ class LocalRanks:
         """Children of this launcher that no rank has left behind, or that cannot be ended."""
         pool, group = self._ahead.pool, self._group
         stuck = set(group.running.values()) if group is not None and self._sweep is not None else set()
-        return {self._monitor.pid} | (pool.pids if pool else set()) | program.RUNNING | stuck
+        own = {self._monitor.pid} | self._rank_stores.pids | (pool.pids if pool else set())
+        from holdfast.incidents.capture.py_spy import RUNNING
+
+        return own | RUNNING | stuck
 
     # -- the start --------------------------------------------------------------------------------------------
 
@@ -110,10 +110,10 @@ class LocalRanks:
             self._monitor.move_to(page)
         self._reports.begin_cycle(cycle)
         number, count = members.index(me.node), len(members.members)
-        place = Place(me.node, number, count, members.world_size, self._run_id, cycle)
+        context = NodeContext(me.node, number, count, members.world_size, self._run_id, cycle, time.time())
         with best_effort("the preparation of incident reports", self._journal.record):
-            self._incidents.begin_cycle(place)
-        self._asked, self._noticed, self._is_over = 0, None, False
+            self._incidents.begin_cycle(context)
+        self._signalled, self._noticed, self._is_over = 0, None, False
         self._progress = ProgressLog(cycle, time.monotonic())
         first = members.first_rank(me.node)
         try:
@@ -128,7 +128,7 @@ class LocalRanks:
             rank = {"rank": first + local, "local_rank": local, "pid": process.pid, "start": start}
             self._journal.record("rank_start", cycle=cycle, **rank)
         self._control.enter(RUNNING, cycle)
-        self._monitor.look()
+        self._monitor.scan()
         self._started_at = time.monotonic()
         return m.Started(pids={local: process.pid for local, process in processes.items()})
 
@@ -147,20 +147,26 @@ class LocalRanks:
 
     def before_exit(self, found: RankExit, now: float) -> Iterator[Event]:
         """What the monitor, the boards and the other ranks report when a rank has ended; it may explain that."""
-        for said in self._monitor.messages():
-            yield from self.take_message(said.message)
-        self._reports.last_look(found.local_rank, found.rank, found.pid)
+        for message in self._monitor.messages():
+            yield from self.take_message(message.fields)
+        self._reports.final_scan(found.local_rank, found.rank, found.pid)
         yield from self._reports.requests(self._boards.snapshots())
-        if self._group is not None and not self._asked:
-            yield from self._reports.failing(self._group, now)
+        if self._group is not None and not self._signalled:
+            yield from self._reports.uncaught(self._group)
+
+    def uncaught(self) -> Iterator[Event]:
+        """The ranks that still run although an uncaught exception has ended their main thread."""
+        with best_effort("the report of an exception", self._journal.record):
+            if self._group is not None and not self._is_over and not self._signalled:
+                yield from self._reports.uncaught(self._group)
 
     def exited(self, found: RankExit, now: float) -> m.RankExited:
         """A rank has ended; `now` in monotonic seconds."""
-        return self._reports.exited(found, self._asked, now)
+        return self._reports.exited(found, self._signalled, now)
 
     def noticed(self) -> m.Signal | None:
-        """A rank was asked to stop, and has written so on its page; not by this launcher, which has not asked it."""
-        found = None if self._asked or self._is_over else self._boards.stops.noticed()
+        """A rank received a stop signal, not from this launcher, and has written so on its page."""
+        found = None if self._signalled or self._is_over else self._boards.stops.noticed()
         if found is None or found == self._noticed or self._reports.has_verdict(found[0]):
             return None
         self._noticed = found
@@ -180,7 +186,7 @@ class LocalRanks:
             stop_views=tuple(stops.views(ended.__contains__)) if stops else (),
         )
 
-    def look_after(self) -> bool:
+    def every_second(self) -> bool:
         """Once a second: the monitor, zygotes and standbys, advice. Returns whether training is steady, so that there
         is time to prepare the next cycle."""
         if self._sweep is not None:
@@ -192,7 +198,7 @@ class LocalRanks:
         orphans.reap(self._spared | set(self._group.running.values()))
         steady = self._reports.has_first_signs or now - self._started_at > QUIET
         with best_effort("the preparation of the next cycle", self._journal.record):
-            self._ahead.look(now, self._boards.modules_path, steady=steady)
+            self._ahead.check(now, self._boards.modules_path, steady=steady)
         self._record_progress("interval")
         with best_effort("the check of the limits", self._journal.record):
             self._advice.on(self._boards.snapshots().values())
@@ -231,32 +237,47 @@ class LocalRanks:
         if self._group is None:
             return
         if seconds_left is not None:
-            self._boards.stops.tell(number, time.monotonic() + seconds_left)
+            self._boards.stops.ask(number, time.monotonic() + seconds_left)
         is_passed_on = number in m.PASSED_ON
-        if seconds_left is not None or not is_passed_on:
-            self._asked = number
+        is_stop = seconds_left is not None or not is_passed_on
+        if is_stop:
+            self._signalled = number
         for local, pid in self._group.signal(number).items():
-            if seconds_left is not None:
+            if is_stop:
                 logger.warning("Sending process %d closing signal %s", pid, number.name)
-            if seconds_left is not None or is_passed_on:  # for the others the event `stop` says it all
+            if seconds_left is not None or is_passed_on:  # the others have the event `stop`
                 sent = {"pid": pid, "local_rank": local, "signal": number.name}
                 self._journal.record("signal_sent", **sent, by="launcher")
         self._group.signal(signal.SIGCONT)  # a stopped rank would not see it
 
+    def describe_exit(self, local: int) -> None:
+        """Find out what keeps the process of a rank whose main thread has ended, in a thread."""
+        with best_effort("the description of a rank at its end", self._journal.record):
+            if self._group is not None:
+                self._incidents.describe_exit(self._group, local)
+
+    def described(self, event: m.ExitDescribed) -> m.ExitDescribed | None:
+        """The answer, if it is about a rank of this cycle."""
+        if event.cycle != self._cycle or self._is_over:
+            return None
+        self._reports.describe(event.local, event.kept_by)
+        return event
+
     def kill(self, action: m.KillRank) -> None:
-        """SIGKILL a rank."""
+        """End one rank by a signal."""
         if self._group is None:
             return
         rank, pid = self._group.rank_of(action.local), self._group.pid_of(action.local)
-        logger.warning("rank %d (pid %d) %s: SIGKILL sent", rank, pid, action.why)
-        sent = {"rank": rank, "pid": pid, "signal": "SIGKILL"}
+        name = signal.Signals(action.number).name
+        logger.warning("rank %d (pid %d) %s: %s sent", rank, pid, action.why, name)
+        sent = {"rank": rank, "pid": pid, "signal": name}
         self._journal.record("signal_sent", **sent, by="launcher", reason=action.why)
-        self._group.kill(action.local, action.waited)
+        self._group.kill(action.local, action.waited, action.number)
 
     def sweep(self, linger: float) -> None:
         """End what the ranks left behind, in a thread; the inbox gets the :class:`Sweep` when it is done."""
         if self._sweep is not None:
-            self._sweep.hurry()
+            self._sweep.end_now()
             return
         if pool := self._ahead.pool:
             pool.settle()
@@ -269,7 +290,7 @@ class LocalRanks:
         return self._sweep if self._sweep is not None and self._sweep.is_late else None
 
     def swept(self, sweep: Sweep) -> Iterator[Event]:
-        """The ranks are gone: look at their boards for the last time."""
+        """The ranks are gone: read their boards for the last time."""
         if sweep is not self._sweep:
             return
         group, self._sweep = self._group, None
@@ -282,21 +303,21 @@ class LocalRanks:
             self._journal.record("swept", pids=sorted(sweep.ended))
         if sweep.left:
             text = "processes that the ranks left behind could not be ended: %s"
-            logger.warning(text, _describe(sweep.left))
-        for said in self._monitor.messages():
-            yield from self.take_message(said.message)
+            logger.warning(text, describe_blocked(sweep.left))
+        for message in self._monitor.messages():
+            yield from self.take_message(message.fields)
         if group is not None:
             for local in group.local_ranks:
-                self._reports.last_look(local, group.rank_of(local), group.pid_of(local))
+                self._reports.final_scan(local, group.rank_of(local), group.pid_of(local))
             self._record_progress("cycle_end")
             with best_effort("the record of the steps' times", self._journal.record):
                 record_steps(self._journal, self._boards, group, self._cycle, self._safety_factor)
             if stuck := set(group.running.values()):
-                logger.error("%s did not end even by SIGKILL", _describe(stuck))
+                logger.error("%s did not end even by SIGKILL", describe_blocked(stuck))
             group.close()
         with best_effort("the list of modules", self._journal.record):
-            self._ahead.look_back(self._boards.modules_path)
-        self._starter.end()
+            self._ahead.end_cycle(self._boards.modules_path)
+        self._starter.output.end()
         self._control.enter(IDLE, self._cycle)
         self._is_over = True
         gc.collect()  # reference cycles of the reports, which Python itself would collect after thousands of restarts
@@ -314,9 +335,13 @@ class LocalRanks:
             return False
         with best_effort("the report of the failures", self._journal.record):
             found = [self._reports.ended(group.exits[each]) for each in action.failed if each in group.exits]
-            found = failure_report.in_full(found, self._boards, self._starter.files, self._starter.log_dir)
+            found = failures.in_full(found, self._files_of, self._starter.output.log_dir)
+            if len(found) > 1:
+                from .incident_report import in_order  # a launcher starts without it
+
+                found = in_order(group, found, node)
             if found:
-                failure_report.log(FailedCycle(node, self._cycle, record, self._settings.max_restarts), found)
+                failures.log(found, node, self._cycle, record, self._settings.max_restarts)
             if record is None:
                 return False
             if found and record.node == node and action.named not in (None, found[0].exit.rank):
@@ -328,6 +353,14 @@ class LocalRanks:
             )
         return is_begun
 
+    def _files_of(self, local: int) -> tuple[str, list[str]]:
+        """Torch's error file of a local rank, and the files that may hold its stderr."""
+        files = self._starter.output.files
+        return files.error_files.get(local, ""), [
+            files.stderrs.get(local, ""),
+            self._boards.stderr_path(local),
+        ]
+
     def end_all(self) -> None:
         """End what still runs of the ranks, by force, and wait for that."""
         if not self._is_over:
@@ -337,7 +370,7 @@ class LocalRanks:
             if self._group is not None:
                 self._group.close()
         self._group, self._sweep = None, None
-        self._starter.end()
+        self._starter.output.end()
 
     def close(self) -> None:
         """Nothing is left: no rank, no report that was begun, no board."""
@@ -347,17 +380,14 @@ class LocalRanks:
 
 
 def _board(board: Snapshot, idle_for: Callable[[int], float]) -> m.Board:
+    is_saving = any(section.name == CHECKPOINTING for section in board.open_sections)
+    # A program that trains in another thread than the main one is not at its end.
+    later = board.out_of_section_since_ns if board.main_raised else board.last_activity_ns
     return m.Board(
         step=-1 if board.step is None else board.step,
         checkpoints=board.checkpoints,
         idle_for=idle_for(board.last_activity_ns) if board.connected else None,
-        is_saving=any(section.name == "checkpointing" for section in board.open_sections),
+        is_saving=is_saving,
+        ended_for=idle_for(max(board.main_ended_ns, later)) if board.main_ended_ns else None,
+        has_raised=board.main_raised,
     )
-
-
-def _describe(pids: set[int]) -> str:
-    """In a thread: reading /proc of such a process may block."""
-    try:
-        return in_time.within(DESCRIBE, lambda: describe_blocked(sorted(pids)))
-    except (in_time.TooLate, RuntimeError):
-        return ", ".join(f"pid {pid}" for pid in sorted(pids))

@@ -1,8 +1,8 @@
 """``ft_launcher``: from the command line to an exit code.
 
 A user's mistake ends here with one line and code 2, before anything was started. Almost nothing is imported before
-signals are looked after. While torch is imported Ctrl-C ends the process by itself, not by KeyboardInterrupt: what
-torch and numpy do in their imports may catch that, and the job would go on.
+signals are handled. Until all imports are done Ctrl-C ends the process by itself, not by KeyboardInterrupt: torch and
+numpy, which a job of several nodes needs, may catch that in their imports, and the job would continue.
 
 Does not cover: signals before `main` is called, in about the first 0.05 s; SIGINT is a traceback of Python's then.
 """
@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, NoReturn
 if TYPE_CHECKING:
     from .inbox import Inbox
 
-# torch's C++ side prints a page of stack for every connection that ends; the launcher says it in a sentence.
+# torch's C++ side prints a page of stack for every connection that ends; the launcher logs one sentence.
 QUIET = ("TORCH_CPP_LOG_LEVEL", "ERROR")
-INTERRUPTED = 130  # Ctrl-C; the other codes are in `ranks.exits`
+INTERRUPTED = 130  # Ctrl-C; the other codes are in `exit_codes`
 _at_once: list[Callable[[], object]] = []
 """What ends a zygote that has been started, when the launcher ends before it has begun."""
 EARLY = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -72,10 +72,10 @@ def _interruptible_again() -> None:
 
 def _run(argv: Sequence[str], inbox: Inbox) -> int:
     from ..errors import ConfigError
-    from .ranks import exits
+    from .exit_codes import Outcome
 
     before = os.environ.get(QUIET[0])
-    from .warm.ahead import Ahead
+    from .warm.pool import Ahead
 
     ahead = Ahead(os.environ)
     _at_once[:] = [ahead.close]
@@ -86,12 +86,14 @@ def _run(argv: Sequence[str], inbox: Inbox) -> int:
         given = options.parse(list(argv), os.environ, ahead.begin)
         from . import launch
 
+        if launch.needs_torch(given.torch):
+            import torch.distributed  # noqa: F401  # here, where its errors are answered
         _restore(before)
         _interruptible_again()
         return launch.run(given, inbox, ahead)
     except ConfigError as error:
         print(f"ft_launcher: error: {error}", file=sys.stderr)
-        return exits.USAGE
+        return Outcome.USAGE.code
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
@@ -99,9 +101,9 @@ def _run(argv: Sequence[str], inbox: Inbox) -> int:
             "ft_launcher: error: PyTorch is not installed in this environment (pip install torch)",
             file=sys.stderr,
         )
-        return exits.USAGE
-    except SystemExit as stop:  # argparse: --help, or an error that it has already said
-        return stop.code if isinstance(stop.code, int) else exits.FAILED
+        return Outcome.USAGE.code
+    except SystemExit as stop:  # --help, or an error that was already printed
+        return stop.code if isinstance(stop.code, int) else Outcome.LAUNCHER_FAILED.code
     except KeyboardInterrupt:  # --signals-to-handle without SIGINT
         return INTERRUPTED
     finally:

@@ -1,8 +1,8 @@
 """Keeps one monitor process in charge: starts it, replaces one that is dead or stopped, ends it at last.
 
-Training does not notice any of this: ranks write their boards whether anybody reads them or not. When no monitor can
-be started, or each dies before its first look, that is said once and tried again, ever more rarely.
-Does not cover: supervision meanwhile; training then goes on without.
+Training does not notice any of this: ranks write their boards whether they are read or not. When no monitor can be
+started, or each dies before its first scan, that is logged once and tried again, ever more rarely.
+Does not cover: supervision meanwhile; training continues without it.
 """
 
 from __future__ import annotations
@@ -18,28 +18,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..monitor.channel import LOOK, Channel
-from ..monitor.control import ControlPage
-from ..monitor.main import Settings
-from ..monitor.start import start
+from ..monitor.control import SCAN, Channel, ControlPage
+from ..monitor.main import Settings, start
 from ..processes import proc
 from .inbox import Inbox
 
 logger = logging.getLogger("holdfast.launcher")
 MAIN = "holdfast.fault_tolerance.monitor.main"
-STANDS_STILL = 3.0  # seconds without a tick (it ticks every second) after which a monitor is replaced
+SILENT = 3.0  # seconds without a tick (it ticks every second) after which a monitor is replaced
 OWN_GAP = 2.0  # seconds this launcher itself may oversleep before it distrusts its own observation
 NO_PROCESS = "no process can be started: {}"
 LONGEST_PAUSE = 60.0  # seconds between two attempts to start a monitor when all before have failed
-SAID_AT = 3  # failures in a row
-LETTING_GO = 1.0  # seconds in which a killed monitor ends, unless it is frozen or waits for a disk
+LOGGED_AT = 3  # failures in a row
+ENDS = 1.0  # seconds in which a killed monitor ends, unless it is frozen or waits for a disk
 
 
 @dataclass(frozen=True, slots=True)
-class MonitorSaid:
+class MonitorMessage:
     """One message of the monitor in charge."""
 
-    message: dict[str, Any]
+    fields: dict[str, Any]
 
 
 class MonitorKeeper:
@@ -55,6 +53,7 @@ class MonitorKeeper:
         termination: int,
         patience: float,
         early_detection: bool = False,
+        warm_up: int = 0,
         on_replaced: Callable[[str], object],
     ) -> None:
         self._directory = directory
@@ -64,6 +63,7 @@ class MonitorKeeper:
         self._termination = termination
         self._patience = patience
         self._early_detection = early_detection
+        self._warm_up = warm_up
         self._on_replaced = on_replaced
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
@@ -72,7 +72,7 @@ class MonitorKeeper:
         self._tick_before = 0
         self._ticked = self._asked = time.monotonic()
         self.is_held = False  # no process may be started now: a sweep would end it
-        self._failures = 0  # attempts in a row that did not lead to a single look
+        self._failures = 0  # attempts in a row that did not lead to a single scan
         self._next_attempt = 0.0
 
     @property
@@ -88,7 +88,7 @@ class MonitorKeeper:
             self._count_failures(NO_PROCESS.format(error), time.monotonic(), failed=True)
 
     def move_to(self, control: ControlPage) -> None:
-        """Go on with another control page, and a monitor that sees it."""
+        """Use another control page, and a monitor that sees it."""
         self._control.epoch += 1  # the monitor that sees only the old page leaves
         control.epoch = self._control.epoch
         self._control = control
@@ -123,8 +123,9 @@ class MonitorKeeper:
             channel=channel,
             check_interval=self._check_interval,
             termination=self._termination,
-            patience=self._patience,
+            grace=self._patience,
             early_detection=self._early_detection,
+            warm_up=self._warm_up,
         )
         return start(MAIN, settings, channel)
 
@@ -133,7 +134,7 @@ class MonitorKeeper:
             return  # replaced between the wait and this call
         messages = self.messages()
         if not messages:
-            # End of file: the monitor ends. Its pidfd tells when; until then do not spin on this descriptor.
+            # End of file: the monitor ends. Its pidfd is readable then; until then do not spin on this descriptor.
             self._inbox.ignore(channel.fileno())
         for message in messages:
             self._inbox.post(message)
@@ -143,19 +144,19 @@ class MonitorKeeper:
         if handle == self._handle and not self.is_held:
             self.check(time.monotonic())
 
-    def messages(self) -> list[MonitorSaid]:
-        """What the monitor has said so far; it speaks before it acts."""
-        return [MonitorSaid(message) for message in self._channel.receive()] if self._channel else []
+    def messages(self) -> list[MonitorMessage]:
+        """What the monitor has reported so far; it reports before it acts."""
+        return [MonitorMessage(message) for message in self._channel.receive()] if self._channel else []
 
-    def look(self) -> None:
-        """Have it look at the boards now."""
+    def scan(self) -> None:
+        """Have it read the boards now."""
         if self._channel:
-            self._channel.send(LOOK)
+            self._channel.send(SCAN)
 
     def check(self, now: float) -> None:
-        """Replace the monitor if it is dead or stands still. Call it about once a second; a death is seen at once."""
+        """Replace the monitor if it is dead or stopped. Call it about once a second; a death is detected at once."""
         if now - self._asked > OWN_GAP:
-            self._ticked = now  # this launcher stood still itself: the monitor may have as well
+            self._ticked = now  # this launcher was suspended itself: the monitor may have been too
         self._asked = now
         if self._control.tick != self._tick:
             self._tick, self._ticked = self._control.tick, now
@@ -164,13 +165,13 @@ class MonitorKeeper:
             self._replace("there was none", now)
         elif status is not None:
             self._replace(f"it ended with status {status}", now)
-        elif now - self._ticked > STANDS_STILL:
-            self._replace(f"it has stood still for {STANDS_STILL:.0f} s", now)
+        elif now - self._ticked > SILENT:
+            self._replace(f"it made no progress for {SILENT:.0f} s", now)
 
     def _replace(self, why: str, now: float) -> None:
         if now < self._next_attempt:
             return
-        before, never_looked = self.pid, self._control.tick == self._tick_before
+        before, never_scanned = self.pid, self._control.tick == self._tick_before
         for last_word in self.messages():
             self._inbox.post(last_word)
         self._end()
@@ -179,15 +180,15 @@ class MonitorKeeper:
         except OSError as error:
             why = NO_PROCESS.format(error)
         else:
-            self._on_replaced(f"monitor {before}: {why}; monitor {self.pid} carries on")
-        self._count_failures(why, now, failed=never_looked)
+            self._on_replaced(f"monitor {before}: {why}; monitor {self.pid} takes over")
+        self._count_failures(why, now, failed=never_scanned)
 
     def _count_failures(self, why: str, now: float, *, failed: bool) -> None:
-        """Monitors in a row that were lost before they had looked: wait longer for the next, and say it once."""
+        """Monitors in a row that were lost before their first scan: wait longer for the next, and log it once."""
         self._failures = self._failures + 1 if failed else 0
         self._next_attempt = now + min(LONGEST_PAUSE, 2.0**self._failures) if self._failures > 1 else now
-        if self._failures == SAID_AT:
-            logger.error("no monitor can be kept running (%s): training goes on, hangs are not found", why)
+        if self._failures == LOGGED_AT:
+            logger.error("the monitor keeps dying (%s): training continues, hangs are not detected", why)
 
     def _end(self) -> None:
         if self._channel:
@@ -202,15 +203,15 @@ class MonitorKeeper:
             self._process.kill()
             # One that is frozen or in a disk wait ends later, without having acted: it is superseded.
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(LETTING_GO)
+                self._process.wait(ENDS)
             self._process = None
 
     def close(self) -> None:
         """End it in good order: superseded, it leaves; otherwise it would take the launcher's end for a crash."""
         self._control.epoch += 1
-        self.look()
+        self.scan()
         if self._handle >= 0:
-            ended = select.poll()  # at once, where Popen.wait looks ever more rarely
+            ended = select.poll()  # at once, where Popen.wait polls ever more rarely
             ended.register(self._handle, select.POLLIN)
             ended.poll(500)
         self._end()

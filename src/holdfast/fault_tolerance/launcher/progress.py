@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from ..board.records import Snapshot
+from ..board.values import Snapshot
 
 INTERVAL = 300.0
 """Seconds between two events of a cycle."""
@@ -36,12 +36,10 @@ class ProgressLog:
     Args:
         cycle: Its number.
         now: When its ranks were started; monotonic seconds, as in each call.
-        interval: Seconds between two events.
     """
 
-    def __init__(self, cycle: int, now: float, interval: float = INTERVAL) -> None:
+    def __init__(self, cycle: int, now: float) -> None:
         self._cycle = cycle
-        self._interval = interval
         self._last_event = now
         self._rate_from: tuple[float, int] | None = None
         """When the rate's time begins, and the highest step then; None before the first step."""
@@ -50,7 +48,7 @@ class ProgressLog:
         """The fields of an event once per interval, else None. Takes less than a microsecond when none is due."""
         if self._rate_from is None and (steps := _steps(boards)):
             self._rate_from = now, max(steps)
-        if now - self._last_event < self._interval:
+        if now - self._last_event < INTERVAL:
             return None
         return self.event(now, boards, "interval")
 

@@ -10,20 +10,22 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from holdfast.journal.writer import Journal
 
 from ..board import Snapshot
+from ..monitor.deadlines import SECOND
 from . import console
-from .best_effort import best_effort
+from .console import best_effort
 from .control import messages as m
 from .incidents import Incidents
 from .ranks import failures
 from .ranks.boards import CycleBoards
 from .ranks.exits import RankExit, obeyed
 from .ranks.failures import Failure
-from .ranks.group import RankGroup
+from .ranks.processes import RankGroup
 
 MILESTONES = {"rank_connect", "first_step", "first_heartbeat", "first_section"}
 UNHANDLED = 1
@@ -40,14 +42,17 @@ class RankReports:
         self._reported: set[tuple[str, int]] = set()  # milestones and global ranks
         self._failing: dict[int, Failure] = {}  # by local rank, before the rank has ended
         self._ended: dict[int, Failure] = {}  # by local rank
+        self._kept_by: dict[int, str] = {}  # by local rank
         self._requested: set[tuple[int, str]] = set()  # global ranks and actions
         self._down_since: float | None = None  # monotonic seconds
 
     def begin_cycle(self, cycle: int) -> None:
         """The ranks of this cycle start."""
         self._cycle = cycle
-        for kept in (self._verdicts, self._reported, self._failing, self._ended, self._requested):
+        for kept in (self._verdicts, self._failing, self._ended, self._kept_by):
             kept.clear()
+        self._reported.clear()
+        self._requested.clear()
 
     @property
     def has_first_signs(self) -> bool:
@@ -87,8 +92,10 @@ class RankReports:
             self._reported.add((kind, message["rank"]))
             with best_effort("the report of a restart", self._journal.record):
                 self._resume(kind, message)
-        elif kind == "went_on":
-            console.logger.warning("%s", console.went_on(self._node, message))
+        elif kind == "recovered":
+            console.logger.warning("%s", console.recovered(self._node, message))
+        elif kind == "overdue":
+            self._log_overdue(message)
         elif kind == "unreadable":
             console.logger.warning("%s", message["text"])
         self._journal.record(kind, **message)
@@ -99,9 +106,15 @@ class RankReports:
         local = int(message["local_rank"])
         self._verdicts[local] = message
         with best_effort("the report of a hang", self._journal.record):
-            console.say(console.hang(self._node, message))
+            console.log_block(console.hang(self._node, message))
         end = RankExit(message["rank"], local, message["pid"], -signal.SIGKILL, time.monotonic())
         return m.Verdict(local, self.failure(end).meaning)
+
+    def _log_overdue(self, message: dict[str, Any]) -> None:
+        """Log a rank that is past its timeout, unless the line on the hang was about the same."""
+        verdict = self._verdicts.get(int(message["local_rank"]))
+        if verdict is None or verdict["overdue_rank"] != message["rank"]:
+            console.logger.warning("%s", console.overdue(self._node, message))
 
     def _request(self, rank: int, action: str, description: str) -> m.Event | None:
         if (rank, action) in self._requested:
@@ -124,9 +137,9 @@ class RankReports:
 
     # -- the boards -------------------------------------------------------------------------------------------
 
-    def last_look(self, local: int, rank: int, pid: int) -> None:
+    def final_scan(self, local: int, rank: int, pid: int) -> None:
         """A rank has ended: report the milestones that the monitor had no time to report."""
-        with best_effort("the last look at a board", self._journal.record):
+        with best_effort("the final scan of a board", self._journal.record):
             for news in self._boards.news(local):
                 if news["event"] in MILESTONES:
                     self._take(news.pop("event"), {"rank": rank, "pid": pid, "cycle": self._cycle, **news})
@@ -143,31 +156,44 @@ class RankReports:
 
     def failure(self, found: RankExit) -> Failure:
         """What is at hand on a rank that has ended; nothing is read from a disk."""
-        return failures.at_hand(
-            found, self._boards.error_path(found.local_rank), self._verdicts.get(found.local_rank)
-        )
+        local = found.local_rank
+        known = failures.at_hand(found, self._boards.error_path(local), self._verdicts.get(local))
+        return replace(known, kept_by=self._kept_by.get(local, ""))
 
-    def failing(self, group: RankGroup, now: float) -> Iterator[m.RankFailing]:
-        """The ranks that still run and have left the exception that ends them; `now` in monotonic seconds."""
+    def uncaught(self, group: RankGroup) -> Iterator[m.RankFailing]:
+        """The ranks that still run although an uncaught exception has ended their main thread: each once."""
+        now, boards = time.monotonic(), self._boards.snapshots()
         for local, pid in group.running.items():
-            if local in self._failing:
+            is_marked = local in boards and boards[local].main_raised
+            at = boards[local].main_ended_ns / SECOND if is_marked else now
+            found = self.failure(RankExit(group.rank_of(local), local, pid, UNHANDLED, at))
+            if local in self._failing or not (is_marked or found.leaving):
                 continue
-            found = self.failure(RankExit(group.rank_of(local), local, pid, UNHANDLED, now))
-            if found.leaving:
-                self._failing[local] = found
-                yield m.RankFailing(local, found.cause, found.meaning, now - found.began)
+            self._failing[local] = found
+            rank = {"rank": found.exit.rank, "pid": pid}
+            self._journal.record("rank_failing", cycle=self._cycle, **rank, error=found.error)
+            text = found.meaning.removesuffix(f" ({found.exit.meaning})").rstrip(": ")
+            if found.error is None:
+                text = "an uncaught exception, whose text is not known"
+            yield m.RankFailing(local, found.cause, text, now - found.began)
+
+    def describe(self, local: int, kept_by: str) -> None:
+        """What keeps the process of a rank whose main thread has ended."""
+        self._kept_by[local] = kept_by
 
     def ended(self, found: RankExit) -> Failure:
         """What is known of a rank that has ended."""
         return self._ended.get(found.local_rank) or self.failure(found)
 
-    def exited(self, found: RankExit, asked: int, now: float) -> m.RankExited:
-        """A rank has ended, into the journal; `asked` is the signal by which the launcher asked it to, or 0."""
+    def exited(self, found: RankExit, signalled: int, now: float) -> m.RankExited:
+        """A rank has ended, into the journal; `signalled` is the signal by which the launcher stopped it, or 0."""
+        was_stopped = bool(signalled) and (found.patience is not None or obeyed(found, signalled))
+        found = replace(found, by_launcher=was_stopped)
         failure = self.failure(found)
-        was_stopped = bool(asked) and (found.patience is not None or obeyed(found, asked))
         error = failure.error if found.status and not was_stopped else None
         if was_stopped and found.local_rank in self._failing:
-            failure = self._failing[found.local_rank]  # its exception was ending it
+            kept_by = self._kept_by.get(found.local_rank, "")
+            failure = replace(self._failing[found.local_rank], kept_by=kept_by)  # its exception was ending it
         elif was_stopped and not failure.leaving and not failure.hung:
             failure = Failure(found, None)  # an exception that was shown before does not explain this end
         self._ended[found.local_rank] = failure

@@ -1,7 +1,7 @@
 """Where the job's store is, who hosts it, and the addresses of the nodes.
 
-The launchers of a job meet at torch's TCPStore. The launcher on whose machine the endpoint is hosts it, as with
-torchrun (:func:`meet`).
+The launchers of a job of several nodes meet at torch's TCPStore; only then torch is imported. The launcher on whose
+machine the endpoint is hosts it, as with torchrun (:func:`meet`).
 Does not cover: address translation between nodes; give ``--local-addr`` there. A name that does not resolve is not
 refused, as it may resolve later.
 """
@@ -12,21 +12,26 @@ import ipaddress
 import itertools
 import logging
 import os
+import re
 import socket
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
-
-from torch.distributed import PrefixStore, Store
-from torch.distributed.elastic.rendezvous import RendezvousError, RendezvousParameters
-from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import DEFAULT_PORT, create_backend
-from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 from holdfast.in_time import TooLate, UnderWay
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+    from torch.distributed.elastic.rendezvous import RendezvousParameters
 
 logger = logging.getLogger("holdfast.launcher")
 LOG_AFTER = 2.0
 """Seconds after which a launcher logs that it still tries to connect."""
 CHECK = "check that node 0 is up, the address and the port"
+DEFAULT_PORT = 29400
+"""torch's default for the store of a c10d rendezvous."""
 LISTEN = "0A"  # proc(5), /proc/net/tcp: state of a listening socket
 
 
@@ -57,12 +62,40 @@ class Endpoint:
 
 def refused(host: Endpoint) -> str:
     """The reason to leave where the store's host answers that its server is gone."""
-    return f"nobody listens at {host} any more"
+    return f"no process listens at {host} any more"
+
+
+def parameters_of(
+    given: SimpleNamespace, nodes: tuple[int, int], run_id: str, settings: Mapping[str, str]
+) -> RendezvousParameters:
+    """As torch has them, for torchrun's options; `settings` are those of --rdzv-conf."""
+    from torch.distributed.elastic.rendezvous import RendezvousParameters
+
+    least, most = nodes
+    return RendezvousParameters(
+        given.rdzv_backend, given.rdzv_endpoint, run_id, least, most, local_addr=given.local_addr, **settings
+    )
 
 
 def endpoint_of(parameters: RendezvousParameters) -> Endpoint:
     """Where the store is, as the user gave it."""
-    return Endpoint(*parse_rendezvous_endpoint(parameters.endpoint, default_port=DEFAULT_PORT))
+    return parse_endpoint(parameters.endpoint)
+
+
+def parse_endpoint(text: str) -> Endpoint:
+    """HOST, HOST:PORT or [IPv6]:PORT, as torch has it. Raises ValueError."""
+    text = text.strip() or "localhost"
+    is_bare = text[0] == "[" and text[-1] == "]"
+    host, colon, port = (text, "", "") if is_bare else text.rpartition(":")
+    if not colon:
+        host, port = text, str(DEFAULT_PORT)
+    if not (port.isdecimal() and len(port) <= 5 and int(port) < 2**16):
+        raise ValueError(f"{text!r} is not allowed: the port has to be a number from 0 to 65535")
+    if len(host) > 1 and host[0] == "[" and host[-1] == "]":
+        host = host[1:-1]
+    if not re.fullmatch(r"[\w.:-]+", host):
+        raise ValueError(f"{text!r} is not allowed: give the name or the address of node 0, and a port")
+    return Endpoint(host, int(port))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +106,7 @@ class Meeting:
     name: str  # that no other launcher of the job has or had
     address: str  # at which the other nodes reach this one
     is_host: bool  # of the store
+    port: int  # on which the store listens, also where port 0 was given
 
 
 def meet(parameters: RendezvousParameters, node: str) -> Meeting:
@@ -83,12 +117,18 @@ def meet(parameters: RendezvousParameters, node: str) -> Meeting:
     Raises:
         StoreUnreachable: Torch's time limit has passed, or the connection broke.
     """
+    from torch.distributed import PrefixStore
+    from torch.distributed.elastic.rendezvous import RendezvousError
+    from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
 
     def call_all() -> Meeting:
         store, where = create_backend(parameters)[1], endpoint_of(parameters)
-        is_host = listens_on(where.port)
+        port = where.port or getattr(store, "port", 0)
+        is_host = listens_on(port)
         address = parameters.local_addr or own_address(where.host, is_host=is_host)
-        return Meeting(store, register(PrefixStore(prefix_of(parameters), store), node), address, is_host)
+        return Meeting(
+            store, register(PrefixStore(prefix_of(parameters), store), node), address, is_host, port
+        )
 
     text = "node %s tries to reach the rendezvous store at %s (%s)"
     timer = threading.Timer(LOG_AFTER, logger.warning, (text, node, endpoint_of(parameters), CHECK))

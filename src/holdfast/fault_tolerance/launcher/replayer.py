@@ -16,11 +16,19 @@ from typing import Any
 
 from ...journal.event import Event
 from ...visible import escaped
-from .codec import FIELDS, Unreadable, decode
 from .control import controller
 from .control import messages as m
 from .control.node import Node
-from .recorder import decision_state, describe, observations, restore, without_heartbeat
+from .recorder import (
+    FIELDS,
+    Unreadable,
+    decision_state,
+    decode,
+    describe,
+    observations,
+    restore,
+    without_heartbeat,
+)
 
 KINDS = "controller", "decision"
 """The events of the journal that are replayed."""

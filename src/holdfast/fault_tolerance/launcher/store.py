@@ -17,11 +17,14 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-
-from torch.distributed import Store as TorchStore
+from typing import TYPE_CHECKING
 
 from .control.messages import Append, Cas, Put, StoreView
+from .control.records import OF_A_CYCLE
 from .rendezvous import Endpoint, refused
+
+if TYPE_CHECKING:
+    from torch.distributed import Store as TorchStore
 
 Operation = Cas | Put | Append
 RETRY = 0.1
@@ -32,9 +35,6 @@ SWALLOWED = 5.0
 """Seconds without an answer after which a second connection is tried, the next time twice as long."""
 ABSENT = "-"
 """Compared with itself, this reads a key at once; torch's `get` waits for a key that does not exist."""
-
-OF_A_CYCLE = {"cycle", "join", "ack", "go", "waiting", "done", "stop", "word", "arrived", "answers"}
-"""The keys that are read only in their cycle and at its end, see `records.KEYS`."""
 
 
 class StoreGone(Exception):
@@ -171,7 +171,7 @@ class StoreClient:
             self._changed.notify_all()
 
     def watch(self, keys: Mapping[str, float]) -> None:
-        """From now on read these keys, each once in so many seconds."""
+        """From now on read these keys, each once per its number of seconds."""
         with self._changed:
             if keys == self._watched:
                 return
@@ -210,7 +210,7 @@ class StoreClient:
         """Carry out an operation, or read a key, and wait for it; for other threads than the launcher's.
 
         Raises:
-            StoreGone: There was no answer within so many seconds.
+            StoreGone: There was no answer within `seconds`.
         """
         answer: deque[str] = deque()
         until = time.monotonic() + seconds

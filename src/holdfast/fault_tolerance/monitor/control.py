@@ -1,24 +1,33 @@
-"""The page that the launcher and the monitor share: which monitor is in charge, which cycle runs, when it last looked.
+"""How the launcher and its monitor communicate: a page of shared memory, and messages that never block the sender.
 
-The launcher writes epoch, cycle and phase; the monitor in charge writes the rest, which is all that its successor
-must know of it. Every field is one aligned 8-byte store. A monitor whose epoch is not the page's is superseded and
+On the page the launcher writes epoch, cycle and phase; the monitor in charge writes the rest, which is all that its
+successor needs. Every field is one aligned 8-byte store. A monitor whose epoch is not the page's is superseded and
 must not act any more.
+
+A message is one JSON object per datagram. One that does not fit into the socket's buffer is dropped: its facts are on
+the boards, and the monitor never waits for the launcher.
 """
 
 from __future__ import annotations
 
-import mmap
+import json
 import os
+import socket
+from collections.abc import Iterator
+from typing import Any
 
-from ..board.layout import check_file
-from .gaps import KEPT, Gaps
+from ..board import mapped
+from .deadlines import KEPT, Suspensions
+
+LARGEST = 1 << 16
+SCAN = {"do": "scan"}  # the launcher's only request: scan the boards now
 
 FILE = "control"
 MAGIC = 0x31304C5254434648  # "HFCTRL01"
 SIZE = 4096
 
-# Words of the page. The gaps are a ring of `KEPT` pairs (start, end).
-_MAGIC, _EPOCH, _CYCLE, _PHASE, _TICK, _LOOKED, _NEXT_LOOK, _GAP_COUNT, _GAPS = range(9)
+# Words of the page. The suspensions are a ring of `KEPT` pairs (start, end).
+_MAGIC, _EPOCH, _CYCLE, _PHASE, _TICK, _SCANNED, _NEXT_SCAN, _COUNT, _SPANS = range(9)
 
 IDLE, RUNNING, STOPPING = 0, 1, 2  # phases: verdicts are given in RUNNING only
 
@@ -28,28 +37,15 @@ class ControlPage:
     this user's."""
 
     def __init__(self, directory: str) -> None:
-        path = os.path.join(directory, FILE)
-        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            check_file(path, handle)
-            self._map = mmap.mmap(handle, SIZE)
-        finally:
-            os.close(handle)
-        self._words = memoryview(self._map).cast("Q")
+        with mapped.MappedFile(os.path.join(directory, FILE)) as file:
+            self._words = file.words(SIZE)
         if self._words[_MAGIC] != MAGIC:
             raise ValueError(f"{directory}/{FILE} is not a control page of this version of holdfast")
 
     @classmethod
     def create(cls, directory: str) -> ControlPage:
         """A fresh page, allocated in full so that no later store can fail."""
-        handle = os.open(
-            os.path.join(directory, FILE), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
-        )
-        try:
-            os.posix_fallocate(handle, 0, SIZE)
-            os.pwrite(handle, MAGIC.to_bytes(8, "little"), 0)
-        finally:
-            os.close(handle)
+        mapped.create(os.path.join(directory, FILE), SIZE)[_MAGIC] = MAGIC
         return cls(directory)
 
     @property
@@ -72,49 +68,90 @@ class ControlPage:
         return self._words[_PHASE]
 
     def enter(self, phase: int, cycle: int) -> None:
-        """Set cycle and phase; the phase last, so that a cycle is never watched before its boards are there."""
+        """Set cycle and phase; the phase last, so that a cycle is never watched before it has boards."""
         self._words[_PHASE] = IDLE
         self._words[_CYCLE] = cycle
         self._words[_PHASE] = phase
 
     @property
     def tick(self) -> int:
-        """Rises with every look of the monitor in charge."""
+        """Rises with every scan of the monitor in charge."""
         return self._words[_TICK]
 
     @property
-    def looked(self) -> tuple[int, int]:
-        """When a monitor last looked and when the next look was planned (monotonic nanoseconds; 0: none yet)."""
-        return self._words[_LOOKED], self._words[_NEXT_LOOK]
+    def last_scan(self) -> tuple[int, int]:
+        """When a monitor last scanned the boards, and the planned next scan (monotonic nanoseconds; 0: never)."""
+        return self._words[_SCANNED], self._words[_NEXT_SCAN]
 
-    def beat(self, looked_ns: int, next_ns: int) -> None:
-        """The monitor has looked, and plans its next look."""
-        self._words[_LOOKED] = looked_ns
-        self._words[_NEXT_LOOK] = next_ns
+    def record_scan(self, scanned_ns: int, next_ns: int) -> None:
+        """The monitor has scanned the boards, and plans its next scan."""
+        self._words[_SCANNED] = scanned_ns
+        self._words[_NEXT_SCAN] = next_ns
         self._words[_TICK] += 1
 
     @property
-    def gaps(self) -> Gaps:
-        """The stretches in which the world stood still, as all monitors of this job have noticed them."""
-        count = self._words[_GAP_COUNT]
-        at = [_GAPS + 2 * (number % KEPT) for number in range(max(0, count - KEPT), count)]
-        return Gaps(tuple((self._words[word], self._words[word + 1]) for word in at))
+    def suspensions(self) -> Suspensions:
+        """The suspensions of this node, as all monitors of this job have noticed them."""
+        count = self._words[_COUNT]
+        at = [_SPANS + 2 * (number % KEPT) for number in range(max(0, count - KEPT), count)]
+        return Suspensions(tuple((self._words[word], self._words[word + 1]) for word in at))
 
-    def add_gap(self, start_ns: int, end_ns: int) -> None:
+    def add_suspension(self, start_ns: int, end_ns: int) -> None:
         """One more; the count last, so that a monitor which dies in between has added none.
 
-        One that begins where the last began is the same gap, noticed again by a successor: it is not counted twice.
+        One that begins where the last began is the same, noticed again by a successor: it is not counted twice.
         """
-        count = self._words[_GAP_COUNT]
-        last = _GAPS + 2 * ((count - 1) % KEPT)
+        count = self._words[_COUNT]
+        last = _SPANS + 2 * ((count - 1) % KEPT)
         if count and self._words[last] == start_ns:
             self._words[last + 1] = end_ns
             return
-        at = _GAPS + 2 * (count % KEPT)
+        at = _SPANS + 2 * (count % KEPT)
         self._words[at], self._words[at + 1] = start_ns, end_ns
-        self._words[_GAP_COUNT] = count + 1
+        self._words[_COUNT] = count + 1
 
     def close(self) -> None:
         """Unmap the page."""
         self._words.release()
-        self._map.close()
+
+
+class Channel:
+    """One end of a SOCK_SEQPACKET pair."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        end.setblocking(False)
+
+    def fileno(self) -> int:
+        """For poll and selectors."""
+        return self._socket.fileno()
+
+    def send(self, message: dict[str, Any]) -> bool:
+        """Send or drop; False when it was dropped or the other end is gone. One too large goes without its lists."""
+        packet = json.dumps(message).encode()
+        if len(packet) > LARGEST:
+            short = {name: value for name, value in message.items() if not isinstance(value, list)}
+            packet = json.dumps(short).encode()
+        try:
+            self._socket.send(packet)
+        except OSError:
+            return False
+        return True
+
+    def receive(self) -> Iterator[dict[str, Any]]:
+        """Every message that has arrived; ends without an error when the other end is gone."""
+        while True:
+            try:
+                packet = self._socket.recv(LARGEST)
+            except OSError:
+                return
+            if not packet:
+                return
+            try:
+                yield json.loads(packet)
+            except ValueError:
+                continue
+
+    def close(self) -> None:
+        """Close this end."""
+        self._socket.close()

@@ -1,9 +1,20 @@
-"""When is a rank hung? Pure functions from a board's snapshot to the moments at which a limit is passed.
+"""When a rank is hung: pure functions from a board's snapshot to the moments at which a limit is passed.
 
 Source: the documented heartbeat and section limits (docs: sections and heartbeats). Every open section counts,
 an outer one even while inner ones open and close. Before a rank has connected, a limit binds only if the user set
-it: a script that knows nothing of Holdfast is never killed for its silence. Its counted steps are heartbeats then.
-Does not cover: a rank that keeps sending heartbeats without doing any work.
+it: a script that does not use Holdfast is never killed for its silence. Its counted steps are heartbeats then.
+
+Every interval is extended by the times when this whole node was suspended (SIGSTOP of the job, cgroup freezer, VM
+pause, a monitor that was stopped or replaced). From inside they look the same: no monitor has read the boards for
+longer than was planned. A suspended node must not look like a hang, so every interval that runs gets the whole
+stretch back, from the last scan on: a rank that was within its limit then is within it now.
+
+When the rank's main thread has ended, only what began later still counts, and a `checkpointing` section that is open:
+the launcher handles a process that stays. After an exception that section has a limit in any case.
+
+Times are monotonic nanoseconds.
+Does not cover: a rank that keeps sending heartbeats without doing any work; a suspension shorter than about two
+seconds, the planned sleep plus `OVERSLEPT`.
 """
 
 from __future__ import annotations
@@ -12,12 +23,48 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ..board import Snapshot
-from .gaps import SECOND, Gaps
+from ..board.values import CHECKPOINTING
 
+SECOND = 1_000_000_000
+STEP = "step"  # the documented section of one training step
+OVERSLEPT = 1 * SECOND  # a scan that comes this much later than planned means that the node was suspended
+SAVING = 30.0  # seconds for a checkpoint after an exception, where its section has no limit
+WAKEUP_GRACE = (
+    1 * SECOND
+)  # an interval caught in a suspension lasts at least this long after it: all wake up at once
+KEPT = 100  # suspensions that are remembered
 SUSPICION = 0.8  # share of a limit after which the journal notes that a rank is late
 LONGEST = (
     1e9  # seconds; a longer limit is cut to these thirty years, because 1e300 s are no number of nanoseconds
 )
+
+
+def was_suspended(planned_ns: int, now_ns: int) -> bool:
+    """Whether a scan planned for `planned_ns` (0: none was) comes so late that the node was suspended."""
+    return planned_ns > 0 and now_ns - planned_ns > OVERSLEPT
+
+
+@dataclass(frozen=True, slots=True)
+class Suspensions:
+    """The suspensions so far, as (start, end), the oldest first."""
+
+    spans: tuple[tuple[int, int], ...] = ()
+
+    def plus(self, start_ns: int, end_ns: int) -> Suspensions:
+        """These and one more; only the last `KEPT` are remembered."""
+        return Suspensions((*self.spans, (start_ns, end_ns))[-KEPT:])
+
+    def since(self, start_ns: int) -> int:
+        """For how long the node was suspended after `start_ns`."""
+        return sum(end - max(start, start_ns) for start, end in self._caught(start_ns))
+
+    def deadline(self, since_ns: int, length_ns: int) -> int:
+        """When an interval that began at `since_ns` has lasted `length_ns` without the suspensions in it."""
+        at = since_ns + length_ns + self.since(since_ns)
+        return max((at, *(end + WAKEUP_GRACE for _, end in self._caught(since_ns))))
+
+    def _caught(self, start_ns: int) -> Iterable[tuple[int, int]]:
+        return ((start, end) for start, end in self.spans if end > start_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +77,7 @@ class Deadline:
     # initial_heartbeat | heartbeat | section | out_of_section; early: no limit is passed, but there is a sign
     reason: str
     section: str = ""
-    said: str = ""  # the sentence on it, where it is no documented one
+    sentence: str = ""  # where it is no documented one
 
     def waited(self, now_ns: int) -> float:
         """Seconds since the interval began."""
@@ -38,8 +85,8 @@ class Deadline:
 
     def text(self, now_ns: int) -> str:
         """The documented sentence for this hang (NeMo's resiliency page has the two on heartbeats)."""
-        if self.said:
-            return self.said
+        if self.sentence:
+            return self.sentence
         waited = f"Waited {self.waited(now_ns):.2f} seconds."
         if self.reason == "initial_heartbeat":
             return f"Did not get initial heartbeat. {waited}"
@@ -50,13 +97,16 @@ class Deadline:
         return f"No section was opened. {waited}"
 
 
-def deadlines(board: Snapshot, gaps: Gaps) -> Iterator[Deadline]:
-    """Every limit in force on this rank now."""
+def deadlines(board: Snapshot, suspensions: Suspensions, warm_up: int = 0) -> Iterator[Deadline]:
+    """Every limit in force on this rank now; its first `warm_up` steps may take longer than the others."""
     if board.identity is None or board.finished:
         return
-    for since, limit, reason, section in _intervals(board):
+    for since, own, reason, section in _intervals(board):
+        limit = _for_first_steps(board, own, reason, section, warm_up)
+        if board.main_ended_ns:
+            since, limit = _after_main_end(board, since, limit, reason, section)
         if limit is not None:
-            yield Deadline(gaps.deadline(since, nanoseconds(limit)), since, limit, reason, section)
+            yield Deadline(suspensions.deadline(since, nanoseconds(limit)), since, limit, reason, section)
 
 
 def _intervals(board: Snapshot) -> Iterator[tuple[int, float | None, str, str]]:
@@ -75,16 +125,41 @@ def _intervals(board: Snapshot) -> Iterator[tuple[int, float | None, str, str]]:
         yield board.out_of_section_since_ns, limits.out_of_section, "out_of_section", ""
 
 
+def _for_first_steps(
+    board: Snapshot, limit: float | None, reason: str, section: str, warm_up: int
+) -> float | None:
+    """The limit, but that of a step or out of section is not less than the initial one before `warm_up` steps ended."""
+    steps = board.section_totals.get(STEP)
+    is_first = (steps.count if steps else 0) < warm_up
+    if limit is None or not is_first or not (section == STEP or reason == "out_of_section"):
+        return limit
+    return None if board.limits.initial is None else max(limit, board.limits.initial)
+
+
+def _after_main_end(
+    board: Snapshot, since: int, limit: float | None, reason: str, section: str
+) -> tuple[int, float | None]:
+    """The interval with its limit, if that still counts when the main thread has ended.
+
+    A checkpoint section that an exception has left open, and that has no limit, gets one.
+    """
+    if section == CHECKPOINTING:
+        if limit is None and board.main_raised:
+            return max(since, board.main_ended_ns), SAVING
+        return since, limit
+    return since, None if since < board.main_ended_ns or reason == "out_of_section" else limit
+
+
 def _used_sections(board: Snapshot) -> bool:
     """Whether a section was opened since the rank connected (a second connecting begins to count anew)."""
     return board.section_count > 0 and board.out_of_section_since_ns != board.connected_ns
 
 
 def _initial_since(board: Snapshot) -> int | None:
-    """Where the wait for a first sign of life began, None while nobody waits for one.
+    """When the wait for a first sign of life began, None where there is no such wait.
 
-    A limit that the user set runs from the rank's start. Any other begins to bind when the rank connects, so what it
-    spent before does not count: nobody is killed for connecting late. The same holds for connecting a second time.
+    A limit that the user set runs from the rank's start. A default limit starts when the rank connects: no rank is
+    killed for connecting late. The same holds for connecting a second time.
     """
     limits, started = board.limits, board.identity.started_ns if board.identity else 0
     if limits.initial_set_by_user and not board.heartbeat_count and not board.section_count:
@@ -110,9 +185,9 @@ def shortest_limit(board: Snapshot) -> float:
     return min((limit for limit in every if limit is not None), default=float("inf"))
 
 
-def next_look(board: Snapshot, gaps: Gaps, now_ns: int) -> int:
-    """The moment until which nobody needs to look at this rank again: whatever it does meanwhile, no limit that is on
-    its board now is passed before. (Limits that it puts in force meanwhile are seen at the next look.)"""
+def next_scan(board: Snapshot, suspensions: Suspensions, now_ns: int, warm_up: int = 0) -> int:
+    """When this rank has to be scanned again: whatever it does meanwhile, no limit that is on its board now is passed
+    before. (Limits that it puts in force meanwhile are seen at the next scan.)"""
     could_begin_now = now_ns + nanoseconds(shortest_limit(board))
-    passed_first = earliest(deadlines(board, gaps))
+    passed_first = earliest(deadlines(board, suspensions, warm_up))
     return min(could_begin_now, passed_first.at_ns) if passed_first else could_begin_now

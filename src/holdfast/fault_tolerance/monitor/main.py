@@ -1,10 +1,18 @@
-"""The monitor process: sleeps to the next deadline, ends when the launcher does, cleans up after it.
+"""The monitor process: how it is started, and its loop, which sleeps to the next deadline and ends with the launcher.
 
-Started by the launcher with its settings as one JSON argument. It ignores every signal that is meant for the
-training (schedulers signal all processes of a job at once): supervision ends when the launcher does, not before.
-When the launcher is gone, however it went, the monitor ends the ranks and everything they started, then removes
-the board directory.
-Does not cover: a rank's descendant that cleared its environment, left the rank's session and the process tree.
+Started by the launcher, or for a `RankMonitorServer`, with its settings as one JSON argument. Nothing that a user
+installs or sets slows it down or breaks it: Python runs isolated and without site, a module next to this package
+cannot replace one of the standard library, and of the environment it gets only what the interpreter may need (no
+LD_PRELOAD, no malloc or profiler switches).
+
+Schedulers signal every process of a job at once. A monitor ignores those signals and has a session of its own;
+because its interpreter takes a while to start, it is spawned with them blocked. Supervision ends when the launcher
+does, not before. When the launcher is gone, however it ended, the monitor ends the ranks and everything they started,
+then removes the board directory.
+
+Does not cover: SIGKILL and SIGSTOP; a monitor that gets one of these is replaced. An LD_LIBRARY_PATH that leads to a
+broken library; some interpreters are not found without theirs. A rank's descendant that cleared its environment, left
+the rank's session and the process tree.
 """
 
 from __future__ import annotations
@@ -13,23 +21,49 @@ import json
 import os
 import select
 import shutil
+import signal
 import socket
+import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
-from ..processes import proc, sweep
-from . import deafness, inquest
-from .channel import Channel
-from .execution import Executions
-from .watch import Watch
+from ..processes import kill, proc
+from .control import Channel
+from .hang_handler import import_capture
+from .watch import Terminator, Watch
 
-IDLE = 0.1  # seconds without anything to do, in which imports disturb nobody
-ENOUGH = 5  # looks after which they are made all the same
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+PACKAGE_ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
+KEPT = (
+    "LD_LIBRARY_PATH",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "TZ",
+    "TMPDIR",
+)  # loading, text and time of log lines
+OURS = "HOLDFAST_"  # a variable of ours that marks all processes of a job marks the monitor as well
+SHIELDED = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGQUIT,
+    signal.SIGPIPE,
+)
+IDLE = 0.1  # seconds of sleep in which imports delay nothing
+ENOUGH = 5  # scans after which they are made in any case
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the launcher tells its monitor; seconds throughout."""
+    """The monitor's argument; seconds throughout."""
 
     directory: str
     epoch: int
@@ -38,49 +72,99 @@ class Settings:
     channel: int
     check_interval: float
     termination: int
-    patience: float
+    grace: float
     early_detection: bool = False
+    warm_up: int = 0  # steps
+
+
+def command(module: str, argument: str) -> list[str]:
+    """The command line of a process that runs `main` of this module of ours, which finds its argument in sys.argv."""
+    code = f"import sys; sys.path.append({PACKAGE_ROOT!r}); from {module} import main; main()"
+    return [sys.executable, "-I", "-S", "-c", code, argument]
+
+
+def start(module: str, settings: DataclassInstance, channel: int) -> subprocess.Popen[bytes]:
+    """Start a monitor whose `main` is in `module`; it inherits the descriptor `channel`. OSError if that fails."""
+    with spawn_shielded():
+        return subprocess.Popen(
+            command(module, json.dumps(asdict(settings))),
+            env={name: value for name, value in os.environ.items() if name in KEPT or name.startswith(OURS)},
+            pass_fds=[channel],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+
+@contextmanager
+def spawn_shielded() -> Iterator[None]:
+    """A process that this thread starts inside does not get these signals; this thread gets them afterwards."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SHIELDED)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def ignore_signals() -> None:
+    """From now on this process ignores them; those that came since it was spawned are dropped."""
+    for number in SHIELDED:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SHIELDED)
 
 
 def main() -> int:
     """Run until the launcher ends (then clean up) or another monitor is in charge (then just leave)."""
-    deafness.ignore()
+    ignore_signals()
     settings = Settings(**json.loads(sys.argv[-1]))
     channel = Channel(socket.socket(fileno=settings.channel))
-    executions = Executions(settings.termination, settings.patience)
+    terminator = Terminator(settings.termination, settings.grace)
     early_for = settings.launcher_pid if settings.early_detection else 0
     watch = Watch(
-        settings.directory, settings.epoch, settings.check_interval, executions, channel.send, early_for
+        settings.directory,
+        settings.epoch,
+        settings.check_interval,
+        terminator,
+        channel.send,
+        early_for,
+        settings.warm_up,
     )
-    try:
-        launcher = os.pidfd_open(settings.launcher_pid)
-    except ProcessLookupError:
-        launcher = -1
-    if launcher >= 0 and proc.start_time(settings.launcher_pid) == settings.launcher_start:
-        if not run(watch, channel, launcher):
-            return 0
-    if not watch.superseded:
+    launcher = open_process(settings.launcher_pid, settings.launcher_start)
+    if launcher is not None and not run(watch, channel, launcher):
+        return 0
+    if not watch.is_superseded:
         clean_up(watch, settings.directory)
     return 0
 
 
+def open_process(pid: int, start_time: int) -> int | None:
+    """A pidfd of the process that started this one; None when it is gone."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+    if proc.start_time(pid) == start_time:
+        return handle
+    os.close(handle)
+    return None
+
+
 def run(watch: Watch, channel: Channel, launcher: int) -> bool:
-    """Look and sleep; True when the launcher has ended and left the job to this monitor, False when superseded."""
+    """Scan and sleep; True when the launcher has ended and left the job to this monitor, False when superseded."""
     poller = select.poll()
     poller.register(launcher, select.POLLIN)
     poller.register(channel.fileno(), select.POLLIN)
-    looks, prepared = 0, False
-    while not watch.superseded:
-        sleep = watch.look()
-        looks += 1
-        if not prepared and (sleep > IDLE or looks > ENOUGH):
-            inquest.prepare()
+    scans, prepared = 0, False
+    while not watch.is_superseded:
+        sleep = watch.scan()
+        scans += 1
+        if not prepared and (sleep > IDLE or scans > ENOUGH):
+            import_capture()
             prepared = True
             continue
         ready = dict(poller.poll(int(sleep * 1000) + (sleep > 0)))
         if launcher in ready:
             # The launcher supersedes its monitor when it ends in good order: what is left then is not the monitor's.
-            return not watch.superseded
+            return not watch.is_superseded
         if channel.fileno() in ready and not list(channel.receive()):
             # The launcher closed its end: it is ending this monitor in good order, or is about to end itself.
             poller.unregister(channel.fileno())
@@ -95,29 +179,22 @@ def clean_up(watch: Watch, directory: str) -> None:
     """
     ranks = watch.identities()
     spared = {os.getpid()}
-    found: dict[
-        int, int
-    ] = {}  # kept: whoever was found below a rank is still to be ended when the rank is gone
+    found: dict[int, int] = {}  # a process found below a rank is still to be ended when the rank is gone
 
     def theirs() -> dict[int, int]:
         present = {pid: start for pid, start in (ranks | found).items() if proc.start_time(pid) == start}
-        left = sweep.in_sessions(ranks, spared)
-        found.update(left | sweep.below({*present, *left}, spared))
-        return {pid: start for pid, start in (present | found).items() if _runs(pid, start)}
+        left = kill.in_sessions(ranks, spared)
+        found.update(left | kill.below({*present, *left}, spared))
+        return {pid: start for pid, start in (present | found).items() if proc.is_running(pid, start)}
 
     def marked() -> dict[int, int]:
-        left = sweep.marked(os.fsencode(directory) + b"/", spared)
-        return left | sweep.below({*left}, spared)
+        left = kill.marked(os.fsencode(directory) + b"/", spared)
+        return left | kill.below({*left}, spared)
 
-    sweep.end_all(theirs, grace=0.3, limit=5.0)
+    kill.end_all(theirs, grace=0.3, limit=5.0)
     watch.close()
     shutil.rmtree(directory, ignore_errors=True)
-    sweep.end_all(marked, grace=0.3, limit=5.0)
-
-
-def _runs(pid: int, start: int) -> bool:
-    found = proc.stat(pid)
-    return found is not None and found.start_time == start and not sweep.ends(found)
+    kill.end_all(marked, grace=0.3, limit=5.0)
 
 
 if __name__ == "__main__":

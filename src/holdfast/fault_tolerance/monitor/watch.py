@@ -1,112 +1,126 @@
-"""One look at all boards of the node: what is new, who is late, when to look again.
+"""One scan of all boards of the node: what is new, which ranks are overdue, when to scan again.
 
-State that matters is on the boards and the control page; what is kept here (who was told what, who was signalled) may
-be lost with the process without harm. What is done about a rank that is late is in :mod:`.judgement`.
+State that matters is on the boards and the control page; what is kept here (what was reported, who was signalled) may
+be lost with the process without harm. What is done about an overdue rank is in :mod:`.hang_handler`.
 Does not cover: hangs of the launcher itself, and of ranks on other nodes.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from ..board import BoardError, BoardReader
+from ..board import BoardError, BoardReader, Identity
+from ..processes.kill import send_verified
 from .control import RUNNING, ControlPage
-from .deadlines import deadlines, earliest, next_look
-from .execution import Executions
-from .gaps import SECOND, overslept
-from .judgement import Judgement, Late, Tell
-from .observations import Seen, suspicion_at
+from .deadlines import SECOND, Deadline, deadlines, earliest, next_scan, was_suspended
+from .hang_handler import EARLY, HangHandler, Overdue, Send
+from .milestones import Milestones, suspicion_at
 
 if TYPE_CHECKING:
-    from .early_watch import EarlyWatch
+    from holdfast.incidents.early import Sign
 
-LONGEST_SLEEP = 1.0  # the launcher takes a monitor for dead when its tick stands still for a few of these
-NOT_YET = int(0.05 * SECOND)  # until the next look at a rank that the launcher is just starting
+LONGEST_SLEEP = 1.0  # the launcher takes a monitor for dead when its tick does not move for a few of these
+NOT_YET = int(0.05 * SECOND)  # until the next scan of a rank that the launcher is just starting
+UNTIL_ACTED_ON = "TZ"  # states in which a rank stays until another process acts
 
 
 class Watch:
-    """The boards of the cycle that runs now."""
+    """The boards of the cycle that runs now.
+
+    Args:
+        directory: The launcher's, with the control page and a folder for each cycle.
+        epoch: This monitor's; another number on the control page means that it is superseded.
+        check_interval: Longest time between two scans, in seconds; cut to `LONGEST_SLEEP`.
+        terminator: Ends hung ranks.
+        send: Takes each message for the launcher.
+        early_for: The launcher's pid where early detection is wanted.
+        warm_up: The first steps of a rank that may take longer than others.
+    """
 
     def __init__(
         self,
         directory: str,
         epoch: int,
         check_interval: float,
-        executions: Executions,
-        tell: Tell,
+        terminator: Terminator,
+        send: Send,
         early_for: int = 0,
+        warm_up: int = 0,
     ) -> None:
-        """`early_for` is the launcher's pid where early detection is wanted."""
         self._directory = directory
         self._control = ControlPage(directory)
         self._epoch = epoch
         self._longest = int(min(check_interval, LONGEST_SLEEP) * SECOND)
-        self._executions = executions
-        self._tell = tell
+        self._terminator = terminator
+        self._send = send
         self._cycle = -1
         self._boards: dict[int, BoardReader] = {}
-        self._seen: dict[int, Seen] = {}
-        self._gaps = self._control.gaps
-        self._late: list[Late] = []
+        self._milestones: dict[int, Milestones] = {}
+        self._suspensions = self._control.suspensions
         self._early_for = early_for
         self._early: EarlyWatch | None = None
-        self._judgement = self._judgement_of(-1)
+        self._warm_up = warm_up
+        self._handler = HangHandler(
+            directory, self._boards, terminator, send, self._may_act, self._drop, warm_up
+        )
 
     @property
-    def superseded(self) -> bool:
+    def is_superseded(self) -> bool:
         """Whether the launcher has put another monitor in charge."""
         return self._control.epoch != self._epoch
 
-    def look(self) -> float:
-        """Look, act, and say how many seconds may pass before the next look."""
+    def scan(self) -> float:
+        """Scan the boards and act; returns how many seconds may pass before the next scan."""
         now = time.monotonic_ns()
-        self._notice_gap(now)
+        self._notice_suspension(now)
         wake = now + self._longest
-        self._escalate(now)
+        self._kill_expired(now)
         if self._control.phase == RUNNING:
             self._open_boards()
-            self._late.clear()
+            overdue: list[Overdue] = []
             for local_rank in list(self._boards):
-                wake = min(wake, self._safely(self._look_at, local_rank, now) or wake)
-            wake = min(wake, self._look_early(now) or wake)
-            wake = min(wake, self._judgement.proceed(self._late, self._gaps, now) or wake)
+                try:
+                    wake = min(wake, self._scan_rank(local_rank, now, overdue))
+                except Exception as error:
+                    self._drop(local_rank, error)
+            wake = min(wake, self._scan_early(now, overdue) or wake)
+            wake = min(wake, self._handler.advance(overdue, self._suspensions, now) or wake)
         else:
-            wake = min(wake, self._judgement.hand_over(now) or wake)
-        if self._executions.next_ns is not None:
-            wake = min(wake, self._executions.next_ns)
-        if not self.superseded:
-            self._control.beat(now, wake)
+            wake = min(wake, self._handler.finish_capture(now) or wake)
+        if self._terminator.next_ns is not None:
+            wake = min(wake, self._terminator.next_ns)
+        if not self.is_superseded:
+            self._control.record_scan(now, wake)
         return max(0.0, (wake - time.monotonic_ns()) / SECOND)
 
-    def _notice_gap(self, now: int) -> None:
-        """A look far too late, by this monitor or since its predecessor's last: the world stood still meanwhile."""
-        looked, planned = self._control.looked
-        if overslept(planned, now) and not self.superseded:
-            self._control.add_gap(looked, now)
-            self._gaps = self._control.gaps
-            self._executions.postpone(now - looked)
-            self._tell({"event": "gap", "seconds": round((now - looked) / SECOND, 3)})
+    def _notice_suspension(self, now: int) -> None:
+        """A scan far too late, by this monitor or since its predecessor's last: the node was suspended meanwhile."""
+        scanned, planned = self._control.last_scan
+        if was_suspended(planned, now) and not self.is_superseded:
+            self._control.add_suspension(scanned, now)
+            self._suspensions = self._control.suspensions
+            self._terminator.extend(now - scanned)
+            self._send({"event": "gap", "seconds": round((now - scanned) / SECOND, 3)})
 
     def _open_boards(self) -> None:
         cycle = self._control.cycle
         if cycle == self._cycle:
             return
-        self._judgement.abandon()
-        self.close_boards()
+        self._close_boards()
         self._cycle = cycle
-        self._judgement = self._judgement_of(cycle)
-        self._early = self._early_watch()
-        self._executions.forget()
+        if self._early_for:
+            self._early = EarlyWatch(self._early_for)
+        self._handler.begin_cycle(cycle, self._early)
+        self._terminator.reset()
         folder = os.path.join(self._directory, f"cycle-{cycle}")
         try:
             names = os.listdir(folder)
         except OSError as error:
-            self._tell(
-                {"event": "unreadable", "text": f"cycle {cycle} is not watched: {error}", "cycle": cycle}
-            )
+            self._report_unreadable(f"cycle {cycle} is not watched: {error}")
             return
         for name in sorted(names):
             if name.endswith(".board"):
@@ -116,98 +130,186 @@ class Watch:
         try:
             local_rank = int(os.path.basename(path).removesuffix(".board"))
             self._boards[local_rank] = BoardReader(path)
-            self._seen[local_rank] = Seen()
+            self._milestones[local_rank] = Milestones()
         except (BoardError, ValueError) as error:
-            text = f"this rank is not watched, the others are: {error}"
-            self._tell({"event": "unreadable", "text": text, "cycle": self._cycle})
+            self._report_unreadable(f"this rank is not watched, the others are: {error}")
 
-    def _early_watch(self) -> EarlyWatch | None:
-        if not self._early_for:
-            return None
-        from .early_watch import EarlyWatch  # most monitors do without
+    def _may_act(self) -> bool:
+        return not self.is_superseded and self._control.phase == RUNNING
 
-        return EarlyWatch(self._early_for, lambda told: self._tell({**told, "cycle": self._cycle}))
+    def _drop(self, local_rank: int, error: Exception) -> None:
+        """An error about one rank must not end the supervision of the others."""
+        if (board := self._boards.pop(local_rank, None)) is not None:
+            board.close()
+        self._report_unreadable(
+            f"local rank {local_rank} is no longer watched, the others are: {error!r} (please report this)"
+        )
 
-    def _look_early(self, now: int) -> int | None:
-        """Signs before a limit is passed; an error there costs them, nothing else."""
+    def _report_unreadable(self, text: str) -> None:
+        self._send({"event": "unreadable", "text": text, "cycle": self._cycle})
+
+    def _scan_rank(self, local_rank: int, now: int, overdue: list[Overdue]) -> int:
+        """Report milestones, add an overdue rank to `overdue`; returns when to scan this rank again (monotonic
+        nanoseconds)."""
+        board = self._boards[local_rank].snapshot()
+        if board.identity is None or board.identity.cycle != self._cycle:
+            return now + NOT_YET
+        milestones = self._milestones[local_rank]
+        first = earliest(deadlines(board, self._suspensions, self._warm_up))
+        who = {"rank": board.identity.rank, "pid": board.identity.pid, "cycle": self._cycle}
+        for news in milestones.poll(board, self._boards[local_rank].events):
+            self._send({**who, **news})
+        for news in milestones.suspicion(first, now):
+            self._send({**who, **news})
+        if first is None or self._terminator.has_signalled(board.identity):
+            return now + self._longest
+        if now >= first.at_ns:
+            overdue.append(Overdue(first, local_rank, board))
+            return now + self._longest
+        wake = next_scan(board, self._suspensions, now, self._warm_up)
+        return min(wake, suspicion_at(first)) if milestones.suspected_since != first.since_ns else wake
+
+    def _scan_early(self, now: int, overdue: list[Overdue]) -> int | None:
+        """Signs before a limit is passed; an error in it ends early detection, and no more."""
         if self._early is None:
             return None
         try:
-            wake = self._early.look(now, self._boards)
-            if not self._late and (late := self._early.late(self._boards)):
-                if late.board.identity and not self._executions.knows(late.board.identity):
-                    self._late.append(late)
+            wake = self._early.scan(now, self._boards)
+            if not overdue and (found := self._early.overdue(self._boards)):
+                if found.board.identity and not self._terminator.has_signalled(found.board.identity):
+                    overdue.append(found)
             return wake
         except Exception as error:
             self._early = None
             text = f"early detection has ended, limits still hold: {error!r} (please report this)"
-            self._tell({"event": "unreadable", "text": text, "cycle": self._cycle})
+            self._report_unreadable(text)
             return None
 
-    def _judgement_of(self, cycle: int) -> Judgement:
-        return Judgement(
-            self._directory,
-            cycle,
-            self._boards,
-            self._executions,
-            self._tell,
-            may_act=lambda: not self.superseded and self._control.phase == RUNNING,
-            early_holds=lambda late: self._early is not None and self._early.holds(late),
-            give_up=self._give_up,
-        )
-
-    def _safely(self, deal_with: Callable[..., int | None], local_rank: int, *about: Any) -> int | None:
-        """An error in looking at one rank must not blind the monitor to the others."""
-        try:
-            return deal_with(local_rank, *about)
-        except Exception as error:
-            self._give_up(local_rank, error)
-            return None
-
-    def _give_up(self, local_rank: int, error: Exception) -> None:
-        if (board := self._boards.pop(local_rank, None)) is not None:
-            board.close()
-        text = f"local rank {local_rank} is no longer watched, the others are: {error!r} (please report this)"
-        self._tell({"event": "unreadable", "text": text, "cycle": self._cycle})
-
-    def _look_at(self, local_rank: int, now: int) -> int:
-        """Tell the news, note who is late; returns when to look at this rank again (monotonic nanoseconds)."""
-        board = self._boards[local_rank].snapshot()
-        if board.identity is None or board.identity.cycle != self._cycle:
-            return now + NOT_YET
-        seen = self._seen[local_rank]
-        first = earliest(deadlines(board, self._gaps))
-        for news in (*seen.news(board, self._boards[local_rank].events), *seen.suspicion(first, now)):
-            self._tell({"rank": board.identity.rank, "pid": board.identity.pid, "cycle": self._cycle, **news})
-        if first is None or self._executions.knows(board.identity):
-            return now + self._longest
-        if now >= first.at_ns:
-            self._late.append(Late(first, local_rank, board))
-            return now + self._longest
-        wake = next_look(board, self._gaps, now)
-        return min(wake, suspicion_at(first)) if seen.suspected_since != first.since_ns else wake
-
-    def _escalate(self, now: int) -> None:
-        if self._executions.next_ns is None or self.superseded:
+    def _kill_expired(self, now: int) -> None:
+        if self._terminator.next_ns is None or self.is_superseded:
             return
-        for who in self._executions.escalate(now):
-            told = {"event": "escalated", "rank": who.rank, "pid": who.pid, "signal": "SIGKILL"}
-            self._tell({**told, "cycle": who.cycle})
+        for who in self._terminator.kill_expired(now):
+            message = {"event": "escalated", "rank": who.rank, "pid": who.pid, "signal": "SIGKILL"}
+            self._send({**message, "cycle": who.cycle})
 
     def identities(self) -> dict[int, int]:
         """Pid -> start time of the ranks on the boards of this cycle."""
         self._open_boards()
-        known = (board.snapshot().identity for board in self._boards.values())
-        return {who.pid: who.start_time for who in known if who}
-
-    def close_boards(self) -> None:
-        """Unmap the boards of the cycle that is over."""
-        for board in self._boards.values():
-            board.close()
-        self._boards.clear()
-        self._seen.clear()
+        identities = (board.snapshot().identity for board in self._boards.values())
+        return {who.pid: who.start_time for who in identities if who}
 
     def close(self) -> None:
         """Unmap everything."""
-        self.close_boards()
+        self._close_boards()
         self._control.close()
+
+    def _close_boards(self) -> None:
+        for board in self._boards.values():
+            board.close()
+        self._boards.clear()
+        self._milestones.clear()
+
+
+class Terminator:
+    """Ends hung ranks: SIGCONT, the configured signal, SIGKILL after the grace period.
+
+    The process is checked by pid and start time behind a pidfd before each signal. One that was signalled is
+    remembered until the next cycle, so it gets each signal once.
+    Does not cover: a process that even SIGKILL cannot end (uninterruptible sleep); the launcher reports that one.
+    """
+
+    def __init__(self, termination: int, grace: float) -> None:
+        """`termination` is the first signal, `grace` the seconds between it and SIGKILL."""
+        self.termination, self.grace = termination, grace
+        self._pending: dict[Identity, int] = {}  # when SIGKILL follows, in monotonic nanoseconds
+        self._done: set[Identity] = set()
+
+    @property
+    def signal_name(self) -> str:
+        """Name of the first signal."""
+        return signal.Signals(self.termination).name
+
+    def has_signalled(self, who: Identity) -> bool:
+        """Whether this rank was signalled already."""
+        return who in self._pending or who in self._done
+
+    def terminate(self, who: Identity, now_ns: int) -> str | None:
+        """Send the first signal; its name, or None when the process is not the one meant or is gone."""
+        if self.termination == signal.SIGKILL:
+            self._done.add(who)
+        else:
+            self._pending[who] = now_ns + int(self.grace * SECOND)
+            # A stopped process acts on a signal only when it continues (SIGKILL needs no such help).
+            send_verified(who.pid, who.start_time, signal.SIGCONT)
+        sent = send_verified(who.pid, who.start_time, self.termination)
+        return self.signal_name if sent else None
+
+    def kill_expired(self, now_ns: int) -> list[Identity]:
+        """SIGKILL for each rank whose grace period is over; returns those that still existed."""
+        due = [who for who, at in self._pending.items() if at <= now_ns]
+        for who in due:
+            del self._pending[who]
+            self._done.add(who)
+        return [who for who in due if send_verified(who.pid, who.start_time, signal.SIGKILL)]
+
+    def extend(self, by_ns: int) -> None:
+        """The node was suspended: a grace period is time in which a rank could have ended."""
+        self._pending = {who: at + by_ns for who, at in self._pending.items()}
+
+    @property
+    def next_ns(self) -> int | None:
+        """When the next SIGKILL is due."""
+        return min(self._pending.values(), default=None)
+
+    def reset(self) -> None:
+        """A new cycle: its ranks are other processes."""
+        self._pending.clear()
+        self._done.clear()
+
+
+class EarlyWatch:
+    """Early detection in one cycle, only where the user asked for it: samples, and a sign as an overdue rank.
+
+    What is sampled, and what follows from it, is in :mod:`holdfast.incidents.early`.
+    Does not cover: what that module does not cover.
+    """
+
+    def __init__(self, launcher_pid: int) -> None:
+        from holdfast.incidents.early import EarlyDetection  # most monitors run without
+
+        self._launcher = launcher_pid
+        self._detection = EarlyDetection()
+        self._sign: Sign | None = None
+
+    def scan(self, now: int, boards: Mapping[int, BoardReader]) -> int:
+        """Take samples when it is time; returns when to scan again (monotonic nanoseconds)."""
+        from holdfast.incidents.early import sample, state
+
+        if now / SECOND >= self._detection.next_sample:
+            ranks = {}
+            for key, reader in boards.items():
+                wants_threads = key in self._detection.wants_threads
+                if found := sample(reader.snapshot(), now, threads=wants_threads):
+                    ranks[key] = found
+            stopped = state(self._launcher) in "Tt"
+            self._sign = self._detection.observe(now / SECOND, ranks, launcher_stopped=stopped)
+        return int(self._detection.next_sample * SECOND)
+
+    def overdue(self, boards: Mapping[int, BoardReader]) -> Overdue | None:
+        """The rank that a sign is about, as an overdue one."""
+        sign = self._sign
+        if sign is None or sign.local_rank not in boards:
+            return None
+        board, since = boards[sign.local_rank].snapshot(), int(sign.since * SECOND)
+        return Overdue(Deadline(since, since, 0.0, EARLY, sentence=sign.text), sign.local_rank, board)
+
+    def still_confirmed(self, overdue: Overdue) -> bool:
+        """Whether the sign still holds, checked last before the rank is signalled."""
+        from holdfast.incidents.early import state
+
+        who, sign = overdue.board.identity, self._sign
+        same = sign is not None and sign.local_rank == overdue.local_rank
+        if same and who is not None and state(who.pid) in UNTIL_ACTED_ON:
+            return True
+        self._sign = None  # or the next scan would take it for a new one
+        return False

@@ -1,5 +1,5 @@
-"""Processes of this node as the kernel sees them: who is whose child, who is whom, and how to end them safely.
+"""Processes of this node as the kernel sees them: parents, start times, environments, and how to end them safely.
 
 Nothing here imports torch. Nothing here signals a bare number: a signal goes through a pidfd after the
-process behind it was checked (see :mod:`.pidfd`), because pids are recycled.
+process behind it was checked (see :mod:`.kill`), because pids are recycled.
 """

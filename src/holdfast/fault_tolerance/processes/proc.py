@@ -1,4 +1,4 @@
-"""Reading ``/proc``: the state, parent, start time, children and environment of a process.
+"""Reading ``/proc``: the state, parent, start time, children and environment of a process; small files of the kernel.
 
 Every function answers ``None`` or an empty value when the process is gone or not ours to read; none raises.
 Does not cover: processes of another pid namespace.
@@ -10,6 +10,7 @@ import os
 from collections import defaultdict
 from dataclasses import dataclass
 
+STATES = {"R": "running", "S": "sleeping", "D": "disk wait", "T": "stopped", "t": "traced", "Z": "zombie"}
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -29,6 +30,11 @@ class Stat:
     """Of the program, or of the thread: at most 15 bytes."""
     threads: int = 0
     resident_pages: int = 0
+
+    @property
+    def is_running(self) -> bool:
+        """False for a zombie: it has ended, only its parent's wait is missing."""
+        return self.state not in "ZX"
 
 
 def stat(pid: int, thread: int | None = None) -> Stat | None:
@@ -73,9 +79,17 @@ def start_time(pid: int) -> int | None:
     return found.start_time if found else None
 
 
+def is_running(pid: int, start_time: int) -> bool:
+    """Whether the process with this pid *and* this start time exists and is no zombie."""
+    found = stat(pid)
+    return found is not None and found.start_time == start_time and found.is_running
+
+
 def wait_channel(pid: int, thread: int | None = None) -> str:
     """The kernel function the process, or one of its threads, sleeps in; '' when it runs or the kernel is silent."""
-    name = one_read(f"/proc/{pid}/wchan" if thread is None else f"/proc/{pid}/task/{thread}/wchan").decode()
+    name = one_read(f"/proc/{pid}/wchan" if thread is None else f"/proc/{pid}/task/{thread}/wchan").decode(
+        errors="replace"
+    )
     return "" if name == "0" else name
 
 
@@ -112,3 +126,28 @@ def has_environment(pid: int, marker: bytes) -> bool:
             return marker in file.read()
     except OSError:
         return False
+
+
+def first_line(path: str) -> str | None:
+    """The first line of a small file, stripped; None where it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.readline().strip()
+    except OSError:
+        return None
+
+
+def number(path: str) -> int | None:
+    """The number in a small file; None where there is none (`max`, no file)."""
+    text = first_line(path)
+    return int(text) if text and text.lstrip("-").isdecimal() else None
+
+
+def table(path: str) -> dict[str, str]:
+    """Lines `name value` or `name: value`; empty where the file cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            parts = [line.split(None, 1) for line in file]
+    except OSError:
+        return {}
+    return {part[0].rstrip(":"): part[1].strip() for part in parts if len(part) == 2}

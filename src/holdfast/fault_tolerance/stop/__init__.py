@@ -1,6 +1,6 @@
 """The agreed stop: all ranks of a job stop at the same place of their training, without a collective in every step.
 
-For training programs: `StopPoint`, the rank's side, and `position`, which says where a rank is (with `in_loader` where
+For training programs: `StopPoint`, the rank's side, and `position`, a rank's place as a number (with `in_loader` where
 a validation has several data loaders). The launchers agree on the place, by the rules and values of this room.
 Nothing is loaded until it is asked for; no torch.
 """
@@ -13,17 +13,17 @@ from holdfast.lazy import names
 
 if TYPE_CHECKING:
     from .point import StopPoint as StopPoint
-    from .positions import END as END
-    from .positions import LOADER_END as LOADER_END
-    from .positions import in_loader as in_loader
-    from .positions import position as position
+    from .rules import END as END
+    from .rules import LOADER_END as LOADER_END
+    from .rules import in_loader as in_loader
+    from .rules import position as position
 
 _HOME = {
-    "END": "positions",
-    "LOADER_END": "positions",
+    "END": "rules",
+    "LOADER_END": "rules",
     "StopPoint": "point",
-    "in_loader": "positions",
-    "position": "positions",
+    "in_loader": "rules",
+    "position": "rules",
 }
 
 __all__ = ["END", "LOADER_END", "StopPoint", "in_loader", "position"]

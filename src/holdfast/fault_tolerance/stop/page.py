@@ -1,6 +1,6 @@
-"""The page on which a rank and its launcher agree where the rank stops; it lies beside the rank's board.
+"""The page on which a rank and its launcher agree where the rank stops; it lies next to the rank's board.
 
-The one place that knows its layout. It is a file of its own because a rank that takes part in an agreed stop need not
+The one place that defines its layout. It is a file of its own because a rank that takes part in an agreed stop need not
 be a client of the monitor, whose limits would begin with that. Every word is one aligned 8-byte store and has one
 writer: the launcher those of the first half, the rank those of the second. A proposal's place is written before its
 number, into a slot of its own, so that a reader of the number never finds another proposal's place.
@@ -12,15 +12,17 @@ own atomic operations on ARM allow for; and protection from the rank's own user.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import mmap
+import logging
+import math
 import os
+import signal
+from collections.abc import Callable, Mapping
 
-from ..board.layout import check_file
+from ..board.mapped import MappedFile, create, private_words
 from ..errors import BoardError
-from .rules import COMMIT, WITHDRAW, RankView, Word
+from .rules import COMMIT, NEVER, WITHDRAW, RankView, Word
 
+logger = logging.getLogger("holdfast.launcher")
 SUFFIX = ".stop"
 SIZE = 4096
 MAGIC = 0x3130504F54534648  # "HFSTOP01"
@@ -38,18 +40,13 @@ def page_path(board_path: str) -> str:
     return board_path + SUFFIX
 
 
-def private_words() -> memoryview:
-    """Memory like a page, which nobody else sees."""
-    return memoryview(bytearray(SIZE)).cast("q")
-
-
 def answer_word(number: int, yes: bool) -> int:
-    """A rank's answer to the proposal with this number, as it stands on the page."""
+    """A rank's answer to the proposal with this number, as it is on the page."""
     return number << 1 | yes
 
 
 def view(words: memoryview, rank: int, *, gone: bool) -> RankView:
-    """What the rank's words say now. Its answer is read before its position, which it writes after it."""
+    """The rank's words as a view. Its answer is read before its position, which it writes after it."""
     state, answered, at = words[STATE], words[ANSWER], words[AT]
     return RankView(rank, state, words[POSITION], at, answered >> 1, bool(answered & 1), gone)
 
@@ -72,17 +69,23 @@ class PageFile:
     """
 
     def __init__(self, path: str, *, held: bool = False) -> None:
-        self._fd = -1
+        self._file: MappedFile | None = None
         try:
-            handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
-            try:
-                self.words = _mapped(path, handle)
-                if held:
-                    _hold(path, handle)
-                    self._fd, handle = handle, -1
-            finally:
-                if handle >= 0:
-                    os.close(handle)
+            file = MappedFile(path)
+            if file.size != SIZE:
+                raise BoardError(
+                    f"{path}: no page for an agreed stop: {file.size} bytes found, {SIZE} expected"
+                )
+            self.words = file.words(SIZE)
+            if self.words[MAGIC_WORD] != MAGIC:
+                raise BoardError(f"{path}: no page for an agreed stop of this version of holdfast")
+            if held:
+                if not file.lock():
+                    raise BoardError(
+                        f"{path}: another process of this rank takes part already; process {os.getpid()} "
+                        "(a child of it?) does not"
+                    )
+                self._file = file
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -90,55 +93,88 @@ class PageFile:
 
     @classmethod
     def create(cls, path: str) -> PageFile:
-        """A fresh page, allocated in full; the file is 0600. Raises OSError when it cannot be made, BoardError when it
-        cannot be mapped."""
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            os.posix_fallocate(handle, 0, SIZE)
-            os.pwrite(handle, MAGIC.to_bytes(8, "little"), MAGIC_WORD)
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-            raise
-        finally:
-            os.close(handle)
-        try:
-            return cls(path)
-        except BoardError:  # a rank that found it would ask where nobody answers
-            os.unlink(path)
-            raise
+        """A fresh page, allocated in full; the file is 0600. OSError when it cannot be made."""
+        page = cls.__new__(cls)
+        page._file = None
+        page.words = create(path, SIZE)
+        page.words[MAGIC_WORD] = MAGIC
+        return page
 
     def close(self) -> None:
-        """Let go of the page. The memory is unmapped when the last view of it is dropped, so that no thread that
-        still looks at it fails. Safe to call twice."""
-        self.words = private_words()
-        handle, self._fd = self._fd, -1
-        if handle >= 0:
-            os.close(handle)
-
-    def __del__(self) -> None:
-        handle, self._fd = getattr(self, "_fd", -1), -1
-        if handle >= 0:
-            os.close(handle)
+        """Let go of the page. The memory is unmapped when the last view of it is dropped. Safe to call twice."""
+        self.words = private_words(SIZE)
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
 
-def _mapped(path: str, handle: int) -> memoryview:
-    size = check_file(path, handle)
-    if size != SIZE:
-        raise BoardError(f"{path}: no page for an agreed stop: {size} bytes found, {SIZE} expected")
-    if os.pread(handle, 8, MAGIC_WORD) != MAGIC.to_bytes(8, "little"):
-        raise BoardError(f"{path}: no page for an agreed stop of this version of holdfast")
-    return memoryview(mmap.mmap(handle, SIZE)).cast("q")
+class StopPages:
+    """The launcher's side: this node's pages by local rank for the cycle that runs.
 
+    A page lies next to the rank's board and is removed with it. Any thread may read while another one closes the
+    pages. A page that cannot be made means that the rank takes no part, nothing else.
+    Does not cover: what is written there; the nodes agree on that (`control.agreed_stop`).
+    """
 
-def _hold(path: str, handle: int) -> None:
-    try:
-        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
-    except BlockingIOError as error:
-        raise BoardError(
-            f"{path}: another process of this rank takes part already; process {os.getpid()} (a child of it?) does not"
-        ) from error
-    except PermissionError as error:  # what some filesystems say instead
-        raise BoardError(f"{path}: another process of this rank takes part already") from error
-    except OSError:
-        pass  # a filesystem without locks: only the protection against two processes is missing
+    def __init__(self) -> None:
+        self._pages: dict[int, PageFile] = {}
+        self._ranks: dict[int, int] = {}
+
+    def open(self, boards: Mapping[int, str]) -> None:
+        """Make fresh pages next to these boards, and close those of the cycle before."""
+        self.close()
+        for local_rank, board in boards.items():
+            try:
+                self._pages[local_rank] = PageFile.create(page_path(board))
+            except OSError as error:
+                logger.warning(
+                    "local rank %d takes no part in an agreed stop: no shared memory for its page (%s)",
+                    local_rank,
+                    error.strerror or error,
+                )
+
+    def bind(self, local_rank: int, rank: int) -> None:
+        """The rank's process has started, with this global rank."""
+        self._ranks[local_rank] = rank
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._pages)
+
+    def noticed(self) -> tuple[int, signal.Signals] | None:
+        """A rank that got a signal which asks the job to stop, and that signal; None while there is none."""
+        for local_rank, page in list(self._pages.items()):
+            if number := page.words[NOTICE]:
+                try:
+                    return self._ranks.get(local_rank, local_rank), signal.Signals(number)
+                except ValueError:
+                    continue  # no signal: some program's own number
+        return None
+
+    def ask(self, number: int, deadline: float) -> None:
+        """The job is to stop because of this signal; at `deadline` (monotonic seconds) ranks will be killed."""
+        for page in list(self._pages.values()):
+            page.words[DEADLINE] = 0 if math.isinf(deadline) else int(deadline * 1e9)
+            page.words[ASKED] = number
+
+    def write(self, word: Word) -> None:
+        """Pass on the leader's word."""
+        for page in list(self._pages.values()):
+            write(page.words, word)
+
+    def views(self, gone: Callable[[int], bool]) -> list[RankView]:
+        """Where the ranks are now; `gone` reports whether the process of a local rank has ended."""
+        found = []
+        for local_rank, rank in sorted(self._ranks.items()):
+            page = self._pages.get(local_rank)
+            if page is None:
+                found.append(RankView(rank, NEVER, gone=gone(local_rank)))
+            else:
+                found.append(view(page.words, rank, gone=gone(local_rank)))
+        return found
+
+    def close(self) -> None:
+        """Let go of the pages; their files go with the boards."""
+        pages, self._pages, self._ranks = self._pages, {}, {}
+        for page in pages.values():
+            page.close()

@@ -1,9 +1,9 @@
 """The rank's side of an agreed stop: at each boundary it asks whether all ranks of the job stop here.
 
-Usually that is one look at a word of the page and one store. Only while the launchers agree on a place, and the rank
-has come to it, does the rank wait; it waits for the launchers' word (go on, or stop), never for another rank.
+Usually that is one read of a word of the page and one store. Only while the launchers agree on a place, and the rank
+has come to it, does the rank wait; it waits for the launchers' word (continue, or stop), never for another rank.
 What always holds: nothing here raises, or blocks while no stop was asked for. A forked child (a data loader's worker)
-inherits the object, not the page: what it writes nobody sees.
+inherits the object, not the page: no other process sees its writes.
 
 Does not cover: ranks that do not come to the same boundaries in the same order (training is data-parallel); two
 `StopPoint` objects in use at once in one process.
@@ -16,13 +16,15 @@ import time
 import weakref
 from collections.abc import Callable
 
+from holdfast.prefixed_log import log as _log
+
 from .. import environment
+from ..board.mapped import private_words
 from ..errors import BoardError
-from ..rank_log import log as _log
 from . import page as P
 from .rules import ENDED, GO, STOP, TAKES_PART, WAIT, at_boundary
 
-POLL = 0.001  # seconds between two looks while waiting
+POLL = 0.001  # seconds between two reads while waiting
 SIGN_OF_LIFE = 1.0  # seconds between two calls of `waiting`
 
 _said: set[str] = set()
@@ -57,7 +59,7 @@ class StopPoint:
             return cls(P.PageFile(P.page_path(board), held=True))
         except (
             FileNotFoundError
-        ):  # not by a launcher: a `RankMonitorServer`. Or it had no room, and has said so
+        ):  # not by a launcher: a `RankMonitorServer`. Or it had no room, and has logged that
             return None
         except (BoardError, OSError, ValueError) as error:
             why = str(error)
@@ -77,11 +79,11 @@ class StopPoint:
         words[P.STATE] = TAKES_PART
 
     def end(self) -> None:
-        """It no longer does: training is over. Lets go of the page; safe to call twice, and at any time. What was known
-        stays known; `passes` says False. Another training in this process makes an object of its own."""
+        """It no longer does: training is over. Lets go of the page; safe to call twice, and at any time. The state is
+        kept; `passes` returns False. Another training in this process makes an object of its own."""
         file, self._file = self._file, None
         words = self._words
-        kept = P.private_words()
+        kept = private_words(P.SIZE)
         kept[:] = words
         self._words, self._settled, self._stopped = kept, kept[P.NUMBER], False
         if file is not None:
@@ -115,9 +117,9 @@ class StopPoint:
         return found / 1e9 if found else None
 
     def passes(self, position: int) -> bool:
-        """Say that this rank is at a boundary (`position`), and learn what to do. Call it at every boundary.
+        """Report that this rank is at a boundary (`position`). Call it at every boundary.
 
-        False: go on. True: all ranks of the job stop here; so it is from then on. Positions must rise.
+        False: continue. True: all ranks of the job stop here; so it is from then on. Positions must rise.
         Returns at once (about 0.2 µs) unless the job is being stopped. While the launchers agree, a rank that has come
         to the place waits until they have.
         """
@@ -128,7 +130,7 @@ class StopPoint:
         return self._consider(position)
 
     def passes_early(self, position: int) -> bool:
-        """At the begin of the batch that leads to this boundary. True: nobody asks anything, and from now on this rank
+        """At the begin of the batch that leads to this boundary. True: no stop is proposed, and from now on this rank
         counts as one that has passed it; it need not call `passes` there. False: it has to."""
         words = self._words
         if words[P.NUMBER] != self._settled:
@@ -158,7 +160,7 @@ class StopPoint:
         return then == STOP
 
     def _look(self, position: int) -> str:
-        """Answer the proposal that stands: GO, WAIT or STOP."""
+        """Answer the current proposal: GO, WAIT or STOP."""
         words = self._words
         number, place = _proposal(words)
         if self._stopped:
@@ -188,7 +190,7 @@ class StopPoint:
         return now
 
     def _after_fork_in_child(self) -> None:
-        self._words = P.private_words()
+        self._words = private_words(P.SIZE)
         self._settled, self._stopped = 0, False
         file, self._file = self._file, None
         if file is not None:
@@ -196,7 +198,7 @@ class StopPoint:
 
 
 def _proposal(words: memoryview) -> tuple[int, int]:
-    """The proposal that stands: its number and its place."""
+    """The current proposal: its number and its place."""
     while True:
         number = words[P.NUMBER]
         place = words[P.PLACES + number % P.SLOTS]

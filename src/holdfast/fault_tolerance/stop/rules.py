@@ -1,15 +1,22 @@
-"""The rules by which launchers and ranks agree where all ranks stop. Pure.
+"""Positions in a training, and the rules by which launchers and ranks agree where all ranks stop. Pure.
+
+A rank comes from boundary to boundary: after each training batch, and inside a validation after each of its batches
+and at its end. A position names a boundary in 63 bits, and positions are ordered as the boundaries are:
+(k, 0) < (k, 1) < … < (k, END) < (k+1, 0) for k training batches. A validation with several data loaders has its
+batches and an end in each of them: (loader, 1) < (loader, 2) < … < (loader, LOADER_END) < (loader+1, 1) < … < END.
 
 A proposal is a number and a place: each rank stops at its first boundary at or beyond the place, once the proposal is
-committed. A rank that has gone past the place already says no, and its launcher may say so for it: where it has been
-is on its page, and it may be unable to come to its next boundary, waiting in a collective for a rank that stopped.
-A rank that says yes goes no farther than its first such boundary until the proposal is committed, withdrawn, or
-replaced by one with a higher number. So when all have said yes nobody is past the place, and since all ranks come to
-the same boundaries in the same order, all stop at the same one. A rank with fewer validation batches than another
+committed. A rank that has already passed the place answers no, and its launcher may answer for it: its position is on
+its page, and it may be unable to come to its next boundary, waiting in a collective for a rank that stopped.
+A rank that answers yes passes no further than its first such boundary until the proposal is committed, withdrawn, or
+replaced by one with a higher number. So when all have answered yes no rank is past the place, and since all ranks come
+to the same boundaries in the same order, all stop at the same one. A rank with fewer validation batches than another
 stops at the end of the validation: both have trained the same batches.
 
-Does not cover: ranks that do not take part in the same boundaries; and a rank that waits for another one between its
-last validation batch and the boundary at the validation's end, which therefore has to come before any collective.
+Does not cover: ranks that do not take part in the same boundaries; a rank that waits for another one between its last
+validation batch and the boundary at the validation's end, which therefore has to come before any collective; nested
+validations; more than 255 data loaders, or 65534 batches in one (the rest counts as one place). The position of a plain
+loop with more batches in a validation is right, but described as if it had loaders.
 """
 
 from __future__ import annotations
@@ -19,7 +26,74 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
-from .positions import END, LOADER_END, batches_of, in_loader, loader_of, position, validation_of
+VALIDATION_BITS = 24
+LOADER_BITS = 16  # of these
+MOST_BATCHES = (1 << 63 - VALIDATION_BITS) - 1
+
+END = (1 << VALIDATION_BITS) - 1
+"""The end of a validation, whatever number of batches it had."""
+LOADER_END = (1 << LOADER_BITS) - 1
+"""The end of a validation's data loader, whatever number of batches it had."""
+MOST_LOADERS = END >> LOADER_BITS
+
+
+def position(batches: int, validation: int = 0) -> int:
+    """After `batches` training batches of this start of the rank; in a validation, after `validation` of its batches.
+
+    `validation` is 0 outside, `END` at the end of one, and `in_loader` where a validation has several data
+    loaders. Raises ValueError for what is negative or too large.
+    """
+    if not (0 <= batches <= MOST_BATCHES and validation >= 0):
+        raise ValueError(f"no position: {batches} batches, {validation} of a validation")
+    if validation >= END:
+        validation = END if validation == END else END - 1
+    return batches << VALIDATION_BITS | validation
+
+
+def in_loader(loader: int, batch: int) -> int:
+    """The `validation` of `position` at this batch (from 1) of a validation's data loader (from 0).
+
+    `batch` is `LOADER_END` at the loader's end. Raises ValueError for what is below that.
+    """
+    if loader < 0 or batch < 1:
+        raise ValueError(f"no position: batch {batch} of data loader {loader}")
+    if loader >= MOST_LOADERS:
+        return END - 1
+    if batch != LOADER_END:
+        batch = min(batch, LOADER_END - 1)
+    return loader << LOADER_BITS | batch
+
+
+def batches_of(place: int) -> int:
+    """How many training batches lie before it."""
+    return place >> VALIDATION_BITS
+
+
+def validation_of(place: int) -> int:
+    """Where in a validation it is: 0 outside of one, END at the end of one."""
+    return place & END
+
+
+def loader_of(validation: int) -> tuple[int, int]:
+    """The data loader (from 0) and its batch, as they were given to `in_loader`."""
+    return validation >> LOADER_BITS, validation & LOADER_END
+
+
+def describe(place: int) -> str:
+    """For people: `after batch 120`, `after batch 120, in validation, batch 7` (`…, loader 2, batch 7`)."""
+    batches, validation = batches_of(place), validation_of(place)
+    text = f"after batch {batches}" if batches else "before the first batch"
+    if validation == END:
+        return f"{text}, at the end of validation"
+    return f"{text}, in validation, {_in_validation(validation)}" if validation else text
+
+
+def _in_validation(validation: int) -> str:
+    loader, batch = loader_of(validation)
+    if batch == LOADER_END:
+        return f"at the end of loader {loader + 1}"
+    return f"loader {loader + 1}, batch {batch}" if loader else f"batch {batch}"
+
 
 GO, WAIT, STOP = "go", "wait", "stop"
 ASK, COMMIT, WITHDRAW = "ask", "commit", "withdraw"
@@ -61,7 +135,7 @@ class Word:
         return Proposal(self.number, self.place)
 
     def encode(self) -> str:
-        """As it stands in the store."""
+        """The text in the store."""
         return json.dumps(asdict(self))
 
     @classmethod
@@ -74,7 +148,7 @@ class Word:
 @dataclass(frozen=True, slots=True)
 class RankView:
     """One rank as its launcher sees it. `position` is the last boundary that it went past, `at` the one at which it
-    last looked at a proposal; `answered` and `yes` are its answer. `gone`: its process has ended."""
+    last read a proposal; `answered` and `yes` are its answer. `gone`: its process has ended."""
 
     rank: int
     state: int
@@ -96,12 +170,12 @@ class RankView:
 
     @property
     def farthest(self) -> int:
-        """The farthest boundary that it is known to have come to."""
+        """The farthest boundary that it has reached as far as its page shows."""
         return max(self.position, self.at)
 
 
 def at_boundary(past: int, here: int, place: int, *, committed: bool) -> tuple[bool, str]:
-    """A rank that went past `past` and is at `here` sees a proposal: its answer, and whether it goes on."""
+    """A rank that went past `past` and is at `here` sees a proposal: its answer, and whether it continues."""
     if past >= place:
         return False, GO
     if here < place:
@@ -133,7 +207,7 @@ def farthest(views: Iterable[RankView]) -> int:
 
 
 def absent(views: Sequence[RankView], waited: float) -> list[int] | None:
-    """The ranks that take no part; None while it is too early to say, `waited` seconds after the stop was asked for.
+    """The ranks that take no part; None while it is too early to decide, `waited` seconds after the stop was asked for.
 
     One whose training has ended may begin another: it has the same time for that.
     """
@@ -157,12 +231,12 @@ def why_over(ranks: Sequence[int]) -> str:
 
 def margin(speed: float, delay: float) -> int:
     """How many training batches ahead of the farthest rank to stop: with `speed` of them per second a proposal that
-    takes `delay` seconds to reach everybody still finds the place ahead."""
+    takes `delay` seconds to reach all ranks still finds the place ahead."""
     return 1 + math.ceil(CARE * speed * delay)
 
 
 def ahead(reached: int, by: int) -> int:
-    """The place so many boundaries (1: the next) beyond a boundary; training batches are counted, or inside a
+    """The place `by` boundaries (1: the next) beyond a boundary; training batches are counted, or inside a
     validation its batches, no farther than to the end of the data loader. One that lies between two training batches
     is the first of a validation, if there is one."""
     batches, validation = batches_of(reached), validation_of(reached)

@@ -1,6 +1,6 @@
 """The options that ``ft_launcher`` has beyond torchrun's: one table, from which parsing, help and docs are made.
 
-Every option is known by all the names of its history. A name is written here without leading dashes and with
+Every option has all the names of its history. A name is written here without leading dashes and with
 hyphens; on the command line each hyphen may be an underscore, and in the environment it is ``PET_`` and the name in
 capitals. Options that are settings of `FaultToleranceConfig` are made from its fields, so none can be forgotten.
 Options that other releases have as flags only, and that change nothing here, are made from `settings_history`.
@@ -17,6 +17,7 @@ from ... import config_fields as grammar
 from ...config import FIELDS, FaultToleranceConfig
 from ...config_sources import variables_of
 from ...settings_history import HISTORY, names_of
+from ..ranks.exits import DO_NOT_REQUEUE
 
 __all__ = ["OPTIONS", "FtOption", "by_name", "variables"]
 
@@ -24,6 +25,14 @@ LIMITS = "limits (when is a rank hung?)"
 HEALTH = "health of nodes"
 LAUNCHER = "restarts, signals and files of the launcher"
 PAST = "accepted from other releases, without effect in this version"
+GROUPS = {
+    "use_infra_group_rank": LAUNCHER,
+    "max_no_progress_cycles": LAUNCHER,
+    "min_progress_iterations": LAUNCHER,
+    "checkpoint_iteration_file": LAUNCHER,
+    "install_exception_hook": LAUNCHER,
+}
+"""Of the settings that are no limits."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +94,7 @@ def _settings() -> list[FtOption]:
                 default=getattr(defaults, name),
                 metavar=about["metavar"],
                 meaning=about["help"],
-                group=PAST if name in HISTORY else LIMITS,
+                group=PAST if name in HISTORY else GROUPS.get(name, LIMITS),
                 is_setting=True,
             )
         )
@@ -124,6 +133,13 @@ def _file(value: object) -> str:
     return value
 
 
+def _prefix(value: object) -> str:
+    path = _file(value)
+    if path.endswith("/"):
+        raise ValueError("give the start of a file name, like /logs/job, not a folder")
+    return path
+
+
 def _warm_start(value: object) -> str:
     if value not in ("auto", "on", "off"):
         raise ValueError("give auto, on or off")
@@ -139,130 +155,48 @@ def _modules(value: object) -> tuple[str, ...]:
     return names
 
 
+# fmt: off
 _LAUNCHER = [
-    FtOption(
-        "cfg_path",
-        _names("cfg-path", older=("fault-tol-cfg-path",)),
-        _file,
-        None,
-        "FILE",
-        "YAML file with a 'fault_tolerance' section",
-        LAUNCHER,
-        more_variables=("FAULT_TOL_CFG_PATH",),
-    ),
-    FtOption(
-        "ignore_missing_cfg",
-        _names("ignore-missing-cfg", older=("ignore-missing-fault-tol-cfg",)),
-        grammar.boolean,
-        False,
-        "",
-        "no error when that file or its section is missing",
-        LAUNCHER,
-        takes_value=False,
-    ),
-    FtOption(
-        "restart_policy",
-        _names("restart-policy", older=("restart-policy",)),
-        grammar.restart_policy,
-        "any-failed",
-        "POLICY",
-        "any-failed: a failure of one rank restarts all ranks",
-        LAUNCHER,
-    ),
-    FtOption(
-        "restarts_reset_on_progress",
-        _names("restarts-reset-on-progress"),
-        grammar.boolean,
-        False,
-        "",
-        "--max-restarts counts anew after progress",
-        LAUNCHER,
-        takes_value=False,
-    ),
-    FtOption(
-        "term_timeout",
-        _names("term-timeout", first="term-timeout"),
-        grammar.limit,
-        1800.0,
-        "SECONDS",
-        "time for ranks to save and leave after a preemption signal",
-        LAUNCHER,
-    ),
-    FtOption(
-        "workers_stop_timeout",
-        _names("workers-stop-timeout", first="workers-stop-timeout"),
-        grammar.seconds,
-        5.0,
-        "SECONDS",
-        "SIGTERM to SIGKILL when ranks are stopped for a restart",
-        LAUNCHER,
-    ),
-    FtOption(
-        "preempted_exit_code",
-        _names("preempted-exit-code"),
-        grammar.exit_code,
-        0,
-        "CODE",
-        "exit code of a preempted job in which no rank failed",
-        LAUNCHER,
-    ),
-    FtOption(
-        "run_dir",
-        _names("run-dir"),
-        _file,
-        None,
-        "DIR",
-        "for journal and incidents; else one in the user's state folder",
-        LAUNCHER,
-    ),
-    FtOption(
-        "warm_start",
-        _names("warm-start"),
-        _warm_start,
-        "auto",
-        "auto|on|off",
-        "start ranks from a process that has imported",
-        LAUNCHER,
-    ),
-    FtOption(
-        "preload",
-        _names("preload"),
-        _modules,
-        (),
-        "MODULES",
-        "like torch,numpy: import these ahead, too",
-        LAUNCHER,
-    ),
-    FtOption(
-        "ignore_optimizer_steps",
-        _names("ignore-optimizer-steps"),
-        grammar.boolean,
-        False,
-        "",
-        "do not count the steps of ranks that do not use the client",
-        LAUNCHER,
-        takes_value=False,
-    ),
-    FtOption(
-        "early_detection",
-        _names("early-detection"),
-        grammar.boolean,
-        False,
-        "",
-        "accuse a rank that is plainly stopped before a limit is passed",
-        LIMITS,
-        takes_value=False,
-    ),
-    FtOption(
-        "node_timeout",
-        _names("node-timeout"),
-        grammar.seconds,
-        10.0,
-        "SECONDS",
-        "silence after which a node counts as gone",
-        HEALTH,
-    ),
+    FtOption("cfg_path", _names("cfg-path", older=("fault-tol-cfg-path",)), _file, None, "FILE",
+             "YAML file with a 'fault_tolerance' section", LAUNCHER, more_variables=("FAULT_TOL_CFG_PATH",)),
+    FtOption("ignore_missing_cfg", _names("ignore-missing-cfg", older=("ignore-missing-fault-tol-cfg",)),
+             grammar.boolean, False, "", "no error when that file or its section is missing", LAUNCHER,
+             takes_value=False),
+    FtOption("restart_policy", _names("restart-policy", older=("restart-policy",)), grammar.restart_policy,
+             "any-failed", "POLICY", "any-failed: a failure of one rank restarts all ranks", LAUNCHER),
+    FtOption("restarts_reset_on_progress", _names("restarts-reset-on-progress"), grammar.boolean, False, "",
+             "--max-restarts counts anew after progress", LAUNCHER, takes_value=False),
+    FtOption("term_timeout", _names("term-timeout", first="term-timeout"), grammar.limit, 1800.0, "SECONDS",
+             "time for ranks to save and leave after a preemption signal", LAUNCHER),
+    FtOption("workers_stop_timeout", _names("workers-stop-timeout", first="workers-stop-timeout"),
+             grammar.seconds, 5.0, "SECONDS", "SIGTERM to SIGKILL when ranks are stopped for a restart",
+             LAUNCHER),
+    FtOption("exit_timeout", _names("exit-timeout"), grammar.limit_or_zero, 10.0, "SECONDS",
+             "time for a rank to end after an uncaught exception; None: no limit", LAUNCHER),
+    FtOption("finished_timeout", _names("finished-timeout"), grammar.limit, None, "SECONDS",
+             "time for a rank to end after its script has finished", LAUNCHER),
+    FtOption("preempted_exit_code", _names("preempted-exit-code"), grammar.exit_code, 0, "CODE",
+             "exit code of a preempted job in which no rank failed", LAUNCHER),
+    FtOption("no_restart_exit_code", _names("no-restart-exit-code"), grammar.whole(1, 255), DO_NOT_REQUEUE, "CODE",
+             "exit code of a job that --ft-max-no-progress-cycles ends", LAUNCHER),
+    FtOption("run_dir", _names("run-dir"), _file, None, "DIR",
+             "for journal and incidents; else one in the user's state folder", LAUNCHER),
+    FtOption("per_cycle_applog_prefix", _names("per-cycle-applog-prefix"), _prefix, None, "PATH",
+             "all output of all ranks, in PATH_cycle0.log and so on", LAUNCHER),
+    FtOption("launcher_log", _names("launcher-log", older=("ft-nvrx-logfile", "ft-param-nvrx-logfile")), _file, None,
+             "FILE", "for the launcher's own lines, with the time", LAUNCHER),
+    FtOption("warm_start", _names("warm-start"), _warm_start, "auto", "auto|on|off",
+             "start ranks from a process that has imported", LAUNCHER),
+    FtOption("preload", _names("preload"), _modules, (), "MODULES",
+             "like torch,numpy: import these ahead, too", LAUNCHER),
+    FtOption("ignore_optimizer_steps", _names("ignore-optimizer-steps"), grammar.boolean, False, "",
+             "do not count the steps of ranks that do not use the client", LAUNCHER, takes_value=False),
+    FtOption("early_detection", _names("early-detection"), grammar.boolean, False, "",
+             "accuse a rank that is plainly stopped before a limit is passed", LIMITS, takes_value=False),
+    FtOption("node_timeout", _names("node-timeout"), grammar.seconds, 10.0, "SECONDS",
+             "silence after which a node counts as gone", HEALTH),
 ]
+# fmt: on
 
 OPTIONS: tuple[FtOption, ...] = (*_settings(), *_LAUNCHER, *_flags_only())
 """Every option that torchrun does not have."""

@@ -1,196 +1,268 @@
-"""torchrun's options, by the installed torch's own parser, so that they mean here what they mean there.
+"""torchrun's options: one table, good for all supported versions of torch, so that a command line needs no torch.
+
+A test compares the table with the installed torch's own parser. `SINCE` has the versions of newer options. An option
+that the table lacks is searched in the parser of a torch that is newer than the tested ones or has a special build
+(:func:`options_of_torch`, which imports torch).
 
 What differs from torchrun on purpose: errors are one line, the default of ``--signals-to-handle`` has SIGUSR1 and
-SIGUSR2 too (Slurm's and Lightning's preemption signals), and the parser never sees the script's arguments.
+SIGUSR2 too (Slurm's and Lightning's preemption signals), and the script's arguments are never parsed.
 
-`KNOWN` lists the options of all tested versions of torch. With it a wrong setting is reported before torch is imported,
-in 0.1 s instead of seconds; it decides nothing else, and an option that it lacks is looked up in the real parser.
-
-Does not cover: whether values make sense together (`torch_checks`). torch's ``PET_…`` variables are read by torch
-from the process's environment.
+Does not cover: whether values make sense together (`checks`).
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
-from collections.abc import Mapping, Sequence
-from typing import NoReturn
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from holdfast import torch_version
+from holdfast.torch_version import NEWEST, OLDEST, release
 
 from ...config_fields import nearest
+from ...config_sources import Given
 from ...errors import ConfigError
-from .ft_options import by_name, variables
-from .option_spellings import TorchOption, Vocabulary
+from .ft_options import variables
 
 __all__ = [
-    "build_parser",
-    "known_vocabulary",
-    "parse_torch",
+    "TorchOption",
+    "installed_options",
+    "installed_torch",
+    "namespace",
+    "options_of_torch",
     "source_of",
     "unknown_variables",
-    "vocabulary_of",
 ]
 
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2"
 
-DIFFERENT = {
-    "signals_to_handle": f"Comma-separated list of signals to forward to the ranks. Default: {SIGNALS}.",
-    "shutdown_timeout": "As in torchrun, but --workers-stop-timeout takes precedence and its default holds.",
-    "rdzv_backend": "c10d, or static, which is served by a c10d store on node 0.",
-}
-"""Help texts of options whose default or range is another one here."""
 
-SWITCHES = ["help", "standalone", "module", "no-python", "run-path", "virtual-local-rank"]
+def _list(value: str) -> list[str]:
+    """Separated by commas; two of them are one comma."""
+    return [item.replace("\0", ",") for item in value.replace(",,", "\0").split(",")]
+
+
+@dataclass(frozen=True)
+class TorchOption:
+    """One option of torchrun.
+
+    Attributes:
+        name: With hyphens and without dashes.
+        meaning: The text of ``--help``.
+        default: As torchrun has it where neither a flag nor a variable is given.
+        parse: Makes the value of a text; None for a switch, which takes none.
+        letter: Its one-letter form.
+        choices: The allowed values; empty for any.
+        has_variable: Whether ``PET_NAME`` in the environment sets it.
+    """
+
+    name: str
+    meaning: str = ""
+    default: object = None
+    parse: Callable[[str], object] | None = str
+    letter: str = ""
+    choices: tuple[str, ...] = ()
+    has_variable: bool = True
+
+    @property
+    def takes_value(self) -> bool:
+        """Whether a value belongs to it."""
+        return self.parse is not None
+
+    @property
+    def dest(self) -> str:
+        """Its attribute in torchrun's namespace."""
+        return self.name.replace("-", "_")
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it."""
+        return f"PET_{self.dest.upper()}"
+
+
+def _switch(name: str, meaning: str, letter: str = "") -> TorchOption:
+    return TorchOption(name, meaning, False, None, letter)
+
+
 # fmt: off
-KNOWN = [
-    "nnodes", "nproc-per-node", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "max-restarts",
-    "monitor-interval", "start-method", "event-log-handler", "role", "log-dir", "redirects", "tee",
-    "local-ranks-filter", "duplicate-stdout-filters", "duplicate-stderr-filters", "node-rank",
-    "master-addr", "master-port", "local-addr", "logs-specs", "numa-binding", "signals-to-handle",
-    "shutdown-timeout", "log-line-prefix-template", "print-completion",
-]
+TABLE = (
+    TorchOption("nnodes", "number of nodes, or MIN:MAX", "1:1"),
+    TorchOption("nproc-per-node", "ranks per node: a number, auto, cpu, gpu or xpu", "1"),
+    TorchOption("rdzv-backend", "c10d, or static, which is served by a c10d store on node 0", "static"),
+    TorchOption("rdzv-endpoint", "HOST:PORT of the rendezvous store", ""),
+    TorchOption("rdzv-id", "id of the job, the same on every node", "none"),
+    TorchOption("rdzv-conf", "more settings of the rendezvous: KEY=VALUE,...", ""),
+    _switch("standalone", "one node; the options of the rendezvous are ignored"),
+    TorchOption("max-restarts", "restarts of all ranks before the job fails", 0, int),
+    TorchOption("monitor-interval", "has no effect: exits of ranks are events", 0.1, float),
+    TorchOption("start-method", "has no effect: each rank is a program of its own", "spawn",
+                choices=("spawn", "fork", "forkserver")),
+    TorchOption("event-log-handler", "has no effect: the events of the job are in its journal", "null"),
+    TorchOption("role", "name of the ranks in log lines and in ROLE_NAME", "default"),
+    _switch("module", "the script is a module, run as with python -m", "m"),
+    _switch("no-python", "the script is a program of its own, not run by python"),
+    _switch("run-path", "run the script by runpy.run_path; takes precedence over --no-python"),
+    TorchOption("log-dir", "folder for the logs of the ranks"),
+    TorchOption("redirects", "streams to write to files: 0, 1 (stdout), 2 (stderr), 3, or RANK:STREAM,...", "0",
+                letter="r"),
+    TorchOption("tee", "streams to write to files and to the console, as --redirects", "0", letter="t"),
+    TorchOption("log-line-prefix-template", "prefix of lines of --tee; has ${role_name}, ${local_rank}, ${rank}, "
+                "${hostname}", ""),
+    TorchOption("local-ranks-filter", "show only the output of these local ranks, like 0,1", ""),
+    TorchOption("duplicate-stdout-filters", "copy lines of --tee with one of these words to a file", [], _list),
+    TorchOption("duplicate-stderr-filters", "as --duplicate-stdout-filters, for stderr", [], _list),
+    TorchOption("node-rank", "number of this node", 0, int),
+    TorchOption("master-addr", "address of node 0, for --rdzv-backend static", "127.0.0.1"),
+    TorchOption("master-port", "port on node 0, for --rdzv-backend static [29500]", None, int),
+    TorchOption("local-addr", "address of this node, where it cannot be found"),
+    TorchOption("logs-specs", "entry point of the group torchrun.logs_specs that decides on log files",
+                has_variable=False),
+    TorchOption("numa-binding", "bind each rank to the processors of its GPU", has_variable=False,
+                choices=("node", "socket", "exclusive", "core-complex")),
+    TorchOption("signals-to-handle", "signals to pass on to the ranks", SIGNALS),
+    TorchOption("shutdown-timeout", "as --workers-stop-timeout, which takes precedence", None, int),
+    _switch("virtual-local-rank", "each rank has LOCAL_RANK 0 and sees only its own GPU"),
+    TorchOption("print-completion", "print torchrun's completion for a shell, and exit", has_variable=False),
+    TorchOption("help", "show this text", parse=None, letter="h", has_variable=False),
+)
+SINCE = {
+    "numa-binding": (2, 9),
+    "duplicate-stdout-filters": (2, 10), "duplicate-stderr-filters": (2, 10), "virtual-local-rank": (2, 10),
+    "shutdown-timeout": (2, 12),
+    "log-line-prefix-template": (2, 15), "print-completion": (2, 15),
+}
 # fmt: on
-LETTERS = {"h": "help", "m": "module", "r": "redirects", "t": "tee"}
+"""The first version of torch that has the option, where that is not the oldest supported one. `signals-to-handle` is
+new in 2.10, but does not depend on torch."""
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser that raises its complaint instead of printing the usage and leaving."""
+def installed_torch() -> str:
+    """The version of the torch of this environment; empty without one.
 
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(message)
+    By the name of the folder with its metadata: to import importlib.metadata takes longer than all that the launcher
+    does until it starts the ranks.
+    """
+    for folder in sys.path:
+        try:
+            names = os.listdir(folder or ".")
+        except OSError:
+            continue
+        for name in names:
+            if name.startswith("torch-") and name.endswith(".dist-info"):
+                return name[len("torch-") : -len(".dist-info")]
+    return torch_version.installed()
 
 
-def known_vocabulary() -> Vocabulary:
-    """The options of the tested torch and ours, in full spellings only: abbreviations depend on the real list."""
-    torch = {name: TorchOption(f"--{name}", name not in SWITCHES) for name in (*SWITCHES, *KNOWN)}
-    letters = {letter: torch[name] for letter, name in LETTERS.items()}
-    return Vocabulary(torch, letters, by_name(), abbreviations=False)
+def installed_options() -> tuple[TorchOption, ...]:
+    """The options of the installed torch; all of the table where its version is unknown."""
+    version = installed_torch()
+    return tuple(
+        option for option in TABLE if not version or release(version) >= SINCE.get(option.name, OLDEST)
+    )
 
 
-def build_parser(kind: type[argparse.ArgumentParser] = _Parser) -> argparse.ArgumentParser:
-    """torch's own parser of torchrun's command line, as a `kind` of parser. Imports torch (seconds)."""
+def print_completion(shell: str) -> None:
+    """torch's own answer to ``--print-completion``, which ends the program."""
+    from torch.distributed.run import get_args_parser
+
+    get_args_parser().parse_args(["--print-completion", shell])
+
+
+def options_of_torch() -> tuple[TorchOption, ...]:
+    """Those of the installed torch's parser, if that may have others than the table. May import torch (seconds)."""
+    version = installed_torch()
+    if re.fullmatch(r"[\d.]+(\+[\w.]+)?", version) and release(version) <= NEWEST:
+        return ()  # a release that the table has been compared with
     from torch.distributed.run import get_args_parser
 
     try:
-        theirs = get_args_parser()
-    except ValueError:
-        raise _wrong_switch_variable() from None
-    parser = kind(
-        prog="ft_launcher",
-        usage="ft_launcher [options] training_script [options of the training script]",
-        description="Starts distributed PyTorch training as torchrun does, watches every rank, and has the job "
-        "training again after a crash, a hang or a lost node. Takes every option of torchrun.",
-        parents=[theirs],
-        add_help=False,
-        allow_abbrev=False,
-    )
-    if "signals_to_handle" not in {action.dest for action in parser._actions}:  # new in torch 2.10
-        default = os.environ.get("PET_SIGNALS_TO_HANDLE")
-        parser.add_argument("--signals-to-handle", "--signals_to_handle", default=default)
-    for action in parser._actions:
-        action.help = DIFFERENT.get(action.dest, action.help)
-        if action.dest == "signals_to_handle" and "PET_SIGNALS_TO_HANDLE" not in os.environ:
-            action.default = SIGNALS
-    return parser
-
-
-def vocabulary_of(parser: argparse.ArgumentParser) -> Vocabulary:
-    """The options of `parser` and ours."""
-    torch: dict[str, TorchOption] = {}
-    letters: dict[str, TorchOption] = {}
-    for action in parser._actions:
-        option = TorchOption(_name(action), action.nargs != 0)
-        for each in action.option_strings:
-            if each.startswith("--"):
-                torch[each[2:].replace("_", "-")] = option
-            else:
-                letters[each[1:]] = option
-    return Vocabulary(torch, letters, by_name(), missing={*SWITCHES, *KNOWN} - torch.keys())
-
-
-def parse_torch(parser: argparse.ArgumentParser, tokens: Sequence[str]) -> argparse.Namespace:
-    """torchrun's namespace for `tokens` (as `scan` gives them), without script. Raises `ConfigError` in one line."""
-    try:
-        namespace = parser.parse_args([*tokens, "script"])
-    except ConfigError as error:
-        raise ConfigError(_in_one_line(str(error), tokens)) from None
-    for action in parser._actions:
-        value = getattr(namespace, action.dest, None)
-        # argparse checks choices of given values only, not of a default, and a PET_ variable is a default.
-        if action.choices is not None and value is not None and value not in action.choices:
-            allowed = ", ".join(map(str, action.choices))
-            raise ConfigError(
-                f"{source_of(action.dest, tokens)}: {value!r} is not allowed: give one of {allowed}"
-            )
-    return namespace
-
-
-def source_of(dest: str, tokens: Sequence[str]) -> str:
-    """Who set the option `dest`, for errors: the flag, or the environment variable when there is no flag."""
-    flag, variable = f"--{dest.replace('_', '-')}", f"PET_{dest.upper()}"
-    return variable if variable in os.environ and not _has_flag(flag, tokens) else flag
-
-
-def is_given(dest: str, tokens: Sequence[str]) -> bool:
-    """Whether the user set the option `dest`."""
-    return f"PET_{dest.upper()}" in os.environ or _has_flag(f"--{dest.replace('_', '-')}", tokens)
-
-
-def _has_flag(flag: str, tokens: Sequence[str]) -> bool:
-    return any(token == flag or token.startswith(f"{flag}=") for token in tokens)
-
-
-def unknown_variables(parser: argparse.ArgumentParser, environ: Mapping[str, str]) -> list[str]:
-    """A warning for each ``PET_…`` variable that neither torchrun nor we have: torchrun passes over them in silence."""
-    known = {
-        f"PET_{action.dest.upper()}" for action in parser._actions if action.option_strings
-    } | variables()
+        actions = get_args_parser()._actions
+    except ValueError:  # the variable of a switch is no number, which `namespace` reports
+        return ()
     found = []
-    for name in sorted(name for name in environ if name.startswith("PET_") and name not in known):
-        if name.removeprefix("PET_").lower().replace("_", "-") in KNOWN:
-            found.append(
-                f"environment variable {name} has no effect: it needs a newer torch than the installed one"
-            )
+    for action in actions:
+        name = next(
+            (each[2:].replace("_", "-") for each in action.option_strings if each.startswith("--")), ""
+        )
+        letter = next((each[1:] for each in action.option_strings if not each.startswith("--")), "")
+        if name:
+            parse: Any = None if action.nargs == 0 else action.type or str
+            choices = tuple(map(str, action.choices or ()))
+            found.append(TorchOption(name, action.help or "", action.default, parse, letter, choices))
+    return tuple(found)
+
+
+def namespace(
+    options: tuple[TorchOption, ...], given: Mapping[str, Given], environ: Mapping[str, str]
+) -> SimpleNamespace:
+    """torchrun's namespace, without the script. Raises `ConfigError`.
+
+    Args:
+        given: Texts from the command line by name of the option.
+    """
+    values = {}
+    for option in options:
+        if option.name == "help":
             continue
-        near = nearest(name, known)
-        hint = f"did you mean {near}?" if near else "unset it"
-        found.append(f"environment variable {name} has no effect: ft_launcher has no such option; {hint}")
-    return found
+        value = option.default
+        if option.name in given:
+            text = str(given[option.name].value)
+            value = _parsed(option, text, f"--{option.name}") if option.takes_value else True
+        elif option.has_variable and option.variable in environ:
+            value = _from_variable(option, environ[option.variable])
+        values[option.dest] = value
+    return SimpleNamespace(**values)
 
 
-def _name(action: argparse.Action) -> str:
-    longest = [each for each in action.option_strings if each.startswith("--")]
-    return (longest or action.option_strings or [""])[0]
-
-
-def _in_one_line(message: str, tokens: Sequence[str]) -> str:
-    found = re.match(r"argument (\S+): (.*)", message, re.DOTALL)
-    if found is None:
-        return message
-    name = next(each for each in reversed(found[1].split("/")) if each.startswith("-"))
-    return f"{source_of(name.lstrip('-').replace('-', '_'), tokens)}: {found[2]}"
-
-
-def _wrong_switch_variable() -> ConfigError:
-    """torch reads the variable of a switch by int(), before there is any parser to complain."""
-    for switch in SWITCHES:
-        variable = f"PET_{switch.upper().replace('-', '_')}"
-        value = os.environ.get(variable, "0")
-        if not _is_int(value):
-            return ConfigError(f"{variable}: {value!r} is not allowed: give 0 or 1")
-    return ConfigError("a PET_… variable of a switch is neither 0 nor 1")
-
-
-def _is_int(text: str) -> bool:
+def _parsed(option: TorchOption, text: str, where: str) -> object:
+    assert option.parse is not None
     try:
-        int(text)
+        value = option.parse(text)
     except ValueError:
-        return False
-    return True
+        kind = getattr(option.parse, "__name__", "")
+        raise ConfigError(f"{where}: invalid {kind} value: {text!r}") from None
+    if option.choices and value not in option.choices:
+        allowed = ", ".join(option.choices)
+        raise ConfigError(f"{where}: invalid choice: {text!r} (choose from {allowed})")
+    return value
 
 
-def environment_switch(name: str, environ: Mapping[str, str]) -> bool:
-    """Whether torch takes the switch `name` from ``PET_…``; a value that it would refuse counts as no."""
-    value = environ.get(f"PET_{name.upper()}", "0")
-    return _is_int(value) and int(value) != 0
+def _from_variable(option: TorchOption, text: str) -> object:
+    if option.takes_value:
+        if option.choices and text not in option.choices:
+            allowed = ", ".join(option.choices)
+            raise ConfigError(f"{option.variable}: {text!r} is not allowed: give one of {allowed}")
+        return _parsed(option, text, option.variable)
+    try:
+        return bool(int(text))
+    except ValueError:
+        raise ConfigError(f"{option.variable}: {text!r} is not allowed: give 0 or 1") from None
+
+
+def source_of(dest: str, given: Mapping[str, Given], environ: Mapping[str, str]) -> str:
+    """What set the option `dest`, for errors: the flag, or the environment variable when there is no flag."""
+    name, variable = dest.replace("_", "-"), f"PET_{dest.upper()}"
+    return variable if variable in environ and name not in given else f"--{name}"
+
+
+def is_given(dest: str, given: Mapping[str, Given], environ: Mapping[str, str]) -> bool:
+    """Whether the user set the option `dest`."""
+    return f"PET_{dest.upper()}" in environ or dest.replace("_", "-") in given
+
+
+def unknown_variables(options: tuple[TorchOption, ...], environ: Mapping[str, str]) -> dict[str, str]:
+    """Each ``PET_…`` variable that neither torchrun nor we have -> a warning: torchrun ignores them silently."""
+    known = {option.variable for option in options} | variables()
+    newer = {option.variable for option in TABLE} - known
+    found = {}
+    for name in sorted(name for name in environ if name.startswith("PET_") and name not in known):
+        why = "it needs a newer torch than the installed one"
+        if name not in newer:
+            near = nearest(name, known)
+            why = f"ft_launcher has no such option; {f'did you mean {near}?' if near else 'unset it'}"
+        found[name] = f"environment variable {name} has no effect: {why}"
+    return found

@@ -1,6 +1,6 @@
 """How the nodes of a cycle agree on the step at which all ranks stop. Pure.
 
-When a node is asked to stop and its ranks take part in agreed stops, it writes so, and all nodes with such ranks
+When a node receives a stop signal and its ranks take part in agreed stops, it writes so, and all nodes with such ranks
 follow. Each node reports the position and the speed of its ranks. Node 0 proposes a place ahead of all of them; each
 rank answers on its page, each node for its ranks. When all agree, node 0 commits the proposal; when a rank is past the
 place, it proposes another one farther ahead. `holdfast.fault_tolerance.stop.rules` has the rules of the ranks.
@@ -19,8 +19,7 @@ from signal import Signals
 from typing import TYPE_CHECKING, Any
 
 from ...stop import rules
-from ...stop.positions import batches_of, describe
-from ...stop.rules import ASK, COMMIT, LATE, TAKES_PART, WITHDRAW, RankView, Word
+from ...stop.rules import ASK, COMMIT, LATE, TAKES_PART, WITHDRAW, RankView, Word, batches_of, describe
 from . import messages as m
 from .messages import Action, Log
 from .records import encode, key
@@ -43,7 +42,7 @@ ALONE = "each rank stops by itself, or is ended by --term-timeout"
 
 
 def stop_key(node: Node) -> str:
-    """A node of this cycle was asked to stop."""
+    """A node of this cycle received a stop signal."""
     return key("stop", node.record.cycle)
 
 
@@ -272,16 +271,16 @@ class AgreedStop:
             values = {"place": place, "milliseconds": spent, "proposals": word.number}
             return [Log(f"all ranks stop {place}", logging.INFO), m.journal("stop_agreed", **values)]
         self.is_closed = True
-        verb = "takes" if len(word.absent) == 1 else "take"
+        verb = "does" if len(word.absent) == 1 else "do"
         who = (
-            f"{_cut([f'rank {rank}' for rank in word.absent])} {verb} no part in it"
+            f"{_cut([f'rank {rank}' for rank in word.absent])} {verb} not take part"
             if word.absent
             else word.why
         )
         record = m.journal("stop_withdrawn", reason=who)
         if all(each.over for each in views):
             return [record]
-        why = f"{who} (the program there does not ask where to stop)" if word.absent else who
+        why = f"{who} (the program does not use agreed stops)" if word.absent else who
         is_warning = bool(word.absent) or "is gone" in word.why
         text = f"ranks could not agree on a common stop step ({why}); {ALONE}"
         return [Log(text, logging.WARNING if is_warning else logging.INFO), record]

@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-from ..ranks.exits import FAILED
-from . import gathering, running, stopping
+from ..exit_codes import Outcome
+from . import exiting, gathering, running, stopping
 from . import messages as m
 from .liveness import BEAT
 from .messages import Action, Event, Log, journal
@@ -49,7 +49,7 @@ def step(node: Node, event: Event, now: float) -> list[Action]:
     actions: list[Action] = []
     match event:
         case m.Tick():
-            node.tick = event
+            node.tick, node.ticked_at = event, now
             node.contact.answered = max(node.contact.answered, now - event.contact)
             if isinstance(node.phase, Run | Settle):
                 node.progress.update(event.boards, event.cpu)
@@ -64,9 +64,12 @@ def step(node: Node, event: Event, now: float) -> list[Action]:
         case m.Reported(cycle):
             if cycle == node.record.cycle:
                 node.report_until = 0.0
+        case m.IterationRead(cycle, number):
+            if cycle == node.record.cycle:
+                node.take_iteration(number, now)
         case m.LauncherFailed(why):
             node.ranks = {}
-            node.phase = Leave(FAILED, f"the launcher itself failed: {why}", "failed")
+            node.phase = Leave(Outcome.LAUNCHER_FAILED.code, f"the launcher itself failed: {why}", "failed")
     if isinstance(node.phase, Leave) and node.phase.has_ended:
         return []
     if isinstance(event, m.Signal) and event.is_stop and isinstance(node.phase, Gather | Confirm | Done):
@@ -141,7 +144,7 @@ def _without_host(node: Node) -> list[Action]:
         f"the node that hosts the rendezvous is gone ({why}). Start the job again; its ranks resume from their last "
         "checkpoint"
     )
-    leave = Leave(FAILED, reason, is_silent=True)
+    leave = Leave(Outcome.HOST_LOST.code, reason, is_silent=True)
     node.phase = Stop(reason, leave=leave) if isinstance(phase, Run | Settle) else leave
     text = f"node {node.name} leaves the job: {reason}"
     return [Log(text, logging.ERROR), journal("job_lost", reason=why, host=node.settings.store)]
@@ -150,7 +153,7 @@ def _without_host(node: Node) -> list[Action]:
 def next_deadline(node: Node) -> float | None:
     """When the controller wants a `Tick`, in seconds of the driver's clock; None: it has ended."""
     phase = node.phase
-    times = [node.beaten + BEAT, node.now + BEAT]
+    times = [node.beaten + BEAT, node.now + BEAT, node.read_until or 0.0]
     match phase:
         case Leave():
             times += [phase.until, node.report_until]
@@ -163,6 +166,8 @@ def next_deadline(node: Node) -> float | None:
             if phase.agreed is not None and not phase.agreed.is_closed and phase.agreed.look_at <= node.now:
                 return node.now  # an event came when the pages were to be read
             times += [phase.agreed.look_at] if phase.agreed is not None else []
+        case Run():
+            times += [exiting.ends_at(node, rank) for rank in node.running]
         case Settle():
             times.append(phase.until)
     return min(at for at in times if at > node.now)

@@ -17,7 +17,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from ..ranks.exits import FAILED
+from ..exit_codes import Outcome
 from . import messages as m
 from .liveness import BUSY
 from .messages import Action, Event, Log, journal
@@ -99,9 +99,9 @@ def _order(node: Member, behind: Collection[str]) -> tuple[bool, bool, int, list
 
 
 def enter_gather(node: Node, phase: Gather, now: float) -> list[Action]:
-    """The next record may be there already, so the first read of it comes before anything else."""
+    """The next record may exist already, so the first read of it comes before anything else."""
     phase.since = now
-    return []
+    return node.read_iteration(now) if node.record.iteration < 0 else []
 
 
 def on_gather(node: Node, phase: Gather, event: Event, now: float) -> list[Action]:
@@ -142,7 +142,7 @@ def _chooses(node: Node, phase: Gather, now: float) -> bool:
 
 
 def _choose(node: Node, phase: Gather, event: Event, now: float) -> list[Action]:
-    """Form the membership as soon as the nodes that are to take part have asked."""
+    """Form the membership as soon as the nodes that are to take part have joined."""
     settings, record = node.settings, node.record
     node.read(key("join", record.cycle))
     node.read(LEFT, 1.0)
@@ -152,38 +152,40 @@ def _choose(node: Node, phase: Gather, event: Event, now: float) -> list[Action]
     if not isinstance(event, m.Tick) and getattr(event, "key", "") not in (key("join", record.cycle), LEFT):
         return []
     previous = Membership.decode(before) if before else None
-    asked = {name: Member.decode(line) for name, line in node.view.log(key("join", record.cycle)).items()}
+    joined = {name: Member.decode(line) for name, line in node.view.log(key("join", record.cycle)).items()}
     left = node.view.log(LEFT)
-    asked = {name: member for name, member in asked.items() if name not in left}
-    actions = _compare_nnodes(node, phase, asked)
-    waits = missing(node, previous, asked, now)
-    chosen = place(asked.values(), previous, settings.most, segment=settings.segment)
+    joined = {name: member for name, member in joined.items() if name not in left}
+    actions = _compare_nnodes(node, phase, joined)
+    waits = missing(node, previous, joined, now)
+    chosen = place(joined.values(), previous, settings.most, segment=settings.segment)
     if len(chosen) < settings.least:
         phase.quorum_since = None
         is_early = waits and now - phase.since < settings.join_timeout
-        return actions if is_early else [*actions, *_give_up(node, phase, previous, asked, now)]
+        return actions if is_early else [*actions, *_time_out(node, phase, previous, joined, now)]
     phase.quorum_since = now if phase.quorum_since is None else phase.quorum_since
     waited = now - phase.quorum_since
     if waits and waited < settings.last_call + SAVING:
         return actions
     if previous is None and len(chosen) < settings.most and waited < settings.last_call:
         return actions
-    new = len(asked) - sum(name in asked for name in (previous.names if previous else ()))
+    new = len(joined) - sum(name in joined for name in (previous.names if previous else ()))
     if previous is not None and len(chosen) < settings.most and new < record.waiting and waited < SPARES_WAIT:
         return actions
     return [*actions, *node.once(m.Cas(key("members", record.cycle), "", Membership(chosen).encode()))]
 
 
-def missing(node: Node, previous: Membership | None, asked: Collection[str], now: float) -> list[str]:
-    """The nodes that trained until now, have not asked yet, and whose heartbeats move."""
-    names = [name for name in (previous.names if previous else ()) if name not in {*asked, *node.record.lost}]
+def missing(node: Node, previous: Membership | None, joined: Collection[str], now: float) -> list[str]:
+    """The nodes that trained until now, have not joined yet, and whose heartbeats move."""
+    names = [
+        name for name in (previous.names if previous else ()) if name not in {*joined, *node.record.lost}
+    ]
     return [name for name in names if not node.is_lost(name, node.settings.node_timeout, now)]
 
 
-def _give_up(
-    node: Node, phase: Gather, previous: Membership | None, asked: Collection[str], now: float
+def _time_out(
+    node: Node, phase: Gather, previous: Membership | None, joined: Collection[str], now: float
 ) -> list[Action]:
-    """The job ends when too few nodes have come in time, or all that trained were asked to stop."""
+    """The job ends when too few nodes have come in time, or all that trained received a stop signal."""
     left, before = node.view.log(LEFT), previous.names if previous else ()
     if end := _end_if_all_preempted(node, before, now):
         return end
@@ -191,23 +193,23 @@ def _give_up(
     failed = [name for name, line in gone.items() if whole_number(line, "code") and not line.get("preempted")]
     if failed and now - phase.since >= FAILED_WAIT:
         why = f"node {failed[-1]}: {gone[failed[-1]].get('why')}"
-        reason = f"{why}. Too few nodes are left: {len(asked)} of {node.settings.nnodes}"
+        reason = f"{why}. Too few nodes are left: {len(joined)} of {node.settings.nnodes}"
         return _end(node, reason, whole_number(gone[failed[-1]], "code"), now)
     if now - phase.since < node.settings.join_timeout:
         return []
-    silent = [name for name in before if name not in asked and name not in left]
+    silent = [name for name in before if name not in joined and name not in left]
     which = f": no sign of node {', '.join(silent)}" if silent else ""
     which += "".join(f"; node {name} left: {line.get('why')}" for name, line in gone.items())
-    lost = f"gave up waiting for the other nodes (rendezvous timeout){which}"
+    lost = f"timed out waiting for the other nodes (rendezvous timeout){which}"
     reason = (
-        f"{lost}. {len(asked)} of {node.settings.nnodes} asked for a place in cycle {node.record.cycle} within "
+        f"{lost}. {len(joined)} of {node.settings.nnodes} joined cycle {node.record.cycle} within "
         f"{node.settings.join_timeout:g} s"
     )
-    return _end(node, reason, FAILED, now, lost)
+    return _end(node, reason, Outcome.TOO_FEW_NODES.code, now, lost)
 
 
 def _end(node: Node, reason: str, code: int, now: float, lost: str = "") -> list[Action]:
-    """The job ends because too few nodes are left; `lost` says so for the list of incidents."""
+    """The job ends because too few nodes are left; `lost` is the text for the list of incidents."""
     if node.has_proposed:
         return []
     record = [journal("job_lost", reason=lost, host="")] if lost else []
@@ -215,7 +217,7 @@ def _end(node: Node, reason: str, code: int, now: float, lost: str = "") -> list
 
 
 def _end_if_all_preempted(node: Node, names: Collection[str], now: float) -> list[Action]:
-    """The job ends with the nodes that trained, where all of them were asked to stop."""
+    """The job ends with the nodes that trained, where all of them received a stop signal."""
     lines = [node.view.log(LEFT).get(name, {}) for name in names]
     if not lines or not all(line.get("preempted") for line in lines):
         return []
@@ -223,9 +225,9 @@ def _end_if_all_preempted(node: Node, names: Collection[str], now: float) -> lis
     return node.propose(node.ending(now).end("preempted", code, preempted=True))
 
 
-def _compare_nnodes(node: Node, phase: Gather, asked: Mapping[str, Member]) -> list[Action]:
+def _compare_nnodes(node: Node, phase: Gather, joined: Mapping[str, Member]) -> list[Action]:
     """Launchers with another --nnodes may wait for each other without end: the one that chooses logs that."""
-    other = next((each for each in asked.values() if each.nnodes != node.settings.nnodes), None)
+    other = next((each for each in joined.values() if each.nnodes != node.settings.nnodes), None)
     if other is None or phase.has_compared:
         return []
     phase.has_compared = True
@@ -260,7 +262,7 @@ def _watch_members(node: Node, event: Event, now: float) -> list[Action]:
     names, left = node.members.names, node.view.log(LEFT)
     there = [name for name in names if name not in left]
     if there and not node.is_lost(there[0], node.settings.node_timeout, now):
-        return []  # one is enough to watch while it is there
+        return []  # one is enough to watch while it lives
     patience = BUSY * node.settings.node_timeout
     lost = [name for name in there if node.is_lost(name, patience, now)]
     if lost != there:
@@ -286,7 +288,7 @@ def _log_waiting(node: Node, phase: Gather, now: float) -> list[Action]:
         wait = f"waits {settings.last_call:g} s for more nodes to join cycle {cycle}"
         text = f"{wait} ({wanted} can take part), then begins"
     else:
-        limit = f"gives up after {settings.join_timeout:g} s"
+        limit = f"timeout {settings.join_timeout:g} s"
         text = f"waits for other nodes to join cycle {cycle}: {wanted} needed; {limit}"
     return [Log(f"{who} {text}")]
 
@@ -307,6 +309,8 @@ def on_confirm(node: Node, phase: Confirm, event: Event, now: float) -> list[Act
     if isinstance(event, m.RankStoreOpen) and event.cycle == cycle:
         phase.go = encode({"address": event.address, "port": event.port})
     if go := node.view.get(key("go", cycle)) if node.is_leader else node.read(key("go", cycle)):
+        if node.is_reading(now):
+            return []  # what the ranks are about to save would count as saved before
         where = decode(go)
         node.phase = Start(str(where.get("address", "")), whole_number(where, "port"))
         return []
@@ -315,7 +319,7 @@ def on_confirm(node: Node, phase: Confirm, event: Event, now: float) -> list[Act
         if isinstance(event, m.StoreView | m.RankStoreOpen) and _all_ready(node):
             return node.once(m.Cas(key("go", cycle), "", phase.go))
     if node.tick.rank_store and node.is_leader:
-        node.phase = Leave(FAILED, node.tick.rank_store, "failed")
+        node.phase = Leave(Outcome.NOT_STARTED.code, node.tick.rank_store, "failed")
         return []
     node.read(LEFT, 1.0)
     if gone := node.view.log(LEFT).keys() & set(node.members.names):

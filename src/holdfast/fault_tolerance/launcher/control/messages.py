@@ -39,6 +39,8 @@ class Board:
     checkpoints: int = 0  # that it finished in this cycle
     idle_for: float | None = None  # seconds since the rank last wrote to it; None: it never connected
     is_saving: bool = False  # a `checkpointing` section is open
+    ended_for: float | None = None  # seconds since its main thread ended, or since what it did later
+    has_raised: bool = False  # an uncaught exception ended the main thread
 
 
 # -- events ---------------------------------------------------------------------------------------------------
@@ -106,6 +108,15 @@ class RankFailing(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ExitDescribed(Event):
+    """The answer to `DescribeExit`: what keeps the process, as the end of a sentence."""
+
+    cycle: int
+    local: int
+    kept_by: str
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict(Event):
     """The monitor found a hang, has its evidence, and terminates the rank."""
 
@@ -115,7 +126,7 @@ class Verdict(Event):
 
 @dataclass(frozen=True, slots=True)
 class Requested(Event):
-    """A rank asked for `exclude_this_node` or `shutdown_workload`."""
+    """A rank requested `exclude_this_node` or `shutdown_workload`."""
 
     rank: int
     action: str
@@ -157,6 +168,14 @@ class RankStoreOpen(Event):
     cycle: int
     address: str
     port: int
+
+
+@dataclass(frozen=True, slots=True)
+class IterationRead(Event):
+    """What `ReadIteration` found: 0 where the file does not exist, -1 where no number could be read."""
+
+    cycle: int
+    number: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,11 +251,19 @@ class SignalRanks(Action):
 
 @dataclass(frozen=True, slots=True)
 class KillRank(Action):
-    """SIGKILL a rank that was waited for `waited` seconds."""
+    """End a rank that was waited for `waited` seconds, by SIGKILL or a milder signal."""
 
     local: int
     waited: float
     why: str
+    number: int = signal.SIGKILL
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeExit(Action):
+    """Describe what keeps the process of a rank whose main thread has ended; answered by `ExitDescribed`."""
+
+    local: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +281,13 @@ class TakeEvidence(Action):
 
 
 @dataclass(frozen=True, slots=True)
+class ReadIteration(Action):
+    """Read the iteration of the last checkpoint; answered by `IterationRead`, unless the filesystem hangs."""
+
+    cycle: int
+
+
+@dataclass(frozen=True, slots=True)
 class Sweep(Action):
     """Kill the processes that the ranks left behind, after at most `linger` seconds in which they may end."""
 
@@ -265,7 +299,7 @@ class Report(Action):
     """Log and record how the ranks failed, and report the incident: the ranks are gone.
 
     `failed` has the local ranks that failed, the first one first; `record` is that of the next cycle, None where the
-    node was asked to stop. Its node writes the report, and `named` is the rank that its reason names. Answered by
+    node received a stop signal. Its node writes the report, and `named` is the rank that its reason names. Answered by
     `Reported`.
     """
 

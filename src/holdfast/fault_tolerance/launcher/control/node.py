@@ -10,9 +10,9 @@ One function changes a `Node`: :func:`.controller.step`, through the functions o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from ..ranks.exits import FAILED, as_exit_code
+from ..ranks.exits import DO_NOT_REQUEUE, as_exit_code
 from . import messages as m
 from .agreed_stop import AgreedStop
 from .liveness import LocalProgress, StoreContact
@@ -21,6 +21,8 @@ from .records import FIRST, HOST, LAUNCHERS, LEFT, CycleRecord, Ending, Kind, Me
 
 SAVING = 30.0
 """Seconds for a rank that may be saving: with an open `checkpointing` section, or preempted."""
+READING = 1.0
+"""Seconds for the filesystem that has the iteration of the last checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,13 @@ class Settings:
     last_call: float = 30.0
     term_timeout: float = NEVER
     stop_timeout: float = 15.0
+    exit_timeout: float = 10.0  # for a process whose main thread an exception has ended
+    finished_timeout: float = NEVER  # for one whose script has finished
     preempted_code: int = 0
+    iteration_file: str = ""  # has the iteration of the last checkpoint; "": progress is not measured by it
+    least_progress: int = 1  # iterations that count as progress
+    most_stalled: int = 0  # failed cycles in a row without progress that end the job; 0: never
+    no_restart_code: int = DO_NOT_REQUEUE  # exit code then
     segment: int = 0  # --ft-segment: nodes in complete groups of one domain; 0: no groups
 
     @property
@@ -66,6 +74,10 @@ class Rank:
     blocked_since: float | None = None  # in state D after SIGKILL
     is_logged: bool = False  # as one that is slow to end
     is_stuck: bool = False  # has outlived SIGKILL, and is not waited for
+    is_exit_logged: bool = False  # that its process stays after an exception
+    described_at: float | None = None  # when it was asked what keeps its process
+    kept_by: str | None = None  # the answer
+    interrupted_at: float | None = None  # by SIGINT, since its process stayed after a good end
 
     @property
     def is_running(self) -> bool:
@@ -127,7 +139,7 @@ class Run:
     """The ranks train."""
 
     passed_on: set[int] = field(default_factory=set)  # signals
-    stop_seen: float | None = None  # another node was asked to stop
+    stop_seen: float | None = None  # another node received a stop signal
 
 
 @dataclass(slots=True)
@@ -175,7 +187,7 @@ class Preempt:
 class Done:
     """The local ranks are done; those of other nodes may still fail."""
 
-    stop_seen: float | None = None  # another node was asked to stop
+    stop_seen: float | None = None  # another node received a stop signal
 
 
 @dataclass(slots=True)
@@ -218,10 +230,13 @@ class Node:
     contact: StoreContact = field(default_factory=StoreContact)
     sent: set[str] = field(default_factory=set)  # keys of this cycle that this node has written
     tick: m.Tick = field(default_factory=m.Tick)  # the newest
+    ticked_at: float = 0.0  # when it came
     progress: LocalProgress = field(default_factory=LocalProgress)
     evidence: str = ""  # of this cycle: "crash", "elsewhere", or "monitor"
     evidence_until: float = 0.0  # evidence is being taken, until then at most
     report_until: float = 0.0  # evidence is exchanged with other nodes, until then at most
+    iteration: int = -1  # of the last checkpoint, as it was read in this cycle
+    read_until: float | None = None  # it is being read, until then at most; None: not in this cycle
     request: m.Requested | None = None  # a rank's, that no record has fulfilled yet
     pending: m.Signal | None = None  # came while the ranks were being started
     now: float = 0.0  # of the newest event
@@ -259,6 +274,17 @@ class Node:
     def next_key(self) -> str:
         """The key of the record that this node waits for."""
         return key("cycle", self.record.cycle + 1)
+
+    @property
+    def waiting(self) -> int:
+        """How many nodes wait for a place."""
+        written = self.view.get(key("waiting", self.record.cycle), "")
+        return int(written) if written.isdecimal() else self.record.waiting
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether too few nodes are left for the job without this one."""
+        return self.nodes - 1 + self.waiting < self.settings.least
 
     @property
     def running(self) -> list[Rank]:
@@ -308,6 +334,25 @@ class Node:
         """Whether a record of this node is under way."""
         return self.next_key in self.sent
 
+    # -- the last checkpoint ----------------------------------------------------------------------------------
+
+    def read_iteration(self, now: float) -> list[Action]:
+        """Have the iteration of the last checkpoint read, where progress is measured by it."""
+        if not self.settings.iteration_file:
+            return []
+        self.iteration, self.read_until = -1, now + READING
+        return [m.ReadIteration(self.record.cycle)]
+
+    def is_reading(self, now: float) -> bool:
+        """Whether that is under way."""
+        return self.read_until is not None and now < self.read_until
+
+    def take_iteration(self, number: int, now: float) -> None:
+        """What was read. Before the first ranks start it is the number from which progress counts."""
+        self.iteration, self.read_until = number, now
+        if not self.has_begun and self.record.iteration < 0:
+            self.record = replace(self.record, iteration=number)
+
     # -- cycles -----------------------------------------------------------------------------------------------
 
     def job_time(self, now: float) -> float:
@@ -317,16 +362,17 @@ class Node:
     def ending(self, now: float) -> Ending:
         """The end of this cycle as this node sees it."""
         boards = self.tick.boards.values() if self.has_begun else ()
-        waiting = self.view.get(key("waiting", self.record.cycle), "")
         return Ending(
             self.record,
             self.has_begun,
             self.name,
             self.job_time(now),
-            waiting=int(waiting) if waiting.isdecimal() else self.record.waiting,
+            waiting=self.waiting,
             room=max(0, self.settings.most - self.nodes),
             step=max((board.step for board in boards), default=-1),
             checkpoints=sum(board.checkpoints for board in boards),
+            iteration=self.iteration if self.has_begun else -1,
+            least_progress=self.settings.least_progress,
         )
 
     def departure(self, phase: Leave, now: float) -> CycleRecord | None:
@@ -342,8 +388,8 @@ class Node:
             return ending.end(phase.reason, phase.code, preempted=phase.departs == "preempted")
         if not phase.departs or not self.takes_part or self.name in self.record.lost:
             return None
-        if phase.departs == "excluded" and self.nodes == 1 and not ending.waiting:
-            return ending.end(phase.reason, FAILED)
+        if phase.departs == "excluded" and phase.code:  # too few nodes are left
+            return ending.end(phase.reason, phase.code)
         return ending.next(Kind.LEAVE, phase.reason, lost=[self.name])
 
     def without(self, name: str, now: float) -> CycleRecord:
@@ -355,6 +401,7 @@ class Node:
         """The cycle of this record is the next one."""
         self.clock = (max(record.at, self.job_time(now)), now)
         self.record, self.has_begun, self.evidence, self.request = record, False, "", None
+        self.iteration, self.read_until = -1, None
         self.sent.clear()
         self.tick = m.Tick(self.tick.contact, self.tick.round_trip, self.tick.refused)
         kept = {HOST, LAUNCHERS, key("members", record.base), key("members", record.formed)}

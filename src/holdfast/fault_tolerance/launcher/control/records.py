@@ -17,7 +17,8 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, TypeVar
 
-from ..ranks.exits import DO_NOT_REQUEUE, FAILED
+from ..exit_codes import Outcome
+from ..ranks.exits import DO_NOT_REQUEUE
 
 T = TypeVar("T")
 
@@ -48,7 +49,7 @@ ack/N       log      members that are ready to start their ranks
 go/N        once     where the ranks' store is; all members were ready
 waiting/N   value    how many nodes wait for a place while the cycle runs; written by node 0
 done/N      log      members whose ranks are done
-stop/N      once     a node was asked to stop: its name and the signal
+stop/N      once     a node received a stop signal: its name and the signal
 word/N      swapped  the newest word on the agreed stop: ask, commit or withdraw
 arrived/N   log      what the nodes report first for it
 answers/N   log      the nodes' answers to it
@@ -56,8 +57,12 @@ alive/NODE  value    a node's heartbeat: a number that grows each second
 host        value    the node that hosts the store, and its --nnodes
 launchers   log      all launchers of the job
 left        log      those that left, with the reason
+name/NODE   once     a token of the launcher that has this name, see `rendezvous.register`
+incident/N/* value   the nodes' evidence of an incident, see `incident_report.SharedEvidence`
 """
 """The keys of the job's store. "once": by compare-and-set on nothing; "swapped": on the value before."""
+OF_A_CYCLE = {"cycle", "join", "ack", "go", "waiting", "done", "stop", "word", "arrived", "answers"}
+"""The keys that are read only in their cycle and at its end."""
 HOST, LAUNCHERS, LEFT = "host", "launchers", "left"
 
 
@@ -210,10 +215,13 @@ class CycleRecord:
     reason: str = ""
     node: str = ""  # that wrote it
     exit_code: int = 0  # of the job, for END
-    preempted: bool = False  # for END: the job was asked to stop
+    preempted: bool = False  # for END: the job received a stop signal
+    no_progress: bool = False  # for END: too many failed cycles in a row have saved nothing new
     is_explained: bool = False  # a rank failed by itself: no rank of another node is needed as a witness
     restarts: int = 0  # used of --max-restarts
     reached_step: int = -1  # the highest step of the job so far
+    iteration: int = -1  # of the last checkpoint, read after the last failure; -1: no number was read
+    stalled: int = 0  # failed cycles before this one, in a row, in which that number did not grow
     gather: bool = True  # the membership has to be formed anew; else it is that of the cycle before
     base: int = -1  # the newest cycle for which a membership was formed before this one and began; -1: none
     lost: tuple[str, ...] = ()  # members of `base` that are gone or left: not waited for
@@ -223,8 +231,8 @@ class CycleRecord:
     at: float = 0.0  # seconds of job time at which it was written
 
     def encode(self) -> str:
-        """The value of the store."""
-        return encode(self)
+        """The value of the store. Without `LATER` it is that of earlier versions, whose journals are replayed."""
+        return encode({name: value for name, value in asdict(self).items() if value != LATER.get(name)})
 
     @classmethod
     def decode(cls, text: str, cycle: int) -> CycleRecord:
@@ -251,11 +259,14 @@ class CycleRecord:
     def is_trouble(self) -> bool:
         """Whether something went wrong, so that evidence is wanted."""
         if self.kind is Kind.END:
-            return not self.preempted and self.exit_code not in (0, DO_NOT_REQUEUE)
+            is_quiet = self.preempted or self.exit_code in (Outcome.SUCCEEDED.code, Outcome.SHUT_DOWN.code)
+            return self.no_progress or not is_quiet
         return self.kind is Kind.RESTART
 
 
 FIRST = CycleRecord(0, Kind.START)
+LATER = {"no_progress": False, "iteration": -1, "stalled": 0}
+"""Fields that are left out of a value at their default."""
 
 
 # -- the next record ------------------------------------------------------------------------------------------
@@ -273,6 +284,27 @@ class Ending:
     room: int = 0  # more nodes that could take part
     step: int = -1  # the highest that this node's ranks reached in the cycle
     checkpoints: int = 0  # that they finished in it
+    iteration: int = -1  # of the last checkpoint, read after the failure; -1: no number was read
+    least_progress: int = 1  # iterations
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the iteration of the last checkpoint shows how far this cycle came."""
+        return self.iteration >= 0 and self.now.iteration >= 0
+
+    @property
+    def has_advanced(self) -> bool:
+        """Whether the cycle made progress: by saved iterations where they were read, else by steps and checkpoints."""
+        if self.is_measured:
+            return self.iteration >= self.now.iteration + self.least_progress
+        return self.step > self.now.reached_step or self.checkpoints > 0
+
+    @property
+    def stalled(self) -> int:
+        """Failed cycles in a row without progress, this one included. One without a number does not count."""
+        if not self.is_measured:
+            return self.now.stalled
+        return 0 if self.has_advanced else self.now.stalled + 1
 
     def next(self, kind: Kind, reason: str, *, lost: Iterable[str] = (), **changes: Any) -> CycleRecord:
         """The record of the next cycle. One without lost or new nodes keeps the membership."""
@@ -287,6 +319,8 @@ class Ending:
             self.node,
             restarts=now.restarts,
             reached_step=max(now.reached_step, self.step),
+            iteration=now.iteration,
+            stalled=now.stalled,
             gather=kind is not Kind.RESTART or bool(gone) or joining > 0 or not self.began,
             base=base,
             lost=tuple(dict.fromkeys(gone)),
@@ -303,28 +337,34 @@ class Ending:
         limit: int,
         *,
         reset: bool,
-        exit_code: int = FAILED,
+        exit_code: int = Outcome.NO_RESTART_LEFT.code,
         lost: Iterable[str] = (),
         gather: bool = False,
+        most_stalled: int = 0,
+        no_restart_code: int = DO_NOT_REQUEUE,
     ) -> CycleRecord:
         """After a failure: a restart if one is left of `limit`, else the end with `exit_code`.
 
         With `reset` only restarts in a row without progress count. A lost node, and a cycle whose ranks never
         started, count as well. With `gather` the membership is formed anew although no node is known to be lost.
+        After `most_stalled` failed cycles in a row without progress the job ends with `no_restart_code`; 0: never.
         """
-        advanced = self.step > self.now.reached_step or self.checkpoints > 0
-        used = 0 if reset and advanced else self.now.restarts
-        if used < limit:
+        iteration = self.iteration if self.iteration >= 0 else self.now.iteration
+        used = 0 if reset and self.has_advanced else self.now.restarts
+        if 0 < most_stalled <= self.stalled:
+            record = replace(self.end(reason, no_restart_code), no_progress=True)
+        elif used < limit:
             record = self.next(Kind.RESTART, reason, lost=lost, restarts=used + 1)
-            return replace(record, gather=record.gather or gather)
-        return self.end(reason, exit_code)
+            record = replace(record, gather=record.gather or gather)
+        else:
+            record = self.end(reason, exit_code)
+        return replace(record, iteration=iteration, stalled=self.stalled)
 
     def call_off(self, reason: str, lost: Iterable[str] = ()) -> CycleRecord:
         """A cycle whose ranks have not started does not come about. Uses no restart, but has a budget of its own."""
         if self.now.called_off >= CALL_OFF_BUDGET:
-            return self.end(
-                f"{self.now.called_off + 1} cycles in a row were called off; the last: {reason}", FAILED
-            )
+            why = f"{self.now.called_off + 1} cycles in a row were called off; the last: {reason}"
+            return self.end(why, Outcome.CALLED_OFF.code)
         return self.next(Kind.JOIN, reason, lost=lost, called_off=self.now.called_off + 1)
 
     def join(self, count: int) -> CycleRecord | None:

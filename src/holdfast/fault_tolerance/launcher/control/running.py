@@ -15,13 +15,14 @@ import signal
 from dataclasses import replace
 
 from ...stop.rules import LATE
-from ..ranks.exits import FAILED
+from ..exit_codes import Outcome
 from . import agreed_stop
 from . import messages as m
+from .exiting import record_description, watch_exits
 from .gathering import members_not_back, place
 from .liveness import BUSY, LocalProgress
 from .messages import PASSED_ON, Action, Event, Log, journal
-from .node import SAVING, Done, Leave, Node, Preempt, Rank, Run, Settle, Start, Stop
+from .node import READING, SAVING, Done, Leave, Node, Preempt, Rank, Run, Settle, Start, Stop
 from .records import LEFT, CycleRecord, Kind, Member, decode, encode, key, whole_number
 from .stopping import exit_code, failed_ranks, leave_by_request, record_exit
 
@@ -46,6 +47,7 @@ def enter_start(node: Node, phase: Start, now: float) -> list[Action]:
     node.ranks = {local: Rank(local, first + local) for local in range(node.settings.me.ranks)}
     node.progress, node.newcomers, node.has_begun = LocalProgress(), 0, True
     node.evidence_until = 0.0
+    node.tick = replace(node.tick, boards={})  # of the cycle before
     begins = {"world_size": members.world_size, "node_rank": members.index(node.name)}
     return [
         *members_not_back(node),
@@ -72,7 +74,7 @@ def on_start(node: Node, phase: Start, event: Event, now: float) -> list[Action]
         node.phase = Run()
         return []
     node.ranks, why = {}, f"its ranks could not be started: {event.failure}"
-    node.phase = Leave(FAILED, why, "failed")
+    node.phase = Leave(Outcome.NOT_STARTED.code, why, "failed")
     return []
 
 
@@ -109,6 +111,8 @@ def on_run(node: Node, phase: Run, event: Event, now: float) -> list[Action]:
             node.phase = Settle()
         case m.RankFailing():
             record_report(node, event, now)
+        case m.ExitDescribed():
+            return [*record_description(node, event, now), *watch_exits(node, now)]
         case m.Requested():
             return on_request(node, event, now)
         case m.Signal() if event.is_stop:
@@ -125,13 +129,14 @@ def record_report(node: Node, event: m.Verdict | m.RankFailing, now: float) -> N
     """The monitor, or a rank's last exception, has more on a rank that runs."""
     rank = node.ranks[event.local]
     if isinstance(event, m.Verdict):
-        rank.verdict, rank.text, rank.began, node.evidence = event.text, event.text, now, "monitor"
+        rank.verdict, node.evidence = event.text, "monitor"
+        rank.text, rank.began = (rank.text, rank.began) if rank.has_raised else (event.text, now)
     else:
         rank.has_raised, rank.cause, rank.text, rank.began = True, event.cause, event.text, now - event.ago
 
 
 def on_request(node: Node, event: m.Requested, now: float) -> list[Action]:
-    """A rank asked for the end of the job, or for its node to leave it. It holds until a record fulfils it."""
+    """A rank requested the end of the job, or that its node leaves it. It holds until a record fulfils it."""
     node.request = event
     leave = leave_by_request(node, event)
     record = node.departure(leave, now)
@@ -147,8 +152,9 @@ def on_request(node: Node, event: m.Requested, now: float) -> list[Action]:
 def _watch(node: Node, phase: Run, now: float) -> list[Action]:
     """Other nodes, and the store of the ranks."""
     if why := node.tick.rank_store:
-        return [Log(why, logging.ERROR), *restart(node, why, now)] if not node.has_proposed else []
+        return restart(node, why, now, [Log(why, logging.ERROR)]) if not node.has_proposed else []
     return [
+        *watch_exits(node, now),
         *watch_neighbour(node, now, "are making no progress"),
         *_watch_newcomers(node, now),
         *watch_stop(node, phase, now),
@@ -171,7 +177,7 @@ def watch_neighbour(node: Node, now: float, local_ranks: str) -> list[Action]:
     waited = node.contact.stalled_for(key("alive", name), now)
     why = f"node {name} is gone: no sign of it for {waited:.1f} s, and the local ranks {local_ranks}"
     found: list[Action] = [Log(f"NODE LOST: {why}"), journal("node_lost", lost=name, waited=round(waited, 3))]
-    return [*found, *restart(node, why, now, lost=(name,))]
+    return restart(node, why, now, found, lost=(name,))
 
 
 def _restart(
@@ -180,7 +186,7 @@ def _restart(
     now: float,
     *,
     lost: tuple[str, ...] = (),
-    code: int = FAILED,
+    code: int = Outcome.NO_RESTART_LEFT.code,
     gather: bool = False,
 ) -> CycleRecord:
     """A restart if one is left, else the job's end."""
@@ -192,16 +198,29 @@ def _restart(
         exit_code=code,
         lost=lost,
         gather=gather,
+        most_stalled=settings.most_stalled,
+        no_restart_code=settings.no_restart_code,
     )
 
 
-def restart(node: Node, why: str, now: float, *, lost: tuple[str, ...] = ()) -> list[Action]:
-    """Propose a restart if one is left, else the job's end, for another reason than failed ranks."""
+def restart(
+    node: Node, why: str, now: float, found: list[Action], *, lost: tuple[str, ...] = ()
+) -> list[Action]:
+    """Propose a restart if one is left, else the job's end, for another reason than failed ranks.
+
+    Args:
+        found: Reports what was found, once the iteration of the last checkpoint is read.
+    """
+    if node.is_reading(now):
+        return []
+    is_old = node.read_until is None or now - node.read_until >= READING
+    if is_old and (reads := node.read_iteration(now)):
+        return reads
     settings, record = node.settings, _restart(node, why, now, lost=lost)
-    actions: list[Action] = []
-    if record.kind is Kind.END and not node.has_proposed:
+    actions = found
+    if record.kind is Kind.END and not record.no_progress and not node.has_proposed:
         used = f"{record.restarts} of {settings.max_restarts} used"
-        actions.append(Log(f"no restart left ({used}): the job ends", logging.ERROR))
+        actions = [*found, Log(f"no restart left ({used}): the job ends", logging.ERROR)]
     return [*actions, *node.propose(record)]
 
 
@@ -235,7 +254,7 @@ def _watch_newcomers(node: Node, now: float) -> list[Action]:
 
 
 def watch_stop(node: Node, phase: Run | Done, now: float) -> list[Action]:
-    """Another node was asked to stop: the ranks here follow if they take part in that."""
+    """Another node received a stop signal: the ranks here stop too if they take part in that."""
     if node.nodes == 1:
         return []
     wanted = decode(node.read(agreed_stop.stop_key(node), 1.0))
@@ -243,9 +262,9 @@ def watch_stop(node: Node, phase: Run | Done, now: float) -> list[Action]:
         return []
     phase.stop_seen = now if phase.stop_seen is None else phase.stop_seen
     if isinstance(phase, Run) and agreed_stop.has_participants(node):
-        asked = whole_number(wanted, "signal")
-        is_signal = asked in {int(each) for each in signal.Signals}
-        node.phase = Preempt(asked if is_signal else signal.SIGTERM, f"node {wanted.get('node')}")
+        number = whole_number(wanted, "signal")
+        is_signal = number in {int(each) for each in signal.Signals}
+        node.phase = Preempt(number if is_signal else signal.SIGTERM, f"node {wanted.get('node')}")
         return []
     if isinstance(phase, Done) or now - phase.stop_seen >= LATE:
         return agreed_stop.decline(node)
@@ -260,10 +279,11 @@ def enter_settle(node: Node, phase: Settle, now: float) -> list[Action]:
     failed = failed_ranks(node)
     phase.for_signal = now + SAME_MOMENT if _may_be_signalled(failed) else 0.0
     phase.for_cause = now + CAUSE
+    actions = node.read_iteration(now)
     if node.evidence:
-        return []
+        return actions
     node.evidence, node.evidence_until = "crash", now + EVIDENCE
-    return [m.TakeEvidence("crash", EVIDENCE, failed[0].number)]
+    return [*actions, m.TakeEvidence("crash", EVIDENCE, failed[0].number)]
 
 
 def on_settle(node: Node, phase: Settle, event: Event, now: float) -> list[Action]:
@@ -284,14 +304,19 @@ def on_settle(node: Node, phase: Settle, event: Event, now: float) -> list[Actio
     if now < phase.for_signal or (now < phase.for_cause and _lacks_cause(node, failed)):
         phase.until = phase.for_signal if now < phase.for_signal else phase.for_cause
         return []
+    if node.is_reading(now):
+        return []
     found = failed[0]
     lost = ". No rank of this node had failed before" if found.only_lost_peer else ""
     reason = f"rank {found.number} (node {node.name}, pid {found.pid}): {found.text}{lost}"
     ended = [rank for rank in failed if not rank.is_running] or failed
-    node.phase = Stop(reason, has_failed=True, named=found.number)
     # What these ranks lost is no rank of this node: a whole node may be gone.
     gather = found.only_lost_peer and node.nodes > 1
     record = _restart(node, reason, now, code=exit_code(ended), gather=gather)
+    if record.kind is Kind.END and not node.settings.is_alone and now < node.evidence_until:
+        phase.until = node.evidence_until  # a rank that fails at the same moment counts for the exit code
+        return []
+    node.phase = Stop(reason, has_failed=True, named=found.number)
     return node.propose(replace(record, is_explained=found.cause is m.Cause.OWN and not found.verdict))
 
 
@@ -344,7 +369,7 @@ def _end_if_all_done(node: Node, now: float) -> list[Action]:
     codes = [whole_number(preempted[name], "code") for name in names if name not in done]
     if codes:
         return node.propose(node.ending(now).end("preempted", max(codes), preempted=True))
-    return node.propose(node.ending(now).end("all ranks succeeded", 0))
+    return node.propose(node.ending(now).end("all ranks succeeded", Outcome.SUCCEEDED.code))
 
 
 # -- the next record --------------------------------------------------------------------------------------------

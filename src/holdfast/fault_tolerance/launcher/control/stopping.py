@@ -15,11 +15,12 @@ import logging
 import signal
 from dataclasses import replace
 
-from ..ranks.exits import DO_NOT_REQUEUE, FAILED, of_stop
+from ..exit_codes import Outcome, of_stop
+from ..ranks.exits import FAILED
 from . import messages as m
 from .agreed_stop import AgreedStop
 from .messages import NEVER, Action, Event, Log, journal
-from .node import SAVING, Gather, Leave, Node, Preempt, Rank, Stop
+from .node import SAVING, Gather, Leave, Node, Preempt, Rank, Settings, Stop
 from .records import LAUNCHERS, LEFT, CycleRecord, Kind, encode
 
 EVIDENCE, LOOK = 1.0, 0.02
@@ -31,7 +32,7 @@ SLOW = 10.0
 UNINTERRUPTIBLE = 10.0
 """Seconds in state D, after SIGKILL, after which a process is not waited for."""
 WRITE = 3.0
-"""Seconds for the last words of a node that leaves."""
+"""Seconds for the last records of a node that leaves."""
 LOG_SLOW_AFTER = 5.0
 """Seconds in which ranks leave after Ctrl-C without a line about it."""
 
@@ -43,8 +44,10 @@ def record_exit(node: Node, event: m.RankExited, now: float) -> Rank:
     """A rank has ended."""
     rank = node.ranks[event.local]
     rank.status, rank.is_stuck = event.status, False
-    if rank.has_raised and event.status < 0:
+    if (rank.has_raised or event.has_raised) and event.status < 0:
         rank.status = FAILED  # an exception was ending it when the signal did
+    if rank.interrupted_at is not None and -event.status in (signal.SIGINT, signal.SIGKILL):
+        rank.status = 0  # its script had finished
     if not rank.has_raised:
         rank.cause, rank.text, rank.has_raised = event.cause, event.text, event.has_raised
         rank.began = now - event.ago
@@ -72,10 +75,13 @@ def kill_late(node: Node, deadlines: dict[int, float], began: float, why: str, n
 
 
 def exit_code(failed: list[Rank]) -> int:
-    """The failing ranks' own code where they agree, else 1. Ranks that only lost a peer count if all did."""
-    causes = [rank for rank in failed if not rank.only_lost_peer] or failed
-    codes = {rank.exit_code for rank in causes}
-    return (codes.pop() or FAILED) if len(codes) == 1 else FAILED
+    """The failing ranks' own code where they agree (128+n for signal n), else 1.
+
+    Ranks that only lost a peer count if all did. A hung rank that ended with 0 has failed.
+    """
+    codes = {rank.exit_code for rank in failed if not rank.only_lost_peer}
+    codes = codes or {rank.exit_code for rank in failed}
+    return (codes.pop() if len(codes) == 1 else 0) or Outcome.RANKS_DISAGREE.code
 
 
 # -- STOP -----------------------------------------------------------------------------------------------------
@@ -133,7 +139,7 @@ def on_stop(node: Node, phase: Stop, event: Event, now: float) -> list[Action]:
 
 
 def _signal_in_stop(node: Node, phase: Stop, event: m.Signal, now: float) -> list[Action]:
-    """The ranks have been asked to stop already: they have the time that the signal gives them."""
+    """The ranks have received the signal already: they have the time that the signal gives them."""
     actions: list[Action] = []
     if not phase.signal and phase.leave is None:
         is_trouble = phase.has_failed or (phase.next is not None and phase.next.is_trouble)
@@ -154,7 +160,8 @@ def _after_stop(node: Node, phase: Stop, now: float) -> list[Action]:
     actions: list[Action] = []
     began = NEVER if phase.term_at is None else phase.term_at
     failed = [rank for rank in failed_ranks(node) if rank.began < began or not _was_stopped(rank)]
-    if phase.next is not None and ends and phase.has_failed and failed and node.settings.is_alone:
+    is_own = phase.has_failed and failed and node.settings.is_alone
+    if phase.next is not None and ends and is_own and not phase.next.no_progress:
         phase.next = replace(phase.next, exit_code=exit_code(failed))  # a cause may have come out since
     if phase.has_failed or (phase.next is not None and phase.next.is_trouble):
         actions.append(m.Report(tuple(rank.local for rank in failed), phase.next, phase.named))
@@ -163,7 +170,7 @@ def _after_stop(node: Node, phase: Stop, now: float) -> list[Action]:
     if stuck and leave is None and not ends:
         ranks = ", ".join(str(rank.number) for rank in stuck)
         why = f"rank {ranks} did not end even by SIGKILL, so nothing can be started here"
-        leave = Leave(FAILED, why, "failed")
+        leave = Leave(Outcome.STUCK.code, why, "failed")
     elif phase.signal and leave is None and not ends:
         leave = leave_by_signal(node, phase.signal)
     if leave is not None:
@@ -192,35 +199,52 @@ def failed_ranks(node: Node) -> list[Rank]:
 def move_on(node: Node, record: CycleRecord, now: float) -> list[Action]:
     """No rank runs here: join the cycle of this record, or leave with the job's end."""
     if record.kind is Kind.END:
-        node.phase = Leave(record.exit_code, record.reason, is_preempted=record.preempted, is_agreed=True)
+        reason, actions = record.reason, list[Action]()
         if record.exit_code and record.node != node.name:
-            text = f"the job ends with exit code {record.exit_code}, node {record.node} says: {record.reason}"
-            return [Log(text, logging.ERROR)]
-        return []
+            text = f"the job ends with exit code {record.exit_code}; reason from node {record.node}: {record.reason}"
+            actions.append(Log(text, logging.ERROR))
+        if record.no_progress:
+            reason = without_progress(record, node.settings)
+            actions.append(Log(reason, logging.ERROR))
+        node.phase = Leave(record.exit_code, reason, is_preempted=record.preempted, is_agreed=True)
+        return actions
     if node.request is not None:  # this node leaves, whichever record counts
         node.phase = leave_by_request(node, node.request)
         return []
     settings = node.settings
     spent = f" (restart {record.restarts} of {settings.max_restarts})" if record.kind is Kind.RESTART else ""
-    why = f" because node {record.node} says: {record.reason}" if record.node != node.name else ""
+    if record.kind is Kind.RESTART and record.stalled and settings.most_stalled > 0:
+        spent = f"{spent[:-1]}, failed cycle {record.stalled} of {settings.most_stalled} without progress)"
+    why = f"; reason from node {record.node}: {record.reason}" if record.node != node.name else ""
     if record.kind is Kind.JOIN:
-        why = f" because {record.reason}"
+        why = f"; reason: {record.reason}"
     had_begun = node.has_begun
     node.advance(record, now)
     node.phase = Gather()
     if not had_begun:
         return (
-            [Log(f"{record.reason}: the nodes gather again, no rank was started")] if node.takes_part else []
+            [Log(f"{record.reason}; retrying the rendezvous, no rank was started")] if node.takes_part else []
         )
     values = {
         "restarts_used": record.restarts,
         "max_restarts": settings.max_restarts,
         "reason": record.reason,
+        **({"iteration": record.iteration, "stalled": record.stalled} if settings.iteration_file else {}),
     }
     return [
         Log(f"restarting all {settings.me.ranks} local ranks{spent}{why}"),
         journal("restart", cycle=record.cycle, **values),
     ]
+
+
+def without_progress(record: CycleRecord, settings: Settings) -> str:
+    """Why the job ends although restarts may be left, and what to do."""
+    cycles = f"{record.stalled} failed cycles in a row" if record.stalled > 1 else "1 failed cycle"
+    file = settings.iteration_file or f"the checkpoint_iteration_file of node {record.node}"
+    return (
+        f"no progress in {cycles}: {file} still has iteration {record.iteration}. The job ends with exit code "
+        f"{record.exit_code}: repair the cause of the failures before it starts again, or raise max_no_progress_cycles"
+    )
 
 
 # -- PREEMPT --------------------------------------------------------------------------------------------------
@@ -280,7 +304,7 @@ def _after_preempt(node: Node, phase: Preempt, now: float) -> Stop:
     is_interrupt = phase.number == signal.SIGINT  # the user ended the ranks; how they did so does not matter
     is_stuck = any(rank.is_stuck for rank in node.ranks.values())
     if not is_interrupt and (failed or is_stuck):
-        leave.code = FAILED if is_stuck else exit_code(failed)
+        leave.code = Outcome.STUCK.code if is_stuck else exit_code(failed)
     text = node.view.get(node.next_key)
     record = CycleRecord.decode(text, node.record.cycle + 1) if text else None
     if record is not None and record.kind is Kind.END and record.exit_code and not record.preempted:
@@ -341,7 +365,7 @@ def received(event: m.Signal) -> list[Action]:
     """Log and record a signal that asks the job to stop."""
     name = signal.Signals(event.number).name
     if event.by:
-        text = f"{event.by} was told to stop ({name}): so are all ranks, shutting down workers"
+        text = f"{event.by} received a stop signal ({name}): stopping all ranks"
         return [Log(text), journal("preemption", signal=name, by=event.by)]
     return [
         Log(f"Received Signals.{name} death signal, shutting down workers"),
@@ -350,15 +374,18 @@ def received(event: m.Signal) -> list[Action]:
 
 
 def leave_by_request(node: Node, request: m.Requested) -> Leave:
-    """A rank asked for it, and no rank runs here."""
-    why = f"rank {request.rank} (node {node.name}) asked for it: {request.description}"
+    """A rank requested it, and no rank runs here."""
+    why = f"rank {request.rank} (node {node.name}) requested it: {request.description}"
     if request.action == "shutdown_workload":
-        return Leave(DO_NOT_REQUEUE, why, "shutdown")
-    return Leave(0, why, "excluded")
+        return Leave(Outcome.SHUT_DOWN.code, why, "shutdown")
+    if node.is_needed:
+        left = f"{node.nodes - 1} of {node.settings.nnodes}"
+        return Leave(Outcome.EXCLUDED_LAST.code, f"{why}. Too few nodes are left: {left}", "excluded")
+    return Leave(Outcome.EXCLUDED.code, why, "excluded")
 
 
 def leave_by_signal(node: Node, number: int, *, others_need_record: bool = True) -> Leave:
-    """This node was asked to stop, and no rank runs here. The store's host takes the job with it."""
+    """This node received a stop signal, and no rank runs here. The job ends with the store's host."""
     code = of_stop(signal.Signals(number), node.settings.preempted_code)
     departs = "preempted" if others_need_record else ""
     return Leave(code, f"stopped by {signal.Signals(number).name}", departs, is_preempted=True)
@@ -413,14 +440,14 @@ def _log_hosting(node: Node, phase: Leave) -> list[Action]:
     if phase.departs != "excluded" or not node.settings.is_host or phase.has_logged or node.nodes == 1:
         return []
     phase.has_logged = True
-    return [Log(f"node {node.name} hosts the rendezvous and stays for it, without ranks")]
+    return [Log(f"node {node.name} continues to host the rendezvous, without ranks")]
 
 
 def _exit(node: Node, phase: Leave) -> list[Action]:
     phase.has_ended = True
     last = [] if phase.is_written else _write(node, phase)
     if phase.has_logged and node.record.kind is not Kind.END:
-        last.append(Log(f"node {node.name}: no other node is left: there is nobody left to host"))
+        last.append(Log(f"node {node.name}: no other node is left, so it no longer hosts the rendezvous"))
     return [*last, m.Exit(phase.code)]
 
 

@@ -1,10 +1,15 @@
 """The boards of this node's ranks, cycle by cycle, in a private directory on tmpfs.
 
-A board that cannot be allocated costs supervision of that rank, never the rank.
+A launcher holds a lock on a file in its directory as long as it lives, however it ends; the next launcher of the same
+user removes directories whose lock is free. It is a lock and not a process id, because containers may share /dev/shm
+and number their processes separately.
+What always holds: a board that cannot be allocated costs supervision of that rank, never the rank.
+Does not cover: directories that were made by hand, or whose lock file was removed.
 """
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import shutil
@@ -18,19 +23,21 @@ from ...board import Board, BoardUnavailable, Identity, Limits, Snapshot
 from ...board.layout import BOARD_BYTES
 from ...monitor.control import FILE as CONTROL
 from ...monitor.control import ControlPage
-from ...monitor.observations import Seen
+from ...monitor.milestones import Milestones
 from ...processes import proc
 from ...stop.page import SIZE as PAGE_BYTES
-from .last_words import RING_SUFFIX
-from .stale import PREFIX
-from .stop_pages import StopPages
+from ...stop.page import StopPages
+from .failures import RING_SUFFIX
 
 logger = logging.getLogger("holdfast.launcher")
 TMPFS = "/dev/shm"
+PREFIX = "holdfast-"
+OWNER = "owner"
+"""The file with the lock."""
 
 
 def private_directory(ranks: int = 0) -> str:
-    """A fresh 0700 directory with a control page and room for the boards of so many ranks, on tmpfs where that is
+    """A fresh 0700 directory with a control page and room for the boards of `ranks` ranks, on tmpfs where that is
     possible: a board must never wait for a disk.
 
     Raises BoardUnavailable, in one line, when there is no room for it anywhere.
@@ -50,19 +57,59 @@ def private_directory(ranks: int = 0) -> str:
             problems.append(f"{os.path.dirname(made)}: {error.strerror}")
             continue
         if problems:
-            logger.warning("the boards are in %s, for want of room on tmpfs (%s)", made, problems[0])
+            logger.warning("the boards are in %s: no room on tmpfs (%s)", made, problems[0])
         return made
-    raise BoardUnavailable(
-        f"there is no place for the boards of the ranks: {'; '.join(problems)}. Free some space"
-    )
+    raise BoardUnavailable(f"no place for the boards of the ranks: {'; '.join(problems)}. Free some space")
 
 
 def _make_sure_of_room(folder: str, ranks: int) -> None:
-    """Raises OSError when the boards of so many ranks would not fit; later something else may still fill the place."""
+    """Raises OSError when the boards of `ranks` ranks would not fit; later something else may still fill the place."""
     path = os.path.join(folder, "room")
     with open(path, "wb") as file:
         os.posix_fallocate(file.fileno(), 0, max(1, ranks) * (BOARD_BYTES + PAGE_BYTES))
     os.unlink(path)
+
+
+def lock_directory(directory: str) -> int:
+    """A descriptor that holds the directory until it is closed or this process ends. Raises OSError."""
+    new = os.path.join(directory, f"{OWNER}.new")
+    descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        os.rename(new, os.path.join(directory, OWNER))  # from here on others find it locked
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def remove_stale(base: str) -> list[str]:
+    """Remove what dead launchers of this user left in `base`; returns the directories. Raises nothing."""
+    removed = []
+    with suppress(OSError):
+        for entry in os.scandir(base):
+            if entry.name.startswith(PREFIX) and is_stale(entry.path):
+                shutil.rmtree(entry.path, ignore_errors=True)
+                removed.append(entry.path)
+    return removed
+
+
+def is_stale(directory: str) -> bool:
+    """Whether it is a directory of this user whose launcher is dead. Raises nothing."""
+    try:
+        found = os.lstat(directory)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+            return False
+        descriptor = os.open(os.path.join(directory, OWNER), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
 
 
 class CycleBoards:
@@ -79,8 +126,8 @@ class CycleBoards:
     def open(self, cycle: int, count: int) -> ControlPage | None:
         """Make fresh boards; those of the cycle before are removed.
 
-        Returns a new control page where somebody has removed the directory meanwhile (a clean-up of /dev/shm at a
-        logout, say): the old page is still mapped, but no new monitor can find it.
+        Returns a new control page where the directory was removed meanwhile (a clean-up of /dev/shm at a logout, for
+        example): the old page is still mapped, but no new monitor can find it.
         """
         self.close()
         self._cycle = cycle
@@ -104,7 +151,7 @@ class CycleBoards:
             os.mkdir(self._directory, 0o700)
         found = os.lstat(self._directory)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-            raise PermissionError(f"{self._directory} has become somebody else's")
+            raise PermissionError(f"{self._directory} belongs to another user now")
         page = ControlPage.create(self._directory)
         logger.warning("the ranks' boards in %s were removed while the job ran: made again", self._directory)
         return page
@@ -118,7 +165,7 @@ class CycleBoards:
         return os.path.join(self._folder, f"{local_rank}.error")
 
     def stderr_path(self, local_rank: int) -> str:
-        """Where the last lines that the rank wrote to stderr are kept (:mod:`.last_words`)."""
+        """Where the last lines that the rank wrote to stderr are kept (:mod:`.failures`)."""
         return os.path.join(self._folder, f"{local_rank}{RING_SUFFIX}")
 
     @property
@@ -128,20 +175,20 @@ class CycleBoards:
 
     def admit(self, local_rank: int, rank: int, pid: int) -> None:
         """The rank's process has started: its clock runs from here."""
-        self.stops.admit(local_rank, rank)
+        self.stops.bind(local_rank, rank)
         started = proc.start_time(pid)
         if local_rank in self._boards and started is not None:
             identity = Identity(pid, started, rank, local_rank, self._cycle, time.monotonic_ns())
-            self._boards[local_rank].admit(identity)
+            self._boards[local_rank].bind_process(identity)
 
     def snapshots(self) -> dict[int, Snapshot]:
-        """What every board of this cycle says now."""
+        """The state of every board of this cycle now."""
         return {local_rank: board.snapshot() for local_rank, board in self._boards.items()}
 
     def news(self, local_rank: int) -> list[dict[str, Any]]:
-        """Everything that the monitor tells of a rank once in a cycle, and may not have told yet."""
+        """Everything that the monitor reports of a rank once in a cycle, and may not have reported yet."""
         board = self._boards.get(local_rank)
-        return list(Seen().news(board.snapshot(), board.events)) if board else []
+        return list(Milestones().poll(board.snapshot(), board.events)) if board else []
 
     def close(self) -> None:
         """Unmap and remove the boards of this cycle."""

@@ -1,6 +1,6 @@
-"""What an exit status means, in words and as the launcher's own exit code. Pure.
+"""What the exit status of a rank means, in words and as an exit code. Pure.
 
-The table for people who write requeue scripts is docs/exit-codes.md.
+The launcher's own exit codes are in :mod:`..exit_codes`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 FAILED = 1
 USAGE = 2
-DO_NOT_REQUEUE = 93  # a rank asked for the shutdown of the whole workload
+DO_NOT_REQUEUE = 93  # a rank requested the shutdown of the whole workload
 INTERRUPTED = 130  # Ctrl-C
 
 _HINTS = {
@@ -20,7 +20,7 @@ _HINTS = {
     "SIGABRT": "aborted by native code (failed assertion, or a watchdog such as NCCL's)",
     "SIGFPE": "crashed in native code (arithmetic)",
     "SIGILL": "crashed in native code (illegal instruction)",
-    "SIGTERM": "asked to stop by someone other than the launcher",
+    "SIGTERM": "not sent by the launcher",
     "SIGINT": "interrupted",
 }
 
@@ -35,6 +35,7 @@ class RankExit:
     status: int
     at: float
     patience: float | None = None  # seconds after which the launcher itself killed it
+    by_launcher: bool = False  # it obeyed a signal of the launcher
 
     @property
     def signal_name(self) -> str | None:
@@ -59,6 +60,8 @@ class RankExit:
             return f"exit code {self.status}"
         if self.patience is not None:
             return f"killed by {name} (by the launcher, after {max(0.0, self.patience):.1f} s)"
+        if self.by_launcher:
+            return f"killed by {name} (by the launcher)"
         hint = _HINTS.get(name)
         return f"killed by {name}" + (f" ({hint})" if hint else "")
 
@@ -66,11 +69,6 @@ class RankExit:
 def as_exit_code(status: int) -> int:
     """A rank's own code, or 128+n for signal n, as a shell reports it."""
     return 128 - status if status < 0 else status
-
-
-def of_stop(number: signal.Signals, preempted_code: int) -> int:
-    """The code of a job that was told to stop by this signal and in which no rank failed."""
-    return INTERRUPTED if number == signal.SIGINT else preempted_code
 
 
 def obeyed(found: RankExit, number: int) -> bool:

@@ -1,26 +1,44 @@
-"""Why a rank failed, from what it left behind: the kept exception, torch's error file, its last stderr lines.
+"""Why a rank failed: the exception that it left, torch's error file, its last stderr lines; and the log block on it.
 
-What always holds: secrets of the environment are taken out of these texts where they are read.
-Does not cover: what native code, children and programs that are no Python write to stderr, where it goes straight to
-the launcher's (no ``--tee``, no ``--redirects``); it stands above the launcher's own lines.
+Its stderr is a log file, or the ring that its prologue keeps in memory. A ring is a file of a fixed size: eight bytes
+that count everything ever written and eight with its writer's pid, both little-endian, then the text, each byte at its
+count modulo the ring's size. So it never grows, its writer never waits, and it survives a kill.
+What always holds: secrets of the environment are removed from these texts where they are read.
+Does not cover: the stderr of native code, children and programs that are not Python. It goes straight to the
+launcher's (without ``--tee`` and ``--redirects``), above the launcher's own lines.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, BinaryIO
 
-from holdfast.journal.lost_connection import lost_connection
+from holdfast.in_time import TooLate, within
+from holdfast.incidents.classify import nature_of_exception
+from holdfast.incidents.evidence import Nature
 
+from .. import console
 from ..control.messages import Cause
+from ..control.records import CycleRecord, Kind
 from .exits import RankExit
-from .last_words import last_lines
 
+logger = logging.getLogger("holdfast.launcher")
 LAST_LINES = 20
-SOON = 5.0  # seconds
+TAIL_BYTES = 16384
+"""Of a log file."""
+RING_SUFFIX = ".stderr"
+"""Distinguishes a ring from a log file."""
+RING_HEAD, RING_BYTES = 16, 16384
+"""The prologue has the same numbers."""
+DISK = 1.0
+"""Seconds for the disk that has the ranks' logs."""
+SOON = 5.0
+"""Seconds in which an exception that a program showed explains its end."""
 LOST_WORKER = re.compile(
     r"DataLoader worker \(pid(\(s\))? [\d, ]+\) "
     r"(exited unexpectedly|is killed by signal: (Terminated|Interrupt|Hangup|Quit|User defined signal))"
@@ -40,12 +58,14 @@ class Failure:
     """One rank's end with what is known of the cause; `error` has type, message, traceback and at, or is None.
 
     `hung` is the monitor's verdict on a rank that was ended for a hang: whatever it did then, that was the cause.
+    `kept_by` is what kept the process after its exception, where it had to be killed.
     """
 
     exit: RankExit
     error: dict[str, Any] | None
     last_lines: tuple[str, ...] = ()
     hung: dict[str, Any] | None = None
+    kept_by: str = ""
 
     @property
     def raised(self) -> bool:
@@ -60,13 +80,16 @@ class Failure:
     @property
     def began(self) -> float:
         """When it began to fail (monotonic seconds): the verdict's or the exception's moment, else the exit's."""
-        at = self.hung.get("at") if self.hung else self.error.get("at") if self.error else None
+        cause = self.hung if self.hung and not self.leaving else self.error
+        at = cause.get("at") if cause else None
         return min(float(at), self.exit.at) if at else self.exit.at
 
     @property
     def lost_connection(self) -> bool:
         """Whether all that is known is that a peer was gone."""
-        return not self.hung and lost_connection(self.error)
+        if self.hung or not self.error:
+            return False
+        return nature_of_exception(self.error["type"], self.error["message"]) is Nature.LOST_PEER
 
     @property
     def lost_worker(self) -> bool:
@@ -88,11 +111,12 @@ class Failure:
     @property
     def meaning(self) -> str:
         """`ValueError: bad batch (exit code 1)`, `hung: …`, or the bare meaning of the exit."""
-        if self.hung:
+        if self.hung and not self.leaving:
             return f"hung: {self.hung['text']} Ended by Holdfast ({self.exit.end})".replace("\n", " ")
+        kept = f"; its process did not end: {self.kept_by}" if self.kept_by else ""
         if not self.error:
-            return self.exit.meaning
-        return f"{self.error['type']}: {self.error['message']} ({self.exit.meaning})".replace("\n", " ")
+            return f"{self.exit.meaning}{kept}"
+        return f"{self.error['type']}: {self.error['message']} ({self.exit.meaning}){kept}".replace("\n", " ")
 
 
 def at_hand(exit: RankExit, kept_error: str, verdict: dict[str, Any] | None = None) -> Failure:
@@ -100,15 +124,51 @@ def at_hand(exit: RankExit, kept_error: str, verdict: dict[str, Any] | None = No
     return Failure(exit, kept(kept_error, exit), hung=verdict)
 
 
-def in_full(failure: Failure, torch_error: str, *stderr_files: str) -> Failure:
-    """With what rank `failure.exit.rank` left on disk, if no exception was kept; of the files that hold its stderr,
-    the first that has any. May wait for the disk for ever."""
+def in_full(
+    found: list[Failure], files: Callable[[int], tuple[str, list[str]]], log_dir: str
+) -> list[Failure]:
+    """With what the ranks left on disk, if their disk answers.
+
+    Args:
+        files: For a local rank torch's error file, and the files that may hold its stderr, the best first.
+        log_dir: The folder of these files, for the warning that it does not answer.
+    """
+    try:
+        return within(DISK, lambda: [_with_files(each, *files(each.exit.local_rank)) for each in found])
+    except TooLate:
+        text = "what the ranks wrote cannot be read: the filesystem of %s has not answered for %g s"
+        logger.warning(text, log_dir, DISK)
+        return found
+
+
+def _with_files(failure: Failure, torch_error: str, stderr_files: list[str]) -> Failure:
+    """With what the rank left on disk, if no exception was kept. May block for ever."""
     if failure.error:
         return failure
     error = _torch_error(torch_error)
     tails = (() if error else last_lines(path, failure.exit.pid) for path in stderr_files if path)
     lines = tuple(_clean(line) for line in next(filter(None, tails), ()))
     return replace(failure, error=error, last_lines=lines)
+
+
+def log(ordered: list[Failure], node: str, cycle: int, record: CycleRecord | None, max_restarts: int) -> None:
+    """Log the block on these failures of a cycle, the first one first; with its traceback where no restart follows.
+
+    Before a restart one line is enough: the traceback is above it, where the rank printed it.
+
+    Args:
+        record: Of the next cycle; None where the node received a stop signal.
+    """
+    is_last = record is None or record.kind is Kind.END
+    lines = block(ordered, node, cycle, whole=is_last)
+    if ordered[0].lost_connection:
+        lines[0] += ". No rank of this node had failed before"
+    if record is not None and record.node != node:  # another node reported first; the line on it follows
+        lines[0] = lines[0].replace("FAILED:", "ALSO FAILED:", 1)
+    elif record is not None and is_last and not record.no_progress:
+        used = f"{record.restarts} of {max_restarts}"
+        lines.append(f"no restart left ({used} used): the job ends with exit code {record.exit_code}")
+    console.log_block(lines, logging.ERROR if record is not None and is_last else logging.WARNING)
 
 
 def block(failures: list[Failure], node: str, cycle: int, *, whole: bool) -> list[str]:
@@ -131,9 +191,9 @@ def block(failures: list[Failure], node: str, cycle: int, *, whole: bool) -> lis
 def kept(path: str, exit: RankExit) -> dict[str, Any] | None:
     """What the prologue kept, unless it is about another process.
 
-    A shell script as a rank may run several Pythons and go on when one fails, and a program may show an exception by
-    ``sys.excepthook`` and go on: such a one explains the end if that comes soon after it. Not an end by a signal that
-    the program itself got: what it showed has little to do with it.
+    A shell script as a rank may run several Pythons and continue when one fails, and a program may show an exception
+    by ``sys.excepthook`` and continue. Such an exception explains an end that comes soon after it, except an end by a
+    signal that the program itself got.
     """
     try:
         with open(path) as file:
@@ -147,6 +207,34 @@ def kept(path: str, exit: RankExit) -> dict[str, Any] | None:
     if own and found.get("unhandled"):
         return found
     return found if 0 <= exit.at - at < SOON and not (own and exit.status < 0) else None
+
+
+def last_lines(path: str, pid: int) -> tuple[str, ...]:
+    """The last lines in this file; none when it cannot be read, or is a ring that another process than `pid` wrote."""
+    try:
+        with open(path, "rb") as file:
+            text = _ring(file.read(), pid) if path.endswith(RING_SUFFIX) else _tail(file)
+    except (OSError, ValueError):
+        return ()
+    return tuple(text.decode(errors="replace").rstrip().splitlines()[-LAST_LINES:])
+
+
+def _tail(file: BinaryIO) -> bytes:
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - TAIL_BYTES))
+    return file.read()
+
+
+def _ring(content: bytes, pid: int) -> bytes:
+    """The text in a ring, the oldest first; a line of which the beginning is overwritten is left out."""
+    written, writer = (int.from_bytes(content[at : at + 8], "little") for at in (0, 8))
+    text = content[RING_HEAD : RING_HEAD + RING_BYTES]
+    if writer != pid:
+        return b""
+    if written <= RING_BYTES:
+        return text[:written]
+    at = written % RING_BYTES
+    return (text[at:] + text[:at]).partition(b"\n")[2]
 
 
 def _torch_error(path: str) -> dict[str, Any] | None:
@@ -170,5 +258,5 @@ def _clean(text: str) -> str:
         from holdfast.incidents.report.redaction import redacted_text  # slow to import, and rarely needed
 
         return redacted_text(text, os.environ)
-    except Exception as error:  # of the two, the failure is what has to be told
+    except Exception as error:  # of the two, the failure has to be reported
         return f"(not shown, because secrets could not be taken out of it: {error!r})"

@@ -17,7 +17,7 @@ from contextlib import suppress
 
 from holdfast.in_time import TooLate, within
 
-from ...processes import proc, sweep
+from ...processes import kill, proc
 
 logger = logging.getLogger("holdfast.launcher")
 PR_SET_CHILD_SUBREAPER = 36
@@ -32,9 +32,9 @@ _strangers: dict[int, int] = {}
 
 
 def adopt() -> None:
-    """From now on orphans below this process become its children, not init's; what is there already is a stranger."""
+    """From now on orphans below this process become its children, not init's; existing ones are strangers."""
     with suppress(TooLate, OSError):  # /proc cannot be read: then there are none
-        _strangers.update(within(UNREADABLE, lambda: sweep.below({os.getpid()}, set())))
+        _strangers.update(within(UNREADABLE, lambda: kill.below({os.getpid()}, set())))
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -56,7 +56,7 @@ def reap(own: set[int]) -> None:
 
 
 def _children() -> set[int]:
-    """This process's children, without a look at any of them, which could block."""
+    """This process's children, without reading /proc of any, which could block."""
     found: set[int] = set()
     for thread in os.listdir("/proc/self/task"):
         with suppress(OSError), open(f"/proc/self/task/{thread}/children") as file:
@@ -69,12 +69,12 @@ def left(spared: set[int]) -> dict[int, int]:
     spared = spared - {0}  # no process: below pid 0 is the whole machine
     reap(spared)
     strangers = {pid for pid, started in _strangers.items() if proc.start_time(pid) == started}
-    return sweep.below({os.getpid()}, spared | strangers)
+    return kill.below({os.getpid()}, spared | strangers)
 
 
 def end_all(spared: set[int]) -> tuple[set[int], set[int]]:
     """End everything below this process except `spared` and strangers; returns (signalled pids, those still there)."""
-    return sweep.end_all(lambda: left(spared), GRACE, LIMIT)
+    return kill.end_all(lambda: left(spared), GRACE, LIMIT)
 
 
 class Sweep:
@@ -107,26 +107,26 @@ class Sweep:
         """Whether it should have been done by now."""
         return time.monotonic() > self._until
 
-    def hurry(self) -> None:
+    def end_now(self) -> None:
         """End them now."""
         self._hurry.set()
 
     def wait(self) -> None:
         """Wait until it is done, or late."""
-        self.hurry()
+        self.end_now()
         if self._thread.ident is not None:
             self._thread.join(LIMIT + UNREADABLE)
 
     def _run(self) -> None:
         try:
             if self._linger:
-                self._let_them_end()
-            self.ended, self.left = sweep.end_all(lambda: left(self._spared()), GRACE, LIMIT)
+                self._wait_for_them()
+            self.ended, self.left = kill.end_all(lambda: left(self._spared()), GRACE, LIMIT)
         except Exception as error:  # a defect: the ranks themselves have ended
             logger.error("the processes that the ranks left behind could not be ended: %r", error)
         self._done(self)
 
-    def _let_them_end(self) -> None:
+    def _wait_for_them(self) -> None:
         began, has_logged, pause = time.monotonic(), False, 0.01
         while found := left(self._spared()):
             waited = time.monotonic() - began

@@ -1,105 +1,186 @@
-"""What runs beside the ranks of one cycle because torchrun has it too: log tailers, timer watchdog, health check.
+"""Where the output of the ranks of each cycle goes: log files, copies of their lines, and what torch runs with them.
 
-Source: torch.distributed.elastic; TORCHELASTIC_ENABLE_FILE_TIMER and TORCHELASTIC_HEALTH_CHECK_PORT turn the last two
-on. What always holds: the end of a cycle waits at most `ENDS` seconds for them, since a tailer may wait for a
-disk that does not answer, or for a reader of the launcher's output.
+Folders, files and prefixes are torchrun's: ``LOG_DIR/<run id>_<random>/attempt_<cycle>/<local rank>/`` has stdout.log,
+stderr.log and error.json; `--tee` copies whole lines to the launcher's own streams, and lines with a word of
+`--duplicate-stdout-filters` to a file. A user's LogsSpecs (`--logs-specs`) decides on the files in our place.
+
+What always holds: copying never blocks the launcher, and what the ranks wrote last is copied before the cycle is over,
+unless that takes longer than `ENDS` seconds: a disk does not answer, or the reader of the launcher's output has
+stopped.
+Source: torch.distributed.elastic. TORCHELASTIC_ENABLE_FILE_TIMER and TORCHELASTIC_HEALTH_CHECK_PORT turn on its
+watchdog and its health check.
 Does not cover: the events that torch's watchdog would log with `--event-log-handler`.
 """
 
 from __future__ import annotations
 
+import codecs
+import io
 import logging
 import os
+import shutil
+import socket
 import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Mapping
-from typing import TextIO
-
-from torch.distributed.elastic import timer
-from torch.distributed.elastic.agent.server.health_check_server import create_healthcheck_server
-from torch.distributed.elastic.multiprocessing import LogsDest
-from torch.distributed.elastic.multiprocessing.tail_log import TailLog
-from torch.distributed.launcher.api import LaunchConfig
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from string import Template
+from types import SimpleNamespace
+from typing import Any, TextIO
 
 from holdfast import in_time
+
+from .copying import Following
+from .cycle_log import CycleFile, CycleLog, Paths
 
 logger = logging.getLogger("holdfast.launcher")
 ENDS = 2.0
 """Seconds."""
+OUT, ERR = 1, 2
+"""The bits of --redirects and --tee."""
 WATCHDOG, WATCHDOG_FILE = "TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_TIMER_FILE"
 HEALTH_PORT = "TORCHELASTIC_HEALTH_CHECK_PORT"
+TEMPLATE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 
 
-class Companions:
-    """Torch's threads beside the ranks of one cycle."""
+@dataclass
+class LogFiles:
+    """The files of one cycle by local rank, named as in torch's `LogsDest`; an empty path is the launcher's stream."""
 
-    def __init__(self) -> None:
+    stdouts: dict[int, str] = field(default_factory=dict)
+    stderrs: dict[int, str] = field(default_factory=dict)
+    tee_stdouts: dict[int, str] = field(default_factory=dict)
+    tee_stderrs: dict[int, str] = field(default_factory=dict)
+    error_files: dict[int, str] = field(default_factory=dict)
+    filtered_stdout: str = ""
+    filtered_stderr: str = ""
+
+
+class RankOutput:
+    """The output of the ranks of one cycle after the other.
+
+    Args:
+        given: torchrun's options.
+        log: Has all output too, one file per cycle; None: no such files.
+    """
+
+    def __init__(self, given: SimpleNamespace, log: CycleLog | None = None) -> None:
+        self._given, self._log = given, log
+        self._file: CycleFile | None = None
+        self._shown = {int(each) for each in given.local_ranks_filter.split(",") if each}  # none: all
+        self._folder = ""  # of this launcher below --log-dir
+        self._specs = _users_specs(given, self._shown) if given.logs_specs is not None else None
+        self.files = LogFiles()
+        """Of this cycle."""
+        self.paths: dict[int, Paths] = {}
+        """Where the ranks of this cycle write to; empty: to the launcher's own stream."""
         self._ends: list[Callable[[], object]] = []
-        self._progress: Callable[[], int] | None = (
-            None  # unix seconds of the last progress, for the health check
+
+    @property
+    def log_dir(self) -> str:
+        """The folder of the ranks' logs."""
+        return str(self._given.log_dir if self._specs is None else self._specs.root_log_dir)
+
+    def prepare(self, environments: dict[int, dict[str, str]]) -> None:
+        """Before the ranks start: make the files, and name them in the ranks' environments. Raises OSError."""
+        self._ends += _start_companions(environments)
+        make = self._make_files if self._specs is None else self._specs.reify
+        self.files = make(environments)
+        self.paths = {local: (self.files.stdouts[local], self.files.stderrs[local]) for local in environments}
+        if self._log is not None:
+            cycle = int(environments[0]["TORCHELASTIC_RESTART_COUNT"])
+            ranks = {local: int(each["RANK"]) for local, each in environments.items()}
+            self._file = self._log.open(cycle, ranks, self.paths)
+            self.paths = self._file.paths
+
+    def copy(self, environments: Mapping[int, Mapping[str, str]]) -> None:
+        """The ranks run: copy their lines as the options ask for."""
+        if self._file is not None:
+            self._file.begin()
+        given, prefixes = self._given, self._prefixes(environments)
+        outputs = (
+            (self.files.tee_stdouts, sys.stdout, "filtered_stdout", "duplicate_stdout_filters"),
+            (self.files.tee_stderrs, sys.stderr, "filtered_stderr", "duplicate_stderr_filters"),
         )
-
-    def prepare(self, environments: Mapping[int, dict[str, str]]) -> None:
-        """Before the ranks start: the watchdog, whose file they are given, and the health check."""
-        path = os.environ.get(WATCHDOG_FILE)
-        if os.environ.get(WATCHDOG) == "1":
-            path = path or os.path.join(tempfile.gettempdir(), f"watchdog_timer_{uuid.uuid4()}")
-            run_id = environments[0]["TORCHELASTIC_RUN_ID"]
-            watchdog = timer.FileTimerServer(file_path=path, run_id=run_id, max_interval=0.1, daemon=True)
-            watchdog.start()
-            self._progress = watchdog.get_last_progress_time
-            self._ends.append(watchdog.stop)
-        if path is not None:
-            for environment in environments.values():
-                environment[WATCHDOG_FILE] = path
-        self._check_health()
-
-    def _check_health(self) -> None:
-        port = os.environ.get(HEALTH_PORT)
-        if port is None:
-            return
-        if not port.isdecimal():
-            logger.warning("%s=%s is no port: there is no health check", HEALTH_PORT, port)
-            return
-        alive = self._progress or (lambda: int(time.time()))
-        server = create_healthcheck_server(alive_callback=alive, port=int(port), timeout=60)
-        server.start()
-        self._ends.append(server.stop)
-
-    def tail(self, config: LaunchConfig, files: LogsDest, prefixes: dict[int, str] | None) -> None:
-        """The ranks run: copy their output as `--tee` and the filters ask for."""
-        outputs = ((files.tee_stdouts, sys.stdout), (files.tee_stderrs, sys.stderr))
-        tailers = [TailLog(config.role, paths, stream, prefixes) for paths, stream in outputs if paths]
-        filtered: list[TextIO] = []
-        for name, paths, target in (
-            ("duplicate_stdout_filters", files.tee_stdouts, getattr(files, "filtered_stdout", "")),
-            ("duplicate_stderr_filters", files.tee_stderrs, getattr(files, "filtered_stderr", "")),
-        ):
-            needles: list[str] = getattr(config, name, None) or []  # since torch 2.10
-            if needles and target:
-                file = open(target, mode="w", errors="replace", buffering=1)  # noqa: SIM115
-                filtered.append(file)
-                has_any = _with_any(needles)
-                tailers.append(TailLog(config.role, paths, file, prefixes, log_line_filter=has_any))
-        for tailer in tailers:
-            tailer.start()
-            self._ends.append(tailer.stop)
-        self._ends += [file.close for file in filtered]
+        for paths, stream, filtered, filters in outputs:
+            targets: list[tuple[TextIO | None, list[str] | None]] = [(stream, None)]
+            if (words := getattr(given, filters, None)) and (path := getattr(self.files, filtered, "")):
+                targets.append((open(path, "w", errors="replace"), words))  # noqa: SIM115
+            for target, words in targets:
+                if paths and target is not None and given.log_dir != os.devnull:
+                    copy = Following(
+                        (path, _TeedLines(prefixes[local], target, words)) for local, path in paths.items()
+                    )
+                    self._ends.append(copy.finish)
+            self._ends += [target.close for target, words in targets if words and target]
 
     def end(self) -> None:
-        """The ranks are gone: end the threads."""
-        ends, self._ends, self._progress = self._ends, [], None
+        """The ranks are gone: copy the rest, and end what runs with them."""
+        ends, self._ends = self._ends, []
+        if self._file is not None:
+            ends.append(self._file.end)
+            self._file = None
         if not ends:
             return
         try:
             in_time.within(ENDS, lambda: _call_all(ends))
         except in_time.TooLate:
-            logger.warning("torch's log output is held up: what the ranks wrote last may be missing from it")
+            logger.warning(
+                "the copy of the ranks' output is blocked: what they wrote last may be missing from it"
+            )
+
+    def _prefixes(self, environments: Mapping[int, Mapping[str, str]]) -> dict[int, str]:
+        template = getattr(self._given, "log_line_prefix_template", "") or os.environ.get(TEMPLATE)
+        return {
+            local: Template(template or "[${role_name}${local_rank}]:").safe_substitute(
+                role_name=self._given.role,
+                rank=int(each["RANK"]),
+                local_rank=local,
+                hostname=socket.gethostname(),
+            )
+            for local, each in environments.items()
+        }
+
+    def _make_files(self, environments: dict[int, dict[str, str]]) -> LogFiles:
+        count, first = len(environments), environments[0]
+        teed = _streams(self._given.tee, count)
+        redirected = _streams(self._given.redirects, count)
+        if self._given.log_dir == os.devnull:  # torchrun's word for no logs
+            for environment in environments.values():
+                environment["TORCHELASTIC_ERROR_FILE"] = ""
+            nowhere = dict.fromkeys(range(count), os.devnull)
+            return LogFiles(dict.fromkeys(nowhere, ""), dict.fromkeys(nowhere, ""), nowhere, nowhere, nowhere)
+        if not self._folder:
+            os.makedirs(self._given.log_dir, exist_ok=True)
+            run_id = first["TORCHELASTIC_RUN_ID"]
+            self._folder = tempfile.mkdtemp(prefix=f"{run_id}_", dir=self._given.log_dir)
+        attempt = os.path.join(self._folder, f"attempt_{first['TORCHELASTIC_RESTART_COUNT']}")
+        shutil.rmtree(attempt, ignore_errors=True)
+        files = LogFiles(
+            filtered_stdout=os.path.join(attempt, "filtered_stdout.log"),
+            filtered_stderr=os.path.join(attempt, "filtered_stderr.log"),
+        )
+        for local, environment in environments.items():
+            folder = os.path.join(attempt, str(local))
+            os.makedirs(folder)
+            files.error_files[local] = os.path.join(folder, "error.json")
+            environment["TORCHELASTIC_ERROR_FILE"] = files.error_files[local]
+            is_shown = not self._shown or local in self._shown
+            for bit, name, paths, copied in (
+                (OUT, "stdout.log", files.stdouts, files.tee_stdouts),
+                (ERR, "stderr.log", files.stderrs, files.tee_stderrs),
+            ):
+                paths[local] = os.path.join(folder, name) if (redirected[local] | teed[local]) & bit else ""
+                if teed[local] & bit and is_shown:
+                    copied[local] = paths[local]
+                if not is_shown:
+                    paths[local] = paths[local] or os.devnull
+        return files
 
 
-def _call_all(ends: list[Callable[[], object]]) -> None:
+def _call_all(ends: Iterable[Callable[[], object]]) -> None:
     for end in ends:
         try:
             end()
@@ -107,5 +188,91 @@ def _call_all(ends: list[Callable[[], object]]) -> None:
             logger.warning("the ranks' log output could not be completed: %s", error)
 
 
-def _with_any(needles: list[str]) -> Callable[[str], bool]:
-    return lambda line: any(needle in line for needle in needles)
+def _users_specs(given: SimpleNamespace, shown: set[int]) -> Any:
+    """The LogsSpecs that `--logs-specs` names, as torchrun makes it."""
+    from importlib import metadata
+
+    from torch.distributed.elastic.multiprocessing import Std
+
+    (kind,) = metadata.entry_points(group="torchrun.logs_specs", name=given.logs_specs)
+    return kind.load()(
+        log_dir=given.log_dir,
+        redirects=Std.from_str(given.redirects),
+        tee=Std.from_str(given.tee),
+        local_ranks_filter=shown or None,
+    )
+
+
+def _streams(text: str, count: int) -> list[int]:
+    """The bits of each local rank; `text` is like 3 or 0:3,1:1."""
+    if text.isdecimal():
+        return [int(text)] * count
+    named = dict(part.split(":") for part in text.split(","))
+    return [int(named.get(str(local), 0)) for local in range(count)]
+
+
+class _TeedLines:
+    """Copies the lines of one file. They end as Python's text files have it: a carriage return ends one, too.
+
+    Args:
+        words: Lines without any of these are left out; None: no line is.
+    """
+
+    def __init__(self, prefix: str, stream: TextIO, words: Iterable[str] | None) -> None:
+        self._prefix, self._stream, self._words = prefix, stream, words
+        replaces = codecs.getincrementaldecoder("utf-8")("replace")
+        self._decoder = io.IncrementalNewlineDecoder(replaces, translate=True)
+        self._begun = ""  # of a line that has no end yet
+
+    def take(self, chunk: bytes) -> None:
+        """The next bytes."""
+        *whole, self._begun = (self._begun + self._decoder.decode(chunk)).split("\n")
+        self._write(f"{line}\n" for line in whole)
+
+    def end(self) -> None:
+        """There are no more: the last line may have no end."""
+        rest, self._begun = self._begun + self._decoder.decode(b"", final=True), ""
+        if rest:
+            self._write([rest])
+
+    def _write(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            if self._words is None or any(word in line for word in self._words):
+                self._stream.write(f"{self._prefix}{line}")
+        self._stream.flush()
+
+
+# -- what torch runs with the ranks -----------------------------------------------------------------------------
+
+
+def _start_companions(environments: Mapping[int, dict[str, str]]) -> list[Callable[[], object]]:
+    """torch's watchdog, whose file the ranks are given, and its health check, where they are turned on.
+
+    Returns:
+        The functions that end them.
+    """
+    ends: list[Callable[[], object]] = []
+    progress: Callable[[], int] = lambda: int(time.time())  # noqa: E731  # of the last progress, in unix seconds
+    path = os.environ.get(WATCHDOG_FILE)
+    if os.environ.get(WATCHDOG) == "1":
+        from torch.distributed.elastic import timer
+
+        path = path or os.path.join(tempfile.gettempdir(), f"watchdog_timer_{uuid.uuid4()}")
+        run_id = environments[0]["TORCHELASTIC_RUN_ID"]
+        watchdog = timer.FileTimerServer(file_path=path, run_id=run_id, max_interval=0.1, daemon=True)
+        watchdog.start()
+        progress = watchdog.get_last_progress_time
+        ends.append(watchdog.stop)
+    if path is not None:
+        for environment in environments.values():
+            environment[WATCHDOG_FILE] = path
+    port = os.environ.get(HEALTH_PORT)
+    if port is not None and not port.isdecimal():
+        logger.warning("%s=%s is no port: there is no health check", HEALTH_PORT, port)
+    elif port is not None:
+        from torch.distributed.elastic.agent.server.health_check_server import create_healthcheck_server
+
+        server = create_healthcheck_server(alive_callback=progress, port=int(port), timeout=60)
+        server.start()
+        ends.append(server.stop)
+    return ends

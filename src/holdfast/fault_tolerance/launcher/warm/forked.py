@@ -1,19 +1,29 @@
-"""A rank that a standby has become, with what `subprocess.Popen` offers of a child: torch's agent and ours use it.
+"""Processes of warm start as the launcher has them: what a zygote has forked, standbys at their gates, zygotes.
 
-Source: waitpid(2). Does not cover: pipes.
+A forked process offers what `subprocess.Popen` offers of a child, without pipes.
+Source: waitpid(2). Does not cover: which zygote serves (:mod:`.zygotes`).
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import select
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 
+from ...processes import proc
+from .zygote import wire
+
 logger = logging.getLogger("holdfast.launcher")
+BEGINS, FORKS = 5.0, 2.0
+"""Seconds within which a zygote has begun, and forked."""
+STALLED = 15.0
+"""Seconds in which an import has used neither processor nor disk."""
 POLL = 0.01  # seconds
 UNKNOWN = 255
 """The status of a child whose own is not to be had."""
@@ -43,7 +53,7 @@ def dying() -> set[int]:
 
 
 class Forked:
-    """A child of this process, unreaped; `args` is its command line, `returncode` as of the last look."""
+    """A child of this process, unreaped; `args` is its command line, `returncode` as of the last poll."""
 
     def __init__(self, pid: int, args: Sequence[str]) -> None:
         self.pid, self.args = pid, list(args)
@@ -76,10 +86,120 @@ class Forked:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
-    def terminate(self) -> None:
-        """SIGTERM."""
-        self.send_signal(signal.SIGTERM)
-
     def kill(self) -> None:
         """SIGKILL."""
         self.send_signal(signal.SIGKILL)
+
+
+Process = subprocess.Popen[bytes] | Forked
+
+
+class Standby:
+    """A process at its gate, on the way to its role."""
+
+    def __init__(self, pid: int, gate: socket.socket, command: Sequence[str]) -> None:
+        self.process, self.gate = Forked(pid, command), gate
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self.process.pid
+
+    def end(self) -> None:
+        """Kill it. It would end by itself when the gate is closed, unless it is stopped."""
+        self.gate.close()
+        end(self.process)
+
+
+class Zygote:
+    """One zygote as the launcher has it; `file` is the list that it imports, None once it can fork."""
+
+    def __init__(self, process: Process, channel: socket.socket, file: int | None = None) -> None:
+        self.process, self.channel, self.file = process, channel, file
+        channel.settimeout(FORKS)
+        self.gate: socket.socket | None = None
+        """Our end of the gate of the process that is being forked."""
+        self.asked = self._moved = time.monotonic()
+        self._work = (-1, -1)
+        self._is_held = False
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self.process.pid
+
+    @property
+    def importing(self) -> str:
+        """The module that it is importing ('' for none)."""
+        return wire.noted(self.file) if self.file is not None else ""
+
+    def ask(self) -> bool:
+        """Have it fork one process; whether that is under way. Raises OSError when it has ended."""
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError:
+            return False  # no descriptor to be had: not now
+        ours.settimeout(FORKS)
+        self.gate, self.asked = ours, time.monotonic()
+        with theirs:
+            wire.send(self.channel, {}, [theirs.fileno()])
+        return True
+
+    def is_readable(self, seconds: float) -> bool:
+        """Whether it reports something within `seconds`."""
+        poll = select.poll()  # descriptors may have high numbers
+        poll.register(self.channel, select.POLLIN)
+        return bool(poll.poll(1e3 * seconds))
+
+    def hold(self) -> None:
+        """While ranks start, they have the processors to themselves: an import waits."""
+        if self.file is not None and not self._is_held:
+            self._is_held = True
+            self.process.send_signal(signal.SIGSTOP)
+
+    def release(self) -> None:
+        """After :meth:`hold`."""
+        if self._is_held:
+            self._is_held, self._moved = False, time.monotonic()
+            self.process.send_signal(signal.SIGCONT)
+
+    def is_stalled(self, now: float) -> bool:
+        """Whether its import makes no progress, or it does not fork; to be called about once a second."""
+        if self.gate is not None and now - self.asked > BEGINS:
+            return True
+        work = _work(self.pid)
+        if work != self._work:
+            self._work, self._moved = work, now
+        return self.file is not None and not self._is_held and now - self._moved > STALLED
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a signal has stopped it, which is no fault of the module that it imports."""
+        found = proc.stat(self.pid)
+        return found is not None and found.state == "T"
+
+    def extend(self, seconds: float) -> None:
+        """This node was suspended for `seconds`, which do not count."""
+        self._moved += seconds
+        self.asked += seconds
+
+    def end(self) -> None:
+        """Kill it. Standbys stay: they are the launcher's children."""
+        for each in (self.channel, self.gate):
+            if each is not None:
+                each.close()
+        if self.file is not None:
+            os.close(self.file)
+            self.file = None
+        end(self.process)
+
+
+def _work(pid: int) -> tuple[int, int]:
+    """What a process has used: processor ticks, and bytes and page faults that were read from a disk."""
+    found = proc.stat(pid)
+    if found is None:
+        return 0, 0
+    read = 0
+    with suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/io") as file:
+        read = int(file.readline().split()[1])
+    return found.cpu_ticks, read + found.major_faults

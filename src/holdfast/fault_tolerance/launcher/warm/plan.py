@@ -1,7 +1,7 @@
 """Whether ranks of this command line can start warm, and what their zygote is started with. Pure.
 
 A zygote has the very command line of the ranks, and their environment except what differs from rank to rank. When a
-rank is started both are compared with what torch's agent made: where anything else differs, that rank starts cold.
+rank is started both are compared with the rank's own: where anything else differs, that rank starts cold.
 Does not cover: what is found out only by trying (:mod:`.pool`).
 """
 
@@ -12,8 +12,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..ranks.flight_recorder import flight_recorder
-from .zygote.rank_variables import of_a_rank
+from ..ranks.prologue_path import flight_recorder
+from .zygote.preload import of_a_rank
 
 NOT_TESTED = (
     "this machine has an NVIDIA driver, and warm start has not passed its GPU checks "
@@ -33,6 +33,7 @@ class Request:
     no_python: bool = False
     run_path: bool = False
     numa: bool = False
+    virtual_local_rank: bool = False
     several: bool = True  # ranks on this node
     preload: tuple[str, ...] = ()
     signals: tuple[str, ...] = ()
@@ -59,6 +60,8 @@ def why_cold(request: Request, environment: Mapping[str, str], *, is_tested: boo
         return "the ranks are not started as `python SCRIPT`"
     if environment.get("PYTHON_EXEC", sys.executable) != sys.executable:
         return "PYTHON_EXEC names another Python than the launcher's"
+    if request.virtual_local_rank:
+        return "--virtual-local-rank gives each rank an environment of its own"
     if request.numa:
         return "--numa-binding starts each rank by another program"
     if any(MACRO in word for word in request.args):
@@ -75,7 +78,7 @@ def plan(request: Request, environment: Mapping[str, str]) -> Plan:
     given = {name: value for name, value in environment.items() if not of_a_rank(name)}
     if request.several:
         given.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does
-    given.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")  # as torch's agent does
+    given.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")  # as torchrun does
     given.update(flight_recorder(given))
     return Plan(command, given, _folder(request))
 

@@ -1,33 +1,161 @@
-"""The standbys of one node: how many there are, when they are made, and who may take a rank's place.
+"""Warm start on one node: when zygotes and standbys are made, and which standby takes a rank's place.
 
-What always holds: a rank that cannot be had from here starts cold. Standbys are made when training is steady, one
-after the other; a rank that finds none is forked when it is needed.
-Does not cover: zygotes (:mod:`.zygotes`), and how a rank's process is put in the place of torch's own (:mod:`.start`).
+The zygote is started before the launcher has read its configuration, and imports while the launcher does so. What it
+imports is learned: once rank 0 has taken its first steps it leaves the list of its modules, which is imported in this
+job and in the next one of the same script. Standbys are made when training is steady, one after the other; a rank that
+finds none is forked when it is needed.
+What always holds: a rank that cannot be had from here starts cold.
+Does not cover: zygotes (:mod:`.zygotes`), and how a rank's process is put in the place of torch's own.
 """
 
 from __future__ import annotations
 
+import json
+import logging
 import os
+import signal
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+from holdfast import nvidia
 from holdfast.in_time import TooLate, within
+from holdfast.journal.run_dir import state_folder
 
+from ...errors import ConfigError
 from ..inbox import Inbox
-from .forked import Forked, collect, dying
-from .plan import hidden, unlike
+from ..ranks import orphans
+from ..ranks.prologue_path import hides_the_prologue
+from . import preload_list
+from .forked import Forked, Standby, collect, dying
+from .gpu_evidence import is_tested
+from .plan import NOT_TESTED, Request, hidden, plan, unlike, why_cold
+from .preload_list import TORCH, Learned, first_list
 from .zygote import wire
-from .zygote_process import Standby
 from .zygotes import Record, Zygotes
 
-GOES = 2.0  # seconds in which a standby that is let through has said so
-DEATHS = 3  # of standbys that waited, for each rank; then no more are made
-FOLDER_ANSWERS = 0.5  # seconds
+logger = logging.getLogger("holdfast.launcher")
+DISK = 1.0
+"""Seconds that it may take to read or write a list."""
+STARTS = 2.0
+"""Seconds in which a standby that becomes a rank has reported so."""
+DEATHS = 3
+"""Standbys that may die while they wait, for each rank; then no more are made."""
+FOLDER_ANSWERS = 0.5
+"""Seconds."""
+# The names of other signals are checked later, with the other options.
+CATCHABLE = signal.Signals.__members__.keys() - {"SIGKILL", "SIGSTOP"}
+
+
+class Ahead:
+    """What is prepared for the ranks ahead of time.
+
+    Args:
+        environment: The one that the launcher was started with.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = dict(environment)
+        self._request: Request | None = None
+        self._file = ""
+        self._learned = Learned()
+        self._has_learned = False
+        self._read = 0  # when the list was written that was read last
+        self.pool: Pool | None = None
+        self.cold = ""
+        """Why all ranks start cold ('' where they may start warm)."""
+
+    def begin(self, request: Request, run_dir: str | None) -> None:
+        """Start the zygote, if ranks of this request may start warm; a second call changes nothing."""
+        if self._request is not None:
+            return
+        self._request = request
+        self.cold = why_cold(request, self._environment, is_tested=is_tested(nvidia.find_driver()))
+        if None in (
+            sys.stdin,
+            sys.stdout,
+            sys.stderr,
+        ):  # other files have the numbers that forks take for streams
+            self.cold = "a standard stream of the launcher is closed"
+        if folder := hides_the_prologue():
+            self.cold = f"Python takes a sitecustomize from {folder} before it reads PYTHONPATH"
+        if self.cold:
+            return
+        orphans.adopt()  # a fork of the zygote becomes the launcher's child
+        self._file = preload_list.path(_folder(run_dir), request.script, module=request.module)
+        with suppress(TooLate):
+            self._learned = within(DISK, lambda: preload_list.read(self._file))
+        signals = [signal.Signals[name] for name in request.signals if name in CATCHABLE]
+        made = plan(request, self._environment)
+        first = TORCH if request.module else first_list(preload_list.script_text(request.script))
+        zygotes = Zygotes(made, self._learned, first, request.preload, signals, self._keep)
+        zygotes.begin()
+        self.pool = Pool(zygotes)
+
+    def attach(self, inbox: Inbox, record: Record, ranks: int) -> None:
+        """The launcher waits in this inbox from now on, and wants a standby for each of `ranks`."""
+        if self.pool:
+            self.pool.attach(inbox, record, ranks)
+        else:
+            record("warm_start", state="off", reason=self.cold)
+            if self.cold == NOT_TESTED:
+                logger.info("ranks start cold: %s", self.cold)
+
+    def check(self, now: float, modules: str, *, steady: bool) -> None:
+        """To be called about once a second; `modules` is where rank 0 leaves its list."""
+        if self.pool is None:
+            return
+        if not self._has_learned and self._learn(modules):
+            self._has_learned = True
+            self.pool.zygotes.learn(self._learned)
+        self.pool.check(now, steady=steady)
+
+    def end_cycle(self, modules: str) -> None:
+        """The list that the cycle's rank has left is for the next job, unless one was learned before."""
+        if self.pool and not self._has_learned:
+            self._learn(modules)
+
+    def _learn(self, file: str) -> bool:
+        """Whether there is a list with something new."""
+        try:
+            written = os.stat(file).st_mtime_ns
+            if written == self._read:
+                return False
+            self._read = written
+            with open(file) as opened:
+                found = preload_list.entries(json.load(opened))
+        except (OSError, ValueError, TypeError):
+            return False
+        known = {name for name, _ in self._learned.modules or ()}
+        new = [entry for entry in found if entry[0] not in known]
+        if self._learned.modules is not None and not new:
+            return False
+        self._learned.modules = [*(self._learned.modules or ()), *new]
+        self._keep()
+        return True
+
+    def _keep(self) -> None:
+        with suppress(TooLate):  # a hung disk
+            within(DISK, lambda: preload_list.write(self._file, self._learned))
+
+    def close(self) -> None:
+        """End zygotes and standbys."""
+        if self.pool:
+            self.pool.close()
+            self.pool = None
+
+
+def _folder(run_dir: str | None) -> str:
+    """Where lists are kept ('' for nowhere)."""
+    try:
+        return run_dir or state_folder()
+    except ConfigError:
+        return ""
 
 
 class Pool:
-    """Standbys, forked from what `zygotes` has."""
+    """Standbys, forked by `zygotes`."""
 
     def __init__(self, zygotes: Zygotes) -> None:
         self.zygotes = zygotes
@@ -36,109 +164,110 @@ class Pool:
         self._refill = False
         self._deaths = 0
         self._record: Record = lambda *_, **__: None
+        zygotes.on_standby = self._add
 
     def attach(self, inbox: Inbox, record: Record, wanted: int) -> None:
-        """From now on zygotes are heard wherever the launcher waits; so many ranks are wanted."""
+        """From now on zygotes are served wherever the launcher waits; `wanted` is the number of ranks."""
         self._wanted, self._record = wanted, record
-        self.zygotes.attach(inbox, record, self._forked, self._end_standbys)
+        self.zygotes.attach(inbox, record, self._end_standbys)
 
     @property
     def pids(self) -> set[int]:
         """Of everything here: no rank has left it behind. One that is being forked is missing (:meth:`settle`)."""
         return self.zygotes.pids | {standby.pid for standby in self._standbys} | dying()
 
-    def settle(self) -> None:
-        """Make no more standbys, and wait for one that is being forked, whose pid is not known yet."""
-        self.hold()
-        zygote = self.zygotes.ready
-        if zygote and zygote.is_asked:
-            self._now()
-
-    def _now(self) -> bool:
-        """Have one more standby; whether there is one."""
-        zygote = self.zygotes.ready
-        if zygote is None:
-            return False
-        standby = zygote.standby_now()
-        if standby is None:
-            self.zygotes.lost(zygote, zygote.told.get("failed") or "it does not fork")
-            return False
-        self._standbys.append(standby)
-        return True
-
-    def _forked(self, standby: Standby) -> None:
+    def _add(self, standby: Standby) -> None:
         self._standbys.append(standby)
         self._ask_for_more()
 
     def _ask_for_more(self) -> None:
-        zygote = self.zygotes.ready
-        if self._refill and zygote and not zygote.is_asked and len(self._standbys) < self._wanted:
-            zygote.ask()
+        if self._refill and len(self._standbys) < self._wanted:
+            self.zygotes.fork()
 
-    def look(self, now: float, *, steady: bool) -> None:
-        """Call it about once a second: standbys are made while training is `steady`, what is lost is replaced."""
+    def check(self, now: float, *, steady: bool) -> None:
+        """To be called about once a second: standbys are made while training is `steady`, lost ones replaced."""
         collect()
         for standby in [each for each in self._standbys if each.process.poll() is not None]:
             self._standbys.remove(standby)
             standby.end()
             self._deaths += 1
-            self._record(
-                "warm_start", state="standby lost", pid=standby.pid, status=standby.process.returncode
-            )
+            status = standby.process.returncode
+            self._record("warm_start", state="standby lost", pid=standby.pid, status=status)
         if self._deaths > DEATHS * self._wanted:
             self._wanted = 0
-            self.zygotes.say(f"{self._deaths} standbys have died while they waited")
-        self.zygotes.look(now)
+            self.zygotes.log_cold(f"{self._deaths} standbys have died while they waited")
+        self.zygotes.check(now)
         if steady:
             self._refill = True
-            self.zygotes.go_on()
+            self.zygotes.release()
         self._ask_for_more()
 
-    def hold(self) -> None:
-        """Ranks are about to start: nothing here takes a processor from them until training is steady again."""
+    def settle(self) -> None:
+        """Make no more standbys until training is steady again, and hold imports: nothing here takes a processor from
+        ranks that start, and no process comes whose pid is not known."""
         self._refill = False
         self.zygotes.hold()
 
     def why_not(self) -> str:
         """Why no rank of this cycle can start warm ('' if some can)."""
-        if not self._standbys and self.zygotes.ready is None:
+        if not self._standbys and not self.zygotes.is_ready:
             return "no zygote is ready"
         folder = self.zygotes.plan.folder
         if folder is None:
             return ""
         try:
-            there = within(FOLDER_ANSWERS, lambda: _entries(folder))
+            entries = within(FOLDER_ANSWERS, lambda: folder_entries(folder))
         except (OSError, TooLate) as error:
             return f"the script's folder cannot be listed ({error or 'it does not answer'})"
-        if names := hidden(self.zygotes.names, there):
+        if names := hidden(self.zygotes.names, entries):
             return f"{names[0]} in the script's folder hides the installed package of that name"
         return ""
 
     def take(
         self, command: Sequence[str], environment: Mapping[str, str], streams: Mapping[int, int]
     ) -> Standby | None:
-        """Let a standby through as the rank with this command line, environment and output; None: start it cold."""
+        """A standby that becomes the rank with this command line, environment and output; None: start it cold."""
         given = dict(environment)
         if tuple(command) != self.zygotes.plan.command:
-            self.zygotes.say("the ranks have another command line than was expected")
+            self.zygotes.log_cold("the ranks have another command line than was expected")
             return None
         if self._differs(given):
             return None
         for _ in range(len(self._standbys)):
-            if standby := self._let_through(given, streams):
+            if standby := self._make_rank(given, streams):
                 return standby
-        return self._let_through(given, streams) if self._now() else None
+        self.zygotes.fork_now()
+        return self._make_rank(given, streams) if self._standbys else None
 
-    def _let_through(self, given: Mapping[str, str], streams: Mapping[int, int]) -> Standby | None:
+    def _make_rank(self, given: Mapping[str, str], streams: Mapping[int, int]) -> Standby | None:
         standby = self._standbys.pop(0)
         try:
             if standby.process.poll() is None:
-                message = {"environment": given, "streams": list(streams)}
+                message = {"role": "rank", "environment": given, "streams": list(streams)}
                 wire.send(standby.gate, message, list(streams.values()))
                 return standby
         except OSError:
             pass
         standby.end()
+        return None
+
+    def fork_store_host(self, module: str) -> Standby | None:
+        """A process that runs `serve(descriptor)` of the file `module`, which hosts the ranks' stores.
+
+        Its gate is the other end of that descriptor. It belongs to the caller, who ends it and spares it in a sweep.
+        Returns None where no zygote has torch.
+        """
+        if "torch" not in self.zygotes.names:
+            return None
+        waiting, self._standbys = self._standbys, []
+        self.zygotes.fork_now()
+        forked, self._standbys = self._standbys, waiting
+        if not forked:
+            return None
+        with suppress(OSError):
+            wire.send(forked[0].gate, {"role": "store", "module": module})
+            return forked[0]
+        forked[0].end()
         return None
 
     def _differs(self, given: dict[str, str]) -> bool:
@@ -150,7 +279,7 @@ class Pool:
         names = unlike(like, given)
         if names:
             text = ", ".join(names[:3])
-            self.zygotes.say(f"the ranks' environment is another one than the launcher's ({text})")
+            self.zygotes.log_cold(f"the ranks' environment is another one than the launcher's ({text})")
         return bool(names)
 
     def _end_standbys(self) -> None:
@@ -165,8 +294,8 @@ class Pool:
         self.zygotes.close()
 
 
-def went(standby: Standby, until: float) -> Forked | None:
-    """The rank that the standby has become; None, and it is ended, when it has not said so until then (monotonic
+def await_start(standby: Standby, until: float) -> Forked | None:
+    """The rank that the standby has become; None, and it is ended, when it has not reported so until then (monotonic
     seconds)."""
     standby.gate.settimeout(max(0.001, until - time.monotonic()))
     with suppress(OSError):
@@ -177,7 +306,7 @@ def went(standby: Standby, until: float) -> Forked | None:
     return None
 
 
-def _entries(folder: str) -> dict[str, bool]:
+def folder_entries(folder: str) -> dict[str, bool]:
     """What is in the folder; true for packages."""
     return {
         entry.name: entry.is_dir() and os.path.exists(os.path.join(entry.path, "__init__.py"))

@@ -1,33 +1,70 @@
-"""Which zygote serves: the first one, the one that takes its place when a list was learned, and what becomes of them.
+"""Zygotes: the processes that import ahead, and from which standbys are forked.
 
-What always holds: whatever fails, ranks start cold, which is said once for each job; nothing here waits, but for
-:meth:`Zygotes.until_ready` before the first ranks.
-Does not cover: standbys (:mod:`.pool`).
+The first one is started at the launcher's first moment and has imported nothing. Each part of the list of modules is
+imported by a fork of the zygote that serves. When that has succeeded the fork serves in its place; when it has not, the
+fork is ended, and the module that was to blame is left out. So a failure costs one fork, and a list that is learned
+while training runs needs no second import of torch.
+
+What always holds: whatever fails, ranks start cold, which is logged once for each job; nothing here waits, but for
+:meth:`Zygotes.until_ready` before the first ranks and :meth:`Zygotes.fork_now`.
+Does not cover: what a standby does before it is a rank; it is our own code.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+import select
+import signal
+import socket
+import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from ..inbox import Inbox
-from .learned import Learned
+from ..inbox import Inbox, Interrupted
+from ..ranks.prologue_path import with_prologue
+from .forked import FORKS, Standby, Zygote
 from .plan import Plan
-from .zygote.preload import Entry
-from .zygote_process import GONE, READY, STARTING, Standby, ZygoteProcess
+from .preload_list import Learned
+from .zygote import wire
+from .zygote.preload import Entry, is_below, roots, wanted
 
 logger = logging.getLogger("holdfast.launcher")
 Record = Callable[..., object]
-GAP = 3.0  # seconds between two looks after which this launcher itself has stood still
-REBUILDS = 12  # zygotes that refused a module, in one job
-ATTEMPTS = 3  # zygotes that ended for another reason, in one job
-PAUSE = 30.0  # seconds between two of these
+POLL = 0.1
+SUSPENDED = 3.0
+"""Seconds between two checks after which this launcher itself was suspended."""
+CRASHES = {
+    -number
+    for number in (
+        signal.SIGSEGV,
+        signal.SIGBUS,
+        signal.SIGABRT,
+        signal.SIGFPE,
+        signal.SIGILL,
+        signal.SIGTRAP,
+    )
+}
+"""Statuses of a process that ended by a fault of its own; another signal came from outside."""
+LEFT_OUT = 50
+"""Modules in one job that may turn out to be unfit."""
+PAUSE, LONGEST_PAUSE = 30.0, 3600.0
+"""Seconds before a zygote that was lost for another reason is replaced; twice as long each time."""
+PLACE_BYTES = 4096
 
 
 class Zygotes:
-    """They import what is `learned`, or `first` while that is not known, and `preload`; `changed` is called when a
-    package was refused. `names` are the packages that the standbys have imported."""
+    """The zygote that serves, and the one that imports the next part of the list.
+
+    Args:
+        plan: How to start the first one.
+        learned: What to import, and what not; `first` is imported while that is not learned, `preload` always.
+        signals: To be ignored, with those of :mod:`.zygote.serve`.
+        changed: Called when a module was left out.
+    """
 
     def __init__(
         self,
@@ -41,37 +78,68 @@ class Zygotes:
         self.plan = plan
         self._learned, self._first, self._preload = learned, first, tuple(preload)
         self._signals, self._changed = signals, changed
-        self._serving: ZygoteProcess | None = None
-        self._coming: ZygoteProcess | None = None  # which will take its place when it has imported
+        self._installed = roots()
+        self._serving: Zygote | None = None
+        self._coming: Zygote | None = None
+        self._parts: list[list[Entry]] = []  # of the list, not imported yet
+        self._list: int | None = None  # the file for the fork that is to import the next one
         self._inbox: Inbox | None = None
         self._record: Record = lambda *_, **__: None
-        self._forked: Callable[[Standby], None] = Standby.end
+        self.on_standby: Callable[[Standby], object] = Standby.end
+        """Called with each standby that was forked."""
         self._replaced: Callable[[], None] = lambda: None
         self.names: list[str] = []
-        self._refusals, self._losses, self._next_attempt = 0, 0, 0.0
-        self._said = False
-        self._passing: dict[str, str] = {}  # what this job does without, and the next one tries again
-        self._trains = False
-        self._looked = time.monotonic()
+        """Packages that standbys have imported."""
+        self._can_serve = False  # the one that serves has imported something, or there is nothing to import
+        self.passing: dict[str, str] = {}
+        """What this job does without, and why; the next job tries again."""
+        self.failed: dict[str, str] = {}
+        """Modules whose import raises, and what."""
+        self._crashes: Counter[tuple[str, int]] = Counter()
+        self._losses, self._next_attempt = 0, 0.0
+        self._is_useless = False  # no other zygote would do better
+        self._has_logged = False
+        self._checked = time.monotonic()
 
     def begin(self) -> None:
-        """Start the first one; raises nothing."""
-        self._serving = self._new()
-
-    def attach(
-        self,
-        inbox: Inbox,
-        record: Record,
-        forked: Callable[[Standby], None],
-        replaced: Callable[[], None],
-    ) -> None:
-        """From now on they are heard wherever the launcher waits. `forked` gets standbys, `replaced` is called when
-        another zygote serves: standbys of the one before have imported less."""
-        self._inbox, self._record, self._forked, self._replaced = inbox, record, forked, replaced
+        """Start the first one, and have it fork the one that imports; raises nothing."""
+        self._parts = self._split(self._learned.modules if self._learned.modules is not None else self._first)
+        self._can_serve = not self._parts
+        try:
+            self._serving = self._start()
+        except OSError as error:
+            self.log_cold(f"no process for it can be started: {error}")
+            self._next_attempt = time.monotonic() + PAUSE
+            return
         self._watch(self._serving)
+        self._grow()
+
+    def _start(self) -> Zygote:
+        ours, theirs = socket.socketpair()
+        settings = {"launcher": os.getpid(), "channel": theirs.fileno(), "signals": list(self._signals)}
+        given = dict(self.plan.environment)
+        given["PYTHONPATH"] = with_prologue(given.get("PYTHONPATH"))
+        given |= {"HOLDFAST_ZYGOTE": json.dumps(settings), "HOLDFAST_PLACE": " " * PLACE_BYTES}
+        with theirs:
+            try:
+                channel = [theirs.fileno()]
+                process = subprocess.Popen(
+                    self.plan.command, env=given, pass_fds=channel, start_new_session=True
+                )
+            except OSError:
+                ours.close()
+                raise
+        return Zygote(process, ours)
+
+    def attach(self, inbox: Inbox, record: Record, replaced: Callable[[], None]) -> None:
+        """From now on their messages are taken wherever the launcher waits. `replaced` is called when another zygote
+        serves: standbys of the one before have imported less."""
+        self._inbox, self._record, self._replaced = inbox, record, replaced
+        for zygote in self._all:
+            self._watch(zygote)
 
     @property
-    def _all(self) -> list[ZygoteProcess]:
+    def _all(self) -> list[Zygote]:
         return [zygote for zygote in (self._serving, self._coming) if zygote]
 
     @property
@@ -80,159 +148,274 @@ class Zygotes:
         return {zygote.pid for zygote in self._all}
 
     @property
-    def ready(self) -> ZygoteProcess | None:
-        """The one that can fork now."""
-        return self._serving if self._serving and self._serving.state == READY else None
+    def is_ready(self) -> bool:
+        """Whether standbys can be forked."""
+        return self._serving is not None and self._can_serve
+
+    @property
+    def _is_importing(self) -> bool:
+        """Whether a fork imports, or is on the way."""
+        return self._coming is not None or self._list is not None
 
     def learn(self, learned: Learned) -> None:
-        """Import this from now on: a new zygote does so while the old one serves."""
+        """Import this, too: in a fork, while the zygote serves."""
         self._learned = learned
-        self._drop(self._coming)
-        self._coming = self._new(gently=True)
-        self._watch(self._coming)
+        self.settle()
+        if self._serving is None:
+            if self._coming:  # it imports the list of before; this one comes after that
+                self._parts[1:] = self._split(learned.modules or ())
+            return  # the next one imports it
+        if self._coming:
+            self._drop(self._coming)
+        self._parts = self._split(learned.modules or ())
+        self._grow()
+
+    def fork(self) -> None:
+        """Have a standby forked; it is handed over wherever the launcher waits."""
+        if self.is_ready and self._serving and self._serving.gate is None and self._list is None:
+            self._ask(self._serving)
+
+    def fork_now(self) -> None:
+        """Fork a standby, or finish the one that is being forked, and wait for it; it is handed over."""
+        if self._list is not None:
+            self.settle()
+        self.fork()
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait for the process that is being forked, if there is one."""
+        zygote = self._serving
+        if zygote and zygote.gate is not None and not self._take_message(zygote, FORKS):
+            self._lose(zygote, "it does not fork")
 
     def hold(self) -> None:
         """Ranks start: imports wait, so that these have the processors to themselves."""
-        self._trains = True
-        for zygote in self._all:
-            if zygote.is_readable(0):
-                self._heard(zygote)  # it may have become ready
-        for zygote in self._all:
-            zygote.hold()
+        self.settle()
+        if self._coming:
+            self._take_message(self._coming, 0)  # it may be ready
+        if self._coming:
+            self._coming.hold()
 
-    def go_on(self) -> None:
+    def release(self) -> None:
         """Training is steady again."""
-        for zygote in self._all:
-            zygote.go_on()
+        if self._coming:
+            self._coming.release()
 
-    def look(self, now: float) -> None:
-        """Call it about once a second: one that hangs is ended, one that was lost replaced."""
-        gap, self._looked = now - self._looked, now
+    def check(self, now: float) -> None:
+        """To be called about once a second: one that is stalled is ended, one that was lost replaced."""
+        gap, self._checked = now - self._checked, now
         for zygote in self._all:
-            if gap > GAP:
-                zygote.lend(gap)
-            if zygote.stands_still(now):
-                zygote.told = {"said": "end", "hung": zygote.importing}
-                self._ended(zygote)
-        if not self._all and 0 < self._losses <= ATTEMPTS and now >= self._next_attempt:
-            self._start_again()
+            if gap > SUSPENDED:
+                zygote.extend(gap)
+            if zygote.is_stalled(now):
+                self._ended(zygote, stalled=True)
+        if not self._all and not self._is_useless and now >= self._next_attempt:
+            self.begin()
+        self._grow()
 
     def until_ready(self, seconds: float) -> None:
         """Before the first ranks: wait for the imports, which a cold start would have to do as well."""
         until = time.monotonic() + seconds
-        while (zygote := self._serving) is not None and zygote.state == STARTING:
-            if not zygote.until_ready(until):
-                self.say(f"imports take longer than {seconds:g} s")
-                break
-            self._follow(zygote)
-        self._looked = time.monotonic()
+        while self._is_importing:
+            poll = select.poll()
+            zygotes = self._all
+            for zygote in zygotes:
+                poll.register(zygote.channel, select.POLLIN)
+            readable = {descriptor for descriptor, _ in poll.poll(1e3 * POLL)}
+            for zygote in zygotes:
+                if zygote.channel.fileno() in readable:
+                    self._take_message(zygote, 0)
+            self.check(time.monotonic())
+            if self._is_importing and time.monotonic() > until:
+                self.log_cold(f"imports take longer than {seconds:g} s")
+                return
 
-    # -- what becomes of them ---------------------------------------------------------------------
+    # -- what becomes of them ---------------------------------------------------------------------------------
 
-    def _new(self, *, gently: bool = False) -> ZygoteProcess | None:
-        known = self._first if self._learned.modules is None else self._learned.modules
-        modules = [*known, *((name, None) for name in self._preload)]
-        try:
-            without = [*self._learned.refused, *self._passing]
-            return ZygoteProcess(self.plan, modules, without, self._signals, gently=gently)
-        except OSError as error:
-            self.say(f"no process for it can be started: {error}")
-            return None
+    def _split(self, modules: Sequence[Entry]) -> list[list[Entry]]:
+        """The list as one part; none if there is nothing to import."""
+        without = {*self._learned.refused, *self.passing}
+        part = wanted([*modules, *((name, None) for name in self._preload)], without, self._installed)
+        return [part] if part else []
 
-    def _watch(self, zygote: ZygoteProcess | None) -> None:
-        if zygote and self._inbox and zygote.state != GONE:
-            self._inbox.watch(zygote.channel.fileno(), lambda: self._heard(zygote))
-
-    def _heard(self, zygote: ZygoteProcess) -> None:
-        """Called wherever the launcher waits: nothing that goes wrong here may end the job."""
-        if zygote.channel.fileno() < 0:
+    def _grow(self) -> None:
+        """Have the next part imported, by a fork of the zygote that serves."""
+        if not self._parts or self._serving is None or self._serving.gate is not None or self._coming:
             return
-        try:
-            if standby := zygote.hear():
-                self._forked(standby)
-            self._follow(zygote)
-        except Exception as error:
-            self.lost(zygote, repr(error))
+        if time.monotonic() >= self._next_attempt:
+            try:
+                self._list = wire.write_list(self._parts[0])
+            except OSError:  # no descriptor, or no memory: not now
+                return
+            if not self._ask(self._serving):
+                self._close_list()
 
-    def _follow(self, zygote: ZygoteProcess) -> None:
-        """Act on what this one has become."""
-        if zygote.state == GONE:
+    def _ask(self, zygote: Zygote) -> bool:
+        """Have it fork; one that is to import gets its role at once, as the launcher may be busy."""
+        try:
+            if not zygote.ask():
+                return False
+            if self._list is not None and zygote.gate is not None:
+                wire.send(zygote.gate, {"role": "zygote"}, [self._list])
+        except OSError:
             self._ended(zygote)
-        elif zygote.state == READY and self.names is not zygote.names:
-            if zygote is self._coming:
-                self._drop(self._serving)
-                self._serving, self._coming = zygote, None
-            self.names = zygote.names
-            for name in self._preload:
-                if why := zygote.told.get("failed", {}).get(name):
-                    logger.warning("--ft-preload %s: it cannot be imported (%s)", name, why)
-            self._record("warm_start", state="ready", packages=len(zygote.names))
+            return False
+        return True
+
+    def _close_list(self) -> None:
+        if self._list is not None:
+            os.close(self._list)
+            self._list = None
+
+    def _watch(self, zygote: Zygote) -> None:
+        def take() -> None:
+            self._take_message(zygote, 0)
+
+        if self._inbox:
+            self._inbox.watch(zygote.channel.fileno(), take)
+
+    def _take_message(self, zygote: Zygote, seconds: float) -> bool:
+        """Wait so long for its message, and act on it; whether there was one. What goes wrong here ends no job."""
+        if zygote not in self._all or not zygote.is_readable(seconds):
+            return False
+        try:
+            try:
+                found = wire.receive(zygote.channel)
+            except OSError:
+                found = None
+            if found is None:
+                self._ended(zygote)
+            else:
+                self._act(zygote, found[0])
+        except Interrupted:
+            raise
+        except Exception as error:
+            self._lose(zygote, repr(error))
+        return True
+
+    def _act(self, zygote: Zygote, message: dict[str, Any]) -> None:
+        if "forked" in message and zygote.gate is not None:
+            standby = Standby(message["forked"], zygote.gate, self.plan.command)
+            zygote.gate = None
+            if self._list is None:
+                self._grow()
+                self.on_standby(standby)
+            else:
+                self._coming = Zygote(standby.process, standby.gate, self._list)
+                self._list = None
+                self._watch(self._coming)
+        elif "ready" in message:
+            self._promote(zygote, message)
+        elif "refused" in message:
+            name, why = message["refused"], message["why"]
+            self._drop(zygote)
+            self._leave_out(name, why, self._learned.refused)
+        elif module := zygote.importing:
+            self._drop(zygote)
+            self._leave_out(module, str(message.get("failed")), self.passing)
+        else:
+            self._lose(zygote, str(message.get("failed")))
+
+    def _promote(self, zygote: Zygote, message: dict[str, Any]) -> None:
+        """It has imported its part, and serves from now on."""
+        before, self._serving, self._coming = self._serving, zygote, None
+        if before:
+            self._drop(before)
+        if zygote.file is not None:
+            os.close(zygote.file)
+            zygote.file = None
+        self._parts.pop(0)
+        self._can_serve, self.names = True, message["ready"]
+        self.failed |= message["failed"]
+        for name in self._preload:
+            if why := message["failed"].get(name):
+                logger.warning("--ft-preload %s: it cannot be imported (%s)", name, why)
+        if not self._parts:
+            self._record("warm_start", state="ready", packages=len(self.names))
             self._replaced()
+        self._grow()
 
-    def _ended(self, zygote: ZygoteProcess) -> None:
-        """It refused a module, or hung, or failed, or was killed."""
-        told = zygote.told if zygote.told.get("said") == "end" else {}
-        importing = "" if zygote.names or told else zygote.importing
-        if "refused" in told:
-            self._drop(zygote)
-            self._refused(told["refused"], told["why"], told["without"], self._learned.refused)
-        elif hung := told.get("hung"):
-            self._drop(zygote)
-            self._refused(hung, "its import stands still", [hung.partition(".")[0]], self._passing)
-        elif importing:
-            self._drop(zygote)
-            why = "the interpreter ends while it is imported"
-            self._refused(importing, why, [importing.partition(".")[0]], self._passing)
-        else:
-            self.lost(zygote, told.get("failed", "it stands still" if "hung" in told else "it ended"))
-
-    def _refused(self, module: str, why: str, without: Sequence[str], kept: dict[str, str]) -> None:
-        fresh = [name for name in without if name not in {*self._learned.refused, *self._passing}]
-        self._record("warm_start", state="refused", module=module, reason=why, without=list(without))
-        self._refusals += 1
-        if not fresh or "torch" in without or self._refusals > REBUILDS:
-            self.say(f"{module} cannot be imported ahead: {why}")
+    def _ended(self, zygote: Zygote, *, stalled: bool = False) -> None:
+        """It is stalled, or was killed, or has ended by itself."""
+        module = zygote.importing
+        if stalled and zygote.is_stopped:
+            self._lose(zygote, "it is stopped")
             return
-        kept.update(dict.fromkeys(fresh, f"{module}: {why}"))
-        logger.warning("warm start: %s is not imported ahead: %s", module, why)
-        self._changed()
-        self._start_again()
-
-    def _start_again(self) -> None:
-        zygote = self._new(gently=self._trains)
-        if self._serving is None:
-            self._serving = zygote
-        else:
-            self._coming = zygote
-        self._watch(zygote)
-
-    def lost(self, zygote: ZygoteProcess, why: str) -> None:
-        """This one does not work (any more)."""
+        if not module:
+            self._lose(zygote, "it does not fork" if stalled else "it ended")
+            return
         self._drop(zygote)
-        # One that never said a word may not even be a zygote: what happened once would happen again.
-        self._losses += 1 if zygote.is_here else ATTEMPTS + 1
-        self._next_attempt = time.monotonic() + PAUSE
-        self._record("warm_start", state="ended", reason=why)
-        self.say(f"its zygote (pid {zygote.pid}) is lost: {why}")
+        status = zygote.process.returncode
+        if stalled:
+            self._leave_out(module, "its import makes no progress", self.passing)
+        elif status is not None and (status >= 0 or status in CRASHES):
+            self._crashes[module, status] += 1
+            if status >= 0 or self._crashes[module, status] > 1:
+                self._leave_out(module, "the interpreter ends while it is imported", self.passing)
+            self._grow()
+        else:
+            self._lose(zygote, "it ended")
 
-    def say(self, why: str) -> None:
+    def _leave_out(self, name: str, why: str, reasons: dict[str, str]) -> None:
+        """Continue without this module; '' is one of the part, which one is not known."""
+        part = self._parts.pop(0)
+        if name == "torch":
+            self._parts.clear()
+            part = part[:1]
+        at = next((at for at, entry in enumerate(part) if is_below(str(entry[0]), {name})), len(part))
+        if not name and len(part) > 1:
+            half = len(part) // 2
+            self._parts[:0] = [part[:half], part[half:]]
+        else:
+            name = name or str(part[0][0])
+            reasons[name] = why
+            self._record("warm_start", state="refused", module=name, reason=why)
+            logger.warning("warm start: %s is not imported ahead: %s", name, why)
+            self._changed()
+            rest = wanted(part[at + 1 :], {name}, self._installed)
+            self._parts[:0] = [each for each in (part[:at], rest) if each]
+        if len(self._learned.refused) + len(self.passing) > LEFT_OUT:
+            self.log_cold(f"more than {LEFT_OUT} modules cannot be imported ahead")
+            self._parts.clear()
+        if not self._parts:
+            self._can_serve = self._serving is not None
+            self._replaced()
+        self._grow()
+
+    def _lose(self, zygote: Zygote, why: str) -> None:
+        """This one does not work, or no longer: it is replaced, at once if it was the first and had not served."""
+        was_serving = zygote is self._serving
+        had_served = was_serving and self._can_serve
+        self._drop(zygote)
+        pause = min(PAUSE * 2.0**self._losses, LONGEST_PAUSE) if self._losses or had_served else 0.0
+        self._next_attempt = time.monotonic() + pause
+        self._losses += 1
+        self._record("warm_start", state="ended", reason=why)
+        if was_serving:
+            # It ended by itself before it has forked: so would the next one.
+            status = zygote.process.returncode
+            self._is_useless = not had_served and not self._coming and status is not None and status >= 0
+            self._can_serve = False
+            self.log_cold(f"its zygote (pid {zygote.pid}) is lost: {why}")
+
+    def log_cold(self, why: str) -> None:
         """Why ranks start cold, once for each job."""
-        if not self._said:
-            self._said = True
+        if not self._has_logged:
+            self._has_logged = True
             logger.warning("warm start: %s. Ranks start cold", why)
 
-    def _drop(self, zygote: ZygoteProcess | None) -> None:
-        if zygote is None:
-            return
+    def _drop(self, zygote: Zygote) -> None:
         if self._inbox and zygote.channel.fileno() >= 0:
             self._inbox.ignore(zygote.channel.fileno())
         zygote.end()
         if zygote is self._serving:
             self._serving = None
+            self._close_list()
         if zygote is self._coming:
             self._coming = None
 
     def close(self) -> None:
         """End all."""
+        self._parts.clear()
         for zygote in self._all:
             self._drop(zygote)

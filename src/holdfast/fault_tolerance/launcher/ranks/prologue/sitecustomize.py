@@ -2,9 +2,9 @@
 
 The launcher puts this folder on the rank's PYTHONPATH. It ties the rank's life to the launcher's, and keeps an
 unhandled exception and the last of what Python writes to stderr where the launcher finds them, so that a failed job
-ends with a traceback or with its last lines. At the rank's end it lets torch's threads finish. Steps are counted,
-modules listed, and who asks after an incident is answered, by the files beside it. It imports nothing of Holdfast (the
-rank's interpreter may not have it) and must never fail.
+ends with a traceback or with its last lines. At the rank's end it lets torch's threads finish. Other files of this
+folder count steps, list modules, mark the end of the main thread, and answer questions after an incident. It imports
+nothing of Holdfast (the rank's interpreter may not have it) and must never fail.
 Does not cover: a script that replaces ``sys.excepthook`` or ``sys.stderr``; exceptions in threads; what native code
 and child processes write; other languages.
 """
@@ -54,25 +54,36 @@ def _die_with_launcher() -> None:
         os._exit(1)
 
 
-def _keep_exception(save) -> None:  # type: ignore[no-untyped-def]
+def _keep_exception(save, end) -> None:  # type: ignore[no-untyped-def]
     target = os.environ.pop("HOLDFAST_ERROR_FILE", "")
     if not target:
         return
     inner = sys.excepthook
     owner = os.getpid()
 
+    def keep(kind, value, trace, has_ended=True):  # type: ignore[no-untyped-def]
+        try:  # noqa: SIM105 - contextlib would be one import more in every rank
+            _write(target, kind, value, trace, has_ended)
+        except Exception:
+            pass  # the record is a courtesy; the exception itself must be shown whatever happens
+        if save is not None:
+            save("exception")
+
     def hook(kind, value, trace):  # type: ignore[no-untyped-def]
         # Ctrl-C is nobody's failure. And imports here would make Python forget that it has to end by SIGINT.
-        if os.getpid() == owner and not issubclass(kind, KeyboardInterrupt):
-            try:  # noqa: SIM105 - contextlib would be one import more in every rank
-                _write(target, kind, value, trace)
-            except Exception:
-                pass  # the record is a courtesy; the exception itself must be shown whatever happens
-            if save is not None:
-                save("exception")
-        inner(kind, value, trace)
+        is_kept = os.getpid() == owner and not issubclass(kind, KeyboardInterrupt)
+        has_ended = is_kept and end is not None and end.is_uncaught(value)
+        if is_kept:
+            keep(kind, value, trace, has_ended)  # type: ignore[no-untyped-call]
+        try:
+            inner(kind, value, trace)
+        finally:
+            if has_ended:
+                end.mark(has_raised=True)
 
     sys.excepthook = hook
+    if end is not None:
+        end.hook, end.keep = hook, keep
 
 
 def _keep_last_lines(old, standard) -> None:  # type: ignore[no-untyped-def]
@@ -114,7 +125,7 @@ def _begin_ring() -> None:
 
 
 def _ring(target: str):  # type: ignore[no-untyped-def]
-    """A function that puts bytes into a ring in this file, which last_words.py reads.
+    """A function that puts bytes into a ring in this file, which ranks/failures.py reads.
 
     Into memory: a system call would let other threads run each time. Does not cover: two threads in the same moment,
     whose bytes may be mixed.
@@ -154,7 +165,7 @@ def _mapped(target: str, size: int) -> memoryview:
     return memoryview((ctypes.c_char * size).from_address(place)).cast("B")
 
 
-def _write(target, kind, value, trace) -> None:  # type: ignore[no-untyped-def]
+def _write(target, kind, value, trace, has_ended) -> None:  # type: ignore[no-untyped-def]
     import json
     import time
     import traceback
@@ -166,8 +177,7 @@ def _write(target, kind, value, trace) -> None:  # type: ignore[no-untyped-def]
         "type": kind.__name__,
         "message": str(value)[:2000],
         "traceback": text[-20000:],
-        # Python notes it before it calls the hook, and a program that calls the hook by itself does not: it goes on.
-        "unhandled": getattr(sys, "last_value", None) is value,
+        "unhandled": has_ended,
     }
     with open(f"{target}.new", "w") as file:
         json.dump(record, file)
@@ -210,7 +220,7 @@ def _others_run(main: int) -> bool:
 
 def _parts() -> "list[object]":
     """The files beside this one, which the script shall not see: their names are free for its own modules."""
-    names = "learned_modules", "optimizer_steps", "witness", "testimony"
+    names = "optimizer_hook", "introspection", "main_end"
     try:
         return [__import__(name) for name in names]
     except Exception:  # removed while the job runs
@@ -236,10 +246,7 @@ def _wait_to_be_a_rank() -> None:
         assert spec is not None
         sys.modules[name] = importlib.util.module_from_spec(spec)
         serve = importlib.import_module(f"{name}.serve")
-        with open(int(given), "rb") as file:
-            file.seek(0)
-            settings = json.load(file)
-        serve.serve(settings)
+        serve.serve(json.loads(given))
     except BaseException:
         os._exit(1)  # it must not run the script: nobody has let it through
     for module in serve.OWN:
@@ -252,7 +259,7 @@ _kept: list = []  # type: ignore[type-arg]  # the stream of which the last lines
 _is_zygote = "HOLDFAST_ZYGOTE" in os.environ
 _quiet = _quiet_interrupts()
 try:
-    _modules, _steps, _witness, _testimony = _parts()  # before the folder is off the path
+    _optimizer, _introspection, _main_end = _parts()  # before the folder is off the path
     _vanish()
     _let_torch_finish()
     try:  # noqa: SIM105
@@ -267,11 +274,13 @@ except BaseException:
 finally:
     _die_with_launcher()
     _finishes[0] = os.getpid()
-    _save = _modules.arm(os.environ) if _modules else None  # type: ignore[attr-defined]
-    if _steps:
-        _steps.arm(os.environ, _save)  # type: ignore[attr-defined]
-        _witness.arm(os.environ, _testimony, _steps._after_import)  # type: ignore[attr-defined]
-    _keep_exception(_save)
+    _save = _end = None
+    if _optimizer:
+        _save = _optimizer.save_modules(os.environ)  # type: ignore[attr-defined]
+        _optimizer.arm(os.environ, _save)  # type: ignore[attr-defined]
+        _answers = _introspection.arm(os.environ, _optimizer._after_import)  # type: ignore[attr-defined]
+        _end = _main_end.arm(os.environ, _optimizer._after_import, _answers)  # type: ignore[attr-defined]
+    _keep_exception(_save, _end)
     try:  # noqa: SIM105
         _begin_ring()
     except Exception:

@@ -1,8 +1,10 @@
 """Importing ahead: the modules of a list, as far as they are installed and found where the ranks found them.
 
 Entries are ``[name, origin]``, in the order in which a rank had them; an origin of null is not compared. A module that
-is not there, or cannot be imported, is left to the ranks: it is they whom its error concerns.
-Does not cover: modules that import differently when the script is already running.
+is missing, or cannot be imported, is left to the ranks: its error concerns them. What is printed meanwhile is kept for
+them as well.
+Also used by the launcher. Does not cover: modules that import differently when the script is already running; in which
+order what went to standard output and to standard error was written.
 """
 
 from __future__ import annotations
@@ -13,10 +15,25 @@ import os
 import site
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 Entry = Sequence["str | None"]
-ALWAYS_THERE = {"built-in", "frozen"}
+WITHOUT_FILE = {"built-in", "frozen"}
+STREAMS = (1, 2)
+
+
+# Each rank has these for itself, from torchrun's command line or from Holdfast, and a zygote has none of them.
+RANK_VARIABLES = frozenset(
+    {"RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT"}
+    | {"LOCAL_WORLD_SIZE", "WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"}
+)
+RANK_PREFIXES = ("TORCHELASTIC_", "FT_", "HOLDFAST_")
+
+
+def of_a_rank(name: str) -> bool:
+    """Whether each rank has this variable of the environment for itself."""
+    return name in RANK_VARIABLES or name.startswith(RANK_PREFIXES)
 
 
 def roots() -> tuple[str, ...]:
@@ -28,38 +45,39 @@ def roots() -> tuple[str, ...]:
     return tuple(sorted(os.path.join(path, "") for path in both))
 
 
-def wanted(entries: Iterable[Entry], without: frozenset[str], installed: tuple[str, ...]) -> list[Entry]:
-    """Those that are installed, and of no package in `without`."""
+def is_below(name: str, names: Collection[str]) -> bool:
+    """Whether the module is one of these, or within one that is a package."""
+    parts = name.split(".")
+    return any(".".join(parts[:end]) in names for end in range(1, len(parts) + 1))
+
+
+def wanted(entries: Iterable[Entry], without: Collection[str], installed: tuple[str, ...]) -> list[Entry]:
+    """Those that are installed, and not below a name in `without`."""
     return [
         entry
         for entry in entries
         if entry[0]
-        and entry[0].partition(".")[0] not in without
+        and not is_below(entry[0], without)
         and not entry[0].startswith("__")
-        and (entry[1] is None or entry[1] in ALWAYS_THERE or entry[1].startswith(installed))
+        and (entry[1] is None or entry[1] in WITHOUT_FILE or entry[1].startswith(installed))
     ]
 
 
-def load(
-    entries: Sequence[Entry], before: Callable[[str], None], after: Callable[[str], None]
-) -> dict[str, str]:
-    """Import them; `before` and `after` are told the name of each that is not there yet. Returns what could not be
-    imported, and why."""
-    origins: dict[str | None, str | None] = dict(entries)  # type: ignore[arg-type]
-    failed: dict[str, str] = {}
+def missing(entries: Sequence[Entry], failed: Collection[str]) -> Iterator[str]:
+    """The names that are not imported yet when their turn comes, and are found where the rank found them; what is
+    below a name in `failed` is left out. A package comes before what is within it: so that a name is to blame for all
+    that its import does."""
+    origins = {str(name): origin for name, origin in entries}
     for name in origins:
-        assert name is not None
-        package = name.partition(".")[0]
-        if name in sys.modules or not _is_the_same(package, origins.get(package)):
+        parts = name.split(".")
+        if name in sys.modules or is_below(name, failed):
             continue
-        before(name)
-        try:
-            importlib.import_module(name)
-        except (Exception, SystemExit) as error:
-            failed[name] = repr(error)[:200]  # the ranks will see for themselves
+        if not _is_the_same(parts[0], origins.get(parts[0])):
             continue
-        after(name)
-    return failed
+        for end in range(1, len(parts) + 1):
+            part = ".".join(parts[:end])
+            if part not in sys.modules and not is_below(part, failed):
+                yield part
 
 
 def _is_the_same(name: str, origin: str | None) -> bool:
@@ -71,3 +89,46 @@ def _is_the_same(name: str, origin: str | None) -> bool:
     except (ImportError, ValueError):
         return False
     return spec is not None and spec.origin == origin
+
+
+def load(name: str) -> str:
+    """Import the module; returns why that is impossible ('' if it is imported)."""
+    try:
+        importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        return repr(error)[:200]
+    return ""
+
+
+class Output:
+    """What modules print while they are imported here, by descriptor; every rank prints it again."""
+
+    def __init__(self) -> None:
+        self.text = dict.fromkeys(STREAMS, b"")
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Within, it goes to a file in memory. A stream that is closed stays so."""
+        saved, files = {}, {}
+        for stream in STREAMS:
+            try:
+                saved[stream] = os.dup(stream)
+            except OSError:
+                continue
+            files[stream] = os.memfd_create("output")
+            os.dup2(files[stream], stream)
+        yield  # after an error this process ends
+        for each in (sys.stdout, sys.stderr):
+            if each is not None:
+                each.flush()
+        for stream, file in files.items():
+            self.text[stream] += os.pread(file, os.fstat(file).st_size, 0)
+            os.dup2(saved[stream], stream)
+            os.close(saved[stream])
+            os.close(file)
+
+    def repeat(self) -> None:
+        """Print it, in a rank, to where the rank's output goes."""
+        for stream, text in self.text.items():
+            while text:
+                text = text[os.write(stream, text) :]

@@ -1,171 +1,315 @@
-"""The life of a zygote: deaf, tied to the launcher, importing; then forking a standby for every gate that it is sent.
+"""The life of a zygote and of its forks: deaf to the training's signals, tied to the launcher, forking on request.
 
-It tells the launcher `refused` (a module, and why) and ends, or `ready`, and after each request `forked`. Which module
-it is importing stands in a file in memory that the launcher can read when the zygote hangs.
+A request comes with the other end of a new process's gate. The process waits there until it gets its role:
+
+    rank     environment and output; it makes new what no two processes may share, and leaves `serve`
+    zygote   a list of modules: it imports them, replies `ready` or `refused` at its gate, and takes requests there
+    store    the host of the ranks' stores (:mod:`...store_host`), until its gate is closed
+
+So a module that cannot be imported ahead never costs more than the fork that has tried it. A process ends with the
+launcher, or when its gate or channel is closed. It has a session of its own, as cold ranks have.
+Source: fork(2), prctl(2), PR_SET_PDEATHSIG and PR_SET_NAME; multiprocessing's authentication key; proc(5) on
+oom_score_adj and environ.
+Does not cover: random generators of other packages than Python, numpy and torch that were seeded by being imported; in
+/proc a rank has the environment of its zygote, except for the place of its board.
 """
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
 import gc
 import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Iterable
-from typing import Any, NoReturn
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 
-from . import appearance, folders, known, preload, process, sacrifice, standby, surroundings, wire
-from .output import Kept
-from .settings import Settings
-from .watch import Watch
+from . import inspection, preload, wire
 
 OWN: list[str] = []
-"""Modules that a standby forgets when it leaves, found before the fork: to look through all names in a standby would
-have the kernel copy the page of every one."""
-WORK, LONGEST_REST = 0.01, 1.0  # seconds
+"""Modules that a standby forgets when it becomes a rank, found before the fork: to look through all names in a standby
+would have the kernel copy the page of every one."""
 DEAF = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
+ADOPTION = 2.0
+"""Seconds in which the kernel has given an orphan to the launcher."""
+STARTED = b"s"
+BOARD = "FT_RANK_MONITOR_IPC_SOCKET"
+PLACE = "HOLDFAST_PLACE"
+"""A long variable in the environment with which the zygote was started. A rank writes its own variables into the memory
+of that, so /proc/PID/environ has them. The processes that a rank leaves behind are found by its board there."""
+OOM_SCORE, FIRST = "/proc/self/oom_score_adj", 1000
+libc = ctypes.CDLL(None)
 
 
 def serve(settings: dict[str, Any]) -> None:
-    """Returns only in a standby that was let through; everything else ends the process, or raises."""
-    zygote = Zygote(settings)
-    zygote.say("here")
-    try:
-        zygote.import_all()
-        zygote.fork_on_request()
-    except BaseException as error:
-        zygote.end(failed=repr(error))
+    """Returns only in a standby that has become a rank; everything else ends the process, or raises.
+
+    Args:
+        settings: `launcher`, its pid; `channel`, a descriptor; `signals`, more signals to ignore.
+    """
+    Zygote(settings).serve()
 
 
 class Zygote:
-    """One zygote; in a standby, what it has inherited. `settings`: launcher (its pid), channel and note
-    (descriptors), modules (entries, see :mod:`.preload`), without (names of packages), signals (to be deaf to), and
-    gently (whether to rest half of the time)."""
+    """One zygote, and in a fork what it has inherited."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._launcher = int(settings["launcher"])
-        standby.tie(self._launcher)
-        self._name = appearance.name()
-        self._pretend("zygote")
+        _tie(self._launcher)
+        with open("/proc/self/comm") as file:
+            self._name = file.read().rstrip("\n")
+        _set_name("hf-zygote")
+        self._oom_score = _offer_to_the_oom_killer()
         numbers = {*DEAF, *map(signal.Signals, settings["signals"])}
-        self._score = sacrifice.offer()
         self._handlers = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
         self._channel = socket.socket(fileno=settings["channel"])
-        self._note = int(settings["note"])
-        self._installed = preload.roots()
-        self._modules = preload.wanted(settings["modules"], frozenset(settings["without"]), self._installed)
-        self._kept = Kept()
-        self._gently, self._worked = bool(settings["gently"]), time.process_time()
-        self._changes: dict[str, str | None] = {}
-
-    def _pretend(self, what: str) -> None:
-        """Nobody who looks for the script's processes is to find this one."""
-        appearance.call(f"hf-{what}")
-        appearance.show([f"holdfast: {what} of launcher {self._launcher}"], {})
-
-    def import_all(self) -> None:
-        """Import the list, and tell the launcher that this zygote is ready."""
-        if why := surroundings.unfit():
-            self.end(failed=why)
-        before = dict(os.environ)
-        there = set(sys.modules)
-        self._kept.begin()
-        self._settings = Settings()
-        with Watch(self._refuse, self._installed, list(self._handlers), self._rest) as watch:
-            failed = preload.load(self._modules, self._tell, lambda name: self._look(watch, name))
-            if fault := watch.trial():
-                self.end(failed=fault)
-        self._kept.end()
-        folders.give_up()
-        self._changes = _changes(before, dict(os.environ))
-        self._tell("")
-        self._folders = folders.kept()
+        libc.getenv.restype = ctypes.c_void_p
+        self._place = libc.getenv(PLACE.encode()), len(os.environ.pop(PLACE, ""))
+        self._environment = dict(os.environ)
+        self._there = set(sys.modules)
+        self._output = preload.Output()
         OWN.extend(name for name in sys.modules if name.partition(".")[0] == __package__)
-        gc.collect()
-        gc.freeze()
-        names = sorted({name.partition(".")[0] for name in sys.modules.keys() - there})
-        self.say("ready", names=names, modules=len(sys.modules), failed=failed)
 
-    def _rest(self) -> None:
-        """As long as it has worked since, so that training is not in want of a processor."""
-        if self._gently and (worked := time.process_time() - self._worked) > WORK:
-            time.sleep(min(worked, LONGEST_REST))
-            self._worked += worked
+    def serve(self) -> None:
+        """One process for each gate that comes; returns in the one that has become a rank."""
+        if why := inspection.unfit_from_the_start():
+            self._end(failed=why)
+        while (request := wire.receive(self._channel)) is not None:
+            _, gates = request
+            if inspection.has_started_a_thread():
+                self._end(failed="a thread has started in the zygote")
+            for gate in gates:
+                pid = _fork(self._launcher)
+                if pid == 0:
+                    wire.close({*gates} - {gate})
+                    if self._take_role(gate):
+                        return
+                    break
+                wire.send(self._channel, {"forked": pid})
+                os.close(gate)
+        os._exit(0)
 
-    def _tell(self, name: str) -> None:
-        wire.note(self._note, name)
-
-    def _look(self, watch: Watch, name: str) -> None:
-        if (
-            process.has_initialised_cuda()
-        ):  # first: it also opens files and starts threads, and no trial may fork
-            self._refuse([name], "it initialises CUDA")
-        if (
-            changed := self._settings.changed()
-        ):  # before the watch: a handler of signals may be in the way of a trial
-            self._refuse([name], changed)
-        if found := watch.changed():
-            module, why = found
-            self._refuse([name, module or name], why)
-
-    def _refuse(self, stack: list[str], why: str) -> NoReturn:
-        """Whatever was importing it has to go without being imported here, too."""
-        names = (*stack, wire.noted(self._note))
-        without = sorted({name.partition(".")[0] for name in names if name})
-        self.end(refused=stack[-1], why=why, without=without)
-
-    def say(self, word: str, **more: Any) -> None:
-        """Tell the launcher. Raises OSError when it is gone."""
-        wire.send(self._channel, {"said": word, **more})
-
-    def end(self, **message: Any) -> NoReturn:
-        """Tell the launcher why, and end."""
+    def _end(self, **message: Any) -> None:
+        """Report why, and end."""
         try:
-            folders.give_up()
-            self.say("end", **message)
+            wire.send(self._channel, message)
         finally:
             os._exit(1)
 
-    def fork_on_request(self) -> None:
-        """One standby for each gate that comes; returns in the standby that was let through."""
-        while (request := wire.receive(self._channel)) is not None:
-            if process.threads() > 1 and (process.fork_fault() or process.more_than_one_thread()):
-                self.end(failed="a thread has started in the zygote")
-            _, gates = request
-            for gate in gates:
-                pid = standby.fork(self._launcher)
-                if pid == 0:
-                    return self._stand_by(gate, gates)
-                self.say("forked", pid=pid)
-            wire.close(gates)
-        os._exit(0)
-
-    def _stand_by(self, gate: int, gates: Iterable[int]) -> None:
+    def _take_role(self, gate: int) -> bool:
+        """Wait at the gate for a role; whether it is that of a rank."""
         try:
             self._channel.close()
-            wire.close({self._note, *gates} - {gate})
-            self._pretend("standby")
-            standby.wait(socket.socket(fileno=gate), self._become)
+            self._channel = socket.socket(fileno=gate)
+            _set_name("hf-standby")
+            os.setsid()
+            with suppress(OSError):
+                if found := wire.receive(self._channel):
+                    message, descriptors = found
+                    if message["role"] == "rank":
+                        self._become_a_rank(message, descriptors)
+                        return True
+                    if message["role"] == "zygote":
+                        self._import(*descriptors)
+                        return False
+                    self._leave_the_oom_killer()
+                    _host_a_store(message["module"], gate)
+            os._exit(0)
         except BaseException:
-            os._exit(1)  # before it has said that it goes: the launcher starts another process in its place
+            os._exit(1)  # it has not reported anything: the launcher does without this process
 
-    def _become(self, message: dict[str, Any]) -> None:
-        appearance.call(self._name)
-        appearance.show(sys.orig_argv, message["environment"])
-        standby.set_environment(message["environment"], self._changes)
-        standby.renew()
-        folders.renew(self._folders)
-        known.repair()
-        self._kept.repeat()
-        sacrifice.withdraw(self._score)
+    # -- a zygote ---------------------------------------------------------------------------------------------
+
+    def _import(self, file: int) -> None:
+        """Import this list, and report whether ranks can be forked from here."""
+        _set_name("hf-zygote")
+        try:
+            failed = self._import_all(wire.read_list(file), file)
+        except BaseException as error:
+            self._end(failed=repr(error))
+        wire.note(file, "")
+        os.close(file)
+        inspection.remove_folders()
+        gc.collect()
+        gc.freeze()
+        names = sorted({name.partition(".")[0] for name in sys.modules.keys() - self._there})
+        wire.send(self._channel, {"ready": names, "failed": failed})
+
+    def _import_all(self, entries: Sequence[preload.Entry], file: int) -> dict[str, str]:
+        """Returns why which modules cannot be imported; ends this process where it becomes unfit to be forked."""
+        failed: dict[str, str] = {}
+        with self._output.kept():
+            with inspection.Inspection(preload.roots(), list(self._handlers)) as process:
+                for name in preload.missing(entries, failed):
+                    wire.note(file, name)
+                    if why := preload.load(name):
+                        failed[name] = why
+                    if why := process.fault():
+                        self._refuse(name, why)
+            if why := inspection.fork_fault() or process.fault():
+                self._refuse("", why)
+        return failed
+
+    def _refuse(self, name: str, why: str) -> None:
+        inspection.remove_folders()
+        self._end(refused=name, why=why)
+
+    # -- a rank -----------------------------------------------------------------------------------------------
+
+    def _become_a_rank(self, message: dict[str, Any], descriptors: Sequence[int]) -> None:
+        # Where standard streams were closed, what was received may have one of their numbers.
+        aside = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3) for descriptor in descriptors]
+        wire.close(descriptors)
+        for stream, descriptor in zip(message["streams"], aside, strict=True):
+            os.dup2(descriptor, stream)
+        wire.close(aside)
+        _set_name(self._name)
+        self._show_variables(message["environment"])
+        self._set_environment(message["environment"])
+        _renew()
+        inspection.repair()
+        self._output.repeat()
+        self._leave_the_oom_killer()
         for number, handler in self._handlers.items():
-            if handler is None:  # not set by Python: nobody knows to what
-                continue
-            signal.signal(number, handler)
+            if handler is not None:  # set by Python
+                signal.signal(number, handler)
+        self._channel.send(STARTED)
+        self._channel.close()
+
+    def _leave_the_oom_killer(self) -> None:
+        if self._oom_score is not None:
+            _set_oom_score(self._oom_score)
+
+    def _set_environment(self, given: Mapping[str, str]) -> None:
+        """As given, and on top of it what the imported modules have set or removed."""
+        now = dict(os.environ)
+        os.environ.clear()
+        os.environ.update(given)
+        for name in self._environment.keys() - now.keys():
+            os.environ.pop(name, None)
+        os.environ.update(
+            (name, value) for name, value in now.items() if self._environment.get(name) != value
+        )
+
+    def _show_variables(self, given: Mapping[str, str]) -> None:
+        """The variables that the zygote does not have, as far as there is room, the board's first."""
+        address, length = self._place
+        if not address:
+            return
+        names = sorted(
+            given.keys() - self._environment.keys(), key=lambda name: (name != BOARD, len(given[name]))
+        )
+        text = b""
+        for entry in (os.fsencode(f"{name}={given[name]}") + b"\0" for name in names):
+            text += entry if len(text) + len(entry) <= length else b""
+        begin = address - len(PLACE) - 1
+        ctypes.memset(begin, 0, len(PLACE) + 1 + length)
+        ctypes.memmove(begin, text, len(text))
 
 
-def _changes(before: dict[str, str], after: dict[str, str]) -> dict[str, str | None]:
-    """Variables that were set (to what) or removed (None)."""
-    removed: dict[str, str | None] = dict.fromkeys(before.keys() - after.keys())
-    return removed | {name: value for name, value in after.items() if before.get(name) != value}
+def _renew() -> None:
+    """Make new what two processes must not have in common. Python's own `random` does so by itself at a fork."""
+    if threading := sys.modules.get("threading"):
+        threading.main_thread()._set_native_id()
+    if torch := sys.modules.get("torch"):
+        torch.default_generator.seed()  # from the system, as at its import
+    if numpy := sys.modules.get("numpy.random"):
+        numpy.seed()
+    if processes := sys.modules.get("multiprocessing.process"):
+        processes.current_process().authkey = os.urandom(32)
+
+
+def _host_a_store(module: str, control: int) -> None:
+    """Run `serve` of this file, which belongs to Holdfast and imports nothing else of it."""
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("holdfast_store_host", module)
+    assert spec is not None and spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    _set_name("hf-store")
+    found.serve(control)
+
+
+# -- processes ---------------------------------------------------------------------------------------------------
+
+
+def _fork(launcher: int) -> int:
+    """0 in a new process, which is a child of the launcher; its pid in the zygote. OSError when there is none."""
+    reader, writer = os.pipe()
+    middle = os.fork()
+    if middle == 0:
+        parent = os.getpid()
+        try:
+            if (child := os.fork()) == 0:
+                os.close(reader)
+                os.close(writer)
+                _outlive(parent)
+                _tie(launcher)
+                return 0
+            os.write(writer, child.to_bytes(4, "little"))
+            os._exit(0)
+        except BaseException:
+            os._exit(1)  # whichever of the two it is: it must not speak for the zygote
+    os.close(writer)
+    pid = os.read(reader, 4)
+    os.close(reader)
+    os.waitpid(middle, 0)
+    if not pid:
+        raise BlockingIOError("no process can be forked")
+    return int.from_bytes(pid, "little")
+
+
+def _outlive(parent: int) -> None:
+    """Wait until the parent has ended and the kernel has given away its children.
+
+    Not sooner: while the kernel does so, it sends the parent-death signal to those that ask for it at that moment.
+    """
+    until = time.monotonic() + ADOPTION
+    while time.monotonic() < until:
+        try:
+            with open(f"/proc/{parent}/stat", "rb") as file:
+                if file.read().rpartition(b") ")[2][:1] in b"ZX":
+                    return
+        except OSError:
+            return  # it has been waited for
+        time.sleep(0.0002)
+
+
+def _tie(launcher: int) -> None:
+    """End with the launcher, whose child this process is, or is about to be."""
+    until = time.monotonic() + ADOPTION
+    while os.getppid() != launcher:
+        if time.monotonic() > until:
+            os._exit(1)
+        time.sleep(0.0002)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != launcher:
+        os._exit(1)
+
+
+def _set_name(short: str) -> None:
+    """The name that `top` and `ps -e` show; of at most 15 bytes."""
+    libc.prctl(PR_SET_NAME, short.encode())
+
+
+def _offer_to_the_oom_killer() -> int | None:
+    """Where memory runs out, the kernel ends this process before any rank. Returns the score that was in force; None:
+    the kernel does not allow it."""
+    try:
+        with open(OOM_SCORE) as file:
+            before = int(file.read())
+        _set_oom_score(FIRST)
+    except (OSError, ValueError):
+        return None
+    return before
+
+
+def _set_oom_score(score: int) -> None:
+    with open(OOM_SCORE, "w") as file:
+        file.write(str(score))

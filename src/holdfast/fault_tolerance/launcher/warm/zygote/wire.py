@@ -1,6 +1,7 @@
-"""Messages between the launcher, its zygote and a standby: JSON objects with a length before them, and descriptors.
+"""Messages between the launcher, its zygotes and their standbys: JSON objects with a length before them, and
+descriptors. Also the list of modules to import, a file in memory in which the zygote notes where it is.
 
-Also used by the launcher. Does not cover: anybody else on the other side; both ends are made by the launcher.
+Also used by the launcher. Does not cover: another process on the other side; both ends are made by the launcher.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import socket
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-NOTE = 256  # bytes of the file in memory in which a zygote tells what it is importing
-MOST = 250  # descriptors in one message; the kernel's limit is 253
+NOTE = 256
+"""Bytes at the start of the list in which the zygote notes the module that it is importing."""
+MOST = 250
+"""Descriptors in one message; the kernel's limit is 253."""
 
 
 def send(to: socket.socket, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
-    """Send it whole. Raises OSError when the other side is gone, or does not read for the socket's timeout.
+    """Send a message whole. Raises OSError when the other side is gone, or does not read for the socket's timeout.
 
     By one call, so that a process that is stopped at any moment has sent all of a short message, or nothing.
     """
@@ -24,7 +27,7 @@ def send(to: socket.socket, message: dict[str, Any], descriptors: Sequence[int] 
     whole = len(body).to_bytes(4, "little") + body
     sent = socket.send_fds(to, [whole], list(descriptors))
     rest = whole[sent:]
-    if rest:  # whoever has it all may have answered and gone by now: not even nothing can be sent then
+    if rest:  # not even an empty rest can be sent once a receiver that has it all has answered and ended
         to.sendall(rest)
 
 
@@ -42,13 +45,31 @@ def receive(source: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     return message, descriptors
 
 
+def write_list(entries: Iterable[Sequence[str | None]]) -> int:
+    """A file in memory with these modules; the list may be longer than what a socket takes at once."""
+    file = os.memfd_create("modules")
+    os.pwrite(file, bytes(NOTE), 0)
+    with open(file, "wb", closefd=False) as opened:
+        opened.seek(NOTE)
+        opened.write(json.dumps(list(entries)).encode())
+    return file
+
+
+def read_list(file: int) -> list[list[str | None]]:
+    """What :func:`write_list` has written."""
+    with open(file, "rb", closefd=False) as opened:
+        opened.seek(NOTE)
+        entries: list[list[str | None]] = json.loads(opened.read())
+    return entries
+
+
 def note(file: int, name: str) -> None:
-    """Tell which module is being imported ('' for none), for whoever has the file."""
+    """Note which module is being imported ('' for none)."""
     os.pwrite(file, name.encode()[:NOTE].ljust(NOTE, b"\0"), 0)
 
 
 def noted(file: int) -> str:
-    """What was told last."""
+    """What was noted last."""
     return os.pread(file, NOTE, 0).rstrip(b"\0").decode(errors="replace")
 
 

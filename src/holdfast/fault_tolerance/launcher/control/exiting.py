@@ -1,0 +1,130 @@
+"""Ranks whose main thread has ended and whose process has not: each is reported, and ended when its time is over.
+
+After an uncaught exception the rank has failed. Its process has `Settings.exit_timeout` seconds to end, then it gets
+SIGKILL. After a good end the rank keeps its process as long as it likes, unless the user set a limit: it is reported
+once. Then it gets SIGINT, at which Python stops waiting and ends with the exit code that the program chose, and later
+SIGKILL, after which it counts as successful. A rank that saves a checkpoint in a `checkpointing` section has the time
+of that section, which the monitor watches; both clocks start again when it is closed.
+
+Before a rank is ended, the driver describes what keeps its process.
+Does not cover: ranks whose board has no such mark (no Python, a Python below a shell, no board); a finished rank that
+even SIGKILL does not end, which keeps the job.
+"""
+
+from __future__ import annotations
+
+import signal
+
+from . import messages as m
+from .messages import NEVER, Action, Log, journal
+from .node import Node, Rank, Settle
+
+REPORT_AFTER = 60.0
+"""Seconds after a good end after which a rank whose process stays is reported."""
+LOG_AFTER = 1.0
+"""Seconds after an exception in which most processes end, so that no line is needed."""
+DESCRIBED = 1.0
+"""Seconds for the description of what keeps a process."""
+INTERRUPT_GRACE = 5.0
+"""Seconds after SIGINT in which Python ends, else SIGKILL follows."""
+
+
+def ends_at(node: Node, rank: Rank) -> float:
+    """When this rank's time to end after an exception is over; infinite where none ended its main thread."""
+    board = node.board(rank.local)
+    if board.ended_for is None or not board.has_raised or board.is_saving:
+        return NEVER
+    return node.ticked_at - board.ended_for + node.settings.exit_timeout
+
+
+def watch_exits(node: Node, now: float) -> list[Action]:
+    """Report and end the ranks whose processes stay. The time of one that saves a checkpoint has not begun."""
+    raised: list[tuple[Rank, float]] = []
+    finished: list[tuple[Rank, float]] = []
+    for rank in node.running:
+        board = node.board(rank.local)
+        if board.ended_for is not None and rank.killed_at is None:
+            waited = -1.0 if board.is_saving else now - node.ticked_at + board.ended_for
+            (raised if board.has_raised else finished).append((rank, waited))
+    actions = _after_exceptions(node, raised, now)
+    for rank, waited in finished:
+        actions += _after_good_end(node, rank, waited, now)
+    return actions
+
+
+def _after_exceptions(node: Node, raised: list[tuple[Rank, float]], now: float) -> list[Action]:
+    limit = node.settings.exit_timeout
+    actions: list[Action] = []
+    for rank, waited in raised:
+        is_saving = node.board(rank.local).is_saving
+        if rank.text and not rank.is_exit_logged and (is_saving or waited >= min(LOG_AFTER, limit)):
+            rank.is_exit_logged = True
+            then = f": it is killed {limit:g} s after the exception (--ft-exit-timeout)"
+            if is_saving or limit == NEVER:
+                then = ": its section 'checkpointing' is open" if is_saving else ""
+            who = f"rank {rank.number} (pid {rank.pid})"
+            actions.append(Log(f"{who} failed: {rank.text}. Its process has not ended{then}"))
+    late = [(rank, waited) for rank, waited in raised if waited >= limit]
+    if limit:
+        actions += [action for rank, _ in late for action in _describe(rank, now)]
+        if not all(_is_described(rank, now) for rank, _ in late):
+            return actions
+    why = f"did not end within --ft-exit-timeout {limit:g} s of its exception"
+    for rank, waited in late:
+        rank.killed_at, rank.has_raised = now, True
+        rank.text = rank.text or "an uncaught exception"
+        actions.append(m.KillRank(rank.local, waited, why))
+    if late:
+        node.phase = Settle()  # whether or not SIGKILL ends them
+    return actions
+
+
+def _after_good_end(node: Node, rank: Rank, waited: float, now: float) -> list[Action]:
+    limit = node.settings.finished_timeout
+    if rank.interrupted_at is not None:
+        if now - rank.interrupted_at < INTERRUPT_GRACE:
+            return []
+        rank.killed_at = now
+        why = "has finished its script, did not end at SIGINT, and counts as successful"
+        return [m.KillRank(rank.local, waited, why)]
+    if waited < min(REPORT_AFTER, limit):
+        return []
+    if not _is_described(rank, now) or waited < limit:
+        return _describe(rank, now)
+    rank.interrupted_at = now
+    why = f"has finished its script and did not end within --ft-finished-timeout {limit:g} s"
+    return [m.KillRank(rank.local, waited, why, signal.SIGINT)]
+
+
+def _describe(rank: Rank, now: float) -> list[Action]:
+    if rank.described_at is not None:
+        return []
+    rank.described_at = now
+    return [m.DescribeExit(rank.local)]
+
+
+def _is_described(rank: Rank, now: float) -> bool:
+    if rank.described_at is None:
+        return False
+    return rank.kept_by is not None or now - rank.described_at >= 2 * DESCRIBED
+
+
+def record_description(node: Node, event: m.ExitDescribed, now: float) -> list[Action]:
+    """What keeps the process of a rank, for the log, the journal and the reason of the restart."""
+    rank = node.ranks[event.local]
+    if event.cycle != node.record.cycle or not rank.is_running or rank.kept_by is not None:
+        return []
+    rank.kept_by = event.kept_by
+    board = node.board(rank.local)
+    what = "its exception" if board.has_raised else "its script finished"
+    seconds = (board.ended_for or 0.0) + now - node.ticked_at
+    values = {"rank": rank.number, "pid": rank.pid, "seconds": round(seconds, 3), "kept_by": event.kept_by}
+    if board.has_raised:
+        rank.text = f"{rank.text or 'an uncaught exception'}; its process did not end: {event.kept_by}"
+    text = f"rank {rank.number} (pid {rank.pid}) has not ended {seconds:.0f} s after {what}: {event.kept_by}"
+    if not board.has_raised and node.settings.finished_timeout == NEVER:
+        text += ". Set --ft-finished-timeout to end such processes"
+    return [
+        Log(text),
+        journal("exit_delayed", cycle=node.record.cycle, has_raised=board.has_raised, **values),
+    ]
