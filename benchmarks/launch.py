@@ -22,10 +22,10 @@ def measure(runs: int) -> list[Row]:
     start, end = median(run[0] for run in ours), median(run[1] for run in ours)
     peer_start, peer_end = median(run[0] for run in theirs), median(run[1] for run in theirs)
     lines, peer_lines = max(run[2] for run in ours), max(run[2] for run in theirs)
-    soon = start <= 1.05 * peer_start
+    soon = start <= 0.4 * peer_start
     what = "start to the script's first line, 2 ranks"
     return [
-        Row(what, "s", start, peer_start, "torchrun", "≤ 1.05 ×", soon),
+        Row(what, "s", start, peer_start, "torchrun", "≤ 0.4 ×", soon),
         Row("last rank done to the launcher's exit", "s", end, peer_end, "torchrun", "≤ 0.25 s", end <= 0.25),
         Row("log lines without trouble", "lines", lines, peer_lines, "torchrun", "≤ 2", lines <= 2),
     ]

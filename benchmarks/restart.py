@@ -38,10 +38,16 @@ def restarts(
     count: int,
     *options: str,
     standbys: bool = False,
+    wait: float = 0.0,
     program: str = "all_reduce.py",
     **variables: str,
 ) -> list[float]:
-    """For each of `count` restarts of one job, seconds from the kill to the last rank's first all-reduce."""
+    """For each of `count` restarts of one job, seconds from the kill to the last rank's first all-reduce.
+
+    Args:
+        standbys: Kill as soon as all standbys wait.
+        wait: Seconds from the first all-reduce to the kill.
+    """
     line = command(launcher, ranks, program, "1000000", options=(f"--max-restarts={count}", *options))
     seconds: list[float] = []
     with running(line, **variables) as process:
@@ -54,6 +60,7 @@ def restarts(
                 return seconds
             if standbys:
                 until_all_wait(process.pid, ranks)
+            time.sleep(wait)
             killed = time.time()
             os.kill(pids[ranks - 1], signal.SIGKILL)
     raise RuntimeError(f"{launcher} did not restart for the {len(seconds) + 1}th time")

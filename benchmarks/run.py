@@ -29,12 +29,14 @@ NAMES = (
     "restart_nodes",
     "restart_memory",
     "store_load",
+    "judge",
     "standbys",
     "footprint",
     "straggler",
     "straggler_reports",
     "kernel_records",
     "lightning_callbacks",
+    "incident_list",
 )
 MARKS = "<!-- figures -->", "<!-- end of figures -->"
 

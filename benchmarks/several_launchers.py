@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from benchmarks.faults.launching import free_port
+from benchmarks.faults.run import free_port
 from benchmarks.launchers import command, environment
 from benchmarks.restart import JOINED
 

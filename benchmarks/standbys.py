@@ -18,13 +18,12 @@ POLL = 0.02
 
 
 def reserve(launcher: int) -> tuple[list[psutil.Process], list[psutil.Process]]:
-    """A launcher's zygotes and its standbys, by what they call themselves."""
+    """A launcher's zygotes and its standbys, by their names."""
     found: dict[str, list[psutil.Process]] = {"zygote": [], "standby": []}
     for child in psutil.Process(launcher).children():
         with suppress(psutil.NoSuchProcess):
-            words = " ".join(child.cmdline()).split()
-            if words[:1] == ["holdfast:"] and words[1] in found:
-                found[words[1]].append(child)
+            if (name := child.name().removeprefix("hf-")) in found:
+                found[name].append(child)
     return found["zygote"], found["standby"]
 
 

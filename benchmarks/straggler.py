@@ -55,8 +55,8 @@ def measure(runs: int, peer: bool = True) -> list[Row]:
         )
 
     return [
-        row("straggler section, median", "section", 0.5),
-        row("straggler section that is skipped, median", "skipped", 0.15),
+        row("straggler section, median", "section", 0.6),
+        row("straggler section that is skipped, median", "skipped", 0.3),
         row("straggler section, every 10th measured, median", "every 10th"),
         row("straggler section without a name, median", "unnamed"),
         row("wrapped callable, more than the call itself, median", "wrapped"),

@@ -113,7 +113,7 @@ def restarts(contender: Contender) -> Measured:
 def memory(contender: Contender) -> Measured:
     """All that is no rank, of a job of 4."""
     arguments = ["torch", *([contender.who] if contender.supervises else [])]
-    mebibytes, _ = footprint.pss(contender.launcher, 4, *arguments)
+    mebibytes, *_ = footprint.pss(contender.launcher, 4, *arguments)
     yield Figure("launcher and monitors of 4 ranks, PSS", "MiB", panel="supervision, MiB"), mebibytes
 
 

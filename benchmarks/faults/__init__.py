@@ -1,6 +1,6 @@
-"""`make faults`: the corpus of faults. Each is done to a real job, and what Holdfast says of it held against its truth.
+"""`make faults`: the corpus of faults. Each one happens in a real job, and the verdict is compared with its label.
 
-`truths` states what is true, written before and apart from the rules that are scored; `deeds` does it, inside of a rank
-of `program.py`; `job` runs one scenario under a launcher; `score` compares. Pure: `kind`, `truths`, `scenarios`,
-`score`, `page`. Does not cover: two faults at a time, GPUs.
+A label, the ground truth, is written next to the action that causes the fault, before any rule is run on it (`ends`,
+`hangs`, `waits`, `collectives`). `program` is the job; `run` runs a scenario under a launcher; `score` compares.
+Does not cover: two faults at a time, GPUs.
 """

@@ -1,4 +1,4 @@
-"""What docs/faults.md says of a run, and what the command prints. Pure but for the machine's words."""
+"""The tables of a run, for docs/faults.md and the terminal. Pure but for the line about the machine."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from statistics import median
 
 from benchmarks.marks import filled
 
-from .kinds import HARMLESS, KINDS
+from .corpus import Scenario, faults
 from .peers import Row
-from .scenarios import Scenario
 from .score import Score
 
 MARKS = "<!-- measured -->", "<!-- end -->"
+PEER_MARKS = "<!-- peers -->", "<!-- end of peers -->"
 COMMAND = "make faults"
 NAMES = {"torchrun": "torchrun", "nvrx": "NVRx 0.4.1"}
 
 
 @dataclass(frozen=True)
 class Run:
-    """Everything that one command has found out."""
+    """The results of one command."""
 
     scenarios: Sequence[Scenario]
     scores: Sequence[Score]
@@ -30,24 +30,20 @@ class Run:
 
 
 def listing(scenarios: Sequence[Scenario]) -> str:
-    """One line for each, with its truth."""
+    """One line for each, with its label."""
     lines = []
     for one in scenarios:
-        kind = KINDS.get(one.kind)
-        what = kind.what if kind else HARMLESS[one.kind].what
-        truth = "nothing to be said" if one.truth is None else " or ".join(one.truth.kinds)
+        label = "healthy" if one.label is None else " or ".join(one.label.kinds)
         nodes = "+".join(map(str, one.nodes))
-        lines.append(f"{one.name:36} {nodes:>4} ranks, rank {one.rank}: {truth:42} {what}")
+        lines.append(f"{one.name:36} {nodes:>4} ranks, rank {one.rank}: {label:42} {one.fault.what}")
     return "\n".join(lines)
 
 
 def tables(run: Run) -> str:
-    """Totals, a row for each kind, the healthy jobs, and the peers."""
-    parts = [_totals(run), _kinds(run)]
+    """Totals, a row for each kind, and the healthy jobs."""
+    parts = [_totals(run), _by_fault(run)]
     if any(score.healthy for score in run.scores):
         parts.append(_healthy(run))
-    if run.peers:
-        parts.append(_peers(run))
     if run.skipped:
         parts.append("Skipped: " + "; ".join(f"{name} ({why})" for name, why in run.skipped.items()))
     if wrong := [score for score in run.scores if not score.right]:
@@ -56,30 +52,30 @@ def tables(run: Run) -> str:
 
 
 def filled_page(page: str, run: Run) -> str:
-    """The page with this run between its marks."""
+    """The page with this run between its marks; the peers' table stays if this run has none."""
     from benchmarks.run import machine
 
     before = f"{machine(1)} Command: `{COMMAND}`; {run.jobs} jobs side by side."
-    return filled(page, f"{before}\n\n{tables(run)}", *MARKS)
+    found = filled(page, f"{before}\n\n{tables(run)}", *MARKS)
+    return filled(found, f"{before}\n\n{peer_table(run)}", *PEER_MARKS) if run.peers else found
 
 
 def _totals(run: Run) -> str:
-    faults = [score for score in run.scores if not score.healthy]
-    lines = [_row("", "all", "first kinds", "last kinds*"), _row(*["---"] * 4)]
-    groups = (faults, [s for s in faults if not s.later], [s for s in faults if s.later])
-    lines.append(_row("kinds", *(str(len({s.kind for s in group})) for group in groups)))
-    lines.append(_row("scenarios", *(str(len(group)) for group in groups)))
-    for what, ask in COLUMNS.items():
-        lines.append(_row(what, *(_share(map(ask, group)) for group in groups)))
-    lines.append(_row("wrong with high confidence", *(str(sum(s.wrong_and_sure for s in g)) for g in groups)))
-    for what, hangs in (("to find a hang, median", True), ("to find an end, median", False)):
-        lines.append(
-            _row(
-                what, *(_median(s.to_find for s in g if (s.before_kill is not None) == hangs) for g in groups)
-            )
-        )
-    lines.append(_row("evidence ready after, worst", *(_worst(s.ready for s in group) for group in groups)))
-    return "\n".join(lines)
+    every = [score for score in run.scores if not score.healthy]
+    groups = (every, [s for s in every if not s.held_out], [s for s in every if s.held_out])
+    asked: dict[str, Callable[[Sequence[Score]], str]] = {
+        "faults": lambda group: str(len({s.kind for s in group})),
+        "scenarios": lambda group: str(len(group)),
+        **{what: lambda group, ask=ask: _share(map(ask, group)) for what, ask in COLUMNS.items()},
+        "wrong with high confidence": lambda group: str(sum(s.wrong_and_sure for s in group)),
+        "to find a hang, median": lambda g: _seconds(
+            median, (s.to_find for s in g if s.before_kill is not None)
+        ),
+        "to find an end, median": lambda g: _seconds(median, (s.to_find for s in g if s.before_kill is None)),
+        "evidence ready after, worst": lambda group: _seconds(max, (s.ready for s in group)),
+    }
+    rows = [[what, *map(ask, groups)] for what, ask in asked.items()]
+    return _table(["", "all", "met by the rules", "held out"], rows)
 
 
 COLUMNS: Mapping[str, Callable[[Score], bool | None]] = {
@@ -93,50 +89,45 @@ COLUMNS: Mapping[str, Callable[[Score], bool | None]] = {
 }
 
 
-def _kinds(run: Run) -> str:
-    lines = [_row("fault", "what happens", *COLUMNS, "to find"), _row(*["---"] * (3 + len(COLUMNS)))]
-    for name, kind in KINDS.items():
-        own = [score for score in run.scores if score.kind == name]
+def _by_fault(run: Run) -> str:
+    rows = []
+    for name, one in faults().items():
+        own = [score for score in run.scores if score.kind == name and not score.healthy]
         if own:
             cells = [_of(map(ask, own)) for ask in COLUMNS.values()]
-            title = f"`{name}`" + ("*" if kind.later else "")
-            lines.append(_row(title, kind.what, *cells, _median(score.to_find for score in own)))
-    return "\n".join([*lines, "", "\\* written last."])
+            rows.append([_title(own[0]), one.what, *cells, _seconds(median, (s.to_find for s in own))])
+    return _table(["fault", "what happens", *COLUMNS, "to find"], rows) + "\n\n\\* held out."
 
 
 def _healthy(run: Run) -> str:
-    lines = [
-        _row("healthy job", "what happens", "nothing said", "result right", "nothing left"),
-        _row(*["---"] * 5),
-    ]
+    rows = []
     for score in run.scores:
         if score.healthy:
             cells = ["yes" if each else "**no**" for each in (score.found, score.recovered, score.clean)]
-            lines.append(_row(f"`{score.kind}`", HARMLESS[score.kind].what, *cells))
-    return "\n".join(lines)
+            rows.append([_title(score), faults()[score.kind].what, *cells])
+    return _table(["healthy job", "what happens", "left alone", "result right", "nothing left"], rows)
 
 
-def _peers(run: Run) -> str:
-    who = list(dict.fromkeys(row.who for row in run.peers))
+def peer_table(run: Run) -> str:
+    """The other launchers beside this one."""
+    answers: dict[str, list[tuple[bool | None, ...]]] = {}
+    for row in run.peers:
+        answers.setdefault(NAMES[row.who], []).append((row.found, row.recovered, row.named))
     ran = {row.scenario for row in run.peers}
-    lines = [_row("one phase of each kind", "found", "recovered", "culprit named"), _row(*["---"] * 4)]
-    for each in who:
-        own = [row for row in run.peers if row.who == each]
-        cells = [_share(getattr(row, what) for row in own) for what in ("found", "recovered", "named")]
-        lines.append(_row(NAMES[each], *cells))
-    own_scores = [score for score in run.scores if score.scenario in ran]
-    asked = (lambda s: s.found, lambda s: s.recovered, lambda s: s.culprit)
-    lines.append(_row("Holdfast", *(_share(map(ask, own_scores)) for ask in asked)))
-    return "\n".join(lines)
+    own = [score for score in run.scores if score.scenario in ran]
+    answers["Holdfast"] = [(score.found, score.recovered, score.culprit) for score in own]
+    head = ["one phase of each fault", "found", "recovered", "culprit named"]
+    rows = [[who, *(_share(one[n] for one in own) for n in range(3))] for who, own in answers.items()]
+    return _table(head, rows)
 
 
 def _wrong(score: Score) -> str:
     missed = [f"{what}: no" for what, ask in COLUMNS.items() if ask(score) is False]
     if score.wrong_and_sure:
-        missed.append("sure of something else")
-    said = f"; said: {score.said}" if score.said else ""
+        missed.append("certain of something else")
+    verdict = f"; verdict: {score.verdict}" if score.verdict else ""
     remarks = f"; {'; '.join(score.remarks)}" if score.remarks else ""
-    return f"- `{score.scenario}`: {'; '.join(missed)}{said}{remarks}"
+    return f"- `{score.scenario}`: {'; '.join(missed)}{verdict}{remarks}"
 
 
 def _share(answers: Iterable[bool | None]) -> str:
@@ -151,15 +142,14 @@ def _of(answers: Iterable[bool | None]) -> str:
     return str(len(known)) if all(known) else f"**{sum(known)} of {len(known)}**"
 
 
-def _median(seconds: Iterable[float | None]) -> str:
+def _seconds(pick: Callable[[list[float]], float], seconds: Iterable[float | None]) -> str:
     known = [each for each in seconds if each is not None]
-    return f"{median(known):.2f} s" if known else "–"
+    return f"{pick(known):.2f} s" if known else "–"
 
 
-def _worst(seconds: Iterable[float | None]) -> str:
-    known = [each for each in seconds if each is not None]
-    return f"{max(known):.2f} s" if known else "–"
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))
 
 
-def _row(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
+def _title(score: Score) -> str:
+    return f"`{score.kind}`" + ("*" if score.held_out else "")

@@ -1,8 +1,8 @@
-"""torchrun and NVRx on the same corpus, one phase of each kind.
+"""torchrun and NVRx on the same corpus, one phase of each fault.
 
-The rules: *found* is a second cycle, or the launcher's end with another code than 0, within `campaign.PATIENCE`;
-*recovered* is as for Holdfast; *named* is the right rank in the first line of the launchers' own output that says which
-rank failed or hung (`NAMES`).
+*Found* is a second cycle, or the launcher's end with another code than 0, within `run.REACTION_TIMEOUT`; *recovered* is
+as for Holdfast; *named* is the right rank in the first line of the launchers' own output that names a rank that failed
+or hung (`NAMES`).
 """
 
 from __future__ import annotations
@@ -13,12 +13,9 @@ from dataclasses import dataclass
 
 from benchmarks import nvrx
 
-from .campaign import Campaign
-from .facts import Facts
-from .kind import RANK
-from .launching import TORCHRUN, Runner
-from .scenarios import Scenario, chosen
-from .score import recovered
+from .corpus import RANK, Scenario, choose
+from .run import TORCHRUN, Campaign, Runner
+from .score import Facts, recovered
 
 NAMES = (
     # torch's agent, of each failed worker, with the local rank
@@ -32,7 +29,7 @@ NAMES = (
 
 @dataclass(frozen=True)
 class Row:
-    """One kind under one launcher."""
+    """One fault under one launcher."""
 
     who: str
     kind: str
@@ -44,7 +41,7 @@ class Row:
 
 
 def runners() -> list[Runner]:
-    """Those that can be had here; the first call installs NVRx."""
+    """Those that this machine has; the first call installs NVRx."""
     found = [TORCHRUN]
     if theirs := nvrx.launcher():
         found.append(Runner("nvrx", tuple(theirs), "nvrx"))
@@ -52,9 +49,9 @@ def runners() -> list[Runner]:
 
 
 def rows(campaign: Campaign, one_each: bool, among: Sequence[Scenario]) -> list[Row]:
-    """All kinds of these scenarios, under each."""
-    kinds = {each.kind for each in among if each.truth}
-    given = among if one_each else [each for each in chosen(one_each=True) if each.kind in kinds]
+    """All faults of these scenarios, under each launcher."""
+    kinds = {each.kind for each in among if each.label}
+    given = among if one_each else [each for each in choose(one_each=True) if each.kind in kinds]
     return [
         _row(runner, one, facts)
         for runner in runners()
@@ -64,15 +61,15 @@ def rows(campaign: Campaign, one_each: bool, among: Sequence[Scenario]) -> list[
 
 
 def _row(runner: Runner, scenario: Scenario, facts: Facts) -> Row:
-    assert scenario.truth is not None
+    assert scenario.label is not None
     ended = [code for node, code in enumerate(facts.codes) if node != facts.lost]
     found = facts.happened is not None and (facts.cycles > 1 or any(code not in (0, None) for code in ended))
-    named = named_rank(facts.log, scenario) == scenario.rank if scenario.truth.blames == RANK else None
+    named = named_rank(facts.log, scenario) == scenario.rank if scenario.label.blames == RANK else None
     return Row(runner.who, scenario.kind, scenario.name, found, recovered(facts), named)
 
 
 def named_rank(log: str, scenario: Scenario) -> int | None:
-    """The global rank in the first line that names one; on several nodes, by what each node says."""
+    """The global rank in the first line that names one; of several nodes, none by its local rank."""
     matches = [match for pattern in NAMES for match in re.finditer(pattern, log, re.DOTALL)]
     if not matches:
         return None

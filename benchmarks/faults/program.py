@@ -1,8 +1,8 @@
-"""The program that the faults are done to: a small training on gloo, as people write them, exact to the last bit.
+"""The first program of the corpus: a small data-parallel training on gloo, exact to the last bit.
 
-argv: whose client it uses ("holdfast", "nvrx" or "" for none), and its folder. What is done to it, and where, is in the
-environment (`point`). Data is a function of the step and of one of `SHARDS`, which the ranks share out among them, so
-the result is the same however many there are (`expected`).
+argv: whose client it uses ("holdfast", "nvrx" or "" for none), and its folder. The fault is in the environment
+(`injection`). Data is a function of the step and of one of `SHARDS`, which the ranks share, so the result is the same
+on any number of ranks. The functions have arbitrary names: a name on a stack must not give a fault away.
 """
 
 from __future__ import annotations
@@ -15,25 +15,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.faults.point import Point
+from benchmarks.faults.injection import SHARDS, InjectionPoint, formatted, numbers
 
 who, folder = sys.argv[1], Path(sys.argv[2])
-point = Point(folder)
+point = InjectionPoint(folder)
 point.at("import")
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
-from benchmarks.faults.expected import SHARDS, numbers, shown  # noqa: E402
-from benchmarks.faults.reducing import Reducing  # noqa: E402
-from benchmarks.faults.scenarios import EVERY, TOTAL  # noqa: E402
+from benchmarks.faults.corpus import EVERY, TOTAL  # noqa: E402
 
 client: Any = None
 
 
-class Numbers(Dataset[torch.Tensor]):
-    """One item for each step: what this rank's shards add up to. The file is read each time, as datasets do."""
+class Series(Dataset[torch.Tensor]):
+    """One item for each step: the sum of this rank's shards. The file is read each time, as datasets do."""
 
     def __init__(self, first: int, phase: str) -> None:
         self._first, self._phase = first, phase
@@ -43,72 +41,36 @@ class Numbers(Dataset[torch.Tensor]):
 
     def __getitem__(self, index: int) -> torch.Tensor:
         step = self._first + index + (self._phase == "step")
-        path = point.reads(self._phase, step, str(folder / "data"))
-        offset = int(Path(path).read_text())
-        return torch.tensor(
-            [
-                sum(column)
-                for column in zip(*(numbers(step, shard + offset) for shard in _shards()), strict=True)
-            ],
-            dtype=torch.float64,
-        )
+        offset = int(Path(point.path("data", self._phase, step, str(folder / "data"))).read_text())
+        own = range(int(os.environ["RANK"]), SHARDS, int(os.environ["WORLD_SIZE"]))
+        columns = zip(*(numbers(step, shard + offset) for shard in own), strict=True)
+        return torch.tensor([sum(column) for column in columns], dtype=torch.float64)
 
 
-def _shards() -> range:
-    return range(int(os.environ["RANK"]), SHARDS, int(os.environ["WORLD_SIZE"]))
+class Circle:
+    """The program's collectives: the one place where a rank can take part in another one than the rest."""
 
+    def __init__(self) -> None:
+        self._some = dist.new_group() if point.kind == "left_out_of_group" and point.cycle == 0 else None
 
-def connect() -> None:
-    """To the monitor, where there is one."""
-    global client
-    if who == "holdfast":
-        from holdfast.fault_tolerance import RankMonitorClient
-    elif who == "nvrx":
-        from nvidia_resiliency_ext.fault_tolerance import RankMonitorClient
-    else:
-        return
-    client = RankMonitorClient()
-    client.init_workload_monitoring()
+    def combine(self, tensor: torch.Tensor, phase: str, step: int) -> None:
+        """The sum over all ranks, in place."""
+        point.enters(phase, step)
+        if not self._is_replaced(tensor, phase, step):
+            dist.all_reduce(tensor)
 
+    def align(self, phase: str, step: int) -> None:
+        """All ranks have reached this place."""
+        if not self._is_replaced(torch.zeros(1), phase, step):
+            dist.barrier()
 
-@contextmanager
-def section(name: str) -> Iterator[None]:
-    """A section of the client, as both clients have it."""
-    if client is not None:
-        client.start_section(name)
-    yield
-    if client is not None:
-        client.end_section(name)
-
-
-def load(path: Path) -> tuple[int, list[float]]:
-    """The last checkpoint."""
-    with open(point.reads("load", 0, str(path))) as file:
-        found = json.load(file)
-    return found["step"], found["weights"]
-
-
-def save(step: int, weights: torch.Tensor, rank: int, reducing: Reducing) -> None:
-    """Every rank its own part; when all have done so, rank 0 says that it is complete."""
-    part = folder / f"part-{rank}"
-    text = json.dumps({"step": step, "weights": weights.tolist()})
-    path = point.writes("checkpoint", step, str(part))
-    if path:
-        with open(path, "w") as file:
-            file.write(text * (1 if path == str(part) else 4096))
-            file.flush()
-            if path == str(part):
-                os.fsync(file.fileno())
-    reducing.barrier("checkpoint", step)
-    if rank == 0:
-        part.replace(folder / "checkpoint")
-
-
-def validate(step: int, weights: torch.Tensor, reducing: Reducing) -> None:
-    """One batch, and a sum over all ranks."""
-    for batch in DataLoader(Numbers(step, "validation"), batch_size=None, num_workers=point.workers):
-        point.at("validation", step)
-        reducing.all_reduce((weights * batch).sum().reshape(1), "validation", step)
+    def _is_replaced(self, tensor: torch.Tensor, phase: str, step: int) -> bool:
+        if (joint := point.joint(phase, step)) is not None:
+            joint(point, tensor, self._some)
+        if (action := point.instead("collective", phase, step)) is None:
+            return False
+        action(point, tensor)
+        return True
 
 
 class Descent:
@@ -128,54 +90,101 @@ class Descent:
         self._model.sub_(0.25 * self._model.grad)
 
 
-def begin() -> tuple[Reducing, torch.nn.Parameter, Descent | torch.optim.Optimizer, int]:
-    """Meet the other ranks, and load."""
-    with section("setup"):
+def advance_a() -> None:
+    """Reach the monitor, where there is one."""
+    global client
+    if who == "holdfast":
+        from holdfast.fault_tolerance import RankMonitorClient
+    elif who == "nvrx":
+        from nvidia_resiliency_ext.fault_tolerance import RankMonitorClient
+    else:
+        return
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+
+
+@contextmanager
+def within(name: str) -> Iterator[None]:
+    """A section of the client, as both clients have it."""
+    if client is not None:
+        client.start_section(name)
+    yield
+    if client is not None:
+        client.end_section(name)
+
+
+def advance_b() -> tuple[Circle, torch.nn.Parameter, Descent | torch.optim.Optimizer, int]:
+    """Meet the other ranks, and read the last checkpoint."""
+    with within("setup"):
         point.at("init")
-        dist.init_process_group("gloo", timeout=point.patience)
-        reducing = Reducing(point)
-        first, weights = load(folder / "checkpoint")
-        model = torch.nn.Parameter(torch.tensor(weights, dtype=torch.float64))
+        dist.init_process_group("gloo", timeout=point.group_timeout)
+        circle = Circle()
+        with open(point.path("storage", "init", 0, str(folder / "checkpoint"))) as file:
+            found = json.load(file)
+        model = torch.nn.Parameter(torch.tensor(found["weights"], dtype=torch.float64))
         dist.broadcast(model.data, 0)
-        reducing.begin()
-    optimizer = Descent(model) if who else torch.optim.SGD([model], lr=0.25)
-    return reducing, model, optimizer, first
+        circle.combine(torch.zeros(1), "init", 0)
+    return circle, model, Descent(model) if who else torch.optim.SGD([model], lr=0.25), found["step"]
 
 
-def train() -> None:
+def advance_c(step: int, weights: torch.Tensor, circle: Circle) -> None:
+    """Validate: one batch, and a sum over all ranks."""
+    for batch in DataLoader(Series(step, "validation"), batch_size=None, num_workers=point.workers):
+        point.at("validation", step)
+        circle.combine((weights * batch).sum().reshape(1), "validation", step)
+
+
+def advance_d(step: int, weights: torch.Tensor, rank: int, circle: Circle) -> None:
+    """Every rank saves its own part; when all have done so, rank 0 makes it the checkpoint."""
+    part = folder / f"part-{rank}"
+    text = json.dumps({"step": step, "weights": weights.tolist()})
+    point.at("checkpoint", step)
+    path = point.path("storage", "checkpoint", step, str(part))
+    if path:
+        with open(path, "w") as file:
+            file.write(text * (1 if path == str(part) else 4096))
+            file.flush()
+            if path == str(part):
+                os.fsync(file.fileno())
+    circle.align("checkpoint", step)
+    if rank == 0:
+        part.replace(folder / "checkpoint")
+
+
+def advance() -> None:
     """All steps from the last checkpoint to the end."""
-    reducing, model, optimizer, first = begin()
+    circle, model, optimizer, first = advance_b()
     rank = dist.get_rank()
-    batches = iter(DataLoader(Numbers(first, "step"), batch_size=None, num_workers=point.workers))
+    batches = iter(DataLoader(Series(first, "step"), batch_size=None, num_workers=point.workers))
     for step in range(first + 1, TOTAL + 1):
         if point.leaves_loop(step):
             break
-        with section("step"):
-            with section("data_loading"):
+        with within("step"):
+            with within("data_loading"):
                 batch = next(batches)
             point.at("step", step)
             optimizer.zero_grad()
             loss = (model * batch).sum()
-            point.hooks(loss, step)
+            point.hook(loss, "step", step)
             loss.backward()
             assert model.grad is not None
-            reducing.all_reduce(model.grad, "collective", step)
+            circle.combine(model.grad, "collective", step)
             optimizer.step()
         if client is not None:
             client.heartbeat(step) if who == "holdfast" else client.send_heartbeat()
         if step % EVERY == 0:
-            with section("validation"):
-                validate(step, model.data, reducing)
-            with section("checkpointing"):
-                save(step, model.data, rank, reducing)
+            with within("validation"):
+                advance_c(step, model.data, circle)
+            with within("checkpointing"):
+                advance_d(step, model.data, rank, circle)
     point.at("shutdown", TOTAL)
-    reducing.barrier("shutdown", TOTAL)
+    circle.align("shutdown", TOTAL)
     if rank == 0:
-        (folder / "result").write_text(shown(model.tolist()))
+        (folder / "result").write_text(formatted(model.tolist()))
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    connect()
-    train()
-    point.done()
+    advance_a()
+    advance()
+    point.finish()

@@ -1,38 +1,183 @@
-"""A scenario's truth against what was found. Pure.
+"""What a job has left behind, and how it compares with the scenario's label.
 
-What was not found, not said or did not happen counts as wrong; where a question does not arise, the answer is None. One
-report names one culprit: of a job of several nodes it is the report that tells of the most ranks that counts, and every
-other one may know less, but not be sure of something else.
+Reading never fails for what a job did not write, or wrote only half. What was not detected, not reported or did not
+happen counts as wrong; where a question does not arise, the answer is None. Of the reports of several nodes the one
+that has the most ranks counts; every other one may have less, but must not be certain of something else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
-from .expected import result
-from .facts import Event, Facts, Report
-from .kind import NODE, RANK, Truth
-from .scenarios import TOTAL, Scenario
+from .corpus import NODE, RANK, TOTAL, Label, Scenario
+from .injection import result
 
+Event = dict[str, Any]
+
+SCHEMAS = 1, 2
+"""Of incident.json, that are scored."""
 LINES = 40
-NOTICES = ("verdict", "stop", "node_lost", "incident", "signal_sent")
-SAYINGS = ("verdict", "node_lost", "incident", "signal_sent", "restart")
-"""What must not be said of a healthy job, which is stopped, too, when it is done."""
-KNOWS_LESS = ("elsewhere", "unknown")
+DETECTIONS = ("verdict", "stop", "node_lost", "incident", "signal_sent")
+ACCUSATIONS = ("verdict", "node_lost", "incident", "signal_sent", "restart")
+"""Events that a healthy job must not have; it is stopped, too, when it is done."""
+INCONCLUSIVE = ("elsewhere", "unknown")
+
+
+# What a job has left behind
+
+
+@dataclass(frozen=True)
+class Report:
+    """One folder incidents/NNNN."""
+
+    path: str
+    verdict: Mapping[str, Any]
+    schema: int
+    cycle: int
+    ranks: tuple[int, ...]
+    lines: int
+    """Of report.txt; 0 where there is none."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything that a score is made of."""
+
+    codes: tuple[int | None, ...] = ()
+    """Of each node's launcher; None: it had to be ended."""
+    happened: float | None = None
+    """When the fault happened, monotonic seconds; None: it did not."""
+    result: str = ""
+    cycles: int = 0
+    """How many of them ranks began."""
+    journals: tuple[tuple[Event, ...], ...] = ()
+    reports: tuple[Report, ...] = ()
+    left: tuple[str, ...] = ()
+    """Processes and files that the launchers left behind."""
+    log: str = field(default="", repr=False)
+    lost: int | None = None
+    """The node that the corpus itself has killed."""
+    seconds: float = 0.0
+
+
+def folder_of(home: Path, scenario: Scenario) -> Path:
+    """Of its job, in the folder of one launcher."""
+    return home / scenario.name.replace("/", "-")
+
+
+def facts(
+    folder: Path, codes: tuple[int | None, ...], left: tuple[str, ...], lost: int | None, seconds: float
+) -> Facts:
+    """What one job has left in its folder, and how it ended."""
+    return Facts(
+        codes,
+        happened(folder),
+        text(folder / "result"),
+        cycles(folder),
+        journals(folder),
+        reports(folder),
+        left,
+        "".join(text(folder / f"log-{node}") for node in range(len(codes))),
+        lost,
+        seconds,
+    )
+
+
+def rejudged_facts(folder: Path, scenario: Scenario) -> Facts:
+    """Of a folder that was kept, with the verdicts that today's rules give for its evidence.
+
+    The exit codes are those of the journals. Does not cover: leftovers, which are counted only while a job runs.
+    """
+    from holdfast.incidents import judge
+    from holdfast.incidents.wire import encoded
+
+    lost = scenario.node if scenario.loses_a_node else None
+    ends = [event for journal in journals(folder) for event in journal if event.get("kind") == "run_end"]
+    codes = [event.get("exit_code") for event in ends]
+    missing = len(scenario.nodes) - len(codes) - (lost is not None)
+    codes += [None] * max(0, missing)
+    if lost is not None:
+        codes.insert(lost, None)
+    found = facts(folder, tuple(codes), (), lost, 0.0)
+    judged = [
+        replace(each, verdict=encoded(judge([Path(each.path, "incident.json")]).verdict))
+        for each in found.reports
+    ]
+    return replace(found, reports=tuple(judged))
+
+
+def happened(folder: Path) -> float | None:
+    """The first moment of the fault, of any rank."""
+    moments = []
+    for note in folder.glob("happens-*"):
+        with suppress(OSError, ValueError, KeyError):
+            moments.append(float(json.loads(note.read_text())["mono"]))
+    return min(moments, default=None)
+
+
+def cycles(folder: Path) -> int:
+    """How many cycles ranks began."""
+    return 1 + max((int(note.name.split("-")[1]) for note in folder.glob("began-*")), default=-1)
+
+
+def text(path: Path) -> str:
+    """ "" where there is no such file."""
+    with suppress(OSError):
+        return path.read_text(errors="replace")
+    return ""
+
+
+def journals(folder: Path) -> tuple[tuple[Event, ...], ...]:
+    """Of every launcher, whichever run directory it has."""
+    found: list[tuple[Event, ...]] = []
+    for path in sorted(folder.glob("run*/**/journal-*.jsonl")):
+        if ".rank-" not in path.name:
+            events = []
+            for line in text(path).splitlines():
+                with suppress(ValueError):
+                    events.append(json.loads(line))
+            found.append(tuple(event for event in events if isinstance(event, dict)))
+    return tuple(found)
+
+
+def reports(folder: Path) -> tuple[Report, ...]:
+    """All that there are, in the order of their folders."""
+    found = []
+    for path in sorted(folder.glob("run*/**/incidents/[0-9]*/incident.json")):
+        with suppress(ValueError, KeyError, TypeError, AttributeError):
+            record = json.loads(path.read_text())
+            nodes = record["nodes"]
+            report = Report(
+                str(path.parent),
+                record["verdict"],
+                int(record["schema"]),
+                min((int(node.get("cycle", 0)) for node in nodes), default=0),
+                tuple(sorted(int(rank["rank"]) for node in nodes for rank in node["ranks"])),
+                len(text(path.with_name("report.txt")).splitlines()),
+            )
+            found.append(report)
+    return tuple(found)
+
+
+# The score
 
 
 @dataclass(frozen=True)
 class Score:
-    """What became of one scenario. `remarks` says why something is wrong."""
+    """The result of one scenario. `remarks` has why something is wrong."""
 
     scenario: str
     kind: str
-    later: bool
+    held_out: bool
     healthy: bool
     found: bool = False
     to_find: float | None = None
-    """Seconds from the fault until it was noticed."""
+    """Seconds from the fault until it was detected."""
     culprit: bool | None = None
     kind_right: bool | None = None
     wrong_and_sure: bool = False
@@ -42,8 +187,8 @@ class Score:
     recovered: bool = False
     clean: bool = False
     complete: bool | None = None
-    said: str = ""
-    """The verdict, as rank, kind and confidence."""
+    verdict: str = ""
+    """Its rank, kind and confidence."""
     seconds: float = 0.0
     remarks: tuple[str, ...] = ()
 
@@ -55,8 +200,21 @@ class Score:
 
 
 def scored(scenario: Scenario, facts: Facts) -> Score:
-    """Of one run under Holdfast's launcher."""
-    return _healthy(scenario, facts) if scenario.truth is None else _fault(scenario, facts)
+    """The score of one run under Holdfast's launcher."""
+    ends = [] if recovered(facts) else [f"exit codes {facts.codes}, result {facts.result or 'none'}"]
+    score = Score(
+        scenario.name,
+        scenario.kind,
+        scenario.fault.held_out,
+        healthy=scenario.label is None,
+        recovered=recovered(facts),
+        clean=not facts.left,
+        seconds=facts.seconds,
+        remarks=(*ends, *(f"left: {each}" for each in facts.left[:4])),
+    )
+    if scenario.label is None:
+        return _healthy_score(score, facts)
+    return _fault_score(score, scenario, scenario.label, facts)
 
 
 def recovered(facts: Facts) -> bool:
@@ -65,172 +223,110 @@ def recovered(facts: Facts) -> bool:
     return ended and facts.result == result(TOTAL)
 
 
-def _healthy(scenario: Scenario, facts: Facts) -> Score:
-    said = [event for journal in facts.journals for event in journal if event.get("kind") in SAYINGS]
-    quiet = not said and not facts.reports and facts.cycles == 1
-    remarks = [f"of a healthy job was said: {_words(event)}" for event in said[:1]]
-    return Score(
-        scenario.name,
-        scenario.kind,
-        False,
-        True,
-        found=quiet,
-        recovered=recovered(facts),
-        clean=not facts.left,
+def _healthy_score(score: Score, facts: Facts) -> Score:
+    """Of a healthy job: whether it was left alone."""
+    accused = [event for journal in facts.journals for event in journal if event.get("kind") in ACCUSATIONS]
+    remarks = []
+    for event in accused[:1]:
+        words = [event.get(name) for name in ("kind", "rank", "reason", "sentence")]
+        remarks.append(f"a healthy job has the event: {' '.join(str(w) for w in words if w is not None)}")
+    return replace(
+        score,
+        found=not accused and not facts.reports and facts.cycles == 1,
         wrong_and_sure=any(report.verdict.get("confidence") == "high" for report in facts.reports),
-        seconds=facts.seconds,
-        remarks=(*remarks, *_remarks(facts)),
+        remarks=(*remarks, *score.remarks),
     )
 
 
-def _words(event: Event) -> str:
-    return " ".join(
-        str(event[name]) for name in ("kind", "rank", "reason", "sentence") if event.get(name) is not None
-    )
-
-
-def _fault(scenario: Scenario, facts: Facts) -> Score:
-    truth = scenario.truth
-    assert truth is not None
-    noticed = _first(facts.journals, NOTICES, also_failures=True)
-    happened = facts.happened
-    found = happened is not None and noticed is not None and noticed >= happened - 0.5
-    report = _telling(facts.reports)
+def _fault_score(score: Score, scenario: Scenario, label: Label, facts: Facts) -> Score:
+    """Of a fault: whether and when it was found, and whether its report is right, in time and complete."""
+    events = [event for journal in facts.journals for event in _first_cycle(journal)]
+    detected, happened = _first(e for e in events if e["kind"] in DETECTIONS or _failed(e)), facts.happened
+    found = happened is not None and detected is not None and detected >= happened - 0.5
+    own = [each for each in facts.reports if each.cycle == 0]
+    report = max(own, key=lambda each: len(each.ranks), default=None)
     verdict = report.verdict if report else {}
-    culprit, kind = bool(verdict) and _culprit(scenario, verdict), verdict.get("kind") in truth.kinds
-    before = _before_kill(facts) if _hung(facts, truth) else None
-    return Score(
-        scenario.name,
-        scenario.kind,
-        scenario.later,
-        False,
-        found,
-        noticed - happened if found and noticed is not None and happened is not None else None,
-        culprit,
-        kind,
-        any(_sure_of_something_else(scenario, each.verdict) for each in facts.reports),
-        before,
-        _ready(facts),
-        recovered(facts),
-        not facts.left,
-        report is not None and _complete(scenario, facts, report),
-        _said(verdict),
-        facts.seconds,
-        (*(["the fault did not happen"] if happened is None else []), *_remarks(facts)),
+    ready = _first(
+        {"mono": event.get("evidence_mono")} for event in events if event["kind"] in ("incident", "verdict")
+    )
+    killed = _first(event for event in events if event["kind"] in ("signal_sent", "stop"))
+    before_kill = None
+    if _hung(events, label):
+        before_kill = ready is not None and killed is not None and ready <= killed
+    return replace(
+        score,
+        found=found,
+        to_find=detected - happened if found else None,
+        culprit=bool(verdict) and _is_culprit(scenario, label, verdict),
+        kind_right=verdict.get("kind") in label.kinds,
+        wrong_and_sure=any(_is_sure_of_another(scenario, label, each.verdict) for each in facts.reports),
+        before_kill=before_kill,
+        ready=_ready_after(events, ready),
+        complete=report is not None and _is_complete(scenario, facts, report),
+        verdict=f"rank {verdict.get('rank')}, {verdict.get('kind')}, {verdict.get('confidence')}"
+        if verdict
+        else "",
+        remarks=(*([] if happened is not None else ["the fault did not happen"]), *score.remarks),
     )
 
 
-def _culprit(scenario: Scenario, verdict: dict[str, object]) -> bool:
-    truth = scenario.truth
-    assert truth is not None
-    if truth.blames == RANK:
+def _is_culprit(scenario: Scenario, label: Label, verdict: Mapping[str, Any]) -> bool:
+    if label.blames == RANK:
         return verdict.get("rank") == scenario.rank
-    if truth.blames == NODE:
-        return verdict.get("rank") is None and _host(verdict.get("node")) in (_node(scenario), "")
+    if label.blames == NODE:
+        # Without the domain, and the process that tells launchers of one host apart.
+        host = str(verdict.get("node") or "").split(":")[0].split(".")[0]
+        return verdict.get("rank") is None and host in (f"node-{'ab'[scenario.node]}", "")
     return verdict.get("rank") is None
 
 
-def _node(scenario: Scenario) -> str:
-    return f"node-{'ab'[scenario.node]}"
-
-
-def _host(node: object) -> str:
-    """Without the domain, and the process that tells launchers of one host apart."""
-    return str(node or "").split(":")[0].split(".")[0]
-
-
-def _sure_of_something_else(scenario: Scenario, verdict: dict[str, object]) -> bool:
-    truth = scenario.truth
-    assert truth is not None
-    if verdict.get("confidence") != "high" or verdict.get("kind") in KNOWS_LESS:
+def _is_sure_of_another(scenario: Scenario, label: Label, verdict: Mapping[str, Any]) -> bool:
+    if verdict.get("confidence") != "high" or verdict.get("kind") in INCONCLUSIVE:
         return False
-    return not _culprit(scenario, verdict) or verdict.get("kind") not in truth.kinds
+    return not _is_culprit(scenario, label, verdict) or verdict.get("kind") not in label.kinds
 
 
-def _telling(reports: Sequence[Report]) -> Report | None:
-    """The one of the first cycle that tells of the most ranks; of several the first."""
-    return max((each for each in reports if each.cycle == 0), key=lambda each: len(each.ranks), default=None)
-
-
-def _hung(facts: Facts, truth: Truth) -> bool:
-    """Where the truth leaves it open: whether a limit was passed before any rank ended."""
-    if truth.hangs is not None:
-        return truth.hangs
-    passed = _first(facts.journals, ("verdict",))
-    ended = _first(facts.journals, (), also_failures=True)
-    return passed is not None and (ended is None or passed <= ended)
-
-
-def _before_kill(facts: Facts) -> bool:
-    """Whether evidence and verdict were there before the first signal or stop of the first cycle."""
-    ready, kills = _evidence(facts), _first(facts.journals, ("signal_sent", "stop"))
-    return ready is not None and kills is not None and ready <= kills
-
-
-def _ready(facts: Facts) -> float | None:
-    """From the moment at which a limit was passed to the first evidence and its verdict."""
-    passed = [
-        float(event["mono"]) - (float(event["waited"]) - float(event["limit"]))
-        for event in _of_first_cycle(facts.journals)
-        if event["kind"] == "verdict" and {"waited", "limit"} <= set(event)
-    ]
-    ready = _evidence(facts)
-    return max(0.0, ready - min(passed)) if passed and ready is not None else None
-
-
-def _evidence(facts: Facts) -> float | None:
-    """When evidence and verdict were there, on the node that had them first; None: only after what happened."""
-    told = [
-        event.get("evidence_mono")
-        for event in _of_first_cycle(facts.journals)
-        if event["kind"] in ("incident", "verdict")
-    ]
-    return min((float(moment) for moment in told if isinstance(moment, (int, float))), default=None)
-
-
-def _complete(scenario: Scenario, facts: Facts, report: Report) -> bool:
-    """Whether it tells of every rank of every node that is left, in so many lines as were promised."""
+def _is_complete(scenario: Scenario, facts: Facts, report: Report) -> bool:
+    """Whether it has every rank of every node that is left, in at most `LINES` lines."""
     expected = set(range(scenario.world))
     if facts.lost is not None:
         first = sum(scenario.nodes[: facts.lost])
         expected -= set(range(first, first + scenario.nodes[facts.lost]))
-    return report.schema == 1 and expected <= set(report.ranks) and 0 < report.lines <= LINES
+    return report.schema in SCHEMAS and expected <= set(report.ranks) and 0 < report.lines <= LINES
 
 
-def _first(
-    journals: Iterable[Iterable[Event]], kinds: Sequence[str], *, also_failures: bool = False
-) -> float | None:
-    moments = [
-        float(event["mono"])
-        for event in _of_first_cycle(journals)
-        if event["kind"] in kinds or (also_failures and _failed(event))
+def _hung(events: Sequence[Event], label: Label) -> bool:
+    """Where the label leaves it open: whether a limit was passed before any rank ended."""
+    if label.hangs is not None:
+        return label.hangs
+    passed, ended = _first(e for e in events if e["kind"] == "verdict"), _first(filter(_failed, events))
+    return passed is not None and (ended is None or passed <= ended)
+
+
+def _ready_after(events: Sequence[Event], ready: float | None) -> float | None:
+    """From the moment at which a limit was passed to the first evidence and its verdict."""
+    passed = [
+        float(event["mono"]) - (float(event["waited"]) - float(event["limit"]))
+        for event in events
+        if event["kind"] == "verdict" and {"waited", "limit"} <= set(event)
     ]
-    return min(moments, default=None)
+    return max(0.0, ready - min(passed)) if passed and ready is not None else None
+
+
+def _first(events: Iterable[Event]) -> float | None:
+    moments = (event["mono"] for event in events)
+    return min((float(each) for each in moments if isinstance(each, (int, float))), default=None)
 
 
 def _failed(event: Event) -> bool:
     return event["kind"] == "rank_exit" and (bool(event.get("exitcode")) or bool(event.get("signal")))
 
 
-def _of_first_cycle(journals: Iterable[Iterable[Event]]) -> list[Event]:
-    """Each journal's events until its second cycle starts; incidents are told of later, and say their cycle."""
-    found = []
-    for journal in journals:
-        later = False
-        for event in journal:
-            later = later or (event.get("kind") == "cycle_start" and bool(event.get("cycle")))
-            own = event.get("cycle", 0) == 0 if event.get("kind") == "incident" else not later
-            if own and isinstance(event.get("mono"), (int, float)) and "kind" in event:
-                found.append(event)
-    return found
-
-
-def _said(verdict: dict[str, object]) -> str:
-    if not verdict:
-        return ""
-    return f"rank {verdict.get('rank')}, {verdict.get('kind')}, {verdict.get('confidence')}"
-
-
-def _remarks(facts: Facts) -> list[str]:
-    ends = [] if recovered(facts) else [f"exit codes {facts.codes}, result {facts.result or 'none'}"]
-    return [*ends, *(f"left: {each}" for each in facts.left[:4])]
+def _first_cycle(journal: Iterable[Event]) -> Iterator[Event]:
+    """A journal's events until its second cycle starts; an incident is recorded later, with its own cycle."""
+    is_over = False
+    for event in journal:
+        is_over = is_over or (event.get("kind") == "cycle_start" and bool(event.get("cycle")))
+        own = event.get("cycle", 0) == 0 if event.get("kind") == "incident" else not is_over
+        if own and isinstance(event.get("mono"), (int, float)) and "kind" in event:
+            yield event

@@ -1,8 +1,9 @@
-"""`all_reduce.py` in a script that imports Lightning and transformers."""
+"""`all_reduce.py` in a script that imports transformers, datasets and Lightning."""
 
 import runpy
 from pathlib import Path
 
+import datasets  # noqa: F401
 import lightning.pytorch  # noqa: F401
 from transformers import Trainer  # noqa: F401
 

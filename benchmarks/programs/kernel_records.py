@@ -25,7 +25,7 @@ launches = (pointers, KERNELS, ctypes.c_long(RECORDS), ctypes.c_uint64(5000))
 
 def holdfast(gpu: ctypes.CDLL) -> Callable[[], None]:
     """Ours, measuring. Gives what collects the last records."""
-    from holdfast.straggler.kernels.cupti_core import CuptiCore, load_core
+    from holdfast.straggler.kernels.cupti import CuptiCore, load_core
 
     core = load_core()
     assert isinstance(core, CuptiCore), core

@@ -79,7 +79,7 @@ def holdfast() -> Callable[[], object]:
         return session.report()
 
     window: Window = {}, {}
-    session = Session(checked("all", True, 1, 60, f"node-{dist.get_rank()}", None), {}, {}, Told())
+    session = Session(checked("all", True, 1, 60, f"node-{dist.get_rank()}", None), Told())
     session.sections.take = lambda: window[0]  # type: ignore[method-assign]
     return report
 

@@ -1,12 +1,10 @@
-"""The command `holdfast`: readings of what a job left behind.
+"""The command `holdfast`.
 
     main.py         the command line, and where results and errors go
-    doctor.py       holdfast doctor
-    incidents.py    holdfast incidents
-    stragglers.py   holdfast stragglers
+    options.py      what the commands share
 
-Each command is a module with `add` (its part of the command line) and `text` (its result). What always holds:
-nothing here writes to a run directory.
+Each other module is one command: `add` is its part of the command line, `run` (or `text`) its result. Only autoresume
+and slurm write to a run directory.
 """
 
 from .main import console as console

@@ -10,22 +10,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import sys
 import time
 import uuid
-from typing import TYPE_CHECKING
 
 from ..fault_tolerance.errors import ConfigError
-from .run_dir import prepared
-
-if TYPE_CHECKING:
-    from ..autoresume.budget import Limits
+from .options import encodable, prepared_run_dir, seconds, whole_number
 
 EPILOG = """exit codes: 0 the training is finished; 1 given up, or not finished after --max-jobs; 2 wrong options, or
-another holdfast autoresume or a Slurm job is at work there, and nothing was started; 93 a rank asked that the job be
-not started again; 130, 143 Ctrl-C, SIGTERM."""
+another holdfast autoresume or a Slurm job is at work there, and nothing was started; 93 a rank requested the end of the
+job, or the job made no progress; 130, 143 Ctrl-C, SIGTERM."""
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
@@ -46,17 +41,17 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpar
     )
     parser.add_argument(
         "--max-failures",
-        type=_count,
+        type=whole_number(),
         default=3,
         metavar="N",
         help="give up after N failures in a row without progress between them (default: 3)",
     )
     parser.add_argument(
-        "--max-jobs", type=_count, metavar="N", help="make at most N attempts (default: any number)"
+        "--max-jobs", type=whole_number(), metavar="N", help="make at most N attempts (default: any number)"
     )
     parser.add_argument(
         "--max-idle",
-        type=_more_than_one,
+        type=whole_number(2),
         default=3,
         metavar="N",
         help="give up after N attempts in a row that ended with exit code 0, without the finished flag, and got "
@@ -64,7 +59,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpar
     )
     parser.add_argument(
         "--backoff",
-        type=_seconds,
+        type=seconds,
         default=5.0,
         metavar="SECONDS",
         help="wait before the attempt that follows one of less than a minute; twice as long after each further such "
@@ -78,7 +73,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpar
     return parser
 
 
-def text(arguments: argparse.Namespace) -> str | int:
+def run(arguments: argparse.Namespace) -> str | int:
     """What --status prints, else the exit code of the chain. Raises HoldfastError where nothing was started."""
     return _run(arguments) if arguments.status is None else _status(arguments)
 
@@ -86,6 +81,7 @@ def text(arguments: argparse.Namespace) -> str | int:
 def _run(arguments: argparse.Namespace) -> int:
     words = _command(arguments)
     from ..autoresume import flag, keeping, started
+    from ..autoresume.budget import Limits
     from ..autoresume.chain import Keeper, Plan
     from ..autoresume.ledger_file import LedgerFile
     from ..autoresume.log import say
@@ -96,7 +92,13 @@ def _run(arguments: argparse.Namespace) -> int:
     signals = Signals()
     with signals.caught():  # before anything asks a filesystem in a thread, which signals would reach
         run_dir = _run_dir(arguments.run_dir, launcher.run_dir)
-        plan = Plan(tuple(words), run_dir, flag.path_of(os.environ, run_dir), _limits(arguments), launcher)
+        limits = Limits(
+            max_failures=arguments.max_failures,
+            max_jobs=arguments.max_jobs,
+            max_idle=arguments.max_idle,
+            first_wait=arguments.backoff,
+        )
+        plan = Plan(tuple(words), run_dir, flag.path_of(os.environ, run_dir), limits, launcher)
         file = LedgerFile(run_dir, lambda text: say(f"warning: {text}"))
         with keeping.hold(run_dir, file):
             claim.refuse_jobs(run_dir)
@@ -123,24 +125,13 @@ def _command(arguments: argparse.Namespace) -> list[str]:
     return given[1:]
 
 
-def _limits(arguments: argparse.Namespace) -> Limits:
-    from ..autoresume.budget import Limits
-
-    return Limits(
-        max_failures=arguments.max_failures,
-        max_jobs=arguments.max_jobs,
-        max_idle=arguments.max_idle,
-        first_wait=arguments.backoff,
-    )
-
-
 def _run_dir(given: str | None, launchers: str | None) -> str:
     if given is not None and launchers is not None and os.path.realpath(given) != os.path.realpath(launchers):
         raise ConfigError(
             f"--run-dir {given} and ft_launcher's run directory {launchers} are two; give one of them"
         )
     name = time.strftime("autoresume-%Y%m%d-%H%M%S-") + uuid.uuid4().hex[:6]
-    return prepared(launchers if given is None else given, name)
+    return prepared_run_dir(launchers if given is None else given, name)
 
 
 def _status(arguments: argparse.Namespace) -> str:
@@ -163,37 +154,4 @@ def _status(arguments: argparse.Namespace) -> str:
     now = slurm_says(ledger) or keeping.now(ledger)
     if arguments.json:
         return json.dumps(as_json(ledger, now), indent=2) + "\n"
-    return _encodable(ledger_table(ledger, now, terminal=sys.stdout is not None and sys.stdout.isatty()))
-
-
-def _encodable(text: str) -> str:
-    """The text in signs that standard output can take: LC_ALL=C may have nothing but ASCII."""
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        plain = text.replace("─", "-").replace("…", "...")
-        return plain.encode(encoding, "backslashreplace").decode(encoding)
-    return text
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: give a number from 1")
-    return int(text)
-
-
-def _more_than_one(text: str) -> int:
-    if not text.isdecimal() or int(text) < 2:
-        raise argparse.ArgumentTypeError(f"{text!r}: give a number from 2")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value >= 0.0):
-        raise argparse.ArgumentTypeError(f"{text!r}: give a number of seconds, 0 or more")
-    return value
+    return encodable(ledger_table(ledger, now, terminal=sys.stdout is not None and sys.stdout.isatty()))

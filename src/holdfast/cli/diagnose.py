@@ -1,6 +1,6 @@
-"""`holdfast diagnose PID|RUN_DIR`: who hangs, where, and how we know, in a job that still runs.
+"""`holdfast diagnose PID|RUN_DIR`: which rank hangs in a job that still runs, where, and the evidence for it.
 
-Does not cover: what is looked at; that is `incidents.diagnose`.
+Does not cover: what is captured; that is `incidents.diagnose`.
 """
 
 from __future__ import annotations
@@ -8,9 +8,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
+import time
+from typing import TYPE_CHECKING
 
 from ..fault_tolerance.errors import ConfigError
+from .options import STDOUT, check_html, encodable, write_html
+
+if TYPE_CHECKING:
+    from ..incidents.diagnose.diagnose import Diagnosis
 
 LEAST, MOST = 0.2, 60.0
 
@@ -19,11 +24,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpar
     """The command's part of the command line."""
     parser = commands.add_parser(
         "diagnose",
-        help="look at a job that runs, and say who hangs, where, and how we know",
-        description="Look at a job that runs on this node, started by ft_launcher, torchrun or anything else, and say "
-        "who hangs, where, and how we know; or who is where, if nobody does. The job is not harmed, and nothing is "
-        "written but what is asked for.",
-        epilog="exit codes: 0 a report; 2 there is nothing to look at, or it may not be looked at: one line says why.",
+        help="report which rank of a running job hangs, where, and the evidence for it",
+        description="Report which rank hangs in a job that runs on this node, started by ft_launcher, torchrun or "
+        "anything else, where, and the evidence for it; or where each rank is, if none hangs. The job is not harmed, "
+        "and only what is asked for is written.",
+        epilog="exit codes: 0 a report; 2 there is nothing to diagnose, or it is not permitted: one line has the "
+        "reason.",
     )
     parser.add_argument(
         "job",
@@ -35,56 +41,44 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpar
         "--seconds",
         metavar="S",
         default="2",
-        help="how long to look, at most; what moves slowly needs more (default: 2)",
+        help="capture evidence for at most S seconds; slow steps need more (default: 2)",
     )
+    parser.add_argument("--json", action="store_true", help="print all evidence, as in incident.json")
     parser.add_argument(
-        "--json", action="store_true", help="print all that is known, as incident.json has it"
-    )
-    parser.add_argument(
-        "--html", metavar="FILE", help="also write it as one page for a browser; -: print that instead"
+        "--html", metavar="FILE", help="also write it as one page for a browser; -: print the page instead"
     )
     return parser
 
 
-STDOUT = "", "-"
-"""In the place of a folder and a name."""
-
-
 def text(arguments: argparse.Namespace) -> str:
-    """What the command prints. Raises HoldfastError where there is nothing to look at."""
-    from ..incidents.diagnose.diagnosis import diagnosed, job
+    """What the command prints. Raises HoldfastError where there is nothing to diagnose."""
+    from ..incidents.diagnose.diagnose import diagnose
+    from ..incidents.diagnose.find_job import find_job
 
-    seconds = _seconds(arguments.seconds)
-    page = _page(arguments.html)
-    where = job(arguments.job)
+    seconds, html = _seconds(arguments.seconds), arguments.html
+    if html is not None:
+        check_html(html)
+    job = find_job(arguments.job)
     try:
-        found = diagnosed(where, seconds)
+        found = diagnose(job, seconds)
     finally:
-        where.close()
-    if page == STDOUT:
-        from ..incidents.report.page import page as page_of
+        job.close()
+    lines = found.lines()
+    if html is not None:
+        from ..incidents.report.page import page
 
-        return _encodable(page_of(found.case, found.verdict))
-    if page is not None:
-        from ..incidents.report.files import write_file
-        from ..incidents.report.page import page as page_of
-
-        write_file(*page, page_of(found.case, found.verdict))
-    if arguments.json:
-        return _as_json(found)
-    told = found.lines() if page is None else [*found.lines(), f"  as a page:  {os.path.join(*page)}"]
-    return _encodable("\n".join([*told, ""]))
+        if html == STDOUT:
+            return encodable(page(found.case, found.judgement))
+        write_html(html, page(found.case, found.judgement))
+        lines.append(f"  as a page:  {os.path.abspath(html)}")
+    return _as_json(found) if arguments.json else encodable("\n".join([*lines, ""]))
 
 
-def _as_json(found: object) -> str:
-    import time
+def _as_json(found: Diagnosis) -> str:
+    from ..incidents.report.store import Record, record_text
 
-    from ..incidents.diagnose.diagnosis import Diagnosis
-    from ..incidents.report.record import Record, record_text
-
-    assert isinstance(found, Diagnosis)
     node = found.case.nodes[0]
-    record = Record(0, node.run_id, node.cycle, time.time(), found.verdict, found.case)
+    record = Record(0, node.run_id, node.cycle, time.time(), found.judgement, found.case)
     return json.dumps({**json.loads(record_text(record)), "looked_at": found.title}, indent=1) + "\n"
 
 
@@ -96,25 +90,3 @@ def _seconds(given: str) -> float:
     if not LEAST <= found <= MOST:
         raise ConfigError(f"--seconds {given}: give a number from {LEAST:g} to {MOST:g}")
     return found
-
-
-def _page(path: str | None) -> tuple[str, str] | None:
-    """Its folder and name; refused before anything is looked at."""
-    if path is None:
-        return None
-    if path == "-":
-        return STDOUT
-    folder, name = os.path.split(os.path.abspath(path))
-    if not path.strip() or os.path.isdir(path) or not name:
-        raise ConfigError(f"--html {path!r}: give the name of a file")
-    if not os.path.isdir(folder):
-        raise ConfigError(f"--html {path}: there is no folder {folder}")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigError(f"--html {path}: {folder} cannot be written to")
-    return os.path.realpath(folder), name
-
-
-def _encodable(told: str) -> str:
-    """In signs that standard output can take."""
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    return told.encode(encoding, "backslashreplace").decode(encoding)

@@ -1,6 +1,6 @@
-"""`holdfast doctor [options] [SCRIPT | -m MODULE] …`: whether this machine can run a training, and what to mend.
+"""`holdfast doctor [options] [SCRIPT | -m MODULE] …`: whether this machine can run a training, and what to fix.
 
-Does not cover: what is looked at; that is the room `doctor`.
+Does not cover: the checks; see `holdfast.doctor`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from .. import __version__
 from ..fault_tolerance.errors import ConfigError
 from ..torch_version import require_torch
+from .options import encodable
 
 MOST_RANKS = 10000
 EPILOG = """exit codes: 0 no problem was found; 1 at least one; 2 wrong options, no such script, or torch is too old."""
@@ -23,9 +25,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpar
     parser = commands.add_parser(
         "doctor",
         usage="holdfast doctor [options] [SCRIPT | -m MODULE] ...",
-        help="say whether this machine, and a script, are fit for a training, and what to do",
-        description="Look at this machine, and at a script if one is named, as ft_launcher would use them: one line "
-        "for each check, with a verdict (ok, note, problem) and what to do. Nothing is changed, the script is not run.",
+        help="check whether this machine can run a training, and print what to fix",
+        description="Check this machine as ft_launcher would use it: one line for each check, with a verdict (ok, "
+        "note, problem) and what to do. Nothing is changed, and SCRIPT is not run.",
         epilog=EPILOG,
     )
     parser.add_argument(
@@ -33,17 +35,17 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpar
         "--nproc_per_node",
         default="1",
         metavar="N",
-        help="how many ranks are to run here: a number, auto, cpu or gpu (default: 1)",
+        help="the number of ranks on this machine: a number, auto, cpu or gpu (default: 1)",
     )
     parser.add_argument(
         "--run-dir",
         metavar="DIR",
-        help="the job's run directory (ft_launcher --ft-run-dir), where it will not be the default",
+        help="the job's run directory (ft_launcher --ft-run-dir), if it is not the default",
     )
     parser.add_argument(
         "--trial",
         action="store_true",
-        help="import in a trial what SCRIPT imports, as a zygote does (takes as long as its imports)",
+        help="import what SCRIPT imports, as a warm start does (takes as long as the imports)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
     parser.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module, as for python -m")
@@ -51,49 +53,11 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpar
     return parser
 
 
-def text(arguments: argparse.Namespace) -> tuple[str, int]:
-    """What the command prints, and its exit code.
-
-    Raises:
-        ConfigError: for a wrong command line.
-        UnsupportedTorch: if the torch of this Python is too old.
-    """
-    with _without_first_path():
-        require_torch()
-        return _text(arguments)
-
-
-def _text(arguments: argparse.Namespace) -> tuple[str, int]:
-    from .. import __version__
-    from ..doctor.examination import Asked, examine
-    from ..doctor.finding import PROBLEM, worst
-    from ..doctor.script import Script
-    from ..doctor.table import as_json, report
-
-    words: list[str] = arguments.script[1:] if arguments.script[:1] == ["--"] else arguments.script
-    nproc = _ranks(arguments.nproc_per_node)
-    if arguments.module and not words:
-        raise ConfigError("-m needs the name of a module: holdfast doctor -m package.train")
-    if arguments.run_dir is not None and not arguments.run_dir.strip():
-        raise ConfigError("--run-dir is empty")
-    script = Script(words[0], arguments.module, tuple(words[1:])) if words else None
-    if script is not None:
-        _check(script.name, module=script.module)
-    if arguments.trial and script is None:
-        raise ConfigError("--trial needs a script: holdfast doctor --trial train.py")
-    findings = examine(Asked(nproc, script, arguments.run_dir, arguments.trial))
-    told = (
-        as_json(findings, __version__, nproc, script.name if script else None)
-        if arguments.json
-        else _encodable(report(findings))
-    )
-    return told, int(worst(findings) == PROBLEM)
-
-
 @contextmanager
 def _without_first_path() -> Iterator[None]:
-    """Without what Python has put in front for this program: with `python -m holdfast` that is the current folder, and
-    a file in it that hides a module, which is to be found, would be imported here.
+    """Without the folder that Python has put first on the path.
+
+    With `python -m holdfast` that is the current folder, and a file in it that hides a module would be imported.
     """
     before = list(sys.path)
     if not getattr(sys.flags, "safe_path", False):
@@ -104,9 +68,41 @@ def _without_first_path() -> Iterator[None]:
         sys.path[:] = before
 
 
-def _check(script: str, *, module: bool) -> None:
-    """As ft_launcher does at its start; but a wrong PYTHON_EXEC is for the examination to tell."""
-    from ..fault_tolerance.launcher.command_line.training_script import check_script
+@_without_first_path()
+def run(arguments: argparse.Namespace) -> tuple[str, int]:
+    """What the command prints, and its exit code.
+
+    Raises:
+        ConfigError: for a wrong command line.
+        UnsupportedTorch: if the torch of this Python is too old.
+    """
+    require_torch()
+    from ..doctor.checks import Options, run_checks
+    from ..doctor.table import PROBLEM, as_json, report, worst
+    from ..fault_tolerance.launcher.warm.plan import Request
+
+    words: list[str] = arguments.script[1:] if arguments.script[:1] == ["--"] else arguments.script
+    nproc = _ranks(arguments.nproc_per_node)
+    if arguments.module and not words:
+        raise ConfigError("-m needs the name of a module: holdfast doctor -m package.train")
+    if arguments.run_dir is not None and not arguments.run_dir.strip():
+        raise ConfigError("--run-dir is empty")
+    if arguments.trial and not words:
+        raise ConfigError("--trial needs a script: holdfast doctor --trial train.py")
+    script = None
+    if words:
+        _check_script(words[0], module=arguments.module)
+        script = Request("auto", words[0], tuple(words[1:]), arguments.module, several=nproc > 1)
+    findings = run_checks(Options(nproc, script, arguments.run_dir, arguments.trial))
+    code = int(worst(findings) == PROBLEM)
+    if arguments.json:
+        return as_json(findings, __version__, nproc, words[0] if words else None), code
+    return encodable(report(findings)), code
+
+
+def _check_script(script: str, *, module: bool) -> None:
+    """As ft_launcher does at its start; but a wrong PYTHON_EXEC is a finding."""
+    from ..fault_tolerance.launcher.command_line.checks import check_script
 
     try:
         os.getcwd()
@@ -114,7 +110,7 @@ def _check(script: str, *, module: bool) -> None:
         raise ConfigError("the current folder is gone; go to another one") from None
     python = os.environ.get("PYTHON_EXEC")
     if python is not None and module:
-        return  # the ranks' Python may know it
+        return  # the ranks' Python may have it
     try:
         os.environ.pop("PYTHON_EXEC", None)
         check_script(script, module=module, no_python=False, run_path=False)
@@ -139,9 +135,3 @@ def _ranks(text: str) -> int:
     raise ConfigError(
         f"--nproc-per-node {text}: give a number of ranks from 1 to {MOST_RANKS}, or auto, cpu or gpu"
     )
-
-
-def _encodable(text: str) -> str:
-    """In signs that standard output can take: names of files may have others."""
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    return text.encode(encoding, "backslashreplace").decode(encoding)

@@ -1,6 +1,6 @@
 """`holdfast incidents [RUN_DIR [N]] [--json] [--html FILE]`: what went wrong in a job, or which runs there are.
 
-Does not cover: how incidents are found; that is `journal.incident_list`. Their reports; those are `incidents.report`.
+Does not cover: how incidents are found; that is `journal.incidents`. Their reports; those are `incidents.report`.
 """
 
 from __future__ import annotations
@@ -9,16 +9,36 @@ import argparse
 import json
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from datetime import datetime
+from typing import TYPE_CHECKING
 
 from ..fault_tolerance.errors import HoldfastError
-from .whole_number import whole_number
+from ..visible import escaped
+from .options import STDOUT, check_html, several_runs, whole_number, write_html
 
 if TYPE_CHECKING:
-    from ..incidents.report.folder import Kept
-    from ..journal.run_list import Run
+    from ..incidents.report.store import Record, StoredIncident
+    from ..journal.incidents import Incident
+    from ..journal.reader import Run
+
+COLUMNS = {
+    "#": 0,
+    "noticed": 110,
+    "what": 0,
+    "who": 0,
+    "reason": 80,
+    "detected after": 190,
+    "restarted after": 190,
+    "resumed after": 190,
+    "outcome": 140,
+}
+"""The columns, each with the width of a terminal from which on it is shown."""
+
+RIGHT = ("#", "detected after", "restarted after", "resumed after")
+"""Columns of numbers."""
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
@@ -38,7 +58,11 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpar
         "(RUN_DIR/incidents/NNNN); default: where jobs without one are kept",
     )
     parser.add_argument(
-        "number", metavar="N", nargs="?", type=whole_number, help="show the report of incident N of the list"
+        "number",
+        metavar="N",
+        nargs="?",
+        type=whole_number(),
+        help="show the report of incident N of the list",
     )
     parser.add_argument(
         "--html",
@@ -50,108 +74,179 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpar
         action="store_true",
         help="print a JSON list instead of a table; of one incident all that is known",
     )
+    parser.add_argument(
+        "--rejudge",
+        action="store_true",
+        help="judge the stored evidence of the incident with the rules of this version, and show what changed",
+    )
     return parser
 
 
 def text(arguments: argparse.Namespace) -> str:
     """What the command prints. Raises HoldfastError where there is nothing to read."""
-    from ..incidents.report.folder import kept_at
-    from ..journal.run_list import default_runs, holds_journal, runs_in
+    from ..incidents.report.store import open_incident
+    from ..journal.reader import default_runs, holds_journal, runs_in
 
     run_dir: str | None = arguments.run_dir
+    stored = open_incident(run_dir) if run_dir is not None and arguments.number is None else None
     if arguments.html is not None and arguments.json:
-        raise HoldfastError("--html and --json are two forms of one report: give one of them.")
-    if run_dir is not None and arguments.number is None and (kept := kept_at(run_dir)):
-        return _report(kept, arguments) or _nothing_told(kept)
+        raise HoldfastError("use either --html or --json, not both.")
+    if arguments.html is not None:
+        check_html(arguments.html)
+    if arguments.rejudge and (arguments.html is not None or (arguments.number is None and stored is None)):
+        raise HoldfastError("--rejudge is for one incident: holdfast incidents RUN_DIR N --rejudge [--json].")
+    if stored is not None:
+        if shown := _report(stored, arguments):
+            return shown
+        raise HoldfastError(f"{stored.path}: no evidence has been reported for this incident yet.")
     if arguments.html is not None and arguments.number is None:
         raise HoldfastError("--html is for one incident: holdfast incidents RUN_DIR N --html FILE.")
     if run_dir is None:
-        return _runs(default_runs(), as_json=arguments.json)
-    if not holds_journal(run_dir) and (runs := runs_in([run_dir])):
+        return _runs(default_runs(count=True), as_json=arguments.json)
+    if not holds_journal(run_dir) and (runs := runs_in([run_dir], count=True)):
         if arguments.number is not None:
-            raise HoldfastError(
-                f"{run_dir} has {len(runs)} runs in it. Name one: holdfast incidents {run_dir} lists them."
-            )
+            raise several_runs(run_dir, len(runs))
         return _runs(runs, as_json=arguments.json)
     return _incidents(run_dir, arguments)
 
 
 def _incidents(run_dir: str, arguments: argparse.Namespace) -> str:
-    from ..incidents.report.kept import reports
-    from ..journal.incident_list import incidents
-    from ..journal.reader import read_run
-    from ..journal.run_list import beside
-    from ..journal.table import incident_table
-    from ..visible import escaped
+    from ..incidents.report.store import reports
+    from ..journal.incidents import KINDS, incidents
+    from ..journal.reader import STARTS, concurrent_runs, read_run, stream_run
 
-    events = read_run(run_dir)
-    found = incidents(events)
-    terminal = sys.stdout is not None and sys.stdout.isatty()
+    found = incidents(stream_run(run_dir, KINDS))
     if (number := arguments.number) is not None:
         if number > len(found):
             many = f"the last is {len(found)}" if found else "it has none"
             raise HoldfastError(f"{run_dir}: there is no incident {number}; {many}.")
-        kept = reports(run_dir, events, found).get(number)
-        if kept and (told := _report(kept, arguments)):
-            return told
-        _only_the_line(run_dir, arguments)
+        stored = reports(run_dir, read_run(run_dir, STARTS), found).get(number)
+        if stored and (shown := _report(stored, arguments)):
+            return shown
+        if arguments.json or arguments.rejudge or arguments.html is not None:
+            command = f"holdfast incidents {run_dir} {number}"
+            raise HoldfastError(f"incident {number} has no report; {command} shows what the journal says.")
         chosen = found[number - 1]
         verdict = f"verdict: {escaped(chosen.verdict)}\n" if chosen.verdict else ""
-        missing = f"incident {number} has no report; the journal says:\n"
-        return missing + incident_table([chosen], terminal=terminal) + verdict
+        missing = f"incident {number} has no report; from the journal:\n"
+        return missing + _incident_table([chosen]) + verdict
     if arguments.json:
-        kept_reports = reports(run_dir, events, found)
-        paths = {number: os.path.abspath(kept.path) for number, kept in kept_reports.items()}
+        stored_reports = reports(run_dir, read_run(run_dir, STARTS), found)
+        paths = {number: os.path.abspath(stored.path) for number, stored in stored_reports.items()}
         rows = [{**incident.to_dict(), "report": paths.get(incident.number)} for incident in found]
         return json.dumps(rows, indent=2) + "\n"
     others = [
         f"another job ran here at the same time: holdfast incidents {shlex.quote(path)}\n"
-        for path in beside(run_dir)
+        for path in concurrent_runs(run_dir)
     ]
-    return incident_table(found, terminal=terminal) + "".join(others)
+    return _incident_table(found) + "".join(others)
 
 
-def _report(kept: Kept, arguments: argparse.Namespace) -> str | None:
-    """One incident in the form that is wanted; None where nobody has told anything of it."""
-    from ..incidents.report.kept import record_of, report_text
+def _report(stored: StoredIncident, arguments: argparse.Namespace) -> str | None:
+    """One incident in the form that is wanted; None where no evidence is stored."""
+    from ..incidents.report.store import record_text
 
+    if arguments.rejudge:
+        record = stored.record()
+        return _rejudged(record, as_json=arguments.json) if record else None
     if not arguments.json and arguments.html is None:
-        return report_text(kept)
-    record = record_of(kept)
+        return stored.report()
+    record = stored.record()
     if record is None:
         return None
     if arguments.json:
-        from ..incidents.report.record import record_text
-
         return record_text(record)
     from ..incidents.report.page import page
 
-    html = page(record.case, record.verdict, number=kept.number)
-    if arguments.html == "-":
+    html = page(record.case, record.judgement, number=stored.number)
+    if arguments.html == STDOUT:
         return html
-    # The page has what the report has, and nobody else may read that either.
-    with open(arguments.html, "w", encoding="utf-8", errors="backslashreplace", opener=_private) as file:
-        file.write(html)
-    return f"page of incident {kept.number:04d} in {arguments.html}\n"
+    write_html(arguments.html, html)
+    return f"page of incident {stored.number:04d} in {arguments.html}\n"
 
 
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+def _rejudged(record: Record, *, as_json: bool) -> str:
+    from ..incidents.report.text import rejudged_lines
+    from ..incidents.rules import judge
+    from ..incidents.wire import encoded
 
-
-def _only_the_line(run_dir: str, arguments: argparse.Namespace) -> None:
-    if arguments.json or arguments.html is not None:
-        shown = f"holdfast incidents {run_dir} {arguments.number}"
-        raise HoldfastError(
-            f"incident {arguments.number} has no report; {shown} shows what the journal says."
-        )
-
-
-def _nothing_told(kept: Kept) -> NoReturn:
-    raise HoldfastError(f"{kept.path}: no node has told anything of this incident yet.")
+    then, now = record.judgement, judge(record.case)
+    if as_json:
+        found = {"changed": then.verdict != now.verdict, "then": encoded(then), "now": encoded(now)}
+        return json.dumps({"number": record.number, **found}, indent=1) + "\n"
+    return "\n".join([*rejudged_lines(then, now, number=record.number), ""])
 
 
 def _runs(runs: Sequence[Run], *, as_json: bool) -> str:
-    from ..journal.table import run_table
+    return json.dumps([run.to_dict() for run in runs], indent=2) + "\n" if as_json else _run_table(runs)
 
-    return json.dumps([run.to_dict() for run in runs], indent=2) + "\n" if as_json else run_table(runs)
+
+def _incident_table(found: Sequence[Incident]) -> str:
+    """A table and its sum; cut to the terminal's width, or whole for a file or another program."""
+    if not found:
+        return "no incidents\n"
+    from rich.cells import cell_len, set_cell_size
+
+    terminal = sys.stdout is not None and sys.stdout.isatty()
+    width = max(shutil.get_terminal_size().columns, 32) if terminal else 100_000
+    shown = [title for title, least in COLUMNS.items() if width >= least]
+    rows = [_row(incident, is_short="reason" not in shown) for incident in found]
+    columns = {title: [title, *(escaped(row[title]) for row in rows)] for title in shown}
+    widths = {title: max(map(cell_len, cells)) for title, cells in columns.items()}
+    longest = "reason" if "reason" in shown else "who"
+    excess = sum(widths.values()) + 3 * (len(shown) - 1) - width
+    widths[longest] = max(widths[longest] - max(excess, 0), 1)
+
+    def cell(title: str, text: str) -> str:
+        space = widths[title] - cell_len(text)
+        if space < 0:
+            return set_cell_size(text, widths[title] - 1) + "…"
+        return " " * space + text if title in RIGHT else text + " " * space
+
+    lines = ["   ".join(map(cell, shown, row)).rstrip() for row in zip(*columns.values(), strict=True)]
+    lines.insert(1, "─" * (sum(widths.values()) + 3 * (len(shown) - 1)))
+    return "\n".join([*lines, _summary(found), ""])
+
+
+def _run_table(runs: Sequence[Run]) -> str:
+    """When each run began, how many incidents it had, and where it is: whole, since that is to be copied."""
+    lines = [f"{'begun':<19}   incidents   run"]
+    for run in runs:
+        begun = "-" if run.begun is None else _moment(run.begun)
+        count = "?" if run.incidents is None else str(run.incidents)
+        problem = f" ({escaped(run.problem)})" if run.problem else ""
+        lines.append(f"{begun:<19}   {count:>9}   {escaped(run.path)}{problem}")
+    return "\n".join([*lines, ""])
+
+
+def _row(incident: Incident, *, is_short: bool) -> dict[str, str]:
+    pid = "" if is_short else f", pid {incident.pid}"
+    who = f"node {incident.node}"
+    if incident.rank is not None:
+        who = f"rank {incident.rank} ({who}{pid})"
+    followers = f"; also rank {', '.join(map(str, incident.followers))}" if incident.followers else ""
+    return {
+        "#": str(incident.number),
+        "noticed": _moment(incident.t),
+        "what": incident.kind,
+        "who": who if is_short else f"{who}, cycle {incident.cycle}",
+        "reason": incident.what + followers,
+        "detected after": _seconds(incident.unnoticed_seconds),
+        "restarted after": _seconds(incident.restart_seconds),
+        "resumed after": _seconds(incident.resume_seconds),
+        "outcome": incident.outcome,
+    }
+
+
+def _moment(t: float) -> str:
+    return datetime.fromtimestamp(t).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _seconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:.2f} s"
+
+
+def _summary(found: Sequence[Incident]) -> str:
+    lost = [incident.lost_seconds for incident in found if incident.lost_seconds is not None]
+    count = f"{len(found)} incident{'s' if len(found) > 1 else ''}"
+    return f"{count}, {sum(lost):.2f} s without training" if lost else count

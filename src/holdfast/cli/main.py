@@ -24,11 +24,14 @@ USAGE = 2
 def console() -> int:
     """The entry point; returns the exit code."""
     try:
-        code = _exit_code(sys.argv[1:])
+        try:
+            code = main(sys.argv[1:])
+        except SystemExit as stop:  # argparse: --help, --version, or an error that it has printed
+            code = stop.code if isinstance(stop.code, int) else 0
         if sys.stdout is not None:
-            sys.stdout.flush()  # here, where its error can still be told
+            sys.stdout.flush()  # here, where its error can still be reported
         return code
-    except BrokenPipeError:  # `holdfast incidents … | head`: the reader has seen enough
+    except BrokenPipeError:  # `holdfast incidents … | head`: the reader has closed the pipe
         _drop_output()
         return 0
     except OSError as error:
@@ -46,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
     """
     arguments = _parser().parse_args(argv)
     try:
-        told: str | int | tuple[str, int] = arguments.text(arguments)
+        result: str | int | tuple[str, int] = arguments.run(arguments)
     except HoldfastError as error:
         print(f"holdfast: error: {error}", file=sys.stderr)
         return USAGE
@@ -56,21 +59,14 @@ def main(argv: Sequence[str]) -> int:
         what = f"{error.filename}: " if error.filename else ""
         print(f"holdfast: error: {what}{error.strerror or error}", file=sys.stderr)
         return USAGE
-    if isinstance(told, int):  # of a command that does something: its exit code
-        return told
-    text, code = told if isinstance(told, tuple) else (told, 0)
+    if isinstance(result, int):  # the exit code of a command that prints by itself
+        return result
+    text, code = result if isinstance(result, tuple) else (result, 0)
     if sys.stdout is None:
         print("holdfast: error: standard output is closed; the result is lost", file=sys.stderr)
         return USAGE
     sys.stdout.write(text)
     return code
-
-
-def _exit_code(argv: Sequence[str]) -> int:
-    try:
-        return main(argv)
-    except SystemExit as stop:  # argparse: --help, --version, or an error that it has already said
-        return stop.code if isinstance(stop.code, int) else 0
 
 
 def _drop_output() -> None:
@@ -79,7 +75,7 @@ def _drop_output() -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A misspelt flag starts nothing: what argparse takes for an abbreviation may be one."""
+    """Abbreviated options are refused: one may be a misspelt other option."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{**settings, "allow_abbrev": False})
@@ -91,11 +87,16 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="holdfast",
-        description="Keep a training going until it is finished, look at what ft_launcher's jobs left behind, and at "
-        "whether this machine is fit for one.",
+        description="Start a training again until it is finished, show what jobs of ft_launcher recorded, and check "
+        "whether this machine can run one.",
     )
     parser.add_argument("--version", action="version", version=f"holdfast {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (autoresume, diagnose, doctor, incidents, replay, slurm, stragglers):
-        command.add(commands).set_defaults(text=command.text)
+    commands: Any = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    autoresume.add(commands).set_defaults(run=autoresume.run)
+    diagnose.add(commands).set_defaults(run=diagnose.text)
+    doctor.add(commands).set_defaults(run=doctor.run)
+    incidents.add(commands).set_defaults(run=incidents.text)
+    replay.add(commands).set_defaults(run=replay.run)
+    slurm.add(commands).set_defaults(run=slurm.run)
+    stragglers.add(commands).set_defaults(run=stragglers.run)
     return parser

@@ -6,12 +6,12 @@ Does not cover: how decisions are recorded and replayed; that is `fault_toleranc
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ..fault_tolerance.errors import HoldfastError
+from .options import several_runs, whole_number
 
 if TYPE_CHECKING:
     from ..fault_tolerance.launcher.replayer import Line
@@ -33,12 +33,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpar
     )
     parser.add_argument("--node", metavar="NAME", help="replay this node only; default: all nodes")
     parser.add_argument(
-        "--cycle", metavar="N", type=_cycle, help="show this cycle only, from 0; default: all cycles"
+        "--cycle", metavar="N", type=whole_number(0), help="show this cycle only, from 0; default: all cycles"
     )
     return parser
 
 
-def text(arguments: argparse.Namespace) -> tuple[str, int]:
+def run(arguments: argparse.Namespace) -> tuple[str, int]:
     """What the command prints, and its exit code. Raises HoldfastError where there is nothing to replay."""
     from ..fault_tolerance.launcher.replayer import replay
     from ..visible import escaped
@@ -63,17 +63,13 @@ def text(arguments: argparse.Namespace) -> tuple[str, int]:
 def _recorded(run_dir: str, node: str | None) -> dict[str, list[Event]]:
     """The records to replay, by node."""
     from ..fault_tolerance.launcher.replayer import KINDS
-    from ..journal.reader import read_run
-    from ..journal.run_list import holds_journal, runs_in
+    from ..journal.reader import holds_journal, runs_in, stream_run
 
     if not holds_journal(run_dir) and (runs := runs_in([run_dir])):
-        raise HoldfastError(
-            f"{run_dir} has {len(runs)} runs in it. Name one: holdfast incidents {run_dir} lists them."
-        )
+        raise several_runs(run_dir, len(runs))
     found: dict[str, list[Event]] = {}
-    for event in read_run(run_dir):
-        if event.kind in KINDS:
-            found.setdefault(event.teller, []).append(event)
+    for event in stream_run(run_dir, frozenset(KINDS)):
+        found.setdefault(event.source, []).append(event)
     if not found:
         raise HoldfastError(f"{run_dir}: no decisions are recorded in its journal.")
     if node is None:
@@ -94,13 +90,7 @@ def _rows(line: Line) -> Iterator[str]:
 
 
 def _summary(lines: list[Line]) -> str:
-    count = Counter(line.is_decision for line in lines)[True]
+    count = sum(line.is_decision for line in lines)
     differing = sum(bool(line.differences) for line in lines)
     verdict = f"{differing} differ" if differing else "all the same"
     return f"{count} decision{'' if count == 1 else 's'}: {verdict}"
-
-
-def _cycle(given: str) -> int:
-    if not given.isdecimal():
-        raise argparse.ArgumentTypeError(f"must be a whole number from 0 on, not {given!r}")
-    return int(given)

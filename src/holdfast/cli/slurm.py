@@ -17,14 +17,14 @@ import uuid
 from typing import TYPE_CHECKING
 
 from ..fault_tolerance.errors import ConfigError, HoldfastError
-from .run_dir import prepared
+from .options import prepared_run_dir, whole_number
 
 if TYPE_CHECKING:
     from ..integrations.slurm.attempt import Keeper
     from ..integrations.slurm.plan import Plan
 
 EPILOG = """The batch script's exit code: 0 the training is finished (or the job was requeued); 1 given up; 93 a rank
-asked that the job be not started again; 130 cancelled."""
+requested the end of the job, or the job made no progress; 130 cancelled."""
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
@@ -53,10 +53,10 @@ def _where(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--run-dir", metavar="DIR", help="ledger, journal, log and finished flag, on a filesystem of all nodes; the "
         "same again carries on. Default: a new folder here")  # fmt: skip
-    add("--nodes", type=_count, default=1, metavar="N", help="default: 1")
+    add("--nodes", type=whole_number(), default=1, metavar="N", help="default: 1")
     add("--time", default="", metavar="LIMIT", help="of one run, as sbatch --time takes it")
-    add("--notice", type=_count, default=180, metavar="SECONDS", help="the training is told to stop so long before "
-        "the time limit (default: 180); it may take 30 s less to save, or a third less")  # fmt: skip
+    add("--notice", type=whole_number(), default=180, metavar="SECONDS", help="the training is requested to stop this "
+        "long before the time limit (default: 180); it may take 30 s less to save, or a third less")  # fmt: skip
     add("--job-name", default="train", metavar="NAME", help="default: train")
     add("--port", default="", metavar="PORT", help="of the rendezvous (default: 20000 + job id modulo 10000)")
     add("--sbatch", action="append", default=[], metavar="OPTION", help="one more option for sbatch, as "
@@ -65,14 +65,14 @@ def _where(parser: argparse.ArgumentParser) -> None:
 
 def _limits(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--max-failures", type=_count, default=3, metavar="N", help="give up after N failures in a row without "
+    add("--max-failures", type=whole_number(), default=3, metavar="N", help="give up after N failures in a row without "
         "progress between them; preemptions and time limits are none (default: 3)")  # fmt: skip
-    add("--max-jobs", type=_count, metavar="N", help="make at most N attempts (default: any number)")
-    add("--exclude-after", type=_count, default=2, metavar="N", help="leave a node out after N failures that began "
-        "on it (default: 2)")  # fmt: skip
+    add("--max-jobs", type=whole_number(), metavar="N", help="make at most N attempts (default: any number)")
+    add("--exclude-after", type=whole_number(), default=2, metavar="N", help="leave a node out after N failures "
+        "that began on it (default: 2)")  # fmt: skip
 
 
-def text(arguments: argparse.Namespace) -> str | int:
+def run(arguments: argparse.Namespace) -> str | int:
     """The batch script or the job's number, else the exit code of what happens inside the job."""
     if arguments.attempt_begins or arguments.job_ends or arguments.attempt_ended is not None:
         return _inside(arguments)
@@ -84,7 +84,7 @@ def text(arguments: argparse.Namespace) -> str | int:
     plan = checked(_plan(arguments))
     if arguments.dry_run:
         return batch_script(plan, __version__)
-    prepared(plan.run_dir, "slurm")
+    prepared_run_dir(plan.run_dir, "slurm")
     return f"{submit(plan)}\n"
 
 
@@ -161,9 +161,3 @@ def _keeper(arguments: argparse.Namespace) -> Keeper:
         exclude_after=arguments.exclude_after,
         notice=float(arguments.notice),
     )
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: give a number from 1")
-    return int(text)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..fault_tolerance.errors import HoldfastError
-from .whole_number import whole_number
+from .options import whole_number
 
 if TYPE_CHECKING:
     from ..straggler.readings.kept import KeptReport
@@ -37,9 +37,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpar
         "such; default: the newest run with reports where jobs without a directory are kept",
     )
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--last", metavar="N", type=whole_number, help="look at the last N reports only")
+    which.add_argument("--last", metavar="N", type=whole_number(), help="look at the last N reports only")
     which.add_argument(
-        "--report", metavar="N", type=whole_number, help="show report N instead of the last one"
+        "--report", metavar="N", type=whole_number(), help="show report N instead of the last one"
     )
     parser.add_argument(
         "--json", action="store_true", help="print the reports as a JSON list, with all that is kept"
@@ -50,7 +50,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpar
     return parser
 
 
-def text(arguments: argparse.Namespace) -> str:
+def run(arguments: argparse.Namespace) -> str:
     """What the command prints. Raises HoldfastError where there is nothing to read, or the plot cannot be made."""
     from ..straggler.readings.text import overview
 
@@ -74,8 +74,7 @@ def text(arguments: argparse.Namespace) -> str:
 
 def _found(path: str | None) -> tuple[str, Sequence[KeptReport]]:
     """The reports of this run, or of the newest run in the folder that has any."""
-    from ..journal.reader import read_run
-    from ..journal.run_list import default_runs, holds_journal, runs_in
+    from ..journal.reader import default_runs, holds_journal, read_run, runs_in
     from ..straggler.readings.kept import reports
 
     hint = "They are written by rank 0 under ft_launcher, or with Detector.initialize(run_dir=...)"

@@ -1,15 +1,12 @@
-"""`holdfast doctor`: whether this machine can run a training under Holdfast, and warm start in it, and why not.
+"""`holdfast doctor`: whether this machine can run a training under Holdfast, and with a warm start.
 
-    finding.py       what a check says
-    judgements/      from facts to findings. Pure
-    looks/           the facts of this machine
-    script.py        what can be said of one training script
-    examination.py   all checks, in order
-    looks_in_time.py the looks side by side
-    table.py         findings as lines, and for JSON. Pure
+    checks.py        each check is one function from facts to a finding; all of them run within a deadline
+    facts.py         facts of this machine
+    kernel_trial.py  a program that tries what a launcher does with processes
+    import_trial.py  `--trial`: a zygote imports what the script imports
+    table.py         findings, as lines and as JSON
 
-What always holds: nothing is changed, nothing that was started is still there at the end, and a look that fails or
-hangs costs its own lines only.
-
+Always holds: nothing is changed, every process that was started has ended, and a check that fails or blocks costs
+only its own line.
 Does not cover: other nodes of a job, and the network between them.
 """

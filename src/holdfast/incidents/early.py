@@ -1,217 +1,285 @@
-"""Structural signs that a rank hangs, before any limit is passed: a rule from samples to a sign. Off unless asked for.
+"""Structural signs that a rank hangs, before any limit is passed: samples, and the rule. Off unless asked for.
+
+A sample is two reads of ``/proc``; threads, three reads for each, are only read of a rank whose sample is suspicious.
+Nothing is disturbed, and no read takes the lock of the rank's memory map.
 
 What always holds, since a false alarm costs a healthy job its restart:
-- Nobody is accused whom no other local rank waits for: all others that speak are silent, and one at least is awake.
-- Nobody is accused for one look. The same must have been seen for `HELD` seconds in `SAMPLES` looks in a row, and of a
-  stopped rank no thread may have had a context switch in between: one that is stopped and continued in turns is not.
-- Nothing counts across a look that came late, when the world may have stood still, nor while the launcher is stopped
-  or several ranks are (somebody has suspended the job), while a debugger is attached (that is a person), or while a
-  rank has ended (its launcher knows).
-- That all threads of a rank stand still is told as a suspicion only, however long it lasts: a healthy rank may wait for
-  one answer of a storage service for minutes.
+- A rank is only accused if another local rank waits for it: all others that report are silent, and one is awake.
+- One sample accuses no rank. The same must have been found for `CONFIRM` seconds in `SAMPLES` samples in a row, and of
+  a stopped rank no thread may have had a context switch in between: stopped and continued in turns is not stopped.
+- Nothing counts across a sample that came late, when the node may have been suspended, nor while the launcher or
+  several ranks are stopped (the job is suspended), a debugger is attached (that is a person), or a rank has ended (its
+  launcher sees that).
 
-Pure. Does not cover: ranks of other nodes, a rank that is alone on its node, programs whose boards are silent anyway.
+Does not cover: ranks of other nodes, a rank that is alone on its node, programs whose boards are silent anyway, ranks
+that are neither stopped nor without a main thread.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from .early_signs import ENDED, STOPPED, UNCHANGED, Sample, Sign
+from ..fault_tolerance.board import Snapshot
+from ..fault_tolerance.processes import proc
 
 PERIOD = 0.5
-"""Seconds between two looks."""
+"""Seconds between two samples."""
 LATE = 0.4
-"""Seconds by which a look may be late. Less than in `gaps`: a stop and a frozen second in a row are two."""
-HELD = 2.0
+"""Seconds by which a sample may be late. Less than in `gaps`: a stop and a frozen second in a row are two."""
+CONFIRM = 2.0
 SAMPLES = 3
 SILENT = 1.0
 """Seconds without a sign of life after which a rank may be waiting."""
-STILL = 30.0
-"""Seconds without any movement before a suspicion."""
-RHYTHM = 5.0
-"""And this many times the longest silence so far of each rank that waits."""
-INTERVALS = 20
-"""Silences that must be known before anything is called unusual."""
-OVER = ("Z", "X", "x", "gone")
+EXITING = 0x4
+"""PF_EXITING of the kernel's task flags (field 9 of proc(5)'s stat)."""
+SECOND = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadCount:
+    """One thread at one moment: a thread that has run since has another one, however shortly it did."""
+
+    state: str
+    ticks: int
+    """Clock ticks of processor time since its start."""
+    switches: int
+    """Context switches since its start, voluntary or not."""
+    exiting: bool = False
+    """Whether the kernel is already removing it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One rank at one moment; times are monotonic seconds of the node."""
+
+    rank: int
+    """Global."""
+    who: tuple[int, int]
+    """Its pid and start time: which process this is."""
+    state: str
+    """The main thread's, a letter of proc(5); "gone" where there is no such process."""
+    activity: int
+    """Grows with everything that the rank writes on its board."""
+    silent: float
+    """Seconds since its last sign of life; since its start where there was none."""
+    reports: bool
+    """Whether it has ever given one: nothing follows from the silence of a program that reports nothing."""
+    finished: bool = False
+    traced: bool = False
+    """Whether a debugger is attached. Known where its threads were read."""
+    threads: Mapping[int, ThreadCount] | None = None
+    """By thread id; None where they were not asked for, or could not be read."""
+
+    @property
+    def is_suspicious(self) -> bool:
+        """Whether its threads may show a sign."""
+        return self.state in ("T", "Z") and not self.finished
+
+    @property
+    def alive_threads(self) -> frozenset[int]:
+        """Threads that outlived the main thread. One that waits for a disk may be about to end."""
+        if self.state != "Z" or not self.threads:
+            return frozenset()
+        return frozenset(
+            tid
+            for tid, each in self.threads.items()
+            if tid != self.who[0] and each.state == "S" and not each.exiting
+        )
+
+    @property
+    def sign(self) -> str:
+        """The state in which a rank may be accused; empty for any other."""
+        return self.state if self.is_suspicious and (self.state == "T" or self.alive_threads) else ""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended, or does so now."""
+        return self.state in ("Z", "X", "x", "gone") and not self.sign
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """A structural sign that a rank will not continue by itself."""
+
+    local_rank: int
+    since: float
+    """When it was first found; it may be older."""
+    text: str
+    """One sentence: who, what, how it is known."""
+
+
+# -- the rule --------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
-class _Course:
-    """What of one rank is remembered from look to look."""
+class RankHistory:
+    """One rank from sample to sample."""
 
     sample: Sample
-    odd_since: float | None = None
-    looks: int = 0
+    sign_since: float | None = None
+    samples: int = 0
     left: frozenset[int] = frozenset()
-    """Threads that were alive at every look since the main thread was found gone."""
-    still_since: float | None = None
+    """Threads that were alive at every sample since the main thread was found to have ended."""
     awake_since: float | None = None
-    longest: float = 0.0
-    intervals: int = 0
 
     def forget(self) -> None:
-        """Nothing seen so far confirms anything."""
-        self.odd_since = self.still_since = self.awake_since = None
-        self.looks = 0
+        """Nothing found so far confirms anything."""
+        self.sign_since = self.awake_since = None
+        self.samples = 0
 
-    def follow(self, now: float, new: Sample) -> None:
-        """One look more."""
+    def add(self, now: float, new: Sample) -> None:
+        """One sample more."""
         old, self.sample = self.sample, new
-        if new.activity != old.activity:
-            self.intervals += 1
-            self.longest = max(self.longest, old.silent)
         awake = new.state in ("R", "S")
         self.awake_since = (self.awake_since if self.awake_since is not None else now) if awake else None
         same = new.threads is not None and new.threads == old.threads and new.activity == old.activity
-        kept = self.still_since if same and self.still_since is not None else now
-        self.still_since = kept if new.threads is not None else None
-        left = _alive(new)
-        continues = _odd(new) == _odd(old) and (same or bool(left & self.left))
+        left = new.alive_threads
+        continues = new.sign == old.sign and (same or bool(left & self.left))
         self.left = left & self.left if continues else left
-        if not _odd(new) or new.threads is None or new.traced:
-            self.odd_since, self.looks = None, 0
-        elif continues and self.odd_since is not None:
-            self.looks += 1
+        if not new.sign or new.threads is None or new.traced:
+            self.sign_since, self.samples = None, 0
+        elif continues and self.sign_since is not None:
+            self.samples += 1
         else:
-            self.odd_since, self.looks = now, 1
+            self.sign_since, self.samples = now, 1
 
 
 @dataclass(slots=True)
 class EarlyDetection:
-    """The ranks of one node. `look` is told of all of them, each time at `next_look` or soon after."""
+    """The ranks of one node. `observe` gets samples of all of them, each time at `next_sample` or soon after. Pure."""
 
-    next_look: float = 0.0
+    next_sample: float = 0.0
     """When the next samples are wanted, monotonic seconds."""
     wants_threads: frozenset[int] = frozenset()
     """Local ranks whose samples are to have their threads next time; of the others they are not needed."""
-    _courses: dict[int, _Course] = field(default_factory=dict)
-    _suspected: set[tuple[int, int]] = field(default_factory=set)
+    _ranks: dict[int, RankHistory] = field(default_factory=dict)
 
-    def look(self, now: float, ranks: Mapping[int, Sample], *, launcher_stopped: bool = False) -> Sign | None:
-        """What these samples, by local rank and with the earlier ones, say. A certain sign is told at each look as
-        long as it holds, a suspicion once.
+    def observe(
+        self, now: float, samples: Mapping[int, Sample], *, launcher_stopped: bool = False
+    ) -> Sign | None:
+        """The sign in these samples, by local rank, and the earlier ones; the same each time as long as it holds.
 
-        `launcher_stopped`: the launcher's own process is (state T).
+        `launcher_stopped`: the launcher's own process is stopped (state T).
         """
-        late = self._courses and now > self.next_look + LATE
-        for gone in self._courses.keys() - ranks.keys():
-            del self._courses[gone]
-        for local_rank, sample in ranks.items():
-            known = self._courses.get(local_rank)
-            if known is None or known.sample.who != sample.who:
-                known = self._courses[local_rank] = _Course(sample)
+        late = self._ranks and now > self.next_sample + LATE
+        for gone in self._ranks.keys() - samples.keys():
+            del self._ranks[gone]
+        for local_rank, sample in samples.items():
+            history = self._ranks.get(local_rank)
+            if history is None or history.sample.who != sample.who:
+                history = self._ranks[local_rank] = RankHistory(sample)
             if late:
-                known.forget()
-            known.follow(now, sample)
-        self._plan(now)
-        if launcher_stopped or any(_over(course.sample) for course in self._courses.values()):
+                history.forget()
+            history.add(now, sample)
+        suspicious = frozenset(key for key, each in self._ranks.items() if each.sample.is_suspicious)
+        at_once = any(self._ranks[key].sample.threads is None for key in suspicious - self.wants_threads)
+        self.next_sample = now if at_once else now + PERIOD
+        self.wants_threads = suspicious
+        if launcher_stopped or any(each.sample.has_ended for each in self._ranks.values()):
             return None
-        return self._certain(now) or self._suspicion(now)
+        return self._sign(now)
 
-    def _plan(self, now: float) -> None:
-        """Threads are read of a rank that looks odd, and of all when one has been silent for unusually long."""
-        courses = self._courses
-        odd = {key for key, course in courses.items() if _looks_odd(course.sample)}
-        unusual = [course for course in courses.values() if _unusually_silent(course)]
-        wanted = frozenset(courses) if unusual and len(unusual) == len(_others(courses)) else frozenset(odd)
-        at_once = any(courses[key].sample.threads is None for key in odd - self.wants_threads)
-        self.next_look = now if at_once else now + PERIOD
-        self.wants_threads = wanted
+    def _sign(self, now: float) -> Sign | None:
+        found = [(key, each) for key, each in self._ranks.items() if each.sample.sign]
+        if len(found) != 1:
+            return None
+        local_rank, history = found[0]
+        since, sample = history.sign_since, history.sample
+        if since is None or history.samples < SAMPLES or now - since < CONFIRM:
+            return None
+        waiting = self._waiting(local_rank, since)
+        if not waiting or not sample.reports or sample.silent < SILENT:
+            return None
+        which = f"Rank {sample.rank} (pid {sample.who[0]})"
+        waits = f"{_ranks(waiting)} {'wait' if len(waiting) > 1 else 'waits'}"
+        if sample.state == "T":
+            seen = f"stopped (state T) for {now - since:.1f} s, in {history.samples} samples without a context switch"
+            return Sign(local_rank, since, f"{which} has been {seen}, and {waits}.")
+        seen = (
+            f"has had no main thread (state Z) for {now - since:.1f} s, while others of its threads are alive"
+        )
+        return Sign(local_rank, since, f"{which} {seen}, and {waits}.")
 
-    def _certain(self, now: float) -> Sign | None:
-        odd = [(key, course) for key, course in self._courses.items() if _odd(course.sample)]
-        if len(odd) != 1:
-            return None
-        local_rank, course = odd[0]
-        since = course.odd_since
-        if since is None or course.looks < SAMPLES or now - since < HELD or not course.sample.speaks:
-            return None
-        waiting = _waiting(self._courses, local_rank, since)
-        if not waiting or course.sample.silent < SILENT:
-            return None
-        kind = STOPPED if course.sample.state == "T" else ENDED
-        return Sign(local_rank, kind, since, _text(kind, course, now, waiting))
-
-    def _suspicion(self, now: float) -> Sign | None:
-        """One rank of which nothing moves, and all others silent for longer than ever, of which something does."""
-        courses = self._courses
-        still = [
-            (key, course)
-            for key, course in courses.items()
-            if course.still_since is not None and now - course.still_since >= STILL / 2
+    def _waiting(self, accused: int, since: float) -> list[int]:
+        """The ranks that seem to wait for this one; none where one that reports has not been silent."""
+        others = [
+            each
+            for key, each in self._ranks.items()
+            if key != accused and each.sample.reports and not each.sample.finished
         ]
-        if len(still) != 1 or still[0][1].sample.state != "S" or still[0][1].sample.traced:
-            return None
-        local_rank, course = still[0]
-        others = [each for key, each in _others(courses).items() if key != local_rank]
-        if not others or not all(_unusually_silent(each) for each in (course, *others)):
-            return None
-        if course.sample.who in self._suspected or any(each.sample.threads is None for each in others):
-            return None
-        self._suspected.add(course.sample.who)
-        since = course.still_since
-        assert since is not None
-        waiting = [each.sample.rank for each in others]
-        return Sign(local_rank, UNCHANGED, since, _text(UNCHANGED, course, now, waiting), certain=False)
+        if any(each.sample.silent < SILENT for each in others):
+            return []
+        return [
+            each.sample.rank for each in others if each.awake_since is not None and each.awake_since <= since
+        ]
 
 
-def _looks_odd(sample: Sample) -> bool:
-    """Whether its threads will tell more."""
-    return sample.state in ("T", "Z") and not sample.finished
+def _ranks(waiting: list[int]) -> str:
+    named = f"rank{'s' if len(waiting) > 1 else ''} {', '.join(map(str, waiting[:8]))}"
+    return f"{named}{' and others' if len(waiting) > 8 else ''}"
 
 
-def _odd(sample: Sample) -> str:
-    """The state in which a rank may be accused; empty for any other."""
-    if not _looks_odd(sample):
-        return ""
-    return "" if sample.state == "Z" and not _alive(sample) else sample.state
+# -- samples ---------------------------------------------------------------------------------------------------
 
 
-def _alive(sample: Sample) -> frozenset[int]:
-    """Threads beside a main thread that is gone. One that only waits for a disk may be on its way out."""
-    if sample.state != "Z" or not sample.threads:
-        return frozenset()
-    return frozenset(
-        tid
-        for tid, each in sample.threads.items()
-        if tid != sample.who[0] and each.state == "S" and not each.exiting
+def sample(board: Snapshot, now_ns: int, *, threads: bool) -> Sample | None:
+    """The rank of this board now; None where no rank was admitted to it. `threads`: read these as well."""
+    who = board.identity
+    if who is None:
+        return None
+    found = proc.stat(who.pid)
+    exists = found is not None and found.start_time == who.start_time
+    return Sample(
+        rank=who.rank,
+        who=(who.pid, who.start_time),
+        state=found.state if found is not None and exists else "gone",
+        activity=max(board.last_activity_ns, board.connected_ns),
+        silent=max(0.0, (now_ns - (board.last_activity_ns or who.started_ns)) / SECOND),
+        reports=board.connected or board.heartbeat_count > 0,
+        finished=board.finished,
+        traced=threads and exists and _tracer(who.pid) != 0,
+        threads=thread_counts(who.pid) if threads and exists else None,
     )
 
 
-def _over(sample: Sample) -> bool:
-    return sample.state in OVER and not _odd(sample)
+def state(pid: int) -> str:
+    """The letter of a process, "gone" where there is none."""
+    found = proc.stat(pid)
+    return found.state if found else "gone"
 
 
-def _others(courses: Mapping[int, _Course]) -> dict[int, _Course]:
-    """Those whose silence says something."""
-    return {key: each for key, each in courses.items() if each.sample.speaks and not each.sample.finished}
+def thread_counts(pid: int) -> dict[int, ThreadCount] | None:
+    """Every thread of the process; None where they cannot all be read. One that ends meanwhile is left out."""
+    counts = {}
+    try:
+        for name in os.listdir(f"/proc/{pid}/task"):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                counts[int(name)] = _thread(f"/proc/{pid}/task/{name}")
+    except (OSError, ValueError, IndexError):
+        return None
+    return counts
 
 
-def _waiting(courses: Mapping[int, _Course], accused: int, since: float) -> list[int]:
-    """The ranks that wait, as it seems, for this one; none where one that speaks has not been silent."""
-    others = [each for key, each in _others(courses).items() if key != accused]
-    if any(each.sample.silent < SILENT for each in others):
-        return []
-    return [each.sample.rank for each in others if each.awake_since is not None and each.awake_since <= since]
+def _thread(folder: str) -> ThreadCount:
+    with open(f"{folder}/stat", "rb") as file:
+        line = file.read()
+    fields = line[line.rindex(b")") + 2 :].split()
+    switches = _numbers(f"{folder}/status", b"voluntary_ctxt_switches:", b"nonvoluntary_ctxt_switches:")
+    ticks, exiting = int(fields[11]) + int(fields[12]), bool(int(fields[6]) & EXITING)
+    return ThreadCount(fields[0].decode(), ticks, sum(switches), exiting)
 
 
-def _unusually_silent(course: _Course) -> bool:
-    usual = max(STILL, RHYTHM * course.longest)
-    sample = course.sample
-    return sample.speaks and not sample.finished and course.intervals >= INTERVALS and sample.silent > usual
+def _tracer(pid: int) -> int:
+    """The debugger's pid, 0 without one. Where that cannot be read there may be one."""
+    try:
+        return sum(_numbers(f"/proc/{pid}/status", b"TracerPid:"))
+    except (OSError, ValueError):
+        return -1
 
 
-def _text(kind: str, course: _Course, now: float, waiting: list[int]) -> str:
-    rank, pid = course.sample.rank, course.sample.who[0]
-    named = f"rank{'s' if len(waiting) > 1 else ''} {', '.join(map(str, waiting[:8]))}"
-    waits = f"{named}{' and others' if len(waiting) > 8 else ''} {'wait' if len(waiting) > 1 else 'waits'}"
-    if kind == STOPPED:
-        seen = f"has been stopped (state T) for {now - (course.odd_since or now):.1f} s"
-        return f"Rank {rank} (pid {pid}) {seen}, seen in {course.looks} looks with no context switch, and {waits}."
-    if kind == ENDED:
-        seen = f"has had no main thread (state Z) for {now - (course.odd_since or now):.1f} s"
-        return f"Rank {rank} (pid {pid}) {seen}, while others of its threads live, and {waits}."
-    still = now - (course.still_since or now)
-    return f"No thread of rank {rank} (pid {pid}) has run for {still:.0f} s, and {waits} for longer than ever before."
+def _numbers(path: str, *names: bytes) -> list[int]:
+    with open(path, "rb") as file:
+        return [int(line.split()[1]) for line in file if line.startswith(names)]

@@ -1,13 +1,113 @@
-"""What is known of the ranks of one node at the moment of an incident. Plain values: no clock, no file, no process.
+"""The facts about the ranks of one node at the moment of an incident. Plain values: no clock, no file, no process.
 
-All durations are seconds. "Ago" and "for" count back from the moment the evidence was taken (`NodeEvidence.mono`), so
-that they mean the same on every node; what came after that moment is negative. Wall-clock moments are unix seconds.
-What could not be had is empty, and a sentence beside it says why: an empty field is never proof of anything.
+All durations are seconds. "Ago" counts back from the moment of the capture (`NodeEvidence.mono`), so that it means the
+same on every node; what came after that moment is negative. Wall-clock moments are unix seconds.
+
+Everything that a rule needs is a number, an identifier (of the kernel, of torch, of Python) or a code of an enum here.
+Texts are for people: rewording one never changes a verdict. An empty field is never proof of anything.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Missing(str, Enum):
+    """Why a part of a rank's evidence is missing."""
+
+    NOTHING = ""
+    """It is not missing, or the reason is not recorded."""
+    NOT_REQUESTED = "not_requested"
+    """Ranks are only interrupted when a rank hangs."""
+    ENDED = "ended"
+    """The process had ended."""
+    STOPPED = "stopped"
+    """The process is stopped and cannot answer."""
+    NOT_ARMED = "not_armed"
+    """The process has not prepared to be asked, or cannot be asked any more."""
+    NO_HELPER = "no_helper"
+    """The process has neither a process group nor a client, so it has no thread that answers."""
+    NO_ANSWER = "no_answer"
+    """The helper thread was asked and did not answer: another thread holds the GIL, or it got no processor time."""
+    NOT_SIGNALLED = "not_signalled"
+    """The signal that dumps the stack could not be sent, or was not answered."""
+    NO_PYTHON_FRAME = "no_python_frame"
+    """The main thread answered and runs no Python."""
+    TOO_LATE = "too_late"
+    """The answer was not complete in time."""
+    NO_GROUP = "no_group"
+    """The program has no process group, so there is no flight recorder to read."""
+    NOT_RECORDED = "not_recorded"
+    """torch's flight recorder is empty, switched off, or of a form that is not comparable."""
+    FAILED = "failed"
+    """An error of the capture; a note has it."""
+
+
+class StackSource(str, Enum):
+    """Where stacks come from."""
+
+    NONE = ""
+    RANK = "rank"
+    """The rank's helper thread: all Python threads."""
+    SIGNAL = "signal"
+    """faulthandler in a signal handler: the main thread only."""
+    PY_SPY = "py-spy"
+
+
+class Target(str, Enum):
+    """The kind of object that a system call waits for."""
+
+    UNKNOWN = ""
+    FILE = "file"
+    LOG_FILE = "log_file"
+    """By its name: `.log`, `.txt`, below a folder `logs`."""
+    FIFO = "fifo"
+    PIPE = "pipe"
+    TERMINAL = "terminal"
+    SOCKET = "socket"
+    CHILD_PIPE = "child_pipe"
+    """A pipe whose other end a child of the rank has open (`pid`)."""
+    PROCESS = "process"
+    """A child (`pid`; 0: any)."""
+    LOCK = "lock"
+    """A file lock; `pid` holds it, where that is known."""
+
+
+class Nature(str, Enum):
+    """What an exception, or the last lines of stderr, say about a rank's end."""
+
+    OWN = ""
+    """Nothing but the program's own."""
+    LOST_PEER = "lost_peer"
+    """A peer closed its connection."""
+    TIMED_OUT = "timed_out"
+    """A collective, or the store, waited too long for a peer."""
+    MISMATCH = "mismatch"
+    """Ranks were in different collectives, or in the same one with other sizes."""
+    OUT_OF_MEMORY = "out_of_memory"
+    INTERRUPTED = "interrupted"
+    """A signal that Python turns into an exception."""
+    WORKER_KILLED = "worker_killed"
+    """A data-loader worker (`Raised.worker`) was killed."""
+    PYTHON_ERROR = "python_error"
+    """Last lines only: they end with an exception's line."""
+
+
+class NodeFaultKind(str, Enum):
+    """A fault of the node that its kernel, or a GPU's driver, reports."""
+
+    OOM_KILL = "oom_kill"
+    """`pid` 0: a control group counts it, without a name."""
+    NODE_LOST = "node_lost"
+    GPU = "gpu"
+    """An Xid, an uncorrectable memory error, a row that cannot be remapped, a GPU that does not answer."""
+    SLOW_GPU = "slow_gpu"
+    """Throttled: too hot, or the power brake."""
+    HARDWARE = "hardware"
+    """A machine check, or another hardware error."""
+    HUNG_TASK = "hung_task"
+    """A task that the kernel reports as blocked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +129,10 @@ class Thread:
     main: bool = False
     holds_gil: bool | None = None
     """None: not known."""
+    daemon: bool | None = None
+    """Python does not wait for a daemon thread at its end. None: not known."""
+    tid: int = 0
+    """The kernel's number of the thread; 0: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +151,7 @@ class KernelThread:
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A process below the rank, such as a data loader's worker."""
+    """A process below the rank, such as a data-loader worker."""
 
     pid: int
     command: str = ""
@@ -55,6 +159,34 @@ class Child:
     wait_channel: str = ""
     cpu: float = 0.0
     """Seconds of processor time between the two samples."""
+    frames: tuple[Frame, ...] = ()
+    """Its main thread's Python stack, the innermost frame first; empty where it was not asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class SystemCall:
+    """What the main thread waits in."""
+
+    name: str = ""
+    """The kernel's name: `read`, `futex`; its number where it has no name here; empty while it computes."""
+    target: Target = Target.UNKNOWN
+    path: str = ""
+    """The file, or the kernel's name of the object: `/mnt/data/part-7`, `socket:[1]`."""
+    peer: str = ""
+    """The far end of a TCP connection: `10.0.0.7:29500`."""
+    pid: int = 0
+    """The process that is waited for; 0: not known."""
+
+    def __str__(self) -> str:
+        """For people: `read /mnt/data/part-7`, `recvfrom socket:[1] (to 10.0.0.7:29500)`, `wait4 pid 71`."""
+        facts = f"to {self.peer}" if self.peer else ""
+        if self.pid:
+            facts = {
+                Target.LOCK: f"held by pid {self.pid}",
+                Target.CHILD_PIPE: f"shared with pid {self.pid}",
+            }.get(self.target, facts)
+        path = self.path or (f"pid {self.pid}" if self.target is Target.PROCESS and self.pid else "")
+        return " ".join(part for part in (self.name, path, f"({facts})" if facts else "") if part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +198,7 @@ class Process:
     wait_channel: str = ""
     kernel_stack: tuple[str, ...] = ()
     """Functions of the main thread's kernel stack, the innermost first; empty where the kernel does not show it."""
-    system_call: str = ""
-    """What the main thread waits in, by name where it is known (`read`, `futex`), with the file where it reads one."""
+    system_call: SystemCall = SystemCall()
     cpu: float = 0.0
     """Seconds of processor time of all threads between the two samples."""
     switches: int = 0
@@ -86,7 +217,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One entry of torch's flight recorder, the last ones of each process group."""
+    """One entry of torch's flight recorder: of each process group the oldest that is not completed, and the newest."""
 
     sequence: int
     operation: str
@@ -95,10 +226,17 @@ class Collective:
     """Such as `[[1024, 8]]`."""
     dtype: str = ""
     state: str = ""
+    """torch's word: `scheduled`, `started` (the GPU is in it), `completed`. gloo records no completion."""
     ago: float = 0.0
     """Since it was entered."""
     members: tuple[int, ...] = ()
     """Global ranks of the group where known."""
+    p2p: bool = False
+    """A send or a receive. Its numbers count per pair of ranks."""
+    peer: int | None = None
+    """The other rank of a send or receive, as a global rank; None: not known."""
+    backend: str = ""
+    """`nccl`, `gloo`, …; empty: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +278,8 @@ class BoardFacts:
     """Whether anything changed between the two samples."""
     events: tuple[RingEvent, ...] = ()
     """Of the last 60 s, the oldest first."""
+    rhythm: float = 0.0
+    """The longest time between two signs of life of the last 60 s; 0: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +305,15 @@ class Exit:
     """In words, as the launcher says it."""
     ago: float = 0.0
     asked: bool = False
-    """Whether the launcher or the monitor had told it to end before."""
+    """Whether the launcher or the monitor terminated it."""
+    oom_killed: bool = False
+    """Whether the kernel killed it because memory ran out."""
     out_of_memory: str = ""
-    """How we know that the kernel ended it for want of memory; empty where we do not."""
+    """The source of that, in words."""
     core_dump: str = ""
     """Where its core dump is or goes, where that is known."""
+    kept_by: str = ""
+    """What kept the process after the exception that ended its main thread, if it had to be killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +324,13 @@ class Raised:
     message: str = ""
     traceback: str = ""
     ago: float = 0.0
-    lost_connection: bool = False
-    """Whether all that it says is that a peer was gone."""
+    nature: Nature = Nature.OWN
+    worker: int = 0
+    """The data-loader worker that was killed: its pid; 0: none, or not known."""
+    absent: tuple[int, ...] = ()
+    """Global ranks that torch names as absent from a monitored barrier."""
+    frames: tuple[Frame, ...] = ()
+    """Of the traceback, the innermost first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,20 +345,23 @@ class RankEvidence:
     """None: it has no board, or that could not be read."""
     process: Process | None = None
     stacks: tuple[Thread, ...] = ()
-    stacks_from: str = ""
-    """`the rank itself`, `faulthandler` (the main thread only) or `py-spy`."""
-    no_stacks: str = ""
+    stacks_from: StackSource = StackSource.NONE
+    no_stacks: Missing = Missing.NOTHING
     """Why there are none."""
     collectives: tuple[Collective, ...] = ()
-    no_collectives: str = ""
+    no_collectives: Missing = Missing.NOTHING
     """Why there are none."""
+    peer: int | None = None
+    """The global rank with which it is in a blocking send or receive, by the arguments on its stack."""
     exit: Exit | None = None
     raised: Raised | None = None
     last_lines: tuple[str, ...] = ()
-    """The last it wrote to stderr."""
+    """The last lines of its stderr."""
+    stderr: Nature = Nature.OWN
+    """What these lines say about its end."""
     passed: PassedLimit | None = None
     notes: tuple[str, ...] = ()
-    """What could not be had, and other facts, a sentence each."""
+    """Other facts, a sentence each."""
 
 
 HANG, CRASH, ELSEWHERE, EARLY, DIAGNOSE = "hang", "crash", "elsewhere", "early", "diagnose"
@@ -218,11 +370,22 @@ before a limit; somebody asked."""
 
 
 @dataclass(frozen=True, slots=True)
+class NodeFault:
+    """A fault of the node."""
+
+    kind: NodeFaultKind
+    text: str = ""
+    """In words, with its source."""
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class NodeEvidence:
     """All local ranks of one node in one cycle, taken at one moment."""
 
     node: str
     trigger: str
+    """hang, crash, elsewhere, early or diagnose: why it was taken."""
     cycle: int = 0
     run_id: str = ""
     node_rank: int = 0
@@ -231,11 +394,14 @@ class NodeEvidence:
     world_size: int = 0
     """Ranks of the whole job; 0 where that is not known."""
     at: float = 0.0
-    """Unix seconds."""
+    """Unix seconds, by this node's clock."""
+    cycle_start: float = 0.0
+    """When this node's launcher began the cycle: unix seconds, by this node's clock; 0: not known. All launchers begin
+    a cycle together, so times that count from there can be compared between nodes."""
     mono: float = 0.0
     """Monotonic seconds of this node."""
     took: float = 0.0
-    """Seconds that the gathering took."""
+    """Seconds that the capture took."""
     accused: int | None = None
     """The rank that this node's monitor or launcher acted on."""
     reason: str = ""
@@ -243,13 +409,14 @@ class NodeEvidence:
     lost_nodes: tuple[str, ...] = ()
     """Nodes of which there was no sign any more when the ranks were stopped."""
     ranks: tuple[RankEvidence, ...] = ()
+    faults: tuple[NodeFault, ...] = ()
     notes: tuple[str, ...] = ()
-    """Facts about the node, a sentence each: out-of-memory events, GPU faults, lost nodes."""
+    """Other facts about the node, a sentence each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """An incident: what every node has told of one cycle."""
+    """An incident: the evidence of all nodes of one cycle."""
 
     nodes: tuple[NodeEvidence, ...] = field(default=())
 
@@ -260,5 +427,5 @@ class Case:
 
     @property
     def missing_nodes(self) -> int:
-        """Nodes of the cycle of which nothing is told."""
+        """Nodes of the cycle without evidence."""
         return max((node.nodes for node in self.nodes), default=0) - len(self.nodes)

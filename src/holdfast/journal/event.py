@@ -1,18 +1,24 @@
-"""One line of the journal: an event, as JSON on disk and as a value in memory. Pure.
+"""Events of the journal: a line of it as a value, and the lines sorted into runs and restart cycles. Pure.
 
 A line is one JSON object. `t` (unix seconds) and `mono` (monotonic seconds, comparable on one node between two
-starts of the machine) say when, `node` who tells it, `kind` what happened; everything else belongs to the kind.
-An event that carries a `node`, `t` or `mono` of its own (`node_lost` names the node that is lost) replaces the
-teller's. What always holds: encoding never fails, whatever it is given, and yields exactly one line of strict JSON.
+starts of the machine) are the time, `node` is the node that wrote it, `kind` is what happened. Everything else belongs
+to the kind. An event that carries a `node`, `t` or `mono` of its own (`node_lost` names the lost node) replaces these.
+Encoding never fails, whatever it is given, and yields exactly one line of strict JSON, with `kind` at its end.
 
-Does not cover: what a kind's fields mean; that stands where the event is recorded and in the documentation.
+A *run* is one life of the job: from the first `cycle_start` of cycle 0 to the end. A run directory that is used again,
+as when a scheduler requeues the job, holds several. A *cycle* is one start of all ranks, on all nodes together. Every
+event is in exactly one cycle, cycles have the order in which they began, and a node that joins late or is started
+again is sorted into the cycle of the others.
+
+Does not cover: the meaning of a kind's fields (`docs/incidents-and-journal.md` has it); two runs at once in one run
+directory.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,18 +31,18 @@ DEEPEST = 8
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened, as a journal tells it."""
+    """Something that happened."""
 
     kind: str
     t: float
-    """Unix seconds, by the teller's wall clock."""
+    """Unix seconds, by the wall clock of the node that wrote it."""
     mono: float
-    """Monotonic seconds of the teller's machine."""
+    """Monotonic seconds of that node's machine."""
     node: str
-    """Whom it is about: the teller, unless the event names another node."""
+    """The node that it is about: the one that wrote it, unless the event names another."""
     fields: Mapping[str, Any] = field(default_factory=dict)
-    teller: str = ""
-    """The node whose journal it stands in; filled by the reader."""
+    source: str = ""
+    """The node whose journal has it; filled by the reader."""
 
     def get(self, name: str, default: Any = None) -> Any:
         """A field of this kind of event, or the default."""
@@ -44,7 +50,7 @@ class Event:
 
 
 def encode(kind: str, fields: Mapping[str, Any], *, t: float, mono: float, node: str) -> bytes:
-    """The event as one line, newline included. What JSON cannot say is written as its `repr`."""
+    """The event as one line, newline included. What JSON does not have is written as its `repr`."""
     record = {"t": round(t, 6), "mono": round(mono, 6), "node": node}
     for name, value in fields.items():
         record[str(name)] = _plain(value, DEEPEST)
@@ -52,29 +58,37 @@ def encode(kind: str, fields: Mapping[str, Any], *, t: float, mono: float, node:
     return json.dumps(record, allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
 
-def decode(line: bytes | str, teller: str = "") -> Event | None:
+def decode(line: bytes | str, source: str = "") -> Event | None:
     """The event in a line, or None for a line that is torn, empty or no event.
 
-    Fields and kinds that this version does not know are kept as they are: a newer version may have written them.
+    Fields and kinds that this version does not have are kept as they are: a newer version may have written them.
     """
     try:
-        record = json.loads(line)
+        text = (line if isinstance(line, str) else line.decode()).strip()
+        record, end = _DECODER.raw_decode(text)
     except (ValueError, RecursionError):  # ValueError includes bytes that are no UTF-8
         return None
-    if not isinstance(record, dict):
+    if not isinstance(record, dict) or end != len(text):
         return None
-    t, mono, node, kind = (record.pop(name, None) for name in ("t", "mono", "node", "kind"))
-    if not (_is_time(t) and _is_time(mono) and isinstance(node, str) and isinstance(kind, str)):
+    pop = record.pop
+    t, mono, node, kind = pop("t", None), pop("mono", None), pop("node", None), pop("kind", None)
+    if (
+        type(t) not in _NUMBERS
+        or type(mono) not in _NUMBERS
+        or not (isinstance(node, str) and isinstance(kind, str))
+    ):
         return None
-    return Event(kind, float(t), float(mono), node, record, teller or node)
+    if not (math.isfinite(t) and math.isfinite(mono)):
+        return None
+    return Event(kind, float(t), float(mono), node, record, source or node)
 
 
-def _is_time(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+_DECODER = json.JSONDecoder()
+_NUMBERS = (float, int)
 
 
 def _plain(value: Any, levels: int) -> Any:
-    """The value in what JSON can say."""
+    """The value in what JSON has."""
     if value is None or isinstance(value, (bool, int)):
         return value if not isinstance(value, int) else _number(value)
     if isinstance(value, float):
@@ -107,3 +121,69 @@ def _short(text: str) -> str:
         return text
     half = LONGEST_TEXT // 2
     return f"{text[:half]}… [{len(text) - 2 * half} characters left out] …{text[-half:]}"
+
+
+@dataclass(slots=True)
+class Cycle:
+    """One restart cycle of all nodes. Events before the first start are in cycle 0."""
+
+    run: int
+    number: int
+    events: list[Event] = field(default_factory=list)
+
+    def of_kind(self, *kinds: str) -> list[Event]:
+        """The events of these kinds, in order."""
+        return [event for event in self.events if event.kind in kinds]
+
+
+def cycles(events: Iterable[Event]) -> list[Cycle]:
+    """Sort events, as the reader gives them, into cycles."""
+    found: dict[tuple[int, int], Cycle] = {}
+    sorter = CycleSorter()
+    for event in events:
+        place = sorter.cycle_of(event)
+        if place not in found:
+            found[place] = Cycle(*place)
+        found[place].events.append(event)
+    return list(found.values())
+
+
+class CycleSorter:
+    """Finds the cycle of one event after the other."""
+
+    def __init__(self) -> None:
+        self._run = 1
+        self._latest = 0
+        self._of_this_run: set[int] = set()
+        self._begun: set[str] = set()  # sources that have begun a cycle in this run
+        self._gone: set[str] = set()  # sources that have ended it; an excluded node does so before the others
+
+    def cycle_of(self, event: Event) -> tuple[int, int]:
+        """The number of the run, from 1, and of the cycle that the event names, if the run has it, else the latest."""
+        number = event.get("cycle")
+        if not isinstance(number, int):
+            number = None
+        elif event.kind == "restart":
+            number -= 1  # it names the cycle that it leads to, and belongs to the end of the one before
+        is_over = bool(self._begun) and self._begun <= self._gone
+        if event.kind == "cycle_start" and number is not None:
+            if number == 0 and (event.source in self._begun or is_over):
+                self._begin_run()
+            self._begun.add(event.source)
+            if number not in self._of_this_run:
+                self._of_this_run.add(number)
+                self._latest = number
+        elif event.kind == "run_start" and is_over:
+            self._begin_run()
+        elif event.kind == "run_end":
+            self._gone.add(event.source)
+        if not self._of_this_run:
+            self._of_this_run.add(0)
+        return self._run, number if number in self._of_this_run else self._latest
+
+    def _begin_run(self) -> None:
+        self._run += 1
+        self._latest = 0
+        self._of_this_run = {0}
+        self._begun.clear()
+        self._gone.clear()

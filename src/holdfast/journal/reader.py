@@ -1,26 +1,31 @@
-"""The reading end of the journal: all nodes' files of a run directory as one list of events.
+"""The reading end of the journal: the events of a run directory in the order of time, and the runs of a folder.
 
-What always holds: what can be read is read. A torn line (a writer killed in the middle, a full disk), a line of a
-newer version, a node's file that is missing or still being written never spoil the rest. Each node's events keep the
-order in which they were written, even when its clock was set back.
+What can be read is read. A torn line (a writer killed in the middle, a full disk), a line of a newer version, a node's
+file that is missing or still being written never spoil the rest. Each node's events keep the order in which they were
+written, even when its clock was set back. A run that cannot be read is listed all the same, with the reason.
 
 Nodes are merged by time. Clocks of nodes differ, so each node's times are first moved by the median difference at
 which it and the first node began the same cycles, which all nodes do together.
 
-Does not cover: clocks where the nodes share no cycle, and a clock that drifts by seconds within one run.
+Does not cover: clocks where the nodes share no cycle, a clock that drifts by seconds within one run, the journal of a
+node whose name ends in `.rank-` and a number, and runs further below a folder than those that shared a run directory.
 """
 
 from __future__ import annotations
 
 import heapq
 import os
+import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import asdict, dataclass, replace
+from operator import itemgetter
+from typing import Any, TypeVar
 
 from ..fault_tolerance.errors import HoldfastError
 from .event import Event, decode
+from .incidents import COUNTED, incidents
+from .run_dir import CONCURRENT, default_folders
 from .writer import PREFIX, SUFFIX
 
 K = TypeVar("K")
@@ -28,21 +33,54 @@ K = TypeVar("K")
 Start = tuple[str, int]
 """A cycle of a run, by the run's id: a requeued job begins with cycle 0 again, at another time."""
 
+STARTS = frozenset(("run_start", "cycle_start", "run_end"))
+"""Kinds of events that decide where runs and cycles begin."""
+
 NEGLIGIBLE = 2.0
 """Seconds by which nodes begin a cycle apart with clocks that agree; less is not taken for a clock's difference."""
+
+CHUNK = 1 << 16
+"""Bytes that are read of a file at a time. It is closed between: the nodes of a job can exceed the limit of files."""
+
+_OF_A_RANK = re.compile(r"\.rank-\d+$")
 
 
 class JournalUnreadable(HoldfastError):
     """There is no journal to read. The message is one line: where, why, what to do."""
 
 
-def read_run(run_dir: str) -> list[Event]:
-    """All events of a run directory in the order of time, clocks of nodes aligned. Raises `JournalUnreadable`."""
-    return merge(_read_file(path) for path in journal_files(run_dir))
+def read_run(run_dir: str, kinds: Set[str] | None = None) -> list[Event]:
+    """`stream_run` as a list."""
+    return list(stream_run(run_dir, kinds))
 
 
-def journal_files(run_dir: str) -> list[str]:
-    """The journals in a run directory, at least one, sorted by name. Raises `JournalUnreadable`."""
+def stream_run(run_dir: str, kinds: Set[str] | None = None) -> Iterator[Event]:
+    """The events of a run directory in the order of time, clocks of nodes aligned.
+
+    Args:
+        run_dir: The run directory.
+        kinds: Only these. The others cost next to nothing, and the files of ranks are not opened. None: all.
+
+    Raises:
+        JournalUnreadable: At once, or while the events are read.
+    """
+    paths = journal_files(run_dir, of_ranks=kinds is None)
+    ahead = [0.0] * len(paths)
+    if len(paths) > 1:
+        first = (next(_events(path), None) for path in paths)
+        ahead = _clocks(
+            (event.node if event else "", _events(path, STARTS))
+            for path, event in zip(paths, first, strict=True)
+        )
+    return _merged((_events(path, kinds), by) for path, by in zip(paths, ahead, strict=True))
+
+
+def journal_files(run_dir: str, *, of_ranks: bool = True) -> list[str]:
+    """The journals in a run directory, sorted by name; without those of ranks there may be none.
+
+    Raises:
+        JournalUnreadable: It cannot be listed, or has no journal at all.
+    """
     try:
         names = sorted(os.listdir(run_dir))
     except OSError as error:
@@ -52,22 +90,31 @@ def journal_files(run_dir: str) -> list[str]:
         raise JournalUnreadable(
             f"{run_dir}: no journal-<node>.jsonl in it. Is it a job's run directory (--ft-run-dir)?"
         )
-    return [os.path.join(run_dir, name) for name in found]
+    return [
+        os.path.join(run_dir, name)
+        for name in found
+        if of_ranks or not _OF_A_RANK.search(name[: -len(SUFFIX)])
+    ]
 
 
 def merge(journals: Iterable[Sequence[Event]]) -> list[Event]:
-    """Several nodes' events as one list. Pure; the clock of the first journal that tells of cycles is the one that
-    counts. A journal that tells of none, as a rank's, goes by the clock of its node's launcher."""
-    told = [events for each in journals if (events := list(each))]
+    """Several nodes' events as one list. Pure; the clock of the first journal that has cycles is the one that counts.
+    A journal that has none, as a rank's, goes by the clock of its node's launcher."""
+    found = [events for each in journals if (events := list(each))]
+    return list(_merged(zip(found, _clocks((events[0].node, events) for events in found), strict=True)))
+
+
+def _clocks(journals: Iterable[tuple[str, Iterable[Event]]]) -> list[float]:
+    """Seconds by which the clock of each journal is ahead, from its node and its events."""
     known: dict[Start, float] = {}  # when each cycle began, by the clock that counts
-    of_node: dict[str, float] = {}  # by how much each node's clock is ahead
-    for events in told:
-        own = _cycle_starts(events)
-        if own:
-            ahead = of_node[events[0].node] = clock_difference(known, own)
+    of_node: dict[str, float] = {}
+    nodes = []
+    for node, events in journals:
+        nodes.append(node)
+        if own := _cycle_starts(events):
+            ahead = of_node[node] = clock_difference(known, own)
             known = {**{start: t - ahead for start, t in own.items()}, **known}
-    moved = [_moved(events, of_node.get(events[0].node, 0.0)) for events in told]
-    return [event for _, event in heapq.merge(*map(_in_order, moved), key=lambda pair: pair[0])]
+    return [of_node.get(node, 0.0) for node in nodes]
 
 
 def clock_difference(reference: Mapping[K, float], other: Mapping[K, float]) -> float:
@@ -77,16 +124,6 @@ def clock_difference(reference: Mapping[K, float], other: Mapping[K, float]) -> 
         return 0.0
     ahead = statistics.median(other[cycle] - reference[cycle] for cycle in shared)
     return ahead if abs(ahead) > NEGLIGIBLE else 0.0
-
-
-def _read_file(path: str) -> list[Event]:
-    try:
-        with open(path, "rb") as file:
-            lines = file.read().splitlines()
-    except OSError as error:
-        raise JournalUnreadable(f"{path}: {error.strerror}.") from None
-    teller = os.path.basename(path)[len(PREFIX) : -len(SUFFIX)]
-    return [event for line in lines if (event := decode(line, teller))]
 
 
 def _cycle_starts(events: Iterable[Event]) -> dict[Start, float]:
@@ -102,13 +139,120 @@ def _cycle_starts(events: Iterable[Event]) -> dict[Start, float]:
     return starts
 
 
-def _moved(events: list[Event], ahead: float) -> list[Event]:
-    return [replace(event, t=event.t - ahead) for event in events] if ahead else events
+def _merged(journals: Iterable[tuple[Iterable[Event], float]]) -> Iterator[Event]:
+    """From each journal's events, and the seconds by which its clock is ahead."""
+    in_order = [_in_order(events, ahead) for events, ahead in journals]
+    return map(itemgetter(1), heapq.merge(*in_order, key=itemgetter(0)))
 
 
-def _in_order(events: Iterable[Event]) -> Iterable[tuple[float, Event]]:
-    """Each event with a time that never goes back."""
+def _in_order(events: Iterable[Event], ahead: float) -> Iterator[tuple[float, Event]]:
+    """Each event, by the clock that counts, with a time that never goes back."""
     latest = float("-inf")
     for event in events:
-        latest = max(latest, event.t)
-        yield latest, event
+        moved = replace(event, t=event.t - ahead) if ahead else event
+        if moved.t > latest:
+            latest = moved.t
+        yield latest, moved
+
+
+def _events(path: str, kinds: Set[str] | None = None) -> Iterator[Event]:
+    """The events of a file. A line that ends with another kind is not decoded."""
+    source = os.path.basename(path)[len(PREFIX) : -len(SUFFIX)]
+    wanted = {f'{kind}"}}'.encode() for kind in kinds or ()}
+    for line in _lines(path):
+        if kinds is not None:
+            end = line[line.rfind(b'"kind":"', -80) + 8 :]
+            if end not in wanted and end[-2:] == b'"}' and end.count(b'"') == 1:
+                continue
+        event = decode(line, source)
+        if event is not None and (kinds is None or event.kind in kinds):
+            yield event
+
+
+def _lines(path: str) -> Iterator[bytes]:
+    offset, rest = 0, b""
+    while True:
+        try:
+            with open(path, "rb", buffering=0) as file:
+                file.seek(offset)
+                chunk = file.read(CHUNK)
+        except OSError as error:
+            raise JournalUnreadable(f"{path}: {error.strerror}.") from None
+        offset += len(chunk)
+        *whole, rest = (rest + chunk).split(b"\n") if chunk else (rest, b"")
+        yield from whole
+        if not chunk:
+            return
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run directory."""
+
+    path: str
+    begun: float | None
+    """The time of its first event, unix seconds; None when none can be read."""
+    incidents: int | None
+    """How many; None when its journal cannot be read, or they were not counted."""
+    problem: str = ""
+    """Why it cannot."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def runs_in(folders: Iterable[str], *, count: bool = False) -> list[Run]:
+    """The runs in these folders, newest first. A folder that cannot be listed has none.
+
+    Args:
+        folders: Folders with run directories in them.
+        count: Count the incidents of each, which takes reading its journal.
+    """
+    found = []
+    for folder in folders:
+        for path in _folders(folder):
+            found += [path] if holds_journal(path) else []
+            found += concurrent_runs(path)
+    return sorted((_run(path, count) for path in found), key=lambda run: run.begun or 0.0, reverse=True)
+
+
+def default_runs(*, count: bool = False) -> list[Run]:
+    """The runs for which no directory was chosen, newest first, at least one. Raises `JournalUnreadable`."""
+    folders = default_folders()
+    runs = runs_in(folders, count=count)
+    if not runs:
+        places = " or ".join(folders)
+        raise JournalUnreadable(f"no run in {places}. Name a job's run directory (ft_launcher --ft-run-dir).")
+    return runs
+
+
+def holds_journal(folder: str) -> bool:
+    """Whether this is a run directory. Never raises."""
+    try:
+        return bool(journal_files(folder))
+    except JournalUnreadable:
+        return False
+
+
+def concurrent_runs(run_dir: str) -> list[str]:
+    """The run directories of other jobs that ran in this one at the same time."""
+    found = [path for path in _folders(run_dir) if os.path.basename(path).startswith(CONCURRENT)]
+    return [path for path in found if holds_journal(path)]
+
+
+def _folders(folder: str) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entry.path for entry in entries if entry.is_dir())
+    except OSError:
+        return []
+
+
+def _run(path: str, count: bool) -> Run:
+    try:
+        first = (next(_events(each), None) for each in journal_files(path))
+        begun = min((event.t for event in first if event), default=None)
+        return Run(path, begun, len(incidents(stream_run(path, COUNTED))) if count else None)
+    except HoldfastError as error:
+        return Run(path, None, None, str(error))

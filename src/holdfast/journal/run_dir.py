@@ -1,17 +1,25 @@
-"""The run directory: where a job's journal and incidents are kept after it ended.
+"""The run directory: where a job's journal and incidents are kept after it ended, and which launcher writes there.
 
 Owns the choice of the default place and the checks that make it safe to write there. Where the default cannot be used
 (no home folder, a read-only one) it is a private place in the temporary directory: the user did not ask for a
-directory, so the want of one is no reason not to train. What always holds: a directory that `prepare_run_dir` returned
-belongs to this user and nobody else can plant anything in it (one that it made, nobody else can read), and a
-filesystem that does not answer is an error after a while, not a launcher that never starts.
+directory, so a missing one is no reason not to train. A directory that `prepare_run_dir` returned belongs to this user
+and no other user can plant anything in it (one that it made, no other user can read). A filesystem that does not answer
+is an error after a while, not a launcher that never starts.
+
+Two jobs of one node name in one journal would each be read as the end of the other, so a launcher locks its node's
+journal (`RunDirLock`), and a second one keeps its records in a sub-directory. The lock is on an empty file next to the
+journal (some network filesystems would keep readers out of a locked one) and ends with its process, however that ends:
+a requeued job finds the directory free. No job waits for a lock, or stops because it gets none.
 
 Does not cover: what happens to the directory after the checks. Another process of the same user may change it, and
 the directories above it are the user's own business as long as only this user or root can rename what is in them.
+Filesystems that cannot lock, or only among the processes of one machine: there two launchers of one node name write
+into one journal; its lines stay whole.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pwd
 import re
@@ -23,11 +31,18 @@ from typing import TypeVar
 
 from ..fault_tolerance.errors import ConfigError
 from ..in_time import TooLate, within
+from .writer import file_name
 
 T = TypeVar("T")
 
 ANSWER = 10.0
-"""Seconds that the filesystem may take to make and look at a directory."""
+"""Seconds that the filesystem may take to make and check a directory."""
+
+LOCK_ANSWER = 2.0
+"""Seconds that the filesystem may take for a lock; then the job continues without one."""
+
+CONCURRENT = "also-"
+"""How the sub-directory of a second launcher begins; its process id follows."""
 
 
 class RunDirError(ConfigError):
@@ -120,6 +135,45 @@ def make_private(place: str) -> str:
     return _answered(lambda: _prepare(place), f"run directory {place}")
 
 
+class RunDirLock:
+    """The directory to write to, `run_dir`, and the lock on this node's journal in it until `close` or the end."""
+
+    def __init__(self, run_dir: str, descriptor: int | None) -> None:
+        self.run_dir = run_dir
+        self._descriptor = descriptor
+
+    def close(self) -> None:
+        """Release the lock; waits for at most a second."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            with suppress(OSError, TooLate):
+                within(1.0, lambda: os.close(descriptor))
+
+
+def lock_run_dir(run_dir: str, node: str, warn: Callable[[str], None]) -> RunDirLock:
+    """Lock the journal of `node` in `run_dir`, or, where a live launcher has it, that in a sub-directory of our own.
+
+    Raises nothing; `warn` gets one line when the directory is another one.
+
+    Does not cover: a filesystem that cannot lock, which is used as it is.
+    """
+    try:
+        return RunDirLock(run_dir, _locked(run_dir, node))
+    except BlockingIOError:
+        own = os.path.join(run_dir, f"{CONCURRENT}{os.getpid()}")
+    try:
+        make_private(own)
+        found = RunDirLock(own, _locked(own, node))
+    except (RunDirError, BlockingIOError):
+        found = RunDirLock(run_dir, None)
+    who = f"another launcher of node {node} is at work in {run_dir}"
+    if found.run_dir == own:
+        warn(f"{who} and holds its journal: that of this job is in {own}")
+    else:
+        warn(f"{who}, and {own} cannot be used: both jobs write into one journal, which will read wrong")
+    return found
+
+
 def _name(run_id: str) -> str:
     name = re.sub(r"[^A-Za-z0-9._-]", "_", run_id)
     return name if name.strip(".") else "_" + name  # never the folder itself or the one above it
@@ -151,7 +205,7 @@ def _prepare(place: str) -> str:
         os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
         os.mkdir(place, 0o700)
     except FileExistsError:
-        pass  # looked at below
+        pass  # checked below
     except OSError as error:
         raise RunDirError(f"run directory {place} cannot be made: {error.strerror}") from None
     check(place)
@@ -164,9 +218,11 @@ def check(place: str) -> None:
         found = os.lstat(place)
     except OSError as error:
         raise RunDirError(f"run directory {place} cannot be read: {error.strerror}") from None
-    problem = None
+    problem, target = None, "?"
     if stat.S_ISLNK(found.st_mode):
-        problem = f"is a symbolic link (to {_target(place)}), which could be turned to another place"
+        with suppress(OSError):
+            target = os.readlink(place)
+        problem = f"is a symbolic link (to {target}), which could be turned to another place"
     elif not stat.S_ISDIR(found.st_mode):
         problem = "is not a directory"
     elif found.st_uid != os.geteuid():
@@ -189,15 +245,32 @@ def _answered(action: Callable[[], T], what: str) -> T:
         raise RunDirError(f"{what}: {error.strerror}") from None
 
 
-def _target(place: str) -> str:
-    try:
-        return os.readlink(place)
-    except OSError:
-        return "?"
-
-
 def _user(number: int) -> str:
     try:
         return pwd.getpwuid(number).pw_name
     except KeyError:
         return str(number)
+
+
+def _locked(run_dir: str, node: str) -> int | None:
+    """A descriptor that holds the lock; None where there is no locking. Raises `BlockingIOError` when it is taken."""
+    with suppress(TooLate):
+        return within(LOCK_ANSWER, lambda: _lock(os.path.join(run_dir, f".{file_name(node)}.lock")))
+    return None
+
+
+def _lock(path: str) -> int | None:
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        descriptor = os.open(path, flags, 0o600)
+    except OSError:
+        return None
+    try:
+        # Not fcntl's own locks: those of a process end when it closes any descriptor of the file.
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        if isinstance(error, BlockingIOError):
+            raise
+        return None
+    return descriptor

@@ -2,7 +2,7 @@
 
 What always holds: `record` neither waits for the disk nor raises, so a full disk, a vanished folder or a network
 filesystem that hangs costs records, never supervision; it may be called from any thread and from a signal handler.
-Each record is appended by one write, so lines of two writers never mix. Trouble is told once, on standard error.
+Each record is appended by one write, so lines of two writers never mix. The first problem is a line on standard error.
 
 Does not cover: a power failure (nothing is synced: what the kernel has is safe from any end of this process only),
 and filesystems whose calls even SIGKILL cannot end (some FUSE servers once a request is under way): there the thread
@@ -52,7 +52,7 @@ class Journal:
         self._lock = threading.Lock()  # around the start of the thread only
         self._closed = False
         self._writing_since = 0.0  # monotonic seconds, 0 while the thread waits for records
-        self._trouble = _Once()
+        self._warned = threading.Lock()  # taken by the first warning and never released: two threads may try
 
     def record(self, kind: str, /, **fields: Any) -> None:
         """Note that something happened now. Never waits for the disk, never raises; after `close` it does nothing.
@@ -62,7 +62,12 @@ class Journal:
         """
         if self._closed:
             return
-        self._put(self._encode(kind, fields))
+        when = {"t": time.time(), "mono": time.monotonic()}
+        try:
+            line = encode(kind, fields, node=self._node, **when)
+        except Exception as error:  # another thread changed a value meanwhile, or an object's __str__ failed
+            line = encode(kind, {"unrecordable": repr(error)}, node=self._node, **when)
+        self._put(line)
 
     def defer(self, kind: str, /, make: Callable[[], Mapping[str, Any]]) -> None:
         """As `record`, with fields that are large: they are made, and encoded, on the journal's own thread.
@@ -76,19 +81,17 @@ class Journal:
 
     def _put(self, line: bytes | Callable[[], bytes]) -> None:
         if self._queue.qsize() >= self._capacity:
-            self._trouble.tell(
-                f"{self.path}: the disk does not take records as fast as they come; some are lost."
-            )
+            self._warn("the disk does not take records as fast as they come; some are lost.")
             return
         self._queue.put(line)
         since = self._writing_since
         if since and time.monotonic() - since > UNANSWERED:
-            self._trouble.tell(f"{self.path}: the filesystem has not answered for {UNANSWERED:g} s.")
+            self._warn(f"the filesystem has not answered for {UNANSWERED:g} s.")
         if self._thread is None:
             self._start()
 
     def close(self, timeout: float = 1.0) -> None:
-        """Write what still waits, for at most `timeout` seconds, then give up on it."""
+        """Write what still waits, for at most `timeout` seconds; the rest is lost if the process ends."""
         self._closed = True
         thread = self._thread
         if thread is None:
@@ -97,18 +100,7 @@ class Journal:
         thread.join(timeout)
         if thread.is_alive():
             waiting = self._queue.qsize()
-            self._trouble.tell(
-                f"{self.path}: not written within {timeout:g} s, the last {waiting} records are lost."
-            )
-
-    def _encode(self, kind: str, fields: dict[str, Any]) -> bytes:
-        when = {"t": time.time(), "mono": time.monotonic()}
-        try:
-            return encode(kind, fields, node=self._node, **when)
-        except (
-            Exception
-        ) as error:  # a value changed by another thread meanwhile, or a stranger's object: anything
-            return encode(kind, {"unrecordable": repr(error)}, node=self._node, **when)
+            self._warn(f"not written within {timeout:g} s, the last {waiting} records are lost.")
 
     def _start(self) -> None:
         # Without waiting: a signal handler may have interrupted the very thread that holds the lock.
@@ -120,7 +112,7 @@ class Journal:
                 thread.start()
                 self._thread = thread
         except RuntimeError as error:  # no thread to be had; tried again at the next record
-            self._trouble.tell(f"{self.path}: {error}; records wait in memory.")
+            self._warn(f"{error}; records wait in memory.")
         finally:
             self._lock.release()
 
@@ -132,12 +124,23 @@ class Journal:
                 try:
                     file.append(line if isinstance(line, bytes) else line())
                 except OSError as error:
-                    self._trouble.tell(f"{self.path}: {error.strerror or error}.")
+                    self._warn(f"{error.strerror or error}.")
                 except Exception as error:  # from what was deferred
-                    self._trouble.tell(f"{self.path}: {type(error).__name__}: {error}.")
+                    self._warn(f"{type(error).__name__}: {error}.")
                 self._writing_since = 0.0
         finally:
             file.close()
+
+    def _warn(self, what: str) -> None:
+        """Write the first warning to standard error, and nothing after it."""
+        if not self._warned.acquire(blocking=False):
+            return
+        text = f"{self.path}: {what} Training and supervision go on; this is said once."
+        with contextlib.suppress(
+            OSError, ValueError, AttributeError
+        ):  # standard error may be closed, or None
+            sys.stderr.write(f"[holdfast] warning: journal {text}\n")
+            sys.stderr.flush()
 
 
 class _File:
@@ -176,22 +179,3 @@ class _File:
             with contextlib.suppress(OSError):
                 os.close(self._descriptor)
             self._descriptor = -1
-
-
-class _Once:
-    """Says the first trouble on standard error, and nothing after it."""
-
-    def __init__(self) -> None:
-        self._untold = (
-            threading.Lock()
-        )  # taken by the first to tell and never given back: two threads may try
-
-    def tell(self, what: str) -> None:
-        if not self._untold.acquire(blocking=False):
-            return
-        text = f"[holdfast] warning: journal {what} Training and supervision go on; this is said once.\n"
-        with contextlib.suppress(
-            OSError, ValueError, AttributeError
-        ):  # standard error may be closed, or None
-            sys.stderr.write(text)
-            sys.stderr.flush()

@@ -3,8 +3,8 @@
     HOLDFAST_FAULT='hang@step=12,rank=1' ft_launcher --nproc-per-node=2 train.py     # train.py: see Faults
     HOLDFAST_FAULT='kill@after=5s' ft_launcher --nproc-per-node=2 -m holdfast.testing train.py   # any train.py
 
-Importing it imports no torch. The kinds are in `holdfast.testing.fault.KINDS`, the text form in
-`holdfast.testing.grammar`; docs/testing-your-recovery.md is the page to start with.
+Importing it imports no torch. The kinds are in `holdfast.testing.fault.KINDS`, the text form is in
+`holdfast.testing.fault`; docs/testing-your-recovery.md is the page to start with.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING
 from holdfast.lazy import names
 
 if TYPE_CHECKING:
-    from holdfast.testing.errors import FaultSpecError, InjectedFault
-    from holdfast.testing.fault import KINDS, Fault
-    from holdfast.testing.grammar import parse
+    from holdfast.testing.fault import KINDS, Fault, FaultSpecError, InjectedFault, parse
     from holdfast.testing.injector import Faults, inject
     from holdfast.testing.simulated import SimulatedFaultParams
 
@@ -36,10 +34,10 @@ _HOME = {
     "KINDS": "fault",
     "Faults": "injector",
     "inject": "injector",
-    "parse": "grammar",
+    "parse": "fault",
     "SimulatedFaultParams": "simulated",
-    "FaultSpecError": "errors",
-    "InjectedFault": "errors",
+    "FaultSpecError": "fault",
+    "InjectedFault": "fault",
 }
 
 __getattr__, __dir__ = names(__name__, _HOME)

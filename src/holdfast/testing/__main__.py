@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import runpy
 import sys
+from typing import NoReturn
 
-from holdfast.testing.errors import FaultSpecError
-from holdfast.testing.grammar import parse
+from holdfast.testing.fault import FaultSpecError, parse
 from holdfast.testing.injector import ENVIRONMENT, Faults
 
 USAGE = f"usage: {ENVIRONMENT}=FAULTS python -m holdfast.testing [-m MODULE | SCRIPT] [ARGS ...]"
@@ -23,11 +23,11 @@ def main(argv: list[str]) -> None:
     as_module = argv[:1] == ["-m"]
     program = argv[1:] if as_module else argv
     if not program or program[0].startswith("-"):
-        sys.exit(_usage_error(USAGE))
+        _refuse(USAGE)
     try:
         _arm_delayed(os.environ.get(ENVIRONMENT, ""))
     except FaultSpecError as error:
-        sys.exit(_usage_error(f"holdfast.testing: error: {error}"))
+        _refuse(f"holdfast.testing: error: {error}")
     sys.argv = program
     if as_module:
         runpy.run_module(program[0], run_name="__main__", alter_sys=True)
@@ -48,9 +48,9 @@ def _arm_delayed(text: str) -> None:
     Faults(fault for fault in faults if fault.after is not None)
 
 
-def _usage_error(text: str) -> int:
+def _refuse(text: str) -> NoReturn:
     print(text, file=sys.stderr)
-    return 2
+    sys.exit(2)
 
 
 if __name__ == "__main__":

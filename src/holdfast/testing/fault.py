@@ -1,32 +1,54 @@
-"""One fault as a value: what happens, when, on which rank, in which cycle. Pure; nothing here does any harm.
+"""One fault as a value and as text: what happens, when, on which rank, in which cycle. Pure.
 
-`Fault` can be written in code or read from text (`holdfast.testing.grammar`). What always holds: a `Fault` that exists
-is valid, so arming never fails on its fields. What a kind does is in `deeds.py`; where it applies, in `place.py`.
+    FAULTS  :=  FAULT { ";" FAULT }
+    FAULT   :=  KIND "@" KEY "=" VALUE { "," KEY "=" VALUE }
+
+    hang@step=12,rank=1,cycle=0 ; kill@after=5s,rank=random,seed=3
+
+When (one of them):  step=N [point=NAME]  or  after=DURATION [rand=DURATION]
+Where:               rank=N|random|all (random)   seed=N   cycle=N|each (0)
+How:                 code=N (exit)   message=TEXT (exception)   for=DURATION (sleep, gil, deadlock, child)
+                     how=enter|skip (deadlock)   limit=SIZE (memory)   size=SIZE (half_save)
+                     ignore_term=yes|no (child)
+
+DURATION is `5`, `5s`, `500ms`, `2m`, `1h`; SIZE is `268435456`, `256MiB`, `1GiB` (`MB` and `GB` mean the same).
+Blanks around every part are ignored. A `Fault` that exists is valid, so arming never fails on its fields. `parse` reads
+what `render` writes, unless the message contains "," or ";", which a TEXT cannot. The effects are in `actions.py`.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
-from holdfast.testing.errors import FaultSpecError
-
-__all__ = ["ALIASES", "KINDS", "Fault", "Kind", "nearest"]
+from holdfast.fault_tolerance.errors import HoldfastError
 
 MIB = 1024 * 1024
 
 
+class FaultSpecError(HoldfastError, ValueError):
+    """A fault description is wrong; nothing was armed. The text names the value and what is allowed."""
+
+
+class InjectedFault(RuntimeError):
+    """Raised in the training loop by the fault `exception`.
+
+    Deliberately no `HoldfastError`: to the program it must look like a bug of its own.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What is known about a kind before it happens."""
+    """The properties of a kind."""
 
     summary: str
     options: frozenset[str] = frozenset()
-    #: Acts on the training loop itself, so a delayed one must be carried into the main thread.
     in_main_thread: bool = False
+    """Acts on the training loop itself, so a delayed one must be carried into the main thread."""
 
 
 KINDS = MappingProxyType(
@@ -34,15 +56,11 @@ KINDS = MappingProxyType(
         "exit": Kind("the process exits at once, with no cleanup", frozenset({"code"})),
         "exception": Kind("InjectedFault is raised in the training loop", frozenset({"message"}), True),
         "kill": Kind("SIGKILL"),
-        "stop": Kind("SIGSTOP: every thread stands still, no signal but SIGCONT and SIGKILL helps"),
+        "stop": Kind("SIGSTOP: every thread is stopped, and only SIGCONT and SIGKILL have an effect"),
         "segv": Kind("a read from address 0"),
-        "sleep": Kind(
-            "the main thread sleeps; other threads and signal handlers run", frozenset({"for"}), True
-        ),
+        "sleep": Kind("the main thread sleeps; threads and signal handlers run", frozenset({"for"}), True),
         "gil": Kind("a busy loop in C that holds the GIL: no other Python thread runs", frozenset({"for"})),
-        "deadlock": Kind(
-            "one rank is in an all_reduce in which the others are not", frozenset({"for", "how"}), True
-        ),
+        "deadlock": Kind("one rank is alone in an all_reduce", frozenset({"for", "how"}), True),
         "memory": Kind("allocates until a limit it sets itself: MemoryError", frozenset({"limit"}), True),
         "half_save": Kind(
             "the kernel ends the process in the middle of the next file that it writes",
@@ -50,14 +68,11 @@ KINDS = MappingProxyType(
             True,
         ),
         "ignore_term": Kind("SIGTERM is ignored from now on", in_main_thread=True),
-        "child": Kind(
-            "starts a process in a session of its own and leaves it", frozenset({"for", "ignore_term"})
-        ),
+        "child": Kind("leaves a process in a session of its own", frozenset({"for", "ignore_term"})),
         "random": Kind("kill or stop, the same choice on every rank"),
     }
 )
 
-#: Other names people use for the same thing. `rank_killed` and `rank_hung` are those of SimulatedFaultParams.
 ALIASES = MappingProxyType(
     {
         "hang": "sleep",
@@ -71,27 +86,14 @@ ALIASES = MappingProxyType(
         "raise": "exception",
     }
 )
-
-
-#: Option as it is written → field of `Fault` (`for` is a keyword of Python's).
-OPTION_FIELDS = MappingProxyType(
-    {
-        "code": "code",
-        "message": "message",
-        "for": "duration",
-        "how": "how",
-        "limit": "limit",
-        "size": "size",
-        "ignore_term": "ignore_term",
-    }
-)
+"""Other names for the same. `rank_killed` and `rank_hung` are those of SimulatedFaultParams."""
 
 
 @dataclass(frozen=True)
 class Fault:
     """A fault, when and where it happens.
 
-    kind: a name from `KINDS` or `ALIASES`. Exactly one of `step` and `after` says when.
+    kind: a name from `KINDS` or `ALIASES`. Exactly one of `step` and `after` is given.
     step: the number given to `Faults.at_step`; only that very step, not a later one.
     point: which `at_step` call of the step, when the loop has several; None is the first.
     after: seconds since the fault was armed, plus up to `rand` seconds drawn from `seed`.
@@ -127,13 +129,10 @@ class Fault:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kind", canonical_kind(self.kind))
-        problem = _problem(self)
-        if problem:
+        if problem := _problem(self):
             raise FaultSpecError(f"fault {self.kind!r}: {problem}")
 
     def __str__(self) -> str:
-        from holdfast.testing.grammar import render
-
         return render(self)
 
 
@@ -155,56 +154,53 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def _problem(fault: Fault) -> str | None:
-    return _when_problem(fault) or _where_problem(fault) or _option_problem(fault)
+# The fields, each as text and as value
 
 
-def _when_problem(fault: Fault) -> str | None:
-    if (fault.step is None) == (fault.after is None):
-        return "say when, with either step=N or after=SECONDS"
-    if fault.step is not None and not _is_count(fault.step):
-        return f"step is a whole number from 0, not {fault.step!r}"
-    if fault.after is not None and not _is_seconds(fault.after):
-        return f"after is a number of seconds from 0, not {fault.after!r}"
-    if not _is_seconds(fault.rand):
-        return f"rand is a number of seconds from 0, not {fault.rand!r}"
-    if fault.rand and fault.after is None:
-        return "rand goes with after, not with step"
-    if fault.point is not None and fault.step is None:
-        return "point names an at_step call, so it goes with step"
-    if fault.how == "skip" and fault.step is None:
-        return "how=skip needs step: all the other ranks act, so all must agree on the moment"
-    return None
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """A field of `Fault`: how its text is read and written, and which values it may have.
+
+    `read` raises ValueError, whose text is what is allowed.
+    """
+
+    read: Callable[[str], object]
+    is_valid: Callable[[Any], bool] = lambda value: True
+    allowed: str = ""
+    name: str = ""
+    """In `Fault`, where it differs from the key: `for` is a keyword of Python's."""
+    write: Callable[[Any], str] = str
 
 
-def _where_problem(fault: Fault) -> str | None:
-    if fault.rank not in ("random", "all") and not _is_count(fault.rank):
-        return f"rank is a whole number from 0, 'random' or 'all', not {fault.rank!r}"
-    if fault.cycle != "each" and not _is_count(fault.cycle):
-        return f"cycle is a whole number from 0 or 'each', not {fault.cycle!r}"
-    if fault.kind == "deadlock" and fault.rank == "all":
-        return "rank=all is no deadlock: with every rank in the all_reduce it completes"
-    return None
+def _matching(pattern: str, allowed: str, convert: Callable[[str], object] = int) -> Callable[[str], object]:
+    def read(text: str) -> object:
+        if not re.fullmatch(pattern, text, re.ASCII):
+            raise ValueError(allowed)
+        return convert(text)
+
+    return read
 
 
-def _option_problem(fault: Fault) -> str | None:
-    for option, field in OPTION_FIELDS.items():
-        if (
-            option not in KINDS[fault.kind].options
-            and getattr(fault, field) != Fault.__dataclass_fields__[field].default
-        ):
-            return f"{option} does not belong to it"
-    if not _is_count(fault.code) or fault.code > 255:
-        return f"code is an exit code from 0 to 255, not {fault.code!r}"
-    if fault.duration is not None and not (_is_seconds(fault.duration) and fault.duration > 0):
-        return f"for is a number of seconds above 0, not {fault.duration!r}"
-    if fault.how not in ("enter", "skip"):
-        return f"how is 'enter' or 'skip', not {fault.how!r}"
-    if not _is_count(fault.limit) or fault.limit < MIB:
-        return f"limit is a number of bytes from 1MiB, not {fault.limit!r}"
-    if not _is_count(fault.size) or fault.size < 1:
-        return f"size is a number of bytes from 1, not {fault.size!r}"
-    return None
+def _word_or_whole(*words: str, allowed: str) -> Callable[[str], object]:
+    return _matching(rf"\d+|{'|'.join(words)}", allowed, lambda text: text if text in words else int(text))
+
+
+def _read_seconds(text: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d*)?(?:e[+-]?\d+)?)(ms|s|m|h|)", text, re.ASCII)
+    if not found:
+        raise ValueError("a duration such as 5s, 500ms or 2m")
+    return float(found[1]) * {"ms": 0.001, "m": 60.0, "h": 3600.0}.get(found[2], 1.0)
+
+
+def _read_bytes(text: str) -> int:
+    found = re.fullmatch(r"(\d+)([kmg]i?b?)?b?", text.lower(), re.ASCII)
+    if not found:
+        raise ValueError("a size such as 256MiB")
+    return int(found[1]) * {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}[(found[2] or "")[:1]]
+
+
+def _write_seconds(seconds: float) -> str:
+    return f"{seconds!r}s"
 
 
 def _is_count(value: object) -> bool:
@@ -214,3 +210,123 @@ def _is_count(value: object) -> bool:
 def _is_seconds(value: object) -> bool:
     # The upper bound (30 years) keeps out infinity, nan and what no timer takes.
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1e9
+
+
+_read_count = _matching(r"\d+", "a whole number from 0")
+_read_text = _matching(r"(?s).+", "some text", str)
+_SECONDS = _Field(_read_seconds, _is_seconds, "a number of seconds from 0", write=_write_seconds)
+
+FIELDS = MappingProxyType(
+    {
+        "step": _Field(_read_count, _is_count, "a whole number from 0"),
+        "point": _Field(_read_text),
+        "after": _SECONDS,
+        "rand": _SECONDS,
+        "rank": _Field(
+            _word_or_whole("random", "all", allowed="a rank, 'random' or 'all'"),
+            lambda value: value in ("random", "all") or _is_count(value),
+            "a whole number from 0, 'random' or 'all'",
+        ),
+        "seed": _Field(_matching(r"-?\d+", "a whole number")),
+        "cycle": _Field(
+            _word_or_whole("each", allowed="a restart cycle or 'each'"),
+            lambda value: value == "each" or _is_count(value),
+            "a whole number from 0 or 'each'",
+        ),
+        "code": _Field(
+            _read_count, lambda value: _is_count(value) and value <= 255, "an exit code from 0 to 255"
+        ),
+        "message": _Field(_read_text),
+        "for": _Field(
+            _read_seconds,
+            lambda value: _is_seconds(value) and value > 0,
+            "a number of seconds above 0",
+            "duration",
+            _write_seconds,
+        ),
+        "how": _Field(_read_text, lambda value: value in ("enter", "skip"), "'enter' or 'skip'"),
+        "limit": _Field(
+            _read_bytes, lambda value: _is_count(value) and value >= MIB, "a number of bytes from 1MiB"
+        ),
+        "size": _Field(
+            _read_bytes, lambda value: _is_count(value) and value >= 1, "a number of bytes from 1"
+        ),
+        "ignore_term": _Field(
+            _matching(r"(?i)yes|no", "'yes' or 'no'", lambda text: text.lower() == "yes"),
+            write=lambda is_ignored: "yes" if is_ignored else "no",
+        ),
+    }
+)
+"""Every key, in the order in which `render` writes them."""
+
+_OPTIONS = frozenset().union(*(kind.options for kind in KINDS.values()))
+
+
+def _given(fault: Fault) -> dict[str, Any]:
+    """The values that are not the default, by key."""
+    fields = Fault.__dataclass_fields__
+    values = {key: (getattr(fault, field.name or key), field.name or key) for key, field in FIELDS.items()}
+    return {key: value for key, (value, name) in values.items() if value != fields[name].default}
+
+
+def _problem(fault: Fault) -> str | None:
+    given = _given(fault)
+    if ("step" in given) == ("after" in given):
+        return "say when, with either step=N or after=SECONDS"
+    for key, value in given.items():
+        if not FIELDS[key].is_valid(value):
+            return f"{key} is {FIELDS[key].allowed}, not {value!r}"
+        if key in _OPTIONS - KINDS[fault.kind].options:
+            return f"{key} does not belong to it"
+    if "rand" in given and "step" in given:
+        return "rand goes with after, not with step"
+    if "point" in given and "after" in given:
+        return "point names an at_step call, so it goes with step"
+    if fault.how == "skip" and "after" in given:
+        return "how=skip needs step: all the other ranks act, so all must agree on the moment"
+    if fault.kind == "deadlock" and fault.rank == "all":
+        return "rank=all is no deadlock: with every rank in the all_reduce it completes"
+    return None
+
+
+def parse(text: str, source: str = "fault") -> tuple[Fault, ...]:
+    """Reads one or more faults.
+
+    source: where the text comes from, for the error ("HOLDFAST_FAULT").
+    Raises FaultSpecError: names the source, the fault and the value, and what is allowed.
+    """
+    faults = []
+    for piece in filter(None, (piece.strip() for piece in text.split(";"))):
+        try:
+            faults.append(_parse_one(piece))
+        except FaultSpecError as error:
+            raise FaultSpecError(f"{source}: in {piece!r}: {error}") from None
+    if not faults:
+        raise FaultSpecError(f"{source}: {text!r} names no fault; an example: kill@step=12,rank=1")
+    return tuple(faults)
+
+
+def render(fault: Fault) -> str:
+    """The text that `parse` reads back as the same fault; values that are the default are left out."""
+    values = ",".join(f"{key}={FIELDS[key].write(value)}" for key, value in _given(fault).items())
+    return f"{fault.kind}@{values}"
+
+
+def _parse_one(text: str) -> Fault:
+    name, _, rest = text.partition("@")
+    kind = canonical_kind(name)
+    values: dict[str, Any] = {}
+    for pair in filter(None, (pair.strip() for pair in rest.split(","))):
+        key, equals, value = (part.strip() for part in pair.partition("="))
+        key = key.lower().replace("-", "_")
+        if not equals:
+            raise FaultSpecError(f"{pair!r} is not KEY=VALUE")
+        if key not in FIELDS:
+            raise FaultSpecError(f"unknown key {key!r}{nearest(key, FIELDS)}; known: {', '.join(FIELDS)}")
+        if (FIELDS[key].name or key) in values:
+            raise FaultSpecError(f"{key} is given twice")
+        try:
+            values[FIELDS[key].name or key] = FIELDS[key].read(value)
+        except ValueError as error:
+            raise FaultSpecError(f"{key} is {error}, not {value!r}") from None
+    return Fault(kind, **values)

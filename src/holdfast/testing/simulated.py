@@ -10,10 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.testing.errors import FaultSpecError
-from holdfast.testing.fault import Fault, nearest
-
-__all__ = ["SimulatedFaultParams"]
+from holdfast.testing.fault import Fault, FaultSpecError, nearest
 
 
 @dataclass

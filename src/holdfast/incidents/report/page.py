@@ -1,111 +1,371 @@
-"""The page of an incident: one HTML file with everything that a person wants to see, and nothing from elsewhere. Pure.
+"""The page of an incident: one HTML file with all that a person needs, and nothing from elsewhere.
 
-What always holds: it opens from a disk without a network, runs no script (its content security policy forbids it, and
-there is none), and whatever came from ranks, users and hosts is escaped twice: for terminals, and for HTML.
-
-Does not cover: the raw evidence, thread by thread; that is incident.json.
+page.html.j2 draws it; here are its values. What always holds: it opens from a disk without a network and runs no
+script (its content security policy forbids it), and every text from outside is escaped twice: for terminals and for
+HTML. All ranks have a square; 16,384 of them are about a quarter of a megabyte.
+Does not cover: the raw evidence, thread by thread (incident.json). Clocks: each lane of the timeline counts back from
+the snapshot of its own node.
 """
 
 from __future__ import annotations
 
-from html import escape
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
-from ..evidence import Case
-from ..verdict import KINDS, Verdict
-from . import page_parts as parts
-from .grid import grid, legend
-from .heading import culprit_of, headline, others_in_words, where_it_is, which, word
-from .lanes import MOST, chosen
-from .page_style import STYLE
-from .sections import of
-from .states import states
-from .timeline import timeline
-from .wording import seconds, state, visible
+from holdfast.visible import escaped
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+from ..evidence import BoardFacts, Case, Frame, RankEvidence
+from ..rules.places import is_own
+from ..verdict import FAILED, FINISHED, KINDS, Judgement
+from .next_steps import next_step
+from .text import (
+    IncidentView,
+    ends,
+    main_thread,
+    missing_data,
+    node_facts,
+    other_threads,
+    same_stack,
+    stderr_lines,
+    where_lines,
+)
+from .wording import (
+    completion,
+    counted,
+    evidence_lines,
+    grouped,
+    operation,
+    rank_ranges,
+    same_collectives,
+    seconds,
+    sizes,
+    state,
+    visible,
+    visible_lines,
+)
 
+if TYPE_CHECKING:
+    from jinja2 import Template
 
-def page(case: Case, verdict: Verdict, *, number: int = 0) -> str:
-    """The whole page."""
-    title = f"incident {number:04d}: " if number else ""
-    whom = (
-        f"rank {verdict.rank}" if verdict.rank is not None else visible(verdict.node, 60) or "no single rank"
-    )
-    lines = [
-        "<!doctype html>",
-        '<html lang="en"><head><meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
-        '<meta name="referrer" content="no-referrer">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{escape(f'{title}{word(case, verdict)}: {whom}')}</title>",
-        f"<style>{STYLE}</style></head><body><main>",
-        _head(case, verdict, number),
-        _how_we_know(case, verdict),
-        _ranks(case, verdict),
-        _times(case, verdict),
-        parts.stacks(case, verdict),
-        parts.ends(case, verdict),
-        parts.collectives(case),
-        parts.nodes(case),
-        _remaining(case, verdict),
-        "</main></body></html>",
-    ]
-    return "\n".join(line for line in lines if line) + "\n"
+GROUPS = 64
+"""Rows of a table, groups of stacks and lanes at most."""
+NUMBERED = 256
+"""Up to this many ranks the squares have their numbers, and a text to point at."""
+WINDOW = 60.0
+"""Seconds of the timeline."""
+LEFT, WIDTH, LANE, TOP, COLOURS = 84, 900, 22, 8, 8
 
-
-def _head(case: Case, verdict: Verdict, number: int) -> str:
-    culprit = culprit_of(case, verdict)
-    where = [*where_it_is(culprit)] if culprit else []
-    lines = "\n".join([*where, *others_in_words(case, verdict, 6)])
-    facts = [
-        *which(case, number),
-        f"evidence taken in {seconds(max((node.took for node in case.nodes), default=0.0))}",
-    ]
-    return (
-        f"<header><h1>{escape(headline(case, verdict))}</h1>"
-        f'<p class="verdict">{escape(visible(verdict.sentence, 1000))}</p>'
-        f'<p><span class="tag">confidence {verdict.confidence}</span> '
-        f'<span class="tag">{escape(verdict.kind.replace("_", " "))}</span> '
-        f'<span class="dim">{escape(KINDS[verdict.kind])}</span></p>'
-        + (parts.pre(escape(lines), "where the ranks are") if lines else "")
-        + f'<p class="dim">{escape(" · ".join(fact for fact in facts if fact))}</p></header>'
-    )
-
-
-def _how_we_know(case: Case, verdict: Verdict) -> str:
-    found = [section for section in of(case, verdict) if section.title.startswith("how we know")]
-    items = "".join(f"<li>{escape(line)}</li>" for section in found for line in section.lines)
-    return parts.section(f"How we know, of rank {verdict.rank}", f"<ul>{items}</ul>") if items else ""
-
-
-def _ranks(case: Case, verdict: Verdict) -> str:
-    found = states(case, verdict)
-    words = {
-        rank.rank: f"node {visible(rank.node, 60)}, pid {rank.pid}, {state(rank)}" for rank in case.ranks
+SHADES = MappingProxyType(
+    {
+        "culprit": "culprit",
+        "failed": "failed",
+        "stopped": "stopped or blocked in the kernel",
+        "waits": "waiting for other ranks",
+        "moves": "made progress during the capture",
+        "finished": "finished",
+        "other": "none of these",
+        "nodata": "no data",
     }
-    return parts.section(f"All {len(found)} ranks", grid(found, words) + legend(found)) if found else ""
+)
+"""Every colour of a square, with its meaning, in the order of the legend."""
+_OF_KIND = MappingProxyType(
+    {
+        FAILED: "failed",
+        "exit": "failed",
+        FINISHED: "finished",
+        "stopped": "stopped",
+        "uninterruptible": "stopped",
+    }
+)
 
 
-def _times(case: Case, verdict: Verdict) -> str:
-    lanes = chosen(case, verdict)
-    picture = timeline(lanes, verdict.rank)
-    if not picture:
-        return ""
-    told = sum(1 for rank in case.ranks if rank.board and rank.board.events)
-    which = (
-        f" {len(lanes)} of {told} ranks: the culprit's and its neighbours'."
-        if told > len(lanes) == MOST
-        else ""
+def page(case: Case, judgement: Judgement, *, number: int = 0) -> str:
+    """The whole page."""
+    view = IncidentView(case, judgement)
+    lanes, known = _lanes(view)
+    shades = dict(_shades(view))
+    values = {
+        "title": (f"incident {number:04d}: " if number else "") + view.title,
+        "view": view,
+        "kind_text": KINDS[view.verdict.kind],
+        "next_step": next_step(view),
+        "where": list(where_lines(view, 6)),
+        "facts": " · ".join(
+            [
+                *view.facts(number),
+                f"captured in {seconds(max((node.took for node in case.nodes), default=0.0))}",
+            ]
+        ),
+        "evidence": [*evidence_lines(view.culprit), *view.waits()] if view.culprit else [],
+        "grid": _grid(view, shades) if shades else None,
+        "legend": [
+            (shade, len(ranks), SHADES[shade], rank_ranges(ranks, 12))
+            for shade, ranks in sorted(
+                grouped(shades, shades.__getitem__), key=lambda found: [*SHADES].index(found[0])
+            )
+        ],
+        "timeline": _timeline(lanes, view.verdict.rank) if lanes else None,
+        "lanes_known": known,
+        "stacks": list(_stacks(view)),
+        "ends": list(ends(view, (rank for rank in view.case.ranks if rank.raised or rank.exit))),
+        "traceback": visible_lines(view.culprit.raised.traceback)[-200:]
+        if view.culprit and view.culprit.raised
+        else [],
+        "stderr": [visible(line) for line in stderr_lines(view.culprit)] if view.culprit else [],
+        "edges": list(_edges(view)),
+        "collectives": list(_collectives(view)),
+        "nodes": list(_nodes(view)),
+        "missing": list(missing_data(view)),
+        "most": GROUPS,
+    }
+    return str(_template().render(values)).lstrip()
+
+
+@cache
+def _template() -> Template:
+    from jinja2 import Environment, StrictUndefined  # slow to import, and only needed here
+
+    environment = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: escaped(value) if type(value) is str else value,
     )
-    note = (
-        f'<p class="dim">What ranks reported of themselves, up to the moment when we looked.{which} '
-        "Point at a bar for its name and how long it took.</p>"
+    return environment.from_string(Path(__file__).with_name("page.html.j2").read_text(encoding="utf-8"))
+
+
+# -- all ranks as squares --------------------------------------------------------------------------------------
+
+
+def _shades(view: IncidentView) -> Iterator[tuple[int, str]]:
+    """Of every rank of the job, by number; also of those without evidence."""
+    size = min(max((node.world_size for node in view.case.nodes), default=0), 1 << 20)
+    numbers = {*range(size), *view.ranks, *([view.verdict.rank] if view.verdict.rank is not None else [])}
+    for rank in sorted(numbers):
+        activity = view.activities.get(rank)
+        if rank == view.verdict.rank:
+            yield rank, "culprit"
+        elif activity is None:
+            yield rank, "nodata"
+        elif activity.waits_for_peers:
+            yield rank, "waits"
+        else:
+            yield rank, _OF_KIND.get(activity.kind, "moves" if activity.moves else "other")
+
+
+def _grid(view: IncidentView, shades: dict[int, str]) -> dict[str, Any]:
+    """Squares in rows of a multiple of 8, the usual number of ranks of a node."""
+    count = len(shades)
+    sizes_ = ((8, count, 40), (64, 8, 40), (NUMBERED, 16, 40), (1024, 32, 22), (4096, 64, 12))
+    columns, cell = next(((columns, cell) for upto, columns, cell in sizes_ if count <= upto), (128, 7))
+    gap, left = 1 if cell < 12 else 3, 0 if count <= NUMBERED else 46
+    size, rows = cell - gap, -(-count // columns)
+    at = {rank: (left + index % columns * cell, index // columns * cell) for index, rank in enumerate(shades)}
+    every = max(1, -(-14 // cell)) * (2 if cell < 10 else 1)
+    numbers = list(shades)
+    reach = (
+        2 if cell > 12 else 6
+    )  # a frame around the culprit that is seen among thousands, and without colours
+    return {
+        "count": count,
+        "width": left + columns * cell + 4,
+        "height": rows * cell + 4,
+        "size": size,
+        "paths": [
+            (shade, "".join(f"M{at[rank][0]} {at[rank][1]}h{size}v{size}h{-size}z" for rank in ranks))
+            for shade, ranks in grouped(shades, shades.__getitem__)
+        ],
+        "cells": []
+        if left
+        else [(rank, shade, *at[rank], _pointed(view, rank, shade)) for rank, shade in shades.items()],
+        "rows": [
+            (numbers[row * columns], row * cell + max(9, cell // 2 + 3)) for row in range(0, rows, every)
+        ]
+        if left
+        else [],
+        "marks": [
+            (at[rank][0] - reach // 2, at[rank][1] - reach // 2, size + reach)
+            for rank, shade in shades.items()
+            if shade == "culprit"
+        ],
+        "mark": "hollow" if cell > 12 else "s-culprit",
+    }
+
+
+def _pointed(view: IncidentView, number: int, shade: str) -> str:
+    """The text of a square: `rank 5: waits for other ranks, node gpu-12, pid 4182, state S (sleeping)`."""
+    rank = view.ranks.get(number)
+    facts = [f"node {visible(rank.node, 60)}", f"pid {rank.pid}", state(rank)] if rank else []
+    return ", ".join(part for part in (f"rank {number}: {SHADES[shade]}", *facts) if part)
+
+
+# -- the last minute -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One section: from and to, seconds ago, and how deep it lies in others."""
+
+    name: str
+    begun: float
+    ended: float
+    depth: int
+    is_open: bool = False
+
+
+def bars(board: BoardFacts) -> list[Bar]:
+    """The sections of the last minute, from the board's ring. All lie within the window.
+
+    A section whose start the ring no longer has reaches back to the oldest event. A ring of many short sections
+    reaches back for less than a minute.
+    """
+    since = max((event.ago for event in board.events), default=0.0)
+    started: dict[str, float] = {}
+    found: list[Bar] = []
+    for event in board.events:
+        if event.kind == "start":
+            started.setdefault(event.name, event.ago)
+        elif event.kind == "end":
+            begun = started.pop(event.name, since)
+            found.append(Bar(event.name, begun, event.ago, len(started)))
+    found += [Bar(each.name, each.seconds, 0.0, depth, True) for depth, each in enumerate(board.sections)]
+    return [
+        Bar(bar.name, _within(max(bar.begun, bar.ended)), _within(bar.ended), min(bar.depth, 3), bar.is_open)
+        for bar in found
+    ]
+
+
+def _within(ago: float) -> float:
+    return min(max(ago, 0.0), WINDOW)
+
+
+def _lanes(view: IncidentView) -> tuple[list[RankEvidence], int]:
+    """The ranks that are shown, the culprit first, then its neighbours; and how many have a ring."""
+    known = [rank for rank in view.case.ranks if rank.board and (rank.board.events or rank.board.sections)]
+    centre = view.verdict.rank if view.verdict.rank is not None else 0
+    nearest = sorted(known, key=lambda rank: (abs(rank.rank - centre), rank.rank))[:GROUPS]
+    return sorted(nearest, key=lambda rank: (rank.rank != view.verdict.rank, rank.rank)), len(known)
+
+
+def _timeline(ranks: Sequence[RankEvidence], culprit: int | None) -> dict[str, Any]:
+    of_rank = {rank.rank: bars(rank.board) for rank in ranks if rank.board}
+    lengths: dict[str, float] = {}
+    for bar in (bar for found in of_rank.values() for bar in found):
+        lengths[bar.name] = lengths.get(bar.name, 0.0) + bar.begun - bar.ended
+    order = sorted(
+        lengths, key=lambda name: (-lengths[name], name)
+    )  # those with the longest bars differ most
+    colours = {name: min(index, COLOURS - 1) for index, name in enumerate(order)}
+    bottom = TOP + len(ranks) * LANE
+    kinds = {event.kind for rank in ranks if rank.board for event in rank.board.events}
+    return {
+        "width": LEFT + WIDTH + 12,
+        "bottom": bottom,
+        "window": f"{WINDOW:.0f}",
+        "ticks": [(_x(ago), "0 s" if ago == 0 else f"−{ago} s") for ago in range(0, int(WINDOW) + 1, 10)],
+        "lanes": [
+            _lane(rank, of_rank[rank.rank], TOP + index * LANE, colours, rank.rank == culprit)
+            for index, rank in enumerate(ranks)
+        ],
+        "sections": [(visible(name, 60), colour) for name, colour in list(colours.items())[:16]],
+        "kinds": kinds,
+        "left": LEFT,
+        "top": TOP,
+    }
+
+
+def _x(ago: float) -> str:
+    return f"{round(LEFT + (1 - _within(ago) / WINDOW) * WIDTH, 1):g}"
+
+
+def _lane(
+    rank: RankEvidence, found: Sequence[Bar], y: int, colours: dict[str, int], is_culprit: bool
+) -> dict[str, Any]:
+    assert rank.board is not None
+    events = rank.board.events
+    since = max((event.ago for event in events), default=0.0)
+
+    def at(*kinds: str) -> list[str]:
+        return [_x(event.ago) for event in events if event.kind in kinds and event.ago <= WINDOW]
+
+    return {
+        "rank": rank.rank,
+        "y": y,
+        "is_culprit": is_culprit,
+        "unknown_to": _x(since) if since < WINDOW else "",
+        "bars": [
+            (colours[name], *_shape(rank.rank, name, same, y))
+            for name, same in grouped(found, lambda bar: bar.name)
+        ],
+        "steps": "".join(f"M{x} {y + 16}v5" for x in at("step")),
+        "beats": "".join(f"M{x} {y + 16}v3" for x in at("heartbeat", "mark", "connect", "finish")),
+        "saved": "".join(f"M{x} {y + 3}l5 6l-5 6l-5 -6z" for x in at("checkpoint")),
+    }
+
+
+def _shape(rank: int, name: str, found: Sequence[Bar], y: int) -> tuple[str, str]:
+    """All bars of one section in a lane, and the text for a reader who points at one."""
+    shape = "".join(
+        f"M{_x(bar.begun)} {y + 2 + 3 * bar.depth}"
+        f"H{max(float(_x(bar.ended)), float(_x(bar.begun)) + 0.4):g}v{14 - 3 * bar.depth}H{_x(bar.begun)}z"
+        for bar in found
     )
-    return parts.section("The last minute", f"{note}{parts.box(picture, 'The last minute of the ranks')}")
+    longest = max(bar.begun - bar.ended for bar in found)
+    still = ", still open" if any(bar.is_open for bar in found) else ""
+    return shape, f"rank {rank}: {visible(name, 60)}, {len(found)} times, longest {seconds(longest)}{still}"
 
 
-def _remaining(case: Case, verdict: Verdict) -> str:
-    """What could not be had, and why."""
-    found = [section for section in of(case, verdict) if section.title == "what could not be had"]
-    items = "".join(f"<li>{escape(line)}</li>" for section in found for line in section.lines)
-    return parts.section("What could not be had", f"<ul>{items}</ul>") if items else ""
+# -- lists and tables ------------------------------------------------------------------------------------------
+
+
+def _stacks(view: IncidentView) -> Iterator[tuple[str, list[tuple[str, bool]]]]:
+    """The culprit's threads, then each group of ranks with the same calls: a title and its lines."""
+    if view.culprit and (main := main_thread(view.culprit)):
+        for thread in (main, *other_threads(view.culprit)):
+            name = "main thread" if thread is main else f"thread {visible(thread.name, 60)}"
+            gil = ", holds the interpreter lock (GIL)" if thread.holds_gil else ""
+            yield f"rank {view.culprit.rank}, {name}{gil}", _frames(thread.frames)
+    for frames, ranks in grouped(view.others, same_stack):
+        activity = view.activities.get(ranks[0].rank)
+        text = f": {visible(activity.text, 130)}" if activity else ""
+        yield f"{counted([rank.rank for rank in ranks], 12)}{text}", _frames(frames)
+
+
+def _frames(frames: Sequence[Frame]) -> list[tuple[str, bool]]:
+    return [
+        (
+            f"{visible(frame.function, 100)}  {visible(frame.file, 150)}"
+            + (f":{frame.line}" if frame.line else ""),
+            is_own(frame),
+        )
+        for frame in frames
+    ]
+
+
+def _edges(view: IncidentView) -> Iterator[tuple[str, ...]]:
+    for edge in view.edges:
+        activity = view.activities.get(edge.waiters[0]) if edge.waiters else None
+        where = operation(activity) if activity and activity.waits_for_peers else ""
+        awaited = counted(edge.awaited, 12) if edge.awaited else "a rank without evidence"
+        if edge.waiters:
+            yield counted(edge.waiters, 12), awaited, where, visible(edge.via, 20), edge.strength.name.lower()
+
+
+def _collectives(view: IncidentView) -> Iterator[tuple[str, ...]]:
+    for entry, ranks in same_collectives(view.case.ranks):
+        names = str(entry.sequence), visible(entry.operation, 60), visible(entry.group, 40)
+        yield counted(ranks, 12), *names, sizes(entry), completion(entry), f"{seconds(entry.ago)} ago"
+
+
+def _nodes(view: IncidentView) -> Iterator[str]:
+    yield from node_facts(view)
+    for rank in view.others:
+        yield from (f"rank {rank.rank}: {visible(note)}" for note in rank.notes)
+    for node in view.case.nodes:
+        if node.reason:
+            yield f"node {visible(node.node, 60)} stopped its ranks: {visible(node.reason)}"

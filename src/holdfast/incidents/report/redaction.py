@@ -1,20 +1,21 @@
 """Secrets out of the evidence, before anything of it is written, sent or printed. Pure.
 
 A secret is the value of an environment variable whose name says so (`HF_TOKEN`, `AWS_SECRET_ACCESS_KEY`), of at least
-`SHORTEST` characters and no ordinary setting, and what looks like one wherever it stands (a key of a known form, a
-password in a URL, `--token X`). Each is replaced by `***`. What always holds: what a program, its arguments or its
-exceptions say of such a value, also quoted or over several lines, is not in what comes out.
+`SHORTEST` characters and no ordinary setting, and what looks like one in any text (a key of a known form, a password in
+a URL, `--token X`, `mysql -pX`). Each is replaced by `***`, also where it is quoted or over several lines.
 
-Does not cover: a secret that stands in no such variable and has no such form, one that was encoded (base64), and one
-of which only a part was kept.
+Does not cover: a secret that is in no such variable and has no such form, one that was encoded (base64), and one of
+which only a part was kept. A single word in a variable `*_KEY` or `*_AUTH` is taken for a setting, and 40 hexadecimal
+digits after a word like "commit", or in a path, for a revision.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from enum import Enum
 from typing import Any
 from urllib.parse import quote
 
@@ -55,13 +56,25 @@ _ORDINARY = frozenset(
     """.split()  # noqa: SIM905
 )
 
+_WORD = re.compile(r"[A-Za-z]+(?:[_.-][A-Za-z]+)*")
 _NAMES = r"pass(?:word|wd|phrase)|secret(?:[-_]?(?:access[-_]?)?key)?|api[-_]?key|access[-_]?key(?:[-_]?id)?"
 _NAMES += r"|private[-_]?key|(?:auth|access|refresh|bearer|session|secret|api|hf)[-_]?token|credentials?"
 _VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|[^\s"',;&)}\]]+)"""
 
 _IS = r"""["']?\s*[:=]\s*"""
 
-_FORMS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+_LETTERS_AND_DIGITS = r"(?=[A-Za-z._~+/%-]*[0-9])(?=[0-9._~+/%-]*[A-Za-z])[A-Za-z0-9._~+/%-]{6,}=*"
+_QUOTED = r"""(?:"[^"\s]{6,}"|'[^'\s]{6,}')"""
+_OPTIONS = r"[\w.-]*(?:\s[^\n|;&]{0,300}?)?\s"
+"""The rest of a command's name, and what is before the option."""
+_REVISION = r"(?i:commit|revision|rev|sha1?|hash|checkout|head|tree|parent)[\"']?[\s:=]+[\"']?"
+
+
+def _hide_unless_named(found: re.Match[str]) -> str:
+    return found[0] if found[1] else HIDDEN
+
+
+_FORMS: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = tuple(
     (re.compile(form), new)
     for form, new in (
         (r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", HIDDEN),
@@ -72,6 +85,12 @@ _FORMS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (rf"(?i)(--(?:[a-z0-9]+[-_])*(?:{_NAMES}|token|auth|cookie)(?:\s*=\s*|\s+))(?!-){_VALUE}", rf"\1{HIDDEN}"),
         (rf"(?i)((?:\b|_)(?:{_NAMES}){_IS}){_VALUE}", rf"\1{HIDDEN}"),
         (r"(?i)((?:\b|_)(?:token|auth|key|sig|signature)=)[A-Za-z0-9._~+/%-]{16,}=*", rf"\1{HIDDEN}"),
+        (rf"(?i)((?:\b|_)(?:token|auth){_IS})(?:{_LETTERS_AND_DIGITS}|{_QUOTED})", rf"\1{HIDDEN}"),
+        (r"((?<!\S)(?:-u\s*|--user[=\s]\s*)[^\s:/\"']+:)(?!\d+(?!\S))[^\s\"']+", rf"\1{HIDDEN}"),
+        (rf"((?:mysql|mariadb){_OPTIONS}-p)[^\s\"']+", rf"\1{HIDDEN}"),
+        (rf"(\bsshpass{_OPTIONS}-p\s*)[^\s\"']+", rf"\1{HIDDEN}"),
+        (rf"(\bredis-cli{_OPTIONS}-a\s*)[^\s\"']+", rf"\1{HIDDEN}"),
+        (rf"(?<![0-9A-Za-z/@._])({_REVISION})?[0-9a-f]{{40}}(?![0-9A-Za-z/])", _hide_unless_named),
         (r"(?<![A-Za-z0-9+.-])([A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s/:@\"']*:)[^\s/\"']*@", rf"\1{HIDDEN}@"),
         (r"(?<![A-Za-z0-9+.-])([A-Za-z][A-Za-z0-9+.-]{0,30}://)[^\s/:@\"']{16,}@", rf"\1{HIDDEN}@"),
         (r"(?<![A-Za-z0-9])(?:AKIA|ASIA)[0-9A-Z]{16}(?![0-9A-Za-z])", HIDDEN),
@@ -111,6 +130,17 @@ def redacted_text(text: str, environment: Mapping[str, str]) -> str:
     return _clean(text, _pattern(secrets(environment)))
 
 
+def redacted_arguments(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """The same for the arguments of a command: a secret may be the one after its option."""
+    text = redacted_text(_BETWEEN.join(arguments), environment)
+    # What begins with a secret is one to its end, white space included.
+    return [HIDDEN if each.startswith(HIDDEN) else each for each in text.split(_BETWEEN)] if arguments else []
+
+
+_BETWEEN = "\x1f"
+"""A character between arguments that counts as white space, and that none of them has."""
+
+
 def _names_secret(name: str) -> bool:
     if name.upper().endswith(("_PWD", "CONNECTION_STRING")):
         return True
@@ -124,7 +154,16 @@ def _is_ordinary(name: str, value: str) -> bool:
     """A switch, a number of tokens: hiding such a value would hide it wherever it stands."""
     word = value.strip().lower()
     counts = name.upper().endswith(("TOKENS", "KEYS", "KEY", "PASS")) and word.isdecimal() and len(word) < 8
-    return len(word) < SHORTEST or word in _ORDINARY or counts
+    return len(word) < SHORTEST or word in _ORDINARY or counts or _is_a_word(name, value.strip())
+
+
+def _is_a_word(name: str, value: str) -> bool:
+    """Such as `SORT_KEY=forward`. A password or token may be a word."""
+    *rest, last = re.split(r"[^A-Z0-9]+", name.upper())
+    if last not in ("KEY", "KEYS", "AUTH") or {"SECRET", "PASSWORD", "TOKEN", "PRIVATE"} & set(rest):
+        return False
+    is_plain = value in (value.lower(), value.upper(), value.capitalize()) and len(value) < 16
+    return is_plain and _WORD.fullmatch(value) is not None
 
 
 def _shown_as(value: str) -> Iterable[str]:
@@ -147,6 +186,8 @@ def _clean(text: str, known: re.Pattern[str] | None) -> str:
 
 def _walked(value: Any, known: re.Pattern[str] | None, seen: dict[str, str]) -> Any:
     """The same value with clean texts; `seen` spares the work for texts that are in many stacks."""
+    if isinstance(value, Enum):
+        return value  # a code, and a rule compares it by identity
     if isinstance(value, str):
         if value not in seen:
             seen[value] = _clean(value, known)

@@ -1,22 +1,34 @@
-"""The facts of a rank in words: where it is, what its process does, what ended it. Pure.
+"""The facts of a rank in words, for the text and the page: ranges of ranks, durations, calls, ends. Pure.
 
 What always holds: a text from here is one line, has no character that a terminal acts on, and is bounded.
-
-Does not cover: which facts matter; `findings` and `text` choose.
+Does not cover: which facts matter (`text`, `page`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from datetime import datetime, timezone
 from types import MappingProxyType
+from typing import TypeVar
 
 from holdfast.visible import escaped
 
-from ..evidence import Collective, Exit, Frame, PassedLimit, Raised, RankEvidence
-from .frames import place, waits_in
-from .grouping import main_thread
-from .states import waits
+from ..evidence import (
+    BoardFacts,
+    Collective,
+    Exit,
+    Frame,
+    Missing,
+    PassedLimit,
+    Process,
+    Raised,
+    RankEvidence,
+)
+from ..rules.sentence import called
+from ..verdict import Activity
 
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 LONGEST = 200
 """Columns of one line at most."""
 
@@ -29,15 +41,35 @@ STATES = MappingProxyType(
         "t": "stopped by a debugger",
         "Z": "ended, not yet collected",
         "I": "idle",
-        "gone": "gone",
     }
 )
 """The one-letter codes of proc(5)."""
 
+MISSING_TEXT = MappingProxyType(
+    {
+        Missing.NOT_REQUESTED: "only requested when a rank hangs",
+        Missing.ENDED: "the process had ended",
+        Missing.STOPPED: "the process is stopped and cannot answer",
+        Missing.NOT_ARMED: "the process had not prepared to answer, or cannot answer any more",
+        Missing.NO_HELPER: "the process has no helper thread: neither a process group nor a client",
+        Missing.NO_ANSWER: "the helper thread did not answer: a thread holds the GIL, or it got no processor time",
+        Missing.NOT_SIGNALLED: "the signal that dumps the stack could not be sent, or was not answered",
+        Missing.NO_PYTHON_FRAME: "the main thread runs no Python",
+        Missing.TOO_LATE: "the answer was not complete in time",
+        Missing.NO_GROUP: "the program has no process group",
+        Missing.NOT_RECORDED: "torch's flight recorder is empty, switched off, or not comparable",
+        Missing.FAILED: "an error of the capture; the notes have it",
+    }
+)
+"""Why a part of the evidence is missing."""
 
-def visible(text: str, longest: int = LONGEST) -> str:
-    """What came from outside, safe to print and on one line; the middle of a long one is left out."""
-    line = escaped(" ".join(text[: 8 * longest].split("\n")).expandtabs(4).replace("\r", ""))
+
+# -- texts and numbers -----------------------------------------------------------------------------------------
+
+
+def visible(text: object, longest: int = LONGEST) -> str:
+    """A text from outside, safe to print and on one line; the middle of a long one is left out."""
+    line = escaped(" ".join(str(text)[: 8 * longest].split("\n")).expandtabs(4).replace("\r", ""))
     if len(line) <= longest:
         return line
     half = (longest - 3) // 2
@@ -45,19 +77,8 @@ def visible(text: str, longest: int = LONGEST) -> str:
 
 
 def visible_lines(text: str) -> list[str]:
-    """The lines of a text from outside, each safe to print."""
-    return [visible(line.rstrip()) for line in text.splitlines()]
-
-
-def end_moment(rank: RankEvidence) -> float:
-    """When it began to end: seconds before the evidence was taken, negative after that."""
-    times = [found.ago for found in (rank.raised, rank.exit) if found is not None]
-    return max(times, default=0.0)
-
-
-def beside_the_look(ago: float) -> str:
-    """`0.05 s before we looked`, `0.1 s after we had looked`."""
-    return f"{seconds(ago)} before we looked" if ago >= 0 else f"{seconds(-ago)} after we had looked"
+    """The lines of a text from outside that are not blank, each safe to print."""
+    return [visible(line.rstrip()) for line in text.splitlines() if line.strip()]
 
 
 def seconds(value: float) -> str:
@@ -69,54 +90,54 @@ def seconds(value: float) -> str:
     return f"{value:.0f} s" if value >= 10 else f"{value:.1f} s" if value >= 1 else f"{max(value, 0.0):.2f} s"
 
 
-def call(frame: Frame) -> str:
-    """`dataset.py:88 read()`; a native one by its name and library."""
-    name = visible(frame.function, 80) + ("" if frame.function.endswith(")") else "()")
-    if not frame.file:
-        return name
-    file = visible(frame.file.rsplit("/", 1)[-1], 60)
-    return f"{name} in {file}" if frame.native or not frame.line else f"{file}:{frame.line} {name}"
-
-
-def who(rank: RankEvidence) -> str:
-    """`rank 5 (node gpu-12, pid 4182)`."""
-    return f"rank {rank.rank} (node {visible(rank.node, 60)}, pid {rank.pid})"
-
-
-def sections(rank: RankEvidence) -> str:
-    """`step > data_loading`; empty outside of sections."""
-    return " > ".join(visible(each.name, 40) for each in (rank.board.sections if rank.board else ()))
-
-
-def where(rank: RankEvidence) -> str:
-    """Its sections and the call that says best where it is: `data_loading > dataset.py:88 read()`."""
-    thread = main_thread(rank)
-    frames: Sequence[Frame] = thread.frames if thread else ()
-    open_collective = under_way(rank)
-    if waits(rank) and open_collective:
-        inner = visible(open_collective.operation, 60)
-    elif waits(rank) and (found := waits_in(frames)):
-        inner = visible(found.function, 60)
-    else:
-        found = place(frames)
-        inner = call(found) if found else ""
-    return " > ".join(part for part in (sections(rank), inner) if part)
-
-
-def under_way(rank: RankEvidence) -> Collective | None:
-    """The earliest collective operation that it has begun and not completed."""
-    begun = [each for each in rank.collectives if each.state != "completed"]
-    return max(begun, key=lambda each: each.ago, default=None)
-
-
-def state(rank: RankEvidence) -> str:
-    """`state D (disk wait)`; empty where it is not known."""
-    code = rank.process.state if rank.process else ""
-    if not code:
+def clock(at: float, form: str = "%H:%M:%S UTC") -> str:
+    """`03:09:36 UTC`; empty where the moment is not known."""
+    try:
+        return datetime.fromtimestamp(at, timezone.utc).strftime(form) if at > 0 else ""
+    except (ValueError, OverflowError, OSError):
         return ""
-    return f"state {visible(code, 20)}" + (
-        f" ({STATES[code]})" if code in STATES and STATES[code] != code else ""
-    )
+
+
+def grouped(items: Iterable[T], key: Callable[[T], K | None]) -> list[tuple[K, list[T]]]:
+    """The items by key, the largest group first; those without a key are left out."""
+    found: dict[K, list[T]] = {}
+    for item in items:
+        if (what := key(item)) is not None:
+            found.setdefault(what, []).append(item)
+    return sorted(found.items(), key=lambda group: -len(group[1]))  # stable: equal ones in the given order
+
+
+def rank_ranges(numbers: Iterable[int], most: int = 6) -> str:
+    """`0-4, 6-63`; of more than `most` runs the first ones, and how many ranks are left out."""
+    runs: list[tuple[int, int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], number)
+        else:
+            runs.append((number, number))
+    shown = runs[:most] if len(runs) > most + 1 else runs
+    rest = sum(last - first + 1 for first, last in runs[len(shown) :])
+    text = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in shown)
+    return f"{text} and {rest} more" if rest else text
+
+
+def counted(numbers: Sequence[int], most: int = 6) -> str:
+    """`rank 5`, or `63 ranks (0-4, 6-63)`; empty for none."""
+    count = len(set(numbers))
+    if not count:
+        return ""
+    return f"rank {numbers[0]}" if count == 1 else f"{count} ranks ({rank_ranges(numbers, most)})"
+
+
+# -- one rank --------------------------------------------------------------------------------------------------
+
+
+def call(frame: Frame) -> str:
+    """`train/dataset.py:88 read()`; a native one by its name and library."""
+    if frame.native:
+        library = f" in {visible(frame.file.rsplit('/', 1)[-1], 60)}" if frame.file else ""
+        return f"{visible(frame.function, 80)}(){library}"
+    return visible(called(frame), 140)
 
 
 def step(rank: RankEvidence) -> str:
@@ -124,31 +145,30 @@ def step(rank: RankEvidence) -> str:
     return f"step {rank.board.step}" if rank.board and rank.board.step is not None else ""
 
 
-def stays(rank: RankEvidence) -> str:
-    """`for 31 s`: how long it has been in its innermost section, else silent."""
-    board = rank.board
-    if board is None:
-        return ""
-    return f"for {seconds(board.sections[-1].seconds if board.sections else board.silent)}"
+def state(rank: RankEvidence) -> str:
+    """`state D (disk wait)`; empty where it is not known."""
+    code = rank.process.state if rank.process else ""
+    meaning = f" ({STATES[code]})" if code in STATES else ""
+    return f"state {visible(code, 20)}{meaning}" if code else ""
 
 
 def passed(limit: PassedLimit) -> str:
-    """`no heartbeat for 31.2 s (limit 30.0 s)`."""
+    """`no heartbeat for 31.2 s (timeout 30.0 s)`."""
     what = {
         "initial_heartbeat": "no first heartbeat",
         "heartbeat": "no heartbeat",
         "section": f"section '{visible(limit.section, 60)}' did not end",
         "out_of_section": "outside of all sections",
     }.get(limit.reason, visible(limit.text or limit.reason, 120))
-    return f"{what} for {limit.waited:.1f} s (limit {limit.limit:.1f} s)"
+    return f"{what} for {limit.waited:.1f} s (timeout {limit.limit:.1f} s)"
 
 
-def ended(found: Exit) -> str:
-    """How its process ended: the launcher's words, and how we know where memory was short."""
-    words = visible(found.meaning, 150) or (
-        f"killed by signal {-found.status}" if found.status < 0 else f"exit code {found.status}"
+def ended(end: Exit) -> str:
+    """How its process ended, with the source where memory was short."""
+    words = visible(end.meaning, 150) or (
+        f"killed by signal {-end.status}" if end.status < 0 else f"exit code {end.status}"
     )
-    return f"{words}; out of memory: {visible(found.out_of_memory, 150)}" if found.out_of_memory else words
+    return f"{words}; out of memory: {visible(end.out_of_memory, 150)}" if end.out_of_memory else words
 
 
 def raised(error: Raised) -> str:
@@ -157,12 +177,137 @@ def raised(error: Raised) -> str:
     return f"{visible(error.type, 60)}: {message}" if message else visible(error.type, 60)
 
 
+def end_of(rank: RankEvidence) -> str:
+    """Its exception, with its exit; or its exit alone. Empty: it lives."""
+    asked = " (terminated)" if rank.exit and rank.exit.asked else ""
+    end = f"{ended(rank.exit)}{asked}" if rank.exit else ""
+    return raised(rank.raised) + (f" ({end})" if end else "") if rank.raised else end
+
+
+def end_moment(rank: RankEvidence) -> float:
+    """When it began to end: seconds before the snapshot, negative after it."""
+    return max((found.ago for found in (rank.raised, rank.exit) if found is not None), default=0.0)
+
+
+def around_snapshot(ago: float) -> str:
+    """`0.05 s before the snapshot`, `0.10 s after the snapshot`."""
+    return f"{seconds(abs(ago))} {'before' if ago >= 0 else 'after'} the snapshot"
+
+
 def collective(entry: Collective) -> str:
-    """`all_reduce number 1042 of [[1024]] float32 in group default, begun 31 s ago, not completed`."""
-    text = f"{visible(entry.operation, 60)} number {entry.sequence}"
+    """`all_reduce (sequence 8362) of [[1024]] float32 in group default, begun 31 s ago, not completed (started)`."""
+    text = f"{visible(entry.operation, 60)} (sequence {entry.sequence})"
     if entry.sizes:
-        text += f" of {visible(f'{entry.sizes} {entry.dtype}'.strip(), 80)}"
+        text += f" of {sizes(entry)}"
     if entry.group:
         text += f" in group {visible(entry.group, 40)}"
-    done = "completed" if entry.state == "completed" else f"not completed ({visible(entry.state, 30)})"
-    return f"{text}, begun {seconds(entry.ago)} ago, {done}"
+    return f"{text}, begun {seconds(entry.ago)} ago, {completion(entry)}"
+
+
+def sizes(entry: Collective) -> str:
+    """`[[1024]] float32`."""
+    return visible(f"{entry.sizes} {entry.dtype}".strip(), 80)
+
+
+def operation(activity: Activity) -> str:
+    """`all_reduce (sequence 8362)`, of a rank that waits for its peers."""
+    number = f" (sequence {activity.sequence})" if activity.sequence is not None else ""
+    return f"{visible(activity.operation, 60) or 'a collective'}{number}"
+
+
+def completion(entry: Collective) -> str:
+    """`completed`, `not completed (started)`."""
+    return "completed" if entry.state == "completed" else f"not completed ({visible(entry.state, 30)})"
+
+
+def same_collectives(ranks: Iterable[RankEvidence]) -> list[tuple[Collective, list[int]]]:
+    """The newest collective of each group, once for the ranks that agree in all that must agree."""
+    entries = []
+    for rank in ranks:
+        newest: dict[str, Collective] = {}
+        for entry in rank.collectives:
+            if entry.group not in newest or entry.sequence >= newest[entry.group].sequence:
+                newest[entry.group] = entry
+        entries += [(rank.rank, entry) for entry in newest.values()]
+    found = grouped(entries, lambda pair: _agreed(pair[1]))
+    return [
+        (max((entry for _, entry in same), key=lambda entry: entry.ago), [rank for rank, _ in same])
+        for _, same in found
+    ]
+
+
+def _agreed(entry: Collective) -> tuple[object, ...]:
+    done = entry.state == "completed"
+    return entry.group, entry.sequence, entry.operation, entry.sizes, entry.dtype, done
+
+
+# -- what the evidence shows of one rank -----------------------------------------------------------------------
+
+
+def evidence_lines(rank: RankEvidence) -> Iterator[str]:
+    """A sentence for each fact, the strongest first, so that a person can check the verdict."""
+    if rank.raised:
+        yield f"exception: {raised(rank.raised)}"
+    if rank.exit:
+        asked = " (terminated by the launcher)" if rank.exit.asked else ""
+        yield f"end of its process: {ended(rank.exit)}{asked}"
+        if rank.exit.core_dump:
+            yield f"core dump: {visible(rank.exit.core_dump, 150)}"
+    if rank.passed:
+        yield f"timeout: {passed(rank.passed)}"
+    if rank.process:
+        yield from _process(rank, rank.process)
+    if rank.board:
+        yield from _board(rank.board)
+    yield from (f"note: {visible(note)}" for note in rank.notes)
+
+
+def _process(rank: RankEvidence, process: Process) -> Iterator[str]:
+    call_ = visible(process.system_call, 120)
+    parts = [
+        f"process {rank.pid}",
+        state(rank),
+        f"system call {call_}" if call_ else "",
+        f"kernel function {visible(process.wait_channel, 60)}" if process.wait_channel.strip("0") else "",
+    ]
+    yield ", ".join(part for part in parts if part)
+    if process.sampled_over > 0:
+        over = seconds(process.sampled_over)
+        yield (
+            f"no processor time within {over}"
+            if not process.cpu and not process.switches
+            else f"{process.cpu:.2f} s of processor time within {over} ({process.switches} switches)"
+        )
+    if process.kernel_stack:
+        yield "kernel stack: " + visible(" < ".join(process.kernel_stack[:6]), 180)
+    if process.network_files:
+        yield "open files on network filesystems: " + visible(", ".join(process.network_files[:4]), 150)
+    if process.children:
+        same = grouped(
+            process.children,
+            lambda child: f"{visible(child.command, 40)} in state {visible(child.state, 5) or '?'}",
+        )
+        texts = [
+            f"{len(all_)} × {what} (pid {rank_ranges([child.pid for child in all_], 3)})"
+            for what, all_ in same
+        ]
+        yield "child processes: " + "; ".join(texts[:3]) + (" …" if len(texts) > 3 else "")
+    if holder := next((thread for thread in rank.stacks if thread.holds_gil), None):
+        yield f"thread {visible(holder.name, 60)} holds Python's interpreter lock (GIL)"
+
+
+def _board(board: BoardFacts) -> Iterator[str]:
+    if not board.connected and not board.counted:
+        yield f"no report to Holdfast yet, {seconds(board.age)} after its start"
+        return
+    counts = f"{board.heartbeats} heartbeats" if board.heartbeats else "no heartbeat"
+    at = f", last step {board.step}" if board.step is not None else ""
+    saved = f", {board.checkpoints} checkpoints" if board.checkpoints else ""
+    yield f"last sign of life {seconds(board.silent)} ago ({counts}{at}{saved})"
+    if board.sections:
+        names = " > ".join(f"{visible(each.name, 40)} ({seconds(each.seconds)})" for each in board.sections)
+        yield f"open sections: {names}"
+    if board.finished:
+        yield "reported that it was finished"
+    if board.moved:
+        yield "made progress during the capture"

@@ -1,15 +1,32 @@
-"""From the evidence of all nodes to one verdict. Pure: the same evidence always gives the same verdict.
+"""From the evidence of all nodes to one judgement. Pure: the same evidence always gives the same judgement.
 
-frames.py, kernel.py, sections.py   what a stack, the kernel and a section's name say
-whereabouts.py, doing.py            what one rank does
-recorder.py                         the collectives that ranks were in, compared
-scene.py                            all ranks of the incident beside each other
-endings.py, crash.py                who ended first, and who merely followed
-situation.py, hang.py               for whom the others wait, and what it does, by
-                                    unable.py, choice.py, collectives.py and unseen.py
-accusation.py, wording.py           verdicts and their sentences
+places.py       which part of a program a stack frame is
+signatures.py   what one rank is doing: one ordered table
+recorder.py     the collectives of torch's flight recorder
+exits.py        how ranks ended, and whether that can be the cause
+graph.py        all ranks, and who waits for whom
+blame.py        the culprit: the rules in their order
+differences.py  the rank that differs, where all wait
+sentence.py     verdicts as sentences
 """
 
-from .judge import judge
+from __future__ import annotations
+
+from ..evidence import Case
+from ..verdict import Judgement
+from .blame import blame
+from .graph import JobView
+
+
+def judge(case: Case) -> Judgement:
+    """The verdict, each rank's activity, and who waits for whom.
+
+    It raises nothing, names a rank of the case or none, and does not depend on the order of the nodes. Confidence is
+    high only where no other known cause explains the evidence.
+    Does not cover: causes outside the ranks (a switch, a power supply), of which no rank has evidence.
+    """
+    job = JobView(case)
+    return Judgement(blame(job), tuple(view.activity for view in job.ranks), job.edges)
+
 
 __all__ = ["judge"]

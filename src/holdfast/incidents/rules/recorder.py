@@ -1,58 +1,86 @@
-"""The collectives that ranks were in, by torch's flight recorder: who waits in which, who is not there, who differs.
+"""The collectives that ranks entered, by torch's flight recorder. Pure.
 
-Pure. Always holds: sequence numbers are compared within one process group only; a group's members are those that the
-recorder names, and for the default group all ranks.
-Does not cover: a recorder that does not say what is done (gloo's says "scheduled" of each): the last entry of a rank
-counts as the one that it waits in if its stack is in a collective.
+A GPU's collectives are enqueued ahead of their execution, so the one in which a rank is stuck is the oldest that is not
+completed, of each process group. Numbers are compared within one group only.
+Does not cover: a recorder that does not record completion (gloo's). There the newest entry counts as the one in which
+a rank waits, if its stack shows that it waits in a collective.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeVar
 
-from ..evidence import Collective
+from ..evidence import Collective, Missing, RankEvidence
 
-DONE = frozenset({"completed", "done", "retired"})
-UNEVEN = ("gather", "scatter", "send", "recv", "all_to_all", "alltoall", "coalesced", "broadcast_object")
-"""Operations whose ranks may well have other sizes than each other."""
+COMPLETED, STARTED, SCHEDULED = "completed", "started", "scheduled"
+_DONE = frozenset({COMPLETED, "done", "retired"})
+_UNEVEN = ("gather", "scatter", "all_to_all", "alltoall", "coalesced", "broadcast_object")
+"""Operations whose ranks may have other sizes than each other."""
 K = TypeVar("K", bound=Hashable)
+Group = tuple[object, ...]
+
+
+def group_of(entry: Collective) -> Group:
+    """The group's identity: two tensor-parallel groups may have one name. Ends stand for thousands of members."""
+    return (entry.group, len(entry.members), *entry.members[:2], *entry.members[-1:])
+
+
+def records_completion(entries: Sequence[Collective]) -> bool:
+    """Whether the recorder distinguishes completed collectives from others: gloo's does not always."""
+    return any(entry.state in _DONE or entry.state == STARTED or entry.backend == "nccl" for entry in entries)
+
+
+def is_missing(rank: RankEvidence) -> bool:
+    """Whether this rank's recorder could not be read: nothing follows from what it does not show."""
+    return not rank.collectives and rank.no_collectives is not Missing.NOTHING
+
+
+def oldest_pending(entries: Sequence[Collective]) -> dict[tuple[object, ...], Collective]:
+    """The oldest entry that is not completed, by group, and by peer for sends and receives."""
+    found: dict[tuple[object, ...], Collective] = {}
+    if records_completion(entries):
+        for entry in entries:
+            key = (*group_of(entry), entry.p2p, entry.peer, entry.p2p and is_send(entry))
+            if entry.state not in _DONE and (key not in found or entry.sequence < found[key].sequence):
+                found[key] = entry
+    return found
 
 
 def latest(entries: Sequence[Collective]) -> Collective | None:
-    """The one that was entered last."""
+    """The entry that was entered last."""
     return min(entries, key=lambda entry: (entry.ago, -entry.sequence), default=None)
 
 
-def says_what_is_done(entries: Sequence[Collective]) -> bool:
-    """Whether the recorder tells finished collectives from others."""
-    return any(entry.state in DONE for entry in entries)
-
-
-def pending(entries: Sequence[Collective]) -> Collective | None:
-    """The one that is known not to be done; None where the recorder does not say what is done."""
-    if not says_what_is_done(entries):
-        return None
-    last = latest(entries)
-    return last if last is not None and last.state not in DONE else None
+def reached(entries: Sequence[Collective], entry: Collective) -> bool:
+    """Whether a rank with these entries has entered this collective of its group."""
+    group = group_of(entry)
+    return any(
+        not each.p2p and each.sequence >= entry.sequence and group_of(each) == group for each in entries
+    )
 
 
 def signature(entry: Collective) -> tuple[str, str, str]:
-    """What ranks must agree on."""
-    name = entry.operation.rsplit(":", 1)[-1]
-    if any(word in name for word in UNEVEN) and not name.startswith("all_gather"):
+    """The values on which the ranks of a group must agree."""
+    name = operation(entry)
+    if any(word in name for word in _UNEVEN) and not name.startswith("all_gather"):
         return name, "", ""
     return name, entry.sizes, entry.dtype
 
 
-def reached(entries: Iterable[Collective], group: str) -> int | None:
-    """The last sequence number in a group; None where it was in none of its collectives."""
-    return max((entry.sequence for entry in entries if entry.group == group), default=None)
+def operation(entry: Collective) -> str:
+    """The operation's name, without its backend and the ranks of a send: `all_reduce`, `recv`."""
+    return entry.operation.rsplit(":", 1)[-1].split(" ")[0]
+
+
+def is_send(entry: Collective) -> bool:
+    """Whether a point-to-point operation sends."""
+    return "send" in operation(entry)
 
 
 def odd(values: Mapping[int, K]) -> tuple[int, ...]:
-    """Those that differ from the majority; empty where there is no majority or all agree."""
+    """The ranks that differ from the majority; empty where there is no majority or all agree."""
     counts = Counter(values.values())
     if len(counts) < 2:
         return ()
@@ -62,32 +90,41 @@ def odd(values: Mapping[int, K]) -> tuple[int, ...]:
     return tuple(sorted(rank for rank, value in values.items() if value != most))
 
 
-def off_its_pattern(entries: Sequence[Collective]) -> bool | None:
-    """Whether the last collective of its group is not what this rank has always done next; None: no pattern."""
+def breaks_its_pattern(entries: Sequence[Collective]) -> bool:
+    """Whether the newest collective of its group is not the one that this rank entered in its place before."""
     last = latest(entries)
     if last is None:
-        return None
-    line = [signature(entry) for entry in sorted(entries, key=_sequence) if entry.group == last.group]
-    before, now = line[:-1], line[-1]
+        return False
+    own = [each for each in entries if group_of(each) == group_of(last)]
+    return _is_new([signature(each) for each in sorted(own, key=lambda each: each.sequence)])
+
+
+def leaves_its_order(entries: Sequence[Collective]) -> bool:
+    """Whether the newest collective is of another group, or with another peer, than in this place before."""
+    oldest: dict[Group, float] = {}
+    for entry in entries:
+        oldest[_stream(entry)] = max(entry.ago, oldest.get(_stream(entry), 0.0))
+    known = min(oldest.values(), default=0.0)  # of each group only the newest entries were captured
+    ordered = sorted(entries, key=lambda each: (-each.ago, each.sequence))
+    return _is_new([_stream(each) for each in ordered if each.ago <= known])
+
+
+def _is_new(line: Sequence[Hashable]) -> bool:
+    """Whether this line was periodic before its last value, and is no more."""
+    before = line[:-1]
     for period in range(1, len(before) // 2 + 1):
-        if all(before[-i] == before[-i - period] for i in range(1, len(before) - period + 1)) or _repeats(
-            before, period
-        ):
-            return before[-period] != now
-    return None
+        same = all(before[-i] == before[-i - period] for i in range(1, len(before) - period + 1))
+        if same or (period > 1 and before[-period:] == before[-2 * period : -period]):
+            return before[-period] != line[-1]
+    return False
 
 
-def _repeats(before: Sequence[Hashable], period: int) -> bool:
-    """Whether the end is two whole rounds of this length: what came before, at the start, may differ."""
-    return period > 1 and before[-period:] == before[-2 * period : -period]
+def _stream(entry: Collective) -> Group:
+    return (*group_of(entry), entry.peer, entry.p2p and is_send(entry))
 
 
-def _sequence(entry: Collective) -> int:
-    return entry.sequence
-
-
-def said(entry: Collective) -> str:
-    """`all_reduce (sequence 911, [[1024]])`."""
-    name = entry.operation.rsplit(":", 1)[-1]
+def described(entry: Collective) -> str:
+    """`all_reduce (sequence 911, sizes [[1024]])`."""
     sizes = f", sizes {entry.sizes}" if entry.sizes and len(entry.sizes) <= 40 else ""
-    return f"{name} (sequence {entry.sequence}{sizes})"
+    where = f" of group {entry.group[:40]}" if entry.group and entry.group != "default_pg" else ""
+    return f"{operation(entry)}{where} (sequence {entry.sequence}{sizes})"

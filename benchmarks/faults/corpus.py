@@ -1,0 +1,315 @@
+"""Faults with their labels (ground truth), and the scenarios made of them. Pure.
+
+A fault is one decorator, which states what is true, above the function that causes it inside of a rank:
+
+    @fault("worker_sleeps", "data_loading", READS, at="data", workers=1)
+    def _(point, path): ...
+
+A label is written without the rules at hand and never changed to suit them. It names one kind of verdict, and at most
+one more where two are equally true, with the reason. The functions have no names of their own: a name on a stack would
+give the answer away. A scenario depends on its fault, phase and variant only, so one that runs alone is the one of the
+whole corpus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any
+
+from holdfast.incidents.verdict import KINDS
+
+HEALTHY = "healthy"
+TOTAL, EVERY = 12, 4
+"""Steps of a program, and after how many of them it validates and saves."""
+
+MOMENTS = {
+    **{"import": 0, "init": 0, "step": 6, "collective": 6},
+    **{"validation": 8, "checkpoint": 8, "shutdown": TOTAL},
+    **{"forward": 6, "backward": 6, "exchange": 6, "team": 6},  # of `program_2`
+}
+"""The step at which each phase's fault happens: after the first checkpoint, which is at step 4."""
+READS = ("step", "validation")
+TRAINING = ("step", "collective", "validation", "checkpoint")
+STARTED = ("init", *TRAINING)
+EVERYWHERE = ("import", *STARTED, "shutdown")
+OWN_CODE = ("init", "step", "validation", "checkpoint")
+
+RANK, NOBODY, NODE = "rank", "nobody", "node"
+"""Who is to blame: the one rank in which it happens; none, as it happens in all of them; a whole node."""
+
+CLIENT, COUNTED, SHELL = "client", "counted", "shell"
+"""How the program is supervised: by its client's sections and heartbeats; by its counted optimizer steps and one limit;
+by its client, with the rank as a child of a shell."""
+
+ELSEWHERE = ("1+1", "2+2", "1+1", "2+1")
+THREE = ("3", "4", "2+2", "3")
+"""Layouts in which the culprit is not on the rendezvous' host; in which the odd rank of several can be named."""
+
+FINISHED = ("--ft-finished-timeout=5",)
+"""For what stays after its script has finished: without this option such a process is never ended."""
+
+PLACES = ("code", "data", "storage", "hook", "collective", "send", "recv", "joint", "loop")
+"""Where the action is called, with the `InjectionPoint` and:
+
+- code: nothing more; in the program's own code.
+- data, storage: the path of a file that is read or written; it may return another one.
+- hook: nothing more; in a hook of the backward pass.
+- collective, send, recv: the tensor, and the peer if any; in place of one rank's communication.
+- joint: the tensor and a group; in all ranks, before a collective.
+- loop: it is not called; the program's loop asks by itself.
+"""
+
+_FILES = ("ends", "hangs", "waits", "collectives", "held_out")
+
+_ORDER = (
+    *("kill_9", "segfault", "abort", "exit_3", "os_exit_0", "sys_exit_0", "exception", "exception_in_hook"),
+    *("exception_in_worker", "gpu_out_of_memory", "memory_error", "out_of_memory_kill", "half_saved"),
+    *("sleep", "busy", "gil", "lock", "two_locks", "queue", "file_lock", "child", "socket", "http", "stop"),
+    *("uninterruptible", "deaf", "worker_killed", "worker_stopped", "worker_sleeps", "dataset_file"),
+    *("dataset_sleeps", "skipped", "one_more", "other_operation", "other_size", "left_out_of_group"),
+    *("wrong_port", "wrong_world_size", "thread_at_exit", "exit_handler", "storage", "slow_storage"),
+    *("all_slow", "node_lost", "other_node", "bus_error", "told_to_end", "interrupted", "recursion"),
+    *("no_space", "no_descriptors", "cpp_exception", "launcher_lost", "peers_time_out"),
+    *("regular_expression", "process_lock", "thread_barrier", "event", "thread", "native_lock"),
+    *("wait_for_child", "output_of_child", "question", "connect", "store", "traced", "signal_handler"),
+    *("finaliser", "closed_descriptors", "full_output", "dataset_server", "worker_lock", "prefetcher"),
+    *("all_files", "all_storage", "saving_thread", "saving_child", "hung_filesystem", "other_order"),
+    *("other_type", "never_received", "never_sent", "uneven_data"),
+)
+"""In this order faults take layouts and ranks by turns. A fault that is not in it comes after these."""
+
+
+@dataclass(frozen=True)
+class Label:
+    """What is true of one scenario."""
+
+    kinds: tuple[str, ...]
+    """Of verdicts: the first is the one, another one is equally true."""
+    hangs: bool | None
+    """Whether nothing ends by itself, so that evidence can be taken before anything is killed. None: either may be."""
+    blames: str = RANK
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One kind of fault, or of a healthy job. `verdict` is true in every phase, but for `in_phase` and `waits`."""
+
+    name: str
+    verdict: str
+    """"": the job is healthy, and no verdict may be given."""
+    phases: tuple[str, ...]
+    do: Callable[..., Any]
+    what: str
+    """What happens, in one sentence."""
+    at: str = "code"
+    """One of `PLACES`."""
+    anywhere: bool = False
+    """Whether another thread can do it while the main thread is in a collective."""
+    also: tuple[str, str] = ("", "")
+    """A second kind that is equally true, and why."""
+    in_phase: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    """The kinds that are true in some phases instead."""
+    waits: bool = False
+    """A plain wait: a verdict that only says that the rank did not get beyond its start, or its end, is right too."""
+    hangs: bool | None = True
+    """None: it depends on what the ranks happen to send each other."""
+    turns_in: tuple[str, ...] = ()
+    """Phases in which it is the other way round: a hang where `hangs` is False, an end where it is True."""
+    blames: str = RANK
+    layouts: tuple[str, ...] = ("2", "3", "4", "2+2", "2", "1+1", "3", "8")
+    """Ranks of each node; scenarios take them by turns."""
+    variants: tuple[tuple[str, str], ...] = ()
+    """More scenarios: a phase, and how the program is supervised there."""
+    needs: tuple[str, ...] = ()
+    """What the machine must allow: `cgroup`, `fuse`, `ptrace`."""
+    workers: int = 0
+    """Of the data loader."""
+    options: tuple[str, ...] = ()
+    """For Holdfast's launcher, all nodes; later ones win."""
+    program: int = 1
+    """Which one: 1 is `program`, 2 is `program_2`."""
+    held_out: bool = False
+    """Whether no rule was ever written or changed with its result in view."""
+
+    def __post_init__(self) -> None:
+        kinds = {self.verdict, self.also[0], *(kind for kinds in self.in_phase.values() for kind in kinds)}
+        if unknown := kinds - {"", *KINDS}:
+            raise ValueError(f"{self.name}: {', '.join(sorted(unknown))} is no kind of verdict")
+        phases = {*self.phases, *self.turns_in, *self.in_phase, *(phase for phase, _ in self.variants)}
+        if unknown := phases - {*MOMENTS}:
+            raise ValueError(f"{self.name}: {', '.join(sorted(unknown))} is no phase")
+        if bool(self.also[0]) != bool(self.also[1]):
+            raise ValueError(f"{self.name}: a second kind needs its reason, and a reason a second kind")
+        if self.at not in PLACES:
+            raise ValueError(f"{self.name}: {self.at} is no place of a program")
+
+    def label(self, phase: str) -> Label | None:
+        """What is true when it happens in this phase; None: nothing is wrong."""
+        if not self.verdict:
+            return None
+        hangs = None if self.hangs is None else self.hangs != (phase in self.turns_in)
+        return Label(self._kinds(phase), hangs, self.blames)
+
+    def _kinds(self, phase: str) -> tuple[str, ...]:
+        if phase in self.in_phase:
+            return self.in_phase[phase]
+        if self.waits and phase in ("import", "init", "shutdown"):
+            return (self.verdict, "shutdown" if phase == "shutdown" else "startup")
+        return (self.verdict, self.also[0]) if self.also[0] else (self.verdict,)
+
+
+_registered: dict[str, Fault] = {}
+
+
+def fault(name: str, verdict: str, phases: tuple[str, ...], **more: Any) -> Callable[[Any], Any]:
+    """Register the function below as the action of this fault. Its docstring is what happens.
+
+    Args:
+        name: Of the fault.
+        verdict: The kind that is true; "" for a healthy job.
+        phases: In which it happens, each a scenario.
+        **more: Other fields of `Fault`.
+    """
+
+    def register(do: Callable[..., Any]) -> Callable[..., Any]:
+        if name in _registered:
+            raise ValueError(f"two faults have the name {name}")
+        what = " ".join((do.__doc__ or "").split())
+        _registered[name] = Fault(name=name, verdict=verdict, phases=phases, do=do, what=what, **more)
+        return do
+
+    return register
+
+
+def healthy(name: str, phase: str, layout: str = "2", variant: str = CLIENT, **more: Any) -> Any:
+    """Register what a healthy job does, in one phase; `blames=NOBODY`: all of its ranks do."""
+    where: dict[str, Any] = {"phases": (phase,)}
+    if variant != CLIENT:
+        where = {"phases": (), "variants": ((phase, variant),)}
+    return fault(name, "", layouts=(layout,), **where, **more)
+
+
+@cache
+def faults() -> Mapping[str, Fault]:
+    """Every fault and every healthy job, by name."""
+    for file in _FILES:
+        import_module(f"{__package__}.{file}")
+    place = {name: number for number, name in enumerate(_ORDER)}
+    found = sorted(_registered.values(), key=lambda one: (not one.verdict, place.get(one.name, len(place))))
+    return MappingProxyType({one.name: one for one in found})
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One job, and what happens in it."""
+
+    fault: Fault
+    phase: str
+    variant: str
+    nodes: tuple[int, ...]
+    """Ranks of each node."""
+    rank: int
+    """In which it happens."""
+    shared: bool
+    """Whether its nodes share a run directory."""
+
+    @property
+    def name(self) -> str:
+        """Such as `sleep/step` or `sleep/step/counted`."""
+        return "/".join((self.kind, self.phase, *([] if self.variant == CLIENT else [self.variant])))
+
+    @property
+    def kind(self) -> str:
+        """The fault's name."""
+        return self.fault.name
+
+    @property
+    def label(self) -> Label | None:
+        """None: it is healthy."""
+        return self.fault.label(self.phase)
+
+    @property
+    def everyone(self) -> bool:
+        """Whether it happens in all ranks."""
+        return self.fault.blames == NOBODY
+
+    @property
+    def loses_a_node(self) -> bool:
+        """Whether a whole node is to blame."""
+        return self.fault.blames == NODE
+
+    @property
+    def world(self) -> int:
+        """All ranks."""
+        return sum(self.nodes)
+
+    @property
+    def node(self) -> int:
+        """The number of the node of `rank`."""
+        return next(n for n in range(len(self.nodes)) if self.rank < sum(self.nodes[: n + 1]))
+
+    @property
+    def step(self) -> int:
+        """At which it happens."""
+        return TOTAL if self.fault.at == "loop" else MOMENTS[self.phase]
+
+
+def scenarios() -> list[Scenario]:
+    """All of them, the healthy ones last."""
+    kinds = list(faults().values())
+    ill, well = [one for one in kinds if one.verdict], [one for one in kinds if not one.verdict]
+    return [each for group in (ill, well) for number, one in enumerate(group) for each in _of(one, number)]
+
+
+def _of(one: Fault, number: int) -> Iterator[Scenario]:
+    places = [*((phase, CLIENT) for phase in one.phases), *one.variants]
+    for turn, (phase, variant) in enumerate(places, start=number):
+        nodes = tuple(int(ranks) for ranks in one.layouts[turn % len(one.layouts)].split("+"))
+        if variant == COUNTED and len(nodes) > 1:
+            nodes = (sum(nodes),)
+        first = sum(nodes[:-1]) if one.layouts == ELSEWHERE else 0
+        yield Scenario(one, phase, variant, nodes, first + turn % (sum(nodes) - first), turn % 2 == 0)
+
+
+def choose(
+    only: Sequence[str] = (),
+    phases: Sequence[str] = (),
+    *,
+    one_each: bool = False,
+    held_out: bool | None = None,
+) -> list[Scenario]:
+    """The scenarios of these names (of a fault, or of a scenario) and phases.
+
+    Args:
+        one_each: only the middle phase of every fault, and no healthy job.
+        held_out: only scenarios that are held out, or only the others.
+
+    Raises:
+        ValueError: a name or a phase does not exist.
+    """
+    every = scenarios()
+    names = {each.kind for each in every} | {each.name for each in every} | {HEALTHY}
+    if unknown := sorted({*only} - names):
+        raise ValueError(f"there is no fault named {', '.join(unknown)}; --list shows all")
+    if unknown := sorted({*phases} - set(MOMENTS)):
+        raise ValueError(f"there is no phase named {', '.join(unknown)}; there are {', '.join(MOMENTS)}")
+    found = [
+        each
+        for each in every
+        if (not only or {each.kind, each.name, *([] if each.label else [HEALTHY])} & {*only})
+        and (not phases or each.phase in phases)
+        and (held_out is None or each.fault.held_out == held_out)
+    ]
+    return _one_each(found) if one_each else found
+
+
+def _one_each(found: Sequence[Scenario]) -> list[Scenario]:
+    by_kind: dict[str, list[Scenario]] = {}
+    for each in found:
+        if each.label is not None:
+            by_kind.setdefault(each.kind, []).append(each)
+    return [own[len(own) // 2] if own[0].phase != "step" else own[0] for own in by_kind.values()]

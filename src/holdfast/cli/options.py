@@ -1,0 +1,109 @@
+"""What the commands share: values of options, the run directory, a report's page, and text for standard output.
+
+Does not cover: options of `ft_launcher`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+from collections.abc import Callable
+
+from ..fault_tolerance.errors import ConfigError, HoldfastError
+
+
+def whole_number(least: int = 1) -> Callable[[str], int]:
+    """A `type=` of argparse: numbers from `least` on."""
+
+    def convert(text: str) -> int:
+        if text.strip().isdecimal() and (number := int(text)) >= least:
+            return number
+        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number from {least}")
+
+    return convert
+
+
+def seconds(text: str) -> float:
+    """A `type=` of argparse: a duration of 0 s or more."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value >= 0.0):
+        raise argparse.ArgumentTypeError(f"{text!r}: give a number of seconds, 0 or more")
+    return value
+
+
+def prepared_run_dir(chosen: str | None, name: str) -> str:
+    """`journal.run_dir.prepare_run_dir` for `--run-dir`; warnings are logged.
+
+    Raises:
+        ConfigError: if the directory cannot be used.
+    """
+    from ..autoresume.log import say
+    from ..journal.run_dir import RunDirError, prepare_run_dir
+
+    try:
+        return prepare_run_dir(
+            chosen, name, lambda text: say(f"warning: {text.replace('--ft-run-dir', '--run-dir')}")
+        )
+    except RunDirError as error:
+        raise ConfigError(
+            f"{error.problem}. Give --run-dir a folder of your own; one that does not exist is made"
+        ) from None
+
+
+def several_runs(folder: str, count: int) -> HoldfastError:
+    """The error of a command that is for one run, given a folder of several."""
+    return HoldfastError(
+        f"{folder} has {count} runs in it. Name one: holdfast incidents {folder} lists them."
+    )
+
+
+def encodable(text: str) -> str:
+    """The text in characters that standard output can encode: LC_ALL=C may have nothing but ASCII."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        plain = text.replace("─", "-").replace("…", "...")
+        return plain.encode(encoding, "backslashreplace").decode(encoding)
+    return text
+
+
+STDOUT = "-"
+"""For `--html`: standard output."""
+
+
+def check_html(path: str) -> None:
+    """Refuse a path to which `write_html` cannot write a page.
+
+    Raises:
+        ConfigError: The one line for the user.
+    """
+    if path == STDOUT:
+        return
+    folder, name = os.path.split(os.path.abspath(path))
+    is_special = os.path.exists(path) and not os.path.isfile(path)
+    if not path.strip() or not name or is_special or folder == "/dev" or folder.startswith("/proc"):
+        raise ConfigError(f"--html {path!r}: give the name of a file")
+    if not os.path.isdir(folder):
+        raise ConfigError(f"--html {path}: there is no folder {folder}")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(f"--html {path}: {folder} cannot be written to")
+
+
+def write_html(path: str, html: str) -> None:
+    """Write the page: private (0600), and whole or not there. A link with this name is replaced and not followed.
+
+    Does not cover: links above the file, since the folder is the user's choice.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    from ..incidents.report.store import write_file
+
+    folder, name = os.path.split(os.path.abspath(path))
+    write_file(os.path.realpath(folder), name, html)

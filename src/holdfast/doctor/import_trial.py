@@ -1,0 +1,155 @@
+"""`holdfast doctor --trial`: a zygote imports what a script imports, and forks once. The script is not run.
+
+Imported are the modules that an earlier job of this script has learned, or else those that the script itself imports
+at the top of its file; of both only what is installed. Always holds: no process of a trial remains.
+Does not cover: imports in functions and in modules of the project, if no job has learned them yet; with `-m` any
+import that no job has learned.
+"""
+
+from __future__ import annotations
+
+import ast
+import logging
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
+
+from ..fault_tolerance.errors import ConfigError
+from ..fault_tolerance.launcher.ranks import orphans
+from ..fault_tolerance.launcher.warm import preload_list
+from ..fault_tolerance.launcher.warm.forked import Standby
+from ..fault_tolerance.launcher.warm.plan import Request, hidden, plan
+from ..fault_tolerance.launcher.warm.pool import folder_entries
+from ..fault_tolerance.launcher.warm.zygotes import Zygotes
+from ..journal.run_dir import state_folder
+from .table import Finding, listed, note, ok, problem
+
+CHECK = "trial"
+LONGEST = 120.0
+"""Seconds for the imports."""
+COLD = "No action needed. Restarts are slower because each rank imports"
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """The outcome; times in seconds."""
+
+    import_seconds: float
+    fork_seconds: float | None = None
+    """None: the zygote did not fork."""
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """Imports of the script that fail, and why."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Modules that cannot be imported ahead, and why."""
+    hidden: Sequence[str] = ()
+    """Installed packages that the script's folder hides."""
+    reason: str = ""
+    """Why it did not fork."""
+
+
+def check_trial(script: Request, run_dir: str | None, cold: str) -> Finding:
+    """Make a trial, unless ranks of this script start cold anyway (`cold`)."""
+    if cold:
+        return note(CHECK, f"not made: {cold}", f"{COLD} torch itself")
+    source = preload_list.script_text(script.script)
+    try:
+        names = [] if script.module else _imports(source)
+    except (SyntaxError, ValueError) as error:
+        return problem(CHECK, f"{script.script}: {error}", "Correct the script: its ranks fail at once")
+    return judge(_try(script, run_dir, source, names))
+
+
+def judge(trial: Trial) -> Finding:
+    """The finding for an outcome."""
+    if trial.missing:
+        reasons = listed([f"{name} ({why})" for name, why in sorted(trial.missing.items())])
+        return problem(
+            CHECK, f"cannot be imported: {reasons}", "Install what the script imports, or fix PYTHONPATH"
+        )
+    if trial.fork_seconds is None:
+        return note(CHECK, f"no rank can be forked: {trial.reason}", f"{COLD} torch itself")
+    text = f"imported in {trial.import_seconds:.1f} s, a rank forked in {1e3 * trial.fork_seconds:.0f} ms"
+    if trial.hidden:
+        text += f"; the script's folder hides the installed {listed(trial.hidden)}"
+        return note(CHECK, text, "Rename the file, unless it is meant to replace the installed package")
+    if trial.refused:
+        names = listed(sorted(trial.refused))
+        text += f"; not imported ahead: {names} ({'; '.join(sorted(set(trial.refused.values())))})"
+        return note(CHECK, text, f"{COLD} {names} itself")
+    return ok(CHECK, text)
+
+
+def _imports(source: bytes) -> list[str]:
+    """Top-level names that a script imports in any case: by a statement that is in no block."""
+    names = []
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.append(node.module)
+    return sorted({name.partition(".")[0] for name in names} - {"__future__"})
+
+
+def _try(request: Request, run_dir: str | None, source: bytes, names: Sequence[str]) -> Trial:
+    """Raises OSError if no process can be started."""
+    made = plan(request, os.environ)
+    found = {name: _origin(name, made.folder) for name in names}
+    learned = preload_list.Learned()
+    with suppress(ConfigError):  # no home folder: no list is kept
+        folder = run_dir or state_folder()
+        learned = preload_list.read(preload_list.path(folder, request.script, module=request.module))
+    first = preload_list.TORCH if request.module else preload_list.first_list(source)
+    learned.modules = [*(first if learned.modules is None else learned.modules), *found.items()]
+    log = _Log()
+    logger = logging.getLogger("holdfast.launcher")
+    propagates, logger.propagate = logger.propagate, False
+    logger.addHandler(log)
+    orphans.adopt()  # a standby becomes a child of this process
+    zygotes = Zygotes(made, learned, (), (), (), lambda: None)
+    standbys: list[Standby] = []
+    zygotes.on_standby = standbys.append
+    try:
+        began = time.monotonic()
+        zygotes.begin()
+        zygotes.until_ready(LONGEST)
+        imported = time.monotonic()
+        zygotes.fork_now()
+        forked = time.monotonic()
+        in_folder = folder_entries(made.folder) if made.folder else {}
+    finally:
+        for standby in standbys:
+            standby.end()
+        zygotes.close()
+        logger.removeHandler(log)
+        logger.propagate = propagates
+    return Trial(
+        imported - began,
+        forked - imported if standbys else None,
+        {name: why for name, why in zygotes.failed.items() if name in found and found[name] is None},
+        learned.refused | zygotes.passing,
+        hidden(zygotes.names, in_folder),
+        log.lines[-1] if log.lines else "the zygote does not fork",
+    )
+
+
+def _origin(name: str, folder: str | None) -> str | None:
+    """The file that an import of `name` would execute in a rank; None if it has none, or is not found."""
+    spec = PathFinder.find_spec(name, [folder]) if folder else None
+    with suppress(ImportError, ValueError):
+        spec = spec or find_spec(name)
+    return spec.origin if spec else None
+
+
+class _Log(logging.Handler):
+    """Lines of the launcher."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage().removeprefix("warm start: "))

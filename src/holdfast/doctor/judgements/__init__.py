@@ -1,1 +1,0 @@
-"""From facts to findings. Pure: the facts are values, which `looks` takes from the machine."""

@@ -1,0 +1,190 @@
+"""Texts of programs, torch and the kernel as codes: what an exception or the last lines of stderr say. Pure.
+
+The capture calls these functions, so that no rule reads a text. Schema 1 had such texts in place of codes, and its
+reader calls them as well.
+Does not cover: an exception of the program's own that says in other words that a peer was gone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from .evidence import Frame, Nature, NodeFault, NodeFaultKind, Raised, SystemCall, Target
+
+LOST_PEER = re.compile(
+    r"connection (was )?(closed|reset|refused|aborted)|broken pipe|remote process exited|ncclRemoteError"
+    r"|pair closure|failed to recv|socket (has been )?closed|communicator was aborted",
+    re.IGNORECASE,
+)
+"""What torch raises for gloo, NCCL and the store."""
+_TIMED_OUT = re.compile(
+    r"timed out waiting \d|watchdog caught collective|collective operation timeout|wait timeout after|"
+    r"timed out (after|in) .*(barrier|collective|store|rendezvous)|failed to pass monitoredBarrier|"
+    r"timed out waiting for clients|socket timeout|wait for .* timed out|operations have failed or timed out",
+    re.IGNORECASE,
+)
+_MISMATCH = re.compile(
+    r"preamble\.(length|opcode|slot)|mismatch between collectives|(tensor|size)s? mismatch.*rank|"
+    r"collective .*mismatch|unexpected collective",
+    re.IGNORECASE,
+)
+_MEMORY = re.compile(
+    r"out[ -]of[ -]memory|want of memory|not enough memory|can(?:no|')t allocate memory|bad_alloc|OutOfMemory|"
+    r"oom.?kill|^MemoryError|Killed process \d",
+    re.IGNORECASE | re.MULTILINE,
+)
+_WORKER = re.compile(
+    r"DataLoader worker \(pid(?:\(s\))? (\d{1,9}).*(?:Killed|exited unexpectedly)", re.DOTALL
+)
+_BARRIER = re.compile(
+    r"ranks?:?\s*\[?(\d{1,8}(?:\s*,\s*\d{1,8})*)\]?\s+failed to pass monitoredBarrier", re.IGNORECASE
+)
+_TRACEBACK_LINE = re.compile(r'^\s*File "([^"]+)", line (\d{1,9}), in (\S+)', re.MULTILINE)
+_EXCEPTION_LINE = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b(?::|$)")
+_TORCHS_EXCEPTIONS = ("RuntimeError", "error")
+
+
+def raised(type_: str, message: str, traceback: str, ago: float, *, lost_peer: bool = False) -> Raised:
+    """An exception with what it says in codes; `lost_peer`: it is known already that it says only that."""
+    absent = _BARRIER.search(message)
+    worker = _WORKER.search(message)
+    nature = Nature.LOST_PEER if lost_peer else nature_of_exception(type_, message)
+    return Raised(
+        type_,
+        message,
+        traceback,
+        ago,
+        Nature.WORKER_KILLED if worker and nature is Nature.OWN else nature,
+        int(worker[1]) if worker else 0,
+        tuple(int(number) for number in absent[1].split(",")) if absent else (),
+        tuple(
+            Frame(name, file, int(line)) for file, line, name in reversed(_TRACEBACK_LINE.findall(traceback))
+        ),
+    )
+
+
+def nature_of_exception(type_: str, message: str) -> Nature:
+    """What an exception says of the peers, by its type (`torch.distributed.DistBackendError`) and its message.
+
+    Only torch's own exceptions say that a collective timed out or a peer was gone: a `ConnectionResetError` or a
+    `requests.ReadTimeout` is about a connection of the program's own, and may well be the cause.
+    """
+    name = type_.rsplit(".", 1)[-1]
+    text = f"{name}: {message}"
+    if name.startswith("Dist") or name in _TORCHS_EXCEPTIONS:
+        if _TIMED_OUT.search(text):
+            return Nature.TIMED_OUT
+        if LOST_PEER.search(message):
+            return Nature.LOST_PEER
+    if name in ("KeyboardInterrupt", "SignalException"):
+        return Nature.INTERRUPTED
+    if _MEMORY.search(text):
+        return Nature.OUT_OF_MEMORY
+    if _MISMATCH.search(message):
+        return Nature.MISMATCH
+    return Nature.OWN
+
+
+def nature_of_lines(lines: Sequence[str]) -> Nature:
+    """What the last lines of stderr say, of a rank that left no exception. An exception's line goes first."""
+    text = "\n".join(lines)
+    if last := exception_line(lines):
+        type_, _, message = last.strip().partition(": ")
+        nature = nature_of_exception(type_, message)
+        return Nature.PYTHON_ERROR if nature is Nature.OWN else nature
+    for nature, pattern in (
+        (Nature.LOST_PEER, LOST_PEER),
+        (Nature.TIMED_OUT, _TIMED_OUT),
+        (Nature.OUT_OF_MEMORY, _MEMORY),
+        (Nature.MISMATCH, _MISMATCH),
+    ):
+        if pattern.search(text):
+            return nature
+    return Nature.OWN
+
+
+def exception_line(lines: Sequence[str]) -> str:
+    """The last line that looks like an exception's, for people; '' where none does."""
+    return next((line for line in reversed(lines) if _EXCEPTION_LINE.match(line.strip())), "")
+
+
+_FAULTS = (
+    (
+        NodeFaultKind.NODE_LOST,
+        r"\b(node|host)\b.*\b(lost|gone|vanished|down|unreachable|no longer|not answer)",
+    ),
+    (NodeFaultKind.OOM_KILL, r"Killed process \d|want of memory|oom.?kill|out of memory|ran out of memory"),
+    (NodeFaultKind.GPU, r"\bXid\b|uncorrectable|could not remap|fallen off the bus"),
+    (NodeFaultKind.SLOW_GPU, r"runs slower|thermal|throttl|power brake"),
+    (NodeFaultKind.HUNG_TASK, r"blocked for more than"),
+    (NodeFaultKind.HARDWARE, r"Machine Check|Hardware Error|Uncorrect"),
+)
+_NO_FAULT = re.compile(r"\b(no|none|cannot|could not be read)\b", re.IGNORECASE)
+_KILLED = re.compile(r"Killed process (\d{1,9})")
+
+
+def node_fault(text: str) -> NodeFault | None:
+    """A line of the kernel's log, or a fact about a GPU, as a fault of the node; None where it is none."""
+    for kind, pattern in _FAULTS:
+        if re.search(pattern, text, re.IGNORECASE):
+            if kind is not NodeFaultKind.GPU and _NO_FAULT.search(text):
+                return None
+            killed = _KILLED.search(text)
+            return NodeFault(kind, text, int(killed[1]) if killed else 0)
+    return None
+
+
+_FACTS = re.compile(r"\((to|shared with pid|held by pid) ([^)]*)\)")
+
+
+def system_call(text: str) -> SystemCall:
+    """A system call as schema 1 has it: `recvfrom socket:[1] (to 10.0.0.7:29500)`, `wait4 pid 71`."""
+    name, _, rest = text.partition(" ")
+    facts: dict[str, str] = dict(_FACTS.findall(rest))
+    path = _FACTS.sub("", rest).strip()
+    child = path.removeprefix("pid ") if path.startswith("pid ") else ""
+    pid = child or facts.get("shared with pid", "") or facts.get("held by pid", "")
+    target = target_of(path)
+    if child or name in ("wait4", "waitid"):
+        target, path = Target.PROCESS, ""
+    elif "shared with pid" in facts:
+        target = Target.CHILD_PIPE
+    elif name in ("flock", "fcntl"):
+        target = Target.LOCK
+    return SystemCall(name, target, path, facts.get("to", ""), int(pid) if pid.isdecimal() else 0)
+
+
+_LOG = re.compile(r"\.(log|txt|out|err|jsonl|csv)( |$)|(^|/)logs?/|events\.out\.", re.IGNORECASE)
+
+
+def target_of(path: str) -> Target:
+    """The kind of object behind a descriptor, by the link in ``/proc/<pid>/fd``."""
+    if path.startswith("socket:"):
+        return Target.SOCKET
+    if path.startswith("pipe:"):
+        return Target.PIPE
+    if path.startswith(("/dev/tty", "/dev/pts", "/dev/stdin")):
+        return Target.TERMINAL
+    if path.startswith("/"):
+        return Target.LOG_FILE if _LOG.search(path) else Target.FILE
+    return Target.UNKNOWN
+
+
+def peer_of(operation: str, members: Sequence[int]) -> int | None:
+    """The other rank of a send or receive as torch's recorder names it (`nccl:send 0->1`, `recv 1<-0`): a global rank.
+
+    The numbers are those within the group; `members` are its global ranks, in order.
+    """
+    found = re.search(r"\b(?:send|recv)\w* (\d{1,8})\s*(?:->|<-)\s*(\d{1,8})", operation)
+    if found is None:
+        return None
+    number = int(found[2])
+    return members[number] if number < len(members) else None if members else number
+
+
+def is_p2p(operation: Any) -> bool:
+    """Whether an operation of torch's recorder is a send or a receive."""
+    name = str(operation).rpartition(":")[2].split(" ")[0]
+    return name in ("send", "recv", "isend", "irecv", "recv_anysource")

@@ -1,0 +1,109 @@
+"""What a person does next: one line for each kind of verdict, with the facts of the incident filled in. Pure.
+
+Does not cover: whether the verdict is right. With a low confidence the evidence comes first.
+"""
+
+from __future__ import annotations
+
+import re
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from ..evidence import DIAGNOSE, NodeFaultKind, Target
+from ..rules.places import is_own
+from .wording import call, ended, operation, visible
+
+if TYPE_CHECKING:
+    from .text import IncidentView
+
+NEXT_STEPS = MappingProxyType(
+    {
+        "exception": "Fix the error in {place}. If that is a library's code, file a bug there with the traceback.",
+        "exit": "Find what ends {rank} with {end}: its last stderr output, sys.exit(), os._exit().",
+        "early_exit": "Find why {rank} ends before the others: less data, or a condition that only {rank} meets.",
+        "signal": "Open {core} in a debugger. If it repeats on this node only, drain the node.",
+        "killed": "Find who sent the signal to {rank} on {node}: a person, the scheduler, or a memory limit.",
+        "out_of_memory": "Lower the memory use of {rank} (batch size, data-loader workers), "
+        "or raise the limit on {node}.",
+        "stopped": "Find what stopped process {pid} on {node}: a signal (SIGSTOP), a debugger, or the scheduler.",
+        "uninterruptible": "Check {storage} on {node}: a disk, a file server or a driver does not answer. "
+        "If it stays so, drain {node}.",
+        "data_loading": "Check {storage} on {node}, and the data loader at {place}.",
+        "checkpoint_io": "Check {storage} on {node}: free space, quota, the file server.",
+        "lock": "Find the owner of the lock that {rank} waits for at {place}{holder}: "
+        "the stacks of the other threads show it.",
+        "gil": "Find the native code that keeps the GIL, called from {place}, and file a bug against its library.",
+        "user_code": "Check {place}: {rank} is there and not in {operation}.",
+        "child": "Check the child process{holder} that {rank} waits for at {place}.",
+        "network": "Check {peer}, which {rank} waits for at {place}, and give that call a timeout.",
+        "startup": "Check the address, the port and the world size of the job, and {place} of {rank}.",
+        "shutdown": "Check what {rank} waits for at its exit: threads, child processes, destroy_process_group().",
+        "mismatched_collective": "Compare the collectives of {rank} at {place} with those of the other ranks: "
+        "same order, same sizes.",
+        "missing_collective": "Find why {rank} skips {operation}: a condition, less data, or another process group.",
+        "behind": "Run `holdfast diagnose` when it repeats: stacks show why {rank} is behind.",
+        "elsewhere": "Check the nodes without a report: are they up, and can they reach the rendezvous?",
+        "node_lost": "Drain {node}, and check its power, its kernel log and its network.",
+        "slow": "Raise the timeout{setting}, or find why all ranks became slow.",
+        "healthy": "None: no rank passed a timeout.",
+        "unknown": "Run `holdfast diagnose PID` when it repeats. If all wait in one collective, check the network.",
+    }
+)
+"""What a person does next, by kind of verdict (and two special cases)."""
+
+_NODE_FAULTS = (NodeFaultKind.GPU, NodeFaultKind.HARDWARE)
+"""Of the culprit's node: it is drained as well."""
+
+_SETTINGS = MappingProxyType(
+    {
+        "initial_heartbeat": " (--ft-initial-rank-heartbeat-timeout)",
+        "heartbeat": " (--ft-rank-heartbeat-timeout)",
+        "section": " (--ft-rank-section-timeouts)",
+        "out_of_section": " (--ft-rank-out-of-section-timeout)",
+    }
+)
+
+
+def next_step(view: IncidentView) -> str:
+    """The line of the table, with the facts of the culprit filled in."""
+    verdict, rank = view.verdict, view.culprit
+    end = rank.exit if rank else None
+    facts = {**_facts(view), "rank": "the ranks" if verdict.rank is None else f"rank {verdict.rank}"}
+    kind = verdict.kind
+    if kind == "signal" and end and not end.core_dump and -end.status in (2, 9, 15):
+        kind = "killed"
+    elif kind == "slow" and not any(rank.passed for rank in view.case.ranks) and view.triggers == {DIAGNOSE}:
+        kind = "healthy"
+    faults = [fault for node in view.case.nodes if node.node == verdict.node for fault in node.faults]
+    fault = next((fault for fault in faults if verdict.node and fault.kind in _NODE_FAULTS), None)
+    drain = f"Drain {facts['node']}, which reports a fault ({visible(fault.text, 120)}). " if fault else ""
+    return drain + NEXT_STEPS[kind].format(**facts)
+
+
+def _facts(view: IncidentView) -> dict[str, str]:
+    rank, activity = view.culprit, view.activity
+    frames = rank.raised.frames if rank and rank.raised else ()
+    failed_at = next((call(frame) for frame in (*filter(is_own, frames), *frames)), "")
+    place = failed_at or (visible(activity.place, 100) if activity else "")
+    process = rank.process if rank else None
+    target = process.system_call if process else None
+    file = target.path if target and target.target is Target.FILE else ""
+    network = (
+        re.sub(r" \([^)]*\)$", "", process.network_files[0]) if process and process.network_files else ""
+    )
+    awaited = [edge.waiters[0] for edge in view.edges if view.verdict.rank in edge.awaited and edge.waiters]
+    waiter = next((view.activities[number] for number in awaited if number in view.activities), None)
+    limit = next((rank.passed for rank in view.case.ranks if rank.passed), None)
+    core = visible(rank.exit.core_dump, 100) if rank and rank.exit else ""
+    return {
+        "node": f"node {visible(view.verdict.node, 60)}" if view.verdict.node else "the node",
+        "pid": str(rank.pid) if rank else "of the rank",
+        "place": place or "its code",
+        "end": ended(rank.exit) if rank and rank.exit else "this exit code",
+        "core": f"the core dump ({core})" if core else "a core dump (allow it: ulimit -c unlimited)",
+        "storage": visible(file or network, 100) or "the storage",
+        "peer": visible(target.peer, 60) if target and target.peer else "the service",
+        "holder": f" (pid {target.pid})" if target and target.pid else "",
+        "operation": operation(waiter) if waiter else "the collective of the others",
+        "setting": _SETTINGS.get(limit.reason, "") if limit else "",
+    }

@@ -1,0 +1,491 @@
+"""Who is to blame: the rules, in their order, the first that applies. Pure.
+
+1. A rank failed by itself: the first one.
+2. The launchers lost a node.
+3. All ranks move.
+4. A rank cannot run: stopped, gone, blocked in the kernel.
+5. All ranks enter one collective after another: slow, within one step.
+6. A rank ended with 0 while others wait for it.
+7. A rank holds a file lock for which others wait.
+8. A rank is in no collective, while others wait in one. Of several: the awaited, the motionless, the earliest.
+9. No rank waits for another.
+10. All wait: one is in another collective, or never came to the one of the others.
+11. A node sent no evidence; a rank is at another step; else the evidence does not single out a rank.
+
+Confidence is that of the weakest link: an edge or an activity that is only weak never accuses with more than "low".
+Does not cover: a network between nodes that lost what was sent; then all wait in the same collective.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+
+from ..evidence import Frame
+from ..verdict import (
+    HIGH,
+    IN_COLLECTIVE,
+    LOW,
+    MEDIUM,
+    RENDEZVOUS,
+    TEARDOWN,
+    Strength,
+    Verdict,
+)
+from . import places as P
+from . import recorder
+from .differences import difference
+from .exits import COLLATERAL, End, Role
+from .graph import JobView, RankView, waits_in
+from .sentence import against, against_nobody, ranks, seconds, short, wait
+from .signatures import is_computing, moves
+
+SAME_MOMENT = 0.1  # seconds between two ends of one node whose order is not known
+DYING, DYING_WITH_GPU = 1.0, 10.0  # seconds between the end of a process's connections and its own
+LONG, TIMES = (
+    10.0,
+    5.0,
+)  # seconds of silence that count without a limit, and as many times a rank's longest interval
+RECENT = 10.0  # a collective this many times more recent than the last sign of life shows progress
+_UNSPECIFIC = ("unknown", "user_code", "startup")
+"""Activities of a healthy rank too; any other is rather the reason."""
+
+
+def blame(job: JobView) -> Verdict:
+    """The verdict."""
+    if not job.ranks:
+        text = job.lost_node.text if job.lost_node else "no rank sent any evidence"
+        return against_nobody("node_lost" if job.lost_node else "unknown", text, LOW)
+    ends = sorted((view.end for view in job.ranks if view.end), key=lambda end: (end.when, end.rank.rank))
+    if failed := _failed(job, ends):
+        return failed
+    if job.lost_nodes:
+        return _nodes_lost(job)
+    living = next(found for rule in _RULES if (found := rule(job)) is not None)
+    return _collateral(job, ends, living) or living
+
+
+# -- ranks that ended ------------------------------------------------------------------------------------------
+
+
+def _failed(job: JobView, ends: Sequence[End]) -> Verdict | None:
+    causes = [end for end in ends if end.role is Role.CAUSE]
+    if not causes:
+        return None
+    if causes[0].kind == "mismatched_collective":
+        return _mismatch(ends, causes[0])
+    first = causes[0]
+    rivals = [other for other in causes[1:] if other.when - first.when < _uncertainty(job, first, other)]
+    if rivals and first.rank.rank not in job.accused:
+        # Clocks do not decide: the launcher of its node saw this one fail before anything was reported to it.
+        first = next((other for other in rivals if other.rank.rank in job.accused), first)
+        rivals = [other for other in causes if other is not first]
+    victims = [end.rank.rank for end in ends if end is not first and end.role is not Role.DONE]
+    confidence = MEDIUM if rivals else first.confidence
+    dying = DYING_WITH_GPU if first.rank.exit and first.rank.exit.status == -signal.SIGKILL else DYING
+    if any(end.role in COLLATERAL and first.when - end.when > dying for end in ends):
+        confidence = MEDIUM
+    later = min(
+        (end.when for end in causes if end is not first and end.when > first.when), default=first.when
+    )
+    after = f", {seconds(later - first.when)} before the next" if later > first.when and not rivals else ""
+    doubt = " (others failed at the same moment)" if rivals else ""
+    followed = f"; {ranks(victims)} followed" if victims else ""
+    return against(first.rank, first.kind, f"{first.text}{after}{doubt}{followed}", confidence, victims)
+
+
+def _uncertainty(job: JobView, one: End, other: End) -> float:
+    return SAME_MOMENT if one.rank.node == other.rank.node else job.clocks
+
+
+def _mismatch(ends: Sequence[End], first: End) -> Verdict:
+    """The message names the collective's other end, not the rank that is wrong: that is the one at another line."""
+    lines = {
+        end.rank.rank: own for end in ends if end.rank.raised and (own := _own_frame(end.rank.raised.frames))
+    }
+    off = recorder.odd(lines)
+    culprit = next((end for end in ends if end.rank.rank in off), None) if len(off) == 1 else None
+    at = ""
+    if culprit is not None:
+        frame = lines[culprit.rank.rank]
+        at = f", at {frame.file.rsplit('/', 1)[-1]}:{frame.line} where the others are not"
+    text = f"was in another collective than its peers, or with other sizes{at}: {first.text}"
+    victims = [end.rank.rank for end in ends]
+    return against(
+        (culprit or first).rank, "mismatched_collective", text, MEDIUM if culprit else LOW, victims
+    )
+
+
+def _own_frame(frames: Iterable[Frame]) -> Frame | None:
+    return next((frame for frame in frames if P.is_own(frame)), None)
+
+
+def _nodes_lost(job: JobView) -> Verdict:
+    several = len(job.lost_nodes) > 1
+    names = short(", ".join(job.lost_nodes), 120)
+    text = (
+        f"Node{'s' if several else ''} {names} {'are' if several else 'is'} lost: the launcher there sent no sign of "
+        "life, and the ranks of the other nodes made no progress"
+    )
+    return against_nobody("node_lost", text, HIGH, [view.rank for view in job.ranks], job.lost_nodes[0])
+
+
+def _collateral(job: JobView, ends: Sequence[End], living: Verdict) -> Verdict | None:
+    """All that ended lost a peer, or timed out: the culprit is the one for which they had waited."""
+    failed = [end for end in ends if end.role in COLLATERAL]
+    if not failed:
+        return None
+    numbers = [end.rank.rank for end in failed]
+    absent = {rank for end in failed if end.rank.raised for rank in end.rank.raised.absent}
+    named = next((view for view in job.ranks if {view.rank} == absent), None)
+    if named is not None:
+        known = living if living.rank == named.rank else None
+        text = f"did not come to the barrier, as torch reports; {named.activity.text or 'its activity is not known'}"
+        kind, confidence = (known.kind, known.confidence) if known else ("missing_collective", MEDIUM)
+        return against(named.evidence, kind, text, confidence, numbers)
+    early = [view for view in job.done if view.rank not in numbers]
+    if early and len(early) <= len(failed):
+        return _early_exit(early, numbers, "lost their connection to it")
+    # A rank that lives has not closed its connections: with a node unseen, the peer that was lost is rather there.
+    is_closed = all(end.role is Role.LOST_PEER for end in failed) and not job.is_complete
+    if living.rank is not None and living.rank not in numbers and not is_closed:
+        return replace(living, followers=tuple(sorted({*living.followers, *numbers} - {living.rank})))
+    if job.lost_node or not job.is_complete:
+        kind = "node_lost" if job.lost_node else "elsewhere"
+        why = job.lost_node.text if job.lost_node else "the cause is probably on a node that sent no evidence"
+        return against_nobody(kind, f"{ranks(numbers)} only followed: {why}", MEDIUM, numbers)
+    first = failed[0]
+    kind = "exception" if first.rank.raised else "exit"
+    return against(first.rank, kind, f"{first.text}; which peer is unknown", LOW, numbers)
+
+
+def _early_exit(early: Sequence[RankView], waiting: Sequence[int], how: str) -> Verdict:
+    verb = how.replace("their", "its") if len(set(waiting)) == 1 else how
+    text = f"ended with exit code 0 while {ranks(waiting)} {verb}"
+    return against(early[0].evidence, "early_exit", text, HIGH if len(early) == 1 else MEDIUM, waiting)
+
+
+# -- ranks that live -------------------------------------------------------------------------------------------
+
+
+def _all_move(job: JobView) -> Verdict | None:
+    """All that have not finished make progress."""
+    stuck = any(view.activity.kind in ("stopped", "exit") for view in job.living)
+    running = [view for view in job.living if not (view.evidence.board and view.evidence.board.finished)]
+    if not running or stuck or job.failed or not all(job.moves(view) for view in running):
+        return None
+    what = "the limit is too short, or all are slow" if job.is_suspected else "no rank is blocked"
+    count = len(running)
+    who = f"all {count} ranks make" if count > 1 else "the rank makes"
+    changed = all(view.evidence.board and view.evidence.board.moved for view in running)
+    confidence = HIGH if changed and not job.is_suspected else MEDIUM
+    return against_nobody("slow", f"{who} progress, by the boards: {what}", confidence)
+
+
+def _cannot_run(job: JobView) -> Verdict | None:
+    for kind in ("stopped", "exit", "uninterruptible"):
+        found = [view for view in job.living if view.activity.kind == kind and not _moves_in_kernel(view)]
+        if found:
+            return _against_those(job, kind, found)
+    return None
+
+
+def _moves_in_kernel(view: RankView) -> bool:
+    return view.activity.kind == "uninterruptible" and moves(view.evidence)
+
+
+def _against_those(job: JobView, kind: str, found: Sequence[RankView]) -> Verdict:
+    numbers = {view.rank for view in found}
+    victims = [view.rank for view in job.living if view.rank not in numbers] + [
+        view.rank for view in job.failed
+    ]
+    if len(found) > 1 and not victims:
+        return against_nobody(kind, f"all {len(found)} ranks: each {found[0].activity.text}", MEDIUM)
+    culprit = next((view for view in found if view.rank in job.accused), found[0])
+    is_certain = len(found) == 1 and culprit.activity.strength > Strength.WEAK
+    confidence = HIGH if is_certain else MEDIUM
+    if kind == "uninterruptible":
+        confidence = _bounded(job, confidence, culprit)
+    others = f", as do {ranks(numbers - {culprit.rank})}" if len(found) > 1 else ""
+    those = f"; {wait(victims)} for it" if victims and job.waiting else ""
+    text = f"{culprit.activity.text}{_silence(culprit)}{others}{those}"
+    return against(culprit.evidence, kind, text, confidence, victims)
+
+
+def _all_continue(job: JobView) -> Verdict | None:
+    """All entered a collective long after the last sign of life of any of them."""
+    if not job.living or job.failed or job.done or not job.is_suspected or not job.is_complete:
+        return None
+    entered = [recorder.latest(view.evidence.collectives) for view in job.living]
+    silent = min(view.evidence.board.silent if view.evidence.board else 0.0 for view in job.living)
+    longest = max((entry.ago if entry else float("inf") for entry in entered), default=float("inf"))
+    if longest * RECENT > silent:
+        return None
+    text = (
+        f"all {len(job.living)} ranks enter one collective after another, the last {seconds(longest)} ago at most, "
+        f"without a sign of life for {seconds(silent)}: the limit is too short, or all are slow"
+    )
+    return against_nobody("slow", text, MEDIUM)
+
+
+def _ended_early(job: JobView) -> Verdict | None:
+    if not job.done or job.outside or not job.waiting:
+        return None
+    where = job.waiting[0].activity.operation or "a collective"
+    if len(job.done) <= len(job.waiting):
+        found = _early_exit(
+            job.done, job.waiters, f"still wait{'s' if len(job.waiters) == 1 else ''} in {where}"
+        )
+        is_guess = all(view.activity.strength is Strength.WEAK for view in job.waiting)
+        return replace(found, confidence=MEDIUM) if is_guess else found
+    last = job.waiting[0]
+    text = f"waits in {where} for {len(job.done)} ranks that have ended with exit code 0"
+    kind = "shutdown" if last.activity.kind == TEARDOWN else "mismatched_collective"
+    return against(last.evidence, kind, text, MEDIUM if len(job.waiting) == 1 else LOW, job.waiters)
+
+
+def _outside(job: JobView) -> Verdict | None:
+    """Ranks that wait for no peer, while others do."""
+    if not job.outside or not (job.waiters or job.done):
+        return None
+    culprit, by_evidence = _chosen(job, job.outside)
+    doing, is_alone = culprit.activity, len(job.outside) == 1
+    if doing.strength is Strength.WEAK and (found := _all_wait(job)) is not None and found.rank is not None:
+        return found
+    if doing.kind == "unknown":
+        return _missing(job, culprit, is_alone)
+    waits = max((view.activity.strength for view in job.waiting), default=Strength.STRONG)
+    # A recorder that shows every collective of its own as completed proves that its native wait is for no peer.
+    is_proven = job.awaited("recorder", "peer").get(culprit.rank) is Strength.PROOF and (
+        recorder.records_completion(culprit.evidence.collectives)
+    )
+    if doing.strength is Strength.WEAK and (
+        (doing.kind == "lock" and not is_proven) or (culprit.may_wait_for_gpu and not is_alone)
+    ):
+        confidence = LOW  # it may wait for a peer: natively, or for its GPU
+    elif doing.strength > Strength.WEAK and is_alone and waits > Strength.WEAK and job.is_complete:
+        confidence = HIGH
+    else:
+        confidence = MEDIUM if by_evidence or _is_common(job) else LOW
+    if job.moves(culprit):
+        confidence = LOW
+    others = [view.rank for view in job.outside if view is not culprit]
+    also = (
+        f" ({ranks(others)} {'is' if len(others) == 1 else 'are'} in no collective either)" if others else ""
+    )
+    text = f"{_how_far(job, culprit)}: it {doing.text}{_silence(culprit)}{also}{_meanwhile(job, culprit)}"
+    return against(culprit.evidence, doing.kind, text, _bounded(job, confidence, culprit), job.waiters)
+
+
+def _is_common(job: JobView) -> bool:
+    """Whether the few ranks that are in no collective are all blocked in the same way: then each is a culprit."""
+    kinds = {view.activity.kind for view in job.outside}
+    return len(kinds) == 1 and not kinds & set(_UNSPECIFIC) and len(job.outside) < len(job.waiters)
+
+
+def _holder_of_a_lock(job: JobView) -> Verdict | None:
+    outside = {view.rank: view for view in job.outside}
+    for edge in job.edges:
+        if edge.via == "lock" and (holder := outside.get(edge.awaited[0])) is not None:
+            text = f"holds the file lock for which {wait(edge.waiters)}: it {holder.activity.text}"
+            victims = {*job.waiters, *edge.waiters}
+            kind = "lock" if holder.activity.kind in _UNSPECIFIC else holder.activity.kind
+            return against(holder.evidence, kind, text, _bounded(job, MEDIUM, holder), victims)
+    return None
+
+
+def _missing(job: JobView, culprit: RankView, is_alone: bool) -> Verdict:
+    """Its activity is not known; whether it is behind at least is."""
+    steps = [view.step for view in job.waiting if view.step is not None]
+    why = "there is no stack of it"
+    if not is_alone and culprit.step is not None and steps and culprit.step < min(steps):
+        text = f"is at step {culprit.step}, the others at {min(steps)}; its activity is not known: {why}"
+        return against(culprit.evidence, "behind", text, _bounded(job, MEDIUM, culprit), job.waiters)
+    silence, meanwhile = _silence(culprit), _meanwhile(job, culprit)
+    text = f"{_how_far(job, culprit)}, and its activity is not known ({why}){silence}{meanwhile}"
+    confidence = _bounded(job, MEDIUM if is_alone else LOW, culprit)
+    return against(culprit.evidence, "missing_collective", text, confidence, job.waiters)
+
+
+def _no_rank_waits(job: JobView) -> Verdict | None:
+    if job.waiters or not job.outside:
+        return None
+    outside = job.outside
+    still = [view for view in outside if not job.moves(view)]
+    if len(outside) > 1 and all(
+        view.activity.kind == "user_code" and is_computing(view.evidence) for view in outside
+    ):
+        text = f"no hang found: all {len(outside)} ranks are busy and none is waiting for another"
+        return against_nobody("slow", f"{text}. The limit may be too short", MEDIUM)
+    same = {(view.activity.kind, view.activity.place) for view in outside}
+    if len(outside) > 1 and len(same) == 1 and len(still) != 1:
+        kind, text = outside[0].activity.kind, outside[0].activity.text
+        confidence = MEDIUM if kind != "unknown" and job.is_suspected else LOW
+        return _behind(job) or against_nobody(kind, f"all {len(outside)} ranks: each {text}", confidence)
+    pool = still or outside
+    culprit, by_evidence = _chosen(job, pool)
+    if culprit.activity.kind == "unknown":
+        return None
+    is_certain = len(job.living) == 1 and culprit.activity.strength > Strength.WEAK and job.is_complete
+    narrowed = by_evidence and (len(pool) == 1 or len(pool) < len(outside))
+    confidence = _bounded(job, HIGH if is_certain else MEDIUM if narrowed else LOW, culprit)
+    text = f"{culprit.activity.text}{_silence(culprit)}"
+    return against(culprit.evidence, culprit.activity.kind, text, confidence)
+
+
+def _all_wait(job: JobView) -> Verdict | None:
+    if not job.waiting or any(not view.may_wait_for_gpu for view in job.outside):
+        return None
+    found = difference(job)
+    return replace(found, confidence=LOW) if found and not job.is_suspected else found
+
+
+def _elsewhere(job: JobView) -> Verdict | None:
+    if job.outside or not job.waiting or job.is_complete:
+        return None
+    where = job.waiting[0].activity.operation or "a collective"
+    if job.lost_node:
+        return against_nobody(
+            "node_lost", f"{wait(job.waiters)} in {where}; {job.lost_node.text}", MEDIUM, job.waiters
+        )
+    count = job.missing_nodes or 1
+    nodes = f"the {count} node{'s' if count > 1 else ''} that sent no evidence"
+    text = f"{wait(job.waiters)} in {where}; the cause is probably on {nodes}"
+    return against_nobody("elsewhere", text, MEDIUM if job.is_suspected else LOW, job.waiters)
+
+
+def _behind(job: JobView) -> Verdict | None:
+    """Nothing but the boards: who is behind."""
+    steps = {view.rank: view.step for view in job.living if view.step is not None}
+    if len(set(steps.values())) < 2:
+        return None
+    least = min(steps.values())
+    behind = [view for view in job.living if steps.get(view.rank) == least]
+    if len(behind) != 1 or behind[0].activity.waits_for_peers:
+        return None
+    text = (
+        f"is at step {least}, the others at {min(step for step in steps.values() if step > least)} or later"
+    )
+    return against(
+        behind[0].evidence, "behind", text + _silence(behind[0]), _bounded(job, MEDIUM, behind[0]), set(steps)
+    )
+
+
+def _undetermined(job: JobView) -> Verdict:
+    if job.lost_node:
+        return against_nobody("node_lost", job.lost_node.text, MEDIUM, job.waiters)
+    if job.waiting and not job.outside:
+        first = job.waiting[0]
+        if any(view.activity.kind == RENDEZVOUS for view in job.waiting):
+            text = f"{wait(job.waiters)} in {first.activity.operation}: the address, port or world size may be wrong"
+            return against_nobody("startup", text, LOW, job.waiters)
+        entries = waits_in(first)
+        where = recorder.described(entries[0]) if entries else first.activity.operation
+        text = f"all {len(job.waiting)} ranks wait in {where} and none differs: the network may be the cause"
+        return against_nobody("unknown" if job.is_suspected else "slow", text, LOW, job.waiters)
+    text = f"the evidence does not single out one of the {len(job.ranks)} ranks"
+    needed = (
+        ""
+        if any(view.evidence.stacks for view in job.living)
+        else ": stacks or flight-recorder data are needed"
+    )
+    return against_nobody("unknown", text + needed, LOW)
+
+
+_RULES: tuple[Callable[[JobView], Verdict | None], ...] = (
+    _all_move,
+    _cannot_run,
+    _all_continue,
+    _ended_early,
+    _holder_of_a_lock,
+    _outside,
+    _no_rank_waits,
+    _all_wait,
+    _elsewhere,
+    _behind,
+    _undetermined,
+)
+
+
+# -- which one of several --------------------------------------------------------------------------------------
+
+
+def _chosen(job: JobView, candidates: Sequence[RankView]) -> tuple[RankView, bool]:
+    """The likeliest culprit, and whether the evidence singled it out."""
+    pool = list(candidates)
+    awaited = job.awaited("recorder", "peer")
+    for narrower in (
+        lambda view: view.rank in awaited,
+        lambda view: not job.moves(view),
+        _earliest(pool),
+        lambda view: view.activity.kind not in _UNSPECIFIC,
+    ):
+        if len(pool) > 1:
+            pool = [view for view in pool if narrower(view)] or pool
+    if len(pool) == 1:
+        return pool[0], True
+    by_limit = [view for view in pool if view.rank in job.accused] or [v for v in pool if v.evidence.passed]
+    return (by_limit or pool)[0], len(by_limit) == 1
+
+
+def _earliest(pool: Collection[RankView]) -> Callable[[RankView], bool]:
+    steps = [view.step for view in pool if view.step is not None]
+    known = len(steps) == len(pool)
+    return lambda view: not known or view.step == min(steps)
+
+
+def _bounded(job: JobView, confidence: str, culprit: RankView) -> str:
+    """Without a passed limit two samples mean little: a long silence makes it likely, the rest is a guess."""
+    board = culprit.evidence.board
+    if job.is_suspected or job.failed:
+        return confidence
+    if board is None or board.silent >= board.age or job.moves(culprit):
+        return LOW  # without any sign of life so far, silence means nothing
+    rhythm = max(
+        view.evidence.board.rhythm for view in job.ranks if view.evidence.board
+    )  # they step together
+    if board.silent < max(LONG, TIMES * rhythm):
+        return LOW
+    return MEDIUM if confidence == HIGH else confidence
+
+
+# -- parts of sentences ----------------------------------------------------------------------------------------
+
+
+def _waiting_for(job: JobView, culprit: RankView) -> list[RankView]:
+    """The ranks that wait, first those that an edge shows to wait for the culprit: others may be in other groups."""
+    direct = {rank for edge in job.edges if culprit.rank in edge.awaited for rank in edge.waiters}
+    return sorted(job.waiting, key=lambda view: view.rank not in direct)
+
+
+def _how_far(job: JobView, culprit: RankView) -> str:
+    if not job.waiting:
+        return (
+            "is the last that does not end"
+            if job.done and not job.failed
+            else "did not come to the collective"
+        )
+    first = _waiting_for(job, culprit)[0]
+    operation = first.activity.operation or "collective"
+    if first.activity.kind == RENDEZVOUS:
+        return f"has not come to {operation}"
+    is_step = first.step is not None and first.activity.kind == IN_COLLECTIVE
+    return f"never reached {f'the {operation} of step {first.step}' if is_step else f'the {operation}'}"
+
+
+def _meanwhile(job: JobView, culprit: RankView) -> str:
+    if not job.waiters:
+        return ""
+    entries = (entry for view in _waiting_for(job, culprit) for entry in waits_in(view))
+    entry = next((entry for entry in entries if not entry.members or culprit.rank in entry.members), None)
+    return f", while {wait(job.waiters)}{f' (sequence {entry.sequence})' if entry else ''}"
+
+
+def _silence(view: RankView) -> str:
+    """In which section, and for how long."""
+    board = view.evidence.board
+    if board is None or board.silent < 1.0:
+        return ""
+    section = f" in section {board.sections[-1].name}" if board.sections else ""
+    return f"{section}, last sign of life {seconds(board.silent)} ago"

@@ -1,0 +1,143 @@
+"""How one rank ended, and whether that can be the cause or only follows from another rank's end. Pure.
+
+A lost connection, a collective that timed out, and what the launcher terminated are never the cause while another is
+known. A signal is always the rank's own end, whatever its stderr has.
+Does not cover: an exception of the program's own that says in other words that a peer was gone.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from ..classify import exception_line
+from ..evidence import Exit, Nature, NodeFault, NodeFaultKind, Raised, RankEvidence
+from ..verdict import HIGH, MEDIUM
+from .sentence import short
+
+_SHELLS = {128 + number: number for number in (4, 6, 7, 8, 9, 11, 15)}
+"""Exit codes of a shell whose child a signal ended."""
+
+
+class Role(Enum):
+    """What an end can mean."""
+
+    CAUSE = "cause"
+    LOST_PEER = "lost_peer"
+    TIMED_OUT = "timed_out"
+    DONE = "done"
+    TERMINATED = "terminated"
+
+
+COLLATERAL = (Role.LOST_PEER, Role.TIMED_OUT)
+_ROLES = {Nature.LOST_PEER: Role.LOST_PEER, Nature.TIMED_OUT: Role.TIMED_OUT}
+_KINDS = {
+    Nature.INTERRUPTED: "signal",
+    Nature.OUT_OF_MEMORY: "out_of_memory",
+    Nature.MISMATCH: "mismatched_collective",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """One rank's end."""
+
+    rank: RankEvidence
+    role: Role
+    kind: str
+    """Of the verdict, if it is the cause."""
+    text: str
+    """As the end of "Rank 1 ..."."""
+    when: float
+    """Seconds, on the clock of the whole case."""
+    confidence: str = HIGH
+
+
+def end_of(rank: RankEvidence, at: float, faults: Sequence[NodeFault]) -> End | None:
+    """How this rank ended; None if it lives and raised nothing.
+
+    Args:
+        at: When its evidence was taken, on the clock of the whole case.
+        faults: Of all nodes.
+    """
+    if rank.raised is not None:
+        return _by_exception(rank, rank.raised, at - max(rank.raised.ago, 0.0), faults)
+    if rank.exit is not None:
+        return _by_exit(rank, rank.exit, at - max(rank.exit.ago, 0.0), faults)
+    return None
+
+
+def _by_exception(rank: RankEvidence, raised: Raised, when: float, faults: Sequence[NodeFault]) -> End:
+    role, kind = _ROLES.get(raised.nature, Role.CAUSE), _KINDS.get(raised.nature, "exception")
+    if raised.nature is Nature.INTERRUPTED and rank.exit is not None and rank.exit.asked:
+        role = Role.TERMINATED
+    if raised.nature is Nature.WORKER_KILLED and (fault := _oom_kill(raised.worker, faults)):
+        text = f"lost its data-loader worker {raised.worker}: {short(fault.text, 140)}"
+        return End(rank, role, "out_of_memory", text, when, HIGH if fault.pid == raised.worker else MEDIUM)
+    kept = (
+        f"; its process did not end: {short(rank.exit.kept_by, 140)}"
+        if rank.exit and rank.exit.kept_by
+        else ""
+    )
+    message = f"{raised.type}: {raised.message}" if raised.message else raised.type
+    return End(rank, role, kind, f"raised {short(message, 120)}{kept}", when)
+
+
+def _by_exit(rank: RankEvidence, end: Exit, when: float, faults: Sequence[NodeFault]) -> End:
+    if end.oom_killed:
+        text = f"was killed because it ran out of memory: {short(end.out_of_memory, 140)}"
+        return End(rank, Role.CAUSE, "out_of_memory", text, when)
+    if end.asked:
+        return End(rank, Role.TERMINATED, "unknown", "was terminated", when)
+    if end.status == 0:
+        return End(rank, Role.DONE, "early_exit", "ended with exit code 0", when)
+    number = -end.status if end.status < 0 else _SHELLS.get(end.status, 0)
+    meaning = end.meaning or (
+        f"exit code {end.status}" if end.status > 0 else f"killed by signal {-end.status}"
+    )
+    aborted_or_exited = end.status > 0 or number == signal.SIGABRT  # torch aborts because of what a peer did
+    if rank.stderr in _ROLES and aborted_or_exited:
+        lost = rank.stderr is Nature.LOST_PEER
+        text = (
+            f"failed because a peer disconnected ({meaning})"
+            if lost
+            else f"timed out waiting for a peer ({meaning})"
+        )
+        return End(rank, _ROLES[rank.stderr], "exit", text, when, MEDIUM)
+    if rank.stderr is Nature.MISMATCH and aborted_or_exited:
+        text = f"ended with {meaning}: by its stderr the ranks were in different collectives"
+        return End(rank, Role.CAUSE, "mismatched_collective", text, when, MEDIUM)
+    if number:
+        return _by_signal(rank, end, number, meaning, when, faults)
+    if rank.stderr is Nature.OUT_OF_MEMORY:
+        text = f"ran out of memory, by its last lines of stderr ({meaning})"
+        return End(rank, Role.CAUSE, "out_of_memory", text, when, MEDIUM)
+    if rank.stderr is not Nature.OWN:
+        text = f"ended with {meaning} after {short(exception_line(rank.last_lines), 120)}"
+        return End(rank, Role.CAUSE, "exception", text, when, MEDIUM)
+    return End(rank, Role.CAUSE, "exit", f"ended by itself with {meaning}, without a known exception", when)
+
+
+def _by_signal(
+    rank: RankEvidence, end: Exit, number: int, meaning: str, when: float, faults: Sequence[NodeFault]
+) -> End:
+    if number == signal.SIGKILL and (fault := _oom_kill(rank.pid, faults)):
+        return End(rank, Role.CAUSE, "out_of_memory", f"was killed; {short(fault.text, 140)}", when, MEDIUM)
+    if rank.stderr is Nature.OUT_OF_MEMORY:
+        text = f"ran out of memory, by its last lines of stderr ({meaning})"
+        return End(rank, Role.CAUSE, "out_of_memory", text, when, MEDIUM)
+    core = f"; core dump: {end.core_dump}" if end.core_dump else ""
+    # An abort may be torch's own, because of what a peer sent.
+    is_certain = end.status < 0 and number != signal.SIGABRT
+    text = f"was ended by a signal: {meaning}{core}"
+    return End(rank, Role.CAUSE, "signal", text, when, HIGH if is_certain else MEDIUM)
+
+
+def _oom_kill(pid: int, faults: Sequence[NodeFault]) -> NodeFault | None:
+    """The kernel's report of this process, else one that names no process."""
+    kills = [fault for fault in faults if fault.kind is NodeFaultKind.OOM_KILL]
+    return next(
+        (fault for fault in kills if fault.pid == pid), next((each for each in kills if not each.pid), None)
+    )

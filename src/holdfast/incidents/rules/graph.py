@@ -1,0 +1,325 @@
+"""All ranks of an incident, what each is doing, and who waits for whom. Pure.
+
+The order of the nodes does not matter. Within a node, times compare by its own clock; between nodes by the time since
+the cycle began, or by wall clocks where that is not known (`JobView.clocks`).
+Does not cover: who is to blame (`blame`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from ..evidence import (
+    EARLY,
+    ELSEWHERE,
+    HANG,
+    Case,
+    Collective,
+    NodeEvidence,
+    NodeFault,
+    NodeFaultKind,
+    RankEvidence,
+    StackSource,
+    Target,
+)
+from ..verdict import FAILED, FINISHED, IN_COLLECTIVE, Activity, Edge, Strength
+from . import recorder
+from .exits import COLLATERAL, End, Role, end_of
+from .signatures import activity, is_computing, moves, waits_natively
+
+SAME_CLOCK, WALL_CLOCKS = 0.5, 10.0
+"""Seconds by which times of two nodes may differ: counted from the start of the cycle; by wall clocks."""
+RECORDED = ("recorder", "peer", "gpu")
+"""How edges are shown that come from the flight recorder."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankView:
+    """One rank."""
+
+    evidence: RankEvidence
+    activity: Activity
+    end: End | None
+
+    @property
+    def rank(self) -> int:
+        return self.evidence.rank
+
+    @property
+    def is_living(self) -> bool:
+        """Whether it had not ended when the evidence was taken, by itself or because of a peer."""
+        end = self.evidence.exit
+        has_ended = end is not None and not end.asked
+        is_done = self.end is not None and self.end.role in (*COLLATERAL, Role.DONE)
+        return not has_ended and not is_done
+
+    @property
+    def may_wait_for_gpu(self) -> bool:
+        """Whether it uses a processor, and no recorder shows whether it waits in a collective."""
+        is_busy = self.activity.kind == "user_code" and is_computing(self.evidence)
+        return is_busy and recorder.is_missing(self.evidence)
+
+    @property
+    def step(self) -> int | None:
+        return self.evidence.board.step if self.evidence.board else None
+
+
+class JobView:
+    """The ranks of a case in groups: living, waiting for peers, outside of that, done; and the edges between them."""
+
+    def __init__(self, case: Case) -> None:
+        nodes = sorted(case.nodes, key=lambda node: (node.node_rank, node.node, node.at, node.mono))
+        self.nodes = nodes
+        self.faults = tuple(fault for node in nodes for fault in node.faults)
+        self.is_aligned = all(node.cycle_start > 0 for node in nodes)
+        self.triggers = frozenset(node.trigger for node in nodes)
+        self.lost_nodes = tuple(sorted({name for node in nodes for name in node.lost_nodes}))
+        self.lost_node: NodeFault | None = next(
+            (fault for fault in self.faults if fault.kind is NodeFaultKind.NODE_LOST), None
+        )
+        self.ranks = _ranks(nodes, self._time_of)
+        numbers = {view.rank for view in self.ranks}
+        self.accused = {node.accused for node in nodes} & numbers
+        self.unseen = max(0, max((node.world_size for node in nodes), default=0) - len(numbers))
+        self.missing_nodes = max(0, case.missing_nodes)
+        self.is_complete = not (self.missing_nodes or self.unseen)
+        self.passed = [view.evidence.passed for view in self.ranks if view.evidence.passed]
+        self.is_suspected = bool(self.triggers & {HANG, EARLY, ELSEWHERE}) or bool(self.passed)
+        self.living = [view for view in self.ranks if view.is_living]
+        self.done = [view for view in self.ranks if view.end is not None and view.end.role is Role.DONE]
+        self.done += [view for view in self.living if view.activity.kind == FINISHED]
+        self.living = [view for view in self.living if view.activity.kind != FINISHED]
+        self.failed = [view for view in self.ranks if view.end is not None and view.end.role in COLLATERAL]
+        self.waiting = [view for view in self.living if view.activity.waits_for_peers]
+        self.outside = [view for view in self.living if not view.activity.waits_for_peers]
+        self.waiters = [view.rank for view in (*self.waiting, *self.failed)]
+
+    def _time_of(self, node: NodeEvidence) -> float:
+        return node.at - node.cycle_start if self.is_aligned else node.at
+
+    def moves(self, view: RankView) -> bool:
+        """Whether its board shows progress: a rank that is half as silent as the overdue one does not."""
+        board, waited = view.evidence.board, max((limit.waited for limit in self.passed), default=0.0)
+        if board is not None and not board.moved and 0 < waited <= 2 * board.silent:
+            return False
+        return moves(view.evidence, suspected=view.rank in self.accused)
+
+    @property
+    def clocks(self) -> float:
+        """Seconds by which times of two nodes may differ."""
+        return SAME_CLOCK if self.is_aligned else WALL_CLOCKS
+
+    @cached_property
+    def edges(self) -> tuple[Edge, ...]:
+        """Who waits for whom, the strongest edges first."""
+        found = [*_by_recorder(self.living), *_by_peer(self.living), *_by_lock(self.living)]
+        if self.waiting and self.outside:
+            strength = max(view.activity.strength for view in self.waiting)
+            awaited = tuple(view.rank for view in self.outside)
+            found.append(Edge(tuple(self.waiters), awaited, min(strength, Strength.STRONG), "stack"))
+        if self.waiting and self.done:
+            awaited = tuple(view.rank for view in self.done)
+            found.append(Edge(tuple(self.waiters), awaited, Strength.STRONG, "exit"))
+        if self.waiting and not found and not self.is_complete:
+            found.append(Edge(tuple(self.waiters), (), Strength.WEAK, "missing"))
+        return tuple(sorted(found, key=lambda edge: -edge.strength))
+
+    def awaited(self, *via: str) -> dict[int, Strength]:
+        """Ranks for which others wait by these edges (`recorder`, `peer`, ...), and that wait for none by the recorder.
+
+        A rank that waits and whose recorder is missing may wait for any other.
+        """
+        edges = [edge for edge in self.edges if edge.via in via]
+        waiters = {rank for edge in self.edges if edge.via in RECORDED for rank in edge.waiters}
+        waiters |= {view.rank for view in self.waiting if recorder.is_missing(view.evidence)}
+        found: dict[int, Strength] = {}
+        for edge in edges:
+            for rank in edge.awaited:
+                if rank not in waiters:
+                    found[rank] = max(edge.strength, found.get(rank, Strength.WEAK))
+        return found
+
+
+def _ranks(nodes: Sequence[NodeEvidence], time_of: Callable[[NodeEvidence], float]) -> tuple[RankView, ...]:
+    answered = any(rank.stacks_from is StackSource.RANK for node in nodes for rank in node.ranks)
+    faults = tuple(fault for node in nodes for fault in node.faults)
+    found = []
+    for node in nodes:
+        for evidence in node.ranks:
+            rank = _at_capture(evidence, node)
+            others_answer = answered and rank.stacks_from is not StackSource.RANK
+            doing, end = activity(rank, others_answer=others_answer), end_of(rank, time_of(node), faults)
+            if end is not None and end.role is not Role.TERMINATED:
+                kind = FINISHED if end.role is Role.DONE else FAILED
+                doing = Activity(rank.rank, kind, end.text, Strength.PROOF, doing.place)
+            found.append(RankView(rank, doing, end))
+    found.sort(key=lambda view: (view.rank, view.evidence.node, view.evidence.local_rank, view.evidence.pid))
+    return _gpu_waits(_native_waits(tuple(found)))
+
+
+def _at_capture(rank: RankEvidence, node: NodeEvidence) -> RankEvidence:
+    """After a hang the ranks are terminated: what they did after the capture only follows from that."""
+    if node.trigger not in (HANG, EARLY, ELSEWHERE):
+        return rank
+    raised = None if rank.raised and rank.raised.ago < 0 else rank.raised
+    end = None if rank.exit and rank.exit.ago < 0 else rank.exit
+    return replace(rank, raised=raised, exit=end)
+
+
+def _native_waits(ranks: tuple[RankView, ...]) -> tuple[RankView, ...]:
+    """Native waits may be for a lock, or for peers (`Work.wait()`, a GPU): the other ranks show for which.
+
+    If most ranks are at one line of the program, they wait there for each other, or for the rank that is not there.
+    If no rank waits in a collective for certain, native waits are for the ranks of which something else is known.
+    """
+    native = [view for view in ranks if _is_native(view)]
+    computing = [view for view in ranks if view.activity.kind == "user_code" and is_computing(view.evidence)]
+    certain = any(view.activity.waits_for_peers and view.activity.strength > Strength.WEAK for view in ranks)
+    place, often = _common_place(native, ranks)
+    others = any(
+        view.is_living and not _is_native(view) and view.activity.kind != "unknown" for view in ranks
+    ) or (len(native) > 1 and any(view.activity.kind == FINISHED for view in ranks))
+    waits = [view for view in native if (often and view.activity.place == place) or (others and not certain)]
+    if not waits and not certain:
+        place, often = _common_place(computing, ranks)
+        still = any(view.is_living and view not in computing and not view.activity.moves for view in ranks)
+        waits = [view for view in computing if often and still and view.activity.place == place]
+    chosen = {id(view) for view in waits}
+    return tuple(_as_waiting(view) if id(view) in chosen else view for view in ranks)
+
+
+def _gpu_waits(ranks: tuple[RankView, ...]) -> tuple[RankView, ...]:
+    """A rank that waits for its GPU looks busy. Where its recorder is missing, the others show what it does.
+
+    Such a rank waits if something else holds the others up; otherwise that it computes is a guess.
+    Without NCCL, and where ranks that wait sleep, a busy rank does not wait.
+    """
+    sleeps = any(view.activity.waits_for_peers and not is_computing(view.evidence) for view in ranks)
+    if sleeps and not any(recorder.records_completion(view.evidence.collectives) for view in ranks):
+        return ranks
+    vague = {id(view) for view in ranks if view.is_living and view.may_wait_for_gpu}
+    others = [view.activity for view in ranks if id(view) not in vague]
+    known = any(not each.waits_for_peers and each.kind not in ("unknown", FAILED) for each in others)
+    changed = _as_waiting if known else _as_guess
+    return tuple(changed(view) if id(view) in vague else view for view in ranks)
+
+
+def _as_guess(view: RankView) -> RankView:
+    return replace(view, activity=replace(view.activity, strength=Strength.WEAK))
+
+
+def _is_native(view: RankView) -> bool:
+    doing = view.activity
+    vague = doing.strength is Strength.WEAK and doing.kind in ("lock", "network", "unknown")
+    return view.is_living and vague and waits_natively(view.evidence)
+
+
+def _common_place(views: Sequence[RankView], ranks: Sequence[RankView]) -> tuple[str, int]:
+    """The line at which most ranks are, and how many; ("", 0): there is none."""
+    places = Counter(view.activity.place for view in views if view.activity.place)
+    place, often = max(places.items(), key=lambda item: (item[1], item[0]), default=("", 0))
+    return (place, often) if often >= 2 and often * 2 >= len(ranks) else ("", 0)
+
+
+def _as_waiting(view: RankView) -> RankView:
+    doing = view.activity
+    operation = doing.operation or "collective"
+    return replace(
+        view, activity=replace(doing, kind=IN_COLLECTIVE, strength=Strength.WEAK, operation=operation)
+    )
+
+
+# -- edges -----------------------------------------------------------------------------------------------------
+
+
+def waits_in(view: RankView) -> list[Collective]:
+    """The collectives in which a rank waits: the oldest pending one of each group, else the newest one."""
+    entries = view.evidence.collectives
+    if recorder.records_completion(entries):
+        return [entry for entry in recorder.oldest_pending(entries).values() if not entry.p2p]
+    last = recorder.latest([entry for entry in entries if not entry.p2p])
+    return [last] if last is not None and view.activity.waits_for_peers else []
+
+
+def _by_recorder(living: Sequence[RankView]) -> Iterator[Edge]:
+    """Members of a group that have not entered the collective in which others of it wait, or whose GPU has not."""
+    views = {view.rank: view for view in living}
+    waiting: dict[recorder.Group, dict[int, list[tuple[RankView, Collective]]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    entered: dict[recorder.Group, set[int]] = defaultdict(set)
+    for view in living:
+        for entry in waits_in(view):
+            waiting[recorder.group_of(entry)][entry.sequence].append((view, entry))
+        for entry in view.evidence.collectives:
+            entered[recorder.group_of(entry)].add(view.rank)
+    for group, by_sequence in waiting.items():
+        first, last = min(by_sequence), max(by_sequence)
+        is_missing = False
+        for sequence in sorted({*sorted(by_sequence)[:2], last}):
+            waiters, entry = by_sequence[sequence], by_sequence[sequence][0][1]
+            numbers = tuple(view.rank for view, _ in waiters)
+            proof = all(recorder.records_completion(view.evidence.collectives) for view, _ in waiters)
+            members = [rank for rank in entry.members or entered[group] if rank in views]
+            readable = [rank for rank in members if not recorder.is_missing(views[rank].evidence)]
+            missing = [
+                rank for rank in readable if not recorder.reached(views[rank].evidence.collectives, entry)
+            ]
+            if missing:
+                is_missing = True
+                yield Edge(numbers, tuple(missing), Strength.PROOF if proof else Strength.STRONG, "recorder")
+        if is_missing:
+            continue
+        if proof and first < last:
+            yield Edge(numbers, tuple(view.rank for view, _ in by_sequence[first]), Strength.STRONG, "gpu")
+        elif proof:
+            states = {view.rank: each.state for view, each in waiters}
+            late = [rank for rank in numbers if states[rank] == recorder.SCHEDULED]
+            started = tuple(rank for rank in numbers if states[rank] == recorder.STARTED)
+            if late and started:
+                yield Edge(started, tuple(late), Strength.STRONG, "gpu")
+
+
+def _by_peer(living: Sequence[RankView]) -> Iterator[Edge]:
+    """Sends and receives whose peer, or its GPU, is not in the counterpart: by the recorder, else by the stack."""
+    pending = {view.rank: recorder.oldest_pending(view.evidence.collectives).values() for view in living}
+    for rank, entries in pending.items():
+        for entry in entries:
+            if not entry.p2p or entry.peer is None:
+                continue
+            met = _counterparts(pending.get(entry.peer, ()), rank, entry)
+            if not met:
+                yield Edge((rank,), (entry.peer,), Strength.PROOF, "peer")
+            elif entry.state == recorder.STARTED and all(each.state == recorder.SCHEDULED for each in met):
+                yield Edge((rank,), (entry.peer,), Strength.STRONG, "gpu")
+    calls = {
+        view.rank: (view.evidence.peer, view.activity.operation.startswith("send"))
+        for view in living
+        if view.evidence.peer is not None and view.activity.waits_for_peers
+    }
+    for rank, (peer, sends) in calls.items():
+        is_recorded = any(entry.p2p for entry in pending[rank])
+        if peer is not None and not is_recorded and calls.get(peer) != (rank, not sends):
+            yield Edge((rank,), (peer,), Strength.PROOF, "peer")
+
+
+def _counterparts(entries: Iterable[Collective], rank: int, entry: Collective) -> list[Collective]:
+    """The counterparts of this rank's entry: a send meets a receive."""
+    sends = recorder.is_send(entry)
+    return [each for each in entries if each.p2p and each.peer == rank and recorder.is_send(each) != sends]
+
+
+def _by_lock(living: Sequence[RankView]) -> Iterator[Edge]:
+    """The process that has the file lock for which others of its node wait."""
+    pids = {(view.evidence.node, view.evidence.pid): view.rank for view in living}
+    waiters: Mapping[int, list[int]] = defaultdict(list)
+    for view in living:
+        call = view.evidence.process.system_call if view.evidence.process else None
+        holder = pids.get((view.evidence.node, call.pid)) if call and call.target is Target.LOCK else None
+        if holder is not None and holder != view.rank:
+            waiters[holder].append(view.rank)
+    for holder, ranks in sorted(waiters.items()):
+        yield Edge(tuple(ranks), (holder,), Strength.PROOF, "lock")

@@ -1,0 +1,125 @@
+"""The place of a stack frame: a collective, the data loader, a lock, the program's own code. Pure.
+
+A file is recognised by the end of its path, so that short and absolute paths mean the same. The table was made from
+stacks of torch 2.13 and Python 3.11.
+Does not cover: native frames. A C function has no Python frame; the kernel shows what it waits for (`signatures`).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from functools import lru_cache
+
+from ..evidence import Frame
+
+COLLECTIVE, P2P, BACKWARD = "collective", "p2p", "backward"
+RENDEZVOUS, STORE, TEARDOWN = "rendezvous", "store", "teardown"
+GPU, LOADER, CHECKPOINT, LOCK = "gpu", "data_loading", "checkpoint_io", "lock"
+CHILD, NETWORK, LOGGING = "child", "network", "logging"
+IMPORT, EXIT, EVENTS, LIBRARY, OWN = "import", "exit", "events", "library", "own"
+
+_C10D = r"torch/distributed/distributed_c10d\.py"
+_PLACES = tuple(
+    (place, re.compile(rf"(?:^|/)(?:{file})"), re.compile(rf"^(?:{function})$"))
+    for place, file, function in (
+        (EXIT, r"threading\.py$", r"_shutdown"),
+        (EXIT, r"multiprocessing/util\.py$", r"_exit_function|_run_finalizers"),
+        (EXIT, r"concurrent/futures/(thread|process)\.py$", r"_python_exit"),
+        (EXIT, r"atexit\.py$|weakref\.py$", r"_run_exitfuncs|_exitfunc"),
+        (TEARDOWN, _C10D, r"destroy_process_group|_shutdown_backend|_abort_process_group"),
+        (
+            RENDEZVOUS,
+            _C10D,
+            r"init_process_group|_new_process_group_helper|_?new_group\w*|_?store_based_barrier|split_group",
+        ),
+        (STORE, r"torch/distributed/rendezvous\.py$", r"_create_c10d_store"),
+        (RENDEZVOUS, r"torch/distributed/rendezvous\.py$|torch/distributed/elastic/rendezvous/", r".*"),
+        (LIBRARY, r"torch/distributed/(c10d_logger|logging_handlers)\.py$", r".*"),
+        (
+            LIBRARY,
+            _C10D,
+            r"get_\w+|is_\w+|_get_\w+|_rank_not_in_group|_check_\w+|_warn_\w+|_object_to_tensor",
+        ),
+        (P2P, _C10D, r"i?send|i?recv|batch_isend_irecv|(send|recv)_object_list"),
+        (COLLECTIVE, _C10D, r"[a-z_]\w*"),
+        (COLLECTIVE, r"torch/distributed/(nn/|algorithms/|_functional_collectives\.py)", r".*"),
+        (COLLECTIVE, r"torch/distributed/utils\.py$", r"_verify_param_shape\w*|_sync_\w+|_broadcast\w*"),
+        (COLLECTIVE, r"torch/nn/parallel/distributed\.py$", r"_sync\w*|\w*broadcast\w*|_verify\w*"),
+        (COLLECTIVE, r"torch/nn/modules/_functions\.py$", r"forward|backward"),
+        (BACKWARD, r"torch/autograd/graph\.py$", r"_engine_run_backward"),
+        (BACKWARD, r"torch/autograd/__init__\.py$", r"backward|grad"),
+        (GPU, r"torch/cuda/(__init__|streams|graphs)\.py$", r"synchronize|wait|wait_event|wait_stream"),
+        (LOADER, r"torch/utils/data/|torchdata/|webdataset/|streaming/base/|nvidia/dali/", r".*"),
+        (CHECKPOINT, r"torch/serialization\.py$|torch/distributed/checkpoint/|safetensors/", r".*"),
+        (CHECKPOINT, r"holdfast/checkpoints/|lightning/fabric/plugins/io/", r".*"),
+        (CHILD, r"subprocess\.py$|multiprocessing/(popen_\w+|process|pool)\.py$", r".*"),
+        (NETWORK, r"(socket|ssl|socketserver|ftplib|smtplib|imaplib)\.py$", r".*"),
+        (NETWORK, r"(http|urllib|urllib3|requests|httpx|httpcore|aiohttp|websockets?|xmlrpc)/", r".*"),
+        (NETWORK, r"(botocore|boto3|s3transfer|s3fs|gcsfs|fsspec|grpc|redis|paramiko|wandb|mlflow)/", r".*"),
+        (NETWORK, r"(huggingface_hub|google/(cloud|api_core|auth)|azure|pymongo|psycopg2?|kafka)/", r".*"),
+        (
+            LOCK,
+            r"threading\.py$",
+            r"wait|wait_for|acquire|join|_wait_for_tstate_lock|__enter__|_acquire_restore",
+        ),
+        (LOCK, r"queue\.py$|multiprocessing/(synchronize|queues|connection|managers)\.py$", r".*"),
+        (
+            LOCK,
+            r"concurrent/futures/|torch/utils/file_baton\.py$|filelock/|fasteners/|portalocker/|asyncio/(locks|queues)\.py$",
+            r".*",
+        ),
+        (LOGGING, r"logging/(__init__|handlers)\.py$|tensorboard\w*/|torch/utils/tensorboard/", r".*"),
+        (EVENTS, r"asyncio/|uvloop/|trio/|anyio/", r".*"),
+        (IMPORT, r"<frozen importlib|importlib/__init__\.py$|importlib/_bootstrap\w*\.py$", r".*"),
+    )
+)
+_INSTALLED = re.compile(
+    r"(?:^|/)(?:site-packages|dist-packages|lib(?:64)?/python\d[\d.]*|python\d+\.zip)/"
+    r"|/src/holdfast/|/torch/(?:distributed|utils|nn|autograd|optim|cuda|_\w+)/|/torch/serialization\.py$"
+)
+"""Also torch and Holdfast where they run from their sources."""
+_PACKAGES = """torch torchvision torchdata numpy pandas lightning pytorch_lightning transformers accelerate datasets PIL
+    holdfast deepspeed megatron triton tqdm yaml psutil safetensors webdataset streaming urllib3 requests httpx
+    aiohttp botocore boto3 s3fs gcsfs fsspec grpc redis wandb mlflow huggingface_hub google azure filelock""".split()  # noqa: SIM905
+"""Of relative paths: faulthandler and the helper thread give absolute ones, py-spy may not."""
+_OFTEN_A_PROGRAMS_NAME = frozenset({"code", "profile", "trace", "statistics"})
+
+
+def function_of(frame: Frame) -> str:
+    """The function's own name: some sources give `Dataset.fetch.<locals>.wrapper`, others `wrapper`."""
+    return frame.function.rsplit(".", 1)[-1]
+
+
+def is_own(frame: Frame) -> bool:
+    """Whether a call is the program's own code."""
+    return place_of(frame) == OWN
+
+
+def place_of(frame: Frame) -> str:
+    """One of the places above."""
+    return LIBRARY if frame.native else _place(frame.file.replace("\\", "/"), function_of(frame))
+
+
+@lru_cache(maxsize=8192)
+def _place(file: str, function: str) -> str:
+    if is_own_file(file):
+        return OWN
+    if function == "<module>" and not file.startswith("<frozen"):
+        return LIBRARY  # torch.distributed while it is imported is no collective
+    for place, files, functions in _PLACES:
+        if files.search(file) and functions.match(function):
+            return place
+    return LIBRARY
+
+
+def is_own_file(file: str) -> bool:
+    """Whether a file belongs to the program: neither to Python nor to an installed package."""
+    if not file or file.startswith("<frozen") or _INSTALLED.search(file):
+        return False
+    if file.startswith("/"):
+        return True
+    first = file.split("/", 1)[0].removesuffix(".py")
+    return first not in _PACKAGES and (
+        first not in sys.stdlib_module_names or first in _OFTEN_A_PROGRAMS_NAME
+    )

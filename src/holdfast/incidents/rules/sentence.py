@@ -1,0 +1,96 @@
+"""Verdicts as sentences: who, where, how many. Pure.
+
+Always holds: a sentence has one line and at most `LONGEST` characters; the culprit is none of its own victims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ..evidence import Frame, Process, RankEvidence
+from ..verdict import Verdict
+
+LONGEST = 300
+_SHOWN = 60
+_STATES = {"T": "stopped", "t": "stopped by a tracer", "D": "in state D", "Z": "dead"}
+
+
+def against(
+    culprit: RankEvidence, kind: str, text: str, confidence: str, victims: Iterable[int] = ()
+) -> Verdict:
+    """A verdict on this rank; `text` continues "Rank 3 (node a)"."""
+    who = f"Rank {culprit.rank} (node {culprit.node})" if culprit.node else f"Rank {culprit.rank}"
+    others = tuple(sorted(set(victims) - {culprit.rank}))
+    return Verdict(kind, sentence(f"{who} {text}"), confidence, culprit.rank, culprit.node, others)
+
+
+def against_nobody(
+    kind: str, text: str, confidence: str, victims: Iterable[int] = (), node: str = ""
+) -> Verdict:
+    """A verdict that names no rank."""
+    text = sentence(text[:1].upper() + text[1:])
+    return Verdict(kind, text, confidence, None, node, tuple(sorted(set(victims))))
+
+
+def called(frame: Frame) -> str:
+    """`dataset.py:88 read()`; the last two parts of a path."""
+    file = "/".join(frame.file.replace("\\", "/").split("/")[-2:]) if frame.file else "?"
+    line = f":{frame.line}" if frame.line > 0 else ""
+    name = frame.function.rsplit(".", 1)[-1]
+    return f"{file}{line} {name}{'' if name.startswith('<') else '()'}"
+
+
+def worker_states(process: Process | None) -> str:
+    """`, its worker 4711 is stopped`, of the first child that cannot run."""
+    children = process.children if process else ()
+    for child in children:
+        if child.state[:1] in _STATES:
+            return f"; its worker {child.pid} is {_STATES[child.state[:1]]}"
+    for child in children:
+        if child.frames:
+            return f"; its worker {child.pid} is in {called(child.frames[0])}"
+    return ""
+
+
+def ranks(numbers: Iterable[int]) -> str:
+    """`rank 3`, `ranks 0, 2-5`, `63 ranks`."""
+    found = sorted(set(numbers))
+    if len(found) == 1:
+        return f"rank {found[0]}"
+    spans = _spans(found)
+    if not found or len(spans) > 4:
+        return f"{len(found)} ranks"
+    return "ranks " + ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+
+
+def wait(numbers: Iterable[int]) -> str:
+    """`rank 3 waits`, `ranks 0, 2-5 wait`."""
+    found = set(numbers)
+    return f"{ranks(found)} wait{'s' if len(found) == 1 else ''}"
+
+
+def _spans(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    spans: list[tuple[int, int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1] = spans[-1][0], number
+        else:
+            spans.append((number, number))
+    return spans
+
+
+def seconds(value: float) -> str:
+    """`0.4 s`, `31 s`."""
+    return f"{value:.1f} s" if value < 10 else f"{value:.0f} s"
+
+
+def short(text: str, limit: int = _SHOWN) -> str:
+    """One line of at most `limit` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
+
+
+def sentence(text: str) -> str:
+    """One line, with its full stop, of at most `LONGEST` characters."""
+    line = short(text, LONGEST)
+    return line if line.endswith((".", "…", "!", "?")) else short(line, LONGEST - 1) + "."

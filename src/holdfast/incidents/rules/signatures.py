@@ -1,0 +1,438 @@
+"""The activity of one rank: one ordered table, the first signature that fits decides. Pure.
+
+The state of the process comes first (stopped, ended, in the kernel), then the flight recorder, then the stack, then
+the system call. A stack that ends in the program's own line is explained by the kernel.
+Does not cover: whether a rank should be there. Only the others show that (`graph`, `blame`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ..evidence import BoardFacts, Frame, Missing, Process, RankEvidence, StackSource, Target, Thread
+from ..verdict import FINISHED, IN_COLLECTIVE, RENDEZVOUS, TEARDOWN, Activity, Strength
+from . import places as P
+from . import recorder
+from .sentence import called, short, worker_states
+
+WEAK, STRONG, PROOF = Strength.WEAK, Strength.STRONG, Strength.PROOF
+BUSY = 0.5  # share of the time between two samples that counts as computing
+RHYTHM = 3.0  # a rank moves that is silent for less than this many of its own longest intervals
+SHORT_SILENCE = 1.0  # seconds; a shorter silence means nothing
+
+COMPUTES, SLEEPS, FUTEX, FILE_LOCK, WAIT, CONNECTION = (
+    "computes",
+    "sleeps",
+    "futex",
+    "file_lock",
+    "wait",
+    "connection",
+)
+POLL, READ, WRITE, PIPE, FIFO, UNKNOWN = "poll", "read", "write", "pipe", "fifo", ""
+_CALLS = {
+    SLEEPS: "nanosleep clock_nanosleep pause rt_sigsuspend rt_sigtimedwait",
+    FUTEX: "futex futex_waitv semop semtimedop",
+    FILE_LOCK: "flock fcntl",
+    WAIT: "wait4 waitid",
+    CONNECTION: "connect accept accept4 recvfrom recvmsg recvmmsg sendto sendmsg",
+    POLL: "poll ppoll select pselect6 epoll_wait epoll_pwait epoll_pwait2",
+    READ: "read pread64 readv preadv open openat openat2 stat lstat newfstatat statx access faccessat getdents64 "
+    "io_getevents statfs io_uring_enter",
+    WRITE: "write pwrite64 writev pwritev fsync fdatasync sync syncfs msync close rename renameat renameat2 ftruncate "
+    "fallocate mkdir mkdirat unlink unlinkat sendfile copy_file_range",
+}
+_WAIT_OF_CALL = {name: wait for wait, names in _CALLS.items() for name in names.split()}
+_WAIT_OF_CHANNEL = tuple(
+    (wait, re.compile(functions))
+    for wait, functions in (
+        (SLEEPS, r"nanosleep|do_sigtimedwait|sigsuspend"),
+        (FUTEX, r"futex|semtimedop"),
+        (FILE_LOCK, r"locks?_lock_inode|flock|posix_lock"),
+        (WAIT, r"^do_wait|wait_consider"),
+        (FIFO, r"wait_for_partner|fifo_open"),
+        (PIPE, r"pipe"),
+        (CONNECTION, r"wait_woken|sk_wait|inet_csk|skb_|tcp_|unix_stream|sock_"),
+        (POLL, r"poll_schedule|ep_poll|epoll|do_select"),
+        (READ, r"folio_wait|filemap|nfs|fuse|io_schedule|request_wait_answer"),
+        (WRITE, r"sync|jbd2|writeback|balance_dirty"),
+    )
+)
+_DATA = re.compile(r"data(?!base)|loader|fetch|batch", re.IGNORECASE)
+_CHECKPOINT = re.compile(r"checkpoint|ckpt", re.IGNORECASE)
+
+
+def activity(rank: RankEvidence, *, others_answer: bool = False) -> Activity:
+    """What this rank is doing. `others_answer`: helper threads of other ranks have answered."""
+    found = next(found for signature in _SIGNATURES if (found := signature(rank, others_answer)) is not None)
+    is_finished = rank.board is not None and rank.board.finished
+    if is_finished and found.kind in ("user_code", "lock", "child", "unknown"):
+        text = f"has reported that it is finished and has not exited: it {found.text}"
+        found = replace(found, kind="shutdown", text=text)
+    return replace(found, rank=rank.rank, moves=moves(rank))
+
+
+def moves(rank: RankEvidence, *, suspected: bool = False) -> bool:
+    """Whether the board shows progress: it changed, or (unsuspected) it is silent for no longer than usual."""
+    board = rank.board
+    if board is None or rank.raised is not None or (rank.exit is not None and not rank.exit.asked):
+        return False
+    usual = max(SHORT_SILENCE, RHYTHM * board.rhythm)
+    return board.moved or (not suspected and rank.passed is None and board.silent <= usual)
+
+
+def main_stack(rank: RankEvidence) -> tuple[Frame, ...] | None:
+    """The main thread's calls, the innermost first; empty: it runs no Python any more. None: not known."""
+    stack = next((thread.frames for thread in rank.stacks if thread.main), None)
+    return () if stack is None and rank.stacks_from is StackSource.RANK else stack
+
+
+# -- signatures, in their order --------------------------------------------------------------------------------
+
+
+def _ended(rank: RankEvidence, _: bool) -> Activity | None:
+    process = rank.process
+    if process is None or not (process.state == "gone" or process.state[:1] in ("Z", "X")):
+        return None
+    if rank.board is not None and rank.board.finished:
+        return Activity(rank.rank, FINISHED, "has ended after it reported that it was finished", PROOF)
+    return Activity(rank.rank, "exit", "has ended, and its exit code is not recorded", WEAK)
+
+
+def _stopped(rank: RankEvidence, _: bool) -> Activity | None:
+    state = rank.process.state[:1] if rank.process else ""
+    if state not in ("T", "t"):
+        return None
+    by = "a debugger or tracer" if state == "t" else "a signal (SIGSTOP or its like)"
+    return Activity(rank.rank, "stopped", f"is stopped by {by}: state {state}", PROOF)
+
+
+def _uninterruptible(rank: RankEvidence, _: bool) -> Activity | None:
+    process = rank.process
+    if (
+        process is None
+        or process.state[:1] != "D"
+        or (process.sampled_over > 0 and _main_thread_ran(process))
+    ):
+        return None
+    at = str(process.system_call) or process.wait_channel
+    where = f" in {at}" if at else f", with {process.network_files[0]} open" if process.network_files else ""
+    is_idle = process.sampled_over > 0
+    return Activity(
+        rank.rank,
+        "uninterruptible",
+        f"is blocked in the kernel (state D){where}",
+        STRONG if is_idle else WEAK,
+    )
+
+
+def _pending(rank: RankEvidence, _: bool) -> Activity | None:
+    pending = recorder.oldest_pending(rank.collectives)
+    if not pending:
+        return None
+    entry = max(pending.values(), key=lambda each: each.ago)
+    place = _own_call(main_stack(rank) or ())
+    name, at = recorder.operation(entry), f" at {place}" if place else ""
+    return Activity(
+        rank.rank, IN_COLLECTIVE, f"waits in {name}{at}", PROOF, place, name, entry.group, entry.sequence
+    )
+
+
+def _holds_gil(rank: RankEvidence, others_answer: bool) -> Activity | None:
+    is_silent = Missing.NO_ANSWER in (rank.no_collectives, rank.no_stacks)
+    if not is_silent or rank.stacks_from is StackSource.RANK:
+        return None
+    found = _by_stack(rank, others_answer) or _by_kernel(rank, others_answer)
+    if found.kind == "shutdown":
+        return None
+    where = f"; its main thread {found.text}" if found.kind != "unknown" else ""
+    text = f"does not answer, so a thread holds Python's interpreter lock (GIL){where}"
+    return Activity(rank.rank, "gil", text, STRONG if others_answer else WEAK, found.place)
+
+
+def _by_stack(rank: RankEvidence, _: bool) -> Activity | None:
+    stack = main_stack(rank)
+    if stack is None:
+        if Missing.NO_PYTHON_FRAME is rank.no_stacks:
+            return Activity(rank.rank, "shutdown", "runs no Python any more, as at the end of its exit", WEAK)
+        return None
+    return _of_stack(rank, stack)
+
+
+def _by_kernel(rank: RankEvidence, _: bool) -> Activity:
+    return _of_kernel(rank, "")
+
+
+_SIGNATURES: tuple[Callable[[RankEvidence, bool], Activity | None], ...] = (
+    _ended,
+    _stopped,
+    _uninterruptible,
+    _pending,
+    _holds_gil,
+    _by_stack,
+    _by_kernel,
+)
+
+
+# -- the stack -------------------------------------------------------------------------------------------------
+
+
+def _of_stack(rank: RankEvidence, stack: Sequence[Frame]) -> Activity:
+    """The innermost call that means something decides; a data loader or a checkpoint around it gives the purpose."""
+    found = [P.place_of(frame) for frame in stack]
+    if not stack or P.EXIT in found:
+        text = f", in {called(stack[0])}" if stack else ": no Python frame is left"
+        return Activity(rank.rank, "shutdown", f"is at its exit{text}", STRONG)
+    own = _own_call(stack)
+    inner = next((place for place in found if place != P.LIBRARY), P.LIBRARY)
+    if inner == P.BACKWARD:
+        return _in_backward(rank, own)
+    if inner in _PEERS:
+        before_own = found[: found.index(P.OWN)] if P.OWN in found else found
+        outer = next((place for place in (P.TEARDOWN, P.RENDEZVOUS, P.STORE) if place in before_own), inner)
+        operation = _operation(stack, found)
+        at = f" at {own}" if own else ""
+        return Activity(rank.rank, _PEERS[outer], f"waits in {operation}{at}", STRONG, own, operation)
+    return _outside(rank, stack, found, own)
+
+
+_PEERS = {
+    P.COLLECTIVE: IN_COLLECTIVE,
+    P.P2P: IN_COLLECTIVE,
+    P.STORE: RENDEZVOUS,
+    P.RENDEZVOUS: RENDEZVOUS,
+    P.TEARDOWN: TEARDOWN,
+}
+
+
+def _operation(stack: Sequence[Frame], found: Sequence[str]) -> str:
+    """The function that the program called: the outermost of torch's, without wrappers."""
+    names = [P.function_of(frame) for frame, place in zip(stack, found, strict=True) if place in _PEERS]
+    calls = [name for name in names if name not in ("wrapper", "inner", "forward", "next_rendezvous")]
+    return ([name for name in calls if not name.startswith("_")] or names)[-1]
+
+
+def _own_call(stack: Sequence[Frame]) -> str:
+    return next((called(frame) for frame in stack if P.is_own(frame)), "")
+
+
+def _in_backward(rank: RankEvidence, own: str) -> Activity:
+    """Autograd runs the program's hooks on threads of its own, which Python did not start."""
+    for thread in rank.stacks:
+        if not thread.main and _is_hook(thread):
+            found = _of_stack(
+                replace(rank, process=None, stacks=(replace(thread, main=True),)), thread.frames
+            )
+            return replace(found, text=f"{found.text} (autograd's thread)", strength=STRONG)
+    process = rank.process
+    if process is not None and _is_computing(process):
+        return Activity(rank.rank, "user_code", f"computes gradients in backward at {own}", WEAK, own)
+    waits = process is not None and _waits_in(process) in (FUTEX, POLL, UNKNOWN)
+    return Activity(
+        rank.rank, IN_COLLECTIVE, f"waits in backward at {own}", STRONG if waits else WEAK, own, "backward"
+    )
+
+
+def _is_hook(thread: Thread) -> bool:
+    """Whether a thread that Python did not start runs the program's own code, and does not wait for work."""
+    if not any(map(P.is_own, thread.frames)) or _is_idle(thread):
+        return False
+    return P.function_of(thread.frames[-1]) not in ("_bootstrap", "_bootstrap_inner", "run")
+
+
+def _is_idle(thread: Thread) -> bool:
+    """Whether it waits for work, as a background thread of the program does."""
+    inner = next((place for frame in thread.frames if (place := P.place_of(frame)) != P.LIBRARY), P.LIBRARY)
+    return inner in (P.LOCK, P.EVENTS)
+
+
+def _outside(rank: RankEvidence, stack: Sequence[Frame], found: Sequence[str], own: str) -> Activity:
+    """The main thread is in none of torch's waits for peers."""
+    innermost = called(stack[0])
+    inside = f"{innermost}, from {own}" if own and innermost != own else own or innermost
+    purpose, before_own = _purpose(rank.board), found[: found.index(P.OWN)] if P.OWN in found else found
+    if P.LOADER in found or purpose == P.LOADER:
+        call = next(
+            (called(f) for f, place in zip(stack, found, strict=True) if place in (P.OWN, P.LOADER)),
+            innermost,
+        )
+        inside = f"{call}, from {own}" if own and call != own else call
+        text = f"waits for data in {inside}{worker_states(rank.process)}"
+        return Activity(rank.rank, "data_loading", text, STRONG if P.LOADER in found else WEAK, own)
+    if P.CHECKPOINT in found:
+        return Activity(
+            rank.rank, "checkpoint_io", f"waits for a checkpoint's storage in {inside}", STRONG, own
+        )
+    for place, text in _BLOCKING:
+        if place in before_own:
+            return _with_purpose(rank, Activity(rank.rank, place, f"{text} in {inside}", STRONG, own))
+    if P.EVENTS in before_own:
+        return Activity(rank.rank, "user_code", f"waits in its event loop in {inside}", WEAK, own)
+    if P.GPU in before_own:
+        return Activity(
+            rank.rank, IN_COLLECTIVE, f"waits for its GPU in {inside}", WEAK, own, "the GPU's work"
+        )
+    activity = _of_kernel(rank, own or innermost)
+    if P.LOGGING in before_own and activity.kind == "checkpoint_io":
+        activity = replace(activity, kind="user_code")
+    if activity.kind == "data_loading" and any(
+        _CHECKPOINT.search(P.function_of(frame)) for frame in stack[:6]
+    ):
+        activity = replace(activity, kind="checkpoint_io")
+    if P.IMPORT in found and activity.kind in ("user_code", "unknown", "data_loading"):
+        return Activity(rank.rank, "startup", f"is still importing, in {own or innermost}", STRONG, own)
+    return _with_purpose(rank, replace(activity, place=own))
+
+
+_BLOCKING = (
+    (P.CHILD, "waits for its child process"),
+    (P.NETWORK, "waits for another service"),
+    (P.LOCK, "waits for a lock"),
+)
+
+
+def _with_purpose(rank: RankEvidence, found: Activity) -> Activity:
+    """A main thread that waits for a lock may wait for a thread of its own, which saves a checkpoint or loads data."""
+    if found.kind != "lock":
+        return found
+    kernel = {thread.tid: thread for thread in rank.process.threads} if rank.process else {}
+    for thread in rank.stacks:
+        places = [P.place_of(frame) for frame in thread.frames]
+        if thread.main or _is_idle(thread):
+            continue
+        seen = kernel.get(thread.tid) if thread.tid else None
+        in_file = seen is not None and (
+            seen.state == "D" or _channel(seen.wait_channel) in (READ, WRITE, PIPE)
+        )
+        saves = in_file and any(_CHECKPOINT.search(P.function_of(frame)) for frame in thread.frames)
+        if P.CHECKPOINT in places or saves or P.LOADER in places:
+            kind = "data_loading" if P.LOADER in places else "checkpoint_io"
+            text = f"{found.text}; its thread {short(thread.name, 30)!r} is in {called(thread.frames[0])}"
+            return replace(found, kind=kind, text=text)
+    return found
+
+
+def _purpose(board: BoardFacts | None) -> str:
+    """What the innermost open section is for, by its name: the loader, a checkpoint, or '' where that is not clear."""
+    name = board.sections[-1].name if board and board.sections else ""
+    return P.CHECKPOINT if _CHECKPOINT.search(name) else P.LOADER if _DATA.search(name) else ""
+
+
+# -- the kernel ------------------------------------------------------------------------------------------------
+
+
+def _of_kernel(rank: RankEvidence, at: str) -> Activity:
+    """By the system call; `at` is the innermost Python call, '' where no stack shows it."""
+    process, purpose = rank.process, _purpose(rank.board)
+    wait = _waits_in(process) if process is not None else UNKNOWN
+    where, call = (
+        f" in {at}" if at else "",
+        f" ({process.system_call})" if process and process.system_call.name else "",
+    )
+    kind, text, strength = {
+        COMPUTES: ("user_code", "computes", STRONG if at and rank.stacks_from is StackSource.RANK else WEAK),
+        SLEEPS: ("user_code", "sleeps", STRONG if at and rank.stacks_from is StackSource.RANK else WEAK),
+        FILE_LOCK: ("lock", f"waits for a file lock{call}", STRONG),
+        WAIT: ("child", "waits for its child process", STRONG),
+        CONNECTION: ("network", f"waits for a connection{call}", STRONG if at else WEAK),
+        PIPE: ("user_code", f"waits at a pipe or a terminal{call}", WEAK),
+        FIFO: ("user_code", f"waits for a process at the other end of a FIFO{call}", WEAK),
+        POLL: ("network" if at else "unknown", "waits for a descriptor (poll)", WEAK),
+        FUTEX: ("lock" if at else "unknown", "waits for a lock, or natively for a peer (futex)", WEAK),
+        READ: ("data_loading", f"waits for a file{call}", WEAK),
+        WRITE: (
+            "checkpoint_io" if _is_storage(process) else "user_code",
+            f"is blocked in a write{call}",
+            WEAK,
+        ),
+        UNKNOWN: ("user_code" if at else "unknown", "is" if at else "is at an unknown place", WEAK),
+    }[wait]
+    if purpose == P.CHECKPOINT and wait in (READ, WRITE, FIFO, UNKNOWN):
+        kind, strength = "checkpoint_io", STRONG if wait else WEAK
+        text = (
+            f"waits for the storage of its checkpoint section{call}"
+            if wait
+            else "is in its checkpoint section"
+        )
+    elif purpose == P.LOADER and not at and process is not None and wait != UNKNOWN:
+        kind, text = "data_loading", f"is in its data section{worker_states(process)}"
+    return Activity(rank.rank, kind, f"{text}{where}", strength, at)
+
+
+def _is_storage(process: Process | None) -> bool:
+    """Whether a blocked write goes to a file that is no log: the large files that a rank writes are checkpoints."""
+    call = process.system_call if process else None
+    return call is not None and call.target is Target.FILE
+
+
+def _waits_in(process: Process) -> str:
+    """One of the words above."""
+    call, channel = process.system_call, process.wait_channel
+    wait = _WAIT_OF_CALL.get(call.name, UNKNOWN)
+    if wait in (READ, WRITE):
+        if call.target is Target.SOCKET:
+            return CONNECTION
+        if call.target is Target.CHILD_PIPE:
+            return WAIT
+        if call.target is Target.FIFO or _channel(channel) == FIFO:
+            return FIFO
+        is_pipe = call.target in (Target.PIPE, Target.TERMINAL)
+        return PIPE if is_pipe or (call.target is Target.UNKNOWN and _channel(channel) == PIPE) else wait
+    if wait and not (wait in (SLEEPS, FUTEX) and process.state == "R"):
+        return wait
+    return _channel(channel) or (COMPUTES if _is_computing(process) else UNKNOWN)
+
+
+def _channel(name: str) -> str:
+    """The wait of a function of the kernel; '' where it is none of these."""
+    return next((wait for wait, functions in _WAIT_OF_CHANNEL if functions.search(name)), UNKNOWN)
+
+
+def waits_natively(rank: RankEvidence) -> bool:
+    """Whether its main thread is in a native wait that a lock, a condition or a peer may end."""
+    return rank.process is not None and _waits_in(rank.process) in (FUTEX, POLL)
+
+
+def is_computing(rank: RankEvidence) -> bool:
+    """Whether the process uses a processor, as a wait for a GPU does too."""
+    return rank.process is not None and _waits_in(rank.process) == COMPUTES
+
+
+def _is_computing(process: Process) -> bool:
+    """It had a processor most of the time between two samples, or just now where there was only one."""
+    if process.sampled_over > 0 and process.cpu >= BUSY * process.sampled_over:
+        return True
+    return process.state == "R" and not (process.sampled_over > 0 and process.cpu <= 0)
+
+
+def _main_thread_ran(process: Process) -> bool:
+    """Whether the main thread ran between two samples: torch's own threads wake up all the time."""
+    if process.threads:
+        return process.threads[0].cpu > 0 or process.threads[0].switches > 0
+    return process.cpu > 0 or process.switches > 0
+
+
+# -- a process that does not end -------------------------------------------------------------------------------
+
+SHOWN = 3  # threads that are described; of more there is a number
+
+
+def kept_by(rank: RankEvidence) -> str:
+    """What keeps the process of a rank whose main thread has ended, as the end of a sentence.
+
+    Python joins the threads that are not daemons first, then calls the `atexit` functions, then destroys the rest.
+    """
+    found = [P.place_of(frame) for frame in main_stack(rank) or ()]
+    children = rank.process.children if rank.process else ()
+    if P.CHILD in found and children:
+        return f"it waits for its child process {children[0].pid} ({short(children[0].command)})"
+    joined = [each for each in rank.stacks if each.daemon is False and not each.main and each.frames]
+    if P.EXIT in found and joined:
+        threads = (
+            f"thread {each.name!r}, which is in {_own_call(each.frames) or called(each.frames[0])}"
+            for each in joined
+        )
+        more = f" and {len(joined) - SHOWN} more" if len(joined) > SHOWN else ""
+        return f"it waits for {', '.join(list(threads)[:SHOWN])}{more}"
+    return f"its main thread {activity(rank).text}"
