@@ -7,7 +7,7 @@ LIGHTNING = "holdfast.ptl_resiliency"
 STRAGGLER = "holdfast.straggler"
 
 _DETECTOR = {
-    "": "CallableId Detector Report Statistic StragglerId Thresholds Verdict",
+    "": "CallableId Detector Findings Report Statistic StragglerId Thresholds Verdict find_stragglers",
     ".straggler": "CallableId Detector",
     ".reporting": "Report StragglerId",
     ".statistics": "Statistic",

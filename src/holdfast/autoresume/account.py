@@ -1,6 +1,6 @@
 """What the journal tells of one attempt: the first to fail and why, who was preempted, how far it came. Pure.
 
-What always holds: the journal's own reading decides what came first (`journal.incident_list`), and only a fault of
+What always holds: the journal's own reading decides what came first (`journal.incidents`), and only a fault of
 the last restart cycle is what ended the attempt: the launcher had answered the earlier ones with a restart.
 
 Does not cover: an attempt whose journal is missing or somewhere else; nothing is known of it then.
@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..journal.cycles import cycles
-from ..journal.event import Event
-from ..journal.incident_list import Incident, incidents
+from ..journal.event import Event, cycles
+from ..journal.incidents import Incident, incidents
 
 FAULTS = frozenset({"hang", "crash", "exit", "node lost", "launcher lost", "job lost"})
 """Kinds of incidents that can end an attempt; the others are what somebody asked for."""
@@ -69,7 +68,7 @@ def account_of(events: Iterable[Event], since: float = float("-inf")) -> Account
         started=any(event.kind == "rank_start" for event in own),
         resumed_step=_resumed(own),
         last_step=max(_steps(own, "first_step", "verdict", "suspicion"), default=None),
-        nodes=tuple(sorted({event.teller for event in own if event.kind == "cycle_start"})),
+        nodes=tuple(sorted({event.source for event in own if event.kind == "cycle_start"})),
     )
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from ..fault_tolerance.launcher.ranks import orphans
-from ..fault_tolerance.processes import proc, sweep
+from ..fault_tolerance.processes import kill, proc
 
 PR_SET_PDEATHSIG = 1
 
@@ -82,4 +82,4 @@ class Command:
 def left_by(mark: str) -> Callable[[], dict[int, int]]:
     """Finds the processes of an attempt whose keeper was killed: pid -> start time."""
     wanted = f"{MARK}={mark}".encode()
-    return lambda: sweep.marked(wanted, set())
+    return lambda: kill.marked(wanted, set())

@@ -15,7 +15,7 @@ from enum import Enum
 from .account import Account
 
 SHUT_DOWN_CODE = 93
-"""A rank asked for the end of the whole job (docs/exit-codes.md)."""
+"""A rank requested the end of the whole job, or the job made no progress (docs/exit-codes.md)."""
 
 PREEMPTED_CODE = 75
 """What `--ft-preempted-exit-code` customarily is."""
@@ -45,7 +45,7 @@ class Kind(str, Enum):
     REFUSED = "refused"
     """The launcher refused its command line: nothing was started, and it would be refused again."""
     SHUT_DOWN = "shut down"
-    """A rank asked for the end of the whole job: exit code 93."""
+    """A rank requested the end of the whole job, or the job made no progress: exit code 93."""
     CANCELLED = "cancelled"
     """By the user: Ctrl-C, `kill`, `scancel`."""
     LOST = "lost"
@@ -115,7 +115,8 @@ def ending_of(known: Evidence) -> Ending:
     # A script around the launcher may end with a code of its own, and nobody sees one whose keeper was killed.
     asked = bool(known.account.request) and known.exit_code != 0
     if known.exit_code == SHUT_DOWN_CODE or asked:
-        return Ending(Kind.SHUT_DOWN, known.account.request or "a rank asked for the end of the whole job")
+        unexplained = "exit code 93: a rank requested the end of the whole job, or the job made no progress"
+        return Ending(Kind.SHUT_DOWN, known.account.request or unexplained)
     if known.flag:
         odd = f", though the exit code is {known.exit_code}" if known.exit_code else ""
         return Ending(Kind.FINISHED, f"the finished flag is there{odd}")

@@ -16,14 +16,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from enum import Enum
 
+from ..callbacks.completion import FLAG_VARIABLE
 from ..fault_tolerance.errors import ConfigError
-from ..finished_flag import VARIABLE as VARIABLE
 from ..in_time import TooLate, within
 from ..journal.writer import PREFIX, SUFFIX
 from . import ledger_file, lock
 from .ending import Kind
 from .ledger import Ledger
 
+VARIABLE = FLAG_VARIABLE
 NAME = "finished.flag"
 ANSWER = 20.0
 """Seconds that the filesystem may take."""

@@ -14,7 +14,7 @@ import time
 from contextlib import AbstractContextManager, nullcontext
 
 from ..fault_tolerance.errors import HoldfastError
-from ..fault_tolerance.processes import proc, sweep
+from ..fault_tolerance.processes import proc
 from . import lock
 from .ledger import Ledger
 from .ledger_file import LedgerFile, LedgerUnreadable, read_records
@@ -65,8 +65,7 @@ def is_kept(ledger: Ledger) -> bool | None:
         return False
     if chain.pid is None or chain.host != socket.gethostname():
         return None
-    found = proc.stat(chain.pid)
-    return not sweep.ends(found) and found is not None and found.start_time == chain.started
+    return chain.started is not None and proc.is_running(chain.pid, chain.started)
 
 
 def now(ledger: Ledger) -> Now:

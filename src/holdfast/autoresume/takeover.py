@@ -15,8 +15,8 @@ import time
 from collections.abc import Mapping
 
 from ..fault_tolerance.launcher.ranks import orphans
-from ..fault_tolerance.processes import proc, sweep
-from ..fault_tolerance.processes.pidfd import send_verified
+from ..fault_tolerance.processes import kill, proc
+from ..fault_tolerance.processes.kill import send_verified
 from .command import left_by
 from .ledger import Attempt
 from .log import listed, say, say_undead
@@ -53,7 +53,7 @@ def await_end(attempt: Attempt, signals: Signals) -> bool:
     while alive := find():
         now = time.monotonic()
         if now > until:
-            say_undead(sweep.end_all(find, orphans.GRACE, orphans.LIMIT)[1])
+            say_undead(kill.end_all(find, orphans.GRACE, orphans.LIMIT)[1])
             return True
         if ask_at == until and not _is_there(attempt, alive):
             ask_at = now + PATIENCE  # what it leaves behind may end by itself

@@ -1,12 +1,22 @@
-"""Is the training finished, so that no further job is needed? Decided from how a fit ended. Pure.
+"""Is the training finished, so that no further job is needed? And the file that an auto-resume loop checks for that.
 
-An auto-resume loop starts jobs until this is true, so it must become true in the end, and never too early. Does not
-cover: programs whose end is none of these; they create the flag file themselves.
+The loop starts jobs until the file named by FAULT_TOL_FINISHED_FLAG_FILE exists, so `why_complete` must be true in the
+end, and never too early. The file exists with all of its (no) content or not at all, and survives a power cut. An
+error in making it is logged, and ends nothing.
+Does not cover: programs whose end is none of these (they create the file themselves), and removing the file; a program
+that starts a training anew does that.
 """
 
 from __future__ import annotations
 
+import logging
+import os
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FLAG_VARIABLE = "FAULT_TOL_FINISHED_FLAG_FILE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +31,7 @@ class Ending:
     """Epochs done."""
     max_epochs: int | None = -1
     asked_to_stop: bool = False
-    """Somebody set `trainer.should_stop`."""
+    """`trainer.should_stop` was set."""
     in_mid_epoch: bool = False
     """The last batch was not the last one of its epoch."""
     early_stopping: bool = False
@@ -47,3 +57,40 @@ def why_complete(end: Ending) -> str:
 
 def _reached(value: int, limit: int | None) -> bool:
     return limit is not None and 0 < limit <= value
+
+
+def flag_path() -> Path | None:
+    """The file that the environment names; None where it names none."""
+    text = os.environ.get(FLAG_VARIABLE, "")
+    return Path(text) if text else None
+
+
+def why_no_flag() -> str:
+    """What is missing in the environment, for people; nothing if it names the file."""
+    if flag_path() is not None:
+        return ""
+    return (
+        f"'{FLAG_VARIABLE}' env variable is not set. Was this job launched with FT launcher? With autoresume=True the "
+        f"script that starts the jobs says in it which file means that the training is finished, for example: "
+        f"export {FLAG_VARIABLE}=$PWD/finished.flag."
+    )
+
+
+def create_flag(path: Path, log: logging.Logger | logging.LoggerAdapter[Any]) -> bool:
+    """Whether the file exists now; it is made if it does not."""
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+    except OSError as error:
+        log.error(
+            "the finished flag %s cannot be created: %s. An auto-resume loop will start a further job",
+            path,
+            error.strerror,
+        )
+        return False
+    with suppress(OSError):  # not every filesystem can
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    return True

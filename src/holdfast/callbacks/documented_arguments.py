@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast import docstring
+from holdfast.fault_tolerance.config import docstring_section
 
 from . import arguments
 from .simulated_fault import parse_params
@@ -25,9 +25,9 @@ Constructor = TypeVar("Constructor", bound=Callable[..., None])
 MEANINGS = {
     "autoresume": "Create the file that FAULT_TOL_FINISHED_FLAG_FILE names when the training is finished. "
     "True or False.",
-    "calculate_timeouts": "Learn limits from observed intervals, and use those of earlier jobs. They replace "
-    "configured limits. Limits of heartbeats are learned at the end of a job that loaded and saved a checkpoint: of a "
-    "training from scratch, its second job. Limits of sections are learned after saves and at the end. True or False.",
+    "calculate_timeouts": "Learn timeouts from observed durations, and use those of earlier jobs. They replace "
+    "configured ones. Timeouts of heartbeats are learned at the end of a job that loaded and saved a checkpoint: of a "
+    "training from scratch, its second job. Those of sections are learned after saves and at the end. True or False.",
     "simulated_fault_params": "A fault to rehearse with: `SimulatedFaultParams` or a dict of its fields, with delays "
     "in seconds. None injects no fault.",
     "exp_dir": "The folder of the state file, the same for all jobs. It is made if it is missing. None is the folder "
@@ -47,8 +47,8 @@ def described(constructor: Constructor) -> Constructor:
     parameters = list(inspect.signature(constructor).parameters.values())[1:]
     items = [(each.name, f"{MEANINGS[each.name]} {_default(each)}") for each in parameters]
     summary = "Take the arguments; everything else is done when the training begins."
-    raises = docstring.section("Raises", [("ValueError", "an argument is not what is allowed.")])
-    constructor.__doc__ = f"{summary}\n\n{docstring.section('Args', items)}\n\n{raises}\n"
+    raises = docstring_section("Raises", [("ValueError", "an argument is not what is allowed.")])
+    constructor.__doc__ = f"{summary}\n\n{docstring_section('Args', items)}\n\n{raises}\n"
     return constructor
 
 

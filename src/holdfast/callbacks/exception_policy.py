@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from holdfast import finished_flag
+from holdfast.callbacks.completion import flag_path
 from holdfast.fault_tolerance import WorkloadAction, WorkloadControlRequest
 from holdfast.prefixed_log import Prefixed
 
@@ -25,7 +25,7 @@ def follow(policy: Policy | None, exception: BaseException, training: Supervised
     if request is None:
         return
     if request.action is WorkloadAction.ShutdownWorkload:
-        if finished_flag.flag_path() is not None:
+        if flag_path() is not None:
             training.log.warning("Shutdown workload requested, so creating finished flag file.")
         training.create_flag()
     training.client.send_workload_control_request(request)

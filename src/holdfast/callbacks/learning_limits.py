@@ -1,7 +1,7 @@
 """Learning limits for a callback: all ranks are asked, the client calculates, the next job's file is written.
 
 What always holds: all ranks learn or none does; nothing here raises; the waiting for other ranks is limited. Does not
-cover: what a training has seen so far (`learned_limits.learning_rules`), and who calls this when.
+cover: what a training has seen so far (`timeouts.learning_conditions`), and who calls this when.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from time import monotonic
 
-from holdfast.learned_limits import agreed_learning
-from holdfast.learned_limits.learning_rules import HeartbeatRules, SectionRules, Selection
+from holdfast.fault_tolerance.timeouts import kept_timeouts
+from holdfast.fault_tolerance.timeouts.learning_conditions import HeartbeatRules, SectionRules, Selection
 
 from .supervised_training import SupervisedTraining
 
@@ -21,11 +21,11 @@ _WAITING_BEAT = 1.0
 
 def learn_heartbeats(training: SupervisedTraining, rules: HeartbeatRules, *, stopped: bool) -> None:
     """At the clean end of a training; `stopped` by an exception. Collective."""
-    (agreed,) = agreed_learning.wanted_by_all(
+    (agreed,) = kept_timeouts.wanted_by_all(
         training.side,
         [rules.may_learn],
         training.log,
-        patience=agreed_learning.PATIENCE_AT_A_STOP if stopped else agreed_learning.PATIENCE,
+        patience=kept_timeouts.PATIENCE_AT_A_STOP if stopped else kept_timeouts.PATIENCE,
         meanwhile=_now_and_then(training.beat),
     )
     if not agreed:
@@ -39,7 +39,7 @@ def learn_heartbeats(training: SupervisedTraining, rules: HeartbeatRules, *, sto
         skip_if_not_ready=True,
         process_group=training.side.process_group,
     )
-    if agreed_learning.learn(calculate, training.log):
+    if kept_timeouts.learn(calculate, training.log):
         rules.learned = True
         training.keep_learned(training.client.hb_timeouts)
 
@@ -56,11 +56,14 @@ class SectionLearning:
         """After a checkpoint, or at the end (`final`). Collective."""
         training = self._training
         own = self.rules.selection(final=final)
-        agreed = agreed_learning.sections_wanted_by_all(
-            training.side, own, training.log, patience=self._patience(stopped)
+        agreed = kept_timeouts.sections_wanted_by_all(
+            training.side,
+            own,
+            training.log,
+            patience=kept_timeouts.patience(training.client, stopped=stopped),
         )
         self.note(own)
-        if agreed and agreed_learning.learn_sections(training.client, training.side, agreed, training.log):
+        if agreed and kept_timeouts.learn_sections(training.client, training.side, agreed, training.log):
             training.keep_learned(training.client.section_timeouts)
 
     def note(self, selection: Selection) -> None:
@@ -69,14 +72,6 @@ class SectionLearning:
             if note not in self._told:
                 self._told.add(note)
                 self._training.log.info(note)
-
-    def _patience(self, stopped: bool) -> float:
-        """Seconds to wait for the other ranks: not so long that this rank, in no section, is taken for hung."""
-        client = self._training.client
-        patience = agreed_learning.PATIENCE_AT_A_STOP if stopped else agreed_learning.PATIENCE
-        outside = client.section_timeouts.out_of_section if client.section_timeouts else None
-        silent = client.hb_timeouts.subsequent if client.hb_timeouts else None
-        return min([patience, *(limit / 2 for limit in (outside, silent) if limit is not None)])
 
 
 def _now_and_then(beat: Callable[[], None]) -> Callable[[], None]:

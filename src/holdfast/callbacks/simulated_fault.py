@@ -1,10 +1,10 @@
-"""What a callback is given as the fault to simulate. Arming it: `holdfast.testing.announced`."""
+"""What a callback is given as the fault to simulate. Arming it: `holdfast.testing.injector`."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from holdfast.testing.announced import simulate
+from holdfast.testing.injector import simulate
 from holdfast.testing.simulated import SimulatedFaultParams
 
 __all__ = ["SimulatedFaultParams", "parse_params", "simulate"]

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast import finished_flag
+from holdfast.callbacks.completion import create_flag, flag_path, why_no_flag
 from holdfast.fault_tolerance import RankMonitorClient, RankMonitorClientError
-from holdfast.learned_limits.kept_limits import KeptLimits
-from holdfast.learned_limits.learning_rules import SECTIONS
+from holdfast.fault_tolerance.timeouts.kept_timeouts import KeptTimeouts
+from holdfast.fault_tolerance.timeouts.learning_conditions import SECTIONS
 from holdfast.prefixed_log import Prefixed
 from holdfast.testing.simulated import SimulatedFaultParams
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def verify_environment(who: str, *, autoresume: bool) -> None:
     """Raises RuntimeError, with what to do, without `ft_launcher` or the name of the flag that `autoresume` needs."""
-    missing = finished_flag.why_unusable() if autoresume else ""
+    missing = why_no_flag() if autoresume else ""
     missing = " ".join(filter(None, [missing, why_no_launcher(who)]))
     if missing:
         raise RuntimeError(missing)
@@ -52,7 +52,7 @@ class SupervisedTraining:
         self.supervision = Supervision.join(user)
         self.client = self.supervision.client
         self.side = self.supervision.side
-        self.kept: KeptLimits | None = None
+        self.kept: KeptTimeouts | None = None
         self._faults: Faults | None = None
         self._told = False
 
@@ -70,7 +70,7 @@ class SupervisedTraining:
         Raises RuntimeError if there are no limits at all and none will be learned; ValueError if the folder of `path`
         cannot be had.
         """
-        self.kept = KeptLimits(path, part, self.side, self.log)
+        self.kept = KeptTimeouts(path, part, self.side, self.log)
         self.log.info("Fault tolerance dir: %s", path.parent)
         if calculate and self.kept.load_into(self.client):
             self.log.info("Fault tolerance timeouts loaded: %s", limits())
@@ -112,9 +112,9 @@ class SupervisedTraining:
 
     def create_flag(self) -> None:
         """The file that FAULT_TOL_FINISHED_FLAG_FILE names, if it names one."""
-        path = finished_flag.flag_path()
+        path = flag_path()
         if path is not None:
-            finished_flag.create(path, self.log)
+            create_flag(path, self.log)
 
     def end(self) -> None:
         """No more supervision of this training."""

@@ -27,9 +27,9 @@ from collections.abc import Sequence
 from types import FrameType, TracebackType
 from typing import Any
 
-from holdfast import finished_flag
+from holdfast.callbacks.completion import create_flag, flag_path
 from holdfast.fault_tolerance import RankMonitorClient
-from holdfast.fault_tolerance.section import Section
+from holdfast.fault_tolerance.client import Section
 from holdfast.fault_tolerance.stop import StopPoint, position
 
 __all__ = ["Loop"]
@@ -106,9 +106,9 @@ class Loop:
 
     def finished(self) -> None:
         """The training is complete: rank 0 makes the file that FAULT_TOL_FINISHED_FLAG_FILE names, if it does."""
-        path = finished_flag.flag_path()
+        path = flag_path()
         if path is not None and self._rank == 0:
-            finished_flag.create(path, log)
+            create_flag(path, log)
 
     def _passes(self) -> bool:
         if self._stop is None:

@@ -20,10 +20,9 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.fault_tolerance import RankMonitorClient, RankMonitorClientError
-from holdfast.learned_limits.learning_rules import CHECKPOINTING, FAILURE_NOTE, SETUP, STEP
-from holdfast.learned_limits.learning_rules import is_clean_stop as _is_clean_stop
-from holdfast.testing.announced import simulate
-from holdfast.testing.injector import Faults
+from holdfast.fault_tolerance.timeouts.learning_conditions import CHECKPOINTING, FAILURE_NOTE, SETUP, STEP
+from holdfast.fault_tolerance.timeouts.learning_conditions import is_clean_stop as _is_clean_stop
+from holdfast.testing.injector import Faults, simulate
 from holdfast.testing.simulated import SimulatedFaultParams
 
 from . import megatron_state

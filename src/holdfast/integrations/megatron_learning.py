@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.fault_tolerance import RankMonitorClient
-from holdfast.learned_limits import agreed_learning
-from holdfast.learned_limits.learning_rules import Selection
+from holdfast.fault_tolerance.timeouts import kept_timeouts
+from holdfast.fault_tolerance.timeouts.learning_conditions import Selection
 
 from . import megatron_state
 from .megatron_state import supervised
@@ -26,7 +25,7 @@ def _load_state_if_exists(global_state: Any) -> None:
         return
     beside = megatron_state.companion(client)
     if beside.load(state.ft_state_path, client):
-        beside.log.info("limits loaded from %s: %s", state.ft_state_path, client.section_timeouts)
+        beside.log.info("timeouts loaded from %s: %s", state.ft_state_path, client.section_timeouts)
 
 
 def _update_timeouts(selected_sections: list[str], calc_out_of_section: bool, global_state: Any) -> None:
@@ -36,7 +35,7 @@ def _update_timeouts(selected_sections: list[str], calc_out_of_section: bool, gl
         return
     beside = megatron_state.companion(client)
     agreed = Selection(tuple(selected_sections), calc_out_of_section)
-    if agreed_learning.learn_sections(client, beside.side, agreed, beside.log):
+    if kept_timeouts.learn_sections(client, beside.side, agreed, beside.log):
         beside.write(state.ft_state_path, client)
 
 
@@ -51,12 +50,8 @@ def _maybe_update_timeouts(global_state: Any, is_closing_ft: bool = False) -> No
     )
     for note in own.notes:
         beside.once(note)
-    agreed = agreed_learning.sections_wanted_by_all(beside.side, own, beside.log, patience=_patience(client))
+    agreed = kept_timeouts.sections_wanted_by_all(
+        beside.side, own, beside.log, patience=kept_timeouts.patience(client)
+    )
     if agreed:
         _update_timeouts(list(agreed.sections), agreed.out_of_section, global_state)
-
-
-def _patience(client: RankMonitorClient) -> float:
-    """Seconds to wait for the other ranks: not so long that this one, in no section, is taken for hung."""
-    outside = client.section_timeouts.out_of_section if client.section_timeouts else None
-    return min(agreed_learning.PATIENCE, agreed_learning.PATIENCE if outside is None else outside / 2)

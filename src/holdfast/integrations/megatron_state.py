@@ -15,8 +15,9 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from holdfast.fault_tolerance import RankMonitorClient, RankMonitorClientError
-from holdfast.learned_limits.kept_limits import SECTION, KeptLimits
-from holdfast.learned_limits.learning_rules import SectionRules, Selection
+from holdfast.fault_tolerance.timeouts.kept_timeouts import KeptTimeouts
+from holdfast.fault_tolerance.timeouts.learned_timeouts import SECTION
+from holdfast.fault_tolerance.timeouts.learning_conditions import SectionRules, Selection
 from holdfast.prefixed_log import Prefixed
 from holdfast.side_group import SideGroup
 
@@ -74,12 +75,12 @@ class Companion:
     def __init__(self) -> None:
         self.side = SideGroup()
         self.log = Prefixed(log, self.side.rank, "fault tolerance")
-        self.kept: KeptLimits | None = None
+        self.kept: KeptTimeouts | None = None
         self.said: set[str] = set()
 
     def load(self, path: str, client: RankMonitorClient) -> bool:
         """Whether the file had limits. Collective. Raises ValueError on all ranks if its folder cannot be made."""
-        self.kept = KeptLimits(Path(path).absolute(), SECTION, self.side, self.log)
+        self.kept = KeptTimeouts(Path(path).absolute(), SECTION, self.side, self.log)
         return self.kept.load_into(client)
 
     def write(self, path: str, client: RankMonitorClient) -> None:

@@ -2,7 +2,7 @@
 
 No hook of Lightning's runs for us in an ordinary step. The wrapper sends the heartbeat, opens and closes the section
 "step", measures the straggler's section, says where the rank is, and arms the hook after the batch (`after_batch`) for
-a batch after which something is due. It is `step_call.StepCall`, or the C core's type of the same name.
+a batch after which something is due. It is `step_call.StepCall`.
 
 What always holds: there is at most one wrapper in a trainer, for as long as one of our callbacks needs it; a batch is
 counted once, however often the optimizer calls the step. Does not cover: batches in which Lightning does not call the
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
-from holdfast.learned_limits.learning_rules import STEP
+from holdfast.fault_tolerance.timeouts.learning_conditions import STEP
 from holdfast.patches import Patch, Patches
 
 from .after_batch import Crew

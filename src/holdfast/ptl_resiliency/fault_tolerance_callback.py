@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 from holdfast.callbacks.documented_arguments import described
 from holdfast.callbacks.learning_limits import learn_heartbeats
-from holdfast.learned_limits import kept_limits
-from holdfast.learned_limits.learning_rules import HeartbeatRules
+from holdfast.fault_tolerance.timeouts import learned_timeouts
+from holdfast.fault_tolerance.timeouts.learning_conditions import HeartbeatRules
 
 from .saved_checkpoints import when_complete
 from .step_counter import Counter, step_counter
@@ -30,7 +30,7 @@ class FaultToleranceCallback(SupervisedCallback):
     """
 
     TIMEOUTS_FILENAME: ClassVar[str] = "_ft_state.json"
-    PART: ClassVar[str] = kept_limits.HEARTBEAT
+    PART: ClassVar[str] = learned_timeouts.HEARTBEAT
     _rules: HeartbeatRules
     _steps: Counter
 

@@ -17,8 +17,8 @@ from holdfast.callbacks.documented_arguments import described
 from holdfast.callbacks.learning_limits import SectionLearning
 from holdfast.callbacks.supervised_training import verify_sections
 from holdfast.fault_tolerance import WorkloadControlRequest
-from holdfast.learned_limits import kept_limits
-from holdfast.learned_limits.learning_rules import SETUP, SectionRules
+from holdfast.fault_tolerance.timeouts import learned_timeouts
+from holdfast.fault_tolerance.timeouts.learning_conditions import SETUP, SectionRules
 
 from .saved_checkpoints import are_asynchronous
 from .strategy_sections import StrategySections
@@ -36,7 +36,7 @@ class FaultToleranceSectionsCallback(SupervisedCallback):
     """
 
     TIMEOUTS_FILENAME: ClassVar[str] = "_ft_state_.json"
-    PART: ClassVar[str] = kept_limits.SECTION
+    PART: ClassVar[str] = learned_timeouts.SECTION
     order: ClassVar[int] = 1
 
     @described

@@ -18,7 +18,7 @@ from holdfast.preemption import log_texts
 from holdfast.preemption.notices import Notices
 from holdfast.preemption.stopping_place import Alone, Way, find_way
 from holdfast.preemption.time_left import shortage, time_left
-from holdfast.side_group import Disagreement
+from holdfast.side_group import CollectiveFailed
 
 from .each_step import EachStep
 from .framework import frameworks
@@ -60,7 +60,7 @@ class PreemptibleFit:
             self.way = find_way(self.notices)
             self._take_over()
             stop = self.way.listening()
-        except Disagreement as error:
+        except CollectiveFailed as error:
             self.log.warning(log_texts.ASKED_NOBODY, error)
             return False
         if stop:

@@ -22,6 +22,7 @@ def straggler_det_callback(
     stop_if_detected_straggler: bool = True,
     gpu_relative_perf_threshold: float = 0.7,
     gpu_individual_perf_threshold: float = 0.7,
+    stop_on: str = "confirmed",
 ) -> StragglerDetectionCallback:
     """Both scores, the 5 worst and best of each in the log, metrics in the trainer's loggers.
 
@@ -30,6 +31,7 @@ def straggler_det_callback(
         stop_if_detected_straggler: save a last checkpoint and end the training when there is a straggler.
         gpu_relative_perf_threshold: a score against the fastest rank below it makes a straggler.
         gpu_individual_perf_threshold: a score against the rank's own best below it makes a straggler.
+        stop_on: "confirmed" or "scores": what ends the training, see `StragglerDetectionCallback`.
 
     Raises:
         ValueError: an argument is not what is allowed.
@@ -45,6 +47,7 @@ def straggler_det_callback(
         gpu_individual_perf_threshold=gpu_individual_perf_threshold,
         stop_if_detected=stop_if_detected_straggler,
         enable_ptl_logging=True,
+        stop_on=stop_on,
     )
 
 

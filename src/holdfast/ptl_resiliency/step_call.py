@@ -1,7 +1,6 @@
 """The wrapper of a strategy's `training_step`: what is done around each call, and nothing that may be done rarely.
 
-`StepCall` is the C core's type of this name (`holdfast._step`) where it was built, else `PlainStepCall`, which says in
-Python what both do. What always holds: a call that raises closes its section and is measured; a call within a call
+What always holds: a call that raises closes its section and is measured; a call within a call
 passes; what is due is only noted here (`arm`), and done after the batch.
 
 Does not cover: who sets the attributes, see :mod:`.each_step`; calls from several threads at once.
@@ -13,13 +12,11 @@ from collections.abc import Callable
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
-from holdfast.fault_tolerance.board import counts
-from holdfast.fault_tolerance.stop.page import NUMBER, POSITION
-from holdfast.fault_tolerance.stop.positions import VALIDATION_BITS
+from holdfast.fault_tolerance.stop.rules import VALIDATION_BITS
 
 if TYPE_CHECKING:
     from holdfast.fault_tolerance.board import BoardWriter
-    from holdfast.straggler.measurement import Section
+    from holdfast.straggler.sections import Section
 
 NEVER = 1 << 62
 LONG_STEP_NS = 50_000_000
@@ -41,7 +38,7 @@ def _nothing(*_: Any) -> None:
     """Nobody is interested."""
 
 
-class PlainStepCall:
+class StepCall:
     """One wrapper. It only passes calls on until its attributes are set.
 
     counter: its `ready` counts the training batches of the trainer, with the one that runs.
@@ -124,32 +121,9 @@ class PlainStepCall:
         if due:
             self.arm()
 
-    def __copy__(self) -> PlainStepCall:
+    def __copy__(self) -> StepCall:
         return self
 
-    def __deepcopy__(self, memo: Any) -> PlainStepCall:
+    def __deepcopy__(self, memo: Any) -> StepCall:
         """As functions are copied: not at all."""
         return self
-
-
-if TYPE_CHECKING or counts.core is None:
-    StepCall = PlainStepCall
-else:
-    counts.core.use_limits(LONG_STEP_NS, VALIDATION_BITS)
-
-    class StepCall(counts.core.StepCall):
-        """The core's; see `PlainStepCall`."""
-
-        def __init__(self) -> None:
-            self.active, self.due, self.session = True, NEVER, None
-            self.original = self.arm = self.lost = self.told = self.remeasure = _nothing
-
-        def look(self, point: Point | None) -> None:
-            """As that of `PlainStepCall`."""
-            if point is None:
-                self._look_at(0, None, 0, 0, 0)
-            else:
-                self._look_at(*counts.exported(point.words), NUMBER, POSITION, point.settled)
-
-        __copy__ = PlainStepCall.__copy__
-        __deepcopy__ = PlainStepCall.__deepcopy__

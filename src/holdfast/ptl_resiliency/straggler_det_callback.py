@@ -12,16 +12,17 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from holdfast.callbacks.callback_log import named
-from holdfast.side_group import Disagreement, SideGroup
+from holdfast.side_group import CollectiveFailed, SideGroup
 from holdfast.straggler import log_texts
 from holdfast.straggler.detector import Detector
+from holdfast.visible import escaped
 
 from . import straggler_findings, training_step
 from .after_batch import AfterBatchCallback
 from .each_step import EachStep
 from .last_checkpoint import save_last
 from .step_call import NEVER
-from .straggler_settings import CALLBACK, LOGGER, checked
+from .straggler_settings import CALLBACK, CONFIRMED, LOGGER, SCORES, STOPS_ON, checked
 from .trainer_loggers import TrainerLoggers
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class StragglerDetectionCallback(AfterBatchCallback):
         logger_name: str | None = LOGGER,
         *,
         num_gpu_perf_scores_to_log: int | None = None,
+        stop_on: str = CONFIRMED,
     ) -> None:
         """The detector is initialised when a fit begins, and shut down when it ends.
 
@@ -59,13 +61,17 @@ class StragglerDetectionCallback(AfterBatchCallback):
                 0 lists them only when stragglers were found. None is 5.
             gpu_relative_perf_threshold: a relative score below it makes a straggler.
             gpu_individual_perf_threshold: an individual score below it makes a straggler.
-            stop_if_detected: when a report has stragglers, save a last checkpoint and end all ranks with exit code 1.
+            stop_if_detected: when there is a straggler (see `stop_on`), save a last checkpoint and end all ranks with
+                exit code 1.
             enable_ptl_logging: give least, median and greatest scores to the trainer's loggers. The older documented
                 signature has `logger_name` in this place; a text or None is taken as that.
             profiling_interval: of each GPU section's runs, every n-th is measured.
             logger_name: of the module `logging`; None is the root logger. While the program has set up no logging, the
                 lines go to stderr, from INFO on; the root logger stays as it is.
             num_gpu_perf_scores_to_log: the older name of `num_gpu_perf_scores_to_print`.
+            stop_on: "confirmed" stops when a score is below its threshold in three successive reports and a verdict
+                names that rank or its node; "scores" when one report has a score below its threshold, as the documents
+                of the original say.
 
         Raises:
             ValueError: an argument is not what is allowed, or no score at all is asked for.
@@ -83,6 +89,7 @@ class StragglerDetectionCallback(AfterBatchCallback):
             profiling_interval,
             logger_name,
             num_gpu_perf_scores_to_log,
+            stop_on,
         )
         self._running = False
         self._told_sections = False
@@ -112,8 +119,11 @@ class StragglerDetectionCallback(AfterBatchCallback):
         training_step.measure(trainer.strategy, self._each)
         self._log = named(settings.logger_name)
         self._loggers = TrainerLoggers(self._log)
+        self._confirmation = straggler_findings.Confirmation()
         if settings.stop_if_detected:
             self._side = SideGroup()
+            if trainer.is_global_zero:
+                self._log.info("stop_if_detected: the job ends %s", STOPS_ON[settings.stop_on])
         self.enlist(trainer)
 
     def after_batch(self, trainer: Any, pl_module: Any) -> None:
@@ -157,13 +167,17 @@ class StragglerDetectionCallback(AfterBatchCallback):
         stragglers = False
         if report is not None:
             found = straggler_findings.findings(report, self._settings)
-            stragglers = found.stragglers
+            confirmed = self._confirmation.of(found, report)
+            stragglers = bool(found.stragglers if self._settings.stop_on == SCORES else confirmed)
             metrics = straggler_findings.metrics(found)
             if found.by_section and not self._told_sections:
                 self._told_sections = True
                 self._log.info(straggler_findings.why_sections(report))
             for level, text in straggler_findings.lines(found, report, self._settings):
                 self._log.log(level, text)
+            if stragglers and self._settings.stop_if_detected:
+                for verdict in confirmed:
+                    self._log.warning("The job ends for %s", escaped(str(verdict)))
         # First of all: the others wait for it, and a logger may take its time.
         stop = self._agreed(stragglers)
         if self._settings.metrics:
@@ -178,7 +192,7 @@ class StragglerDetectionCallback(AfterBatchCallback):
             return False
         try:
             return self._side.maximum([float(stragglers)])[0] > 0
-        except Disagreement as error:
+        except CollectiveFailed as error:
             self._log.warning("The ranks could not be told whether to stop (%s). Training goes on", error)
             self._side.close()
             self._side = None

@@ -3,7 +3,7 @@
 GPU scores count where there are any. Where no GPU was measured, the section that the callback measures is scored by its
 wall time instead, and all that is said of it names the section, so that nobody takes it for a GPU.
 What always holds: a score of NaN is in no metric, and no straggler; sections of the program's own are not looked at.
-Does not cover: verdicts from several reports, which the detector itself logs.
+Does not cover: the log's lines of verdicts, which the detector itself logs.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import statistics
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,9 +23,12 @@ from .straggler_settings import SCORES_SHOWN
 
 if TYPE_CHECKING:
     from holdfast.straggler.report import Report, Scores
+    from holdfast.straggler.verdict import Verdict
 
     from .straggler_settings import StragglerSettings
 
+SUCCESSIVE = 3
+"""Reports in a row with a low score that it takes to stop."""
 SECTION = "training_step"
 """What the callback measures; see `training_step.py`."""
 
@@ -51,9 +55,25 @@ class Findings:
     by_section: bool
 
     @property
-    def stragglers(self) -> bool:
-        """Whether there are any."""
-        return any(each.stragglers for each in self.perspectives)
+    def stragglers(self) -> frozenset[StragglerId]:
+        """All ranks that are below a threshold."""
+        return frozenset[StragglerId]().union(*(each.stragglers for each in self.perspectives))
+
+
+class Confirmation:
+    """Whether scores that were low in successive reports are confirmed by a verdict."""
+
+    def __init__(self) -> None:
+        self._low: deque[frozenset[StragglerId]] = deque(maxlen=SUCCESSIVE)
+
+    def of(self, found: Findings, report: Report) -> list[Verdict]:
+        """The verdicts of this report on ranks, or on nodes of ranks, that were below a threshold in the last
+        `SUCCESSIVE` reports. Call it with every report."""
+        self._low.append(found.stragglers)
+        if len(self._low) < SUCCESSIVE:
+            return []
+        low = {one.rank for one in frozenset.intersection(*self._low)}
+        return [verdict for verdict in report.verdicts() if low.intersection(verdict.ranks)]
 
 
 def findings(report: Report, settings: StragglerSettings) -> Findings:

@@ -12,6 +12,13 @@ from dataclasses import dataclass
 CALLBACK = "StragglerDetectionCallback"
 LOGGER = "nemo_logger.StragglerDetectionCallback"
 SCORES_SHOWN = 5
+CONFIRMED, SCORES = "confirmed", "scores"
+STOPS_ON = {
+    CONFIRMED: "when a score is below its threshold in three successive reports and a verdict names that rank or its "
+    "node, which takes at least 3 ranks (stop_on='confirmed')",
+    SCORES: "when a score is below its threshold in one report (stop_on='scores')",
+}
+"""What `stop_if_detected` acts on, as the log says it when training begins."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +35,7 @@ class StragglerSettings:
     metrics: bool
     profiling_interval: int
     logger_name: str | None
+    stop_on: str = CONFIRMED
 
     @property
     def scores(self) -> list[str]:
@@ -48,6 +56,7 @@ def checked(
     profiling_interval: object,
     logger_name: object,
     num_gpu_perf_scores_to_log: object,
+    stop_on: object,
 ) -> StragglerSettings:
     """The settings. Raises ValueError."""
     # The older of the two documented signatures has the logger's name in the place of `enable_ptl_logging`.
@@ -57,6 +66,8 @@ def checked(
         enable_ptl_logging, logger_name = True, enable_ptl_logging
     if logger_name is not None and not isinstance(logger_name, str):
         raise _wrong("logger_name", "a text, or None for the root logger", logger_name)
+    if stop_on not in STOPS_ON:
+        raise _wrong("stop_on", " or ".join(map(repr, STOPS_ON)), stop_on)
     settings = StragglerSettings(
         _number("report_time_interval", report_time_interval, "seconds from 0 on"),
         _flag("calc_relative_gpu_perf", calc_relative_gpu_perf),
@@ -68,6 +79,7 @@ def checked(
         _flag("enable_ptl_logging", enable_ptl_logging),
         _count("profiling_interval", profiling_interval, least=1),
         logger_name,
+        str(stop_on),
     )
     if not settings.scores:
         raise ValueError(

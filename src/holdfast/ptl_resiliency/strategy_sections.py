@@ -14,7 +14,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.fault_tolerance.errors import RankMonitorClientError
-from holdfast.learned_limits.learning_rules import CHECKPOINTING, STEP
+from holdfast.fault_tolerance.timeouts.learning_conditions import CHECKPOINTING, STEP
 from holdfast.patches import Around, Make, Patch, Patches
 from holdfast.prefixed_log import Prefixed
 

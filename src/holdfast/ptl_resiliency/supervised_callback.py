@@ -18,7 +18,7 @@ from holdfast.callbacks import callback_log
 from holdfast.callbacks.completion import Ending, why_complete
 from holdfast.callbacks.documented_arguments import DocumentedArguments
 from holdfast.callbacks.supervised_training import verify_environment
-from holdfast.learned_limits.learning_rules import is_clean_stop
+from holdfast.fault_tolerance.timeouts.learning_conditions import is_clean_stop
 from holdfast.prefixed_log import Prefixed
 
 from .after_batch import AfterBatchCallback

@@ -6,7 +6,7 @@ over the ranks, is the same on all ranks. Does not cover: ranks with different n
 
 from __future__ import annotations
 
-from holdfast.fault_tolerance.stop.positions import LOADER_END, in_loader
+from holdfast.fault_tolerance.stop.rules import LOADER_END, in_loader
 
 
 class ValidationPlaces:

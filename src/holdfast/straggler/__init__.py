@@ -14,21 +14,35 @@ if TYPE_CHECKING:
     from .detector import Detector as Detector
     from .report import Report as Report
     from .report import StragglerId as StragglerId
-    from .robust.thresholds import Thresholds as Thresholds
-    from .robust.verdict import Verdict as Verdict
+    from .rule import Findings as Findings
+    from .rule import find_stragglers as find_stragglers
     from .statistic import Statistic as Statistic
+    from .thresholds import Thresholds as Thresholds
+    from .verdict import Verdict as Verdict
     from .wrapping import CallableId as CallableId
 
 _HOME = {
     "CallableId": "wrapping",
     "Detector": "detector",
+    "Findings": "rule",
     "Report": "report",
     "Statistic": "statistic",
     "StragglerId": "report",
-    "Thresholds": "robust.thresholds",
-    "Verdict": "robust.verdict",
+    "Thresholds": "thresholds",
+    "Verdict": "verdict",
+    "find_stragglers": "rule",
 }
 
-__all__ = ["CallableId", "Detector", "Report", "Statistic", "StragglerId", "Thresholds", "Verdict"]
+__all__ = [
+    "CallableId",
+    "Detector",
+    "Findings",
+    "Report",
+    "Statistic",
+    "StragglerId",
+    "Thresholds",
+    "Verdict",
+    "find_stragglers",
+]
 
 __getattr__, __dir__ = names(__name__, _HOME, needs_torch=True)

@@ -17,9 +17,8 @@ from holdfast.fault_tolerance import environment
 
 from . import labels
 from .kernels.choose import choose
-from .measurement import SectionContext
 from .report import Report
-from .sections import Plans
+from .sections import SectionContext
 from .session import Session
 from .settings import checked, checked_thresholds
 from .wrapping import CallableId
@@ -29,11 +28,7 @@ if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
 
     from .labels import Groups
-    from .robust.thresholds import Thresholds
-
-# What the next entries of each section are. They are read in the hot path, so they are global, and never replaced.
-_PLAIN: Plans = {}
-_CAPTURING: Plans = {}
+    from .thresholds import Thresholds
 
 
 class Detector:
@@ -65,6 +60,7 @@ class Detector:
         background: bool = False,
         run_dir: str | os.PathLike[str] | None = None,
         state_file: str | os.PathLike[str] | None = None,
+        max_profiled_sections: int | None = None,
     ) -> None:
         """Begin. The same on every rank; sends nothing to other ranks.
 
@@ -86,6 +82,8 @@ class Detector:
                 under ft_launcher, else nowhere.
             state_file: where rank 0 keeps what verdicts know of the ranks' past, for the next start; None is a file in
                 the run directory, if there is one.
+            max_profiled_sections: of how many runs of outermost sections GPU kernels are measured between two reports.
+                CUPTI then leaves the process until the next report. None is all. Wall times are always measured.
 
         Raises:
             ValueError: an argument, or HOLDFAST_KERNEL_SOURCE, is not what is allowed.
@@ -108,8 +106,9 @@ class Detector:
             background,
             environment.run_dir() if run_dir is None else _absolute(run_dir),
             _absolute(state_file),
+            max_profiled_sections,
         )
-        cls._session = Session(settings, _PLAIN, _CAPTURING, choose())
+        cls._session = Session(settings, choose(max_sections=settings.max_profiled_sections))
         cls.initialized = True
 
     @classmethod
@@ -139,10 +138,7 @@ class Detector:
         """
         if name is None:
             name = _caller()
-        try:
-            return (_CAPTURING if profile_cuda else _PLAIN)[name].pop()
-        except (KeyError, IndexError, TypeError):
-            return _running().sections.enter(name, profile_cuda)
+        return (Detector._session or _running()).sections.enter(name, profile_cuda)
 
     @staticmethod
     def collective_section(name: str, profile_cuda: bool = True) -> SectionContext:
@@ -160,7 +156,7 @@ class Detector:
         direction (broadcast, reduce, scatter, gather, send): who hands over and goes on waits least, and would be
         blamed. Put no collective section around them.
         """
-        return _running().sections.enter_waiting(name, profile_cuda)
+        return _running().sections.enter(name, profile_cuda, waits=True)
 
     @classmethod
     def watch_ddp(cls, model: DistributedDataParallel) -> None:
@@ -201,8 +197,7 @@ class Detector:
     def set_thresholds(cls, thresholds: Thresholds) -> None:
         """Judge by other thresholds from the next report on. Only rank 0's count; sends nothing to other ranks.
 
-        What lasted under the old ones is forgotten: a verdict takes `windows_needed` new reports. The warm-up is not
-        repeated.
+        The last reports are judged by them as well. The warm-up is not repeated.
 
         Raises:
             RuntimeError: the detector is not initialised.

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from .gpu_facts import UNKNOWN
 from .host.losses import HostLosses
-from .kernels.capture import Capture
-from .kernels.source import KernelSource, NoKernels
+from .kernels.source import Capture, KernelSource, NoKernels
 from .nvml import GpuFacts
-from .sections import Plans, Sections
+from .sections import Sections
 from .snapshot import Snapshot
 from .wrapping import Wrapped
 
@@ -18,19 +17,18 @@ from .wrapping import Wrapped
 class Instruments:
     """Measure from creation to `close`, for the thread that created them."""
 
-    def __init__(self, interval: int, plain: Plans, capturing: Plans, source: KernelSource) -> None:
-        """`plain` and `capturing` are those of `Sections`."""
+    def __init__(self, interval: int, source: KernelSource) -> None:
         self.source = source
         self._capture = Capture(source)
         nothing = isinstance(source, NoKernels)
-        self.sections = Sections(interval, None if nothing else self._capture, plain, capturing)
+        self.sections = Sections(interval, None if nothing else self._capture)
         self.wrapped = Wrapped(self.sections)
         self._host, self._interval = HostLosses(), interval
         self._gpu = GpuFacts()
 
     def take(self, steps: float | None) -> Snapshot:
         """What was measured since the last call; `steps` is the estimate of steps between reports."""
-        sections, waiting = self.sections.take(), frozenset(self.sections.waiting)
+        sections, waiting = self.sections.take(), self.sections.waiting
         kernels = self._capture.take().apart(waiting)
         facts = self._gpu.take() if kernels.records else None
         return Snapshot(

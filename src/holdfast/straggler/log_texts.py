@@ -19,7 +19,7 @@ from .wording import ranks_text
 
 if TYPE_CHECKING:
     from .report import Scores, StragglerId
-    from .robust.verdict import Verdict
+    from .verdict import Verdict
 
 RELATIVE_TITLE = "GPU relative performance"
 INDIVIDUAL_TITLE = "GPU individual performance"
@@ -67,19 +67,23 @@ ABSENT = 2
 """A verdict is over when so many reports in a row are without it: one that comes and goes is not told each time."""
 
 
+_Subject = tuple[int | None, str, str, str | None]
+"""Rank, node, kind and section."""
+
+
 class VerdictNews:
     """Which verdicts are new and which are over, report after report: each is told once."""
 
     def __init__(self) -> None:
-        self._told: dict[tuple[int, str, str | None], Verdict] = {}
-        self._absent: Counter[tuple[int, str, str | None]] = Counter()  # reports in a row without it
+        self._told: dict[_Subject, Verdict] = {}
+        self._absent: Counter[_Subject] = Counter()  # reports in a row without it
 
     def of(self, verdicts: Sequence[Verdict], withheld: Sequence[str] = ()) -> list[str]:
         """A line for each verdict that is new, and for each that the last two reports did not have any more.
 
         Of more than `MOST` of a kind, the others are one line.
         """
-        now = {(one.rank, one.kind, one.section): one for one in verdicts}
+        now = {(one.rank, one.node, one.kind, one.section): one for one in verdicts}
         new = [one for key, one in now.items() if key not in self._told]
         for key in now:
             self._absent.pop(key, None)
@@ -96,7 +100,8 @@ class VerdictNews:
 
 def _over(verdict: Verdict, withheld: Sequence[str]) -> str:
     what = f"section {verdict.section}" if verdict.section else verdict.kind
-    who = f"STRAGGLER: rank {verdict.rank} (node {verdict.node})"
+    who = f"rank {verdict.rank} (node {verdict.node})" if verdict.rank is not None else f"node {verdict.node}"
+    who = f"STRAGGLER: {who}"
     if withheld:  # it may be slow still
         return f"{who} is no longer named for {what}: {'; '.join(withheld)}"
     return f"{who} is no longer slow: {what}"
@@ -105,7 +110,7 @@ def _over(verdict: Verdict, withheld: Sequence[str]) -> str:
 def _others(what: str, verdicts: Sequence[Verdict]) -> list[str]:
     if not verdicts:
         return []
-    ranks = {one.rank for one in verdicts}
+    ranks = {rank for one in verdicts for rank in one.ranks}
     return [
         f"STRAGGLER: {len(verdicts)} more verdicts, on {len(ranks)} rank{'s' if len(ranks) > 1 else ''} {what}: "
         f"{ranks_text(ranks, _SERIES)}. The report has each in full"

@@ -31,7 +31,7 @@ SECTIONS = 32
 """How many sections are kept: those with the lowest scores."""
 
 VERDICTS = 64
-"""How many verdicts are kept in full, slowest first; of the others rank, kind and slowdown."""
+"""How many verdicts are kept in full, nodes first, then the slowest ranks; of the others rank, kind and slowdown."""
 
 QUANTILES = (0.0, 0.01, 0.1, 0.5, 0.9, 1.0)
 LOW = 0.85
@@ -56,7 +56,7 @@ def record_of(report: Report, between: Callable[[], None] = lambda: None) -> dic
     milliseconds of a large job: the caller may let other threads run."""
     columns, left_out = _columns(report)
     verdicts = report.verdicts()
-    named = [verdict.rank for verdict in verdicts]
+    named = [rank for verdict in verdicts for rank in verdict.ranks]
     return {
         "rank": report.rank,
         "gathered": report.gather_on_rank0,

@@ -1,7 +1,7 @@
 """What a report says, and which ranks it calls stragglers.
 
 Pure. Does not cover: how sure scores are. One window decides, and a score is compared with a fixed threshold; verdicts
-are made from several windows, and come with a confidence.
+are made from several windows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from .statistic import Summary
 
 if TYPE_CHECKING:
-    from .robust.verdict import Verdict
+    from .verdict import Verdict
 
 Scores = Mapping[int, float]
 
@@ -126,17 +126,16 @@ class Report:
         return {section: stragglers for section, stragglers in found.items() if stragglers}
 
     def verdicts(self) -> list[Verdict]:
-        """The ranks that are plainly slow, slowest first; empty if there are none, or `withheld` says why not.
+        """The nodes and ranks that are lastingly slow, nodes first, then the slowest; `withheld` says what is left out.
 
-        Each has `rank`, `node`, `kind`, `slowdown` (1.5 takes 50 % longer), `confidence`, `evidence` (a sentence) and
-        `section`. A rank is compared with the median of ranks that do the same work and with its own past, and must
-        be slow beyond size and noise (see `Thresholds`) in two of the last three reports.
+        Each has `rank` (None for a node), `node`, `ranks`, `kind`, `slowdown` (1.5 takes 50 % longer), `since` (a
+        report), `evidence` (a sentence) and `section`. A rank is compared with the median of the others that do the
+        same work and with its own past, a node with the other nodes; the rule is `straggler.find_stragglers`.
 
         Needs `gather_on_rank0`, and then only rank 0 has them; numpy on rank 0 (extra `straggler`);
-        at least 3 ranks that do the same work; one report to warm up and two more; in each of them 3 runs of a section.
+        at least 3 ranks that do the same work; one report to warm up and three more, with 3 runs of a section in each.
 
-        Does not cover: more than a tenth of the ranks slow at once (`withheld` says so); some in small
-        noisy jobs.
+        Does not cover: 40 % of the ranks slow at once, on several nodes (`withheld` says so).
         """
         return list(self._verdicts)
 

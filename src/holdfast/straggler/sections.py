@@ -1,93 +1,146 @@
-"""All sections of this process: which there are, what their next entries are, and what they measured.
+"""Sections of the training: stretches of code whose runs are timed, and whose GPU kernels where there is a source.
 
-What always holds: there are at most `MOST_SECTIONS`; the common case of an entry takes no lock (see `measurement`).
-The lock of the others is held for a few steps that wait for nothing, not even for the log. A signal handler or a
-`__del__` that enters a section within them takes it again, and finds each list perhaps emptier than it was just asked;
-a forked child has a lock of its own.
-Does not cover: interpreters without the global lock; a report in a signal handler that interrupts a report.
+Each run of a section is one `with`, with an object of its own: threads, nested runs of one name and generators never
+share one. With `profiling_interval` = n a counter of the section chooses every n-th run, the first included.
+
+What always holds: entering a section takes no lock. Memory is bounded: the last `KEPT` times of each of at most
+`MOST_SECTIONS` sections.
+Does not cover: interpreters without the global lock, where a count may miss runs; a report in a signal handler that
+interrupts a report.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import threading
-import weakref
+from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from time import perf_counter_ns
+from types import TracebackType
 from typing import TYPE_CHECKING
 
-from .measurement import (
-    SKIPPED,
-    CapturingMeasurement,
-    Measurement,
-    PlannedMeasurement,
-    Section,
-    SectionContext,
-)
 from .statistic import Statistic, summarise
 
 if TYPE_CHECKING:
-    from .kernels.capture import Capture
+    from .kernels.source import Capture
 
 log = logging.getLogger("holdfast.straggler")
 
 MOST_SECTIONS = 1000
 """Further names are not measured: names that count something (steps, batches) would grow without end."""
 LONGEST_NAME = 1000
-_STRETCH = 1024
-"""Entries that are marked as skipped at a time: a long profiling interval must not become a long list."""
-Plans = dict[str, list[SectionContext]]
+KEPT = 8192
+"""Times kept of each section between two reports; older ones are counted, and forgotten."""
+_MS = 1e6  # nanoseconds
 _CALLED = {False: "detection_section", True: "collective_section"}
+
+SectionContext = AbstractContextManager[None]
+
+
+class _Skipped:
+    """A run that is not measured: `contextlib.nullcontext` in two thirds of its time."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: object, trace: object, /) -> None: ...
+
+
+SKIPPED: SectionContext = _Skipped()
+
+
+class Section:
+    """The times of one section.
+
+    Attributes:
+        kept: nanoseconds of the last `KEPT` measured runs since the last `take`.
+        count: number of all measured runs, ever.
+        skips: number of the next runs that are not measured.
+    """
+
+    __slots__ = ("_taken", "count", "kept", "name", "skips")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.kept: deque[int] = deque(maxlen=KEPT)
+        self.count = self._taken = 0
+        self.skips = 0
+
+    def take(self) -> tuple[list[float], int]:
+        """Milliseconds of the runs since the last call, the last `KEPT` of them, and how many there were."""
+        # One by one: another thread may be measuring, and none of its times is lost between a copy and a clear.
+        times = [self.kept.popleft() / _MS for _ in range(len(self.kept))]
+        number, self._taken = self.count - self._taken, self.count
+        return times, max(number, len(times))
+
+
+class _Run:
+    """One run of a section's body: its wall time is measured however it ends. Its attributes are set from outside: an
+    `__init__` would take a seventh of the time of a section."""
+
+    __slots__ = ("capture", "key", "section", "started")
+    section: Section
+    capture: Capture | None
+    key: int
+    started: int
+
+    def __enter__(self) -> None:
+        if self.capture is not None:
+            self.key = self.capture.enter(self.section.name)
+        self.started = perf_counter_ns()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        spent = perf_counter_ns() - self.started
+        if self.capture is not None:
+            self.capture.leave(self.key)
+        section = self.section
+        section.kept.append(spent)
+        section.count += 1
 
 
 class Sections:
-    """All sections of this process. `plain` and `capturing` are the plans, by name, for entries without and with GPU
-    kernels; they are given by whoever reads them on the hot path, and belong to this object until `close`.
+    """All sections of this process. A section either computes or waits for other ranks: its first use decides."""
 
-    A section either computes or waits for other ranks: its first use decides.
-    """
-
-    def __init__(self, interval: int, capture: Capture | None, plain: Plans, capturing: Plans) -> None:
-        self._interval = interval
+    def __init__(self, interval: int, capture: Capture | None) -> None:
+        self._skips = interval - 1
         self._capture = capture
-        self._plans = (plain, capturing)
-        # Apart from the others, so that no use of a name by the wrong call is overlooked.
-        self._waiting_plans: tuple[Plans, Plans] = ({}, {})
-        self.waiting: set[str] = set()
-        """Names of the sections that wait for other ranks; their times are never compared as work is."""
-        self._sections: dict[str, Section] = {}
-        self._lock = threading.RLock()
-        self._full = ""  # the first name that was one too many
-        self._full_told = False
+        # Apart from each other, because a name is for one of them: by whether the section waits for other ranks.
+        self._working: dict[str, Section] = {}
+        self._waiting: dict[str, Section] = {}
+        self._full_logged = False
         self.closed = False
-        _all.add(self)
 
-    def enter(self, name: str, profile_cuda: bool) -> SectionContext:
-        """The slow path of an entry: its plan is empty, or there is none. ValueError for what is no name."""
-        with self._lock:
-            found = self._enter(name, profile_cuda, False)
-        self._tell()
-        return found
+    def enter(self, name: str, profile_cuda: bool, waits: bool = False) -> SectionContext:
+        """The context manager of the next run of a section; `waits`: whether its body waits for other ranks.
 
-    def enter_waiting(self, name: str, profile_cuda: bool) -> SectionContext:
-        """An entry of a section that waits for other ranks. ValueError for what is no name, or one that computes."""
-        plan = self._waiting_plans[bool(profile_cuda)].get(name)
+        Raises:
+            ValueError: the name is no text of 1 to `LONGEST_NAME` characters, or that of a section of the other kind.
+        """
         try:
-            if plan:
-                return plan.pop()
-        except IndexError:  # another thread took the last one
-            pass
-        with self._lock:
-            found = self._enter(name, profile_cuda, True)
-        self._tell()
-        return found
+            section = (self._waiting if waits else self._working)[name]
+        except (KeyError, TypeError):
+            added = self._section(name, waits)
+            if added is None:
+                return SKIPPED
+            section = added
+        skips = section.skips
+        if skips:
+            section.skips = skips - 1
+            return SKIPPED
+        section.skips = self._skips
+        run = _Run()
+        run.section = section
+        run.capture = self._capture if profile_cuda else None
+        return run
 
     def waits(self, name: str) -> Callable[[int], None]:
         """A function that adds one wait, in nanoseconds, to a section that waits for other ranks. Any thread may call
         it, not several at once; after `close` it is harmless. ValueError as above."""
-        with self._lock:
-            section = self._section(name, True)
-        self._tell()
+        section = self._section(name, True)
 
         def add(spent: int) -> None:
             if section is not None:
@@ -97,148 +150,59 @@ class Sections:
         return add
 
     def entry(self, name: str, profile_cuda: bool) -> Callable[[], SectionContext]:
-        """A function that gives the next entry of one section: for callables, whose section never changes. It stays
-        harmless when this object was closed."""
-        with self._lock:
-            self._section(name, False)
-        self._tell()
-        plan = self._plans[bool(profile_cuda)].get(name)
-        enter = self.enter
-        if plan is None:
-            return lambda: SKIPPED
-
-        def next_entry() -> SectionContext:
-            try:
-                return plan.pop() if plan else enter(name, profile_cuda)
-            except IndexError:  # another thread took the last one
-                return enter(name, profile_cuda)
-
-        return next_entry
+        """A function that gives the next run of one section: for callables, whose section never changes. It stays
+        harmless when this object was closed. ValueError as above."""
+        self._section(name, False)
+        return partial(self.enter, name, profile_cuda)
 
     def direct(self, name: str) -> Section | None:
-        """The section itself, for who measures each of its runs without an entry: one more in `kept` (nanoseconds) and
-        in `count`, at the latest when `collected` is called. None where that is not all: entries are skipped, or the
-        GPU's kernels are measured."""
-        if self._interval != 1 or self._capture is not None:
-            return None
-        with self._lock:
-            section = self._section(name, False)
-        self._tell()
-        return section
+        """The section itself, for code that measures each of its runs without `enter`: one more in `kept` and in
+        `count`. None where that is not all: runs are skipped, or the GPU's
+        kernels are measured."""
+        return None if self._skips or self._capture is not None else self._section(name, False)
+
+    @property
+    def waiting(self) -> frozenset[str]:
+        """Names of the sections that wait for other ranks."""
+        return frozenset(tuple(self._waiting))
 
     def take(self) -> dict[str, dict[Statistic, float]]:
         """The summaries, in milliseconds, of the sections that ran since the last call."""
         found = {}
-        for name, section in list(self._sections.items()):
+        for name, section in (*tuple(self._working.items()), *tuple(self._waiting.items())):
             times, number = section.take()
             if times:
                 found[name] = summarise(times, number)
         return found
 
     def close(self) -> None:
-        """Give the plans back, empty."""
+        """End. Runs that are still measured are in no report."""
         self.closed = True
-        for plans in (*self._plans, *self._waiting_plans):
-            plans.clear()
-
-    def _enter(self, name: str, profile_cuda: bool, waits: bool) -> SectionContext:
-        section = self._section(name, waits)
-        if section is None:
-            return SKIPPED
-        capturing = bool(profile_cuda) and self._capture is not None
-        if self._interval == 1:
-            return self._measurement(section, capturing)
-        return self._next_planned(section, capturing)
 
     def _section(self, name: str, waits: bool) -> Section | None:
-        """The section, new or known; None if it is one too many."""
-        if isinstance(name, str) and name in self._sections:
-            if waits is not (name in self.waiting):
-                raise ValueError(
-                    f"{_CALLED[waits]}: {name!r} is a {_CALLED[not waits]} already; a name is either for work or for "
-                    "waiting for other ranks"
-                )
-            return self._sections[name]
+        """The section, which may be new; None if it is one too many."""
         if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
             raise ValueError(
                 f"{_CALLED[waits]}: name must be a text of 1 to {LONGEST_NAME} characters, not {name!r:.80}"
             )
-        if len(self._sections) >= MOST_SECTIONS:
-            self._full = self._full or name
+        own, other = (self._waiting, self._working) if waits else (self._working, self._waiting)
+        if name in other:
+            raise ValueError(
+                f"{_CALLED[waits]}: {name!r} is a {_CALLED[not waits]} already; a name is either for work or for "
+                "waiting for other ranks"
+            )
+        if name not in own and len(own) + len(other) >= MOST_SECTIONS:
+            self._log_full(name)
             return None
-        # A signal handler may have made it just now.
-        section = self._sections.setdefault(name, Section(name))
-        if waits:
-            self.waiting.add(name)
-        plain, capturing = self._plans_of(name)
-        if self._interval == 1 and self._capture is not None:
-            plain[name], capturing[name] = section.free
-        else:
-            # Skipped entries are the same for both; and so are measured ones where there is nothing to capture.
-            plain[name] = capturing[name] = section.free[0] if self._interval == 1 else []
-        return section
+        # Atomic: another thread or a signal handler may have added it just now.
+        return own.setdefault(name, Section(name))
 
-    def _tell(self) -> None:
-        """Outside of the lock: whoever holds the log's own may be on the way here."""
-        if self._full and not self._full_told:
-            self._full_told = True
+    def _log_full(self, name: str) -> None:
+        if not self._full_logged:
+            self._full_logged = True
             log.warning(
                 "section %r is not measured, nor any further one: there are %d already. A section's name "
                 "should not contain a step or a batch number",
-                self._full,
+                name,
                 MOST_SECTIONS,
             )
-
-    def _plans_of(self, name: str) -> tuple[Plans, Plans]:
-        return self._waiting_plans if name in self.waiting else self._plans
-
-    def _measurement(self, section: Section, capturing: bool) -> SectionContext:
-        free = section.free[capturing]
-        used = _popped(free) if self._interval > 1 else None
-        if used is not None:
-            return used
-        if capturing and self._capture is not None:
-            return CapturingMeasurement(section, free, self._capture)
-        return Measurement(section, free)
-
-    def _next_planned(self, section: Section, capturing: bool) -> SectionContext:
-        plan = self._plans_of(section.name)[0].get(section.name)
-        if plan is None:  # closed while a thread was on its way here
-            return SKIPPED
-        planned = _popped(plan)
-        if planned is not None:  # another thread was first
-            return planned
-        if section.skips_left > 0:  # a long interval: the plan held its first stretch only
-            self._skip(section, plan)
-            return _popped(plan) or SKIPPED
-        if self._capture is None and self._interval <= _STRETCH:
-            return PlannedMeasurement(section, plan, [SKIPPED] * (self._interval - 1))
-        section.skips_left = self._interval - 1
-        self._skip(section, plan)
-        return self._measurement(section, capturing)
-
-    @staticmethod
-    def _skip(section: Section, plan: list[SectionContext]) -> None:
-        stretch = max(0, min(section.skips_left, _STRETCH))
-        section.skips_left -= stretch
-        plan.extend([SKIPPED] * stretch)
-
-
-def _popped(entries: list[SectionContext]) -> SectionContext | None:
-    """The last; None if there is none, or none any more."""
-    try:
-        return entries.pop()
-    except IndexError:
-        return None
-
-
-_all: weakref.WeakSet[Sections] = weakref.WeakSet()
-
-
-def _free_in_child() -> None:
-    """A forked child does not have the thread that may have held the lock."""
-    for sections in tuple(_all):
-        sections._lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_free_in_child)

@@ -21,7 +21,6 @@ from .kernels.source import KernelSource, NoKernels
 from .labels import own_label
 from .report import Report
 from .scoring import Named, Scoring, scored_share
-from .sections import Plans
 from .snapshot import Snapshot
 from .verdicts import NOT_GATHERED, Judged, Verdicts
 
@@ -38,14 +37,12 @@ class Session:
     def __init__(
         self,
         settings: Settings,
-        plain: Plans,
-        capturing: Plans,
         source: KernelSource | None = None,
         channel: Channel | None = None,
     ) -> None:
-        """`plain` and `capturing` are those of `Sections`. Without a channel, it is torch.distributed's, if any."""
+        """Without a channel, it is torch.distributed's, if any."""
         self.settings = settings
-        self._instruments = Instruments(settings.profiling_interval, plain, capturing, source or NoKernels())
+        self._instruments = Instruments(settings.profiling_interval, source or NoKernels())
         self.sections, self.wrapped = self._instruments.sections, self._instruments.wrapped
         self._keeping = Keeping(settings.run_dir, settings.state_file, settings.node_name)
         self.verdicts = Verdicts(settings.groups, settings.thresholds, self._keeping.state)

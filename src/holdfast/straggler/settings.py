@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from .robust.thresholds import Thresholds
+from .thresholds import Thresholds
 
 RELATIVE = "relative_perf_scores"
 INDIVIDUAL = "individual_perf_scores"
@@ -29,6 +29,7 @@ class Settings:
     background: bool = False
     run_dir: str | None = None
     state_file: str | None = None
+    max_profiled_sections: int | None = None
 
 
 def scores(asked: object) -> tuple[bool, bool]:
@@ -58,17 +59,18 @@ def checked(
     background: object = False,
     run_dir: object = None,
     state_file: object = None,
+    max_profiled_sections: object = None,
 ) -> Settings:
     """The settings; ValueError with the argument, its value and what is allowed."""
     relative, individual = scores(scores_to_compute)
     if not isinstance(gather_on_rank0, bool):
         raise _wrong("gather_on_rank0", "True or False", gather_on_rank0)
-    if (
-        not isinstance(profiling_interval, int)
-        or isinstance(profiling_interval, bool)
-        or profiling_interval < 1
-    ):
+    if not _is_positive(profiling_interval):
         raise _wrong("profiling_interval", "a whole number from 1 on", profiling_interval)
+    if max_profiled_sections is not None and not _is_positive(max_profiled_sections):
+        raise _wrong(
+            "max_profiled_sections", "a whole number from 1 on, or None for all", max_profiled_sections
+        )
     if not is_number(report_time_interval) or not 0 <= report_time_interval < math.inf:
         raise _wrong("report_time_interval", "seconds from 0 on", report_time_interval)
     if not isinstance(node_name, str) or not node_name:
@@ -88,6 +90,7 @@ def checked(
         background,
         _path("run_dir", run_dir),
         _path("state_file", state_file),
+        max_profiled_sections,
     )
 
 
@@ -102,6 +105,10 @@ def checked_thresholds(thresholds: object, call: str) -> Thresholds:
     if not isinstance(thresholds, Thresholds):
         raise ValueError(f"Detector.{call}: thresholds must be straggler.Thresholds(...), not {thresholds!r}")
     return thresholds
+
+
+def _is_positive(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def is_number(value: object) -> TypeGuard[float]:

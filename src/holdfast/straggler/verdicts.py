@@ -1,7 +1,7 @@
-"""Who is plainly slow, after each report, on the rank that has the times of all: `robust` fed with what was gathered.
+"""Who is lastingly slow, after each report, on the rank that has the times of all: `judge` fed with what was gathered.
 
 What always holds: nothing here raises into the training; numpy is loaded only where there are enough ranks to judge.
-Does not cover: what `robust` does not: see there.
+Does not cover: what `judge` does not: see there.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 from .exchange.tables import is_collective
 from .gpu_facts import FIELDS, told, typical
 from .labels import GroupsError, labels_of
-from .robust.thresholds import Thresholds
+from .thresholds import Thresholds
 
 if TYPE_CHECKING:
     from .exchange.protocol import Gathered, References
+    from .judge import Judge, Judgement
     from .labels import Given
-    from .robust.judge import Assessment, Judge
-    from .robust.verdict import Verdict
-    from .robust.window import Window
     from .state_file import StateFile
+    from .verdict import Verdict
+    from .window import Window
 
 log = logging.getLogger("holdfast.straggler")
 SEEN = 0.5
@@ -62,7 +62,7 @@ class Verdicts:
         self._warned = False
 
     def use(self, thresholds: Thresholds) -> None:
-        """Judge by these from the next report on."""
+        """Judge by these from the next report on, the last windows included."""
         self._thresholds = thresholds  # taken over by the next report, which may be made in another thread
 
     def of(
@@ -96,27 +96,33 @@ class Verdicts:
         losses: Sequence[str],
         labels: Sequence[str],
     ) -> Judged:
-        from .robust.judge import Judge
-        from .robust.window import of_rows
+        from .judge import Judge
+        from .window import of_rows
 
         ranks = list(nodes)
         if self._judge is None:
             self._judge = Judge(labels_of(self._groups, ranks, labels), self._thresholds)
             self._restore(self._judge, nodes)  # once, even if it fails
-        if self._judge.thresholds is not self._thresholds:
-            self._judge.thresholds = self._thresholds
+        self._judge.thresholds = self._thresholds
         skipped = 8 * gathered.layout.scores
         window = of_rows(
             gathered.rows, skipped, _columns(references), list(nodes.values()), losses, len(FIELDS)
         )
         assessment = self._judge.add(window)
         if (state := self._state(ranks[0])) is not None:
-            state.save(self._judge.saving(), list(nodes.values()))
+            state.save(self._judge.baseline.saving(), list(nodes.values()))
         verdicts = [_with_facts(verdict, assessment, gathered) for verdict in assessment.verdicts]
         # The judge counts the ranks of the process group; users know their global numbers.
-        named = tuple(replace(verdict, rank=ranks[verdict.rank]) for verdict in verdicts)
+        named = tuple(
+            replace(
+                verdict,
+                rank=None if verdict.rank is None else ranks[verdict.rank],
+                ranks=tuple(ranks[one] for one in verdict.ranks),
+            )
+            for verdict in verdicts
+        )
         notes = self._notes(assessment) or _too_few_runs(window, self._thresholds.min_samples)
-        return Judged(named, (*notes, *_unseen(references), *assessment.withheld))
+        return Judged(named, (*notes, *_unseen(references), *assessment.suppressed))
 
     def _restore(self, judge: Judge, nodes: Mapping[int, str]) -> None:
         """Go on with what the last start of the job has learned."""
@@ -124,11 +130,11 @@ class Verdicts:
         known = None if state is None else state.load(list(nodes.values()))
         if known is not None:
             try:
-                judge.restore(known)
+                judge.baseline.restore(known)
             except ValueError as error:
                 log.warning("the straggler state file is not used: %s. It is learned anew", error)
 
-    def _notes(self, assessment: Assessment) -> list[str]:
+    def _notes(self, assessment: Judgement) -> list[str]:
         """Why some or all ranks could not be blamed, whatever they measured."""
         if assessment.warming_up:
             return ["the job is warming up: this report counts for nothing"]
@@ -148,8 +154,10 @@ class Verdicts:
         return Judged(withheld=(why,))
 
 
-def _with_facts(verdict: Verdict, assessment: Assessment, gathered: Gathered) -> Verdict:
+def _with_facts(verdict: Verdict, assessment: Judgement, gathered: Gathered) -> Verdict:
     """With what is remarkable of this rank's GPU beside those of some comparable ranks."""
+    if verdict.rank is None:
+        return verdict
     alike = (assessment.groups == assessment.groups[verdict.rank]).nonzero()[0].tolist()
     rows = [gathered.extras(rank)[-len(FIELDS) :] for rank in alike[:MOST_COMPARED] if rank != verdict.rank]
     clause = told(gathered.extras(verdict.rank)[-len(FIELDS) :], typical(rows))

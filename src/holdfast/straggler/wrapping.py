@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from .measurement import SKIPPED, SectionContext
-from .sections import LONGEST_NAME, MOST_SECTIONS, Sections
+from .sections import LONGEST_NAME, MOST_SECTIONS, SKIPPED, SectionContext, Sections
 
 log = logging.getLogger("holdfast.straggler")
 _MISSING = object()
@@ -74,8 +73,7 @@ class Wrapped:
     def wrap(self, callable_ids: Sequence[CallableId], profile_cuda: bool) -> None:
         """Wrap all, or raise ValueError and wrap none."""
         found = [(one, self._original(one)) for one in check(callable_ids)]
-        originals: dict[tuple[int, str], _Original] = {}
-        replaced: list[tuple[Any, str, Any]] = []
+        made: list[_Original] = []  # first all wrappers, which may be refused, then the replacements
         for one, (own, raw) in found:
             # Class and static methods stay what they are: called on a subclass, it still gets the subclass.
             function = raw.__func__ if isinstance(raw, (staticmethod, classmethod)) else raw
@@ -83,19 +81,20 @@ class Wrapped:
             if function is not raw:
                 wrapper = type(raw)(wrapper)
             elif inspect.isclass(one.obj) and not hasattr(type(raw), "__get__"):
-                wrapper = staticmethod(
-                    wrapper
-                )  # a partial or a builtin does not get the instance, so it must not
-            before = _own(one.obj, one.name)
+                # A partial or a builtin does not get the instance, so it must not.
+                wrapper = staticmethod(wrapper)
+            made.append(_Original(one.obj, one.name, own, raw, wrapper))
+        replaced: list[tuple[Any, str, Any]] = []
+        for (one, _), each in zip(found, made, strict=True):
+            before = _own(each.obj, each.name)
             try:
-                setattr(one.obj, one.name, wrapper)
+                setattr(each.obj, each.name, each.wrapper)
             except (AttributeError, TypeError) as error:
                 for obj, name, former in reversed(replaced):
                     _put_back(obj, name, former)
                 raise ValueError(f"wrap_callables: {one} cannot be replaced: {error}") from None
-            replaced.append((one.obj, one.name, before))
-            originals[id(one.obj), one.name] = _Original(one.obj, one.name, own, raw, wrapper)
-        self._originals |= originals
+            replaced.append((each.obj, each.name, before))
+        self._originals |= {(id(each.obj), each.name): each for each in made}
 
     def restore(self) -> None:
         """Put back what was there. What somebody else has replaced meanwhile stays."""
@@ -225,7 +224,7 @@ def _by_arguments(
             if not told:
                 told.append(name)
                 log.warning(
-                    "%s is measured as a whole: its filter raised %r. Mend the CallableId", name, error
+                    "%s is measured as a whole: its filter raised %r. Fix the CallableId", name, error
                 )
         return entries[name]() if name in entries else SKIPPED
 

@@ -20,6 +20,7 @@ def straggler_det_callback_config(
     stop_if_detected_straggler: bool = True,
     gpu_relative_perf_threshold: float = 0.7,
     gpu_individual_perf_threshold: float = 0.7,
+    stop_on: str = "confirmed",
 ) -> Any:
     """`holdfast.ptl_resiliency.recipes.straggler_det_callback` as a `run.Config`, for a recipe's list of callbacks.
 
@@ -28,6 +29,7 @@ def straggler_det_callback_config(
         stop_if_detected_straggler: save a last checkpoint and end the training when there is a straggler.
         gpu_relative_perf_threshold: a score against the fastest rank below it makes a straggler.
         gpu_individual_perf_threshold: a score against the rank's own best below it makes a straggler.
+        stop_on: "confirmed" or "scores": what ends the training, see `StragglerDetectionCallback`.
     """
     return nemo_run.Config(
         straggler_det_callback,
@@ -35,6 +37,7 @@ def straggler_det_callback_config(
         stop_if_detected_straggler=stop_if_detected_straggler,
         gpu_relative_perf_threshold=gpu_relative_perf_threshold,
         gpu_individual_perf_threshold=gpu_individual_perf_threshold,
+        stop_on=stop_on,
     )
 
 

@@ -29,11 +29,14 @@ def leave_to_the_next_start(training: TrainCall) -> None:
 
 
 def is_due(training: TrainCall) -> bool:
-    """As rank 0 sees it: an evaluation that only some ranks begin would wait for the others. Raises Disagreement."""
+    """As rank 0 sees it: an evaluation that only some ranks begin would wait for the others.
+
+    Raises CollectiveFailed.
+    """
     own = os.path.exists(os.path.join(training.resumed, NAME))
     if training.side.failed:
         return own
-    return training.side.from_first([float(own)], patience=training.side.setup_timeout) == [1.0]
+    return training.side.broadcast([float(own)], patience=training.side.setup_timeout) == [1.0]
 
 
 def catch_up(training: TrainCall) -> None:

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 from holdfast.callbacks.learning_limits import learn_heartbeats
 from holdfast.callbacks.simulated_fault import SimulatedFaultParams
 from holdfast.callbacks.supervised_training import SupervisedTraining
-from holdfast.learned_limits.kept_limits import HEARTBEAT
-from holdfast.learned_limits.learning_rules import HeartbeatRules
+from holdfast.fault_tolerance.timeouts.learned_timeouts import HEARTBEAT
+from holdfast.fault_tolerance.timeouts.learning_conditions import HeartbeatRules
 
 from .supervised_callback import SupervisedCallback
 from .train_call import TrainCall

@@ -18,8 +18,8 @@ from holdfast.callbacks.learning_limits import SectionLearning
 from holdfast.callbacks.sections import Sections
 from holdfast.callbacks.supervised_training import SupervisedTraining, verify_sections
 from holdfast.fault_tolerance import WorkloadControlRequest
-from holdfast.learned_limits.kept_limits import SECTION
-from holdfast.learned_limits.learning_rules import CHECKPOINTING, SETUP, STEP, SectionRules
+from holdfast.fault_tolerance.timeouts.learned_timeouts import SECTION
+from holdfast.fault_tolerance.timeouts.learning_conditions import CHECKPOINTING, SETUP, STEP, SectionRules
 
 from .supervised_callback import SupervisedCallback
 from .train_call import TrainCall

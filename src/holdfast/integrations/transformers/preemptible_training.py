@@ -11,13 +11,13 @@ import time
 from os import environ
 
 from holdfast.callbacks import callback_log
-from holdfast.fault_tolerance.stop.positions import END
+from holdfast.fault_tolerance.stop.rules import END
 from holdfast.preemption import log_texts
 from holdfast.preemption.loader_workers import StayingWorkers
 from holdfast.preemption.notices import Notices
 from holdfast.preemption.stopping_place import Alone, Way, find_way
 from holdfast.preemption.time_left import shortage, time_left
-from holdfast.side_group import Disagreement
+from holdfast.side_group import CollectiveFailed
 
 from . import evaluation_to_come, loaders
 from .train_call import TrainCall
@@ -51,7 +51,7 @@ class PreemptibleTraining:
                 self.log.warning(log_texts.DEAF)
             loaders.watch(self._training, self._workers)
             stop = self._way.listening()
-        except Disagreement as error:
+        except CollectiveFailed as error:
             self.log.warning(log_texts.ASKED_NOBODY, error)
             return False
         if stop:

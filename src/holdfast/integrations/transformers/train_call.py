@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.patches import Patches
-from holdfast.side_group import Disagreement, SideGroup
+from holdfast.side_group import CollectiveFailed, SideGroup
 
 from .all_steps_done import train_no_more
 from .resuming import choose
@@ -63,8 +63,8 @@ class TrainCall:
             except OSError as error:
                 chosen = f"{_FAILED}checkpoints cannot be looked for in {folder}: {error.strerror or error}"
         try:
-            told = self.side.text_from_first(chosen, patience=self.side.setup_timeout)
-        except Disagreement as why:
+            told = self.side.broadcast_text(chosen, patience=self.side.setup_timeout)
+        except CollectiveFailed as why:
             raise RuntimeError(
                 f"no rank knows which checkpoint in {folder} to go on from: rank 0 could not tell the others ({why})"
             ) from why

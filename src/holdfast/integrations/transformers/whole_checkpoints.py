@@ -26,7 +26,7 @@ from typing import Any
 
 from holdfast.checkpoints.folder import MARK, why_incomplete
 from holdfast.patches import Around, Patches
-from holdfast.side_group import TIMEOUT, Disagreement, SideGroup
+from holdfast.side_group import TIMEOUT, CollectiveFailed, SideGroup
 
 __all__ = ["MARK", "PREFIX", "WholeCheckpoints"]
 
@@ -140,7 +140,7 @@ class WholeCheckpoints:
     def _failures(self, own: float, patience: float) -> float | None:
         try:
             return self._side.maximum([own], patience=patience)[0]
-        except Disagreement as why:
+        except CollectiveFailed as why:
             log.warning("the ranks could not ask each other about a checkpoint: %s", why)
             return None
 

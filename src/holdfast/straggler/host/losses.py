@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
-from ..robust.verdict import NO_CPU, STOLEN
 from .kernel_texts import (
     CpuTime,
     RunTime,
@@ -35,6 +34,7 @@ from .kernel_texts import (
 from .pauses import Pauses
 
 GARBAGE, THROTTLED, DISK = "garbage collection", "CPU throttling", "waiting for a disk"
+NO_CPU, STOLEN = "waiting for a CPU", "CPU stolen"
 CAUSES = (GARBAGE, NO_CPU, THROTTLED, STOLEN, DISK)
 """The same on all ranks, in this order."""
 _LEVELS = 4

@@ -11,15 +11,17 @@ Does not cover: GPUs of other makers than NVIDIA, but with `HOLDFAST_KERNEL_SOUR
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 from collections.abc import Callable, Mapping
-from importlib import import_module
 
 from holdfast import nvidia
 
-from .cuda_events import CudaEventSource
+from .cuda_events import CudaEventSource, TorchCuda
+from .cupti import open_cupti
 from .source import KernelSource, KernelWindow, NoKernels
-from .torch_cuda import TorchCuda
+
+log = logging.getLogger("holdfast.straggler")
 
 VARIABLE = "HOLDFAST_KERNEL_SOURCE"
 ALLOWED = ("cupti", "cuda_events", "none")
@@ -28,20 +30,22 @@ DRIVER_LIBRARY = "libcuda.so.1"
 NO_DRIVER = "this machine has no NVIDIA driver"
 NOT_YET = "CUDA is not initialised in this process yet"
 
-Opened = KernelSource | str
-"""A source, or why it cannot be used."""
-
 
 def choose(
     environ: Mapping[str, str] = os.environ,
     driver: Callable[[], bool] | None = None,
     usable: Callable[[], bool] | None = None,
-    open_cupti: Callable[[], Opened] | None = None,
+    cupti: Callable[[int | None, bool], KernelSource | str] = open_cupti,
+    max_sections: int | None = None,
 ) -> KernelSource:
     """The source for this process, which may choose between several later; see the module's docstring.
 
-    `driver` says whether there is a driver, `usable` whether CUDA is initialised and no graph is being captured, and
-    `open_cupti` opens CUPTI or says why not; None are those of this machine.
+    Args:
+        environ: the environment.
+        driver: whether there is a driver; None asks this machine.
+        usable: whether CUDA is initialised and no graph is being captured; None asks torch.
+        cupti: opens CUPTI, or gives the reason why it cannot be used.
+        max_sections: runs of outermost sections that are profiled between two reports; None is all.
 
     Raises:
         ValueError: `HOLDFAST_KERNEL_SOURCE` is set to something else than cupti, cuda_events or none.
@@ -52,17 +56,18 @@ def choose(
     if asked == "none":
         return NoKernels(f"{VARIABLE}=none")
     if asked == "cuda_events":
-        return CudaEventSource(f"{VARIABLE}=cuda_events")
+        return CudaEventSource(f"{VARIABLE}=cuda_events", max_sections)
     if not (driver or _driver)():
         return NoKernels(NO_DRIVER)
 
     def decide() -> KernelSource:
-        found = (open_cupti or _open_cupti)()
+        found = cupti(max_sections, bool(asked))
         if not isinstance(found, str):
             return found
         if asked:
             return NoKernels(f"{VARIABLE}=cupti, but {found}")
-        return CudaEventSource(f"cupti is not used: {found}")
+        log.info("GPU time is measured by CUDA events, a section at a time: cupti is not used: %s", found)
+        return CudaEventSource(f"cupti is not used: {found}", max_sections)
 
     return LaterSource(decide, usable or TorchCuda().usable)
 
@@ -73,7 +78,7 @@ class LaterSource:
     def __init__(self, decide: Callable[[], KernelSource], usable: Callable[[], bool]) -> None:
         self._decide = decide
         self._usable = usable
-        self._waiting = True
+        self._decided = False
         self._source: KernelSource = NoKernels(NOT_YET)
 
     @property
@@ -88,13 +93,19 @@ class LaterSource:
 
     def start(self, section: str) -> None:
         """See `KernelSource`."""
-        if self._waiting:
-            self._look()
+        if not self._decided:
+            try:
+                if self._usable():
+                    self._decided = True
+                    self._source = self._decide()
+            except Exception as error:  # of the native core, or of a CUDA that is broken
+                self._decided = True
+                self._source = NoKernels(f"choosing a source failed: {type(error).__name__}: {error}")
         self._source.start(section)
 
-    def stop(self) -> None:
+    def stop(self, late: bool = False) -> None:
         """See `KernelSource`."""
-        self._source.stop()
+        self._source.stop(late)
 
     def take(self) -> KernelWindow:
         """See `KernelSource`."""
@@ -102,28 +113,8 @@ class LaterSource:
 
     def close(self) -> None:
         """See `KernelSource`."""
-        self._waiting = False
+        self._decided = True
         self._source.close()
-
-    def _look(self) -> None:
-        try:
-            if not self._usable():
-                return
-            self._waiting = False
-            self._source = self._decide()
-        except Exception as error:  # of the native core, or of a CUDA that is broken
-            self._waiting = False
-            self._source = NoKernels(f"choosing a source failed: {type(error).__name__}: {error}")
-
-
-def _open_cupti() -> Opened:
-    """CUPTI, or why it cannot be used. Imported here, because it is native code that not every install has."""
-    try:
-        cupti = import_module(".cupti", __package__)
-    except ImportError:
-        return "the native core is not built"
-    opened: Opened = cupti.open_cupti()
-    return opened
 
 
 def _driver() -> bool:

@@ -1,41 +1,50 @@
-"""The interface of a source of kernel times, and the source for machines without one.
+"""The interface of a source of kernel times, and what stands between it and the sections of the training.
 
-A source measures between `start` and `stop`. Sections may be nested and may run in several threads, so a `Capture`
-stands between them and the source; see `capture`.
+A source measures between `start` and `stop`. `Capture` starts it with the first open section and stops it with the
+last, because sections may be nested and may run in several threads.
 """
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Protocol
 
 from ..statistic import Summary
 
 REPORTS_OPEN = 3
-"""Reports in a row that find a section open, before it is taken for one whose end never comes."""
+"""Reports in a row that find a section open, before it counts as one whose end never comes."""
+PATIENCE = 0.05
+"""Seconds that a report waits for a thread that is just starting the source, as the first time may take seconds."""
+BUSY = "it was just being started or stopped; what it measured is in the next report"
+FORKED = "a forked process has no kernel times"
 
 
 @dataclass(frozen=True)
 class KernelWindow:
-    """What a source measured since it was last asked. Times are in microseconds.
+    """What a source measured between two reports. Times are in microseconds.
 
-    Does not cover: kernels that ran while the source was not measuring; reports say which share that was only where
-    the source can know it.
+    Attributes:
+        compute: kernels that compute, by name and launch shape.
+        collectives: kernels that wait for other ranks as well. They are never scored; they show who arrives last.
+        records: number of times that were measured.
+        dropped: number of times that are known to be lost.
+        note: why it saw less than it could, one clause; empty if it saw all that it should.
+        by_section: whether the names are those of sections, whose whole GPU time each is, and not of kernels.
+
+    Does not cover: kernels that ran while the source was not measuring; reports give their share only where the source
+    can know it.
     """
 
     compute: Mapping[str, Summary] = field(default_factory=dict)
-    """Kernels that compute, by name and launch shape."""
     collectives: Mapping[str, Summary] = field(default_factory=dict)
-    """Kernels that wait for other ranks as well: they are never scored, but tell who arrives last."""
     records: int = 0
-    """Times that were measured."""
     dropped: int = 0
-    """Times that are known to be lost."""
     note: str = ""
-    """Why it saw less than it could, one clause; empty if it saw all that it should."""
     by_section: bool = False
-    """Whether the names are those of sections, whose whole GPU time each is, and not of kernels."""
 
     def apart(self, waiting: Collection[str]) -> KernelWindow:
         """The same, where sections that wait for other ranks are no compute: a rank that waits is not slow."""
@@ -54,7 +63,7 @@ class KernelSource(Protocol):
 
     @property
     def name(self) -> str:
-        """What the report calls it: `cupti`, `cuda_events` or `none`."""
+        """The name in reports: `cupti`, `cuda_events` or `none`."""
 
     @property
     def reason(self) -> str:
@@ -63,11 +72,11 @@ class KernelSource(Protocol):
     def start(self, section: str) -> None:
         """Measure the kernels launched from now on; `section` is the outermost open one. Never twice in a row."""
 
-    def stop(self) -> None:
-        """Measure no more. Called from any thread."""
+    def stop(self, late: bool = False) -> None:
+        """Measure no more. Called from any thread; `late`: the section ended some time ago."""
 
     def take(self) -> KernelWindow:
-        """What was measured since the last call. Never waits for the GPU."""
+        """Return what was measured since the last call. Never waits for the GPU."""
 
     def close(self) -> None:
         """Give back what it holds. Called once, at the end; nothing is called after it."""
@@ -84,7 +93,7 @@ class NoKernels:
     def start(self, section: str) -> None:
         """Nothing to start."""
 
-    def stop(self) -> None:
+    def stop(self, late: bool = False) -> None:
         """Nothing to stop."""
 
     def take(self) -> KernelWindow:
@@ -93,3 +102,111 @@ class NoKernels:
 
     def close(self) -> None:
         """Nothing to give back."""
+
+
+class Capture:
+    """Starts a source with the first open section, and stops it with the last.
+
+    A thread that changes the set of open sections brings the source in line with it. If another thread is calling the
+    source, that thread checks again after its call. So `enter` and `leave` never wait, also not in a signal handler.
+
+    A section whose end never comes (its generator is kept and never finished) counts as open for `REPORTS_OPEN`
+    reports, in which the source may see less. If other sections ended meanwhile, it then no longer counts, and the
+    report's note names it. In a forked child the source is off.
+
+    Does not cover: such a section where no other one ever ends; an exception of a signal handler between taking the
+    lock and the call, after which each report says that the source is busy; interpreters without the global lock.
+    """
+
+    def __init__(self, source: KernelSource) -> None:
+        self._source = source
+        self._process = os.getpid()
+        self._lock = threading.Lock()  # held while the source is called
+        self._keys = count()
+        self._open: dict[
+            int, tuple[str, int]
+        ] = {}  # the name and the number of the report; the outermost first
+        self._running = self._closing = self._closed = False
+        self._reports = 0
+        self._ended_inside = False
+        self._late = False  # the last section ended while another thread was calling the source
+
+    def enter(self, section: str) -> int:
+        """A section was opened: the key to close it."""
+        key = next(self._keys)
+        self._open[key] = (section, self._reports)
+        try:
+            if not self._running:
+                self._settle()
+        except BaseException:  # of a signal handler: what was not opened is never closed
+            self._open.pop(key, None)
+            raise
+        return key
+
+    def leave(self, key: int) -> None:
+        """A section was closed. Harmless for one that is not open."""
+        self._open.pop(key, None)
+        if self._open:
+            self._ended_inside = True
+        else:
+            self._settle()
+            self._late = self._running and not self._open
+
+    def take(self) -> KernelWindow:
+        """Return what the source measured since the last call. Waits for at most `PATIENCE` seconds."""
+        if os.getpid() != self._process:
+            return KernelWindow(note=FORKED)
+        if not self._lock.acquire(timeout=PATIENCE):
+            return KernelWindow(note=BUSY)
+        try:
+            window = KernelWindow(note="closed") if self._closed else self._source.take()
+        finally:
+            self._lock.release()
+        forgotten = self._forget()
+        self._settle()
+        return replace(window, note="; ".join(filter(None, (window.note, forgotten))))
+
+    def close(self) -> None:
+        """Close the source; if another thread is calling it, that thread does."""
+        self._closing = True
+        self._settle()
+
+    def _settle(self) -> None:
+        while self._is_due() and self._lock.acquire(blocking=False):
+            try:
+                self._act()
+            finally:
+                self._lock.release()
+
+    def _is_due(self) -> bool:
+        if self._closed or os.getpid() != self._process:
+            return False
+        return self._closing or (self._late and self._running) or self._running is not bool(self._open)
+
+    def _act(self) -> None:
+        # Each state is noted before its call, so that a call that a signal handler's exception ends is not repeated.
+        outermost = next((section for section, _ in tuple(self._open.values())), None)
+        if self._closing:
+            if not self._closed:
+                self._closed = True
+                self._source.close()
+        elif self._running and (outermost is None or self._late):
+            late, self._late, self._running = self._late, False, False
+            self._source.stop(late)
+        elif not self._running and outermost is not None:
+            self._late, self._running = False, True
+            self._source.start(outermost)
+
+    def _forget(self) -> str:
+        self._reports += 1
+        old: dict[int, str] = {}
+        if self._ended_inside:
+            open_now = tuple(self._open.items())
+            old = {key: name for key, (name, since) in open_now if self._reports - since > REPORTS_OPEN}
+        self._ended_inside = False
+        for key in old:
+            self._open.pop(key, None)
+        if not old:
+            return ""
+        names = ", ".join(map(repr, tuple(old.values())[:3]))
+        return f"open for more than {REPORTS_OPEN} reports, and no longer counted as the outermost section: {names}"

@@ -130,8 +130,7 @@ def _marks(
     going: dict[int, Mark] = {}
     for report, (start, end) in zip(told, spans, strict=True):
         now: dict[int, Mark] = {}
-        for verdict in report.verdicts:
-            rank = verdict.rank
+        for rank, verdict in [(rank, one) for one in report.verdicts for rank in one.ranks]:
             if rank not in row_of:
                 continue
             before = now.get(rank) or going.get(rank)

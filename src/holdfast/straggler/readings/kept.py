@@ -14,8 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from holdfast.journal.cycles import cycles
-from holdfast.journal.event import Event
+from holdfast.journal.event import Event, cycles
 
 from ..record import KIND, Column, summary
 
@@ -27,11 +26,13 @@ MOST_RANKS = 2**31
 class Named:
     """A verdict, as far as the record has it: beyond the first 64 of a report there is no `evidence`."""
 
-    rank: int
+    rank: int | None
+    """None: the whole node."""
     node: str
+    ranks: tuple[int, ...]
     kind: str
     slowdown: float
-    confidence: float | None = None
+    since: int | None = None
     evidence: str = ""
     section: str | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
@@ -39,9 +40,12 @@ class Named:
 
     def __str__(self) -> str:
         """A plain sentence."""
-        sure = "" if self.confidence is None else f", confidence {self.confidence:.2f}"
-        how = self.evidence or f"{self.slowdown:.2f}x"
-        return f"rank {self.rank} (node {self.node}) is slow: {how} ({self.kind}{sure})"
+        slower = f"is {self.slowdown:.2f} × slower"
+        since = "" if self.since is None else f" since report {self.since}"
+        evidence = f": {self.evidence}" if self.evidence else ""
+        if self.rank is None:
+            return f"node {self.node} {slower} on its {len(self.ranks)} ranks{since} ({self.kind}){evidence}"
+        return f"rank {self.rank} (node {self.node}) {slower}{since} ({self.kind}){evidence}"
 
 
 @dataclass(frozen=True)
@@ -115,8 +119,9 @@ def _report(event: Event, run: int) -> KeptReport:
     nodes = {rank: node for rank, node, _ in rows}
     verdicts = [_named(told) for told in event.get("verdicts", [])]
     verdicts += [
-        Named(int(rank), nodes.get(rank, "?"), str(kind), _finite(slowdown))
+        Named(int(rank), nodes.get(rank, "?"), (int(rank),), str(kind), _finite(slowdown))
         for rank, kind, slowdown in event.get("further_verdicts", [])
+        if rank is not None
     ]
     cycle = cycle if isinstance(cycle, int) else 0
     return KeptReport(
@@ -165,13 +170,14 @@ def _shown(t: float) -> float:
 
 
 def _named(told: Mapping[str, Any]) -> Named:
-    confidence, section = told.get("confidence"), told.get("section")
+    rank, since, section = told["rank"], told.get("since"), told.get("section")
     return Named(
-        int(told["rank"]),
+        None if rank is None else int(rank),
         str(told["node"]),
+        tuple(int(one) for one in told.get("ranks", [rank])),
         str(told["kind"]),
         _finite(told["slowdown"]),
-        None if confidence is None else _finite(confidence),
+        None if since is None else int(since),
         str(told.get("evidence", "")),
         None if section is None else str(section),
         {name: value for name, value in told.items() if name not in Named.__slots__},
@@ -218,7 +224,7 @@ def _together(parts: Sequence[KeptReport]) -> KeptReport:
     columns = [Column(of, score, ranks, section) for (of, score, section), ranks in scores.items()]
     nodes = dict(sorted(nodes.items()))
     verdicts = tuple(verdict for part in parts for verdict in part.verdicts)
-    made = summary(columns, nodes, [verdict.rank for verdict in verdicts])
+    made = summary(columns, nodes, [rank for verdict in verdicts for rank in verdict.ranks])
     overall = {rank: score for part in parts for rank, score in part.overall.items()}
     return replace(
         parts[0],

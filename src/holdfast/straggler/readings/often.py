@@ -22,7 +22,8 @@ def often(told: Sequence[KeptReport]) -> Iterator[str]:
     named: dict[tuple[str, int], Times] = defaultdict(dict)
     for report in told:
         for verdict in report.verdicts:
-            named[verdict.node, verdict.rank][report.number] = verdict
+            for rank in verdict.ranks:
+                named[verdict.node, rank][report.number] = verdict
     if not named:
         yield f"No rank was named in any of {len(told)} reports"
         return

@@ -57,7 +57,7 @@ def score_table(report: KeptReport, width: int | None) -> list[str]:
     lines.append(" " * left + "".join(" " * GAP + f"{block.title:>{block.width}}" for block in shown))
     heads = [" ".join(f"{head:>{SCORE}}" for head in block.heads) for block in shown]
     lines.append(f"{'rank':>{rank_width}}  {'node':<{node_width}}" + _cells(shown, heads))
-    named = {verdict.rank for verdict in report.verdicts}
+    named = {rank for verdict in report.verdicts for rank in verdict.ranks}
     upper, lower = _chosen(report, named)
     for place in upper + lower:
         rank, node, scores = report.rows[place]

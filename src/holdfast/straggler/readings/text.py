@@ -71,7 +71,7 @@ def _verdicts(report: KeptReport, of: int, width: int | None) -> Iterator[str]:
     for verdict in report.verdicts[:in_full]:
         yield _folded(f"  {verdict}", width, "      ")
     if others := report.verdicts[in_full:]:
-        who = ranks_text(verdict.rank for verdict in others)
+        who = ranks_text(rank for verdict in others for rank in verdict.ranks)
         yield _folded(f"  and {len(others)} more: {who} (in full with --json)", width, "      ")
     if not report.verdicts:
         yield "  no rank is named as slow"
@@ -122,7 +122,7 @@ def _reports(told: Sequence[KeptReport], of: int) -> Iterator[str]:
     for report in told:
         known = sorted(score for score in report.overall.values() if score is not None)
         lowest, median = (known[0], known[len(known) // 2]) if known else (None, None)
-        who = ranks_text(verdict.rank for verdict in report.verdicts)
+        who = ranks_text(rank for verdict in report.verdicts for rank in verdict.ranks)
         if len(who) > LONGEST_WHO:
             who = who[: LONGEST_WHO - 1] + "…"
         yield (

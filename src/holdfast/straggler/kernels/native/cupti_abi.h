@@ -51,6 +51,7 @@ using ApiCallback = void (*)(void *user, std::uint32_t domain, std::uint32_t id,
 struct Functions {
     Result (*GetVersion)(std::uint32_t *);
     Result (*GetResultString)(Result, const char **);
+    Result (*GetTimestamp)(std::uint64_t *);  // nanoseconds, of the clock of records
     Result (*ActivityRegisterCallbacks)(Request, Complete);
     Result (*ActivityEnable)(std::uint32_t kind);
     Result (*ActivityDisable)(std::uint32_t kind);
