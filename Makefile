@@ -11,8 +11,8 @@ ARGS   ?=
 # core: two of them used less than two thirds of two cores.
 WORKERS ?= $(shell unshare --mount mount -t tmpfs tmpfs /dev/shm 2>/dev/null && echo 3 || echo 0)
 
-# The kernel core (C++) and the step core (C): built with the installation, and again when one of these changed.
-NATIVE := setup.py $(wildcard src/holdfast/native/* src/holdfast/straggler/kernels/native/*)
+# The kernel core (C++): built with the installation, and again when one of these changed.
+NATIVE := setup.py $(wildcard src/holdfast/straggler/kernels/native/*)
 
 VENV := .venv
 BIN  := $(VENV)/bin
@@ -108,7 +108,7 @@ docs: $(VENV)/.docs
 
 clean:
 	rm -rf $(VENV) .venv-nemo .venv-engines build compat/build dist site .pytest_cache .hypothesis .mypy_cache .ruff_cache src/*.egg-info compat/src/*.egg-info
-	rm -f src/holdfast/_step*.so src/holdfast/straggler/kernels/*.so
+	rm -f src/holdfast/straggler/kernels/*.so
 
 $(VENV)/.created:
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("holdfast needs Python 3.10 or newer, and $(PYTHON) is " + sys.version.split()[0] + ": make PYTHON=python3.11 ...")'

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-from holdfast.journal.incident_list import Incident, incidents
+from holdfast.journal.incidents import Incident, incidents
 from holdfast.journal.reader import read_run
 
 TRAIN = Path(__file__).resolve().parent / "char_transformer" / "train.py"

@@ -46,7 +46,7 @@ def arm(fresh: None) -> Arm:
 
     def arm(save: Any = None) -> None:
         environment = {ASKED: "1", "OTHER": "kept"}
-        prologue("optimizer_steps").arm(environment, save)
+        prologue("optimizer_hook").arm(environment, save)
         assert environment == {"OTHER": "kept"}
 
     return arm

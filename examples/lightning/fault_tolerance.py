@@ -18,7 +18,7 @@ from holdfast.ptl_resiliency import FaultToleranceCallback
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument(
-    "--dir", default="digits-run", help="checkpoints and learned limits, shared between nodes"
+    "--dir", default="digits-run", help="checkpoints and learned timeouts, shared between nodes"
 )
 parser.add_argument("--epochs", type=int, default=5)
 arguments = parser.parse_args()

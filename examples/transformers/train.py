@@ -44,7 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--dir", default="gpt2-run", help="checkpoints, learned limits and the final model")
+    parser.add_argument("--dir", default="gpt2-run", help="checkpoints, learned timeouts and the final model")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--save-every", type=int, default=50)
     parser.add_argument(

@@ -22,7 +22,11 @@ TOLD = Account(preempted_by="SIGTERM", started=True)
             Kind.FINISHED,
             "the finished flag is there, though the exit code is 1",
         ),
-        (Evidence(93, False), Kind.SHUT_DOWN, "a rank asked for the end of the whole job"),
+        (
+            Evidence(93, False),
+            Kind.SHUT_DOWN,
+            "exit code 93: a rank requested the end of the whole job, or the job made no progress",
+        ),
         (
             Evidence(93, True, account=Account(request="rank 0: loss is NaN")),
             Kind.SHUT_DOWN,

@@ -295,9 +295,9 @@ def test_what_a_command_tells_of_its_launcher(command: str, environ: dict[str, s
         (["--", "no-such-program"], "no-such-program: no such program in PATH"),
         (["--", "./no-such-program"], "./no-such-program: no such program"),
         (["--", "/etc/passwd"], "/etc/passwd cannot be executed"),
-        (["--max-failures", "0", "--", "true"], "argument --max-failures: '0': give a number from 1"),
-        (["--max-jobs", "many", "--", "true"], "argument --max-jobs: 'many': give a number from 1"),
-        (["--max-idle", "1", "--", "true"], "argument --max-idle: '1': give a number from 2"),
+        (["--max-failures", "0", "--", "true"], "argument --max-failures: '0': give a whole number from 1"),
+        (["--max-jobs", "many", "--", "true"], "argument --max-jobs: 'many': give a whole number from 1"),
+        (["--max-idle", "1", "--", "true"], "argument --max-idle: '1': give a whole number from 2"),
         (
             ["--backoff", "nan", "--", "true"],
             "argument --backoff: 'nan': give a number of seconds, 0 or more",

@@ -9,16 +9,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks.faults import facts as reading
 from benchmarks.faults import page, peers
-from benchmarks.faults.deeds import every
-from benchmarks.faults.expected import result
-from benchmarks.faults.facts import Facts, Report
-from benchmarks.faults.kind import PHASES, Kind
-from benchmarks.faults.kinds import HARMLESS, KINDS
-from benchmarks.faults.launching import HOLDFAST, TORCHRUN, command
-from benchmarks.faults.scenarios import MOMENTS, TOTAL, Scenario, chosen, scenarios
-from benchmarks.faults.score import Score, recovered, scored
+from benchmarks.faults import score as scoring
+from benchmarks.faults.corpus import MOMENTS, TOTAL, Fault, Scenario, choose, faults, scenarios
+from benchmarks.faults.injection import result
+from benchmarks.faults.run import HOLDFAST, TORCHRUN, command
+from benchmarks.faults.score import Facts, Report, Score, recovered, scored
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,59 +27,76 @@ def one(name: str) -> Scenario:
 # What there is
 
 
-def test_the_corpus_is_as_large_as_was_asked_for() -> None:
-    later = [kind for kind in KINDS.values() if kind.later]
-    assert len(KINDS) - len(later) >= 30 and 3 * len(later) >= len(KINDS) and len(HARMLESS) >= 6
-    assert {scenario.phase for scenario in scenarios()} == set(PHASES) == set(MOMENTS)
+def test_corpus_has_the_promised_size() -> None:
+    ill = [fault for fault in faults().values() if fault.verdict]
+    assert len(ill) >= 83 and len(faults()) - len(ill) >= 12
+    assert {scenario.phase for scenario in scenarios()} == set(MOMENTS)
     assert {len(scenario.nodes) for scenario in scenarios()} == {1, 2}
     assert {scenario.world for scenario in scenarios()} >= {2, 3, 4, 8}
 
 
-def test_every_kind_has_a_deed_and_nothing_else_has() -> None:
-    assert set(every()) == {*KINDS, *HARMLESS}
+def test_held_out_faults_run_in_the_second_program() -> None:
+    held_out = [fault for fault in faults().values() if fault.held_out and fault.verdict]
+    assert len(held_out) >= 25 and all(fault.program == 2 for fault in held_out)
+    assert {each.fault.held_out for each in choose(held_out=False)} == {False}
+    line = command(HOLDFAST, one("skipped_send/exchange"), 0, Path("/f"), 1)
+    assert any(word.endswith("program_2.py") for word in line)
+
+
+def test_faults_have_a_description_and_no_name_on_a_stack() -> None:
+    assert all(fault.what.endswith(".") and fault.do.__name__ == "_" for fault in faults().values())
 
 
 def test_names_are_unique_and_ranks_exist() -> None:
     names = [scenario.name for scenario in scenarios()]
     assert len(names) == len(set(names))
-    assert all(0 <= each.rank < each.world and each.rank in range(each.world) for each in scenarios())
+    assert all(0 <= each.rank < each.world for each in scenarios())
 
 
-def test_who_is_the_odd_one_can_be_told() -> None:
-    """Of two ranks in two collectives nobody can say which is wrong."""
+def test_label_of_an_odd_rank_needs_three_ranks() -> None:
+    """Of two ranks in two collectives the wrong one cannot be named."""
     assert all(
         each.world > 2
         for each in scenarios()
-        if each.truth and each.truth.kinds[0] == "mismatched_collective"
+        if each.label and each.label.kinds[0] == "mismatched_collective"
     )
 
 
-def test_a_truth_says_what_is_and_why_two_may_be_true() -> None:
-    with pytest.raises(ValueError, match="no kind of verdict"):
-        Kind("a", "", "", "tired", ("step",))
-    with pytest.raises(ValueError, match="no phase"):
-        Kind("a", "", "", "lock", ("lunch",))
-    with pytest.raises(ValueError, match="needs its reason"):
-        Kind("a", "", "", "lock", ("step",), also="gil")
+def test_label_that_is_invalid_is_refused() -> None:
+    def fault(**changes: Any) -> Fault:
+        return Fault(
+            **{"name": "a", "verdict": "lock", "phases": ("step",), "do": print, "what": "", **changes}
+        )
+
+    fault()
+    for changes, words in (
+        ({"verdict": "tired"}, "no kind of verdict"),
+        ({"phases": ("lunch",)}, "no phase"),
+        ({"also": ("gil", "")}, "needs its reason"),
+        ({"at": "roof"}, "no place"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            fault(**changes)
 
 
-def test_a_wait_at_the_start_is_a_start_too() -> None:
-    assert one("lock/init").truth.kinds == ("lock", "startup")  # type: ignore[union-attr]
-    assert one("sleep/shutdown").truth.kinds == ("user_code", "shutdown")  # type: ignore[union-attr]
-    assert one("lock/step").truth.kinds == ("lock",)  # type: ignore[union-attr]
-    assert one("os_exit_0/init").truth.hangs and not one("os_exit_0/step").truth.hangs  # type: ignore[union-attr]
+def test_label_of_a_wait_at_the_start_is_startup_too() -> None:
+    assert one("lock/init").label.kinds == ("lock", "startup")  # type: ignore[union-attr]
+    assert one("sleep/shutdown").label.kinds == ("user_code", "shutdown")  # type: ignore[union-attr]
+    assert one("lock/step").label.kinds == ("lock",)  # type: ignore[union-attr]
+    assert one("os_exit_0/init").label.hangs and not one("os_exit_0/step").label.hangs  # type: ignore[union-attr]
 
 
 def test_scenarios_are_chosen_by_name_and_phase() -> None:
-    assert {each.name for each in chosen(["lock"], ["init", "step"])} == {"lock/init", "lock/step"}
-    assert [each.name for each in chosen(["sleep/step/counted"])] == ["sleep/step/counted"]
-    assert {each.kind for each in chosen(["healthy"])} == set(HARMLESS)
-    assert {each.kind for each in chosen(one_each=True)} == set(KINDS)
-    assert len(chosen(one_each=True)) == len(KINDS)
+    assert {each.name for each in choose(["lock"], ["init", "step"])} == {"lock/init", "lock/step"}
+    assert [each.name for each in choose(["sleep/step/counted"])] == ["sleep/step/counted"]
+    ill = {fault.name for fault in faults().values() if fault.verdict}
+    assert {each.kind for each in choose(["healthy"])} == set(faults()) - ill
+    assert {each.kind for each in choose(one_each=True)} == ill
+    assert len(choose(one_each=True)) == len(ill)
     with pytest.raises(ValueError, match="no fault named slep"):
-        chosen(["slep"])
+        choose(["slep"])
     with pytest.raises(ValueError, match="no phase named lunch"):
-        chosen(phases=["lunch"])
+        choose(phases=["lunch"])
 
 
 def test_the_result_is_known_without_training() -> None:
@@ -136,7 +149,7 @@ def test_everything_right() -> None:
     score = scored(LOCK, RIGHT)
     assert score.right and score.before_kill and score.complete and not score.remarks
     assert score.to_find == pytest.approx(3.1) and score.ready == pytest.approx(0.3)
-    assert score.said == f"rank {LOCK.rank}, lock, high"
+    assert score.verdict == f"rank {LOCK.rank}, lock, high"
 
 
 def test_nothing_at_all_is_wrong_in_everything() -> None:
@@ -180,7 +193,7 @@ def test_evidence_after_the_kill_is_late() -> None:
 
 
 def test_a_report_is_whole_or_it_is_not() -> None:
-    for change in ({"ranks": (0,)}, {"lines": 41}, {"lines": 0}, {"schema": 2}):
+    for change in ({"ranks": (0,)}, {"lines": 41}, {"lines": 0}, {"schema": 3}):
         assert not scored(LOCK, replace(RIGHT, reports=(replace(RIGHT.reports[0], **change),))).complete  # type: ignore[arg-type]
 
 
@@ -235,11 +248,11 @@ def test_what_a_job_left_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     (tmp_path / "began-1-0").touch()
     (tmp_path / "happens-1").write_text('{"mono": 4.5}')
     (tmp_path / "happens-0").write_text("{")
-    assert reading.journals(tmp_path) == (({"kind": "verdict", "mono": 1},),)
-    [report] = reading.reports(tmp_path)
+    assert scoring.journals(tmp_path) == (({"kind": "verdict", "mono": 1},),)
+    [report] = scoring.reports(tmp_path)
     assert (report.cycle, report.ranks, report.lines, report.schema) == (2, (0, 1), 2, 1)
-    assert reading.cycles(tmp_path) == 2 and reading.happened(tmp_path) == 4.5
-    assert reading.cycles(tmp_path / "none") == 0 and reading.text(tmp_path / "none") == ""
+    assert scoring.cycles(tmp_path) == 2 and scoring.happened(tmp_path) == 4.5
+    assert scoring.cycles(tmp_path / "none") == 0 and scoring.text(tmp_path / "none") == ""
 
 
 def test_what_a_peer_names() -> None:
@@ -265,18 +278,20 @@ def test_the_tables() -> None:
         "| `lock` | A thread takes a lock that it has already. | 2 | 2 | **1 of 2** | 2 | 2 | 2 | 2 | 3.10 s |"
         in text
     )
-    assert "| torchrun | 0 of 1 (0.0 %) |" in text and "| Holdfast | 1 of 1 (100.0 %) |" in text
-    assert "- `lock/init`: not kind right, not sure of something else" not in text
-    assert "- `lock/init`: kind right: no; sure of something else; said: rank" in text
+    other = page.peer_table(run)
+    assert "| torchrun | 0 of 1 (0.0 %) |" in other and "| Holdfast | 1 of 1 (100.0 %) |" in other
+    assert "- `lock/init`: not kind right, not certain of something else" not in text
+    assert "- `lock/init`: kind right: no; certain of something else; verdict: rank" in text
     assert "Skipped: hung_filesystem/checkpoint (fuse needs root)" in text
 
 
 def test_the_page_has_a_place_for_them() -> None:
     filled = page.filled_page((ROOT / "docs" / "faults.md").read_text(), page.Run([], []))
     assert "make faults`; 1 jobs side by side" in filled and "What this does not cover" in filled
+    assert "| torchrun | " in filled  # a run without the others leaves their table
 
 
 def test_the_list_says_every_truth() -> None:
     text = page.listing(scenarios())
     assert len(text.splitlines()) == len(scenarios())
-    assert "startup or network" in text and "nothing to be said" in text
+    assert "startup or network" in text and "healthy" in text

@@ -49,8 +49,6 @@ def test_a_new_board_is_private_allocated_and_silent(shm: Path) -> None:
     assert (snapshot.out_of_section_since_ns, snapshot.last_activity_ns) == (0, 0)
     assert snapshot.limits == Limits(initial=5.0, initial_set_by_user=True)
     assert snapshot.consistent and board.events() == []
-    board.remove()
-    assert not os.path.exists(board.path)
 
 
 def test_a_second_board_at_the_same_place_is_refused(board: Board) -> None:
@@ -68,9 +66,9 @@ def test_a_planted_symlink_is_not_followed(shm: Path) -> None:
 def test_admission(board: Board, writer: BoardWriter) -> None:
     assert writer.identity is None
     first, second = identity(pid=11), identity(pid=12, rank=3)
-    board.admit(first)
+    board.bind_process(first)
     assert writer.identity == first == board.snapshot().identity
-    board.admit(second)
+    board.bind_process(second)
     assert writer.identity == second
 
 
@@ -249,7 +247,7 @@ def test_a_wrong_file_is_refused_by_name(shm: Path, open_it: type) -> None:
         open_it(str(shm / "absent"))
 
 
-@pytest.mark.parametrize("open_it", [BoardReader, BoardWriter, Board.open])
+@pytest.mark.parametrize("open_it", [BoardReader, BoardWriter, Board])
 def test_what_is_no_regular_file_is_refused_at_once(shm: Path, open_it: Callable[[str], object]) -> None:
     os.mkfifo(shm / "pipe")
     with pytest.raises(BoardError, match="no regular file"):
@@ -257,7 +255,7 @@ def test_what_is_no_regular_file_is_refused_at_once(shm: Path, open_it: Callable
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
-@pytest.mark.parametrize("open_it", [BoardReader, BoardWriter, Board.open])
+@pytest.mark.parametrize("open_it", [BoardReader, BoardWriter, Board])
 def test_a_board_of_another_user_is_refused(board: Board, open_it: Callable[[str], object]) -> None:
     """Who planted it could have any process of ours signalled."""
     os.chown(board.path, 65534, 65534)

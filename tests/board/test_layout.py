@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.fault_tolerance.board import BoardError, Limits, Request, layout, state
-from holdfast.fault_tolerance.board.memory import private_words
+from holdfast.fault_tolerance.board import BoardError, Limits, Request, layout
+from holdfast.fault_tolerance.board.mapped import private_words
 
 NAMES = st.text(max_size=80)
 SECONDS = st.none() | st.floats(min_value=0, exclude_min=True, allow_infinity=False)
@@ -45,10 +45,10 @@ def test_limits_survive(
     by_user: bool,
     sections: dict[str, float | None],
 ) -> None:
-    words = private_words()[layout.RARE : layout.STATE_WORDS]
+    words = private_words(layout.RANK_BYTES)[layout.RARE : layout.STATE_WORDS]
     limits = Limits(initial, subsequent, sections, out, by_user)
-    state.write_limits(words, limits)
-    read = state.read_limits(words)
+    layout.write_limits(words, limits)
+    read = layout.read_limits(words)
     assert (read.initial, read.subsequent, read.out_of_section) == (initial, subsequent, out)
     assert read.initial_set_by_user == by_user
     cut = {layout.cut(name, layout.NAME_BYTES).decode(): value for name, value in sections.items()}
@@ -57,18 +57,18 @@ def test_limits_survive(
 
 @given(st.sampled_from(layout.REQUEST_ACTIONS), st.text(max_size=2000))
 def test_a_request_survives(action: str, description: str) -> None:
-    words = private_words()[layout.RARE : layout.STATE_WORDS]
-    assert state.read_request(words) is None
-    state.write_request(words, Request(action, description))
+    words = private_words(layout.RANK_BYTES)[layout.RARE : layout.STATE_WORDS]
+    assert layout.read_request(words) is None
+    layout.write_request(words, Request(action, description))
     cut = layout.cut(description, layout.REQUEST_BYTES).decode()
-    assert state.read_request(words) == Request(action, cut)
+    assert layout.read_request(words) == Request(action, cut)
 
 
 def test_an_unknown_action_changes_nothing() -> None:
-    words = private_words()[layout.RARE : layout.STATE_WORDS]
+    words = private_words(layout.RANK_BYTES)[layout.RARE : layout.STATE_WORDS]
     with pytest.raises(ValueError, match="reboot"):
-        state.write_request(words, Request("reboot", ""))
-    assert state.read_request(words) is None
+        layout.write_request(words, Request("reboot", ""))
+    assert layout.read_request(words) is None
 
 
 @given(
@@ -79,8 +79,8 @@ def test_reading_scribbled_memory_never_raises(scribbles: dict[int, int], fill: 
     words = memoryview(bytearray([fill]) * (layout.RARE_WORDS * layout.WORD)).cast("q")
     for at, word in scribbles.items():
         words[at] = word
-    state.read_limits(words)
-    state.read_request(words)
+    layout.read_limits(words)
+    layout.read_request(words)
 
 
 def _header(

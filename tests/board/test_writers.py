@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.fault_tolerance.board import Board, BoardError, BoardWriter, Limits, layout
-from holdfast.fault_tolerance.board.memory import holder
+from holdfast.fault_tolerance.board.mapped import MappedFile
+from holdfast.fault_tolerance.launcher.ranks.prologue import main_end
 from tests.processes import Spawner
 
 from .conftest import identity
@@ -91,7 +92,7 @@ def test_a_signal_handler_may_write_in_the_middle_of_a_write(board: Board, write
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     snapshot = board.snapshot()
-    assert snapshot.consistent and snapshot.open_sections == () == writer.open_sections
+    assert snapshot.consistent and snapshot.open_sections == () and writer.opened_ns == {}
     assert snapshot.heartbeat_count == beats + handled
 
 
@@ -172,16 +173,21 @@ def test_a_fork_while_another_thread_writes_leaves_the_child_free(board: Board, 
     assert codes == [0] * 20
 
 
+def lock_owner(board: Board) -> int | None:
+    with MappedFile(board.path) as file:
+        return file.lock_owner()
+
+
 def test_another_process_cannot_take_the_board(board: Board, spawn: Spawner) -> None:
-    assert holder(board.path) is None
+    assert lock_owner(board) is None
     rank = spawn.python(_HOLD, board.path)
     rank.wait_for("holding")
-    assert holder(board.path) == rank.pid
+    assert lock_owner(board) == rank.pid
     with pytest.raises(BoardError, match=f"process {rank.pid} already writes this board"):
         BoardWriter(board.path)
     assert board.snapshot().connected
     rank.stop(signal.SIGKILL)
-    assert holder(board.path) is None
+    assert lock_owner(board) is None
     BoardWriter(board.path).detach()
 
 
@@ -211,7 +217,7 @@ def test_a_rank_that_has_finished_is_not_blamed_for_its_child(
 ) -> None:
     """It starts an evaluation that uses the client and ends without a shutdown."""
     if admitted:
-        board.admit(identity())
+        board.bind_process(identity())
     rank = BoardWriter(board.path)
     rank.connect()
     rank.finish()
@@ -227,7 +233,7 @@ def test_a_rank_that_has_finished_is_not_blamed_for_its_child(
 
 def test_the_first_to_write_need_not_be_the_one_that_was_admitted(board: Board, spawn: Spawner) -> None:
     """The rank is a shell script, say, that starts one program after another; then it writes itself."""
-    board.admit(identity())
+    board.bind_process(identity())
     assert _then(board, spawn) == "taken"
     assert _then(board, spawn) == "taken"
     assert board.snapshot().heartbeat_count == 1
@@ -236,12 +242,27 @@ def test_the_first_to_write_need_not_be_the_one_that_was_admitted(board: Board, 
     assert "which still runs" in _then(board, spawn)
 
 
+@pytest.mark.parametrize("is_bound_first", [False, True])
+@pytest.mark.parametrize("is_child", [False, True])
+def test_end_of_a_main_thread_counts_only_for_the_rank(
+    board: Board, *, is_bound_first: bool, is_child: bool
+) -> None:
+    """A Python below a shell script may have ended before the launcher has bound the board to the shell."""
+    steps = [
+        lambda: main_end.MainEnd(board.path, lambda: None).mark(),
+        lambda: board.bind_process(identity(os.getppid() if is_child else os.getpid())),
+    ]
+    for step in reversed(steps) if is_bound_first else steps:
+        step()
+    assert bool(board.snapshot().main_ended_ns) is not is_child
+
+
 def test_the_admitted_process_may_take_its_board_from_a_child(board: Board, spawn: Spawner) -> None:
     child = spawn.python(_HOLD.replace('print("hold', 'writer.detach()\nprint("hold'), board.path)
     child.wait_for("holding")
     with pytest.raises(BoardError, match=f"the board of process {child.pid}, which still runs"):
         BoardWriter(board.path)
-    board.admit(identity())
+    board.bind_process(identity())
     BoardWriter(board.path).detach()
 
 

@@ -14,7 +14,8 @@ import pytest
 
 from holdfast.fault_tolerance import FaultToleranceConfig, RankMonitorClient, environment
 from holdfast.fault_tolerance.board import Board, Identity
-from holdfast.fault_tolerance.limits import Floors
+from holdfast.fault_tolerance.timeouts.effective_timeouts import configured_timeouts
+from holdfast.fault_tolerance.timeouts.learned_timeouts import Floors
 from tests.counting import arm, fresh  # noqa: F401
 
 NO_FLOORS = Floors(0.0, 0.0)
@@ -37,8 +38,8 @@ def config() -> FaultToleranceConfig:
 @pytest.fixture
 def board(shm: Path, config: FaultToleranceConfig, monkeypatch: pytest.MonkeyPatch) -> Iterator[Board]:
     """This process is rank 2 of a job with these settings, as its launcher would have it."""
-    board = Board.create(str(shm / "2.board"), environment.limits(config, initial_set_by_user=True))
-    board.admit(Identity(os.getpid(), 1, 2, 2, 0, time.monotonic_ns()))
+    board = Board.create(str(shm / "2.board"), configured_timeouts(config, initial_set_by_user=True))
+    board.bind_process(Identity(os.getpid(), 1, 2, 2, 0, time.monotonic_ns()))
     monkeypatch.setenv(environment.BOARD, board.path)
     monkeypatch.setenv(environment.CONFIG, json.dumps(config.to_dict()))
     yield board

@@ -14,6 +14,7 @@ import pytest
 
 from holdfast.fault_tolerance import environment
 from holdfast.fault_tolerance.board import Board, Limits
+from holdfast.nvidia import find_driver
 from tests.processes import Spawner
 
 RANK = Path(__file__).with_name("agreeing_rank.py")
@@ -51,16 +52,16 @@ def _boards(shm: Path, ranks: int) -> list[Board]:
     return [Board.create(str(shm / f"{rank}.board"), limits) for rank in range(ranks)]
 
 
-def test_four_ranks_agree_on_gloo(spawn: Spawner, shm: Path, tmp_path: Path) -> None:
-    boards = _boards(shm, 4)
+def test_two_ranks_agree_on_gloo(spawn: Spawner, shm: Path, tmp_path: Path) -> None:
+    boards = _boards(shm, 2)
     said = _run(spawn, boards, "gloo", tmp_path)
 
     assert all("no rank has sent two heartbeats" in one["refused"] for one in said)
-    assert [one["skipped"] for one in said] == [False] * 4
-    assert [one["learned"] for one in said] == [[True, True]] * 4
-    assert [one["learned all"] for one in said] == [True] * 4
+    assert [one["skipped"] for one in said] == [False] * 2
+    assert [one["learned"] for one in said] == [[True, True]] * 2
+    assert [one["learned all"] for one in said] == [True] * 2
     for what in ("after one section", "state", "after waiting"):
-        assert [one[what] for one in said] == [said[0][what]] * 4, "the ranks do not agree"
+        assert [one[what] for one in said] == [said[0][what]] * 2, "the ranks do not agree"
 
     heartbeat = said[0]["state"]["current_timeouts"]["heartbeat"]
     section = said[0]["state"]["current_timeouts"]["section"]
@@ -84,7 +85,7 @@ def test_four_ranks_agree_on_gloo(spawn: Spawner, shm: Path, tmp_path: Path) -> 
     assert first["calculated_sections"] == ["setup"] and first["section"]["step"] == 180.0
     assert (first["out_of_section"], first["is_out_of_section_calculated"]) == (900.0, False)
 
-    assert all("one of 4 ranks, and the default process group is not" in one["alone"] for one in said)
+    assert all("one of 2 ranks, and the default process group is not" in one["alone"] for one in said)
     waited = said[0]["after waiting"]["current_timeouts"]["section"]["section"]
     assert waited["step"] > WAITED, "the limit was passed already when it was set"
     section["section"]["step"] = waited["step"]
@@ -98,6 +99,8 @@ def test_four_ranks_agree_on_gloo(spawn: Spawner, shm: Path, tmp_path: Path) -> 
 
 @functools.cache
 def _has_gpu() -> bool:
+    if not find_driver():
+        return False
     code = "import torch, sys; sys.exit(not (torch.cuda.is_available() and torch.distributed.is_nccl_available()))"
     return subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

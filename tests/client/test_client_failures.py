@@ -18,7 +18,10 @@ from holdfast.fault_tolerance import (
     environment,
 )
 from holdfast.fault_tolerance.board import Board
-from holdfast.fault_tolerance.limits import Floors
+from holdfast.fault_tolerance.processes import proc
+from holdfast.fault_tolerance.timeouts.learned_timeouts import Floors
+from tests.pipes import full_pipe
+from tests.processes import wait_until
 
 from .conftest import NO_FLOORS
 
@@ -82,6 +85,48 @@ def test_a_board_that_cannot_be_used_is_one_warning(
     assert len(caplog.messages) == 1 and "does not report what it does" in caplog.messages[0]
     if holder is not None:
         holder.communicate()
+
+
+# Another thread uses a new name, which is logged; the main thread sends heartbeats until it is killed.
+LOGGING = """
+import sys, threading, time
+from holdfast.fault_tolerance import RankMonitorClient
+client = RankMonitorClient()
+client.init_workload_monitoring()
+if sys.argv[1] == "mark":
+    for number in range(61):  # three slots are the configured sections'
+        client.mark(f"mark {number}")
+act = client.mark if sys.argv[1] == "mark" else client.start_section
+threading.Thread(target=lambda: (print("logs", flush=True), act("a new name")), daemon=True).start()
+while True:
+    client.send_heartbeat()
+    time.sleep(0.001)
+"""
+
+
+@pytest.mark.parametrize("call", ["section", "mark"])
+def test_a_full_log_pipe_never_blocks_a_heartbeat(board: Board, call: str) -> None:
+    """A collector of log lines has stopped: the thread that logs blocks, and no other one."""
+    reader, writer = full_pipe()
+    rank = subprocess.Popen(
+        [sys.executable, "-c", LOGGING, call], stdout=subprocess.PIPE, stderr=writer, text=True
+    )
+    with rank:
+        try:
+            assert rank.stdout is not None and rank.stdout.readline() == "logs\n"
+            wait_until(lambda: _waits_in_a_pipe(rank.pid), what="the thread that logs blocks")
+            beats = board.snapshot().heartbeat_count
+            wait_until(lambda: board.snapshot().heartbeat_count > beats + 50, what="heartbeats continue")
+            assert _waits_in_a_pipe(rank.pid)
+        finally:
+            rank.kill()
+            os.close(reader)
+            os.close(writer)
+
+
+def _waits_in_a_pipe(pid: int) -> bool:
+    threads = map(int, os.listdir(f"/proc/{pid}/task"))
+    return any("pipe" in proc.wait_channel(pid, thread) for thread in threads)
 
 
 def test_a_forked_child_is_not_supervised(client: RankMonitorClient, board: Board) -> None:

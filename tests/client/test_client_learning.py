@@ -8,6 +8,7 @@ import time
 import pytest
 
 from holdfast.fault_tolerance import (
+    FaultToleranceConfig,
     HeartbeatTimeouts,
     RankMonitorClient,
     RankMonitorClientError,
@@ -15,6 +16,7 @@ from holdfast.fault_tolerance import (
     environment,
 )
 from holdfast.fault_tolerance.board import Board
+from holdfast.fault_tolerance.timeouts.kept_timeouts import patience
 
 from .conftest import NO_FLOORS
 
@@ -211,3 +213,42 @@ def test_names_from_before_0_3_mean_heartbeats(client: RankMonitorClient) -> Non
     assert client.calculate_and_set_timeouts() is True
     assert client.timeouts is client.hb_timeouts
     assert client.timeouts is not None and client.timeouts.were_calculated
+
+
+@pytest.mark.parametrize(
+    ("given", "learned"), [(0.5, 0.5), (2.0, 2.0), (180.0, 10.0), (600.0, 10.0), (None, 10.0)]
+)
+def test_floor_never_exceeds_what_the_user_configured(
+    config: FaultToleranceConfig, request: pytest.FixtureRequest, given: float | None, learned: float
+) -> None:
+    """What is observed here takes microseconds, so each learned timeout is its floor."""
+    config.rank_section_timeouts = {"step": given, "setup": given}
+    config.rank_heartbeat_timeout = config.initial_rank_heartbeat_timeout = given
+    config.rank_out_of_section_timeout = given
+    request.getfixturevalue("board")
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    for name in ("setup", "step", "unheard of"):
+        with client.section(name):
+            client.send_heartbeat()
+    client.calculate_and_set_hb_timeouts()
+    client.calculate_and_set_section_timeouts()
+    client.shutdown_workload_monitoring()
+    first = given if given is not None and given < 300.0 else 300.0
+    assert client.hb_timeouts == HeartbeatTimeouts(first, learned, True)
+    assert client.section_timeouts is not None
+    assert client.section_timeouts.section == {"step": learned, "setup": first, "unheard of": 10.0}
+    assert client.section_timeouts.out_of_section == learned
+
+
+def test_wait_for_other_ranks_is_half_of_the_shortest_timeout(client: RankMonitorClient) -> None:
+    def load(out_of_section: float, heartbeat: float) -> None:
+        section = {"section": {}, "out_of_section": out_of_section, "is_out_of_section_calculated": True}
+        beats = {"initial": 900.0, "subsequent": heartbeat, "were_calculated": True}
+        client.load_state_dict({"current_timeouts": {"section": section, "heartbeat": beats}})
+
+    assert (patience(client), patience(client, stopped=True)) == (60.0, 10.0)
+    load(14.0, 90.0)
+    assert (patience(client), patience(client, stopped=True)) == (7.0, 7.0)
+    load(30.0, 8.0)
+    assert (patience(client), patience(client, stopped=True)) == (4.0, 4.0)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from holdfast.fault_tolerance.launcher.command_line.args_parser import default_text
 from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS
-from holdfast.fault_tolerance.launcher.command_line.help import default_text
 from holdfast.fault_tolerance.settings_history import HISTORY, Effect, PastSetting
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings-history.md"

@@ -11,13 +11,19 @@ YET, NEEDED, HERE = "not yet effective", "", "no effect here"
 
 
 class Setting(NamedTuple):
-    """`values`: the default first, then another allowed value, then values of the wrong type."""
+    """`values`: the default first, then another allowed value, then values of the wrong type.
+
+    A setting that takes effect has no message, and is no part of the product's table any more. Its option may have
+    another `key` now.
+    """
 
     name: str
     message: str
     values: tuple[object, ...]
     is_key: bool = True
     more_flags: tuple[str, ...] = ()
+    is_effective: bool = False
+    key: str = ""
 
 
 STATE_PATH = "/sys/class/infiniband/{nic}/ports/1/state"
@@ -29,7 +35,7 @@ SETTINGS = [
     Setting("pci_topo_file", YET, (None, "/etc/topo.xml", 5)),
     Setting("link_down_path_template", YET, (None, "/sys/{nic}/down", "/sys/{port}/down", 5)),
     Setting("skip_section_response", NEEDED, (True, False, "maybe", 2)),
-    Setting("use_infra_group_rank", YET, (True, False, "maybe", 2)),
+    Setting("use_infra_group_rank", NEEDED, (True, False, "maybe", 2), is_effective=True),
     Setting("enable_nic_healthcheck", YET, (True, False, "maybe", 2)),
     Setting("link_state_path_template", YET, (STATE_PATH, "/sys/{dev_name}/state", "/sys/state", 5)),
     Setting(
@@ -50,21 +56,21 @@ SETTINGS = [
     Setting("gpu_memory_tolerance_mb", YET, (512.0, 100, "few", -1)),
     Setting("gpu_memory_poll_interval", YET, (2.0, 0.5, "often", 0)),
     Setting("check_remaining_processes", NEEDED, (False, True, "maybe", 2)),
-    Setting("max_no_progress_cycles", YET, (2, -1, "few", -2, 1.5)),
-    Setting("min_progress_iterations", YET, (1, 200, "few", -1, 1.5)),
-    Setting("checkpoint_iteration_file", YET, (None, "/ckpt/latest.txt", 5)),
-    Setting("install_exception_hook", YET, (False, True, "maybe", 2)),
-    Setting("num_warmup_iterations", YET, (5, 0, "few", -1, 1.5)),
+    Setting("max_no_progress_cycles", NEEDED, (2, -1, "few", -2, 1.5), is_effective=True),
+    Setting("min_progress_iterations", NEEDED, (1, 200, "few", -1, 1.5), is_effective=True),
+    Setting("checkpoint_iteration_file", NEEDED, (None, "/ckpt/latest.txt", 5), is_effective=True),
+    Setting("install_exception_hook", NEEDED, (False, True, "maybe", 2), is_effective=True),
+    Setting("num_warmup_iterations", NEEDED, (0, 5, "few", -1, 1.5), is_effective=True),
     Setting("cycle_info_dir", HERE, (None, "/cycles", 5)),
     Setting("attribution_endpoint", HERE, (None, "host:8000", 5)),
     Setting("attribution_stop_action", HERE, (None, "stop", 5)),
     Setting("attribution_export_url", HERE, (None, "https://host/x", 5)),
     Setting("rdzv_impl", HERE, ("barrier", "legacy", "etcd"), is_key=False),
     Setting("node_health_check_endpoint", HERE, (None, "unix:///run/x.sock", "tcp://host:1"), is_key=False),
-    Setting("no_restart_exit_code", YET, (93, 42, "few", 256, -1), is_key=False),
+    Setting("no_restart_exit_code", NEEDED, (93, 42, "few", 256, -1), is_key=False, is_effective=True),
     Setting("cycle_info_job_id", HERE, (None, "4711"), is_key=False),
-    Setting("per_cycle_applog_prefix", YET, (None, "/logs/job"), is_key=False),
-    Setting("nvrx_logfile", YET, (None, "/logs/ft.log"), is_key=False),
+    Setting("per_cycle_applog_prefix", NEEDED, (None, "job"), is_key=False, is_effective=True),
+    Setting("nvrx_logfile", NEEDED, (None, "ft.log"), is_key=False, is_effective=True, key="launcher_log"),
     Setting("enable_log_server", HERE, (False, True, "maybe", 2), is_key=False),
     Setting("log_server_port", HERE, (None, 50051, "http", 70000), is_key=False),
     Setting("log_server_log_prefix", HERE, (None, "/logs/server"), is_key=False),

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from torch.distributed.run import get_args_parser as torchs_parser
 
 from holdfast.fault_tolerance import FaultToleranceConfig
 from holdfast.fault_tolerance.errors import ConfigError
 from holdfast.fault_tolerance.launcher import get_args_parser
 from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS
-from holdfast.fault_tolerance.launcher.command_line.torch_options import build_parser
 
 VALUES = {
     "workload_check_interval": ("0.5", 0.5),
@@ -101,7 +101,7 @@ def test_parser_has_every_option_of_the_launcher() -> None:
     parser = get_args_parser()
     assert isinstance(parser, argparse.ArgumentParser)
     options = {option for action in parser._actions for option in action.option_strings}
-    torch = {option for action in build_parser()._actions for option in action.option_strings}
+    torch = {option for action in torchs_parser()._actions for option in action.option_strings}
     assert torch <= options
     ours = {f"--{name}" for option in OPTIONS for name in option.names}
     assert ours | {name.replace("-", "_").replace("__", "--", 1) for name in ours} <= options

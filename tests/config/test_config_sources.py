@@ -1,14 +1,13 @@
-"""Precedence, origins, and that every source is checked in full."""
+"""Precedence, origins, that every source is checked in full; finding the section of a YAML file, and its errors."""
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from holdfast.fault_tolerance.config_sources import Given, GivenSettings, load
+from holdfast.fault_tolerance.config_sources import Given, GivenSettings, MissingSection, load, read_section
 from holdfast.fault_tolerance.errors import ConfigError
 
 FIELD = "rank_heartbeat_timeout"
@@ -30,25 +29,21 @@ def test_nothing_given() -> None:
     assert not found.is_set(FIELD)
 
 
-@given(in_yaml=st.booleans(), in_env=st.booleans(), in_flag=st.booleans())
-def test_the_strongest_source_wins_and_is_named(
-    tmp_path_factory: pytest.TempPathFactory, in_yaml: bool, in_env: bool, in_flag: bool
-) -> None:
-    path = tmp_path_factory.mktemp("yaml") / "ft.yaml"
-    path.write_text(f"fault_tolerance: {{{FIELD}: 20, safety_factor: 2}}")
-    flags = {FIELD: Given("40", FLAG)} if in_flag else {}
-    environ = {VARIABLE: "30"} if in_env else {}
-    found = load(GivenSettings(flags, str(path) if in_yaml else None), environ)
-    layers = [
-        (True, 2700.0, "default"),
-        (in_yaml, 20.0, f"yaml {path}"),
-        (in_env, 30.0, f"env {VARIABLE}"),
-        (in_flag, 40.0, FLAG),
-    ]
-    value, origin = next((value, origin) for here, value, origin in reversed(layers) if here)
-    assert (found.config.rank_heartbeat_timeout, found.origins[FIELD]) == (value, origin)
-    # The other setting of the file applies whoever wins this one.
-    assert found.config.safety_factor == (2.0 if in_yaml else 5.0)
+def test_the_strongest_source_wins_and_is_named(yaml_file: str) -> None:
+    for in_yaml, in_env, in_flag in product([False, True], repeat=3):
+        flags = {FIELD: Given("40", FLAG)} if in_flag else {}
+        environ = {VARIABLE: "30"} if in_env else {}
+        found = load(GivenSettings(flags, yaml_file if in_yaml else None), environ)
+        layers = [
+            (True, 2700.0, "default"),
+            (in_yaml, 20.0, f"yaml {yaml_file}"),
+            (in_env, 30.0, f"env {VARIABLE}"),
+            (in_flag, 40.0, FLAG),
+        ]
+        value, origin = next((value, origin) for here, value, origin in reversed(layers) if here)
+        assert (found.config.rank_heartbeat_timeout, found.origins[FIELD]) == (value, origin)
+        # The other setting of the file applies, whichever source wins this one.
+        assert found.config.safety_factor == (2.0 if in_yaml else 5.0)
 
 
 def test_no_limit_on_the_command_line_beats_a_limit_in_the_file(yaml_file: str) -> None:
@@ -64,9 +59,9 @@ def test_sections_of_a_stronger_source_replace_the_weaker_ones(tmp_path: Path) -
     assert found.config.rank_section_timeouts == {"step": 60.0}
 
 
-@pytest.mark.parametrize("variable", ["PET_FT_CFG_PATH", "PET_FAULT_TOL_CFG_PATH", "FAULT_TOL_CFG_PATH"])
-def test_the_file_may_be_named_by_the_environment(yaml_file: str, variable: str) -> None:
-    assert load(GivenSettings(), {variable: yaml_file}).config.safety_factor == 2.0
+def test_the_file_may_be_named_by_the_environment(yaml_file: str) -> None:
+    for variable in ("PET_FT_CFG_PATH", "PET_FAULT_TOL_CFG_PATH", "FAULT_TOL_CFG_PATH"):
+        assert load(GivenSettings(), {variable: yaml_file}).config.safety_factor == 2.0
 
 
 def test_the_flag_names_the_file_before_the_environment_does(yaml_file: str) -> None:
@@ -74,10 +69,10 @@ def test_the_flag_names_the_file_before_the_environment_does(yaml_file: str) -> 
     assert load(GivenSettings({}, yaml_file), environ).config.safety_factor == 2.0
 
 
-@pytest.mark.parametrize("empty", ["", "  "])
-def test_an_empty_variable_is_not_set(empty: str) -> None:
-    found = load(GivenSettings(), {VARIABLE: empty, "FAULT_TOL_CFG_PATH": empty})
-    assert found.origins[FIELD] == "default"
+def test_an_empty_variable_is_not_set() -> None:
+    for empty in ("", "  "):
+        found = load(GivenSettings(), {VARIABLE: empty, "FAULT_TOL_CFG_PATH": empty})
+        assert found.origins[FIELD] == "default"
 
 
 def test_the_oldest_spelling_of_a_variable() -> None:
@@ -107,41 +102,39 @@ def test_a_missing_file_named_by_a_flag_is_an_error_beside_flags() -> None:
         load(GivenSettings({FIELD: Given("40", FLAG)}, "/nowhere/ft.yaml"), {})
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        (
-            "rank_hearbeat_timeout: 60",
-            "there is no setting 'rank_hearbeat_timeout'; did you mean 'rank_heartbeat_timeout'?",
-        ),
-        ("rank-heartbeat-timeout: 60", "did you mean 'rank_heartbeat_timeout'?"),
-        ("rank_heartbeat_timeout: -1", "-1 is not allowed"),
-        ("rank_heartbeat_timeout: 0", "0 is not allowed"),
-        ("rank_heartbeat_timeout: abc", "'abc' is not allowed"),
-        ("rank_heartbeat_timeout: .nan", "nan is not allowed"),
-        ("rank_heartbeat_timeout: true", "True is not allowed"),
-        ("rank_heartbeat_timeout: [60]", "[60] is not allowed"),
-        ("workload_check_interval: null", "None is not allowed"),
-        ("rank_section_timeouts: [step]", "['step'] is not allowed"),
-        ("rank_section_timeouts: {step: soon}", "section 'step' has 'soon'"),
-        ("rank_termination_signal: SIGFOO", "'SIGFOO' is not allowed: there is no such signal"),
-        ("log_level: LOUD", "'LOUD' is not allowed"),
-        ("enable_nic_monitor: maybe", "'maybe' is not allowed"),
-        ("pci_topo_file: 5", "5 is not allowed"),
-        ("restart_policy: min-healthy", "use any-failed"),
-    ],
-)
-def test_a_wrong_line_of_yaml_is_an_error_even_when_a_flag_overrides_it(
-    tmp_path: Path, line: str, said: str
-) -> None:
+WRONG_LINES = [
+    (
+        "rank_hearbeat_timeout: 60",
+        "there is no setting 'rank_hearbeat_timeout'; did you mean 'rank_heartbeat_timeout'?",
+    ),
+    ("rank-heartbeat-timeout: 60", "did you mean 'rank_heartbeat_timeout'?"),
+    ("rank_heartbeat_timeout: -1", "-1 is not allowed"),
+    ("rank_heartbeat_timeout: 0", "0 is not allowed"),
+    ("rank_heartbeat_timeout: abc", "'abc' is not allowed"),
+    ("rank_heartbeat_timeout: .nan", "nan is not allowed"),
+    ("rank_heartbeat_timeout: true", "True is not allowed"),
+    ("rank_heartbeat_timeout: [60]", "[60] is not allowed"),
+    ("workload_check_interval: null", "None is not allowed"),
+    ("rank_section_timeouts: [step]", "['step'] is not allowed"),
+    ("rank_section_timeouts: {step: soon}", "section 'step' has 'soon'"),
+    ("rank_termination_signal: SIGFOO", "'SIGFOO' is not allowed: there is no such signal"),
+    ("log_level: LOUD", "'LOUD' is not allowed"),
+    ("enable_nic_monitor: maybe", "'maybe' is not allowed"),
+    ("pci_topo_file: 5", "5 is not allowed"),
+    ("restart_policy: min-healthy", "use any-failed"),
+]
+
+
+def test_a_wrong_line_of_yaml_is_an_error_even_when_a_flag_overrides_it(tmp_path: Path) -> None:
     path = tmp_path / "ft.yaml"
-    path.write_text(f"fault_tolerance:\n  {line}\n")
-    with pytest.raises(ConfigError) as caught:
-        load(GivenSettings({FIELD: Given("60", FLAG)}, str(path)), {})
-    key = line.partition(":")[0]
-    assert str(caught.value).startswith(f"{path}, line 2, {key}: ")
-    assert said in str(caught.value)
-    assert "\n" not in str(caught.value)
+    for line, said in WRONG_LINES:
+        path.write_text(f"fault_tolerance:\n  {line}\n")
+        with pytest.raises(ConfigError) as caught:
+            load(GivenSettings({FIELD: Given("60", FLAG)}, str(path)), {})
+        key = line.partition(":")[0]
+        assert str(caught.value).startswith(f"{path}, line 2, {key}: ")
+        assert said in str(caught.value)
+        assert "\n" not in str(caught.value)
 
 
 def test_the_policy_of_published_files_is_accepted(tmp_path: Path) -> None:
@@ -161,3 +154,106 @@ def test_a_long_value_does_not_flood_the_line() -> None:
     with pytest.raises(ConfigError) as caught:
         load(GivenSettings(), {VARIABLE: "x" * 5000})
     assert len(str(caught.value)) < 300
+
+
+def written(folder: Path, content: str | bytes) -> str:
+    path = folder / "ft.yaml"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return str(path)
+
+
+FILES = [
+    "fault_tolerance:\n  safety_factor: 2\n",
+    "other: 1\nmodel:\n  deep:\n    fault_tolerance: {safety_factor: 2}\n",
+    "callbacks:\n  - name: x\n  - fault_tolerance:\n      safety_factor: 2\n",
+    "a: &a {fault_tolerance: {safety_factor: 2}}\nb: *a\n",
+    "a: &a\n  self: *a\n  fault_tolerance: {safety_factor: 2}\n",
+    "base: &base {safety_factor: 2}\nfault_tolerance:\n  <<: *base\n",
+    "features: {fault_tolerance: true}\nfault_tolerance: {safety_factor: 2}\n",
+    "other: !some.program {x: 1}\nfault_tolerance: {safety_factor: 2}\n",
+    "? [1, 2]\n: x\nfault_tolerance: {safety_factor: 2}\n",
+]
+
+
+def test_the_section_is_found(tmp_path: Path) -> None:
+    for content in FILES:
+        assert read_section(written(tmp_path, content)).values == {"safety_factor": 2}, content
+
+
+def test_an_empty_section_is_a_section(tmp_path: Path) -> None:
+    assert read_section(written(tmp_path, "fault_tolerance:\n")).values == {}
+
+
+def test_a_key_knows_its_line(tmp_path: Path) -> None:
+    path = written(tmp_path, "# hello\nfault_tolerance:\n  safety_factor: 2\n")
+    assert read_section(path).where("safety_factor") == f"{path}, line 3, safety_factor"
+
+
+def test_a_file_without_the_section(tmp_path: Path) -> None:
+    rows = [
+        ("", ": the file is empty; expected a 'fault_tolerance' section"),
+        ("model: 1\n", ": no 'fault_tolerance' section"),
+        ("fault-tolerance: {}\n", ": no 'fault_tolerance' section; was it meant by 'fault-tolerance'?"),
+        ("rank_heartbeat_timeout: 60\n", "; put the settings under 'fault_tolerance:'"),
+    ]
+    for content, said in rows:
+        path = written(tmp_path, content)
+        with pytest.raises(MissingSection) as caught:
+            read_section(path)
+        assert str(caught.value).startswith(path)
+        assert str(caught.value).endswith(said)
+
+
+DAMAGED: list[tuple[str | bytes, str]] = [
+    ("- fault_tolerance: {safety_factor: 2}\n", "the file is a list"),
+    ("just words\n", "the file is a single value"),
+    ("fault_tolerance:\n  - 1\n", ", line 2: 'fault_tolerance' is not a section"),
+    ("fault_tolerance: on\n", ", line 1: 'fault_tolerance' is not a section"),
+    ("a:\n  fault_tolerance: {}\nb:\n  fault_tolerance: {}\n", "more than one 'fault_tolerance' section"),
+    (
+        "fault_tolerance:\n  safety_factor: 2\n  safety_factor: 3\n",
+        ", line 3: 'safety_factor' is given twice",
+    ),
+    (
+        "fault_tolerance:\n  rank_section_timeouts:\n    step: 1\n    step: 2\n",
+        ", line 4: 'step' is given twice",
+    ),
+    ("fault_tolerance: {a\n", ", line 2: not valid YAML: "),
+    ("a: [\n", ", line 2: not valid YAML: "),
+    ("a: 1\n\tb: 2\n", ", line 2: not valid YAML: "),
+    ("a: 1\n---\nb: 2\n", ", line 2: not valid YAML: "),
+    ("fault_tolerance: {safety_factor: !!int ''}\n", "not valid YAML: "),
+    ("fault_tolerance: {safety_factor: !!bool maybe}\n", "not valid YAML: "),
+    ("fault_tolerance: {safety_factor: !unknown 1}\n", ", line 1: not valid YAML: "),
+    ("fault_tolerance: {safety_factor: 2024-13-45}\n", "not valid YAML: "),
+    ("a: " + "[" * 700, "nested too deeply"),
+    (b"a: \xff\xfe\x00", "not valid YAML: "),
+    (b"\x00", "not valid YAML: "),
+]
+
+
+def test_a_file_that_cannot_be_understood(tmp_path: Path) -> None:
+    for content, said in DAMAGED:
+        path = written(tmp_path, content)
+        with pytest.raises(ConfigError) as caught:
+            read_section(path)
+        assert str(caught.value).startswith(path), content
+        assert said in str(caught.value), content
+        assert "\n" not in str(caught.value), content
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(MissingSection, match=r"none\.yaml: no such file$"):
+        read_section(tmp_path / "none.yaml")
+    with pytest.raises(MissingSection, match=r"no such file$"):
+        read_section(Path(written(tmp_path, "")) / "below-a-file.yaml")
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        read_section(tmp_path)
+
+
+def test_a_file_that_the_system_does_not_give() -> None:
+    with pytest.raises(ConfigError, match=r"^/proc/self/mem: cannot be read: Input/output error"):
+        read_section("/proc/self/mem")

@@ -7,7 +7,7 @@ import pytest
 from holdfast.fault_tolerance.config import FIELDS
 from holdfast.fault_tolerance.config_sources import PATH_VARIABLES
 from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS, FtOption, by_name, variables
-from holdfast.fault_tolerance.launcher.command_line.torch_options import known_vocabulary
+from holdfast.fault_tolerance.launcher.command_line.torch_options import TABLE
 from tests.config.settings_of_releases import SETTINGS, Setting
 
 
@@ -32,6 +32,8 @@ FROZEN = {
     "restarts_reset_on_progress": "ft-restarts-reset-on-progress ft-param-restarts-reset-on-progress",
     "term_timeout": "term-timeout ft-term-timeout ft-param-term-timeout",
     "workers_stop_timeout": "workers-stop-timeout ft-workers-stop-timeout ft-param-workers-stop-timeout",
+    "exit_timeout": "ft-exit-timeout ft-param-exit-timeout",
+    "finished_timeout": "ft-finished-timeout ft-param-finished-timeout",
     "preempted_exit_code": "ft-preempted-exit-code ft-param-preempted-exit-code",
     "run_dir": "ft-run-dir ft-param-run-dir",
     "warm_start": "ft-warm-start ft-param-warm-start",
@@ -39,7 +41,8 @@ FROZEN = {
     "node_timeout": "ft-node-timeout ft-param-node-timeout",
     "ignore_optimizer_steps": "ft-ignore-optimizer-steps ft-param-ignore-optimizer-steps",
     "early_detection": "ft-early-detection ft-param-early-detection",
-    **{each.name: " ".join(dict.fromkeys(frozen_flags(each))) for each in SETTINGS},
+    "launcher_log": "ft-launcher-log ft-param-launcher-log ft-nvrx-logfile ft-param-nvrx-logfile",
+    **{each.name: " ".join(dict.fromkeys(frozen_flags(each))) for each in SETTINGS if not each.key},
     "gpus_per_numa": "",
 }
 
@@ -54,7 +57,7 @@ def test_every_setting_has_an_option() -> None:
 
 def test_no_name_means_two_things() -> None:
     assert len(by_name()) == sum(len(option.names) for option in OPTIONS)
-    assert not set(by_name()) & set(known_vocabulary().torch)
+    assert not set(by_name()) & {option.name for option in TABLE}
 
 
 def test_variables() -> None:
@@ -81,6 +84,8 @@ def option(key: str) -> FtOption:
         ("warm_start", "off", "off"),
         ("warm_start", "on", "on"),
         ("run_dir", "/tmp/x", "/tmp/x"),
+        ("launcher_log", "ft.log", "ft.log"),
+        ("per_cycle_applog_prefix", "/logs/job", "/logs/job"),
     ],
 )
 def test_values_of_the_launcher(key: str, value: str, meant: object) -> None:
@@ -99,7 +104,12 @@ def test_values_of_the_launcher(key: str, value: str, meant: object) -> None:
         *(("preempted_exit_code", value) for value in ("-1", "256", "x", "1.0", "")),
         *(("warm_start", value) for value in ("yes", "", "OFF")),
         *(("preload", value) for value in ("torch;os", "a..b", ",", "-c")),
-        *((key, value) for key in ("run_dir", "cfg_path") for value in ("", "  ")),
+        *(
+            (key, value)
+            for key in ("run_dir", "cfg_path", "launcher_log", "per_cycle_applog_prefix")
+            for value in ("", "  ")
+        ),
+        ("per_cycle_applog_prefix", "/logs/"),
     ],
 )
 def test_values_of_the_launcher_that_are_refused(key: str, value: str) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.fault_tolerance.launcher.command_line.args_parser import default_text
 from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS, PAST
-from holdfast.fault_tolerance.launcher.command_line.help import default_text
 from holdfast.fault_tolerance.launcher.command_line.options import LauncherOptions, parse
 from holdfast.fault_tolerance.launcher.warm.plan import Request
 
@@ -49,8 +49,7 @@ def test_nothing_but_a_script() -> None:
     assert set(found.resolved.origins.values()) == {"default"}
     assert (found.term_timeout, found.workers_stop_timeout, found.node_timeout) == (1800.0, 5.0, 10.0)
     assert (found.preempted_exit_code, found.restarts_reset_on_progress) == (0, False)
-    assert (found.run_dir, found.cfg_path, found.ignore_missing_cfg) == (None, None, False)
-    assert (found.warm_start, found.preload, found.restart_policy) == ("auto", (), "any-failed")
+    assert (found.run_dir, found.warm_start, found.preload) == (None, "auto", ())
     assert found.early_detection is False
     assert found.warnings == ()
 
@@ -206,8 +205,7 @@ def test_misspelt_variables_of_torchrun_are_told() -> None:
 def test_misspelt_keys_of_the_rendezvous_are_told() -> None:
     found = parse(["--rdzv-conf", "last_cal_timeout=5", "train.py"], {}).warnings
     assert found == (
-        "--rdzv-conf: last_cal_timeout has no effect: torch's rendezvous has no such key; "
-        "did you mean last_call_timeout?",
+        "--rdzv-conf: last_cal_timeout has no effect: there is no such key; did you mean last_call_timeout?",
     )
 
 

@@ -13,13 +13,14 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handl
 from torch.distributed.run import get_args_parser
 
 from holdfast.fault_tolerance.errors import ConfigError
-from holdfast.fault_tolerance.launcher.command_line.rendezvous_options import (
+from holdfast.fault_tolerance.launcher.command_line.checks import (
+    KEEP_ALIVE,
     NO_ID,
     READ,
-    REPLACED,
+    UNUSED,
+    check,
     without_effect,
 )
-from holdfast.fault_tolerance.launcher.command_line.torch_checks import check
 from tests.versions.additions import accept_additions
 
 
@@ -63,13 +64,14 @@ def test_one_node_needs_no_id() -> None:
 @pytest.mark.parametrize(
     ("conf", "said"),
     [
-        ("last_cal_timeout=5", "last_cal_timeout has no effect: torch's rendezvous has no such key; did you mean "
+        ("last_cal_timeout=5", "last_cal_timeout has no effect: there is no such key; did you mean "
          "last_call_timeout?"),
-        ("is_host=1, jointimeout=9", "jointimeout has no effect: torch's rendezvous has no such key; did you mean "
+        ("is_host=1, jointimeout=9", "jointimeout has no effect: there is no such key; did you mean "
          "join_timeout?"),
-        ("xyz=1", "xyz has no effect: torch's rendezvous has no such key; there are cas_backoff_max_seconds, "
-         "close_timeout, heartbeat_timeout, is_host, join_timeout, last_call_timeout, read_timeout, store_type"),
-        ("keep_alive_interval=5", "keep_alive_interval has no effect: lost nodes are noticed by --ft-node-timeout"),
+        ("xyz=1", "xyz has no effect: there is no such key; there are "
+         "is_host, join_timeout, last_call_timeout, read_timeout, store_type"),
+        ("close_timeout=5", "close_timeout has no effect: torch's rendezvous handler is not used"),
+        ("keep_alive_interval=5", "keep_alive_interval has no effect: lost nodes are detected by --ft-node-timeout"),
     ],
 )  # fmt: skip
 def test_a_key_that_nobody_reads_is_a_warning(conf: str, said: str) -> None:
@@ -105,5 +107,6 @@ def test_keys_are_those_that_the_installed_torch_reads() -> None:
     parameters = Recorder(is_host="1")
     backend, store = create_backend(parameters)
     create_handler(store, backend, parameters)
-    accept_additions("keys of --rdzv-conf", parameters.asked - READ - REPLACED)
-    assert (READ | REPLACED) - parameters.asked <= {"cas_backoff_max_seconds"}
+    known = READ | KEEP_ALIVE | UNUSED
+    accept_additions("keys of --rdzv-conf", parameters.asked - known)
+    assert known - parameters.asked <= {"cas_backoff_max_seconds"}

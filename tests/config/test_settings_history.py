@@ -3,164 +3,145 @@
 from __future__ import annotations
 
 import json
-import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import yaml
 
-from holdfast.fault_tolerance.config import FaultToleranceConfig
+from holdfast.fault_tolerance.config import FaultToleranceConfig, parse_with
+from holdfast.fault_tolerance.config_sources import Given, GivenSettings, load
 from holdfast.fault_tolerance.errors import ConfigError
-from holdfast.fault_tolerance.launcher.command_line.options import parse, read
-from holdfast.fault_tolerance.settings_history import HISTORY
+from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS, by_name
+from holdfast.fault_tolerance.launcher.command_line.ft_options import variables as known_variables
+from holdfast.fault_tolerance.settings_history import HISTORY, reports
 from tests.config.settings_of_releases import HERE, NEEDED, SETTINGS, VARIABLE, YET, Setting, flags, variables
 
 KEYS = [each for each in SETTINGS if each.is_key]
-BOOLEANS = [each for each in SETTINGS if isinstance(each.values[0], bool)]
-WRONG = [(each, value) for each in SETTINGS for value in each.values[2:]]
 
 
-def named(each: object) -> str | None:
-    return each.name if isinstance(each, Setting) else None
-
-
-@pytest.fixture(autouse=True)
-def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith(("PET_", "FAULT_TOL_", "NVRX_"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    Path("train.py").write_text("print(1)\n")
-
-
-def in_yaml(setting: Setting, value: object) -> list[str]:
-    Path("ft.yaml").write_text(yaml.safe_dump({"fault_tolerance": {setting.name: value}}))
-    return ["--ft-cfg-path=ft.yaml", "train.py"]
+def written(folder: Path, values: object) -> str:
+    path = folder / "ft.yaml"
+    path.write_text(yaml.safe_dump({"fault_tolerance": values}))
+    return str(path)
 
 
 def shown(setting: Setting) -> str:
     return setting.name if setting.is_key else f"--ft-{setting.name.replace('_', '-')}"
 
 
+def reported(values: Mapping[str, object]) -> str:
+    return "\n".join(reports(values))
+
+
 def test_table_has_every_setting_of_the_frozen_list() -> None:
-    assert set(HISTORY) == {each.name for each in SETTINGS} | {"gpus_per_numa"}
-    assert {each.name for each in HISTORY.values() if each.is_key} == {each.name for each in KEYS}
+    without_effect = {each.name: each for each in SETTINGS if not each.is_effective}
+    assert set(HISTORY) == set(without_effect) | {"gpus_per_numa"}
+    keys = {each.name for each in HISTORY.values() if each.is_key}
+    assert keys == {name for name, each in without_effect.items() if each.is_key}
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=named)
-def test_flag_in_every_spelling_is_accepted(setting: Setting) -> None:
-    for flag in flags(setting):
+def test_every_flag_is_accepted_and_reported() -> None:
+    options = by_name()
+    for setting in SETTINGS:
         default, other = setting.values[:2]
-        assert read([f"{flag}={default}", "train.py"], {}).warnings == () or default is None
-        (warning,) = read([flag, str(other), "train.py"], {}).warnings or ("",)
-        assert setting.message in warning
-        assert (shown(setting) in warning) is bool(setting.message)
+        for flag in flags(setting):
+            option = options[flag[2:].replace("_", "-")]
+            assert option.key == (setting.key or setting.name), flag
+            assert option.is_boolean is isinstance(default, bool), flag
+            parse = option.parse
+            if default is not None:
+                assert reported({setting.name: parse(str(default))}) == "", flag
+            text = reported({setting.name: parse(str(other))})
+            assert setting.message in text, flag
+            assert (shown(setting) in text) is bool(setting.message), flag
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=named)
-def test_variable_in_every_spelling_is_accepted(setting: Setting) -> None:
-    for variable in variables(setting):
-        (warning,) = read(["train.py"], {variable: str(setting.values[1])}).warnings or ("",)
-        assert setting.message in warning
-        assert read(["train.py"], {variable: ""}).warnings == ()
+def test_every_variable_is_accepted() -> None:
+    known = known_variables()
+    for setting in SETTINGS:
+        for variable in variables(setting):
+            assert variable in known
+            if setting.is_key:
+                found = load(GivenSettings(), {variable: str(setting.values[1])})
+                assert found.origins[setting.name] == f"env {variable}"
+                assert getattr(found.config, setting.name) == setting.values[1]
+                assert load(GivenSettings(), {variable: ""}).config == FaultToleranceConfig()
 
 
-@pytest.mark.parametrize("setting", KEYS, ids=named)
-def test_key_is_accepted_in_yaml(setting: Setting) -> None:
-    default, other = setting.values[:2]
-    assert read(in_yaml(setting, default), {}).warnings == ()
-    found = read(in_yaml(setting, other), {})
-    assert getattr(found.resolved.config, setting.name) == other
-    assert found.resolved.origins[setting.name] == "yaml ft.yaml"
-    (warning,) = found.warnings or ("",)
-    assert setting.message in warning
+def test_every_key_is_accepted_in_yaml(tmp_path: Path) -> None:
+    path = written(tmp_path, {each.name: each.values[1] for each in KEYS})
+    found = load(GivenSettings({}, path), {})
+    for setting in KEYS:
+        assert getattr(found.config, setting.name) == setting.values[1]
+        assert found.origins[setting.name] == f"yaml {path}"
+    path = written(tmp_path, {each.name: each.values[0] for each in KEYS})
+    assert reports(vars(load(GivenSettings({}, path), {}).config)) == []
 
 
-@pytest.mark.parametrize("setting", KEYS, ids=named)
-def test_key_is_a_field_with_the_default(setting: Setting) -> None:
-    default, other = setting.values[:2]
-    assert getattr(FaultToleranceConfig(), setting.name) == default
-    config = FaultToleranceConfig(**{setting.name: other})  # type: ignore[arg-type]
-    assert getattr(config, setting.name) == other
-    assert FaultToleranceConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+def test_every_key_is_a_field_with_the_default() -> None:
+    for setting in KEYS:
+        default, other = setting.values[:2]
+        assert getattr(FaultToleranceConfig(), setting.name) == default
+        config = FaultToleranceConfig(**{setting.name: other})  # type: ignore[arg-type]
+        assert getattr(config, setting.name) == other
+        assert FaultToleranceConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
-@pytest.mark.parametrize(("setting", "value"), WRONG, ids=named)
-def test_wrong_type_is_refused_in_one_line(
-    setting: Setting, value: object, capsys: pytest.CaptureFixture[str]
-) -> None:
-    flag, variable = flags(setting)[0], variables(setting)[0]
-    given: list[tuple[list[str], dict[str, str], str]] = []
-    if isinstance(value, str) or value != 5:  # 5 on the command line is a text
-        given += [
-            ([f"{flag}={value}", "train.py"], {}, f"{flag}: '{value}'"),
-            (["train.py"], {variable: str(value)}, f"{variable}: '{value}'"),
-        ]
-    if setting.is_key:
-        given.append((in_yaml(setting, value), {}, f"ft.yaml, line 2, {setting.name}: {value!r}"))
-    for argv, environ, said in given:
-        with pytest.raises(SystemExit) as caught:
-            parse(argv, environ)
-        err = capsys.readouterr().err
-        assert (caught.value.code, err.count("\n")) == (2, 1)
-        assert err.startswith(f"ft_launcher: error: {said} is not allowed: give ")
-
-
-@pytest.mark.parametrize("setting", BOOLEANS, ids=named)
-def test_boolean_flag_may_stand_alone(setting: Setting) -> None:
-    flag = flags(setting)[0]
-    bare = read([flag, "train.py", "false"], {})
-    assert bare.torch.training_script_args == ["false"]
-    assert bare.warnings == read([f"{flag}=true", "train.py"], {}).warnings
-    assert read([flag, "False", "train.py"], {}).warnings == read([f"{flag}=no", "train.py"], {}).warnings
-    assert read([flag, "--max-restarts=1", "train.py"], {}).torch.max_restarts == 1
+def test_wrong_type_is_refused_in_one_line(tmp_path: Path) -> None:
+    for setting in SETTINGS:
+        flag, variable = flags(setting)[0], variables(setting)[0]
+        for value in setting.values[2:]:
+            if setting.is_key:
+                with pytest.raises(ConfigError) as caught:
+                    load(GivenSettings({}, written(tmp_path, {setting.name: value})), {})
+                where = f"{tmp_path}/ft.yaml, line 2, {setting.name}: {value!r}"
+                assert str(caught.value).startswith(f"{where} is not allowed: give ")
+            if value == 5:  # on the command line it is a text
+                continue
+            with pytest.raises(ConfigError) as caught:
+                parse_with(by_name()[flag[2:]].parse, str(value), flag)
+            assert str(caught.value).startswith(f"{flag}: '{value}' is not allowed: give ")
+            if setting.is_key:
+                with pytest.raises(ConfigError, match=f"^{variable}: "):
+                    load(GivenSettings(), {variable: str(value)})
+                with pytest.raises(ConfigError, match=f"^{flag}: "):
+                    load(GivenSettings({setting.name: Given(str(value), flag)}), {})
 
 
 def test_all_settings_are_reported_in_two_lines() -> None:
-    values = {each.name: each.values[1] for each in KEYS}
-    Path("ft.yaml").write_text(yaml.safe_dump({"fault_tolerance": values}))
-    only_flags = [f"{flags(each)[0]}={each.values[1]}" for each in SETTINGS if not each.is_key]
-    found = read(["--ft-cfg-path=ft.yaml", *only_flags, "train.py"], {VARIABLE: "4"}).warnings
-    yet, here = found
+    yet, here = reports({**{each.name: each.values[1] for each in SETTINGS}, "gpus_per_numa": 4})
     for setting in SETTINGS:
         if setting.message != NEEDED:
             line = yet if setting.message == YET else here
             assert line.count(f" {shown(setting)}") >= 1
-    assert YET in yet
-    assert HERE in here
+    assert YET in yet and "\n" not in yet
+    assert HERE in here and "\n" not in here
     assert VARIABLE in here
-    assert all("\n" not in line for line in found)
 
 
 def test_reason_is_given_once_for_several_settings() -> None:
-    argv = ["--ft-enable-log-server", "--ft-log-server-port=1", "--ft-rdzv-impl=legacy", "train.py"]
-    (line,) = read(argv, {}).warnings
+    (line,) = reports({"enable_log_server": True, "log_server_port": 1, "rdzv_impl": "legacy"})
     assert line.startswith("accepted, no effect here: --ft-rdzv-impl (")
     assert "; --ft-enable-log-server, --ft-log-server-port (" in line
     assert line.count("(") == 2
 
 
 def test_variable_without_flag_is_checked() -> None:
-    assert read(["train.py"], {VARIABLE: ""}).warnings == ()
+    (option,) = (each for each in OPTIONS if each.key == "gpus_per_numa")
+    assert (option.names, option.variables) == ((), (VARIABLE,))
     with pytest.raises(ConfigError, match=f"^{VARIABLE}: 'x' is not allowed: give "):
-        read(["train.py"], {VARIABLE: "x"})
+        parse_with(option.parse, "x", VARIABLE)
 
 
-def test_unknown_key_offers_a_setting_of_another_release() -> None:
-    Path("ft.yaml").write_text("fault_tolerance: {skip_section_responce: true}\n")
+def test_unknown_key_offers_a_setting_of_another_release(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="did you mean 'skip_section_response'"):
-        read(["--ft-cfg-path=ft.yaml", "train.py"], {})
+        load(GivenSettings({}, written(tmp_path, {"skip_section_responce": True})), {})
 
 
-def test_later_settings_at_default_are_not_written(tmp_path: Path) -> None:
+def test_later_settings_at_default_are_not_written() -> None:
     """NVRx 0.4 reads the file that Holdfast writes."""
-    written = FaultToleranceConfig(segment=4).to_dict()
-    assert written["segment"] == 4
-    assert "enable_nic_monitor" in written
-    assert "skip_section_response" not in written
-
-
-def test_both_placeholders_of_a_template_are_accepted() -> None:
-    for key in ("link_down_path_template", "link_state_path_template"):
-        for path in ("/sys/{nic}/x", "/sys/{dev_name}/x", "/sys/{dev_name}/{nic}"):
-            config = read([f"--ft-{key}={path}", "train.py"], {}).resolved.config
-            assert getattr(config, key) == path
+    values = FaultToleranceConfig(segment=4, min_progress_iterations=2).to_dict()
+    assert (values["segment"], values["min_progress_iterations"]) == (4, 2)
+    assert "enable_nic_monitor" in values
+    assert not values.keys() & {"skip_section_response", "max_no_progress_cycles", "num_warmup_iterations"}

@@ -1,19 +1,26 @@
-"""torchrun's options through torch's own parser: the same result as torchrun's, apart from what is documented."""
+"""The table of torchrun's options: equal to the installed torch's parser, apart from what is documented."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.distributed.run import get_args_parser
 
 from holdfast.fault_tolerance.errors import ConfigError
 from holdfast.fault_tolerance.launcher.command_line import torch_options
-from holdfast.fault_tolerance.launcher.command_line.option_spellings import scan
+from holdfast.fault_tolerance.launcher.command_line.scan import Vocabulary, scan
+from holdfast.fault_tolerance.launcher.command_line.torch_options import TABLE, TorchOption, installed_options
 from tests.versions.additions import accept_additions
 
-SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2"
+OURS = {"signals_to_handle": "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2"}
+"""Defaults that differ from torchrun's."""
+OLDER = {"master_port": 29500}
+"""Defaults of an older torch, with the same meaning."""
 
 
 @pytest.fixture(autouse=True)
@@ -22,82 +29,129 @@ def _no_torchrun_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-def ours(argv: list[str]) -> dict[str, Any]:
-    parser = torch_options.build_parser()
-    line = scan(argv, torch_options.vocabulary_of(parser))
-    found = vars(torch_options.parse_torch(parser, line.torch))
+def ours(argv: list[str], environ: dict[str, str] | None = None) -> dict[str, Any]:
+    line = scan(argv, Vocabulary(installed_options()))
+    found = vars(torch_options.namespace(installed_options(), line.torch, environ or {}))
     return {**found, "training_script": line.script, "training_script_args": line.script_args}
 
 
-NOT_IN_EACH = {
-    "numa-binding",  # since 2.9
-    "duplicate-stdout-filters", "duplicate-stderr-filters", "signals-to-handle", "virtual-local-rank",  # since 2.10
-    "shutdown-timeout",  # since 2.12
-    "log-line-prefix-template", "print-completion",  # since 2.15
-}  # fmt: skip
+def theirs(argv: list[str]) -> dict[str, Any]:
+    found = vars(get_args_parser().parse_args(argv))
+    for name, default in OLDER.items():
+        if found.get(name) == default and not any(name.replace("_", "-") in word for word in argv):
+            found[name] = None
+    return found
+
+
+def actions() -> Iterator[tuple[str, argparse.Action]]:
+    """torch's actions by the name of their option."""
+    for action in get_args_parser()._actions:
+        for flag in action.option_strings:
+            if flag.startswith("--") and "_" not in flag:
+                yield flag[2:], action
 
 
 def test_known_options_are_those_of_the_installed_torch() -> None:
-    known, real = torch_options.known_vocabulary(), torch_options.vocabulary_of(get_args_parser())
-    added = accept_additions("options of torchrun", set(real.torch) - set(known.torch))
-    assert set(known.torch) - set(real.torch) <= NOT_IN_EACH
-    assert {
-        name: option for name, option in real.torch.items() if name not in added
-    }.items() <= known.torch.items()
-    assert known.letters == real.letters
+    known, real = {option.name: option for option in installed_options()}, dict(actions())
+    added = accept_additions("options of torchrun", set(real) - set(known))
+    assert set(known) - set(real) <= {"signals-to-handle"}  # new in 2.10, and ours in each version
+    for name, action in real.items():
+        if name in added:
+            continue
+        option = known[name]
+        letters = {flag[1:] for flag in action.option_strings if not flag.startswith("--")}
+        assert letters == ({option.letter} if option.letter else set())
+        assert option.takes_value == (action.nargs is None)
+        assert option.has_variable == (type(action).__name__ in ("env", "check_env")), name
+        assert set(action.choices or ()) <= set(option.choices) or name == "print-completion"
+        if name not in ("help", "print-completion"):
+            assert action.default in (option.default, OLDER.get(option.dest)) or option.dest in OURS
+        if option.takes_value and action.type is not None and not action.type.__name__.startswith("comma"):
+            assert option.parse is action.type
 
 
-def test_option_of_a_newer_torch_is_named_as_such() -> None:
-    """An older torch is stood in for by torchrun's parser without one of its options."""
-    parser = get_args_parser()
-    parser._actions = [action for action in parser._actions if action.dest != "local_addr"]
-    with pytest.raises(ConfigError, match=r"^--local_addr needs a newer torch than the installed one$"):
-        scan(["--local_addr=x", "x.py"], torch_options.vocabulary_of(parser))
-    (warning,) = torch_options.unknown_variables(parser, {"PET_LOCAL_ADDR": "x"})
-    assert warning.startswith("environment variable PET_LOCAL_ADDR has no effect: it needs a newer torch")
+def test_option_of_a_newer_torch_is_named_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_options, "installed_torch", lambda: "2.8.0+cpu")
+    known = installed_options()
+    with pytest.raises(ConfigError, match=r"^--numa_binding needs a newer torch than the installed one$"):
+        scan(["--numa_binding=x", "x.py"], Vocabulary(known))
+    (warning,) = torch_options.unknown_variables(known, {"PET_SHUTDOWN_TIMEOUT": "3"}).values()
+    assert warning.startswith(
+        "environment variable PET_SHUTDOWN_TIMEOUT has no effect: it needs a newer torch"
+    )
 
 
-def test_torchs_options_have_one_value_or_none() -> None:
-    """What the scan relies on; a torch with another kind of option must be looked at."""
-    actions = [action for action in get_args_parser()._actions if action.option_strings]
-    assert {action.nargs for action in actions} == {None, 0}
+@pytest.mark.parametrize("version", ["2.99.0", "2.9.0a0+git1234", ""])
+def test_options_that_the_table_may_lack_are_asked_of_torch(
+    monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    """Of a newer torch or a special build; a release in the table is not asked."""
+    assert torch_options.options_of_torch() == ()
+    monkeypatch.setattr(torch_options, "installed_torch", lambda: version)
+    found = {option.name: option for option in torch_options.options_of_torch()}
+    for option in TABLE:
+        if option.name in found and option.name != "help":
+            assert (found[option.name].takes_value, found[option.name].letter) == (
+                option.takes_value,
+                option.letter,
+            )
+    new = (*installed_options(), TorchOption("a-new-one", parse=int))
+    line = scan(["--a_new=3", "x.py"], Vocabulary(new))
+    assert torch_options.namespace(new, line.torch, {}).a_new_one == 3
 
 
-@pytest.mark.parametrize(
-    "argv",
-    [
-        ["train.py"],
-        [
-            "--nnodes=1:4",
-            "--nproc-per-node",
-            "gpu",
-            "--max-restarts=3",
-            "--rdzv_backend=c10d",
-            "train.py",
-            "--lr",
-            "1",
-        ],
-        ["--standalone", "--nproc_per_node=2", "-m", "pkg.train", "a", "--", "b"],
-        ["-r3", "-t", "0:3", "--log-dir", "logs", "--local-ranks-filter=0", "--no-python", "run.sh"],
-        ["--monitor-interval", "0.5", "--start-method=fork", "--role", "trainer", "--run-path", "/x.py"],
-        ["--node-rank=1", "--master-addr=host", "--master-port=1234", "--nnodes=2", "x.py"],
-        ["--duplicate-stdout-filters=a,b", "--rdzv-conf", "timeout=5", "--shutdown-timeout", "7", "x.py"],
-        ["--", "x.py", "--nnodes", "3"],
-    ],
-)
-def test_the_same_namespace_as_torchrun(argv: list[str]) -> None:
-    theirs = vars(get_args_parser().parse_args(argv))
-    assert ours(argv) == {**theirs, "signals_to_handle": SIGNALS}
+VALUES = {
+    "nnodes": ["1:4", "2"],
+    "nproc-per-node": ["8", "gpu"],
+    "max-restarts": ["3", "-1", " 5 "],
+    "monitor-interval": ["0.5", "1e3"],
+    "start-method": ["fork"],
+    "node-rank": ["1"],
+    "master-port": ["1234"],
+    "shutdown-timeout": ["7"],
+    "numa-binding": ["node"],
+    "duplicate-stdout-filters": ["a,b", "a,,b", "", ","],
+    "redirects": ["3", "0:3,1:1"],
+    "role": ["two words", "-", ""],
+}
+SWITCHES = [option.name for option in installed_options() if not option.takes_value and option.name != "help"]
+
+
+@st.composite
+def options(draw: st.DrawFn) -> list[str]:
+    """Words of one option, spelled as argparse allows it."""
+    real = dict(actions())
+    name = draw(st.sampled_from(sorted((VALUES.keys() & real.keys()) | set(SWITCHES))))
+    flag = draw(st.sampled_from(real[name].option_strings))
+    if name in SWITCHES:
+        return [flag]
+    value = draw(st.sampled_from(VALUES[name]))
+    if flag.startswith("--"):
+        return draw(st.sampled_from([[f"{flag}={value}"], [flag, value]]))
+    return [flag + value] if value else [flag, value]
+
+
+@given(st.lists(options(), max_size=6))
+def test_namespace_equals_torchruns(words: list[list[str]]) -> None:
+    argv = [*(word for each in words for word in each), "train.py", "--lr", "1"]
+    assert ours(argv) == {**theirs(argv), **OURS}
 
 
 def test_torchs_variables_apply_and_flags_win(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PET_NNODES", "1:2")
-    monkeypatch.setenv("PET_MAX_RESTARTS", "5")
-    monkeypatch.setenv("PET_STANDALONE", "1")
-    monkeypatch.setenv("PET_SIGNALS_TO_HANDLE", "SIGTERM")
-    found = ours(["--max-restarts=2", "x.py"])
-    assert (found["nnodes"], found["max_restarts"], found["standalone"]) == ("1:2", 2, True)
-    assert found["signals_to_handle"] == "SIGTERM"
+    environ = {
+        "PET_NNODES": "1:2",
+        "PET_MAX_RESTARTS": "5",
+        "PET_STANDALONE": "2",
+        "PET_MODULE": "0",
+        "PET_ROLE": "",
+        "PET_SIGNALS_TO_HANDLE": "SIGTERM",
+        "PET_NUMA_BINDING": "node",
+        "PET_LOGS_SPECS": "x",
+    }
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    argv = ["--max-restarts=2", "x.py"]
+    assert ours(argv, environ) == {**theirs(argv), "signals_to_handle": "SIGTERM"}
 
 
 @pytest.mark.parametrize(
@@ -125,32 +179,17 @@ def test_a_wrong_value_is_one_line(argv: list[str], said: str) -> None:
         ("PET_NO_PYTHON", "", "PET_NO_PYTHON: '' is not allowed: give 0 or 1"),
     ],
 )
-def test_a_wrong_variable_is_named(
-    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, said: str
-) -> None:
-    monkeypatch.setenv(variable, value)
+def test_a_wrong_variable_is_named(variable: str, value: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        ours(["x.py"])
+        ours(["x.py"], {variable: value})
     assert str(caught.value).startswith(said)
 
 
-def test_a_wrong_variable_that_a_flag_overrides_is_not_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PET_ROLE", "x")
-    assert torch_options.source_of("role", ["--role=y"]) == "--role"
-    assert torch_options.source_of("role", []) == "PET_ROLE"
-    assert torch_options.source_of("nnodes", []) == "--nnodes"
-
-
-@pytest.mark.parametrize(
-    ("value", "on"), [("1", True), ("0", False), ("2", True), ("yes", False), (None, False)]
-)
-def test_a_switch_in_the_environment(value: str | None, on: bool) -> None:
-    environ = {} if value is None else {"PET_RUN_PATH": value}
-    assert torch_options.environment_switch("run_path", environ) is on
-
-
-def test_the_parser_is_torchs_own() -> None:
-    parser = torch_options.build_parser()
-    assert isinstance(parser, argparse.ArgumentParser)
-    theirs = {action.dest: type(action) for action in get_args_parser()._actions}
-    assert {action.dest: type(action) for action in parser._actions} == theirs
+def test_a_wrong_variable_that_a_flag_overrides_is_not_blamed() -> None:
+    environ = {"PET_ROLE": "x"}
+    assert (
+        torch_options.source_of("role", scan(["--role=y"], Vocabulary(installed_options())).torch, environ)
+        == "--role"
+    )
+    assert torch_options.source_of("role", {}, environ) == "PET_ROLE"
+    assert torch_options.source_of("nnodes", {}, environ) == "--nnodes"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.fault_tolerance.errors import ConfigError
-from holdfast.fault_tolerance.launcher.command_line.training_script import check_script
+from holdfast.fault_tolerance.launcher.command_line.checks import check_script
 
 
 def run(script: str | None, **switches: bool) -> None:

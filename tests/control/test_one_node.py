@@ -216,6 +216,37 @@ def test_signal_in_a_stop_after_a_failure_gives_30_seconds() -> None:
     assert [kill.local for kill in job.of(m.KillRank)] == [1]
 
 
+FILE = {"iteration_file": "/ckpt/latest", "most_stalled": 2, "no_restart_code": 42, "max_restarts": 9}
+
+
+def test_job_without_a_new_checkpoint_ends_with_its_code() -> None:
+    """Each failure waits for the number; the exit code is the agreed one, not the ranks'."""
+    job = Job(1, **FILE)
+    assert job.of(m.ReadIteration) == [m.ReadIteration(0)] and not job.of(m.StartRanks)
+    job.send(m.IterationRead(0, 500)).started()
+    for cycle, number in enumerate([600, 600, 600]):
+        job.send(exited(0, 7))
+        assert len(job.of(m.StartRanks)) == cycle + 1 and not job.codes, "the number is not there yet"
+        job.send(m.IterationRead(cycle, number)).started()
+    assert job.codes == [42]
+    assert len(job.of(m.StartRanks)) == 3
+
+
+def test_file_that_is_not_read_in_time_ends_nothing() -> None:
+    job = Job(1, **FILE).send(after=1.0).started()
+    for cycle in range(4):
+        job.send(exited(0, 7)).send(after=1.0).send(after=1.0).started()
+        assert len(job.of(m.StartRanks)) == cycle + 2
+    assert job.codes == []
+
+
+def test_number_that_comes_too_late_does_not_count() -> None:
+    """An answer for the cycle before is dropped."""
+    job = Job(1, **FILE).send(m.IterationRead(0, 500)).started().send(exited(0, 7)).send(after=1.0)
+    job.started().send(exited(0, 7)).send(m.IterationRead(0, 500))
+    assert len(job.of(m.StartRanks)) == 2, "it waits for its own"
+
+
 def test_request_while_ranks_start_holds() -> None:
     job = Job(max_restarts=1).send(m.Requested(0, "exclude_this_node", "bad GPU")).started()
     assert job.send(exited(0, -15)).send(exited(1, -15)).codes == [1]

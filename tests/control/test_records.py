@@ -50,6 +50,50 @@ def test_restart_uses_the_budget_of_the_record(
     assert record.reached_step == max(reached, step)
 
 
+@pytest.mark.parametrize(
+    ("before", "stalled", "found", "steps", "most", "expected"),
+    [
+        (100, 1, 200, 5, 2, (Kind.RESTART, 0, 200)),  # progress
+        (100, 0, 199, 5, 2, (Kind.RESTART, 1, 199)),  # less than the minimum
+        (100, 1, 199, 5, 2, (Kind.END, 2, 199)),
+        (100, 1, 100, 5, 0, (Kind.RESTART, 2, 100)),  # never
+        (0, 0, 0, 5, 1, (Kind.END, 1, 0)),  # no checkpoint was ever written
+        (100, 1, -1, 5, 2, (Kind.RESTART, 1, 100)),  # the file cannot be read
+        (-1, 0, 700, 5, 1, (Kind.RESTART, 0, 700)),  # the first number that could be read
+        (100, 1, 40, 5, 2, (Kind.END, 2, 40)),  # an older checkpoint was resumed
+        (40, 1, 140, 5, 2, (Kind.RESTART, 0, 140)),
+    ],
+)
+def test_failed_cycles_without_progress_end_the_job(
+    before: int, stalled: int, found: int, steps: int, most: int, expected: tuple[Kind, int, int]
+) -> None:
+    """The count and the number stand in the record, whichever node writes the next one; restarts are left."""
+    now = replace(FIRST, iteration=before, stalled=stalled)
+    ending = replace(BEGAN, now=now, step=steps, iteration=found, least_progress=100)
+    record = ending.restart("it failed", 10, reset=False, exit_code=5, most_stalled=most, no_restart_code=42)
+    assert (record.kind, record.stalled, record.iteration) == expected
+    assert record.no_progress == (record.kind is Kind.END)
+    assert record.is_trouble, "evidence is wanted whatever the exit code is"
+    assert record.exit_code == (42 if record.kind is Kind.END else 0)
+    assert CycleRecord.decode(record.encode(), record.cycle) == record
+
+
+def test_one_measure_of_progress_counts_for_both_budgets() -> None:
+    """Steps were made, and nothing was saved: with a number that is no progress, without one it is."""
+    now = replace(FIRST, restarts=1, reached_step=5, iteration=10)
+    ending = replace(BEGAN, now=now, step=90)
+    assert ending.restart("it failed", 1, reset=True).kind is Kind.RESTART
+    assert replace(ending, iteration=10).restart("it failed", 1, reset=True).kind is Kind.END
+    assert replace(ending, iteration=11).restart("it failed", 1, reset=True).restarts == 1
+
+
+def test_record_without_a_failure_keeps_count_and_number() -> None:
+    now = replace(FIRST, iteration=10, stalled=1)
+    joined = replace(BEGAN, now=now, iteration=50).join(1)
+    assert joined is not None
+    assert (joined.iteration, joined.stalled) == (10, 1)
+
+
 def test_restart_with_all_nodes_keeps_the_membership() -> None:
     record = BEGAN.restart("a rank failed", 3, reset=False)
     assert (record.gather, record.formed, record.base) == (False, 0, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import signal
 import time
 from pathlib import Path
@@ -14,13 +15,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.cli.main import main
-from holdfast.fault_tolerance.launcher.codec import MODULES, TYPES, Unreadable, decode, encode, pack
 from holdfast.fault_tolerance.launcher.control import messages as m
 from holdfast.fault_tolerance.launcher.control import running
 from holdfast.fault_tolerance.launcher.control.agreed_stop import AgreedStop
 from holdfast.fault_tolerance.launcher.control.node import Node, Preempt, Rank, Settings
 from holdfast.fault_tolerance.launcher.control.records import CycleRecord, Kind, Member, Membership, View
-from holdfast.fault_tolerance.launcher.recorder import Recorder
+from holdfast.fault_tolerance.launcher.recorder import (
+    MODULES,
+    TYPES,
+    Recorder,
+    Unreadable,
+    decode,
+    encode,
+    pack,
+)
 from holdfast.fault_tolerance.launcher.replayer import Line
 from holdfast.fault_tolerance.stop.rules import RankView, Word
 from holdfast.journal.event import decode as decode_line
@@ -280,6 +288,14 @@ def test_replay_with_a_lost_record_continues_at_a_snapshot(journal: list[bytes])
     assert lines[-1].is_decision
 
 
+def test_replay_of_a_journal_before_iterations_is_the_same(journal: list[bytes]) -> None:
+    """Records, settings and states had no such field, and the store's values still have none by default."""
+    fields = rb'"(iteration|least_progress|no_restart_code)":-?\d+,?'
+    older = [re.sub(rb",}", b"}", re.sub(fields, b"", line)) for line in journal]
+    assert older != journal and not any(b"iteration" in line for line in older)
+    assert not any(line.differences for line in replayed(older))
+
+
 def test_replay_of_two_attempts_in_one_journal_is_the_same(journal: list[bytes]) -> None:
     assert not any(line.differences for line in replayed([*journal, *journal]))
 
@@ -331,8 +347,10 @@ def test_recorder_value_it_cannot_encode_is_no_error(monkeypatch: pytest.MonkeyP
 
 @pytest.fixture
 def run_dir(journal: list[bytes], tmp_path: Path) -> Path:
-    (tmp_path / "journal-a.jsonl").write_bytes(b"".join(journal))
-    return tmp_path
+    folder = tmp_path / "run"  # other tests' runs are next to `tmp_path`
+    folder.mkdir()
+    (folder / "journal-a.jsonl").write_bytes(b"".join(journal))
+    return folder
 
 
 def test_replay_command_same_decisions_exits_with_0(

@@ -15,7 +15,7 @@ from pathlib import Path
 from .gpu_check import ROOT
 
 NEEDED = {"yaml": "PyYAML", "rich": "rich", "numpy": "numpy", "pynvml": "nvidia-ml-py"}
-NATIVE = ("straggler/kernels/_cupti_core.so", "_step.abi3.so")
+NATIVE = ("straggler/kernels/_cupti_core.so",)
 SOURCES = ("src", "setup.py", "pyproject.toml", "README.md", "LICENSE")
 LIMIT = 120.0  # seconds for pip
 

@@ -120,15 +120,13 @@ class Job:
         return [record for record in found if record["kind"] == kind]
 
     def find_processes(self, title: str) -> list[int]:
-        """Pids of the launcher's children with this title: `zygote` or `standby`."""
+        """Pids of the launcher's children with this name: `zygote` or `standby`."""
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
-                words = (
-                    (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").split()
-                )
-                if int(parent) == self.process.pid and words[:2] == ["holdfast:", title]:
+                name = (folder / "comm").read_text().rstrip("\n")
+                if int(parent) == self.process.pid and name == f"hf-{title}":
                     found.append(int(folder.name))
         return found
 

@@ -88,7 +88,7 @@ def _query(*names: str) -> dict[str, float]:
 
 
 def _incident() -> Row:
-    from holdfast.incidents.gathering.gpu import FIELDS as ASKED
+    from holdfast.incidents.capture.host import FIELDS as ASKED
 
     line = ["nvidia-smi", f"--query-gpu={','.join(ASKED)}", "--format=csv,noheader,nounits"]
     done = subprocess.run(line, capture_output=True, text=True, timeout=20)

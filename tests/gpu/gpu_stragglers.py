@@ -25,6 +25,7 @@ COST = {
 NAMED = "2 ranks on one GPU, one with kernels that take twice as long: it is reported"
 DIFFERENCE, GOAL = 0.02, 0.003
 KERNELS = 300
+SECTIONS = 20  # that are profiled in each window
 PROFILED = 20  # times
 REPORT_INTERVAL = 60.0  # seconds, the default of the detector
 Workload = Callable[[], object]
@@ -47,7 +48,7 @@ def kernels(folder: Path) -> Iterator[Row]:
 def _open_source() -> Any:
     from holdfast.straggler.kernels.cupti import open_cupti
 
-    source = open_cupti()
+    source = open_cupti(SECTIONS)
     if isinstance(source, str):
         raise RuntimeError(source)
     return source
@@ -57,10 +58,10 @@ class _Window:
     """Measures the work of one window of sections; the source attaches with the first and detaches after the last."""
 
     def __init__(self, source: Any) -> None:
-        from holdfast.straggler.kernels.cupti import SECTIONS_PER_WINDOW, SECTIONS_TO_DRAIN
+        from holdfast.straggler.kernels.cupti import SECTIONS_TO_DRAIN
 
         self._source = source
-        self.sections = SECTIONS_PER_WINDOW
+        self.sections = SECTIONS
         self._more = SECTIONS_TO_DRAIN + 1
         self.attaching = 0.0  # seconds
 
@@ -122,7 +123,7 @@ def _count_records(gpu: Any, window: _Window) -> Row:
 
 
 def _attach(gpu: Any, window: _Window) -> Row:
-    from holdfast.straggler.kernels.cupti_core import load_core
+    from holdfast.straggler.kernels.cupti import load_core
 
     core: Any = load_core()
     right, records, seconds, before = [], [], [], core.times_left
@@ -287,16 +288,16 @@ class _Dry:
 def cost(folder: Path) -> Iterator[Row]:
     """Steps in a detector's section against steps without, by turns.
 
-    After a report the first sections are measured and the others are not. So the cost is the share of the others, and
-    what a measured window costs once per report.
+    With `max_profiled_sections`: the cost is the share of the steps that are not profiled, and what a profiled window
+    costs once per report. `percent_profiled` is the cost without that limit, where each step is profiled.
     """
     from holdfast.straggler import Detector
-    from holdfast.straggler.kernels.cupti import SECTIONS_PER_WINDOW, SECTIONS_TO_DRAIN
+    from holdfast.straggler.kernels.cupti import SECTIONS_TO_DRAIN
 
     gpu: Any = by_mode(_Gpu, _Dry)()
     gpu.finish()
-    Detector.initialize(scores_to_compute="all", gather_on_rank0=False)
-    window = SECTIONS_PER_WINDOW + SECTIONS_TO_DRAIN + 1
+    Detector.initialize(scores_to_compute="all", gather_on_rank0=False, max_profiled_sections=SECTIONS)
+    window = SECTIONS + SECTIONS_TO_DRAIN + 1
     for milliseconds, name in COST.items():
         step = gpu.make_step(milliseconds)
         steps, pairs = by_mode((100, 6) if milliseconds < 100 else (40, 3), (4, 2))
@@ -315,6 +316,7 @@ def cost(folder: Path) -> Iterator[Row]:
             share <= GOAL or is_dry(),
             f"more than {100 * GOAL:g} %",
             percent=100 * share,
+            percent_profiled=100 * statistics.median(once) / (window * plain),
             percent_outside_window=100 * statistics.median(outside),
             spread_percent=100 * (max(outside) - min(outside)),
             window_ms=1000 * statistics.median(once),

@@ -54,7 +54,7 @@ def _inspect_zygote(folder: Path) -> Iterator[Row]:
     faults = [fault for each in inspected for fault in each.faults]
     # In a dry run another zygote may still be importing.
     has_torch = bool(inspected) and by_mode(all, any)(each.has_torch for each in inspected)
-    refused = {name for record in job.journal("warm_start") for name in record.get("without", ())}
+    refused = {record.get("module", "").partition(".")[0] for record in job.journal("warm_start")}
     kept_out = [name for name in ("torch", *frameworks) if name.partition(".")[0] in refused]
     failed = [line for line in job.error_lines() if "cannot be imported" in line]
     yield row(

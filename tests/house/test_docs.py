@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.launcher import exit_codes_page
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 SUPERVISION = ROOT / "src" / "holdfast" / "fault_tolerance"
@@ -31,14 +33,15 @@ FOREIGN = {
 
 
 def known_options() -> set[str]:
-    """Every option of ft_launcher, hyphenated, and of the commands of holdfast."""
+    """Every option of ft_launcher, hyphenated, of the commands of holdfast, and of the corpus of faults."""
     from torch.distributed.run import get_args_parser
 
+    from benchmarks.faults.__main__ import parser as parser_of_faults
     from holdfast.cli.main import _parser
     from holdfast.fault_tolerance.launcher.command_line.ft_options import by_name
 
     torch_options = {option for action in get_args_parser()._actions for option in action.option_strings}
-    ours = {f"--{name}" for name in by_name()} | set(_options(_parser()))
+    ours = {f"--{name}" for name in by_name()} | set(_options(_parser())) | set(_options(parser_of_faults()))
     return {option.replace("_", "-") for option in torch_options} | ours
 
 
@@ -67,7 +70,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_every_kind_of_event_is_documented() -> None:
     sources = [path.read_text() for path in SUPERVISION.rglob("*.py")]
-    recorded = {kind for text in sources for kind in re.findall(r'\brecord\(\s*"(\w+)"', text)}
+    recorded = {kind for text in sources for kind in re.findall(r'\b(?:record|defer)\(\s*"(\w+)"', text)}
     told = {kind for text in sources for kind in re.findall(r'"event": "(\w+)"', text)}
     assert {"run_start", "rank_exit"} <= recorded  # the search finds something
     assert "verdict" in told
@@ -81,6 +84,12 @@ def test_the_exit_codes_on_the_page_are_the_launcher_s() -> None:
     page = (ROOT / "docs" / "exit-codes.md").read_text()
     first_cells = re.findall(r"^\| (\d+)", page, re.MULTILINE)
     assert {exits.FAILED, exits.USAGE, exits.DO_NOT_REQUEUE, exits.INTERRUPTED} <= set(map(int, first_cells))
+
+
+def test_the_exit_codes_are_the_launcher_s_table() -> None:
+    """`python -m tests.launcher.exit_codes_page` writes it."""
+    text = exit_codes_page.PAGE.read_text(encoding="utf-8")
+    assert text == exit_codes_page.page(text)
 
 
 def test_moving_over_lists_differences_exit_codes_first() -> None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from holdfast.incidents import classify, rules
 from holdfast.incidents.evidence import (
     HANG,
     BoardFacts,
@@ -18,14 +19,16 @@ from holdfast.incidents.evidence import (
     Collective,
     Exit,
     Frame,
+    Missing,
     NodeEvidence,
     PassedLimit,
     Process,
-    Raised,
     RankEvidence,
     RingEvent,
+    StackSource,
     Thread,
 )
+from holdfast.incidents.verdict import Verdict
 from tests.incidents.stacks_of_places import TEXT
 
 STACKS = MappingProxyType(
@@ -77,7 +80,8 @@ def process(where: str = "all_reduce", **changes: Any) -> Process:
     if where in ("busy", "importing"):
         return replace(Process(state="R", cpu=0.05, switches=3, sampled_over=0.05), **changes)
     call, channel = _KERNEL.get(where, ("futex", "futex_do_wait"))
-    return replace(Process(state="S", system_call=call, wait_channel=channel, sampled_over=0.05), **changes)
+    found = classify.system_call(call)
+    return replace(Process(state="S", system_call=found, wait_channel=channel, sampled_over=0.05), **changes)
 
 
 def rank(number: int, where: str = "all_reduce", *, long: bool = False, **changes: Any) -> RankEvidence:
@@ -91,8 +95,8 @@ def rank(number: int, where: str = "all_reduce", *, long: bool = False, **change
         board=board(),
         process=process(where),
         stacks=threads,
-        stacks_from="the rank itself" if where else "",
-        no_stacks="" if where else "the rank was not armed",
+        stacks_from=StackSource.RANK if where else StackSource.NONE,
+        no_stacks=Missing.NOTHING if where else Missing.NOT_ARMED,
     )
     return replace(found, **changes)
 
@@ -102,7 +106,7 @@ def board(step: int | None = 10, silent: float = 31.0, **changes: Any) -> BoardF
     events = tuple(
         RingEvent("step", silent + 0.5 * back, value=(step or 0) - back) for back in range(4, -1, -1)
     )
-    found = BoardFacts(True, False, 10, step, silent=silent, age=silent + 60.0, events=events)
+    found = BoardFacts(True, False, 10, step, silent=silent, age=silent + 60.0, events=events, rhythm=0.5)
     return replace(found, **changes)
 
 
@@ -120,6 +124,11 @@ def case(*ranks: RankEvidence, **changes: Any) -> Case:
     return Case((node(*ranks, **{"accused": ranks[0].rank if ranks else None, **changes}),))
 
 
+def judge(found: Case) -> Verdict:
+    """The verdict of the rules."""
+    return rules.judge(found).verdict
+
+
 def limit(waited: float = 31.0) -> PassedLimit:
     """A limit that is passed."""
     return PassedLimit("heartbeat", waited, 30.0)
@@ -128,13 +137,15 @@ def limit(waited: float = 31.0) -> PassedLimit:
 def ended(number: int, status: int, ago: float = 0.1, **changes: Any) -> RankEvidence:
     """A rank that has ended."""
     known = {name: changes.pop(name) for name in ("asked", "out_of_memory", "meaning") if name in changes}
-    gone = RankEvidence(number, number, 4000 + number, "a", exit=Exit(status, ago=ago, **known))
+    end = Exit(status, ago=ago, oom_killed=bool(known.get("out_of_memory")), **known)
+    lines = changes.get("last_lines", ())
+    gone = RankEvidence(number, number, 4000 + number, "a", exit=end, stderr=classify.nature_of_lines(lines))
     return replace(gone, **changes)
 
 
 def raised(number: int, type_: str, message: str, ago: float = 0.2, *, lost: bool = False) -> RankEvidence:
     """A rank that an exception ended."""
-    error = Raised(type_, message, ago=ago, lost_connection=lost)
+    error = classify.raised(type_, message, "", ago, lost_peer=lost)
     return ended(number, 1, max(0.0, ago - 0.1), raised=error)
 
 

@@ -1,4 +1,4 @@
-"""A fixed sample of the corpus of faults: real jobs, real faults, and the verdicts held against their truths.
+"""A fixed sample of the corpus of faults: real jobs, real faults, and the verdicts compared with their labels.
 
 The whole corpus is `make faults`. Does not cover: the scoring, which is tested without jobs in tests/benchmarks.
 """
@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.faults.campaign import Campaign
-from benchmarks.faults.launching import HOLDFAST, ROOT
-from benchmarks.faults.scenarios import chosen
+from benchmarks.faults.corpus import choose
+from benchmarks.faults.run import HOLDFAST, ROOT, Campaign
 from benchmarks.faults.score import scored
 from tests.processes import Spawner, wait_until
 
@@ -32,7 +31,7 @@ SAMPLE = (
 @pytest.mark.slow
 @pytest.mark.timeout(240)  # half a minute on a quiet machine
 def test_the_sample(tmp_path: Path) -> None:
-    sample = chosen(SAMPLE)
+    sample = choose(SAMPLE)
     assert len(sample) == len(SAMPLE)
     campaign = Campaign(tmp_path, 2, threading.Event())
     wrong = []

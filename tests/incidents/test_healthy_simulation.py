@@ -23,9 +23,8 @@ from holdfast.incidents.evidence import (
     RankEvidence,
     RingEvent,
 )
-from holdfast.incidents.rules import judge
 from holdfast.incidents.verdict import LOW
-from tests.incidents.cases import case, process, rank
+from tests.incidents.cases import case, judge, process, rank
 
 PLACES = [
     "all_reduce",
@@ -61,6 +60,7 @@ def healthy(number: int, rng: random.Random, *, moved: bool | None = None) -> Ra
         age=400.0,
         moved=rng.random() < 0.5 if moved is None else moved,
         events=events,
+        rhythm=1.1 * interval,
     )
     kernel = process(
         where, cpu=rng.choice([0.0, 0.01, 0.05]), switches=rng.randrange(20), state=rng.choice(STATES)
@@ -85,7 +85,6 @@ def test_a_healthy_job_that_somebody_asks_about_is_slow_at_most(seed: int, world
     verdict = judge(case(*(healthy(n, rng) for n in range(world)), trigger=DIAGNOSE, accused=None))
 
     assert verdict.rank is None and verdict.kind == "slow"
-    assert "nothing is wrong" in verdict.sentence
 
 
 @given(st.integers(0, 2**32), st.integers(1, 8))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import shutil
@@ -18,19 +19,20 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from holdfast.incidents import judge
 from holdfast.incidents.evidence import BoardFacts, Case, RingEvent
-from holdfast.incidents.report.lanes import MOST, WINDOW, chosen, lane
-from holdfast.incidents.report.page import page
-from holdfast.incidents.report.states import CULPRIT, FAILED, UNTOLD, WAITS, states
-from holdfast.incidents.verdict import Verdict
-from tests.incidents.cases_for_reports import ALL, hang, large, reading, two_nodes, waiting
-from tests.incidents.test_report_text import CASES, VERDICTS
+from holdfast.incidents.report.page import GROUPS, SHADES, WINDOW, bars, page
+from holdfast.incidents.verdict import ACTIVITIES, Activity, Judgement
+from tests.incidents.cases_for_reports import NAMES, hang, judged, large, reading
+from tests.incidents.test_report_text import CASES, JUDGEMENTS
 from tests.processes import wait_until
 
-EXAMPLES: dict[str, Callable[[], tuple[Case, Verdict]]] = {
-    **ALL,
-    "2": lambda: hang(2, 1),
+EXAMPLES: dict[str, Callable[[], tuple[Case, Judgement]]] = {
+    **{name: functools.partial(judged, name) for name in NAMES},
+    "1": lambda: hang(1, 0),
+    "8": hang,
     "64": lambda: hang(64),
     "16384": large,
 }
@@ -72,7 +74,7 @@ def read(html: str) -> Reader:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_it_is_one_page_with_nothing_from_elsewhere(name: str) -> None:
+def test_page_loads_nothing_from_elsewhere(name: str) -> None:
     html = page(*EXAMPLES[name](), number=3)
     reader = read(html)
     assert reader.loads == []
@@ -82,45 +84,68 @@ def test_it_is_one_page_with_nothing_from_elsewhere(name: str) -> None:
     assert len(html) < 1_500_000
 
 
-def test_what_ranks_write_is_text() -> None:
-    case, verdict = hang()
-    html = page(case, verdict)
+def test_page_texts_of_ranks_are_escaped() -> None:
+    html = page(*hang())
     assert "<script" not in html
     assert "UserWarning: <script>alert('x')</script> \\x1b[31mred" in read(html).text
 
 
 @settings(max_examples=30, suppress_health_check=list(HealthCheck))
-@given(CASES, VERDICTS)
-def test_whatever_is_told_the_page_is_whole(case: Case, verdict: Verdict) -> None:
-    assert read(page(case, verdict)).loads == []
+@given(CASES, JUDGEMENTS, st.booleans())
+def test_page_of_any_evidence_is_whole(case: Case, judgement: Judgement, by_rules: bool) -> None:
+    assert read(page(case, judge(case) if by_rules else judgement)).loads == []
 
 
-def test_every_rank_has_a_state() -> None:
-    case, verdict = two_nodes()
-    found = states(case, verdict)
+def shades(html: str) -> dict[int, str]:
+    """The shade of each rank's square, by its text."""
+    texts = {meaning: shade for shade, meaning in SHADES.items()}
+    found = re.findall(r"<title>rank (\d+): ([^<]+?)(?:, node [^<]*)?</title>", html)
+    return {int(rank): texts[meaning] for rank, meaning in found if meaning in texts}
+
+
+def test_page_shade_follows_the_activity() -> None:
+    found = shades(page(*judged("two_nodes")))
     assert list(found) == list(range(12))
-    assert (found[5], found[0], found[11]) == (CULPRIT, WAITS, UNTOLD)
-    case, verdict = ALL["crash"]()
-    assert states(case, verdict) == {0: FAILED, 1: CULPRIT, 2: WAITS, 3: WAITS}
+    assert (found[5], found[0], found[11]) == ("culprit", "waits", "nodata")
+    assert shades(page(*judged("exception"))) == {0: "failed", 1: "culprit", 2: "waits", 3: "waits"}
 
 
-def test_the_page_says_in_words_what_the_squares_show() -> None:
+@pytest.mark.parametrize("kind", ACTIVITIES)
+def test_page_every_activity_has_a_shade(kind: str) -> None:
+    case, judgement = hang(2, 1)
+    html = page(case, replace(judgement, activities=(Activity(0, kind, "x"),)))
+    assert shades(html)[0] in set(SHADES) - {"culprit", "nodata"}
+
+
+def test_page_stacks_have_a_line_for_each_call() -> None:
+    case, judgement = hang()
+    text = read(page(case, judgement)).text
+    for frame in case.ranks[5].stacks[0].frames:
+        assert f"\n{frame.function}  {frame.file}:{frame.line}\n" in f"\n{text}"
+
+
+def test_page_traceback_is_not_repeated_as_stderr() -> None:
+    assert read(page(*judged("exception"))).text.count("raise ValueError") == 1
+
+
+def test_page_legend_has_what_the_squares_show() -> None:
     text = read(page(*large())).text
     assert "All 16384 ranks" in text
-    assert "16383 waits for others in a collective operation ranks 0-9000, 9002-16383" in text
-    assert "64 of 16384 ranks: the culprit's and its neighbours'." in text
+    assert "16383 waiting for other ranks ranks 0-9000, 9002-16383" in text
+    assert f"{GROUPS} of 16384 ranks: the culprit and its neighbours." in text
 
 
-def test_lanes_are_of_the_culprit_and_its_neighbours() -> None:
-    case, verdict = large(1024, 500)
-    lanes = chosen(case, verdict)
-    assert len(lanes) == MOST
-    assert [each.rank for each in lanes[:3]] == [500, 468, 469]
-    assert lanes[-1].rank == 531
+def test_page_lanes_are_of_the_culprit_and_its_neighbours() -> None:
+    lanes = re.findall(
+        r'<text class="lane( culprit)?"[^>]*>(?:▸ )?rank (\d+)</text>', page(*large(1024, 500))
+    )
+    assert len(lanes) == GROUPS
+    assert lanes[:3] == [(" culprit", "500"), ("", "468"), ("", "469")]
+    assert lanes[-1] == ("", "531")
 
 
 def test_bars_lie_within_the_window() -> None:
-    told = (
+    events = (
         RingEvent("end", 55.0, "before"),
         RingEvent("start", 50.0, "outer"),
         RingEvent("start", 49.0, "inner"),
@@ -128,21 +153,17 @@ def test_bars_lie_within_the_window() -> None:
         RingEvent("end", 47.0, "outer"),
         RingEvent("step", 46.0, value=3),
     )
-    rank = replace(waiting(0), board=BoardFacts(connected=True, events=told))
-    found = lane(rank)
-    assert found is not None
-    assert [(bar.name, bar.begun, bar.ended, bar.depth) for bar in found.bars] == [
+    found = bars(BoardFacts(connected=True, events=events))
+    assert [(bar.name, bar.begun, bar.ended, bar.depth) for bar in found] == [
         ("before", 55.0, 55.0, 0),
         ("inner", 49.0, 48.0, 1),
         ("outer", 50.0, 47.0, 0),
     ]
-    assert (found.moments, found.since) == ((("step", 46.0),), 55.0)
-    hung = lane(reading())
-    assert hung is not None
-    (still,) = [bar for bar in hung.bars if bar.open]
+    board = reading().board
+    assert board is not None
+    (still,) = [bar for bar in bars(board) if bar.is_open]
     assert (still.name, still.begun, still.ended) == ("data_loading", 31.2, 0.0)
-    assert all(0 <= bar.ended <= bar.begun <= WINDOW for bar in hung.bars)
-    assert lane(replace(rank, board=None)) is None
+    assert all(0 <= bar.ended <= bar.begun <= WINDOW for bar in bars(board))
 
 
 # --- in a browser
@@ -239,9 +260,9 @@ def test_it_is_light_or_dark_as_the_reader_has_it(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["8", "16384"])
+@pytest.mark.parametrize("name", ["1", "8", "16384"])
 def test_a_browser_lays_it_out_and_runs_no_script(tmp_path: Path, name: str) -> None:
-    html = page(*(hang() if name == "8" else large()))
+    html = page(*EXAMPLES[name]())
     said = browse(
         tmp_path, html.replace("</main>", "<script>document.title='ran'</script></main>"), "--dump-dom"
     )

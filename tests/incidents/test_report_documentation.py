@@ -1,34 +1,51 @@
-"""The page on reports names every field and every kind that there is."""
+"""The page on reports has every field, every kind and today's examples."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import fields
-from pathlib import Path
+from dataclasses import is_dataclass
+from enum import Enum
 
 import pytest
 
 from holdfast.incidents import evidence
-from holdfast.incidents.verdict import KINDS, Verdict
-
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "incident-reports.md").read_text()
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        Verdict,
-        *(kind for name, kind in vars(evidence).items() if isinstance(kind, type) and name not in ("Case",)),
-    ],
-    ids=lambda kind: kind.__name__,
-)
-def test_every_field_of_the_record_is_documented(kind: type) -> None:
-    if not hasattr(kind, "__dataclass_fields__"):
-        pytest.skip("no part of the record")
-    named = set(re.findall(r"`(\w+)`", PAGE))
-    assert {each.name for each in fields(kind)} - named == set()
+from holdfast.incidents.evidence import Missing
+from holdfast.incidents.report.wording import MISSING_TEXT
+from holdfast.incidents.verdict import ACTIVITIES
+from tests.incidents.evidence_page import PAGE, TITLES, page
+from tests.incidents.report_examples import DOCS, EXAMPLES, PAGES, with_examples
 
 
-def test_every_kind_is_documented() -> None:
-    for kind, meaning in KINDS.items():
-        assert f"| `{kind}` | {meaning} |" in PAGE
+def test_tables_of_evidence_are_current() -> None:
+    """`python -m tests.incidents.evidence_page` writes them."""
+    text = PAGE.read_text(encoding="utf-8")
+    assert page(text) == text
+
+
+def test_every_part_of_the_evidence_has_a_table() -> None:
+    parts = {
+        kind
+        for kind in vars(evidence).values()
+        if isinstance(kind, type) and (is_dataclass(kind) or (issubclass(kind, Enum) and kind is not Enum))
+    }
+    assert parts - {evidence.Case} <= TITLES.keys()
+
+
+def test_documentation_has_every_kind_and_code() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    for name, meaning in ACTIVITIES.items():
+        assert f"| `{name}` | {meaning} |" in text
+    for code in Missing:
+        assert code is Missing.NOTHING or f"| `{code.value}` | {MISSING_TEXT[code]} |" in text
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_documentation_examples_are_current(name: str) -> None:
+    """`python -m tests.incidents.report_examples` writes them."""
+    text = (DOCS / name).read_text()
+    assert text == with_examples(text)
+
+
+def test_documentation_shows_every_example_once() -> None:
+    text = "".join((DOCS / name).read_text() for name in PAGES)
+    assert sorted(re.findall(r"<!-- example: (\w+) -->", text)) == sorted(EXAMPLES)

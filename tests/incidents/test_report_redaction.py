@@ -8,12 +8,21 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from holdfast.incidents.evidence import Case, Frame, NodeEvidence, Raised, Thread
+from holdfast.incidents import judge
+from holdfast.incidents.evidence import (
+    Case,
+    Frame,
+    Missing,
+    NodeEvidence,
+    Raised,
+    RankEvidence,
+    StackSource,
+    Thread,
+)
 from holdfast.incidents.report.page import page
-from holdfast.incidents.report.record import Record, record_text
 from holdfast.incidents.report.redaction import redacted, redacted_text
+from holdfast.incidents.report.store import Record, record_text
 from holdfast.incidents.report.text import report_lines
-from holdfast.incidents.verdict import HIGH, Verdict
 from tests.incidents.cases_for_reports import hang
 
 NAMES = st.sampled_from(
@@ -47,9 +56,9 @@ def spread(secret: str) -> NodeEvidence:
 def written(node: NodeEvidence) -> str:
     """Everything that is written of it, as a person reads it; JSON's escapes are undone where they could hide one."""
     case = Case((node,))
-    verdict = Verdict("exception", f"rank 1 raised: {node.ranks[1].raised.message}", HIGH, 1)  # type: ignore[union-attr]
-    record = record_text(Record(1, "run", 0, 1.0, verdict, case))
-    return "\n".join([*report_lines(case, verdict), record, page(case, verdict)])
+    judgement = judge(case)
+    record = record_text(Record(1, "run", 0, 1.0, judgement, case))
+    return "\n".join([*report_lines(case, judgement), record, page(case, judgement)])
 
 
 @settings(max_examples=50)
@@ -146,3 +155,10 @@ def test_what_does_not(text: str) -> None:
 def test_a_long_line_costs_no_minutes(sign: str) -> None:
     """Whatever a rank writes, its report is made in time: no pattern goes over a line again and again."""
     assert redacted_text(sign * 20_000, {"API_KEY": "hunter2hunter2"})
+
+
+def test_codes_stay_codes() -> None:
+    """Rules compare them by identity."""
+    rank = RankEvidence(0, 0, 1, "a", stacks_from=StackSource.RANK, no_stacks=Missing.NO_ANSWER)
+    (found,) = redacted(NodeEvidence("a", "hang", ranks=(rank,)), {"MY_TOKEN": "no_answer"}).ranks
+    assert found.no_stacks is Missing.NO_ANSWER and found.stacks_from is StackSource.RANK

@@ -15,6 +15,7 @@ import torch, torch.distributed as dist
 from holdfast.fault_tolerance import RankMonitorClient
 client = RankMonitorClient()
 client.init_workload_monitoring()
+os.posix_spawn("/bin/sleep", ["sleep", "600"], {})
 dist.init_process_group("gloo")
 for step in range(8):
     client.heartbeat(step)
@@ -45,11 +46,24 @@ def test_the_culprit_of_another_node_is_named(cluster: Cluster, shared: bool, tm
     found = [path for folder in folders for path in folder.glob("incidents/*/incident.json")]
     assert len(found) == 1, "one node makes the report"
     record = json.loads(found[0].read_text())
+    verdict = record["verdict"]
     assert len(record["nodes"]) == 2
-    assert record["verdict"]["rank"] == 2, record["verdict"]
-    assert record["verdict"]["kind"] == "user_code", record["verdict"]
+    assert verdict["rank"] == 2, verdict
+    assert verdict["kind"] == "user_code", verdict
     (culprit,) = [rank for node in record["nodes"] for rank in node["ranks"] if rank["rank"] == 2]
     assert culprit["stacks"], "its stack was asked for before it was stopped"
+    # In full where the run directory is shared, else what fits into the store.
+    of_node_1 = [rank for node in record["nodes"] for rank in node["ranks"] if node["node_rank"] == 1]
+    for rank in of_node_1 if shared else ():
+        assert (
+            rank["board"]["events"]
+            and len(rank["process"]["threads"]) > 1
+            and len(rank["process"]["children"]) == 1
+        )
+    assert culprit["board"]["rhythm"] >= 1.0
+    starts = [node["cycle_start"] for node in record["nodes"]]
+    assert all(0 < node["at"] - node["cycle_start"] < 120 for node in record["nodes"])
+    assert abs(starts[0] - starts[1]) < 5.0, "the launchers begin a cycle together"
     report = (found[0].parent / "report.txt").read_text()
     assert "rank 2" in report.splitlines()[0]
     fragments = sorted(path.name for path in found[0].parent.glob("fragment-*.json"))

@@ -6,10 +6,22 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.incidents.evidence import CRASH, DIAGNOSE, EARLY, Case, Child, OpenSection, RankEvidence, Thread
-from holdfast.incidents.rules import judge
+from holdfast.incidents.evidence import (
+    CRASH,
+    DIAGNOSE,
+    EARLY,
+    Case,
+    Child,
+    Missing,
+    OpenSection,
+    RankEvidence,
+    StackSource,
+    SystemCall,
+    Target,
+    Thread,
+)
 from holdfast.incidents.verdict import HIGH, LOW, MEDIUM, Verdict
-from tests.incidents.cases import STACKS, board, case, ended, entry, frames, limit, node, process, rank
+from tests.incidents.cases import STACKS, board, case, ended, entry, frames, judge, limit, node, process, rank
 
 WAITS = [
     "all_reduce",
@@ -46,8 +58,10 @@ DOES = {
     "pipe": "user_code",
     "asyncio": "user_code",
 }
-AMBIGUOUS = {"lock", "pipe", "read", "asyncio"}
+AMBIGUOUS = {"pipe", "read", "asyncio"}
 """Native waits of the program's own lines: what the kernel sees has more than one meaning."""
+GUESSED = {"lock"}
+"""A futex alone: a lock, or a wait for a peer."""
 
 
 def one_outside(where: str, wait: str = "all_reduce", *, long: bool = False) -> Verdict:
@@ -61,7 +75,7 @@ def test_the_one_rank_outside_of_the_collective_is_named_with_what_it_does(where
     verdict = one_outside(where, long=long)
 
     assert (verdict.rank, verdict.kind) == (2, DOES[where])
-    assert verdict.confidence == (MEDIUM if where in AMBIGUOUS else HIGH)
+    assert verdict.confidence == (LOW if where in GUESSED else MEDIUM if where in AMBIGUOUS else HIGH)
     assert verdict.followers == (0, 1, 3) and verdict.node == "a"
 
 
@@ -70,16 +84,6 @@ def test_each_way_to_wait_for_peers_is_recognised(wait: str) -> None:
     verdict = one_outside("sleep", wait)
 
     assert (verdict.rank, verdict.kind, verdict.confidence) == (2, "user_code", HIGH)
-
-
-def test_the_sentence_says_who_what_and_how_we_know() -> None:
-    others = [rank(number, collectives=(entry(911),)) for number in range(63)]
-    verdict = judge(case(*others, rank(63, "dataset", board=board(sections=(OpenSection("data", 31.0),)))))
-
-    assert verdict.sentence == (
-        "Rank 63 (node a) never reached step 10's all_reduce: it waits for data in dataset.py:45 __getitem__(), "
-        "from dataset.py:45 __getitem__() in section data, silent for 31 s, while ranks 0–62 wait (sequence 911)."
-    ).replace(", from dataset.py:45 __getitem__()", "")
 
 
 @pytest.mark.parametrize("where", ["all_reduce", "sleep", "loader", "atexit", ""])
@@ -92,11 +96,12 @@ def test_a_stopped_rank_is_to_blame_wherever_it_is(where: str, state: str) -> No
 
 
 def test_a_rank_in_the_kernel_is_named_with_the_file() -> None:
-    stuck = rank(1, "read", process=process("read", state="D", system_call="read /nfs/part-7 (nfs4)"))
+    call = SystemCall("read", Target.FILE, "/nfs/part-7 (nfs4)")
+    stuck = rank(1, "read", process=process("read", state="D", system_call=call))
     verdict = judge(case(rank(0), stuck))
 
     assert (verdict.rank, verdict.kind, verdict.confidence) == (1, "uninterruptible", HIGH)
-    assert "/nfs/part-7" in verdict.sentence and "state D" in verdict.sentence
+    assert "/nfs/part-7" in verdict.sentence
 
 
 def test_one_sample_in_state_d_is_no_proof() -> None:
@@ -110,16 +115,14 @@ def test_a_stopped_loader_worker_is_a_matter_of_data_loading() -> None:
     verdict = judge(case(rank(0), rank(1, "loader", process=process("loader", children=workers))))
 
     assert (verdict.rank, verdict.kind, verdict.confidence) == (1, "data_loading", HIGH)
-    assert "worker 89 is stopped" in verdict.sentence
 
 
-GIL = "unavailable: its helper thread does not answer: another thread holds the GIL, or it gets no processor time"
-
-
-@pytest.mark.parametrize("source", ["faulthandler", "py-spy"])
+@pytest.mark.parametrize("source", [StackSource.SIGNAL, StackSource.PY_SPY])
 @pytest.mark.parametrize("where", ["busy", "sleep", "all_reduce"])
-def test_a_rank_whose_helper_does_not_answer_holds_the_interpreter_lock(where: str, source: str) -> None:
-    silent = rank(1, where, stacks_from=source, no_collectives=GIL)
+def test_a_rank_whose_helper_does_not_answer_holds_the_interpreter_lock(
+    where: str, source: StackSource
+) -> None:
+    silent = rank(1, where, stacks_from=source, no_collectives=Missing.NO_ANSWER)
     verdict = judge(case(rank(0), silent, rank(2)))
 
     assert (verdict.rank, verdict.kind, verdict.confidence) == (1, "gil", HIGH)
@@ -127,8 +130,8 @@ def test_a_rank_whose_helper_does_not_answer_holds_the_interpreter_lock(where: s
 
 def test_where_no_helper_answers_the_machine_may_have_no_time_for_them() -> None:
     ranks = [
-        replace(rank(0), stacks_from="py-spy"),
-        rank(1, "busy", stacks_from="py-spy", no_collectives=GIL),
+        replace(rank(0), stacks_from=StackSource.PY_SPY),
+        rank(1, "busy", stacks_from=StackSource.PY_SPY, no_collectives=Missing.NO_ANSWER),
     ]
 
     assert judge(case(*ranks)).confidence == MEDIUM
@@ -136,14 +139,13 @@ def test_where_no_helper_answers_the_machine_may_have_no_time_for_them() -> None
 
 @pytest.mark.parametrize("where", ["sleep", "busy"])
 def test_only_an_answer_of_its_own_proves_that_the_interpreter_lock_is_free(where: str) -> None:
-    verdict = judge(case(rank(0), rank(1, where, stacks_from="py-spy")))
+    verdict = judge(case(rank(0), rank(1, where, stacks_from=StackSource.PY_SPY)))
 
     assert (verdict.rank, verdict.kind, verdict.confidence) == (1, "user_code", MEDIUM)
 
 
 def test_a_rank_without_a_helper_thread_says_nothing_of_the_interpreter_lock() -> None:
-    why = "unavailable: it has no process group and no client, so no thread that answers"
-    bare = rank(1, "busy", stacks_from="faulthandler", no_collectives=why)
+    bare = rank(1, "busy", stacks_from=StackSource.SIGNAL, no_collectives=Missing.NO_HELPER)
 
     assert judge(case(rank(0), bare)).kind == "user_code"
 
@@ -156,7 +158,7 @@ def test_a_rank_that_tells_its_threads_but_no_main_thread_is_at_its_exit() -> No
 
 
 def test_a_pipe_shared_with_a_child_is_a_wait_for_the_child() -> None:
-    shared = process("pipe", system_call="read pipe:[77] (shared with pid 71)")
+    shared = process("pipe", system_call=SystemCall("read", Target.CHILD_PIPE, "pipe:[77]", pid=71))
 
     assert judge(case(rank(0), rank(1, "pipe", process=shared))).kind == "child"
 
@@ -192,7 +194,7 @@ def test_the_holder_of_a_file_lock_is_named() -> None:
     verdict = judge(case(holder, rank(1, "flock"), rank(2)))
 
     assert (verdict.rank, verdict.kind) == (0, "lock")
-    assert "holds the file lock for which rank 1 waits" in verdict.sentence
+    assert verdict.followers == (1, 2)
 
 
 def test_a_holder_that_waits_in_the_collective_is_not_what_the_others_wait_for() -> None:
@@ -206,7 +208,6 @@ def test_of_several_outside_the_one_at_an_earlier_step_is_named_without_certaint
     verdict = judge(case(rank(0), late, rank(2, "busy")))
 
     assert (verdict.rank, verdict.confidence) == (1, MEDIUM)
-    assert "rank 2 is elsewhere too" in verdict.sentence
 
 
 def test_only_members_of_the_group_can_be_missing_from_it() -> None:
@@ -220,16 +221,13 @@ def test_the_last_rank_that_does_not_end_is_at_its_shutdown() -> None:
     verdict = judge(case(ended(0, 0), ended(1, 0), rank(2, "exit")))
 
     assert (verdict.rank, verdict.kind, verdict.confidence) == (2, "shutdown", HIGH)
-    assert "is the last that does not end" in verdict.sentence
 
 
 def test_a_rank_that_ended_with_0_is_named_by_those_that_wait_for_it() -> None:
     verdict = judge(case(rank(0), ended(1, 0), rank(2), rank(3)))
 
     assert (verdict.rank, verdict.kind, verdict.confidence) == (1, "early_exit", HIGH)
-    assert verdict.sentence == (
-        "Rank 1 (node a) ended with exit code 0 while ranks 0, 2–3 still wait in all_reduce."
-    )
+    assert verdict.followers == (0, 2, 3)
 
 
 def test_the_one_that_waits_for_ranks_that_are_done_has_made_one_collective_more() -> None:
@@ -252,7 +250,6 @@ def test_ranks_that_wait_to_meet_one_that_still_imports() -> None:
     verdict = judge(case(rank(0, "init"), rank(1, "importing", board=None), rank(2, "init")))
 
     assert (verdict.rank, verdict.kind) == (1, "startup")
-    assert "has not come to init_process_group" in verdict.sentence
 
 
 def test_all_wait_and_a_node_has_told_nothing() -> None:
@@ -281,7 +278,8 @@ def test_a_rank_without_a_stack_is_missing_for_an_unknown_reason() -> None:
 def test_without_any_stack_the_one_that_sleeps_is_likely() -> None:
     verdict = judge(case(rank(0, ""), rank(1, "", process=process("sleep")), rank(2, "")))
 
-    assert (verdict.rank, verdict.kind) == (1, "user_code") and verdict.confidence != HIGH
+    assert (verdict.rank, verdict.kind) == (1, "user_code")
+    assert verdict.confidence != HIGH
 
 
 def test_without_anything_but_boards_the_one_at_an_earlier_step_is_behind() -> None:
@@ -307,7 +305,7 @@ def test_a_limit_that_was_too_short_accuses_nobody() -> None:
     ]
     verdict = judge(case(replace(moving[0], passed=limit()), moving[1]))
 
-    assert (verdict.rank, verdict.kind) == (None, "slow") and "the limit was too short" in verdict.sentence
+    assert (verdict.rank, verdict.kind) == (None, "slow")
 
 
 SLOW = [rank(number, "sleep", collectives=(entry(90 + number, ago=0.05),)) for number in range(3)]
@@ -317,7 +315,6 @@ def test_ranks_that_come_to_one_collective_after_another_are_slow() -> None:
     verdict = judge(case(replace(SLOW[0], passed=limit()), *SLOW[1:]))
 
     assert (verdict.rank, verdict.kind, verdict.confidence) == (None, "slow", MEDIUM)
-    assert "the last 0.1 s ago at most, without a sign of life for 31 s" in verdict.sentence
 
 
 @pytest.mark.parametrize(
@@ -333,7 +330,7 @@ def test_ranks_that_come_to_one_collective_after_another_are_slow() -> None:
 def test_one_of_whom_that_cannot_be_said_is_enough_to_look_further(changes: dict[str, object]) -> None:
     verdict = judge(case(*SLOW[:2], replace(SLOW[2], **changes)))  # type: ignore[arg-type]
 
-    assert "one collective after another" not in verdict.sentence
+    assert verdict.kind != "slow"
 
 
 def test_all_in_the_same_collective_cannot_be_told() -> None:

@@ -1,59 +1,30 @@
-"""Whatever the evidence, `judge` gives a verdict on a rank of the case or nobody, the same for every order of nodes."""
+"""Whatever the evidence, `judge` gives a verdict on a rank of the case or none, whatever the texts and the order."""
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import json
 import time
 from dataclasses import replace
-from typing import get_type_hints
+from pathlib import Path
+from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.strategies import SearchStrategy
 
+from benchmarks.judge import CULPRIT, decoded_job
 from holdfast.incidents import evidence as E
-from holdfast.incidents.rules import judge
-from holdfast.incidents.verdict import HIGH
-from tests.incidents.cases import STACKS, Case, board, case, entry, frames, node, process, rank
-from tests.incidents.test_rules_crash import LATE, LOST
-
-_WORDS = """
-data checkpointing gloo:all_reduce scheduled completed faulthandler the_rank_itself GIL node_b_is_lost 1_oom_kill
-RuntimeError MemoryError futex read_/x S D T Z gone R flock_/l_(held_by_pid_3) op.preamble.length
-"""
-WORDS = st.sampled_from(
-    ["", LOST, LATE, "rank 1 failed to pass monitoredBarrier", "\n\x00ß"]
-) | st.sampled_from([word.replace("_", " ") if word.count("_") > 1 else word for word in _WORDS.split()])
-FRAMES = st.sampled_from([frames(text) for text in STACKS.values()])
-SECONDS = st.sampled_from([-1.0, 0.0, 0.01, 0.5, 3.0, 31.0, 1e9])
-
-
-def some(kind: type) -> SearchStrategy[object]:
-    """Any value of one of the evidence's dataclasses."""
-    fields = {name: of(hint) for name, hint in get_type_hints(kind).items()}
-    if kind is E.Thread:
-        fields["frames"] = FRAMES
-    if kind in (E.NodeEvidence, E.RankEvidence):
-        fields |= (
-            {"accused": st.none() | st.integers(-1, 4)}
-            if kind is E.NodeEvidence
-            else {"rank": st.integers(0, 4)}
-        )
-    if kind is E.NodeEvidence:
-        fields["trigger"] = st.sampled_from([E.HANG, E.CRASH, E.ELSEWHERE, E.EARLY, E.DIAGNOSE])
-    return st.builds(kind, **fields)
-
-
-def of(hint: object) -> SearchStrategy[object]:
-    parts = getattr(hint, "__args__", ())
-    if getattr(hint, "__origin__", None) is tuple:
-        return st.lists(of(parts[0]), max_size=3).map(tuple)
-    if parts:
-        return st.none() | of(parts[0])
-    plain = {str: WORDS, int: st.integers(-15, 6), float: SECONDS, bool: st.booleans()}
-    return plain[hint] if hint in plain else st.deferred(lambda: some(hint))  # type: ignore[index,arg-type]
-
-
-CASES = st.lists(some(E.NodeEvidence), max_size=3).map(lambda nodes: Case(tuple(nodes)))  # type: ignore[arg-type]
+from holdfast.incidents import judge as judge_fragments
+from holdfast.incidents import rules
+from holdfast.incidents.evidence import Case
+from holdfast.incidents.verdict import HIGH, KINDS
+from holdfast.incidents.wire import SCHEMA, encoded, node_of, packed, unpacked
+from tests.incidents.cases import board, case, entry, judge, node, process, rank
+from tests.incidents.evidence_strategies import CASES, NODES, TEXTS, WORDS, scrambled
+from tests.incidents.fragments import collective, dead, raised
+from tests.incidents.fragments import rank as old_rank
 
 
 def _numbered(one: E.NodeEvidence, at: int) -> E.NodeEvidence:
@@ -75,8 +46,119 @@ def test_it_never_raises_and_names_a_rank_of_the_case_or_nobody(found: Case) -> 
     assert 0 < len(verdict.sentence) <= 300 and "\n" not in verdict.sentence
 
 
+@settings(max_examples=150)
+@given(CASES, st.data())
+def test_no_text_for_people_changes_a_verdict(found: Case, data: st.DataObject) -> None:
+    """No rule parses a text: what a rule needs is a code."""
+    other = Case(scrambled(found.nodes, lambda: data.draw(WORDS)))
+    one, two = rules.judge(found), rules.judge(other)
+
+    assert _decided(one) == _decided(two)
+
+
+def _decided(found: Any) -> Any:
+    verdict = found.verdict
+    activities = [(each.rank, each.kind, each.strength, each.moves) for each in found.activities]
+    return verdict.kind, verdict.rank, verdict.confidence, verdict.followers, activities, found.edges
+
+
+def test_texts_are_only_read_into_texts() -> None:
+    """In the rules a field for people is only read inside a string, or by a function that shortens it for one."""
+    names = {name for names in TEXTS.values() for name in names} - {"text", "name", "path", "peer"}
+    found = []
+    for path in sorted(Path(rules.__file__).parent.glob("*.py")):
+        tree = ast.parse(path.read_text())
+        allowed: set[int] = set()
+        for each in ast.walk(tree):
+            is_short = isinstance(each, ast.Call) and getattr(each.func, "id", "") == "short"
+            if isinstance(each, ast.JoinedStr) or is_short:
+                allowed |= {id(inner) for inner in ast.walk(each)}
+            elif isinstance(each, (ast.IfExp, ast.BoolOp)):  # `f"... {end.kept_by}" if end.kept_by else ""`
+                allowed |= {
+                    id(part) for part in ([each.test] if isinstance(each, ast.IfExp) else each.values)
+                }
+        found += [
+            f"{path.name}:{each.lineno} {each.attr}"
+            for each in ast.walk(tree)
+            if isinstance(each, ast.Attribute) and each.attr in names and id(each) not in allowed
+        ]
+    assert found == []
+
+
+# -- fragments -------------------------------------------------------------------------------------------------
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=150)
+@given(NODES)
+def test_fragment_of_any_evidence_is_judged_as_the_evidence(found: E.NodeEvidence) -> None:
+    fragment = json.loads(json.dumps({"schema": SCHEMA, "node": encoded(found)}))
+
+    assert judge_fragments([fragment]) == rules.judge(Case((found,)))
+    assert (
+        judge_fragments([{"schema": SCHEMA, "node": encoded(unpacked(packed(found)))}]).verdict.kind in KINDS
+    )
+
+
+OLD: dict[str, Any] = {
+    "node": "a",
+    "trigger": "hang",
+    "notes": ["Killed process 88 (python)"],
+    "ranks": [
+        old_rank(0, ("step", "/home/u/train.py", 4), collectives=[collective(1), collective(2, "started")]),
+        dead(1, -9, lines=("Connection refused",), raised=raised("RuntimeError", "timed out", worker=3)),
+    ],
+}
+"""Schema 1, with a value in each part that has one."""
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_fragment_with_garbage_is_refused_or_judged(data: st.DataObject) -> None:
+    """One value anywhere in a good fragment becomes any other JSON value."""
+    schema = data.draw(st.sampled_from([1, SCHEMA]))
+    good: Any = OLD if schema == 1 else encoded(node_of({"schema": 1, "node": OLD}))
+    fragment: Any = {"schema": schema, "node": json.loads(json.dumps(good))}
+    at, key = data.draw(st.sampled_from(list(_places(fragment))))
+    at[key] = data.draw(JSON)
+
+    try:
+        accepted = node_of(fragment)
+    except ValueError:
+        return
+    assert judge_fragments([fragment]).verdict.kind in KINDS
+    assert rules.judge(Case((accepted,))).verdict.kind in KINDS
+
+
+def _places(value: Any) -> Any:
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in list(parts):
+        yield value, key
+        yield from _places(part)
+
+
+@given(st.dictionaries(st.text(max_size=5) | st.sampled_from(["node", "schema", "ranks", "nodes"]), JSON))
+def test_garbage_is_refused_with_a_value_error(garbage: dict[str, Any]) -> None:
+    with contextlib.suppress(ValueError):
+        node_of(garbage)
+
+
+@pytest.mark.parametrize("garbage", [None, 3, [], "{}", b"x", [{}]])
+def test_no_object_at_all_is_refused_with_a_value_error(garbage: Any) -> None:
+    with pytest.raises(ValueError, match=r"\S"):
+        node_of(garbage)
+
+
+# -- orders, numbers, sizes ------------------------------------------------------------------------------------
+
+
 @settings(max_examples=80)
-@given(st.lists(some(E.NodeEvidence), min_size=2, max_size=3), st.randoms(use_true_random=False))
+@given(st.lists(NODES, min_size=2, max_size=3), st.randoms(use_true_random=False))
 def test_the_order_of_the_nodes_does_not_matter(nodes: list[E.NodeEvidence], random: object) -> None:
     numbered = [_numbered(one, at) for at, one in enumerate(nodes)]
     shuffled = list(numbered)
@@ -111,18 +193,14 @@ def test_the_one_outside_is_named_whoever_it_is_and_whoever_passed_the_limit(
 
 
 def test_sixteen_thousand_ranks_are_judged_in_seconds() -> None:
-    members = tuple(range(16384))
-    nodes = []
-    for at in range(2048):
-        numbers = range(8 * at, 8 * at + 8)
-        past = tuple(entry(900 + back, ago=40.0 - back, members=members) for back in range(10))
-        ranks = [rank(n, "dataset" if n == 9999 else "backward", collectives=past) for n in numbers]
-        nodes.append(node(*ranks, name=f"n{at}", node_rank=at, nodes=2048, world_size=16384, accused=None))
+    """The measured time and memory: `python -m benchmarks.judge`. The limit here includes making
+    the fragments, and is generous for a busy machine.
+    """
     began = time.process_time()
-    verdict = judge(Case(tuple(nodes)))
+    verdict = judge(decoded_job())
 
-    assert (verdict.rank, verdict.kind, verdict.confidence) == (9999, "data_loading", HIGH)
-    assert time.process_time() - began < 2.0
+    assert (verdict.rank, verdict.kind, verdict.confidence) == (CULPRIT, "user_code", HIGH)
+    assert time.process_time() - began < 30.0
 
 
 def test_sixteen_thousand_ranks_that_all_wait() -> None:
@@ -130,7 +208,7 @@ def test_sixteen_thousand_ranks_that_all_wait() -> None:
     began = time.process_time()
 
     assert judge(case(*ranks)).rank == 77
-    assert time.process_time() - began < 2.0
+    assert time.process_time() - began < 10.0
 
 
 def test_a_sentence_is_one_short_line_whatever_the_names() -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from holdfast import __version__
-from holdfast.incidents.report import folder
+from holdfast.incidents.report import store
 from holdfast.journal.event import encode
-from tests.incidents.cases_for_reports import crash, hang
+from tests.incidents.cases_for_reports import FIXTURES, evidence, judged
 from tests.journal.story import Story
 from tests.processes import Spawned, Spawner
 
@@ -83,10 +83,9 @@ def reported(run_dir: Path) -> Path:
     journal = run_dir / "journal-a.jsonl"
     lines = journal.read_text().replace('"kind":"run_start"', '"run_id":"run-1","kind":"run_start"')
     journal.write_text(lines)
-    case, verdict = crash()
-    folder.write_report(folder.claim(str(run_dir), "run-1", 0), case, verdict)
-    case, _ = hang()
-    folder.write_fragment(folder.claim(str(run_dir), "run-1", 1), "gpu-12", case.nodes[0])
+    store.write_report(store.allocate_incident_dir(str(run_dir), "run-1", 0), *judged("exception"))
+    hang = store.allocate_incident_dir(str(run_dir), "run-1", 1)
+    store.write_fragment(hang, evidence("dead_storage").nodes[0])
     return run_dir
 
 
@@ -94,7 +93,7 @@ def test_a_report(spawn: Spawner, reported: Path) -> None:
     process = ended(spawn, "incidents", str(reported), "1")
     assert (process.returncode, process.err()) == (0, "")
     assert process.out() == (reported / "incidents" / "0001" / "report.txt").read_text()
-    assert process.out().startswith("EXCEPTION: rank 1 (node gpu-12, pid 4178) — ValueError: bad batch 17")
+    assert process.out().startswith("EXCEPTION: rank 1 (node gpu-12), at 07:59:59 UTC: raised ValueError")
     by_folder = ended(spawn, "incidents", str(reported / "incidents" / "0001"))
     assert by_folder.out() == process.out()
 
@@ -102,21 +101,44 @@ def test_a_report(spawn: Spawner, reported: Path) -> None:
 def test_a_report_that_nobody_finished_is_made_of_what_nodes_told(spawn: Spawner, reported: Path) -> None:
     process = ended(spawn, "incidents", str(reported), "2")
     assert (process.returncode, process.err()) == (0, "")
-    assert process.out().startswith(
-        "HANG: rank 5 (node gpu-12, pid 4182) — no heartbeat for 31.2 s (limit 30.0 s)"
-    )
+    assert process.out().startswith("HANG: rank 5 (node gpu-12), since ")
     assert not (reported / "incidents" / "0002" / "report.txt").exists()
 
 
 def test_a_report_as_json_and_as_a_page(spawn: Spawner, reported: Path, tmp_path: Path) -> None:
     record = json.loads(ended(spawn, "incidents", str(reported), "1", "--json").out())
-    assert (record["schema"], record["number"], record["verdict"]["kind"]) == (1, 1, "exception")
+    assert (record["schema"], record["number"], record["verdict"]["kind"]) == (2, 1, "exception")
     file = tmp_path / "page.html"
     process = ended(spawn, "incidents", str(reported), "1", "--html", str(file))
     assert (process.returncode, process.out()) == (0, f"page of incident 0001 in {file}\n")
     assert file.stat().st_mode & 0o777 == 0o600
     assert ended(spawn, "incidents", str(reported), "1", "--html", "-").out() == file.read_text()
-    assert "<h1>EXCEPTION: rank 1 (node gpu-12, pid 4178)" in file.read_text()
+    assert "<h1>EXCEPTION: rank 1 (node gpu-12), at" in file.read_text()
+
+
+def test_rejudge_shows_the_verdict_then_and_now(spawn: Spawner, reported: Path) -> None:
+    old = (FIXTURES / "old_rules.json").read_text()
+    path = reported / "incidents" / "0001"
+    (path / "incident.json").write_text(old)
+    process = ended(spawn, "incidents", str(reported), "1", "--rejudge")
+    assert (process.returncode, process.err()) == (0, "")
+    first, then, now = (line for line in process.out().splitlines() if not line.startswith("    "))
+    assert "culprit rank 0 (node gpu-12) -> rank 2 (node gpu-12)" in first
+    assert then.startswith("  Then (user_code, confidence low)") and now.startswith("  Now (user_code, ")
+    found = json.loads(ended(spawn, "incidents", str(path), "--rejudge", "--json").out())
+    assert (found["changed"], found["then"]["verdict"]["rank"], found["now"]["verdict"]["rank"]) == (
+        True,
+        0,
+        2,
+    )
+    assert (path / "incident.json").read_text() == old, "nothing is written"
+
+
+def test_rejudge_needs_one_incident_with_a_report(spawn: Spawner, run_dir: Path) -> None:
+    for arguments in ([str(run_dir), "--rejudge"], [str(run_dir), "1", "--rejudge"], ["--rejudge"]):
+        process = ended(spawn, "incidents", *arguments)
+        assert (process.returncode, process.out()) == (2, "")
+        assert len(process.err().splitlines()) == 1
 
 
 def test_the_list_as_json_names_the_reports(spawn: Spawner, reported: Path) -> None:
@@ -127,7 +149,7 @@ def test_the_list_as_json_names_the_reports(spawn: Spawner, reported: Path) -> N
 def test_without_a_report_the_journal_speaks(spawn: Spawner, run_dir: Path) -> None:
     process = ended(spawn, "incidents", str(run_dir), "1")
     first, _, _, crash, _ = process.out().splitlines()
-    assert first == "incident 1 has no report; the journal says:"
+    assert first == "incident 1 has no report; from the journal:"
     assert "rank 1 (node a, pid 1001), cycle 0" in crash
     assert [row["report"] for row in json.loads(ended(spawn, "incidents", str(run_dir), "--json").out())] == [
         None
@@ -146,7 +168,7 @@ def test_of_an_incident_that_its_launcher_did_not_survive_the_verdict_is_shown(
     )
     process = ended(spawn, "incidents", str(write(story, tmp_path)), "1")
     first, *_, hang, _, verdict = process.out().splitlines()
-    assert first == "incident 1 has no report; the journal says:"
+    assert first == "incident 1 has no report; from the journal:"
     assert "rank 1 (node a, pid 1001), cycle 0" in hang
     assert verdict == "verdict: Rank 1 waits for a lock. (confidence medium)"
 
@@ -166,7 +188,9 @@ def test_a_number_that_is_none(spawn: Spawner, run_dir: Path, state: Path) -> No
 def test_a_page_that_cannot_be_written(spawn: Spawner, reported: Path) -> None:
     process = ended(spawn, "incidents", str(reported), "1", "--html", str(reported / "no" / "x.html"))
     assert process.returncode == 2
-    assert process.err() == f"holdfast: error: {reported}/no/x.html: No such file or directory\n"
+    assert (
+        process.err() == f"holdfast: error: --html {reported}/no/x.html: there is no folder {reported}/no\n"
+    )
 
 
 def test_a_damaged_record_is_one_line(spawn: Spawner, reported: Path) -> None:
@@ -174,7 +198,7 @@ def test_a_damaged_record_is_one_line(spawn: Spawner, reported: Path) -> None:
     process = ended(spawn, "incidents", str(reported), "1", "--json")
     assert (process.returncode, process.out()) == (2, "")
     (line,) = process.err().splitlines()
-    assert "its schema is 9, and this version of Holdfast reads 1 only" in line
+    assert "its schema is 9; this version of Holdfast reads 1 and 2" in line
 
 
 @pytest.fixture
@@ -271,7 +295,7 @@ def test_a_narrow_terminal_goes_without_columns_but_not_without_who(run_dir: Pat
     assert header.split()[0] == "#" and "what" in header.split() and "who" in header.split()
     assert crash.split()[0] == "1" and "crash" in crash and "rank 1 (" in crash
     assert hang.split()[0] == "2" and "hang" in hang and "rank 0 (" in hang
-    assert ("cycle 1" in hang) == ("how we know" in header) == (columns >= 80)
+    assert ("cycle 1" in hang) == ("reason" in header) == (columns >= 80)
     assert ("restarted (1 of 3)" in crash) == (columns >= 140)
 
 
@@ -282,11 +306,11 @@ def test_a_narrow_terminal_goes_without_columns_but_not_without_who(run_dir: Pat
         (["incidents", "/"], "/: no journal-<node>.jsonl in it"),
         (["incidents"], f"no run in {os.devnull}/holdfast or "),
         (["incident", "x"], "invalid choice: 'incident'"),
-        (["incidents", ".", "0"], "must be a whole number from 1 on, not '0'"),
-        (["incidents", ".", "one"], "must be a whole number from 1 on, not 'one'"),
+        (["incidents", ".", "0"], "'0': give a whole number from 1"),
+        (["incidents", ".", "one"], "'one': give a whole number from 1"),
         (["incidents", "/", "1"], "/: no journal-<node>.jsonl in it"),
         (["incidents", ".", "--html", "x.html"], "--html is for one incident"),
-        (["incidents", ".", "1", "--html", "x", "--json"], "give one of them"),
+        (["incidents", ".", "1", "--html", "x", "--json"], "use either --html or --json"),
         (["incidents", "x", "--jsn"], "unrecognized arguments: --jsn"),
         ([], "the following arguments are required: COMMAND"),
     ],

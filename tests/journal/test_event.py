@@ -75,15 +75,15 @@ def test_what_is_no_event_is_nothing(line: str) -> None:
 
 def test_a_newer_version_s_line_is_kept_as_it_is() -> None:
     line = '{"t": 1, "mono": 2, "node": "n", "kind": "from_the_future", "v": 7, "more": {"a": [1]}}'
-    assert decode(line, teller="m") == Event(
+    assert decode(line, source="m") == Event(
         "from_the_future", 1.0, 2.0, "n", {"v": 7, "more": {"a": [1]}}, "m"
     )
 
 
 def test_an_event_about_another_node_and_time() -> None:
-    event = decode(encode("node_lost", {"node": "gpu-9", "t": 7.0, "waited": 15.0}, **WHEN), teller="gpu-12")
+    event = decode(encode("node_lost", {"node": "gpu-9", "t": 7.0, "waited": 15.0}, **WHEN), source="gpu-12")
     assert event is not None
-    assert (event.node, event.t, event.teller) == ("gpu-9", 7.0, "gpu-12")
+    assert (event.node, event.t, event.source) == ("gpu-9", 7.0, "gpu-12")
 
 
 class Rude:

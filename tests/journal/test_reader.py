@@ -31,7 +31,7 @@ def test_several_nodes_are_merged_and_other_files_ignored(tmp_path: Path) -> Non
     (tmp_path / "journal-b.jsonl").write_bytes(line("two", 2, "b") + line("four", 4, "b"))
     (tmp_path / "notes.txt").write_text("{}")
     found = read_run(str(tmp_path))
-    assert [(event.kind, event.teller) for event in found] == [
+    assert [(event.kind, event.source) for event in found] == [
         ("one", "a"),
         ("two", "b"),
         ("three", "a"),
@@ -55,7 +55,7 @@ def test_a_clock_an_hour_ahead_is_moved_back() -> None:
         story.tell(at, "cycle_start", cycle=number).tell(at + 0.3, "cycle_start", "b", cycle=number)
         story.tell(at + 10, "after", "b").tell(at + 20, "after", "a")
     merged = story.events
-    assert [event.teller for event in merged if event.kind == "after"] == ["b", "a"] * 3
+    assert [event.source for event in merged if event.kind == "after"] == ["b", "a"] * 3
     assert all(abs(event.t - START) < 200 for event in merged)
 
 
@@ -88,7 +88,7 @@ def test_merging_keeps_everything_and_each_node_s_order(clocks: list[list[float]
     ]
     merged = merge(journals)
     for node, journal in enumerate(journals):
-        assert [event for event in merged if event.teller == str(node)] == journal
+        assert [event for event in merged if event.source == str(node)] == journal
     if all(node_times == sorted(node_times) for node_times in clocks):
         assert [event.t for event in merged] == sorted(event.t for event in merged)
 

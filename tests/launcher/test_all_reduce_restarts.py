@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+from pathlib import Path
 
 import psutil
 import pytest
@@ -64,12 +65,20 @@ meet()
 store.set("left by the dead", "an address")
 if CYCLE == 0:
     kill_me(signal.SIGKILL) if RANK == 0 else wait()
+while not os.path.exists(os.environ["NOTES"] + "/looked"):
+    time.sleep(0.01)
 os._exit(0)
 """
 
 
 def test_a_restarted_job_does_not_share_a_store_with_the_dead_one(jobs: Jobs) -> None:
-    job = jobs(STORE, "--max-restarts", "1")
+    """And its launcher, with warm start, has not imported torch for it."""
+    job = jobs(STORE, "--max-restarts", "1", "--ft-warm-start=on")
+    job.hear("finds", ranks=[0, 1], cycle=1)
+    mapped = {Path(each.path).name for each in psutil.Process(job.pid).memory_maps()}
+    assert any(name.startswith("libc") for name in mapped)
+    assert not any("torch" in name for name in mapped)
+    (job.notes / "looked").touch()
     job.end(0)
     for cycle in (0, 1):
         found = job.hear(r"finds (\w+ \S+)", ranks=[0, 1], cycle=cycle)

@@ -93,7 +93,7 @@ def test_a_defect_in_what_only_tells_people_something_is_harmless(
 ) -> None:
     text = "meet()\ntime.sleep(1.5)\nsys.exit(3)"
     code, output, _ = broken(jobs, spawn, place, text)
-    assert code == 3 and "the job goes on" in output and "no restart left" in output
+    assert code == 3 and "the job continues" in output and "no restart left" in output
 
 
 @pytest.fixture
@@ -130,5 +130,6 @@ def test_no_monitor_at_first(keeper: MonitorKeeper, monkeypatch: pytest.MonkeyPa
 def test_strange_error_file_of_torch(tmp_path: Path) -> None:
     path = tmp_path / "error.json"
     path.write_text('{"message": {"message": "E: x", "extraInfo": {"py_callstack": ["a\\n", "b\\n"]}}}')
-    failure = failures.in_full(Failure(RankExit(0, 0, 1, 1, 1.0), None), str(path), "")
+    found = [Failure(RankExit(0, 0, 1, 1, 1.0), None)]
+    (failure,) = failures.in_full(found, lambda local: (str(path), []), "logs")
     assert "  b" in failures.block([failure], "n", 0, whole=True)

@@ -31,6 +31,8 @@ def _has_children(count: int) -> Callable[[Job], bool]:
     return lambda job: len(psutil.Process(job.pid).children()) >= count
 
 
+NEEDS_TORCH = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}
+"""With this the launcher of a one-node job imports torch."""
 MOMENTS = {
     "the first lines": _handles_sigterm,
     "torch is being imported": _imports_torch,
@@ -52,7 +54,8 @@ MOMENTS = {
 )
 def test_signal_while_the_launcher_starts(jobs: Jobs, moment: str, number: int, code: int) -> None:
     """It leaves with the code of a stopped job, and (the leak check sees to it) leaves nothing behind."""
-    job = jobs("wait()", "--ft-preempted-exit-code", "75", "--max-restarts", "3")
+    env = NEEDS_TORCH if "torch" in moment else {}
+    job = jobs("wait()", "--ft-preempted-exit-code", "75", "--max-restarts", "3", env=env)
     job.spawned.wait_for(_handles_sigterm_of(job))
     job.spawned.wait_for(lambda: MOMENTS[moment](job))
     job.spawned.send_signal(number)
@@ -81,7 +84,7 @@ def test_ctrl_c_cannot_get_lost_in_an_import(jobs: Jobs) -> None:
     (jobs.folder / "early").mkdir()
     (jobs.folder / "early" / "numpy.py").write_text(CATCHES_ALL)
     path = os.pathsep.join([str(jobs.folder / "early"), os.environ["PYTHONPATH"]])
-    job = jobs("say('started')", env={"PYTHONPATH": path})
+    job = jobs("say('started')", env={"PYTHONPATH": path, **NEEDS_TORCH})
     job.spawned.wait_for((job.notes / "importing").exists)
     job.spawned.send_signal(signal.SIGINT)
     assert job.end(130) == "" and not job.run_dir.exists()

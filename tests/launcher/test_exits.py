@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from holdfast.fault_tolerance.launcher import exit_codes
 from holdfast.fault_tolerance.launcher.ranks import exits
 from holdfast.fault_tolerance.launcher.ranks.exits import RankExit
 
@@ -33,5 +34,5 @@ def test_ending_by_the_signal_that_was_passed_on_is_no_failure(status: int, obey
 
 
 def test_told_to_stop() -> None:
-    assert exits.of_stop(signal.SIGINT, 75) == 130
-    assert exits.of_stop(signal.SIGTERM, 75) == 75
+    assert exit_codes.of_stop(signal.SIGINT, 75) == 130
+    assert exit_codes.of_stop(signal.SIGTERM, 75) == 75

@@ -53,10 +53,11 @@ def test_at_most_eight_followers() -> None:
 
 def test_what_cannot_be_read_is_not_known(tmp_path: Path) -> None:
     end = RankExit(0, 0, 7, 1, 10.0)
+    files = str(tmp_path / "error"), [str(tmp_path / "none")]
     for text in ("", "{", "[]", "7", json.dumps({"pid": 7, "at": 9.5})):
         (tmp_path / "error").write_text(text)
         known = failures.at_hand(end, str(tmp_path / "error"))
-        found = failures.in_full(known, str(tmp_path / "error"), str(tmp_path / "none"))
+        (found,) = failures.in_full([known], lambda local: files, "logs")
         assert found.error is None and found.meaning == "exit code 1" and found.last_lines == ()
 
 

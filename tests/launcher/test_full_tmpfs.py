@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from holdfast.fault_tolerance.launcher.exit_codes import Outcome
 from tests.launcher.conftest import Jobs
 
 IN_A_NAMESPACE = ["unshare", "--mount", "bash", "-c"]
@@ -74,7 +75,15 @@ def test_no_room(jobs: Jobs, options: str, fill: str) -> None:
     """For anything; for the boards beside what the launcher itself needs; for nobody."""
     job = jobs(HEARTBEAT, "--max-restarts", "1", under=under(options, fill))
     said = job.end(0)
-    assert "for want of room on tmpfs (/dev/shm: " in said and "no board" not in said
+    assert "no room on tmpfs (/dev/shm: " in said and "no board" not in said
     boards = job.hear(r"board (\S+)", ranks=[0, 1], cycle=1)
     assert not any(board.startswith("/dev/shm") for board in boards.values())
     assert "without supervision" not in said
+
+
+def test_no_room_anywhere_ends_with_its_code(jobs: Jobs) -> None:
+    """The temporary directory is full as well: no rank is started."""
+    full = under("size=16k", FILL.format(pages=3))
+    job = jobs(HEARTBEAT, env={"TMPDIR": "/dev/shm"}, under=full)
+    assert "no place for the boards of the ranks" in job.end(Outcome.NO_BOARDS.code)
+    assert not job.spawned.out()

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.fault_tolerance.launcher.inbox import Inbox, Interrupted, Signalled
+from holdfast.fault_tolerance.launcher.control.messages import Signal
+from holdfast.fault_tolerance.launcher.inbox import Inbox, Interrupted
 
 HANDLED = [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1]
 
@@ -30,7 +31,7 @@ def send(number: int) -> None:
 def test_signals_are_events_in_order(inbox: Inbox) -> None:
     for number in HANDLED:
         send(number)
-    assert inbox.wait(0) == [Signalled(number) for number in HANDLED]
+    assert inbox.wait(0) == [Signal(number) for number in HANDLED]
     assert inbox.wait(0) == []
 
 
@@ -39,7 +40,7 @@ def test_a_signal_ends_the_wait(inbox: Inbox) -> None:
     with subprocess.Popen([sys.executable, "-c", code, str(os.getpid())], stdin=subprocess.PIPE) as sender:
         assert sender.stdin
         sender.stdin.close()
-        assert inbox.wait(60) == [Signalled(signal.SIGTERM)]
+        assert inbox.wait(60) == [Signal(signal.SIGTERM)]
 
 
 def test_a_signal_interrupts_the_wait_for_other_nodes(inbox: Inbox) -> None:
@@ -48,7 +49,7 @@ def test_a_signal_interrupts_the_wait_for_other_nodes(inbox: Inbox) -> None:
         pytest.fail("went on")
     assert stop.value.number == signal.SIGHUP
     send(signal.SIGTERM)
-    assert inbox.wait(0) == [Signalled(signal.SIGTERM)], "outside it is an event again"
+    assert inbox.wait(0) == [Signal(signal.SIGTERM)], "outside it is an event again"
 
 
 def test_a_signal_just_before_interrupts_it_at_once(inbox: Inbox) -> None:

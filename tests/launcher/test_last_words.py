@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.fault_tolerance.launcher.ranks import last_words
+from holdfast.fault_tolerance.launcher.ranks import failures
 from holdfast.fault_tolerance.launcher.ranks.prologue_path import PROLOGUE
 from tests.processes import Spawner
 
@@ -47,9 +47,9 @@ def test_the_last_lines_of_a_killed_process(
     assert told.out() == plain.out(), "the script cannot tell the difference"
     assert told.err() == plain.err(), "nothing is lost, nothing comes twice"
     lines = [f"line {number} grün" for number in range(count)]
-    assert last_words.last_lines(str(ring), told.pid) == tuple([*lines, "the end"][-last_words.LINES :])
-    assert last_words.last_lines(str(ring), plain.pid) == (), "another process wrote it"
-    assert ring.stat().st_size <= last_words.HEAD + last_words.RING_BYTES
+    assert failures.last_lines(str(ring), told.pid) == tuple([*lines, "the end"][-failures.LAST_LINES :])
+    assert failures.last_lines(str(ring), plain.pid) == (), "another process wrote it"
+    assert ring.stat().st_size <= failures.RING_HEAD + failures.RING_BYTES
 
 
 ALARMS = """
@@ -119,9 +119,9 @@ def test_no_room_for_a_ring(spawn: Spawner, place: str) -> None:
 
 @given(st.binary(max_size=40))
 def test_what_is_no_ring(content: bytes) -> None:
-    assert len(last_words._ring(content, 0)) <= len(content)
+    assert len(failures._ring(content, 0)) <= len(content)
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    assert last_words.last_lines(str(tmp_path / "0.stderr"), 1) == ()
-    assert last_words.last_lines(str(tmp_path), 1) == ()
+    assert failures.last_lines(str(tmp_path / "0.stderr"), 1) == ()
+    assert failures.last_lines(str(tmp_path), 1) == ()

@@ -22,11 +22,8 @@ NOT_COMPARED = "error.json"
 @pytest.mark.parametrize(
     "flags",
     [
-        ("--redirects", "3"),
-        ("--tee", "3"),
-        ("--tee", "0:3,1:1", "--redirects", "1:2"),
+        ("--tee", "0:3,1:1", "--redirects", "1:2", "--role", "trainer"),
         ("--tee", "3", "--local-ranks-filter", "1"),
-        ("--tee", "3", "--role", "trainer"),
     ],
     ids=" ".join,
 )

@@ -46,7 +46,8 @@ def test_a_hang_between_two_steps_is_found_and_the_restart_is_told(jobs: Jobs) -
     assert longest > 2
     (learned,) = job.run_dir.glob("learned-limits-*.json")  # of the cycle that succeeded
     state = json.loads(learned.read_text())["current_timeouts"]
-    assert state == {"heartbeat": {"initial": 300.0, "subsequent": 10.0, "were_calculated": True}}
+    assert state["heartbeat"]["initial"] == 300.0
+    assert 2.0 <= state["heartbeat"]["subsequent"] < 10.0  # the floor is what the user configured
     assert [record["seconds"] > 0 for record in job.journal("resume")] == [True]
 
 

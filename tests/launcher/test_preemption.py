@@ -99,7 +99,7 @@ def test_rank_killed_by_sigterm_alone_has_failed(jobs: Jobs) -> None:
     """Nobody told the launcher to stop: a SIGTERM to one rank is a failure like any other."""
     job = jobs("say('pid', os.getpid())\nwait() if CYCLE == 0 else None", "--max-restarts", "1")
     os.kill(int(job.hear(r"pid (\d+)", ranks=[0, 1])[1]), signal.SIGTERM)
-    assert "killed by SIGTERM (asked to stop by someone other than the launcher)" in job.end(0)
+    assert "killed by SIGTERM (not sent by the launcher)" in job.end(0)
     assert len(job.journal("restart")) == 1
 
 
@@ -145,7 +145,7 @@ def test_rank_that_ignores_sigterm_is_killed_after_the_term_timeout(jobs: Jobs) 
         who = f"rank {rank} (pid {pid})"
         assert f"{who} did not leave within --term-timeout 1.5 s of SIGTERM: SIGKILL sent" in said
     sent, last = job.journal("signal_sent")[0], job.journal("rank_exit")[-1]
-    assert 1.5 <= last["mono"] - sent["mono"] < 10
+    assert 1.49 <= last["mono"] - sent["mono"] < 10  # the signal is recorded after it is sent
     assert not any(alive(int(pid)) for pid in pids.values())
 
 
@@ -177,10 +177,10 @@ def test_data_loader_workers_get_the_signal_too(jobs: Jobs, launcher_last: bool)
 
 
 REDUCES = """
-import torch, torch.distributed as dist
+import datetime, torch, torch.distributed as dist
 if RANK == 1:
     signal.signal(signal.SIGTERM, lambda *_: None)
-dist.init_process_group("gloo")
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=20))  # gloo may miss that its peer is gone
 for number in range(1_000_000):
     dist.all_reduce(torch.ones(8))
     if number == 10:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.fault_tolerance.launcher.ranks import process_states
-from holdfast.fault_tolerance.launcher.ranks.process_states import ProcessStates, uninterruptible
+from holdfast.fault_tolerance.launcher.ranks import processes
+from holdfast.fault_tolerance.launcher.ranks.processes import ProcessStates, uninterruptible
 from tests.processes import Spawner, wait_until
 
 # The child waits in opening a FIFO before it has become another program, and its parent waits for that in state D.
@@ -46,7 +46,7 @@ def test_process_that_cannot_be_read_blocks_no_caller(
         with open(fifo) as file:
             return bool(file.read())
 
-    monkeypatch.setattr(process_states, "uninterruptible", read)
+    monkeypatch.setattr(processes, "uninterruptible", read)
     states, own = ProcessStates(), {0: os.getpid()}
     for second in range(3):
         states.refresh(own, {0}, 100.0 + second)

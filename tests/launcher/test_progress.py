@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import pytest
@@ -201,7 +202,7 @@ def test_any_page_gives_a_line_of_the_journal(
     """A rank may scribble over its own page; the launcher may not fail because of it."""
     board = Board.create(str(tmp_path_factory.mktemp("scribbled") / "0.board"), Limits())
     try:
-        board.admit(Identity(1, 1, 0, 0, 0, 1))
+        board.bind_process(Identity(1, 1, 0, 0, 0, 1))
         writer = BoardWriter(board.path)
         writer.connect()
         writer.heartbeat(4)
@@ -215,4 +216,5 @@ def test_any_page_gives_a_line_of_the_journal(
         fields = ProgressLog(0, when(0)).event(when(10), {0: board.snapshot()}, "incident")
         json.loads(event.encode("progress", fields, t=1.0, mono=1.0, node="n"))
     finally:
-        board.remove()
+        board.close()
+        os.unlink(board.path)

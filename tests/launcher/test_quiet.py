@@ -76,9 +76,7 @@ child.wait()
     boards = [job.hear(r"board (\S+)", ranks=[0, 1]) for job in (first, second)]
     folders = {os.path.dirname(os.path.dirname(board)) for found in boards for board in found.values()}
     assert len(folders) == 2
-    victim = next(
-        child for child in psutil.Process(second.pid).children() if "script" in " ".join(child.cmdline())
-    )
+    victim = next(child for child in psutil.Process(second.pid).children() if "RANK" in child.environ())
     victim.send_signal(signal.SIGKILL)
     second.hear("board", ranks=[0, 1], cycle=1)
     (second.notes / "enough").touch()

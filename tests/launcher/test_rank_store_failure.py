@@ -9,25 +9,32 @@ import socket
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
+from holdfast.fault_tolerance.launcher.rank_store import ENDED
 from tests.launcher.conftest import LAUNCHER, Jobs
 
 WITHOUT_STORE = f"""
 import sys
-import torch.distributed as dist
-
-TCPStore = dist.TCPStore
-
-def refuse(*args, **kwargs):
-    if "master_listen_fd" in kwargs:
-        raise RuntimeError("no thread can be started")
-    return TCPStore(*args, **kwargs)
-
-dist.TCPStore = refuse
+from holdfast.fault_tolerance.launcher import rank_store
 from holdfast.fault_tolerance.launcher.main import console
+
+rank_store.HOST = sys.argv[0].replace("launcher.py", "host.py")
 sys.argv[:] = sys.argv[{len(LAUNCHER)}:]
 console()
+"""
+HOST = """
+import sys
+
+sys.path[:] = sys.argv[2:]
+from holdfast.fault_tolerance.launcher import store_host
+
+def refuse(listener):
+    raise RuntimeError("no thread can be started")
+
+store_host._store = refuse
+store_host.serve(int(sys.argv[1]))
 """
 
 CONNECTS = """
@@ -45,6 +52,7 @@ def under(tmp_path: Path) -> list[str]:
     """A launcher whose torch cannot start that store."""
     launcher = tmp_path / "launcher.py"
     launcher.write_text(WITHOUT_STORE)
+    (tmp_path / "host.py").write_text(HOST)
     return [sys.executable, str(launcher)]
 
 
@@ -70,3 +78,34 @@ def test_rank_store_failure_is_told_to_the_other_node(jobs: Jobs, under: list[st
     ]
     assert all(REASON in node.end(1) for node in nodes)
     assert all(REASON in end["reason"] for node in nodes for end in node.journal("run_end"))
+
+
+def test_rank_store_host_that_is_killed_costs_a_restart(jobs: Jobs) -> None:
+    text = CONNECTS + "wait() if CYCLE == 0 else os._exit(0)\n"
+    job = jobs(text, "--ft-warm-start=off", "--max-restarts=1", nproc=1)
+    job.hear("met", ranks=[0])
+    (host,) = [
+        each for each in psutil.Process(job.pid).children() if "store_host.py" in " ".join(each.cmdline())
+    ]
+    host.kill()
+    job.end(0)
+    job.hear("met", ranks=[0], cycle=1)
+    (restart,) = job.journal("restart")
+    assert ENDED in restart["reason"]
+
+
+def test_rank_store_host_forked_is_no_first_victim_of_the_oom_killer(jobs: Jobs) -> None:
+    """Unlike the zygote that it is forked from: without the store the cycle is lost."""
+    job = jobs(CONNECTS + "wait()\n", "--ft-warm-start=on", nproc=1)
+    job.hear("met", ranks=[0])
+    children = psutil.Process(job.pid).children()
+    scores = {each.name(): Path(f"/proc/{each.pid}/oom_score_adj").read_text() for each in children}
+    assert scores["hf-store"] == Path(f"/proc/{job.pid}/oom_score_adj").read_text() != scores["hf-zygote"]
+
+
+@pytest.mark.parametrize("mode", ["auto", "off"])
+def test_rank_store_host_of_a_launcher_with_closed_streams_serves(jobs: Jobs, mode: str) -> None:
+    """Its control socket may have the number of a standard stream."""
+    script = jobs.script("import torch.distributed as dist\ndist.init_process_group('gloo')\n")
+    closed = ["bash", "-c", 'exec "$@" <&- >&-', "bash"]
+    jobs.command(f"--ft-warm-start={mode}", "--nproc-per-node=2", script, under=closed).end(0)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.journal.incident_list import incidents
+from holdfast.journal.incidents import incidents
 from holdfast.journal.reader import read_run
 from tests.launcher.conftest import Jobs
 

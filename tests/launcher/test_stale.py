@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from holdfast.fault_tolerance.launcher.ranks import stale
+from holdfast.fault_tolerance.launcher.ranks import boards
 from tests.launcher.conftest import Jobs
 from tests.processes import alive, wait_until
 
@@ -24,24 +24,24 @@ def test_a_directory_is_removed_when_its_owner_is_gone(tmp_path: Path) -> None:
     dead, living, other, unowned = (
         directory(tmp_path, name) for name in ("holdfast-1", "holdfast-2", "mine", "holdfast-3")
     )
-    held = stale.own(living)
+    held = boards.lock_directory(living)
     for gone in (dead, other):
-        os.close(stale.own(gone))
-    assert stale.sweep(str(tmp_path)) == [str(dead)]
+        os.close(boards.lock_directory(gone))
+    assert boards.remove_stale(str(tmp_path)) == [str(dead)]
     assert living.exists() and other.exists() and unowned.exists() and not dead.exists()
     os.close(held)
-    assert stale.sweep(str(tmp_path)) == [str(living)]
+    assert boards.remove_stale(str(tmp_path)) == [str(living)]
 
 
 def test_a_link_is_left_alone(tmp_path: Path) -> None:
     real = directory(tmp_path, "real")
-    os.close(stale.own(real))
+    os.close(boards.lock_directory(real))
     (tmp_path / "holdfast-link").symlink_to(real)
-    assert stale.sweep(str(tmp_path)) == [] and real.exists()
+    assert boards.remove_stale(str(tmp_path)) == [] and real.exists()
 
 
 def test_no_folder_at_all(tmp_path: Path) -> None:
-    assert stale.sweep(str(tmp_path / "nowhere")) == []
+    assert boards.remove_stale(str(tmp_path / "nowhere")) == []
 
 
 def test_launcher_and_monitor_killed_at_once(jobs: Jobs) -> None:

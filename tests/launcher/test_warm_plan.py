@@ -13,11 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.fault_tolerance.launcher.warm import learned
-from holdfast.fault_tolerance.launcher.warm.first_list import DYNAMO, TORCH, first_list
+from holdfast.fault_tolerance.launcher.warm import preload_list
 from holdfast.fault_tolerance.launcher.warm.forked import Forked
-from holdfast.fault_tolerance.launcher.warm.learned import Learned
 from holdfast.fault_tolerance.launcher.warm.plan import Request, hidden, plan, unlike, why_cold
+from holdfast.fault_tolerance.launcher.warm.preload_list import (
+    DYNAMO,
+    TORCH,
+    Learned,
+    first_list,
+    script_text,
+)
 from holdfast.fault_tolerance.launcher.warm.zygote import preload, wire
 
 COLD = {
@@ -85,6 +90,11 @@ def test_what_a_file_in_the_scripts_folder_hides() -> None:
     [
         ("import os, sys\nfrom json import loads\n", ()),
         ("", ()),
+        (
+            "import holdfast.fault_tolerance as ft\nfrom holdfast.fault_tolerance import RankMonitorClient\n",
+            (),
+        ),
+        ("import holdfast.ptl_resiliency\n", TORCH),
         ("import os\ndef f():\n    import mine\n", TORCH),
         ("from . import model\n", TORCH),
         ("import torch\n", TORCH),
@@ -100,18 +110,23 @@ def test_first_list(source: str, expected: tuple[tuple[str, None], ...]) -> None
     assert first_list(source.encode()) == expected
 
 
+def test_script_text_of_a_pipe_is_left_to_the_rank(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "script.py")
+    assert b"torch" in script_text(str(tmp_path / "script.py")), "and it returns without a writer"
+
+
 def test_what_was_learned_is_kept_for_the_script_and_the_python(tmp_path: Path) -> None:
-    file = learned.path(str(tmp_path), "train.py", module=False)
-    assert learned.read(file) == Learned()
+    file = preload_list.path(str(tmp_path), "train.py", module=False)
+    assert preload_list.read(file) == Learned()
     known = Learned([("torch", "/x/torch/__init__.py"), ("sys", None)], {"wandb": "it starts a thread"})
-    learned.write(file, known)
-    assert learned.read(file) == known
+    preload_list.write(file, known)
+    assert preload_list.read(file) == known
     assert os.stat(file).st_mode & 0o777 == 0o600
     assert {path.name for path in Path(file).parent.iterdir()} == {os.path.basename(file)}
-    learned.write(file, Learned(None, {"x": "y"}))
-    assert learned.read(file).modules is None
+    preload_list.write(file, Learned(None, {"x": "y"}))
+    assert preload_list.read(file).modules is None
     others = {
-        learned.path(str(tmp_path), script, module=module)
+        preload_list.path(str(tmp_path), script, module=module)
         for script, module in (("train.py", True), ("a.py", False))
     }
     assert file not in others and len(others) == 2
@@ -130,13 +145,13 @@ def test_what_was_learned_is_kept_for_the_script_and_the_python(tmp_path: Path) 
 def test_a_list_that_is_none_counts_for_nothing(tmp_path: Path, content: str) -> None:
     file = tmp_path / "list.json"
     file.write_text(content)
-    assert learned.read(str(file)) == Learned()
+    assert preload_list.read(str(file)) == Learned()
     (tmp_path / "link.json").symlink_to(file)
-    assert learned.read(str(tmp_path / "link.json")) == Learned()
+    assert preload_list.read(str(tmp_path / "link.json")) == Learned()
 
 
 def test_a_list_that_cannot_be_kept_costs_nothing() -> None:
-    learned.write("/proc/nowhere/list.json", Learned([]))
+    preload_list.write("/proc/nowhere/list.json", Learned([]))
 
 
 def test_only_what_is_installed_is_imported_ahead() -> None:

@@ -20,6 +20,12 @@ __all__ = ["freezer", "jobs"]
 MakeNode = Callable[..., Node]
 
 
+@pytest.fixture(autouse=True)
+def cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How ranks are started is not the topic here, and a zygote imports torch."""
+    monkeypatch.setenv("PET_FT_WARM_START", "off")
+
+
 @pytest.fixture
 def make_node(spawn: Spawner) -> Iterator[MakeNode]:
     """`make_node(check_interval=5.0, termination=SIGKILL, patience=5.0)`: a node whose monitor runs."""

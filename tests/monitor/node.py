@@ -19,7 +19,7 @@ import pytest
 
 from holdfast.fault_tolerance.board import Board, BoardWriter, Limits
 from holdfast.fault_tolerance.launcher.inbox import Inbox
-from holdfast.fault_tolerance.launcher.monitor_keeper import MonitorKeeper, MonitorSaid
+from holdfast.fault_tolerance.launcher.monitor_keeper import MonitorKeeper, MonitorMessage
 from holdfast.fault_tolerance.monitor.control import RUNNING, ControlPage
 from tests.processes import CEILING, Spawned, Spawner
 
@@ -75,7 +75,9 @@ class Node:
         """Begin a cycle with these processes as its ranks (one that does nothing if none is given)."""
         for local_rank, process in enumerate(processes or (victim(self.spawn),)):
             rank = Rank(process, Board.create(self.board_path(local_rank, cycle), limits))
-            rank.board.admit(identity(process, rank=local_rank, cycle=cycle, started_ns=time.monotonic_ns()))
+            rank.board.bind_process(
+                identity(process, rank=local_rank, cycle=cycle, started_ns=time.monotonic_ns())
+            )
             self.ranks.append(rank)
         self.watch(cycle)
         return self.ranks
@@ -83,13 +85,13 @@ class Node:
     def watch(self, cycle: int = 0) -> None:
         """Have the monitor watch the boards of this cycle from now on."""
         self.control.enter(RUNNING, cycle)
-        self.keeper.look()
+        self.keeper.scan()
 
     def pump(self, seconds: float) -> None:
         """Take in what arrives within this time."""
         for event in self.inbox.wait(seconds):
-            if isinstance(event, MonitorSaid):
-                self.said.append(event.message)
+            if isinstance(event, MonitorMessage):
+                self.said.append(event.fields)
 
     def heard(self, event: str) -> list[dict[str, Any]]:
         """Everything of this kind that the monitors have said so far."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.fault_tolerance.monitor.channel import LARGEST, Channel
+from holdfast.fault_tolerance.monitor.control import LARGEST, Channel
 
 
 @pytest.fixture

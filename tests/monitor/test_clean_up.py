@@ -17,10 +17,8 @@ from holdfast.fault_tolerance.board import Board, Limits
 from holdfast.fault_tolerance.launcher.monitor_keeper import MAIN
 from holdfast.fault_tolerance.launcher.ranks.boards import private_directory
 from holdfast.fault_tolerance.monitor.control import RUNNING, ControlPage
-from holdfast.fault_tolerance.monitor.execution import Executions
-from holdfast.fault_tolerance.monitor.main import Settings, clean_up
-from holdfast.fault_tolerance.monitor.start import start
-from holdfast.fault_tolerance.monitor.watch import Watch
+from holdfast.fault_tolerance.monitor.main import Settings, clean_up, start
+from holdfast.fault_tolerance.monitor.watch import Terminator, Watch
 from holdfast.fault_tolerance.processes import proc
 from tests.processes import Spawned, Spawner, alive, wait_until
 
@@ -40,7 +38,7 @@ def folder() -> Iterator[str]:
 
 def _admit(folder: str, local_rank: int, process: Spawned) -> None:
     board = Board.create(os.path.join(folder, "cycle-0", f"{local_rank}.board"), Limits())
-    board.admit(identity(process, rank=local_rank, started_ns=time.monotonic_ns()))
+    board.bind_process(identity(process, rank=local_rank, started_ns=time.monotonic_ns()))
     board.close()
 
 
@@ -58,7 +56,7 @@ def test_no_environment_is_read_before_the_ranks_have_ended(
         return False
 
     monkeypatch.setattr(proc, "has_environment", has_environment)
-    clean_up(Watch(folder, 0, 1.0, Executions(signal.SIGKILL, 1.0), lambda _: None), folder)
+    clean_up(Watch(folder, 0, 1.0, Terminator(signal.SIGKILL, 1.0), lambda _: None), folder)
     assert [rank.wait() for rank in ranks] == [-signal.SIGTERM, -signal.SIGKILL]
     assert set(seen) == {(False, False)}
 

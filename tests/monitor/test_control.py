@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.fault_tolerance.board import BoardError
 from holdfast.fault_tolerance.monitor.control import FILE, IDLE, RUNNING, STOPPING, ControlPage
-from holdfast.fault_tolerance.monitor.gaps import KEPT
+from holdfast.fault_tolerance.monitor.deadlines import KEPT
 
 
 @pytest.fixture
@@ -28,8 +28,8 @@ def page(folder: str) -> Iterator[ControlPage]:
 
 
 def test_a_fresh_page_watches_nothing(page: ControlPage) -> None:
-    assert (page.epoch, page.cycle, page.phase, page.tick, page.looked) == (0, 0, IDLE, 0, (0, 0))
-    assert page.gaps.gaps == ()
+    assert (page.epoch, page.cycle, page.phase, page.tick, page.last_scan) == (0, 0, IDLE, 0, (0, 0))
+    assert page.suspensions.spans == ()
 
 
 def test_it_is_private_and_allocated_in_full(page: ControlPage, folder: str) -> None:
@@ -42,9 +42,9 @@ def test_what_one_side_writes_the_other_reads(page: ControlPage, folder: str) ->
     other = ControlPage(folder)
     page.epoch = 7
     page.enter(RUNNING, 3)
-    other.beat(11, 22)
+    other.record_scan(11, 22)
     assert (other.epoch, other.cycle, other.phase) == (7, 3, RUNNING)
-    assert (page.tick, page.looked) == (1, (11, 22))
+    assert (page.tick, page.last_scan) == (1, (11, 22))
     page.enter(STOPPING, 3)
     assert other.phase == STOPPING
     other.close()
@@ -52,29 +52,29 @@ def test_what_one_side_writes_the_other_reads(page: ControlPage, folder: str) ->
 
 def test_gaps_outlive_the_monitor_that_noticed_them(page: ControlPage, folder: str) -> None:
     first = ControlPage(folder)
-    first.add_gap(1, 5)
-    first.add_gap(10, 90)
+    first.add_suspension(1, 5)
+    first.add_suspension(10, 90)
     first.close()
     successor = ControlPage(folder)
-    assert successor.gaps.gaps == ((1, 5), (10, 90))
+    assert successor.suspensions.spans == ((1, 5), (10, 90))
     successor.close()
 
 
 def test_a_gap_that_a_successor_notices_again_counts_once(page: ControlPage) -> None:
     """The first to notice it died before it had noted that it had looked."""
-    page.add_gap(10, 90)
-    page.add_gap(10, 95)
-    assert page.gaps.gaps == ((10, 95),)
+    page.add_suspension(10, 90)
+    page.add_suspension(10, 95)
+    assert page.suspensions.spans == ((10, 95),)
 
 
 def test_only_the_last_gaps_are_kept_and_nothing_else_is_overwritten(page: ControlPage) -> None:
     page.epoch = 7
     page.enter(RUNNING, 3)
-    page.beat(11, 22)
+    page.record_scan(11, 22)
     for number in range(KEPT + 30):
-        page.add_gap(number, number + 1)
-    assert page.gaps.gaps == tuple((number, number + 1) for number in range(30, KEPT + 30))
-    assert (page.epoch, page.cycle, page.phase, page.tick, page.looked) == (7, 3, RUNNING, 1, (11, 22))
+        page.add_suspension(number, number + 1)
+    assert page.suspensions.spans == tuple((number, number + 1) for number in range(30, KEPT + 30))
+    assert (page.epoch, page.cycle, page.phase, page.tick, page.last_scan) == (7, 3, RUNNING, 1, (11, 22))
 
 
 def test_a_second_page_in_one_folder_is_refused(page: ControlPage, folder: str) -> None:

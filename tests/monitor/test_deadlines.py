@@ -6,22 +6,23 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.fault_tolerance.board import Limits, OpenSection, Snapshot
+from holdfast.fault_tolerance.board import Limits, OpenSection, SectionTotal, Snapshot
 from holdfast.fault_tolerance.monitor.deadlines import (
+    SECOND,
     Deadline,
+    Suspensions,
     deadlines,
     earliest,
-    next_look,
+    next_scan,
     shortest_limit,
 )
-from holdfast.fault_tolerance.monitor.gaps import SECOND, Gaps
 
 from .values import at, connected, snapshot
 
-NO_GAPS = Gaps()
+NO_GAPS = Suspensions()
 
 
-def found(board: Snapshot, gaps: Gaps = NO_GAPS) -> dict[str, int]:
+def found(board: Snapshot, gaps: Suspensions = NO_GAPS) -> dict[str, int]:
     """Reason (for a section its name) → moment, for every limit in force."""
     return {
         limit.section if limit.reason == "section" else limit.reason: limit.at_ns
@@ -119,6 +120,38 @@ class TestHeartbeats:
         assert found(snapshot(limits=limits, heartbeat_count=1, last_heartbeat_ns=at(3))) == {}
 
 
+class TestWarmUp:
+    LIMITS = Limits(initial=60.0, sections={"step": 5.0, "setup": 9.0}, out_of_section=4.0)
+
+    def limits(self, steps: int, warm_up: int, limits: Limits = LIMITS) -> dict[str, float]:
+        """Reason (for a section its name) → limit, in a step and out of section, after this many steps."""
+        totals = {"step": SectionTotal(steps, 1)} if steps else {}
+        opened = tuple(OpenSection(name, at(10)) for name in ("setup", "step"))
+        inside = connected(section_count=9, open_sections=opened, limits=limits, section_totals=totals)
+        outside = replace(inside, open_sections=(), out_of_section_since_ns=at(10))
+        found = [each for board in (inside, outside) for each in deadlines(board, NO_GAPS, warm_up)]
+        return {each.section or each.reason: each.limit for each in found}
+
+    @pytest.mark.parametrize("steps", [0, 1, 4])
+    def test_first_steps_have_the_initial_limit(self, steps: int) -> None:
+        """Another section keeps its own."""
+        assert self.limits(steps, 5) == {"setup": 9.0, "step": 60.0, "out_of_section": 60.0}
+
+    @pytest.mark.parametrize(("steps", "warm_up"), [(5, 5), (6, 5), (0, 0)])
+    def test_later_steps_have_their_own(self, steps: int, warm_up: int) -> None:
+        assert self.limits(steps, warm_up) == {"setup": 9.0, "step": 5.0, "out_of_section": 4.0}
+
+    def test_initial_limit_that_is_shorter_shortens_none(self) -> None:
+        assert self.limits(0, 5, replace(self.LIMITS, initial=4.5))["step"] == 5.0
+
+    def test_without_an_initial_limit_there_is_none(self) -> None:
+        assert self.limits(0, 5, replace(self.LIMITS, initial=None)) == {"setup": 9.0}
+
+    def test_section_without_a_limit_gets_none(self) -> None:
+        limits = replace(self.LIMITS, sections={"setup": 9.0}, out_of_section=None)
+        assert self.limits(0, 5, limits) == {"setup": 9.0}
+
+
 class TestSections:
     def test_every_open_section_counts(self) -> None:
         board = connected(
@@ -192,12 +225,12 @@ def test_none_is_no_limit_for_every_kind() -> None:
 def test_a_limit_beyond_all_time_is_far_away_and_no_error(limit: float) -> None:
     board = connected(heartbeat_count=1, last_heartbeat_ns=at(2), limits=Limits(subsequent=limit))
     assert found(board)["heartbeat"] > at(20 * 365 * 86400)
-    assert next_look(board, NO_GAPS, at(3)) > at(86400)
+    assert next_scan(board, NO_GAPS, at(3)) > at(86400)
 
 
 def test_a_gap_moves_every_limit() -> None:
     still = connected(**BUSY, limits=EVERYTHING)
-    gaps = NO_GAPS.with_gap(at(3.5), at(103.5))
+    gaps = NO_GAPS.plus(at(3.5), at(103.5))
     assert found(still, gaps) == {
         reason: moment + 100 * SECOND + max(0, at(104.5) - moment - 100 * SECOND)
         for reason, moment in found(still).items()
@@ -227,3 +260,41 @@ def test_the_shortest_limit_is_over_all_that_could_begin() -> None:
     assert shortest_limit(snapshot()) == float("inf")
     limits = Limits(initial=9.0, subsequent=8.0, sections={"a": 3.0, "b": None}, out_of_section=4.0)
     assert shortest_limit(snapshot(limits=limits)) == 3.0
+
+
+class TestEndedMainThread:
+    """Only what began after the end, and a checkpoint that is being saved, still has a limit."""
+
+    LIMITS = Limits(
+        initial=60.0, subsequent=5.0, sections={"step": 7.0, "checkpointing": 9.0}, out_of_section=3.0
+    )
+
+    @pytest.mark.parametrize("raised", [False, True])
+    @pytest.mark.parametrize(
+        ("fields", "deadlines_at"),
+        [
+            ({"heartbeat_count": 2, "last_heartbeat_ns": at(2)}, {}),
+            ({"heartbeat_count": 2, "last_heartbeat_ns": at(11)}, {"heartbeat": at(16)}),
+            ({"section_count": 1, "open_sections": (OpenSection("step", at(2)),)}, {}),
+            ({"section_count": 1, "open_sections": (OpenSection("step", at(11)),)}, {"step": at(18)}),
+            (
+                {"section_count": 1, "open_sections": (OpenSection("checkpointing", at(2)),)},
+                {"checkpointing": at(11)},
+            ),
+            ({"section_count": 1, "out_of_section_since_ns": at(12)}, {}),
+            ({}, {}),
+        ],
+    )
+    def test_interval_counts_if_it_began_later(
+        self, raised: bool, fields: dict[str, object], deadlines_at: dict[str, int]
+    ) -> None:
+        board = connected(limits=self.LIMITS, main_ended_ns=at(10), main_raised=raised, **fields)
+        assert found(board) == deadlines_at
+
+    @pytest.mark.parametrize(("raised", "deadlines_at"), [(True, {"checkpointing": at(33)}), (False, {})])
+    def test_checkpoint_without_limit_has_one_after_an_exception(
+        self, raised: bool, deadlines_at: dict[str, int]
+    ) -> None:
+        saving = {"section_count": 1, "open_sections": (OpenSection("checkpointing", at(2)),)}
+        board = connected(limits=Limits(subsequent=5.0), main_ended_ns=at(3), main_raised=raised, **saving)
+        assert found(board) == deadlines_at

@@ -201,7 +201,7 @@ def test_the_rank_that_the_others_plainly_wait_for_is_accused(node: Node, spawn:
     verdict = node.hear("verdict")
     assert (verdict["rank"], verdict["state"]) == (1, "T")
     assert verdict["text"].startswith("Rank 0: Section 'step' did not end. Waited ")
-    assert verdict["text"].endswith(" Rank 1 is stopped (state T).")
+    assert "Rank 1 is stopped" in verdict["text"]
     assert [other["rank"] for other in verdict["others"]] == [0, 2]
     assert ranks[1].process.wait() == -signal.SIGKILL
     assert ranks[0].lives and ranks[2].lives
@@ -214,7 +214,7 @@ def test_a_rank_that_is_a_step_behind_is_accused(node: Node, spawn: Spawner) -> 
         rank.hand.heartbeat(step)
     ranks[0].hand.start_section("step")
     verdict = node.hear("verdict")
-    assert verdict["rank"] == 1 and "Rank 1 is behind, at step 7 of 8." in verdict["text"]
+    assert verdict["rank"] == 1 and "Rank 1 is at step 7" in verdict["text"]
     assert ranks[1].process.wait() == -signal.SIGKILL
 
 

@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 
 from holdfast.fault_tolerance.board import Board, BoardWriter, Identity, Limits, layout
 from holdfast.fault_tolerance.launcher.monitor_keeper import MAIN
-from holdfast.fault_tolerance.monitor.deadlines import deadlines, next_look
-from holdfast.fault_tolerance.monitor.explain import describe
-from holdfast.fault_tolerance.monitor.gaps import Gaps
-from holdfast.fault_tolerance.monitor.observations import Seen
-from holdfast.fault_tolerance.monitor.start import command
+from holdfast.fault_tolerance.monitor.deadlines import Suspensions, deadlines, next_scan
+from holdfast.fault_tolerance.monitor.hang_handler import describe
+from holdfast.fault_tolerance.monitor.main import command
+from holdfast.fault_tolerance.monitor.milestones import Milestones
 from tests.processes import Spawner
 
 from .node import Node
@@ -54,7 +53,7 @@ class TestRecycledPid:
         ranks = node.start(Limits(sections={"step": LIMIT}), victim(spawn), victim(spawn))
         recycled, hung = ranks
         meant = identity(recycled.process, rank=0, started_ns=time.monotonic_ns())
-        recycled.board.admit(replace(meant, start_time=meant.start_time - 1))
+        recycled.board.bind_process(replace(meant, start_time=meant.start_time - 1))
         for rank in ranks:
             rank.hand.connect()
             rank.hand.start_section("step")
@@ -66,7 +65,7 @@ class TestRecycledPid:
 
     def test_another_cycle(self, node: Node) -> None:
         (rank,) = node.start(Limits(subsequent=LIMIT))
-        rank.board.admit(identity(rank.process, cycle=7, started_ns=time.monotonic_ns()))
+        rank.board.bind_process(identity(rank.process, cycle=7, started_ns=time.monotonic_ns()))
         heartbeats(rank.hand)
         began = time.monotonic()
         node.until(lambda: time.monotonic() - began > 2 * LIMIT, "")
@@ -130,7 +129,7 @@ def test_whatever_stands_on_a_board_the_monitor_can_go_on(
     folder = tmp_path_factory.mktemp("scribbled")
     board = Board.create(str(folder / "0.board"), Limits(sections={"step": 1.0}))
     try:
-        board.admit(Identity(os.getpid(), 1, 0, 0, 0, 1))
+        board.bind_process(Identity(os.getpid(), 1, 0, 0, 0, 1))
         hand = BoardWriter(board.path)
         heartbeats(hand)
         hand.start_section("step")
@@ -139,9 +138,12 @@ def test_whatever_stands_on_a_board_the_monitor_can_go_on(
             file.seek(layout.IDENTITY_BYTES + 8 * data.draw(st.integers(0, layout.STATE_WORDS - 40)))
             file.write(data.draw(st.binary(min_size=1, max_size=320)))
         read = board.snapshot()
-        first = list(deadlines(read, Gaps()))
-        assert isinstance(next_look(read, Gaps(), time.monotonic_ns()), int)
-        told = [*Seen().news(read, board.events), *Seen().suspicion(first[0] if first else None, 10**12)]
+        first = list(deadlines(read, Suspensions()))
+        assert isinstance(next_scan(read, Suspensions(), time.monotonic_ns()), int)
+        told = [
+            *Milestones().poll(read, board.events),
+            *Milestones().suspicion(first[0] if first else None, 10**12),
+        ]
         json.dumps([told, describe(read, time.monotonic_ns())])
     finally:
         board.close()
@@ -169,7 +171,7 @@ def test_the_running_process_has_no_heavy_library_mapped(node: Node) -> None:
     assert [name for name in libraries if "site-packages" in name or "torch" in name or "numpy" in name] == []
 
 
-def test_ten_thousand_looks_cost_no_memory(node: Node, spawn: Spawner) -> None:
+def test_a_thousand_scans_cost_no_memory(node: Node, spawn: Spawner) -> None:
     ranks = node.start(Limits(subsequent=60.0, sections={"step": 60.0}), victim(spawn), victim(spawn))
     for rank in ranks:
         heartbeats(rank.hand)
@@ -181,12 +183,12 @@ def test_ten_thousand_looks_cost_no_memory(node: Node, spawn: Spawner) -> None:
                 rank.hand.heartbeat(node.control.tick)
                 rank.hand.start_section("step")
                 rank.hand.end_section("step")
-            node.keeper.look()
+            node.keeper.scan()
             node.pump(0)
 
-    look(1000)
+    look(500)
     before = _resident(node.keeper.pid)
-    look(10_000)
+    look(1000)
     assert _resident(node.keeper.pid) - before <= 256 * 1024
     assert node.replaced == []
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.fault_tolerance.processes import pidfd, proc, sweep
+from holdfast.fault_tolerance.processes import kill, proc
 from tests.processes import Spawner, wait_until
 
 from .victims import identity, state, stubborn, victim
@@ -42,7 +42,7 @@ def test_nobody_is_told_as_nobody() -> None:
     assert proc.start_time(NOBODY) is None
     assert proc.wait_channel(NOBODY) == ""
     assert not proc.has_environment(NOBODY, b"")
-    assert sweep.ends(None)
+    assert not proc.is_running(NOBODY, 1)
 
 
 def test_two_processes_with_one_pid_differ_in_their_start() -> None:
@@ -63,40 +63,41 @@ def test_descendants(roots: set[int], expected: set[int]) -> None:
 def test_a_signal_reaches_the_one_that_is_meant(spawn: Spawner) -> None:
     process = victim(spawn)
     who = identity(process)
-    assert pidfd.send_verified(who.pid, who.start_time, signal.SIGTERM)
+    assert kill.send_verified(who.pid, who.start_time, signal.SIGTERM)
     assert process.wait() == -signal.SIGTERM
 
 
 def test_a_signal_for_another_start_time_reaches_nobody(spawn: Spawner) -> None:
     process = victim(spawn)
     who = identity(process)
-    assert not pidfd.send_verified(who.pid, who.start_time + 1, signal.SIGKILL)
+    assert not kill.send_verified(who.pid, who.start_time + 1, signal.SIGKILL)
     assert process.returncode is None
 
 
 def test_a_signal_for_a_process_that_is_gone_reaches_nobody(spawn: Spawner) -> None:
     process = victim(spawn)
     who = identity(process)
-    with pidfd.verified(who.pid, who.start_time) as handle:
+    with kill.verified(who.pid, who.start_time) as handle:
         assert handle is not None
         process.kill()
-        assert not pidfd.send(handle, signal.SIGTERM)
-    assert not pidfd.send_verified(who.pid, who.start_time, signal.SIGTERM)
+        assert not kill.send(handle, signal.SIGTERM)
+    assert not kill.send_verified(who.pid, who.start_time, signal.SIGTERM)
 
 
 def test_no_handle_is_kept(spawn: Spawner) -> None:
     who = identity(victim(spawn))
     before = os.listdir("/proc/self/fd")
     for start in (who.start_time, who.start_time + 1):
-        pidfd.send_verified(who.pid, start, 0)
-    pidfd.send_verified(NOBODY, 1, 0)
+        kill.send_verified(who.pid, start, 0)
+    kill.send_verified(NOBODY, 1, 0)
     assert os.listdir("/proc/self/fd") == before
 
 
 def test_a_zombie_has_ended(spawn: Spawner) -> None:
     process = spawn(["true"])
     wait_until(lambda: state(process) == "Z")
-    assert sweep.ends(proc.stat(process.pid))
+    who = identity(process)
+    assert not proc.is_running(who.pid, who.start_time)
 
 
 def test_what_is_asked_and_does_not_go_is_killed(spawn: Spawner) -> None:
@@ -105,9 +106,9 @@ def test_what_is_asked_and_does_not_go_is_killed(spawn: Spawner) -> None:
     everybody = {each.pid: identity(each).start_time for each in (polite, deaf, stopped)}
 
     def running() -> dict[int, int]:
-        return {pid: start for pid, start in everybody.items() if not sweep.ends(proc.stat(pid))}
+        return {pid: start for pid, start in everybody.items() if proc.is_running(pid, start)}
 
-    asked, left = sweep.end_all(running, grace=0.5, limit=30.0)
+    asked, left = kill.end_all(running, grace=0.5, limit=30.0)
     assert (asked, left) == (set(everybody), set())
     assert polite.wait() == -signal.SIGTERM
     assert stopped.wait() == -signal.SIGTERM
@@ -115,15 +116,15 @@ def test_what_is_asked_and_does_not_go_is_killed(spawn: Spawner) -> None:
 
 
 def test_who_does_not_go_within_the_limit_is_named() -> None:
-    asked, left = sweep.end_all(lambda: {NOBODY: 1}, grace=0.0, limit=0.05)
+    asked, left = kill.end_all(lambda: {NOBODY: 1}, grace=0.0, limit=0.05)
     assert asked == left == {NOBODY}
 
 
 def test_the_environment_marks_who_belongs_to_a_job(spawn: Spawner) -> None:
     ours, other = spawn(["sleep", "999"], env={"HOLDFAST_PROBE": "/dev/shm/probe-1/x"}), victim(spawn)
-    found = sweep.marked(b"/dev/shm/probe-1/", set())
+    found = kill.marked(b"/dev/shm/probe-1/", set())
     assert found == {ours.pid: identity(ours).start_time}
-    assert sweep.marked(b"/dev/shm/probe-1/", {ours.pid}) == {}
+    assert kill.marked(b"/dev/shm/probe-1/", {ours.pid}) == {}
     assert other.returncode is None
 
 
@@ -136,12 +137,12 @@ def test_a_session_outlives_its_leader_and_is_not_taken_for_anothers(spawn: Spaw
     child = int(match.group(1))
     started = proc.start_time(leader.pid) or 0
     leader.wait()
-    found = sweep.in_sessions({leader.pid: started}, set())
+    found = kill.in_sessions({leader.pid: started}, set())
     assert found == {child: proc.start_time(child)}
-    assert sweep.in_sessions({leader.pid: started}, {child}) == {}
+    assert kill.in_sessions({leader.pid: started}, {child}) == {}
     os.kill(child, signal.SIGKILL)
 
 
 def test_a_recycled_leader_is_no_leader(spawn: Spawner) -> None:
     process = victim(spawn)
-    assert sweep.in_sessions({process.pid: identity(process).start_time - 1}, set()) == {}
+    assert kill.in_sessions({process.pid: identity(process).start_time - 1}, set()) == {}

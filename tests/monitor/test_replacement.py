@@ -33,14 +33,14 @@ def test_another_monitor_carries_on_and_still_finds_the_hang(node: Node, number:
     assert node.hear("verdict")["reason"] == "heartbeat"
     assert rank.process.wait() == -signal.SIGKILL
     assert f"monitor {first}: it " in node.replaced[0]
-    assert f"; monitor {node.keeper.pid} carries on" in node.replaced[0]
+    assert f"; monitor {node.keeper.pid} takes over" in node.replaced[0]
     wait_until(lambda: not Path(f"/proc/{first}").exists(), what="the stopped monitor was ended")
 
 
 def test_a_monitor_that_works_is_not_replaced(node: Node) -> None:
     node.start(Limits(subsequent=60.0))
     began = time.monotonic()
-    node.until(lambda: time.monotonic() - began > monitor_keeper.STANDS_STILL + 1, "")
+    node.until(lambda: time.monotonic() - began > monitor_keeper.SILENT + 1, "")
     assert node.replaced == []
 
 
@@ -100,7 +100,7 @@ def test_the_launcher_itself_stood_still_and_distrusts_its_own_observation(node:
     node.keeper.check(time.monotonic())
     before = node.keeper.pid
     os.kill(before, signal.SIGSTOP)
-    time.sleep(monitor_keeper.STANDS_STILL + 0.5)  # the launcher sleeps as well
+    time.sleep(monitor_keeper.SILENT + 0.5)  # the launcher sleeps as well
     node.keeper.check(time.monotonic())
     assert node.keeper.pid == before
     thaw(before)
@@ -135,8 +135,8 @@ def test_when_no_monitor_can_run_it_is_said_once_and_tried_ever_more_rarely(
     node.until(lambda: len(node.replaced) >= 6, "it was not tried again")
     said = [record.getMessage() for record in caplog.records if record.name == "holdfast.launcher"]
     assert len(said) == 1
-    assert "no monitor can be kept running (it ended with status 1)" in said[0]
-    assert "training goes on, hangs are not found" in said[0]
+    assert "the monitor keeps dying (it ended with status 1)" in said[0]
+    assert "training continues, hangs are not detected" in said[0]
     page.with_name("elsewhere").rename(page)
     heartbeats(rank.hand)
     assert node.hear("verdict")["reason"] == "heartbeat"

@@ -15,9 +15,16 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from holdfast.fault_tolerance.board import Board, BoardWriter, Identity, Limits, strokes, writer
-from holdfast.fault_tolerance.monitor.deadlines import deadlines, earliest, next_look
-from holdfast.fault_tolerance.monitor.gaps import OVERSLEPT, THAW, Gaps, overslept
+from holdfast.fault_tolerance.board import Board, BoardWriter, Identity, Limits, writer
+from holdfast.fault_tolerance.monitor.deadlines import (
+    OVERSLEPT,
+    WAKEUP_GRACE,
+    Suspensions,
+    deadlines,
+    earliest,
+    next_scan,
+    was_suspended,
+)
 
 from .values import SECOND, START
 
@@ -50,13 +57,12 @@ class Rank:
 
 @contextmanager
 def rank(limits: Limits) -> Iterator[Rank]:
-    """A rank that has just started. The launcher has admitted it."""
+    """A rank that has just started. The launcher has bound the board to it."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, pytest.MonkeyPatch.context() as patch:
         clock = Clock()
-        patch.setattr(strokes, "monotonic_ns", clock)
         patch.setattr(writer, "monotonic_ns", clock)
         board = Board.create(str(Path(folder, "0.board")), limits)
-        board.admit(Identity(1, 1, 0, 0, 0, START))
+        board.bind_process(Identity(1, 1, 0, 0, 0, START))
         hand = BoardWriter(board.path)
         try:
             yield Rank(board, hand, clock)
@@ -90,31 +96,33 @@ stories = st.one_of(
 
 
 @given(stories)
-def test_no_deadline_is_overslept(story: tuple[Limits, list[tuple[int, str]], list[tuple[int, str]]]) -> None:
+def test_no_deadline_is_overslept(
+    story: tuple[Limits, list[tuple[int, str]], list[tuple[int, str]]],
+) -> None:
     in_force, before, meanwhile = story
     with rank(in_force) as one:
         for delay, action in before:
             one.clock.now += delay
             one.do(action)
         now = one.clock.now
-        wake = next_look(one.board.snapshot(), Gaps(), now)
+        wake = next_scan(one.board.snapshot(), Suspensions(), now)
         for delay, action in meanwhile:
             one.clock.now += delay
             if one.clock.now >= wake:
                 break
             one.do(action)
-            passed_first = earliest(deadlines(one.board.snapshot(), Gaps()))
+            passed_first = earliest(deadlines(one.board.snapshot(), Suspensions()))
             assert passed_first is None or passed_first.at_ns >= wake
 
 
 @given(stories, st.integers(0, 10), st.lists(st.tuples(MINUTES, MINUTES), max_size=3))
-def test_who_was_within_the_limits_at_the_last_look_is_so_after_the_world_stood_still(
+def test_a_suspension_leaves_each_rank_the_time_it_had_left(
     story: tuple[Limits, list[tuple[int, str]], list[tuple[int, str]]],
     since_look: int,
     stops: list[tuple[int, int]],
 ) -> None:
     in_force, before, _ = story
-    gaps = Gaps()
+    gaps = Suspensions()
     with rank(in_force) as one:
         for delay, action in before:
             one.clock.now += delay
@@ -125,13 +133,13 @@ def test_who_was_within_the_limits_at_the_last_look_is_so_after_the_world_stood_
             left = [deadline.at_ns - looked for deadline in deadlines(board, gaps)]
             assume(all(rest > 0 for rest in left))
             one.clock.now = looked + standing
-            gaps = gaps.with_gap(looked, one.clock.now)
+            gaps = gaps.plus(looked, one.clock.now)
             for deadline, rest in zip(deadlines(board, gaps), left, strict=True):
-                assert deadline.at_ns - one.clock.now == max(rest, THAW)
+                assert deadline.at_ns - one.clock.now == max(rest, WAKEUP_GRACE)
 
 
 @given(stories, MINUTES, MINUTES)
-def test_a_gap_before_an_interval_began_gives_it_nothing(
+def test_a_suspension_before_an_interval_gives_it_nothing(
     story: tuple[Limits, list[tuple[int, str]], list[tuple[int, str]]], started: int, length: int
 ) -> None:
     in_force, before, _ = story
@@ -140,31 +148,31 @@ def test_a_gap_before_an_interval_began_gives_it_nothing(
             one.clock.now += delay
             one.do(action)
         board = one.board.snapshot()
-        early = Gaps().with_gap(START - started - length - 1, START - started - 1)
-        assert list(deadlines(board, early)) == list(deadlines(board, Gaps()))
+        early = Suspensions().plus(START - started - length - 1, START - started - 1)
+        assert list(deadlines(board, early)) == list(deadlines(board, Suspensions()))
 
 
 def test_an_interval_that_began_in_the_gap_gets_only_what_lies_in_it() -> None:
     """Whoever is thawed before the monitor works already: its new intervals are no gift of the old ones."""
-    gaps = Gaps().with_gap(10 * SECOND, 110 * SECOND)
+    gaps = Suspensions().plus(10 * SECOND, 110 * SECOND)
     assert gaps.since(109 * SECOND) == 1 * SECOND
     assert gaps.deadline(109 * SECOND, 30 * SECOND) == 140 * SECOND
 
 
 def test_what_was_caught_has_a_moment_to_wake_up() -> None:
-    gaps = Gaps().with_gap(10 * SECOND, 110 * SECOND)
-    assert gaps.deadline(9 * SECOND, SECOND + 1) == 110 * SECOND + THAW
+    gaps = Suspensions().plus(10 * SECOND, 110 * SECOND)
+    assert gaps.deadline(9 * SECOND, SECOND + 1) == 110 * SECOND + WAKEUP_GRACE
 
 
 def test_a_world_stood_still_when_a_look_comes_much_later_than_planned() -> None:
-    assert not overslept(0, 10**15), "there was no look before"
-    assert not overslept(50 * SECOND, 50 * SECOND + OVERSLEPT)
-    assert overslept(50 * SECOND, 50 * SECOND + OVERSLEPT + 1)
+    assert not was_suspended(0, 10**15), "there was no look before"
+    assert not was_suspended(50 * SECOND, 50 * SECOND + OVERSLEPT)
+    assert was_suspended(50 * SECOND, 50 * SECOND + OVERSLEPT + 1)
 
 
 def test_only_the_last_gaps_are_remembered() -> None:
     pairs = [(start, start + 7) for start in range(130)]
-    gaps = Gaps()
+    gaps = Suspensions()
     for start, end in pairs:
-        gaps = gaps.with_gap(start, end)
-    assert gaps.gaps == tuple(pairs[-100:])
+        gaps = gaps.plus(start, end)
+    assert gaps.spans == tuple(pairs[-100:])

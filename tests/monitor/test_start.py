@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 import holdfast
-from holdfast.fault_tolerance.monitor import start as starting
+from holdfast.fault_tolerance.monitor import main as starting
 
 PROBE = """
 import dataclasses, json, os, sys
@@ -21,6 +23,17 @@ def main():
     channel = json.loads(sys.argv[-1])["channel"]
     found = {"env": dict(os.environ), "dataclasses": dataclasses.__file__, "session": os.getsid(0) == os.getpid()}
     os.write(channel, json.dumps(found).encode())
+"""
+
+CODE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+sys.stdin.readline()
+from holdfast.fault_tolerance.monitor import main
+main.ignore_signals()
+import signal
+print(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])), flush=True)
+sys.stdin.readline()
 """
 
 
@@ -74,3 +87,31 @@ def test_the_package_is_found_from_anywhere(tmp_path: Path) -> None:
     done = subprocess.run(words, cwd=tmp_path, env={}, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == holdfast.__file__
     assert words[0] == sys.executable
+
+
+def test_signals_that_come_before_the_first_line_are_dropped() -> None:
+    command = [sys.executable, "-I", "-S", "-c", CODE, starting.PACKAGE_ROOT]
+    with starting.spawn_shielded():
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with child:
+        assert child.stdin and child.stdout
+        for number in starting.SHIELDED:
+            child.send_signal(number)
+        child.stdin.write("go on\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == "[]\n", "nothing stays blocked for what a monitor starts"
+        for number in starting.SHIELDED:
+            child.send_signal(number)
+    assert child.returncode == 0
+
+
+def test_the_starter_gets_its_signals_afterwards() -> None:
+    got = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: got.append(number))
+    try:
+        with starting.spawn_shielded():
+            signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+            assert not got
+        assert got == [signal.SIGUSR1]
+    finally:
+        signal.signal(signal.SIGUSR1, before)

@@ -15,8 +15,7 @@ import pytest
 from holdfast.fault_tolerance.board import Board, BoardWriter, Limits
 from holdfast.fault_tolerance.launcher.ranks.boards import private_directory
 from holdfast.fault_tolerance.monitor.control import RUNNING, ControlPage
-from holdfast.fault_tolerance.monitor.execution import Executions
-from holdfast.fault_tolerance.monitor.watch import Watch
+from holdfast.fault_tolerance.monitor.watch import Terminator, Watch
 from holdfast.fault_tolerance.processes import proc
 from tests.processes import Spawned, Spawner, wait_until
 
@@ -44,7 +43,7 @@ def ranks(folder: str, spawn: Spawner) -> Iterator[list[Spawned]]:
     boards = []
     for rank, process in enumerate(processes):
         board = Board.create(os.path.join(folder, "cycle-0", f"{rank}.board"), Limits(subsequent=LIMIT))
-        board.admit(identity(process, rank=rank, started_ns=time.monotonic_ns()))
+        board.bind_process(identity(process, rank=rank, started_ns=time.monotonic_ns()))
         hand = BoardWriter(board.path)
         heartbeats(hand)
         hand.detach()
@@ -58,48 +57,28 @@ def ranks(folder: str, spawn: Spawner) -> Iterator[list[Spawned]]:
 def _look(folder: str) -> list[dict[str, Any]]:
     """What a monitor says from its first look to its verdict."""
     said: list[dict[str, Any]] = []
-    watch = Watch(folder, 0, 1.0, Executions(signal.SIGKILL, patience=1.0), said.append)
+    watch = Watch(folder, 0, 1.0, Terminator(signal.SIGKILL, grace=1.0), said.append)
     with contextlib.closing(watch):
 
         def judged() -> bool:
-            watch.look()
+            watch.scan()
             return any(message["event"] == "verdict" for message in said)
 
         wait_until(judged, what="the verdict")
     return said
 
 
-@pytest.mark.parametrize("broken", [0, 1])
-def test_what_cannot_be_described_does_not_save_the_one_that_is_hung(
-    folder: str, ranks: list[Spawned], broken: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def wait_channel(pid: int) -> str:
-        if pid == ranks[broken].pid:
-            raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "a kernel that says something strange")
-        return ""
-
-    monkeypatch.setattr(proc, "wait_channel", wait_channel)
-    (verdict,) = [message for message in _look(folder) if message["event"] == "verdict"]
-    assert verdict["rank"] == 0
-    described = [verdict, *verdict["others"]]
-    assert [one["rank"] for one in described] == [0, 1]
-    assert [one["state"].startswith("unknown: UnicodeDecodeError") for one in described] == [
-        rank == broken for rank in (0, 1)
-    ]
-    assert ranks[0].wait() == -signal.SIGKILL and ranks[1].returncode is None
-
-
-def test_an_error_in_judging_one_rank_leaves_the_others_to_be_judged(
+def test_an_error_about_one_rank_leaves_the_others_supervised(
     folder: str, ranks: list[Spawned], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = proc.start_time
+    real = proc.is_running
 
-    def start_time(pid: int) -> int | None:
+    def is_running(pid: int, start_time: int) -> bool:
         if pid == ranks[0].pid:
             raise ValueError("no such field")
-        return real(pid)
+        return real(pid, start_time)
 
-    monkeypatch.setattr(proc, "start_time", start_time)
+    monkeypatch.setattr(proc, "is_running", is_running)
     said = _look(folder)
     assert [message["rank"] for message in said if message["event"] == "verdict"] == [1]
     assert [

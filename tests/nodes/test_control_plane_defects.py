@@ -208,6 +208,15 @@ def test_node_order_follows_the_variable(spawn: Spawner, tmp_path: Path, variabl
     assert ranks_of_b(spawn, tmp_path, hosts, **{variable: ("1", "0")}) == {0, 1}
 
 
+@pytest.mark.slow
+def test_node_order_ignores_variables_when_off(spawn: Spawner, tmp_path: Path) -> None:
+    """`use_infra_group_rank: false`: the names count."""
+    hosts = HostNames(a="node1", b="node2")
+    variables = {"SLURM_PROCID": ("1", "0"), "GROUP_RANK": ("1", "0")}
+    off = {"PET_FT_USE_INFRA_GROUP_RANK": ("false", "false")}
+    assert ranks_of_b(spawn, tmp_path, hosts, **variables, **off) == {2, 3}
+
+
 def cut(pid: int, port: int) -> int:
     """Break all TCP connections of a process to this port, as a firewall does; returns how many there were."""
     process, count = os.pidfd_open(pid), 0

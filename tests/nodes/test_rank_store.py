@@ -1,24 +1,25 @@
-"""Who can reach the ranks' store: real stores, real connections."""
+"""The ranks' stores: who can reach them, and the process that hosts them. Real sockets, real processes."""
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
+import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
+import psutil
 import pytest
 from torch.distributed import TCPStore
 
-from holdfast.fault_tolerance.launcher.rank_store import RankStore
+from holdfast.fault_tolerance.launcher.inbox import Inbox
+from holdfast.fault_tolerance.launcher.rank_store import ENDED, RankStore, RankStores
 from tests.nodes.conftest import Network
 from tests.processes import Spawner
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _libuv_has_begun() -> None:
-    """The first store of a process opens a pipe that libuv keeps for ever: that is nobody's leak."""
-    TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
 @pytest.fixture
@@ -31,15 +32,13 @@ def opened() -> Iterator[Callable[[str], RankStore]]:
 
     yield make
     for store in stores:
-        store.close()
+        store.listener.close()
 
 
-def _serves(address: str, port: int) -> bool:
-    """Whether a rank that is told this address finds a store there."""
+def _connects(address: str, port: int) -> bool:
+    """Whether a rank that is given this address finds a server there."""
     with suppress(OSError), socket.create_connection((address, port), timeout=5):
-        client = TCPStore(address, port, is_master=False)
-        client.set("key", "value")
-        return bool(client.get("key") == b"value")
+        return True
     return False
 
 
@@ -50,9 +49,9 @@ def test_at_an_address_of_this_machine_it_listens_there_only(
     if address == "::1" and not _has_ipv6():
         pytest.skip("this machine has no IPv6")
     store = opened(address)
-    assert _serves(address, store.port)
+    assert _connects(address, store.port)
     others = {"127.0.0.1", "127.0.0.3", "::1"} - {address}
-    assert not any(_serves(other, store.port) for other in others)
+    assert not any(_connects(other, store.port) for other in others)
 
 
 @pytest.mark.parametrize("address", ["localhost", "a.name.that.nobody.knows", "192.0.2.1"])
@@ -61,7 +60,7 @@ def test_by_a_name_or_a_translated_address_it_listens_on_all(
 ) -> None:
     store = opened(address)
     for other in ("127.0.0.1", "127.0.0.2", *(["::1"] if _has_ipv6() else [])):
-        assert _serves(other, store.port)
+        assert _connects(other, store.port)
 
 
 def test_in_a_network_others_reach_it_by_the_address_that_they_are_told(
@@ -80,8 +79,115 @@ def test_in_a_network_others_reach_it_by_the_address_that_they_are_told(
         assert asked.wait() == code_, (name, address)
 
 
+class Node:
+    """Rank stores and the inbox in which their launcher waits."""
+
+    def __init__(self) -> None:
+        self.inbox = Inbox()
+        self.stores = RankStores("127.0.0.1", self.inbox, at_once=False)
+
+    def until(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
+        """Wait in the inbox until the condition holds."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline
+            self.inbox.wait(0.05)
+
+    def exchange(self, port: int, key: str) -> str:
+        """What a rank reads that writes a key, if that did not exist before."""
+        found: list[str] = []
+
+        def ask() -> None:
+            client = TCPStore("127.0.0.1", port, is_master=False)
+            found.append(client.compare_set(key, "", "mine").decode())
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        self.until(lambda: found)
+        thread.join()
+        return found[0]
+
+    def host(self) -> psutil.Process:
+        """The process that hosts the stores."""
+        (pid,) = self.stores.pids
+        return psutil.Process(pid)
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    node = Node()
+    yield node
+    node.stores.close()
+    node.inbox.close()
+
+
+def test_host_serves_each_cycle_afresh_and_is_replaced(node: Node) -> None:
+    _, port = node.stores.open()
+    node.inbox.wait(0.2)
+    assert not node.stores.pids  # no rank has connected
+    first = socket.create_connection(("127.0.0.1", port))
+    node.until(lambda: node.stores.pids)
+    early = node.host()
+    early.kill()  # before its store has answered
+    node.until(lambda: node.stores.pids != {early.pid})
+    assert node.exchange(port, "key") == "mine" and not node.stores.failure
+    first.close()
+
+    host = node.host()
+    node.stores.every_second(is_steady=True)  # which makes the next one
+    _, second = node.stores.open()
+    node.stores.close_earlier()
+    for number in signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGSTOP:
+        host.send_signal(number)
+    node.stores.every_second(is_steady=False)
+    assert node.exchange(second, "key") == "mine"
+    node.until(lambda: not _connects("127.0.0.1", port))
+
+    host.kill()
+    node.until(lambda: node.stores.failure)
+    assert node.stores.failure.startswith(ENDED)
+    assert not _connects("127.0.0.1", second)
+    _, third = node.stores.open()
+    assert not node.stores.failure and _connects("127.0.0.1", third)
+    node.until(lambda: node.stores.pids)
+
+
+def test_host_ends_with_its_launcher(spawn: Spawner) -> None:
+    code = (
+        "import time; from holdfast.fault_tolerance.launcher.inbox import Inbox; "
+        "from holdfast.fault_tolerance.launcher.rank_store import RankStores; "
+        "stores = RankStores('127.0.0.1', Inbox(), at_once=True); stores.open(); "
+        "print('host', *stores.pids, flush=True); time.sleep(600)"
+    )
+    launcher = spawn([sys.executable, "-c", code])
+    host = psutil.Process(int(launcher.wait_for(r"host (\d+)").group(1)))  # type: ignore[union-attr]
+    os.kill(launcher.pid, signal.SIGKILL)
+    host.wait(30)
+
+
 def _has_ipv6() -> bool:
     with suppress(OSError), socket.socket(socket.AF_INET6) as probe:
         probe.bind(("::1", 0))
         return True
     return False
+
+
+def test_rank_stores_answers_that_arrive_together_are_told_apart() -> None:
+    """A host that was forked answers on a stream."""
+    ours, theirs = socket.socketpair()
+    inbox = Inbox()
+    stores = RankStores(
+        "127.0.0.1", inbox, at_once=True, fork=lambda: (subprocess.Popen(["sleep", "60"]), ours)
+    )
+    try:
+        stores.open()
+        stores.every_second(is_steady=True)
+        theirs.send(b"eno thread\no")
+        inbox.wait(10)
+        assert stores.failure.endswith("could not be started: no thread")
+        stores.open()
+        assert not stores.failure
+    finally:
+        stores.close()
+        inbox.close()
+        theirs.close()

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from holdfast.journal.incident_list import incidents
+from holdfast.journal.incidents import incidents
 from holdfast.journal.reader import read_run
 from tests.nodes.conftest import QUICK, TRAINS, Cluster, gone
 
@@ -47,7 +47,7 @@ def test_a_launcher_that_was_killed_and_started_again_rejoins(either: Cluster) -
     assert again.cycles() == [1]
     (incident,) = incidents(read_run(str(a.run_dir)))
     assert (incident.kind, incident.node) == ("node lost", f"{socket.gethostname()}:{b.pid}")
-    assert "rank 0 lost its connection: RuntimeError" in incident.what
+    assert "rank 0 failed: RuntimeError" in incident.what
 
 
 @pytest.mark.slow

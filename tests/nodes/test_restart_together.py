@@ -44,7 +44,7 @@ def test_a_rank_of_either_node_dies_or_hangs(either: Cluster) -> None:
     assert [each["rank"] for each in a.journal("verdict")] == [0]
     assert [each["rank"] for each in b.journal("verdict")] == [2]
     assert "FAILED: rank 3" in said[1] and "killed by SIGKILL" in said[1]
-    assert "because node" in said[0] and "rank 3" in said[0], "the other node's launcher names it too"
+    assert "reason from node" in said[0] and "rank 3" in said[0], "the other node's launcher names it too"
 
 
 BOTH_FAIL = """
@@ -70,5 +70,5 @@ def test_ranks_of_both_nodes_fail_in_the_same_moment(cluster: Cluster) -> None:
     assert sorted(first[0] + first[1]) == ["0", "1"], (
         "in either cycle one node was first; the other one names it"
     )
-    named = [words.count("because node") + words.count("with exit code 7, node") for words in said]
+    named = [words.count("reason from node") for words in said]
     assert [len(cycles) for cycles in first] == [2 - count for count in named]

@@ -57,4 +57,4 @@ def test_a_spare_leaves_with_a_job_that_fails(cluster: Cluster) -> None:
     cluster.tell("fail")
     assert "no restart left (0 of 0 used)" in b.end(3)
     for node in a, c:
-        assert "the job ends with exit code 3, node" in node.end(3)
+        assert "the job ends with exit code 3; reason from node" in node.end(3)

@@ -119,8 +119,8 @@ def test_server_that_ended_is_reported_as_refusing(client: Client) -> None:
     client.expect("a", "")
     client.server.kill()
     wait_until(lambda: client.store.contact().refused)
-    assert client.store.contact().refused == f"nobody listens at {HOST}:{client.port} any more"
-    with pytest.raises(StoreGone, match="nobody listens"):
+    assert client.store.contact().refused == f"no process listens at {HOST}:{client.port} any more"
+    with pytest.raises(StoreGone, match="no process listens"):
         client.store.ask("a", 5.0)
 
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from holdfast.journal.incident_list import Incident, incidents
+from holdfast.journal.incidents import Incident, incidents
 from holdfast.journal.reader import read_run
 from tests.nodes.conftest import QUICK, TRAINS, Cluster, Network, Node, gone
 
@@ -69,10 +69,10 @@ def test_a_spare_takes_over_where_one_node_would_do_and_then_the_host_vanishes(c
     assert a.hear("starts on a in 4", 1) | c.hear("starts on c in 4", 1) == {0, 1, 2, 3}
     c.hear("trains", 1)
     a.vanish()
-    _say_so_and_stop(c, f"nobody listens at localhost:{cluster.port} any more")
+    _say_so_and_stop(c, f"no process listens at localhost:{cluster.port} any more")
 
 
-GAVE_UP = "gave up waiting for the other nodes (rendezvous timeout)"
+GAVE_UP = "timed out waiting for the other nodes (rendezvous timeout)"
 
 
 @pytest.mark.slow
@@ -81,7 +81,7 @@ def test_with_a_fixed_number_the_rest_wait_and_say_so_and_give_up_at_last(cluste
     a.hear("trains", 0)
     b.vanish()
     a.wait_for("NODE LOST")
-    a.wait_for("waits for other nodes to join cycle 1: 2 needed; gives up after 8 s")
+    a.wait_for("waits for other nodes to join cycle 1: 2 needed; timeout 8 s")
     assert GAVE_UP in a.end(1)
     assert "cycle 1" not in a.spawned.out(), "no rank of a started alone"
     lost, gave_up = _incidents(a)

@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from holdfast.fault_tolerance import FaultToleranceConfig, environment
 from holdfast.fault_tolerance.board import Board, Identity
+from holdfast.fault_tolerance.timeouts.effective_timeouts import configured_timeouts
 from tests.counting import arm, fresh  # noqa: F401
 
 SECTIONS = {"setup": 600.0, "step": 180.0, "checkpointing": 420.0}
@@ -137,8 +138,8 @@ def config() -> FaultToleranceConfig:
 def ranked(config: FaultToleranceConfig, monkeypatch: pytest.MonkeyPatch) -> Iterator[Board]:
     """This process is the only rank of a job, as its launcher would have it. Learned limits have no floor."""
     folder = Path(tempfile.mkdtemp(prefix="hf-test-ptl-", dir="/dev/shm"))
-    board = Board.create(str(folder / "0.board"), environment.limits(config, initial_set_by_user=True))
-    board.admit(Identity(os.getpid(), 1, 0, 0, 0, time.monotonic_ns()))
+    board = Board.create(str(folder / "0.board"), configured_timeouts(config, initial_set_by_user=True))
+    board.bind_process(Identity(os.getpid(), 1, 0, 0, 0, time.monotonic_ns()))
     monkeypatch.setenv(environment.BOARD, board.path)
     monkeypatch.setenv(environment.CONFIG, json.dumps(config.to_dict()))
     monkeypatch.setenv("HOLDFAST_LEARNED_FLOOR", "0")

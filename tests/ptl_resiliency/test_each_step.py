@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import os
-import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,26 +11,21 @@ import lightning.pytorch as pl
 import pytest
 import torch
 
-from holdfast.fault_tolerance.board import Board, counts
+from holdfast.fault_tolerance.board import Board
 from holdfast.fault_tolerance.stop import page as P
 from holdfast.fault_tolerance.stop.page import PageFile, page_path
-from holdfast.fault_tolerance.stop.positions import batches_of
+from holdfast.fault_tolerance.stop.rules import batches_of
 from holdfast.ptl_resiliency import (
     FaultToleranceCallback,
     FaultToleranceSectionsCallback,
     PreemptionCallback,
     StragglerDetectionCallback,
-    each_step,
-    step_call,
 )
 from holdfast.straggler import Detector
 
 from .conftest import BATCHES, TinyModel
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-needs_core = pytest.mark.skipif(
-    counts.core is None, reason="the step core was not built: setup.py build_ext --inplace"
-)
 
 
 @pytest.fixture
@@ -43,14 +35,6 @@ def page(ranked: Board) -> Iterator[PageFile]:
     yield made
     made.close()
     os.unlink(page_path(ranked.path))
-
-
-@pytest.fixture(params=["core", "plain"])
-def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """With the C core, where it was built, and without."""
-    if request.param == "plain":
-        monkeypatch.setattr(each_step, "StepCall", step_call.PlainStepCall)
-    return str(request.param)
 
 
 def all_four(folder: Path, **straggler: Any) -> list[Any]:
@@ -63,45 +47,8 @@ def all_four(folder: Path, **straggler: Any) -> list[Any]:
     ]
 
 
-@needs_core
-def test_an_ordinary_step_runs_no_python_of_ours(
-    ranked: Board, page: PageFile, quiet: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: Counter[str] = Counter()
-    frames: Counter[str] = Counter()
-    counts.core.use_limits(10**12, 24)  # a busy machine has long steps, after which the hook is armed
-
-    def count(frame: Any, event: str, _: object) -> None:
-        name = frame.f_code.co_filename
-        frames[event] += 1
-        # The observer is told of what is longest so far.
-        if event == "call" and "/holdfast/" in name and not name.endswith("intervals.py"):
-            calls[f"{name}:{frame.f_code.co_name}"] += 1
-
-    def on_step(trainer: Any, batch_idx: int) -> None:
-        if batch_idx == 19:  # of the second epoch: before, the straggler's steps are measured
-            sys.setprofile(None)
-            gc.enable()
-        elif batch_idx == 5 and trainer.current_epoch == 1:
-            gc.disable()  # what earlier tests have left may have a `__del__` of ours
-            sys.setprofile(count)
-
-    try:
-        pl.Trainer(max_epochs=2, callbacks=all_four(tmp_path), limit_val_batches=0, **quiet).fit(
-            TinyModel(on_step)
-        )
-    finally:
-        sys.setprofile(None)
-        gc.enable()
-        counts.core.use_limits(step_call.LONG_STEP_NS, 24)
-    assert not calls and frames["call"] > 1000
-    snapshot = ranked.snapshot()
-    assert snapshot.step == 2 * BATCHES and snapshot.section_count == 2 * BATCHES + 1
-    assert batches_of(page.words[P.POSITION]) == 2 * BATCHES
-
-
 def test_a_batch_counts_once_however_often_the_optimizer_calls_the_step(
-    kind: str, ranked: Board, page: PageFile, quiet: dict[str, Any], tmp_path: Path
+    ranked: Board, page: PageFile, quiet: dict[str, Any], tmp_path: Path
 ) -> None:
     calls: list[int] = []
     reports: list[int] = []
@@ -124,7 +71,7 @@ def test_a_batch_counts_once_however_often_the_optimizer_calls_the_step(
 
 
 def test_a_proposal_is_answered_after_the_batch_in_which_it_is_seen(
-    kind: str, ranked: Board, page: PageFile, quiet: dict[str, Any], tmp_path: Path
+    ranked: Board, page: PageFile, quiet: dict[str, Any], tmp_path: Path
 ) -> None:
     """The test plays the launcher: a place of that batch, committed at once."""
     seen: list[int] = []
@@ -145,7 +92,7 @@ def test_a_proposal_is_answered_after_the_batch_in_which_it_is_seen(
 
 
 def test_each_alone_leaves_the_strategy_as_it_was(
-    kind: str, ranked: Board, page: PageFile, quiet: dict[str, Any], tmp_path: Path
+    ranked: Board, page: PageFile, quiet: dict[str, Any], tmp_path: Path
 ) -> None:
     for callback in all_four(tmp_path):
         before = ranked.snapshot().heartbeat_count
@@ -162,7 +109,7 @@ def test_each_alone_leaves_the_strategy_as_it_was(
 
 
 def test_a_subclass_with_a_hook_of_its_own_is_called_after_each_batch(
-    kind: str, ranked: Board, page: PageFile, quiet: dict[str, Any], tmp_path: Path
+    ranked: Board, page: PageFile, quiet: dict[str, Any], tmp_path: Path
 ) -> None:
     class Own(StragglerDetectionCallback):
         batches = 0

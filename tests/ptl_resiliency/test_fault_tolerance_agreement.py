@@ -14,10 +14,10 @@ import pytest
 import torch.distributed as dist
 
 from holdfast import side_group
-from holdfast.learned_limits.agreed_learning import wanted_by_all
-from holdfast.learned_limits.kept_limits import HEARTBEAT, KeptLimits
+from holdfast.fault_tolerance.timeouts.kept_timeouts import KeptTimeouts, wanted_by_all
+from holdfast.fault_tolerance.timeouts.learned_timeouts import HEARTBEAT
 from holdfast.prefixed_log import Prefixed
-from holdfast.side_group import Disagreement, SideGroup
+from holdfast.side_group import CollectiveFailed, SideGroup
 from tests.processes import Spawner
 
 PROGRAM = Path(__file__).resolve().parent / "programs" / "agreeing.py"
@@ -34,7 +34,7 @@ def test_ranks_that_agree_and_ranks_that_do_not_come(spawn: Spawner, tmp_path: P
     assert first["alone"] == first["again"] == first["left"] == [False]
     assert 0.3 <= first["seconds"] < 20 and first["beats"] > 2  # once, not twice
     assert first["calculated"] is False and first["seconds after leaving"] < 20
-    said = "the limits stay as they are: the other ranks could not be asked (not all ranks have come, after 0.3 s: "
+    said = "the timeouts stay as they are: not every rank answered (not all ranks have come, after 0.3 s: "
     assert f"[FaultToleranceCallback@rank0] {said}" in ranks[0].err()
 
 
@@ -56,9 +56,9 @@ def test_a_group_that_cannot_be_made_is_said_once_and_ends_nothing(
     assert "no group of the ranks' own could be made" in caplog.messages[-1]
     assert wanted_by_all(side, [True], log) == wanted_by_all(side, [True], log) == [False]
     assert len(caplog.messages) == 1
-    with pytest.raises(Disagreement, match="could be made"):
+    with pytest.raises(CollectiveFailed, match="could be made"):
         side.maximum([1.0])
-    assert KeptLimits(tmp_path / "state.json", HEARTBEAT, side, log).text == ""
+    assert KeptTimeouts(tmp_path / "state.json", HEARTBEAT, side, log).text == ""
     side.close()
     side.close()
     assert side.process_group is None

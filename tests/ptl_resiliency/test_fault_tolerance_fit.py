@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import os
 import pickle
 import threading
@@ -178,22 +177,3 @@ def test_a_setup_that_fails_elsewhere_ends_supervision(
         pl.Trainer(max_steps=3, callbacks=callbacks, **quiet).fit(Failing())
     snapshot = ranked.snapshot()
     assert snapshot.finished and not snapshot.open_sections and Supervision._current is None
-
-
-def test_waiting_for_other_ranks_ends_before_a_limit(
-    ranked: Board, quiet: dict[str, Any], tmp_path: Path
-) -> None:
-    waits: list[tuple[float, float]] = []
-    state = {"section": {"setup": 9.0}, "out_of_section": 14.0, "calculated_sections": ["setup"]}
-    state["is_out_of_section_calculated"] = True
-    (tmp_path / "state").mkdir()
-    (tmp_path / "state" / "_ft_state_.json").write_text(json.dumps({"current_timeouts": {"section": state}}))
-
-    def look(trainer: Any, batch_idx: int) -> None:
-        learning = callback._learning
-        assert learning is not None
-        waits.append((learning._patience(False), learning._patience(True)))
-
-    callback = sections_callback(tmp_path)
-    pl.Trainer(max_steps=1, callbacks=[callback], **quiet).fit(TinyModel(look))
-    assert waits == [(7.0, 7.0)]

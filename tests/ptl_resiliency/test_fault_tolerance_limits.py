@@ -48,8 +48,9 @@ def test_heartbeat_limits_of_one_job_bind_in_the_next(
     assert json.loads(path.read_text()) == {"current_timeouts": {"heartbeat": learned}}  # nothing was loaded
     limits = ranked.snapshot().limits
     assert [limits.initial, limits.subsequent] == [learned["initial"], learned["subsequent"]]
-    shown = f"heartbeat limits: initial {learned['initial']:.2f} s (learned), subsequent {learned['subsequent']:.2f} s"
-    configured = "heartbeat limits: initial 3600.00 s, subsequent 2700.00 s"
+    initial, subsequent = learned["initial"], learned["subsequent"]
+    shown = f"heartbeat timeouts: initial {initial:.2f} s (learned), subsequent {subsequent:.2f} s"
+    configured = "heartbeat timeouts: initial 3600.00 s, subsequent 2700.00 s"
     assert [line for line in first if "FaultTol" in line] == [
         f"{PREFIX}Fault tolerance dir: {tmp_path}",
         f"{PREFIX}Fault tolerance client initialized. Timeouts: {configured}",
@@ -74,7 +75,7 @@ def test_what_is_said_while_section_limits_are_learned(
     with caplog.at_level(logging.INFO, "nemo_logger.FaultToleranceCallback"):
         fit([FaultToleranceSectionsCallback(False, True, exp_dir=tmp_path)], quiet, max_steps=8)
     said = [line.removeprefix(PREFIX) for line in caplog.messages if PREFIX in line]
-    assert [re.sub("section limits: .*", "…", line) for line in said] == [
+    assert [re.sub("section timeouts: .*", "…", line) for line in said] == [
         f"Fault tolerance dir: {tmp_path}",
         "Fault tolerance client initialized. Timeouts: …",
         # after the checkpoint of step 5

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.callbacks.completion import Ending, why_complete
-from holdfast.learned_limits.learning_rules import (
+from holdfast.fault_tolerance.timeouts.learning_conditions import (
     ASYNC_NOTE,
     CHECKPOINTING,
     CHECKPOINTING_NOTE,

@@ -52,7 +52,7 @@ def test_limits_are_learned_in_the_second_job_and_used_in_the_third(spawn: Spawn
         assert rank["limits"] == [heartbeat["initial"], heartbeat["subsequent"]]
         assert rank["sections"] == section["section"] and rank["out"] == section["out_of_section"]
         assert rank["first"] == 40
-    assert "[FaultToleranceCallback@rank0] Fault tolerance timeouts loaded: heartbeat limits" in third.err()
+    assert "[FaultToleranceCallback@rank0] Fault tolerance timeouts loaded: heartbeat timeouts" in third.err()
     assert "Training is complete (max_steps=45 reached), so creating finished flag file." in third.err()
     assert not (tmp_path / "another node").exists()
     assert not [path for path in (tmp_path / "saved").iterdir() if path.suffix != ".ckpt"]

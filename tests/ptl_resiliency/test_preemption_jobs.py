@@ -158,7 +158,7 @@ def test_two_nodes_of_which_the_second_is_told(spawn: Spawner, tmp_path: Path) -
     for node in nodes:
         assert f"all ranks stop after batch {job.step}" in node.spawned.err()
         assert agreed(node.run_dir) == [job.step]
-    assert "was told to stop (SIGTERM): so are all ranks" in nodes[0].spawned.err()
+    assert "received a stop signal (SIGTERM): stopping all ranks" in nodes[0].spawned.err()
     assert job.lengths(0) == job.lengths(1) == [job.step]
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from holdfast.fault_tolerance.stop.positions import END, LOADER_END, loader_of
+from holdfast.fault_tolerance.stop.rules import END, LOADER_END, loader_of
 from holdfast.preemption.asking_each_other import MOST_BATCHES, batches_between
 from holdfast.preemption.time_left import TimeLeft, shortage, time_left
 from holdfast.ptl_resiliency.validation_places import ValidationPlaces

@@ -14,6 +14,7 @@ from holdfast.fault_tolerance import FaultToleranceConfig, environment
 from holdfast.fault_tolerance.board import Board
 from holdfast.fault_tolerance.stop import END, page, rules
 from holdfast.fault_tolerance.stop.rules import WITHDRAW, Word
+from holdfast.fault_tolerance.timeouts.effective_timeouts import configured_timeouts
 from holdfast.preemption.stopping_place import Agreed
 from holdfast.ptl_resiliency import PreemptionCallback
 from tests.ptl_resiliency.preempted import ALL, DETECTED, RECEIVED, fit, said, term
@@ -23,7 +24,7 @@ from tests.ptl_resiliency.preempted import ALL, DETECTED, RECEIVED, fit, said, t
 def stop_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[page.PageFile]:
     """This process is a rank of a launcher that takes part in agreed stops."""
     board = Board.create(
-        str(tmp_path / "0.board"), environment.limits(FaultToleranceConfig(), initial_set_by_user=False)
+        str(tmp_path / "0.board"), configured_timeouts(FaultToleranceConfig(), initial_set_by_user=False)
     )
     monkeypatch.setenv(environment.BOARD, board.path)
     file = page.PageFile.create(page.page_path(board.path))

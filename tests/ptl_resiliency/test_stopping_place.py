@@ -18,7 +18,7 @@ RANK = """
 import json, logging, os, sys
 import torch.distributed as dist
 from holdfast.preemption.notices import Notices
-from holdfast.side_group import Disagreement
+from holdfast.side_group import CollectiveFailed
 from holdfast.preemption.stopping_place import find_way
 
 logging.basicConfig()
@@ -32,7 +32,7 @@ def listening(case):
         os._exit(0)
     try:
         answer = way.listening()
-    except Disagreement:
+    except CollectiveFailed:
         answer = "disagreement"
     groups = len(dist.distributed_c10d._world.pg_map)
     goes_on = [way.begin(), way.after_batch(1), way.in_validation(1, 1), way.after_batch(2)]

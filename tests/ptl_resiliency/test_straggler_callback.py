@@ -59,7 +59,10 @@ def test_reports_of_a_whole_training(tmp_path: Path, log: pytest.LogCaptureFixtu
 
 
 def test_a_straggler_ends_it_after_a_checkpoint(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
-    ours, folder = callback(gpu_individual_perf_threshold=2.0, stop_if_detected=True), tmp_path / "kept"
+    ours, folder = (
+        callback(gpu_individual_perf_threshold=2.0, stop_if_detected=True, stop_on="scores"),
+        tmp_path / "kept",
+    )
     job = trainer(tmp_path, ours, keeper(folder, every_n_epochs=99), max_epochs=3)
     with pytest.raises(SystemExit) as end:
         job.fit(Small())
@@ -78,7 +81,7 @@ def test_a_straggler_ends_it_after_a_checkpoint(tmp_path: Path, log: pytest.LogC
 
 
 def test_it_ends_where_nothing_can_be_saved_too(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
-    ours = callback(gpu_individual_perf_threshold=2.0, stop_if_detected=True)
+    ours = callback(gpu_individual_perf_threshold=2.0, stop_if_detected=True, stop_on="scores")
     with pytest.raises(SystemExit) as end:
         trainer(tmp_path, ours, max_epochs=3).fit(Small())
     assert end.value.code == 1
@@ -87,7 +90,7 @@ def test_it_ends_where_nothing_can_be_saved_too(tmp_path: Path, log: pytest.LogC
 
 def test_it_ends_where_saving_fails_too(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").touch()
-    ours = callback(gpu_individual_perf_threshold=2.0, stop_if_detected=True)
+    ours = callback(gpu_individual_perf_threshold=2.0, stop_if_detected=True, stop_on="scores")
     nowhere = keeper(tmp_path / "file" / "kept", every_n_epochs=99, save_top_k=0)
     with pytest.raises(SystemExit) as end:
         trainer(tmp_path, ours, nowhere, max_epochs=3).fit(Small())

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.ptl_resiliency.straggler_findings import findings, lines, metrics, why_sections
+from holdfast.ptl_resiliency.straggler_findings import Confirmation, findings, lines, metrics, why_sections
 from holdfast.ptl_resiliency.straggler_settings import StragglerSettings
-from holdfast.straggler import Report
+from holdfast.straggler import Report, Verdict
 
 SETTINGS = StragglerSettings(300.0, True, True, 1, 0.7, 0.7, False, True, 1, None)
 NAN = {0: math.nan, 1: math.nan, 2: math.nan}
@@ -158,3 +158,32 @@ def test_with_0_scores_are_listed_only_with_stragglers(threshold: float, listed:
             "  Rank=2 Node=n1 Score=0.90",
             "  Rank=0 Node=n0 Score=1.00",
         ]
+
+
+SLOW = Verdict(1, "n0", (1,), "GPU", 2.0, 2, "its kernels take longer")
+NODE = Verdict(None, "n0", (0, 1), "GPU", 2.0, 2, "its kernels take longer")
+OTHER = Verdict(2, "n1", (2,), "GPU", 2.0, 2, "its kernels take longer")
+FINE = {0: 1.0, 1: 1.0, 2: 1.0}
+
+
+@pytest.mark.parametrize(
+    ("reports", "stops"),
+    [
+        ([(0.5, SLOW), (0.5, SLOW)], [[], []]),
+        ([(0.5, None), (0.5, None), (0.5, None)], [[], [], []]),
+        ([(0.5, None), (0.5, None), (0.5, SLOW)], [[], [], [SLOW]]),
+        ([(0.5, None), (0.5, None), (0.5, NODE)], [[], [], [NODE]]),
+        ([(0.5, None), (0.5, None), (0.5, OTHER)], [[], [], []]),
+        ([(0.5, SLOW), (1.0, SLOW), (0.5, SLOW), (0.5, SLOW), (0.5, SLOW)], [[], [], [], [], [SLOW]]),
+    ],
+    ids=range(6),
+)
+def test_low_scores_are_confirmed_by_a_verdict(
+    reports: list[tuple[float, Verdict | None]], stops: list[list[Verdict]]
+) -> None:
+    confirmation, found = Confirmation(), []
+    for score, verdict in reports:
+        scores = {"gpu_relative_perf_scores": FINE | {1: score}, "gpu_individual_perf_scores": FINE}
+        one = report(**scores, _verdicts=() if verdict is None else (verdict,))
+        found.append(confirmation.of(findings(one, SETTINGS), one))
+    assert found == stops

@@ -49,6 +49,23 @@ def test_two_ranks_under_the_launcher(spawn: Spawner, tmp_path: Path) -> None:
     assert f"Saved {tmp_path}/stops/last.ckpt before terminating" in said
 
 
+def test_three_ranks_end_once_a_verdict_confirms_it(spawn: Spawner, tmp_path: Path) -> None:
+    launcher = ["-m", "holdfast.fault_tolerance.launcher", "--nproc-per-node=3", "--max-restarts=0"]
+    job = spawn([sys.executable, *launcher, PROGRAM, tmp_path], env=PATHS | {"TMPDIR": str(tmp_path)})
+    assert job.wait(90) == 1, job.output()
+    said = job.err()
+    assert (
+        "stop_if_detected: the job ends when a score is below its threshold in three successive reports"
+        in said
+    )
+    # The first report warms up, three more make a verdict: one low score ends nothing.
+    assert len(re.findall("^Section relative performance", said, re.M)) >= 4
+    assert re.search(
+        r"^The job ends for rank 1 \(node \S+\): section, \d+\.\d+ × slower since report", said, re.M
+    )
+    assert len(re.findall(r"confirmed: rank \d exits with 1", job.out())) == 3, job.output()
+
+
 def test_one_rank_under_plain_python(spawn: Spawner, tmp_path: Path) -> None:
     """And what W&B has of it, which is on the disk although the job ended early."""
     env = {

@@ -70,6 +70,7 @@ def test_both_names_of_the_number() -> None:
         ({"gpu_relative_perf_threshold": -0.1}, "gpu_relative_perf_threshold must be a number from 0 on"),
         ({"gpu_individual_perf_threshold": None}, "gpu_individual_perf_threshold must be a number from 0 on"),
         ({"stop_if_detected": "yes"}, "stop_if_detected must be True or False, not 'yes'"),
+        ({"stop_on": "score"}, "stop_on must be 'confirmed' or 'scores', not 'score'"),
         ({"calc_relative_gpu_perf": 1}, "calc_relative_gpu_perf must be True or False, not 1"),
         ({"enable_ptl_logging": 1}, "enable_ptl_logging must be True or False, not 1"),
         (

@@ -22,7 +22,7 @@ from holdfast.fault_tolerance import (
 )
 from holdfast.fault_tolerance.board import BoardReader, Snapshot
 from holdfast.fault_tolerance.errors import HoldfastError
-from holdfast.fault_tolerance.processes import proc, sweep
+from holdfast.fault_tolerance.processes import proc
 from holdfast.fault_tolerance.server import RankMonitorProcess
 from tests.pipes import full_pipe
 from tests.processes import Spawned, Spawner, wait_until
@@ -38,6 +38,10 @@ what = sys.argv[1]
 if what == "hang":
     client.start_section("data loading")
     time.sleep(600)
+if what == "slow second step":
+    for seconds in (1.5, 600):
+        with client.section("step"):
+            time.sleep(seconds)
 if what == "finish":
     client.shutdown_workload_monitoring()
     print("finished", flush=True)
@@ -111,8 +115,19 @@ def test_a_hung_rank_is_ended_and_explained(spawn: Spawner, path: str) -> None:
     assert rank.wait() == -signal.SIGTERM
     starter.wait_for(
         rf"^\[holdfast\] HANG: rank 5 \(node .*, pid {rank.pid}, cycle 0\): "
-        r"Section 'data loading' did not end\. Waited 0\.\d+ seconds\. Limit 0\.5 s\."
+        r"Section 'data loading' did not end\. Waited 0\.\d+ seconds\. Timeout 0\.5 s\."
     )
+
+
+def test_first_steps_of_a_rank_may_take_longer(spawn: Spawner, path: str) -> None:
+    """`num_warmup_iterations`: the first step takes three times the timeout, and the second one is a hang."""
+    settings = {"rank_section_timeouts": {"step": 0.5}, "num_warmup_iterations": 1}
+    starter = spawn.python(_STARTER, path, json.dumps(settings))
+    starter.wait_for("^monitor")
+    rank = _rank(spawn, path, "slow second step")
+    assert rank.wait() == -signal.SIGKILL
+    starter.wait_for(r"Section 'step' did not end\. Waited 0\.\d+ seconds\. Timeout 0\.5 s\.")
+    assert starter.output().count("did not end") == 1
 
 
 def test_a_hung_rank_is_ended_though_nobody_reads_standard_error(spawn: Spawner, path: str) -> None:
@@ -176,8 +191,9 @@ def test_it_ends_with_its_starter(spawn: Spawner, path: str, how: int) -> None:
     rank = _rank(spawn, path, "beat")
     wait_until(lambda: _admitted(path, rank), what="the monitor is up")
     folder = Path(os.readlink(path)).parent.parent
+    started = proc.start_time(pid) or 0
     starter.stop(how)
-    wait_until(lambda: sweep.ends(proc.stat(pid)), what="the monitor ended with its starter")
+    wait_until(lambda: not proc.is_running(pid, started), what="the monitor ended with its starter")
     assert not os.path.lexists(path) and not folder.exists()
     assert rank.returncode is None, "a rank that works is not the monitor's to end"
 

@@ -8,11 +8,15 @@ Agreement
  5. All ranks that stop by agreement stop at one step.
 Budgets
  6. Restarts in a row without progress never exceed `--max-restarts`, over all nodes.
+ 6a. The job ends with its own code after so many failed cycles in a row without a new checkpoint, never before and,
+    where the number in the file can be read, not later.
  7. Cycles that are called off have a budget; restarts only to let nodes join keep their distance.
 Ranks
  8. No ranks of two cycles run on a node at once; no launcher leaves a rank behind.
  9. A rank gets SIGKILL only after its grace period, without the time in which its node was suspended.
 10. A healthy job is never stopped because the store is slow or a launcher is suspended.
+    The same holds for a rank whose main thread has ended: after --ft-exit-timeout it is killed, after a good end never
+    without a limit.
 11. Evidence is taken once in a cycle, and never where the monitor has taken it.
 Ends
 12. A node that leaves writes why first.
@@ -24,6 +28,7 @@ Ends
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from holdfast.fault_tolerance.launcher.control import messages as m
@@ -42,7 +47,7 @@ from holdfast.fault_tolerance.launcher.control.records import CycleRecord, Kind,
 
 from .launcher import Launcher
 from .training import Group, SimRank
-from .world import Scenario, Violation, World
+from .world import NO_RESTART, Scenario, Violation, World
 
 RECOVERY = 75.0
 """Seconds in which a job with enough healthy nodes trains again: two losses, found one after the other, with ranks that
@@ -86,11 +91,16 @@ class CheckedWorld(World):
     def __init__(self, scenario: Scenario) -> None:
         super().__init__(scenario)
         self.transitions: set[tuple[str, str, str]] = set()
+        self.log_texts: set[str] = set()
         self.started: dict[int, tuple[Any, str, int]] = {}
         self.left_at: dict[str, float] = {}
         self.records: dict[int, CycleRecord] = {}
         self.streak = 0
         self.best_at_restart = -1
+        self.saved_at = [
+            0
+        ]  # the iteration of the last checkpoint at the start, and at each restart after a failure
+        self.newest_read = self.stalled = 0  # as the records have it
         self.called_off = 0
         self.joins: list[float] = []
         self.idle_since = 0.0
@@ -171,6 +181,8 @@ class CheckedWorld(World):
                 raise Violation(
                     f"6: restart {self.streak} without progress, {self.scenario.max_restarts} are allowed"
                 )
+        if record.kind is Kind.RESTART or record.no_progress:
+            self._check_progress(record)
         if record.kind is Kind.JOIN and record.joins and record.joins[-1] == record.at:
             self.joins.append(self.now)
             if len(self.joins) > 1 and self.joins[-1] - self.joins[-2] < 25.0:
@@ -183,6 +195,21 @@ class CheckedWorld(World):
         if record.kind is Kind.END:
             self._check_job_end(record, training)
 
+    def _check_progress(self, record: CycleRecord) -> None:
+        most = self.scenario.most_stalled
+        self.stalled = 0 if record.iteration > self.newest_read else self.stalled + 1
+        self.newest_read = record.iteration
+        if not record.no_progress:
+            if 0 < most <= self.stalled and not self.scenario.unread:
+                raise Violation(f"6a: a restart after {self.stalled} failed cycles without a new checkpoint")
+            self.saved_at.append(self.saved())
+            return
+        saved = record.iteration if self._training() else self.saved()
+        if not most or len(self.saved_at) < most or saved > self.saved_at[-most]:
+            raise Violation(f"6a: the job ends for lack of progress: {self.saved_at} then {saved}")
+        if record.exit_code != NO_RESTART:
+            raise Violation(f"6a: without progress the job ends with {record.exit_code}")
+
     def _under_way(self, record: CycleRecord) -> float:
         """Seconds that a record may take to the store: the job may have begun to train meanwhile."""
         writer = next((node for node in self.launchers if node.name == record.node), None)
@@ -194,9 +221,9 @@ class CheckedWorld(World):
         running = any(not rank.launcher.suspended for rank in ranks)
         if record.exit_code == 0 and not record.preempted and (running or not self.finished):
             raise Violation(f"15: the job ends with 0 while its ranks train: {record.reason}")
-        is_wanted = record.preempted or "asked for it" in record.reason
+        is_wanted = record.preempted or "requested it" in record.reason
         unable = [launcher for launcher in self.launchers if launcher.touched & {"cannot start", "blocked"}]
-        if not record.exit_code or is_wanted or unable:
+        if not record.exit_code or is_wanted or unable or record.no_progress:
             return
         if training is not None and self.now - training.able_since > 3.0:
             raise Violation(f"10: a healthy job is ended: {record.reason}")
@@ -242,6 +269,10 @@ class CheckedWorld(World):
             self.evidence.add((launcher.name, launcher.cycle, "monitor"))
         for action in actions:
             match action:
+                case m.Log(text):
+                    self.log_texts.add(
+                        re.sub(r"(\bn#)(, n#)+", r"\1, ...", re.sub(r"\d+(\.\d+)?", "#", text))
+                    )
                 case m.SignalRanks(number=15):
                     self._check_stop(launcher, preempts=action.seconds_left is not None)
                 case m.KillRank():
@@ -270,6 +301,12 @@ class CheckedWorld(World):
     def _check_kill(self, launcher: Launcher, action: m.KillRank) -> None:
         key = (launcher.name, launcher.cycle, action.local)
         rank = launcher.ranks[action.local]
+        if rank.ended_at is not None and (rank.has_raised or key not in self.asked_to_stop):
+            limit = self.scenario.exit_timeout if rank.has_raised else self.scenario.finished_timeout
+            if launcher.clock - rank.ended_at >= limit - 0.1:
+                return
+            if key not in self.asked_to_stop:
+                raise Violation(f"9: {launcher.name} ends rank {rank.number} before its time to exit is over")
         early = self.asked_to_stop.get(key, 0.0) - (launcher.clock)
         if rank.saving and not isinstance(launcher.node.phase, Preempt):
             early += 30.0 - self.scenario.stop_timeout
@@ -317,6 +354,7 @@ class CheckedWorld(World):
         for launcher in self.launchers:
             self._check_heartbeat(launcher)
             self._check_signalled(launcher)
+            self._check_exits(launcher)
         self._check_waits()
         if self._could_train() or self._training():
             self.failed_at = None
@@ -370,6 +408,16 @@ class CheckedWorld(World):
         silent = launcher.clock - launcher.node.beaten
         if silent > 3.0:
             raise Violation(f"16: {launcher.name} has sent no heartbeat for {silent:.1f} s")
+
+    def _check_exits(self, launcher: Launcher) -> None:
+        """9: a rank that an exception has ended does not stay."""
+        limit = self.scenario.exit_timeout + 6.0
+        for rank in launcher.ranks if launcher.alive and isinstance(launcher.node.phase, Run) else ():
+            stays = (
+                rank.alive and rank.has_raised and not rank.is_blocked and rank.group.cycle == launcher.cycle
+            )
+            if stays and launcher.clock - (rank.ended_at or 0.0) > limit:
+                raise Violation(f"9: rank {rank.number} raised, and its process is not ended")
 
     def _could_train(self) -> bool:
         """Enough launchers are there of which no one asked to leave, and the job has not ended."""

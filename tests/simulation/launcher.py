@@ -15,8 +15,16 @@ from typing import TYPE_CHECKING, Any
 from holdfast.fault_tolerance.launcher.control import controller
 from holdfast.fault_tolerance.launcher.control import messages as m
 from holdfast.fault_tolerance.launcher.control.node import Settings
-from holdfast.fault_tolerance.stop.positions import position
-from holdfast.fault_tolerance.stop.rules import COMMIT, ENDED, NEVER, TAKES_PART, RankView, Word, at_boundary
+from holdfast.fault_tolerance.stop.rules import (
+    COMMIT,
+    ENDED,
+    NEVER,
+    TAKES_PART,
+    RankView,
+    Word,
+    at_boundary,
+    position,
+)
 
 from .training import SimRank
 
@@ -169,7 +177,8 @@ class Launcher:
         for rank in self.ranks:
             group = rank.group
             idle = 0.0 if group.progresses else self.world.now - group.last_step_at
-            boards[rank.local] = m.Board(group.step, 0, idle, rank.saving)
+            ended = rank.ended_for, rank.has_raised
+            boards[rank.local] = m.Board(group.step, 0, idle, rank.saving, *ended)
         now, latency = self.world.now, max(self.latency, self.oldest_answer)
         if not self._reaches:
             self.unreached_at = now
@@ -365,11 +374,18 @@ class Launcher:
             case m.StartRanks():
                 world.began.setdefault(action.cycle, world.now)
                 world.on_start(self, action)
-                self.ending = False
+                self.ending, self.ranks = False, []
                 seconds = uniform(0.02, 0.3) if self.random.random() < 0.7 else uniform(0.3, 3.0)
                 world.after(seconds, self._ranks_started, action)
             case m.SignalRanks(number, seconds_left):
                 self._signal(number, preempts=seconds_left is not None)
+            case m.DescribeExit(local):
+                if self.random.random() < 0.9:
+                    answer = m.ExitDescribed(self.node.record.cycle, local, "it waits for thread 'upload'")
+                    world.after(uniform(0.0, 1.0), self.post, answer)
+            case m.KillRank(local, _, number=signal.SIGINT):
+                if self.random.random() < 0.5:
+                    world.after(uniform(0.0, 1.0), self.ranks[local].exit, self.random.choice([0, 0, 0, 3]))
             case m.KillRank(local, _):
                 rank = self.ranks[local]
                 rank.blocked = rank.blocked or (rank.alive and (self.name, local) in world.blocked)
@@ -382,6 +398,11 @@ class Launcher:
                     world.after(
                         uniform(0.0, 2 * seconds), self.post, m.EvidenceTaken(self.node.record.cycle, trigger)
                     )
+            case m.ReadIteration(cycle):
+                if self.random.random() >= world.scenario.unread:
+                    world.after(uniform(0.0, 0.2), self._iteration_read, cycle)
+                elif self.random.random() < 0.5:
+                    world.after(uniform(0.0, 3.0), self.post, m.IterationRead(cycle))
             case m.Sweep(linger):
                 self.sweeps += 1
                 is_slow = self.random.random() < 0.1
@@ -403,6 +424,9 @@ class Launcher:
                     self.leave(code)
                 else:
                     world.after(wait, self._leave_anyway, code)
+
+    def _iteration_read(self, cycle: int) -> None:
+        self.post(m.IterationRead(cycle, self.world.saved()))
 
     def _swept(self, number: int) -> None:
         if number == self.sweeps:

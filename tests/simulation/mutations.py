@@ -15,6 +15,7 @@ import pytest
 from holdfast.fault_tolerance.launcher.control import (
     agreed_stop,
     controller,
+    exiting,
     gathering,
     liveness,
     messages,
@@ -52,6 +53,11 @@ def _leaves_in_silence(self: node.Node, phase: node.Leave, now: float) -> list[m
     return [messages.Exit(phase.code)]
 
 
+def _kills_the_finished(node: node.Node, rank: node.Rank, waited: float, now: float) -> list[messages.Action]:
+    rank.killed_at = now
+    return [messages.KillRank(rank.local, waited, "stays")]
+
+
 def _one_broken_connection_ends_it(self: liveness.StoreContact, patience: float, now: float) -> bool:
     return now - self.answered > 2.5
 
@@ -62,6 +68,16 @@ def _budget_of_each_launcher(patch: pytest.MonkeyPatch) -> None:
 
     def restart(self: records.Ending, *args: Any, **changes: Any) -> records.CycleRecord:
         return original(replace(self, now=replace(self.now, reached_step=-1)), *args, **changes)
+
+    patch.setattr(records.Ending, "restart", restart)
+
+
+def _count_of_each_launcher(patch: pytest.MonkeyPatch) -> None:
+    """Failed cycles without a new checkpoint are no part of the record."""
+    original = records.Ending.restart
+
+    def restart(self: records.Ending, *args: Any, **changes: Any) -> records.CycleRecord:
+        return original(replace(self, now=replace(self.now, stalled=0)), *args, **changes)
 
     patch.setattr(records.Ending, "restart", restart)
 
@@ -204,6 +220,21 @@ MUTATIONS = (
     Mutation(
         "each launcher has its own restart budget", _budget_of_each_launcher, ("kill_rank", "two_failures")
     ),
+    Mutation(
+        "each launcher counts its cycles without progress",
+        _count_of_each_launcher,
+        ("kill_rank", "two_failures"),
+    ),
+    Mutation(
+        "a file that cannot be read is no progress",
+        _set(records.Ending, "is_measured", True),
+        ("kill_rank", "two_failures"),
+    ),
+    Mutation(
+        "ranks start before the first number is read",
+        _set(node.Node, "is_reading", lambda self, now: isinstance(self.phase, node.Settle)),
+        ("kill_rank", "two_failures"),
+    ),
     Mutation("heartbeats do not come from step", _wedged_launcher_looks_alive),
     Mutation(
         "an unknown field ends a launcher",
@@ -254,6 +285,14 @@ MUTATIONS = (
         "only the host can choose",
         _set(gathering, "_chooses", lambda self, *args: self.settings.is_host),
         BEHIND,
+    ),
+    Mutation(
+        "a rank that raised is not ended", _set(running, "watch_exits", lambda *args: []), ("raise_and_stay",)
+    ),
+    Mutation(
+        "a rank that finished is ended like one that raised",
+        _set(exiting, "_after_good_end", _kills_the_finished),
+        ("kill_rank",),
     ),
     Mutation("a log keeps only its first lines", _set(records.View, "log", _log_keeps_its_first_lines)),
     Mutation(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from holdfast.fault_tolerance.launcher.control import messages as m
+
 from .world import Scenario
 
 Fault = tuple[float, str, tuple[Any, ...]]
@@ -40,9 +42,14 @@ def scenario(
         pages=chance.random() < 0.3,
         latency=chance.choice([0.0005, 0.002, 0.02, 0.1] + ([] if loses_replies else [0.5, 1.0])),
         early_exits=0.02,
+        slow_exits=chance.choice([0.0, 0.0, 0.3]),
+        exit_timeout=chance.choice([0.0, 2.0, 10.0]),
+        finished_timeout=chance.choice([m.NEVER, 5.0, 70.0]),
         reset=chance.random() < 0.4,
         step_time=chance.choice([0.1, 0.5, 2.0]),
-        limit=60.0 * minutes + 500.0,
+        limit=60.0 * minutes + 1500.0,
+        most_stalled=chance.choice([0, 0, 0, 0, 0, 1, 2, 3]),
+        unread=chance.choice([0.0, 0.0, 0.6]),
     )
 
 
@@ -52,6 +59,8 @@ def _fault(chance: random.Random, nodes: int, total: float, kind: str) -> list[F
     match kind:
         case "kill_rank":
             return [(at, kind, (index, chance.randrange(4)))]
+        case "raise_and_stay":
+            return [(at, kind, (index, chance.randrange(4), chance.choice([0.3, 3.0, 12.0, 300.0])))]
         case "two_failures":
             other = (at + chance.uniform(0.0, 0.1), "kill_rank", (chance.randrange(16), chance.randrange(4)))
             return [(at, "kill_rank", (index, chance.randrange(4))), other]
@@ -135,5 +144,5 @@ KINDS = (
     ),
     *("sigterm", "sigterm_some", "sigterm_all", "exclude", "shutdown", "launch", "host", "block_rank"),
     *("break_start", "break_rank_store", "other_version", "suspend", "kill_rank"),
-    *("in_a_restart", "in_a_restart", "request_in_a_failure"),
+    *("in_a_restart", "in_a_restart", "request_in_a_failure", "raise_and_stay", "raise_and_stay"),
 )

@@ -22,6 +22,7 @@ class Outcome:
     violation: str = ""
     story: str = ""
     transitions: frozenset[tuple[str, str, str]] = frozenset()
+    log_texts: frozenset[str] = frozenset()
 
 
 def simulate(seed: int, nodes: int | None = None, minutes: float = 1.0) -> Outcome:
@@ -29,7 +30,7 @@ def simulate(seed: int, nodes: int | None = None, minutes: float = 1.0) -> Outco
     found = scenario(seed, nodes, minutes)
     world, violation = run(found)
     if not violation:
-        return Outcome(seed, world.steps, transitions=frozenset(world.transitions))
+        return Outcome(seed, world.steps, "", "", frozenset(world.transitions), frozenset(world.log_texts))
     return Outcome(seed, world.steps, violation, story(shortened(found)))
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.simulation import log_texts
 from tests.simulation.invariants import CheckedWorld
 from tests.simulation.mutations import MUTATIONS, Mutation
 from tests.simulation.scenarios import scenario
@@ -32,6 +33,8 @@ def test_simulated_jobs_with_faults_hold_every_invariant(part: int) -> None:
     )
     undocumented = {transition for found in outcomes for transition in found.transitions} - documented()
     assert not undocumented, "run `python -m tests.simulation.transitions`"
+    new = {text for found in outcomes for text in found.log_texts} - log_texts.documented()
+    assert not new, f"read these lines, then run `python -m tests.simulation.log_texts`: {new}"
 
 
 def test_simulation_of_one_seed_twice_is_the_same() -> None:

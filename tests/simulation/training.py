@@ -31,11 +31,35 @@ class SimRank:
     stopped_at: int | None = None  # by an agreed stop
     answered: int = 0
     yes: bool = False
+    ended_at: float | None = None  # its main thread ended, and its process stays
+    has_raised: bool = False  # by an exception
 
     @property
     def is_blocked(self) -> bool:
         """Whether it waits for a disk: neither a signal nor its own end comes through."""
         return (self.launcher.name, self.local) in self.launcher.world.blocked
+
+    def stay(self, seconds: float, *, has_raised: bool) -> None:
+        """Its main thread ends now, its process ends later."""
+        if not self.alive or self.is_blocked or self.ended_at is not None:
+            return
+        world = self.launcher.world
+        self.ended_at, self.has_raised = self.launcher.clock, has_raised
+        self.group.check()
+        if has_raised:
+            world.after(self.launcher.random.uniform(0.0, 1.0), self._report)
+        world.after(seconds, self.exit, 1 if has_raised else 0)
+
+    def _report(self) -> None:
+        if self.alive and self.launcher.ranks[self.local : self.local + 1] == [self]:
+            text, ago = "ValueError: injected", self.launcher.clock - (self.ended_at or 0.0)
+            self.launcher.post(m.RankFailing(self.local, m.Cause.OWN, text, ago))
+
+    @property
+    def ended_for(self) -> float | None:
+        """Seconds since the main thread ended, as the board has it."""
+        is_ending = self.ended_at is not None and not self.saving
+        return self.launcher.clock - (self.ended_at or 0.0) if is_ending else None
 
     def exit(self, status: int, cause: m.Cause = m.Cause.OWN, text: str = "") -> None:
         """The process ends."""
@@ -95,7 +119,7 @@ class Group:
     def check(self) -> None:
         """Progress begins, pauses and ends with the ranks and the nodes that they are on."""
         complete = len(self.ranks) == self.membership.world_size and all(
-            rank.alive and not rank.is_blocked for rank in self.ranks
+            rank.alive and not rank.is_blocked and rank.ended_at is None for rank in self.ranks
         )
         able = complete and not self.broken and not any(node.stands_still for node in self.nodes)
         if able and self.since is None:
@@ -117,7 +141,11 @@ class Group:
         self.finished = True
         self.world.finished = True
         for rank in self.ranks:
-            self.world.after(rank.launcher.random.uniform(0.0, 0.3), rank.exit, 0)
+            chance = rank.launcher.random
+            if chance.random() < self.world.scenario.slow_exits:
+                rank.stay(chance.uniform(1.0, 150.0), has_raised=False)
+            else:
+                self.world.after(chance.uniform(0.0, 0.3), rank.exit, 0)
 
     def _hang(self, pauses: int) -> None:
         if self.pauses != pauses or self.since is not None or self.finished:

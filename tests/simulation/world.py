@@ -45,11 +45,16 @@ class Scenario:
     pages: bool = False  # the ranks take part in agreed stops
     latency: float = 0.002
     reset: bool = False
+    slow_exits: float = 0.0  # share of the ranks whose process stays after a good end
+    exit_timeout: float = 10.0
+    finished_timeout: float = m.NEVER
     early_exits: float = 0.0  # share of starts in which a rank ends before the last one was started
     stop_timeout: float = 5.0
     step_time: float = 0.2
     node_timeout: float = 5.0
     limit: float = 400.0  # seconds at which every launcher has to have ended
+    most_stalled: int = 0  # failed cycles in a row without a new checkpoint that end the job; 0: never
+    unread: float = 0.0  # share of readings of the last checkpoint's iteration that find no number in time
 
     @property
     def is_alone(self) -> bool:
@@ -64,6 +69,8 @@ class Scenario:
         )
 
 
+NO_RESTART = 42
+"""Exit code of a job without progress."""
 LASTING = {"suspend", "freeze", "cut", "isolate", "slow"}
 """Faults whose second argument is how long they last."""
 
@@ -158,7 +165,12 @@ class World:
             last_call=3.0,
             term_timeout=20.0,
             stop_timeout=scenario.stop_timeout,
+            exit_timeout=scenario.exit_timeout,
+            finished_timeout=scenario.finished_timeout,
             preempted_code=75,
+            iteration_file="/checkpoints/latest" if scenario.most_stalled else "",
+            most_stalled=scenario.most_stalled,
+            no_restart_code=NO_RESTART,
         )
         launcher.begin(settings)
 
@@ -169,6 +181,12 @@ class World:
             self.checkpoint = self.best // 10 * 10
             self.groups[key] = Group(self, cycle, membership, where)
         return self.groups[key]
+
+    def saved(self) -> int:
+        """The iteration of the last checkpoint: each tenth step is saved."""
+        for group in self.groups.values():
+            group.step  # noqa: B018 - notes the best step
+        return self.best // 10 * 10
 
     def skewed(self, launcher: Launcher, action: m.Cas | m.Append) -> m.Cas | m.Append:
         """A launcher of another version writes fields that this one does not have."""
@@ -200,6 +218,11 @@ class World:
             group.since, group.last_step_at = None, self.now
             group.pauses += 1
             self.after(HANG_LIMIT, group._hang, group.pauses)
+
+    def raise_and_stay(self, index: int, local: int, seconds: float) -> None:
+        """A rank's exception ends its main thread, and its process stays."""
+        if (node := self._pick(index)) and node.ranks:
+            node.ranks[local % len(node.ranks)].stay(seconds, has_raised=True)
 
     def power_off(self, index: int) -> None:
         """A node vanishes without a word."""

@@ -108,7 +108,7 @@ def test_healthy_training_is_never_accused(jobs: Jobs, row: Callable[[str, str, 
         os.kill(pid, signal.SIGCONT)
         stopped += 1
     job.end(0)
-    assert job.journal("verdict", "incident", "restart", "went_on") == []
+    assert job.journal("verdict", "incident", "restart", "recovered") == []
     steps = {int(line.rsplit(" ", 1)[1]) for line in job.lines("healthy after")}
     (count,) = steps
     row(

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.straggler.kernels import cupti_core
+from holdfast.straggler.kernels import cupti
 from tests.processes import Spawner
 from tests.soak.conftest import promised
 from tests.straggler.kernels.conftest import NATIVE, build_fakes
 
 Row = Callable[[str, str, str], None]
-CORE = Path(cupti_core.__file__).parent / "native"
+CORE = Path(cupti.__file__).parent / "native"
 ROUNDS = 20
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]

@@ -41,7 +41,8 @@ client.shutdown_workload_monitoring()
 @pytest.mark.timeout(1800)
 def test_lost_monitors(jobs: Jobs, row: Callable[[str, str, str], None]) -> None:
     losses = promised(200)
-    job = jobs(TRAIN, "--max-restarts", "1", "--ft-rank-heartbeat-timeout", "5")
+    # Cold: the process that warm starts come from would be added to what the launcher holds.
+    job = jobs(TRAIN, "--max-restarts", "1", "--ft-rank-heartbeat-timeout", "5", "--ft-warm-start", "off")
     job.hear("trains", ranks=[0, 1])
     page = ControlPage(str(board_directory(job)))
     wait_until(lambda: page.tick, what="the monitor looks")

@@ -13,6 +13,12 @@ from holdfast.fault_tolerance import environment
 from holdfast.fault_tolerance.stop.page import PageFile, page_path
 
 
+@pytest.fixture(autouse=True)
+def cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How ranks are started is not the topic here, and a zygote imports torch."""
+    monkeypatch.setenv("PET_FT_WARM_START", "off")
+
+
 @pytest.fixture
 def board_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Where this rank's board would be."""

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.fault_tolerance.stop import END, LOADER_END, in_loader, position
-from holdfast.fault_tolerance.stop.positions import (
+from holdfast.fault_tolerance.stop.rules import (
     MOST_BATCHES,
     MOST_LOADERS,
     batches_of,

@@ -32,14 +32,11 @@ def stopped_at(job: Job) -> dict[int, int]:
     return {int(rank): int(batch) for rank, batch in found}
 
 
-@pytest.mark.parametrize("who", ["the launcher", "a rank", "both"])
-def test_all_ranks_stop_at_one_batch(jobs: Jobs, who: str) -> None:
+def test_launcher_and_rank_signalled_all_ranks_stop_at_one_batch(jobs: Jobs) -> None:
     job = jobs(TRAINS + "train()", "--term-timeout", "60", "--max-restarts", "3", nproc=3)
     pids = job.hear(r"trains as (\d+)", ranks=[0, 1, 2])
-    if who != "the launcher":
-        os.kill(int(pids[1]), signal.SIGTERM)
-    if who != "a rank":
-        job.spawned.send_signal(signal.SIGTERM)
+    os.kill(int(pids[1]), signal.SIGTERM)
+    job.spawned.send_signal(signal.SIGTERM)
     said = job.end(0)
     batches = stopped_at(job)
     assert set(batches) == {0, 1, 2} and len(set(batches.values())) == 1
@@ -51,15 +48,10 @@ def test_all_ranks_stop_at_one_batch(jobs: Jobs, who: str) -> None:
     assert record["place"] == f"after batch {batches[0]}" and record["proposals"] >= 1
     assert 0 < record["milliseconds"] < 10_000
     assert len(job.journal("stop_wanted")) == len(job.journal("preemption")) == 1
-    if who == "a rank":
-        assert "rank 1 was told to stop (SIGTERM): so are all ranks, shutting down workers" in said
-        assert job.journal("preemption")[0]["by"] == "rank 1"
-    else:
-        assert "Received Signals.SIGTERM death signal, shutting down workers" in said or who == "both"
     assert not job.journal("restart") and "FAILED" not in said
 
 
-def test_the_program_in_the_documentation_runs(jobs: Jobs) -> None:
+def test_rank_signalled_the_program_in_the_documentation_stops(jobs: Jobs) -> None:
     page = (Path(__file__).parents[2] / "docs" / "signals-and-preemption.md").read_text()
     (program,) = (text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "StopPoint" in text)
     before = (
@@ -77,12 +69,16 @@ del point
 """
     )
     job = jobs(before + program, "--term-timeout", "60")
-    job.hear("trains", ranks=[0, 1])
-    job.spawned.send_signal(signal.SIGTERM)
+    pids = job.hear(r"trains as (\d+)", ranks=[0, 1])
+    os.kill(int(pids[1]), signal.SIGTERM)
     said = job.end(0)
     batches = stopped_at(job)
     assert set(batches) == {0, 1} and len(set(batches.values())) == 1
     assert f"all ranks stop after batch {batches[0]}\n" in said
+    assert "rank 1 received a stop signal (SIGTERM): stopping all ranks" in said
+    assert job.journal("preemption")[0]["by"] == "rank 1"
+    assert len(job.journal("stop_wanted")) == len(job.journal("preemption")) == 1
+    assert not job.journal("restart") and "FAILED" not in said
 
 
 ONE_DOES_NOT = (
@@ -114,11 +110,8 @@ def test_a_rank_that_takes_no_part_is_named_and_nobody_waits(jobs: Jobs) -> None
     job.spawned.send_signal(signal.SIGTERM)
     said = job.end(0)
     assert job.lines("rank 0 cycle 0 gave up")
-    assert (
-        "(rank 1 takes no part in it (the program there does not ask where to stop)); each rank stops by"
-        in said
-    )
-    assert [record["reason"] for record in job.journal("stop_withdrawn")] == ["rank 1 takes no part in it"]
+    assert "(rank 1 does not take part (the program does not use agreed stops)); each rank stops by" in said
+    assert [record["reason"] for record in job.journal("stop_withdrawn")] == ["rank 1 does not take part"]
 
 
 def test_a_training_that_ends_before_the_place_is_left_alone(jobs: Jobs) -> None:
@@ -165,6 +158,7 @@ train()
     batches = stopped_at(job)
     assert set(batches) == {0, 1} and len(set(batches.values())) == 1
     assert f"all ranks stop after batch {batches[0]}\n" in said and "no agreement" not in said
+    assert "Received Signals.SIGTERM death signal, shutting down workers" in said
     assert len(job.journal("stop_wanted")) == len(job.journal("stop_agreed")) == 1
 
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.fault_tolerance.launcher.ranks.stop_pages import StopPages
-from holdfast.fault_tolerance.stop.page import page_path
+from holdfast.fault_tolerance.stop.page import StopPages, page_path
 
 
 def test_a_page_that_cannot_be_mapped_is_said_and_taken_away(

@@ -49,7 +49,7 @@ def test_ranks_of_both_nodes_stop_at_one_batch_by_a_slow_store(cluster: Cluster)
     assert set(batches) == {0, 1, 2, 3} and len(set(batches.values())) == 1
     for said in (said_a, said_b):
         assert f"all ranks stop after batch {batches[0]}" in said and "FAILED" not in said
-    assert "node " in said_a and "was told to stop (SIGTERM): so are all ranks" in said_a
+    assert "node " in said_a and "received a stop signal (SIGTERM): stopping all ranks" in said_a
     assert "Received Signals.SIGTERM death signal" in said_b
     records = [node.journal("stop_agreed")[0] for node in (a, b)]
     assert [record["place"] for record in records] == [f"after batch {batches[0]}"] * 2

@@ -20,7 +20,7 @@ class Told:
     def start(self, section: str) -> None:
         self.calls.append(f"start {section}")
 
-    def stop(self) -> None:
+    def stop(self, late: bool = False) -> None:
         self.calls.append("stop")
 
     def take(self) -> KernelWindow:

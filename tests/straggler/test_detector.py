@@ -96,6 +96,7 @@ def test_there_are_no_instances() -> None:
         ("report_time_interval", math.nan, "seconds from 0 on"),
         ("report_time_interval", math.inf, "seconds from 0 on"),
         ("report_time_interval", "60", "seconds from 0 on"),
+        ("max_profiled_sections", 0, "a whole number from 1 on, or None for all"),
         ("node_name", "", "a non-empty text, or None for the host's name"),
         ("node_name", 7, "a non-empty text, or None for the host's name"),
         ("process_group", "world", "a group that this rank is in"),
@@ -168,7 +169,7 @@ def test_reports_by_interval(interval: float) -> None:
 
 def test_the_scores_of_kernels() -> None:
     windows: list[dict[str, Summary]] = [{"gemm": summarise([10.0])}, {"gemm": summarise([20.0])}]
-    session = Session(checked("all", True, 1, 60, "here", None), {}, {}, Told(*windows))
+    session = Session(checked("all", True, 1, 60, "here", None), Told(*windows))
     first, second = session.report(), session.report()
     assert first is not None and second is not None
     assert (first.gpu_individual_perf_scores, second.gpu_individual_perf_scores) == ({0: 1.0}, {0: 0.5})

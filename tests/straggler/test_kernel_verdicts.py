@@ -15,7 +15,7 @@ from holdfast.straggler.statistic import Summary, summarise
 from tests.straggler.ranks import ThreadChannel, run
 from tests.straggler.test_session import session
 
-KERNELS, CALLS, RANKS, WINDOWS = 20, 8, 8, 3
+KERNELS, CALLS, RANKS, WINDOWS = 20, 8, 8, 4
 Factor = Callable[[int, str], float]
 """How many times as long a kernel takes on a rank; 0: it does not run it."""
 

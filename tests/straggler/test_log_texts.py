@@ -72,7 +72,7 @@ def test_a_verdict_is_told_when_it_begins_and_when_it_is_over_and_not_between() 
     (line,) = news.of([slow])
     assert line == f"STRAGGLER: {slow}"
     assert line.startswith(
-        "STRAGGLER: rank 3 (node n0): section, 1.31x, confidence 0.84: section data_loading "
+        "STRAGGLER: rank 3 (node n0): section, 1.31 × slower since report 3: section data_loading "
     )
     assert news.of([verdict(3, "n0", 1.4, gpu=False)]) == []
     both = [verdict(3, "n0", 1.4, gpu=False), verdict(1, "n0", 1.2)]

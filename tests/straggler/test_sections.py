@@ -10,9 +10,8 @@ from contextlib import ExitStack
 import pytest
 
 from holdfast.straggler import Detector, Statistic
-from holdfast.straggler.kernels.capture import Capture
-from holdfast.straggler.measurement import KEPT
-from holdfast.straggler.sections import MOST_SECTIONS, Sections
+from holdfast.straggler.kernels.source import Capture
+from holdfast.straggler.sections import KEPT, MOST_SECTIONS, Sections
 from tests.straggler.sources import Told
 
 
@@ -22,7 +21,7 @@ def number(sections: Sections, name: str) -> float:
 
 @pytest.fixture
 def sections() -> Sections:
-    return Sections(1, None, {}, {})
+    return Sections(1, None)
 
 
 def run(sections: Sections, name: str, times: int = 1) -> None:
@@ -57,7 +56,7 @@ def test_a_body_that_raises_is_measured(sections: Sections) -> None:
 
 
 def test_a_skipped_body_that_raises_raises() -> None:
-    enter = Sections(10, None, {}, {}).entry("fails", False)
+    enter = Sections(10, None).entry("fails", False)
     for _ in range(3):
         with pytest.raises(KeyError), enter():
             raise KeyError("x")
@@ -65,7 +64,7 @@ def test_a_skipped_body_that_raises_raises() -> None:
 
 @pytest.mark.parametrize("interval", [1, 2, 3, 7, 1000, 2500])
 def test_of_n_entries_the_first_is_measured(interval: int) -> None:
-    sections = Sections(interval, None, {}, {})
+    sections = Sections(interval, None)
     measured = []
     for entry in range(3 * interval + 1):
         run(sections, "a")
@@ -82,7 +81,7 @@ def test_nested_sections_of_one_name_are_two(sections: Sections) -> None:
 
 @pytest.mark.parametrize("interval", [1, 4])
 def test_threads_do_not_mix_their_times(interval: int) -> None:
-    sections = Sections(interval, None, {}, {})
+    sections = Sections(interval, None)
     gate = threading.Barrier(4)
 
     def work() -> None:
@@ -102,7 +101,7 @@ def test_threads_do_not_mix_their_times(interval: int) -> None:
 
 def test_memory_is_bounded_and_the_number_is_not(sections: Sections) -> None:
     run(sections, "a", KEPT + 100)
-    assert len(sections._sections["a"].kept) == KEPT
+    assert len(sections._working["a"].kept) == KEPT
     assert number(sections, "a") == KEPT + 100
 
 
@@ -120,7 +119,7 @@ def test_too_many_names_are_told_once(sections: Sections, caplog: pytest.LogCapt
 @pytest.mark.parametrize("interval", [1, 2])
 def test_kernels_are_captured_from_the_first_section_to_the_last(interval: int) -> None:
     source = Told()
-    sections = Sections(interval, Capture(source), {}, {})
+    sections = Sections(interval, Capture(source))
     with sections.enter("outer", True):
         with sections.enter("inner", True), sections.enter("host", False):
             assert source.calls == ["start outer"]
@@ -132,7 +131,7 @@ def test_kernels_are_captured_from_the_first_section_to_the_last(interval: int) 
 
 def test_a_raising_body_stops_the_capture() -> None:
     source = Told()
-    sections = Sections(1, Capture(source), {}, {})
+    sections = Sections(1, Capture(source))
     for _ in range(2):
         with pytest.raises(KeyError), sections.enter("a", True):
             raise KeyError("x")
@@ -140,7 +139,7 @@ def test_a_raising_body_stops_the_capture() -> None:
 
 
 def test_with_and_without_kernels_is_one_section() -> None:
-    sections = Sections(1, Capture(Told()), {}, {})
+    sections = Sections(1, Capture(Told()))
     for capturing in (True, False, True):
         with sections.entry("a", capturing)():
             pass
@@ -176,9 +175,9 @@ def test_a_name_must_be_a_text(name: object) -> None:
 
 @pytest.mark.parametrize("interval", [1, 3])
 def test_a_section_that_waits_is_measured_and_known_as_such(interval: int) -> None:
-    sections = Sections(interval, None, {}, {})
+    sections = Sections(interval, None)
     for _ in range(6):
-        with sections.enter_waiting("barrier", False), sections.enter("work", False):
+        with sections.enter("barrier", False, waits=True), sections.enter("work", False):
             pass
     assert sections.waiting == {"barrier"}
     assert {name: one[Statistic.NUM] for name, one in sections.take().items()} == dict.fromkeys(
@@ -216,9 +215,9 @@ def test_a_name_is_for_work_or_for_waiting() -> None:
 
 def test_kernels_are_captured_in_a_section_that_waits() -> None:
     source = Told()
-    sections = Sections(1, Capture(source), {}, {})
+    sections = Sections(1, Capture(source))
     for _ in range(2):
-        with sections.enter_waiting("barrier", True), sections.enter_waiting("barrier", False):
+        with sections.enter("barrier", True, waits=True), sections.enter("barrier", False, waits=True):
             assert source.calls[-1] == "start barrier"
     assert source.calls == ["start barrier", "stop"] * 2
 

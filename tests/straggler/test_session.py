@@ -27,14 +27,14 @@ SECTIONS = {"data_loading": DATA_LOADING, "fwd": FWD}
 
 def session(channel: ThreadChannel, *kernels: dict[str, Summary], **changes: object) -> Session:
     settings = checked(**{**SETTINGS, "node_name": f"node-{channel.rank // 4}", **changes})  # type: ignore[arg-type]
-    return Session(settings, {}, {}, Told(*kernels), channel)
+    return Session(settings, Told(*kernels), channel)
 
 
 def ran(session: Session, section: str, milliseconds: float) -> None:
     """As if a body had taken so long."""
     with session.sections.enter(section, False):
         pass
-    kept = session.sections._sections[section].kept
+    kept = session.sections._working[section].kept
     kept.pop()
     kept.append(round(milliseconds * 1e6))
 
@@ -171,13 +171,13 @@ def test_gpu_times_of_sections_that_wait_are_no_compute() -> None:
     def work(channel: ThreadChannel) -> Report | None:
         clock, slow = Clock(), channel.rank == 2
         settings = checked(**{**SETTINGS, "node_name": "n"})  # type: ignore[arg-type]
-        one = Session(settings, {}, {}, CudaEventSource(cuda=clock), channel)
+        one = Session(settings, CudaEventSource(cuda=clock), channel)
         report = None
         for _ in range(3):
             for _ in range(5):
                 with one.sections.enter("forward", True):
                     clock.now += 30.0 if slow else 20.0
-                with one.sections.enter_waiting("barrier", True):
+                with one.sections.enter("barrier", True, waits=True):
                     clock.now += 0.2 if slow else 10.2
             report = one.report()
         one.close()

@@ -10,9 +10,9 @@ from holdfast.straggler import Statistic
 from holdfast.straggler.exchange.rows import Layout, pack, scores_of
 from holdfast.straggler.exchange.tables import key
 from holdfast.straggler.kernels.source import KernelWindow
-from holdfast.straggler.robust.window import of_rows
 from holdfast.straggler.snapshot import Snapshot
 from holdfast.straggler.statistic import summarise
+from holdfast.straggler.window import of_rows
 
 
 def test_what_travels() -> None:

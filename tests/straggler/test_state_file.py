@@ -17,10 +17,10 @@ import pytest
 
 from holdfast.journal.event import encode
 from holdfast.journal.reader import read_run
-from holdfast.straggler.robust import Judge
+from holdfast.straggler.judge import Judge
 from holdfast.straggler.state_file import PIECE, VERSION, StateFile, in_run_dir, pieces
 from tests.processes import Spawner, wait_until
-from tests.straggler.robust.simulation import Job, assess
+from tests.straggler.simulation import Job, assess
 
 NODES = ["n0", "n0", "n1", "n1"]
 STATE = {"levels": {"gpu": [0.1, None, 0.3, 0.4]}}
@@ -72,12 +72,12 @@ def test_a_judge_goes_on_where_the_last_one_ended(tmp_path: Path) -> None:
     for _ in assess(job, 6, first):
         pass
     nodes = list(job.window().nodes)
-    saved(tmp_path / "s", first.save(), nodes)
+    saved(tmp_path / "s", first.baseline.save(), nodes)
     second = Judge()
     state = load(tmp_path / "s", nodes)
     assert state is not None
-    second.restore(state)
-    assert second.save() == first.save()
+    second.baseline.restore(state)
+    assert second.baseline.save() == first.baseline.save()
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ def test_a_filter_that_raises_does_not_hurt(caplog: pytest.LogCaptureFixture) ->
         assert [Model().forward(1), Model().forward(2)] == [2, 3]
     assert counts() == {f"{PREFIX}.forward": 2}
     assert [one.getMessage() for one in caplog.records] == [
-        f"{PREFIX}.forward is measured as a whole: its filter raised LookupError('no phase'). Mend the CallableId"
+        f"{PREFIX}.forward is measured as a whole: its filter raised LookupError('no phase'). Fix the CallableId"
     ]
 
 
@@ -221,3 +221,14 @@ def test_what_a_call_says_of_itself_never_raises_into_it(caplog: pytest.LogCaptu
     assert {name, f"{name}[text=short]"} <= sections.keys()
     assert sections[name][Statistic.NUM] == 1  # the one whose own name is another's
     assert "is measured as a whole" in caplog.text
+
+
+def test_wrapping_that_is_refused_replaces_no_callable() -> None:
+    """The name of the second one is that of a collective section."""
+    second = CallableId(Model, "double")
+    with Detector.collective_section(str(second)):
+        pass
+    before = dict(vars(Model))
+    with pytest.raises(ValueError):
+        Detector.wrap_callables([CallableId(Model, "forward"), second])
+    assert dict(vars(Model)) == before

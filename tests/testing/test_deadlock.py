@@ -49,7 +49,7 @@ def wait_until_in_collective_of_the_fault(rank: Spawned) -> None:
 
     def in_all_reduce() -> re.Match[str] | None:
         rank.send_signal(signal.SIGUSR1)
-        return re.search(r"all_reduce\n(.*\n)*?.*deadlock\.py.* in perform", rank.err())
+        return re.search(r"all_reduce\n(.*\n)*?.*injector\.py.* in perform", rank.err())
 
     rank.wait_for(in_all_reduce)
 

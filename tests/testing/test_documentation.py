@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing import KINDS
-from holdfast.testing.grammar import _KEYS
+from holdfast.testing.fault import FIELDS
 from tests.pages import DOCS, block
 from tests.processes import Spawner
 
@@ -34,5 +34,5 @@ def test_every_kind_and_key_is_on_the_page() -> None:
     text = PAGE.read_text()
     for kind in KINDS:
         assert f"\n| `{kind}`" in text
-    for key in _KEYS:
+    for key in FIELDS:
         assert re.search(rf"`{key}=", text), key

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.testing import KINDS, Fault, FaultSpecError, parse
-from holdfast.testing.fault import ALIASES
-from holdfast.testing.grammar import render
+from holdfast.testing.fault import ALIASES, render
 
 MIB = 1024 * 1024
 

@@ -9,8 +9,7 @@ import time
 import pytest
 
 from holdfast.testing import Fault, Faults, FaultSpecError, InjectedFault, SimulatedFaultParams, inject
-from holdfast.testing.injector import WAKE_SIGNAL
-from holdfast.testing.place import Place
+from holdfast.testing.injector import WAKE_SIGNAL, JobPlace
 from tests.processes import Spawner
 
 BOOM = Fault("exception", step=3)
@@ -51,19 +50,19 @@ def test_several_faults_of_one_step_happen_in_their_order() -> None:
 
 @pytest.mark.parametrize(("rank", "happens"), [(0, False), (1, True), ("all", True)])
 def test_it_happens_on_its_rank(rank: int | str, happens: bool) -> None:
-    faults = Faults([Fault("exception", step=1, rank=rank)], Place(rank=1, world_size=2))  # type: ignore[arg-type]
+    faults = Faults([Fault("exception", step=1, rank=rank)], JobPlace(rank=1, world_size=2))  # type: ignore[arg-type]
     assert _happens(faults, 1) == happens
 
 
 @pytest.mark.parametrize(("cycle", "happens"), [(0, False), (1, True), ("each", True)])
 def test_it_happens_in_its_cycle(cycle: int | str, happens: bool) -> None:
-    faults = Faults([Fault("exception", step=1, cycle=cycle)], Place(cycle=1))  # type: ignore[arg-type]
+    faults = Faults([Fault("exception", step=1, cycle=cycle)], JobPlace(cycle=1))  # type: ignore[arg-type]
     assert _happens(faults, 1) == happens
 
 
 def test_a_rank_that_does_not_exist_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:
     for rank in range(2):
-        Faults([Fault("kill", step=1, rank=5)], Place(rank, 2)).at_step(1)
+        Faults([Fault("kill", step=1, rank=5)], JobPlace(rank, 2)).at_step(1)
     assert capfd.readouterr().err.count("will not happen: this job has 2 ranks") == 1
 
 

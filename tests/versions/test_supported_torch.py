@@ -107,7 +107,9 @@ def test_hang_and_kill_are_survived(training: Training, weights: list[float], st
     hang, crash = training.journal("incident")
     assert (hang["rank"], crash["rank"]) == (1, 0)
     report = (training.run / "incidents" / "0001" / "report.txt").read_text()
-    assert "Python stack" in report and "> train.py:" in report and "all_reduce number 8 of" in report, report
+    assert "Python stack" in report and "train.py:" in report and "all_reduce (sequence 8) of" in report, (
+        report
+    )
     starts = {(record["cycle"], record["start"]) for record in training.journal("rank_start")}
     assert {each for each in starts if each[0] > 0} == {(1, start), (2, start)}, job.output()
     assert [record["exit_code"] for record in training.journal("run_end")] == [0]

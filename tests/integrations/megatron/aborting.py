@@ -13,14 +13,15 @@ import torch.distributed as dist
 
 from holdfast.fault_tolerance import FaultToleranceConfig, environment
 from holdfast.fault_tolerance.board import Board, Identity
+from holdfast.fault_tolerance.timeouts.effective_timeouts import configured_timeouts
 from holdfast.integrations import megatron
 
 RANK, FOLDER = int(sys.argv[1]), Path(sys.argv[2])
 
 board = Board.create(
-    str(FOLDER / f"{RANK}.board"), environment.limits(FaultToleranceConfig(), initial_set_by_user=True)
+    str(FOLDER / f"{RANK}.board"), configured_timeouts(FaultToleranceConfig(), initial_set_by_user=True)
 )
-board.admit(Identity(os.getpid(), RANK, RANK, 2, 0, time.monotonic_ns()))
+board.bind_process(Identity(os.getpid(), RANK, RANK, 2, 0, time.monotonic_ns()))
 os.environ |= {environment.BOARD: board.path, "RANK": str(RANK), "WORLD_SIZE": "2"}
 dist.init_process_group("gloo", init_method=f"file://{FOLDER}/store", rank=RANK, world_size=2)
 state = SimpleNamespace()

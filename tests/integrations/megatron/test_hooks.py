@@ -161,7 +161,7 @@ def test_what_goes_wrong_is_said_once_and_the_training_goes_on(
     (tmp_path / "ft_state.json").write_text('{"current_timeouts": ')
     caplog.set_level(logging.INFO)
     megatron.setup(config_container(tmp_path), state)
-    assert "the learned limits in" in caplog.text and "are left out: it is not JSON" in caplog.text
+    assert "the learned timeouts in" in caplog.text and "are left out: it is not JSON" in caplog.text
     assert state.rank_monitor_client.section_timeouts.section == LIMITS
     for _ in range(3):
         megatron.on_training_step_start(state)  # and never ended
@@ -170,7 +170,7 @@ def test_what_goes_wrong_is_said_once_and_the_training_goes_on(
     (tmp_path / "ft_state.json").unlink()
     (tmp_path / "ft_state.json").mkdir()
     train(state, 20, loaded=True)
-    assert "the learned limits cannot be written to" in caplog.text
+    assert "the learned timeouts cannot be written to" in caplog.text
     state.rank_monitor_client.shutdown_workload_monitoring()
     train(state, 2)
     assert "RankMonitorClient is not initialised" in caplog.text

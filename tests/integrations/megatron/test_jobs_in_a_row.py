@@ -60,7 +60,7 @@ def test_limits_are_learned_over_two_jobs_and_find_a_hang_in_the_third(
     third = run(spawn, tmp_path, 90, FAULT_AFTER="1.5")
     assert "Simulating fault: rank_hung; rank to fail: 1" in third.err()
     found = re.search(
-        r"HANG: rank \d .*(?:Section '(\w+)' did|No section was).* Limit ([\d.]+) s", third.err()
+        r"HANG: rank \d .*(?:Section '(\w+)' did|No section was).* Timeout ([\d.]+) s", third.err()
     )
     assert found, third.err()[-3000:]
     limit = limits["section"][found[1]] if found[1] else limits["out_of_section"]  # type: ignore[index]

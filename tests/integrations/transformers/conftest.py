@@ -16,6 +16,7 @@ import pytest
 
 from holdfast.fault_tolerance import FaultToleranceConfig, environment
 from holdfast.fault_tolerance.board import Board, Identity
+from holdfast.fault_tolerance.timeouts.effective_timeouts import configured_timeouts
 
 from .small import IS_4_46
 
@@ -45,9 +46,9 @@ def ranked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ranked]:
 
     def be_ranked(**settings: Any) -> Board:
         config = FaultToleranceConfig(**settings)
-        limits = environment.limits(config, initial_set_by_user=True)
+        limits = configured_timeouts(config, initial_set_by_user=True)
         board = Board.create(str(folder / f"{len(boards)}.board"), limits)
-        board.admit(Identity(os.getpid(), 1, 0, 0, 0, time.monotonic_ns()))
+        board.bind_process(Identity(os.getpid(), 1, 0, 0, 0, time.monotonic_ns()))
         monkeypatch.setenv(environment.BOARD, board.path)
         monkeypatch.setenv(environment.CONFIG, json.dumps(config.to_dict()))
         boards.append(board)

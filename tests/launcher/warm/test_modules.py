@@ -47,39 +47,39 @@ def test_modules_that_work(spawn: Spawner, installation: Installation, tmp_path:
     check_verdicts(job, names)
 
 
-GROUPS = {
-    "what they start or open": [
-        *("starts_a_thread", "starts_a_native_thread", "opens_a_socket", "opens_a_channel", "opens_files"),
-        *(
-            "starts_a_process",
-            "sets_a_timer",
-            "loads_cuda",
-            "initialises_cuda",
-            "shares_a_lock",
-            "shares_memory",
-        ),
-    ],
-    "what they keep or change": [
-        *(
-            "asks_for_the_rank",
-            "copies_the_environment",
-            "handles_signals",
-            "changes_the_folder",
-            "changes_limits",
-        ),
-        *("changes_the_locale", "seeds_random_numbers", "wraps_standard_output", "hangs_forked_children"),
-        *("hangs_at_forks", "hooks_exceptions", "reaps_children"),
-    ],
-}
+UNFIT = (
+    "starts_a_thread",
+    "starts_a_native_thread",
+    "opens_a_socket",
+    "opens_a_channel",
+    "opens_files",
+    "starts_a_process",
+    "sets_a_timer",
+    "loads_cuda",
+    "initialises_cuda",
+    "shares_a_lock",
+    "shares_memory",
+    "ends_the_interpreter",
+    "crashes_the_interpreter",
+    "asks_for_the_rank",
+    "copies_the_environment",
+    "handles_signals",
+    "changes_the_folder",
+    "changes_limits",
+    "changes_the_locale",
+    "seeds_random_numbers",
+    "wraps_standard_output",
+    "hangs_forked_children",
+    "hangs_at_forks",
+    "hooks_exceptions",
+    "reaps_children",
+)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("names", GROUPS.values(), ids=GROUPS)
-def test_modules_that_do_not(
-    spawn: Spawner, installation: Installation, tmp_path: Path, names: Sequence[str]
-) -> None:
+def test_modules_that_do_not(spawn: Spawner, installation: Installation, tmp_path: Path) -> None:
     """They are named once each, ranks import them by themselves, and what else there is stays warm."""
-    names = _that_can_be_had(installation, tmp_path, names)
+    names = _that_can_be_had(installation, tmp_path, UNFIT)
     job = use(spawn, installation, tmp_path, WARM, names)
     check_verdicts(job, names)
 
@@ -116,20 +116,12 @@ def test_modules_that_were_learned(spawn: Spawner, installation: Installation, t
 
 def test_every_module_has_its_test() -> None:
     """None of them is forgotten, and each that is installed has a verdict."""
-    used = {*COMPANY, *OF_LIBRARIES, *(name for names in GROUPS.values() for name in names)}
+    used = {*COMPANY, *OF_LIBRARIES, *UNFIT}
     assert used == set(VERDICTS) == {path.stem for path in (HERE / "modules").glob("*.py")}
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", [name for name in VERDICTS if name not in OF_LIBRARIES])
-def test_a_module_alone(spawn: Spawner, installation: Installation, tmp_path: Path, name: str) -> None:
-    """Cold and warm, without the company of others."""
-    if name not in _that_can_be_had(installation, tmp_path, [name]):
-        pytest.skip(f"what {name} needs is not here")
-    for mode in (COLD, WARM):
-        folder = tmp_path / f"job-{mode}"
-        folder.mkdir()
-        for library in tmp_path.glob("libcuda.so.1"):
-            shutil.copy(library, folder)
-        job = use(spawn, installation, folder, mode, [name])
-    check_verdicts(job, [name])
+def test_the_modules_in_cold_ranks(spawn: Spawner, installation: Installation, tmp_path: Path) -> None:
+    """What each of them checks holds in a process of its own."""
+    names = [name for name in VERDICTS if name not in OF_LIBRARIES and name != "shares_a_lock"]
+    use(spawn, installation, tmp_path, COLD, _that_can_be_had(installation, tmp_path, names))

@@ -1,4 +1,4 @@
-"""What a rank forks and leaves is found when the launcher is gone, whether the rank had started cold or warm.
+"""What a rank forks and leaves is found when the launcher is gone, also where the rank was a standby.
 
 Such a process is known by the environment in /proc, which a fork inherits; a standby was not started with this rank's.
 Does not cover: what a rank starts by exec, which has the rank's environment in any case (`tests/launcher`).
@@ -7,12 +7,10 @@ Does not cover: what a rank starts by exec, which has the rank's environment in 
 from __future__ import annotations
 
 import signal
-from pathlib import Path
-
-import pytest
 
 from tests.launcher.conftest import Jobs
-from tests.launcher.warm.conftest import COLD, WARM, starts
+from tests.launcher.test_warm_start import named, standbys
+from tests.launcher.warm.conftest import WARM, starts
 from tests.processes import alive, wait_until
 
 STRAY = """
@@ -30,13 +28,13 @@ wait()
 """
 
 
-@pytest.mark.parametrize("mode", [COLD, WARM])
-def test_a_stray_does_not_survive_the_launcher(jobs: Jobs, tmp_path: Path, mode: str) -> None:
-    job = jobs(STRAY, "--ft-warm-start", mode)
+def test_nothing_survives_a_killed_launcher(jobs: Jobs) -> None:
+    """Neither zygote and standbys, nor what ranks have left that were standbys."""
+    job = jobs(STRAY, "--ft-warm-start", WARM)
     strays = [int(pid) for pid in job.hear(r"stray (\d+)", ranks=[0, 1]).values()]
     # The journal's writer is a thread that the ranks do not wait for.
-    expected = ["warm" if mode == WARM else "cold"] * 2
-    wait_until(lambda: starts(job, 0) == expected, what=f"{expected} in the journal")
+    wait_until(lambda: starts(job, 0) == ["warm"] * 2, what="warm ranks in the journal")
+    ours = [process.pid for process in [*standbys(job, 2), *named(job, "zygote")]]
     job.spawned.send_signal(signal.SIGKILL)
     job.spawned.wait()
-    wait_until(lambda: not any(map(alive, strays)), 20, what="the end of what the ranks left")
+    wait_until(lambda: not any(map(alive, strays + ours)), 20, what="the end of what the launcher left")

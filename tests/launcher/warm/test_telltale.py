@@ -36,6 +36,7 @@ MEANT = {
     "gc: frozen": "what was imported ahead is kept out of collections, so that its memory stays shared",
     "hash: x": "one seed for all forks of an interpreter; a given PYTHONHASHSEED is honoured",
     "hash: order of a set": "follows from the seed",
+    "kernel: environment at exec": "of the zygote; the rank's own variables are written into it",
 }
 """What may differ, and why."""
 

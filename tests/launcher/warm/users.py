@@ -52,6 +52,8 @@ VERDICTS = {
     "hooks_exceptions": REFUSED,
     "reaps_children": REFUSED,
     "changes_the_interpreter": EITHER,
+    "ends_the_interpreter": REFUSED,
+    "crashes_the_interpreter": REFUSED,
     "uses_blas": WORKS,
     "starts_a_pool": REFUSED,
     "seeds_torch": REFUSED,

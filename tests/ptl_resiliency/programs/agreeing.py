@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from holdfast.learned_limits.agreed_learning import learn, wanted_by_all
-from holdfast.learned_limits.kept_limits import HEARTBEAT, KeptLimits
+from holdfast.fault_tolerance.timeouts.kept_timeouts import KeptTimeouts, learn, wanted_by_all
+from holdfast.fault_tolerance.timeouts.learned_timeouts import HEARTBEAT
 from holdfast.prefixed_log import Prefixed
 from holdfast.side_group import SideGroup
 
@@ -48,7 +48,7 @@ def as_in_setup(log: Prefixed) -> str:
     group = SideGroup(SHORT)
     if RANK == 0:
         time.sleep(4 * SHORT)
-    text = KeptLimits(FOLDER / "state.json", HEARTBEAT, group, log).text
+    text = KeptTimeouts(FOLDER / "state.json", HEARTBEAT, group, log).text
     group.close()
     return text
 
@@ -59,8 +59,8 @@ def main() -> None:
     dist.init_process_group("gloo", store=the_store(), rank=RANK, world_size=2)
     told: dict[str, object] = {}
     group = SideGroup()
-    told["text"] = group.text_from_first("rank 0 says é" if RANK == 0 else "rank 1")
-    told["nothing"] = group.text_from_first("" if RANK == 0 else "rank 1")
+    told["text"] = group.broadcast_text("rank 0 says é" if RANK == 0 else "rank 1")
+    told["nothing"] = group.broadcast_text("" if RANK == 0 else "rank 1")
     told["agreed"] = wanted_by_all(group, [True, RANK == 0, False], log, patience=30)
     lonely, left = SideGroup(), SideGroup()
     told["late"] = as_in_setup(log)
@@ -80,7 +80,7 @@ def main() -> None:
         meet("left")
         before = time.monotonic()
         told["left"] = wanted_by_all(left, [True], log, patience=60)
-        told["calculated"] = learn(lambda: bool(left.from_first([1.0])), log)
+        told["calculated"] = learn(lambda: bool(left.broadcast([1.0])), log)
         told["seconds after leaving"] = time.monotonic() - before
         meet("end")
     else:

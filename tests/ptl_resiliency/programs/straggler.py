@@ -68,8 +68,11 @@ def train(callback: StragglerDetectionCallback, model: Small, name: str, **kwarg
 
 
 if __name__ == "__main__":
+    if RANKS > 2:
+        train(straggler_det_callback(0.2), Small(step), "confirmed", max_epochs=100)
+        sys.exit()
     train(straggler_det_callback(0.2, stop_if_detected_straggler=False), Small(step), "goes_on", max_epochs=3)
     if RANKS > 1:
-        relative = StragglerDetectionCallback(0.2, True, False, 3, 0.3, 0.3, True)
+        relative = StragglerDetectionCallback(0.2, True, False, 3, 0.3, 0.3, True, stop_on="scores")
         train(relative, LateToTheStep(), "late", max_epochs=3)
-    train(straggler_det_callback(0.2), Small(step), "stops", max_epochs=20, logger=logger())
+    train(straggler_det_callback(0.2, stop_on="scores"), Small(step), "stops", max_epochs=20, logger=logger())

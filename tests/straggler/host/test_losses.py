@@ -17,12 +17,13 @@ from holdfast.straggler.host.losses import (
     CAUSES,
     DISK,
     GARBAGE,
+    NO_CPU,
+    STOLEN,
     THROTTLED,
     HostLosses,
     Reading,
     lost,
 )
-from holdfast.straggler.robust.verdict import NO_CPU, STOLEN
 
 Open = Callable[..., HostLosses]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.straggler.kernels.cupti_core import load_core
+from holdfast.straggler.kernels.cupti import load_core
 from tests.processes import Spawner
 
 ROOT = Path(__file__).resolve().parents[3]

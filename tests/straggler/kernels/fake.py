@@ -14,14 +14,13 @@ import types
 from collections.abc import Sequence
 
 from holdfast.straggler.kernels import cupti
-from holdfast.straggler.kernels.cupti import CuptiSource, open_cupti
-from holdfast.straggler.kernels.cupti_core import CuptiCore, load_core
+from holdfast.straggler.kernels.cupti import CoreWindow, CuptiCore, CuptiSource, load_core, open_cupti
 from holdfast.straggler.statistic import Statistic, summarise
 
 __all__ = [
-    "CALLS", "FINALIZE", "Statistic", "attached", "ctypes", "cupti", "gpu", "launch", "launch_many", "load_core",
-    "logging", "make_torch_use_cuda", "named", "open_cupti", "os", "source", "stand_in_torch",
-    "summarise", "sys", "threading",
+    "CALLS", "FINALIZE", "Statistic", "attached", "ctypes", "cupti", "gpu", "kernels", "launch", "launch_many",
+    "load_core", "logging", "make_torch_use_cuda", "named", "open_cupti", "os", "source", "stand_in_torch",
+    "summarise", "sys", "threading", "types",
 ]  # fmt: skip
 
 CALLS = (
@@ -97,12 +96,20 @@ def attached() -> CuptiCore:
     return core
 
 
-def source(leave: bool = True) -> CuptiSource:
+def kernels(taken: CoreWindow) -> list[types.SimpleNamespace]:
+    """The kernels of a window, by attributes."""
+    return [
+        types.SimpleNamespace(name=name, key=key, summary=summary)
+        for (name, key), summary in taken.kernels.items()
+    ]
+
+
+def source(max_sections: int | None = None) -> CuptiSource:
     """A source in a process that uses CUDA."""
     core = load_core()
     assert not isinstance(core, str), core
     assert core.open(os.environ["FAKE_CUPTI"], False) == ""
-    return CuptiSource(core, usable=lambda: True, leave=leave)
+    return CuptiSource(core, max_sections, usable=lambda: True)
 
 
 def stand_in_torch(cuda: str | None = "13.0", in_use: bool = True) -> types.ModuleType:

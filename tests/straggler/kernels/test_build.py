@@ -13,7 +13,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 CORE = "holdfast/straggler/kernels/_cupti_core.so"
-STEP = "holdfast/_step.abi3.so"
 
 pytestmark = pytest.mark.slow
 
@@ -57,9 +56,9 @@ def test_without_a_compiler(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++: there is no core to build")
 def test_with_a_compiler(tmp_path: Path) -> None:
     built, told = wheel(tmp_path)
-    assert "-cp310-abi3-linux_" in built.name
+    assert "-py3-none-linux_" in built.name
     assert "warning: the kernel core" not in told
-    assert {CORE, STEP} <= set(contents(built))
+    assert CORE in contents(built)
     assert not any("native" in name for name in contents(built))
     with zipfile.ZipFile(built) as archive:
         library = archive.extract(CORE, tmp_path)
@@ -69,4 +68,4 @@ def test_with_a_compiler(tmp_path: Path) -> None:
         text=True,
         check=True,
     )
-    assert needed.stdout.strip() == "1"
+    assert needed.stdout.strip() == "2"

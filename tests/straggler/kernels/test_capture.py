@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.straggler.kernels.capture import BUSY, Capture
-from holdfast.straggler.kernels.source import REPORTS_OPEN, KernelWindow
+from holdfast.straggler.kernels.source import BUSY, REPORTS_OPEN, Capture, KernelWindow
 from holdfast.straggler.sections import Sections
 from tests.straggler.sources import Told
 
@@ -104,15 +103,15 @@ class Interrupted(Told):
         self._meet("start")
         super().start(section)
 
-    def stop(self) -> None:
+    def stop(self, late: bool = False) -> None:
         self._meet("stop")
-        super().stop()
+        super().stop(late)
 
 
 @pytest.mark.parametrize("when", ["start", "stop"])
 def test_after_an_interrupt_in_the_source_it_starts_and_stops_again(when: str) -> None:
     source = Interrupted(when)
-    sections = Sections(1, Capture(source), {}, {})
+    sections = Sections(1, Capture(source))
     with pytest.raises(KeyboardInterrupt), sections.enter("a", True):
         pass
     for _ in range(2):
@@ -126,7 +125,7 @@ def test_after_an_interrupt_in_the_source_it_starts_and_stops_again(when: str) -
 def test_a_section_that_never_ends_is_told_and_no_longer_counted() -> None:
     source = Told(*[KernelWindow(note="so it is")] * 9)
     capture = Capture(source)
-    sections = Sections(1, capture, {}, {})
+    sections = Sections(1, capture)
 
     def batches() -> Iterator[int]:
         with sections.enter("batches", True):
@@ -167,18 +166,17 @@ def test_reports_within_a_section_of_each_step_or_of_all_steps_change_nothing() 
 
 SHARED = """
 import os, signal, sys, threading
-from holdfast.straggler.kernels.capture import Capture, FORKED
-from holdfast.straggler.kernels.source import KernelWindow
+from holdfast.straggler.kernels.source import Capture, FORKED, KernelWindow
 from holdfast.straggler.sections import Sections
 signal.alarm(60)
 class Source:
     name, reason, calls, inside = "x", "", [], lambda: None
     def start(self, section): Source.calls.append("start " + section); Source.inside()
-    def stop(self): Source.calls.append("stop"); Source.inside()
+    def stop(self, late): Source.calls.append("stop"); Source.inside()
     def take(self): Source.inside(); return KernelWindow()
     def close(self): Source.calls.append("close")
 capture = Capture(Source())
-sections = Sections(INTERVAL, capture, {}, {})
+sections = Sections(INTERVAL, capture)
 class Name(str):
     inside = lambda: None
     def __hash__(self):  # asked while the lock of the sections is held

@@ -12,10 +12,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.straggler.kernels import choose as choosing
-from holdfast.straggler.kernels.capture import Capture
 from holdfast.straggler.kernels.choose import NO_DRIVER, NOT_YET, choose
-from holdfast.straggler.kernels.cuda_events import CudaEventSource
-from holdfast.straggler.kernels.source import KernelSource, KernelWindow, NoKernels
+from holdfast.straggler.kernels.source import Capture, KernelSource, KernelWindow, NoKernels
 from tests.straggler.sources import Told
 
 
@@ -27,7 +25,7 @@ def chosen(
 ) -> KernelSource:
     """What is used after the first section."""
 
-    def open_cupti() -> KernelSource | str:
+    def open_cupti(max_sections: int | None, may_stay: bool) -> KernelSource | str:
         if isinstance(cupti, Exception):
             raise cupti
         return cupti
@@ -87,7 +85,7 @@ def test_it_is_decided_at_the_first_section_after_cuda_was_initialised_and_once(
     state = {"usable": False, "opened": 0}
     cupti = Told(KernelWindow(), KernelWindow())
 
-    def open_cupti() -> Told:
+    def open_cupti(*_: object) -> Told:
         state["opened"] += 1
         return cupti
 
@@ -105,7 +103,7 @@ def test_it_is_decided_at_the_first_section_after_cuda_was_initialised_and_once(
 
 
 def test_closed_before_cuda_was_initialised() -> None:
-    source = choose({}, lambda: True, lambda: False, Told)
+    source = choose({}, lambda: True, lambda: False, lambda *_: Told())
     source.start("fwd")
     source.stop()
     source.close()
@@ -121,20 +119,12 @@ def test_no_error_gets_out(when: str) -> None:
         source = chosen(cupti=OSError("libcupti.so.13: file too short"))
         assert source.reason == "choosing a source failed: OSError: libcupti.so.13: file too short"
     else:
-        source = choose({}, lambda: True, broken, Told)
+        source = choose({}, lambda: True, broken, lambda *_: Told())
         source.start("fwd")
         source.stop()
         assert source.reason == "choosing a source failed: RuntimeError: CUDA driver initialization failed"
     assert source.name == "none"
     assert source.take() == KernelWindow()
-
-
-def test_an_install_without_the_native_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, f"{choosing.__package__}.cupti", None)
-    source = choose({}, lambda: True, lambda: True)
-    source.start("fwd")
-    assert isinstance(source._source, CudaEventSource)  # type: ignore[attr-defined]
-    assert source.reason == "cupti is not used: the native core is not built"
 
 
 LOADED = """

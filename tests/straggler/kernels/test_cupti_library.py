@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.straggler.kernels.cupti_core import load_core
-from holdfast.straggler.kernels.cupti_library import Candidate, candidates, tool_in_the_way
+from holdfast.straggler.kernels.cupti import candidates, load_core, tool_in_the_way
 from tests.straggler.kernels.conftest import Run
 
 OPENED = """
@@ -106,9 +105,8 @@ assert told.startswith("no CUPTI library (") and told.endswith("libcuda.so.1 has
 def test_without_the_core_there_is_a_reason(run: Run, tmp_path: Path) -> None:
     code = """
 from pathlib import Path
-from holdfast.straggler.kernels import cupti_core
 stand_in_torch()
-cupti_core.LIBRARY = Path(sys.argv[1] if len(sys.argv) > 1 else "{path}")
+cupti.LIBRARY = Path(sys.argv[1] if len(sys.argv) > 1 else "{path}")
 load_core.cache_clear()
 told = open_cupti()
 assert told.startswith("{reason}"), told
@@ -126,7 +124,7 @@ def test_installations_of_nsight_are_no_sessions() -> None:
 
 
 def test_the_override_is_all_that_is_looked_at() -> None:
-    assert candidates({"HOLDFAST_CUPTI_LIBRARY": "/opt/libcupti.so.13"}) == [Candidate("/opt/libcupti.so.13")]
+    assert candidates({"HOLDFAST_CUPTI_LIBRARY": "/opt/libcupti.so.13"}) == [("/opt/libcupti.so.13", False)]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the core is for Linux")

@@ -10,7 +10,7 @@ from typing import Any
 from holdfast.journal.event import encode
 from holdfast.straggler import Report
 from holdfast.straggler.record import KIND, record_of
-from holdfast.straggler.robust.verdict import Verdict
+from holdfast.straggler.verdict import Verdict
 from tests.journal.story import START
 
 PER_NODE = 8
@@ -62,12 +62,10 @@ def report(
 def verdict(rank: int, node: str, slowdown: float, gpu: bool = True, ranks: int = 8) -> Verdict:
     what = "kernels take" if gpu else "section data_loading takes"
     evidence = (
-        f"{what} {slowdown - 1:.0%} longer than on the median of {ranks - 1} comparable ranks "
-        "(14 times the usual spread), in 2 of the last 2 windows"
+        f"{what} {slowdown - 1:.0%} longer than on the median of {ranks - 1} comparable ranks"
     ).replace("%", " %")
-    return Verdict(
-        rank, node, "GPU" if gpu else "section", slowdown, 0.84, evidence, None if gpu else "data_loading"
-    )
+    kind, section = ("GPU", None) if gpu else ("section", "data_loading")
+    return Verdict(rank, node, (rank,), kind, slowdown, 3, evidence, section)
 
 
 def line(number: int, at: float, told: Report, cycle: int = 0, **more: Any) -> bytes:

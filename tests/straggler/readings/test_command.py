@@ -39,7 +39,7 @@ def test_the_last_report_and_who_was_named(spawn: Spawner, run_dir: Path) -> Non
     said = process.out().splitlines()
     assert said[0].startswith(f"{run_dir}: 12 straggler reports, ")
     assert said[1].startswith("Report 12 of 12, ")
-    assert said[3].startswith("  rank 63 (node gpu-0007) is slow: kernels take 31 % longer than on ")
+    assert said[3].startswith("  rank 63 (node gpu-0007) is 1.31 × slower since report 3 (GPU): ")
 
 
 def test_one_report_and_the_last_ones(spawn: Spawner, run_dir: Path) -> None:
@@ -82,8 +82,8 @@ def test_the_newest_run_with_reports(spawn: Spawner, run_dir: Path, tmp_path: Pa
         (["EMPTY"], "no straggler reports in this run. They are written by rank 0 under ft_launcher"),
         ([], f"no run in {os.devnull}/holdfast or "),
         (["RUN", "--report", "13"], "there is no report 13; the last is 12"),
-        (["RUN", "--report", "0"], "argument --report: must be a whole number from 1 on, not '0'"),
-        (["RUN", "--last", "x"], "argument --last: must be a whole number from 1 on, not 'x'"),
+        (["RUN", "--report", "0"], "argument --report: '0': give a whole number from 1"),
+        (["RUN", "--last", "x"], "argument --last: 'x': give a whole number from 1"),
         (["RUN", "--last", "1", "--report", "1"], "not allowed with argument"),
         (["RUN", "--plot", "x.pdf"], "--plot x.pdf: the file must end in .png or .svg"),
         pytest.param(
@@ -125,7 +125,7 @@ def test_a_terminal_gets_lines_of_its_width(run_dir: Path) -> None:
             pass  # how Linux ends a terminal whose other side is closed
         assert process.wait(30) == 0
     assert max(map(len, said.decode().splitlines())) <= 80
-    assert b"rank 63 (node gpu-0007) is slow" in said
+    assert b"rank 63 (node gpu-0007) is 1.31" in said
 
 
 @needs_matplotlib

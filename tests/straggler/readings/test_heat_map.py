@@ -16,7 +16,7 @@ def told(t: float, overall: Scores, cycle: int = 0, named: dict[int, float] | No
     fields: dict[str, Any] = dict.fromkeys(
         ("holders", "kernels", "withheld", "columns", "rows", "worst_nodes"), ()
     )
-    verdicts = tuple(Named(rank, f"n{rank}", "GPU", slow) for rank, slow in (named or {}).items())
+    verdicts = tuple(Named(rank, f"n{rank}", (rank,), "GPU", slow) for rank, slow in (named or {}).items())
     return KeptReport(
         number=0, t=t, run=1, cycle=cycle, step=None, elapsed_ms=None, verdicts=verdicts, nodes=1,
         overall=overall, **fields,

@@ -30,8 +30,8 @@ def test_a_run_with_a_restart(tmp_path: Path) -> None:
     assert (len(last.overall), last.nodes, len(last.columns)) == (512, 64, 6)
     (verdict,) = last.verdicts
     assert str(verdict) == (
-        "rank 76 (node gpu-0009) is slow: kernels take 31 % longer than on the median of 511 comparable ranks "
-        "(14 times the usual spread), in 2 of the last 2 windows (GPU, confidence 0.84)"
+        "rank 76 (node gpu-0009) is 1.31 × slower since report 3 (GPU): kernels take 31 % longer than on the median of "
+        "511 comparable ranks"
     )
     assert min(last.overall, key=lambda rank: last.overall[rank] or 1.0) == 76 == last.rows[0][0]
 
@@ -39,7 +39,7 @@ def test_a_run_with_a_restart(tmp_path: Path) -> None:
 def test_verdicts_beyond_those_kept_in_full_are_there_too() -> None:
     (found,) = read(line(1, 0.0, report(1000, dict.fromkeys(range(90), 1.3))))
     assert len(found.verdicts) == 90
-    assert str(found.verdicts[-1]) == f"rank 89 (node {found.verdicts[-1].node}) is slow: 1.30x (GPU)"
+    assert str(found.verdicts[-1]) == f"rank 89 (node {found.verdicts[-1].node}) is 1.30 × slower (GPU)"
 
 
 def own(rank: int, number: int, **more: Any) -> bytes:

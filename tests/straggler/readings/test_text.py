@@ -59,7 +59,7 @@ def test_the_verdicts_come_first() -> None:
     lines = text(one(512, {76: 1.31}), None).splitlines()
     assert lines[1].startswith("Report 1 of 1, ") and lines[1].endswith(": 512 ranks on 64 nodes, in 4.2 ms")
     assert lines[3].startswith(
-        "  rank 76 (node gpu-0009) is slow: kernels take 31 % longer than on the median of 511 "
+        "  rank 76 (node gpu-0009) is 1.31 × slower since report 3 (GPU): kernels take 31 % longer "
     )
     row = next(one for one in lines if one.startswith(">"))
     assert row.split()[:3] == [">", "76", "gpu-0009"]
@@ -74,7 +74,7 @@ def test_why_nobody_is_named() -> None:
 def test_many_named_ranks_are_few_lines_in_a_terminal() -> None:
     shown = one(512, dict.fromkeys([*range(40, 48), 90], 1.3))
     assert "  and 4 more: rank 45–47, 90 (in full with --json)" in text(shown)
-    assert text(shown, None).count("is slow:") == 9
+    assert text(shown, None).count(" × slower since ") == 9
 
 
 @pytest.mark.parametrize(

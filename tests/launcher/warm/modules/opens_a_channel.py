@@ -2,7 +2,7 @@
 
 import grpc
 
-channel = grpc.insecure_channel("127.0.0.1:1")  # nobody listens there
+channel = grpc.insecure_channel("127.0.0.1:1")  # no process listens there
 
 
 def check() -> None:

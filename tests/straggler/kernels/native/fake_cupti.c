@@ -57,7 +57,7 @@ static int enabled, attached, domains, other_subscriber, driver_works;
 static struct buffer full[MOST_BUFFERS], current;
 static int waiting;
 static size_t record_size = 208;
-static uint64_t dropped, calls[CALLS], other_records;
+static uint64_t now, dropped, calls[CALLS], other_records;
 static int error_of[CALLS], error_times[CALLS];
 static void (*then_of[CALLS])(void);
 
@@ -130,6 +130,11 @@ API int cuptiGetResultString(int result, const char **text) {
         case 999: *text = "CUPTI_ERROR_UNKNOWN"; return OK;
     }
     return 1;
+}
+
+API int cuptiGetTimestamp(uint64_t *when) {
+    *when = now;
+    return OK;
 }
 
 API int cuptiActivityRegisterCallbacks(request_t on_request, complete_t on_complete) {
@@ -380,6 +385,12 @@ API int fake_subscribed(void) {
     const int there = subscriber != NULL;
     leave(OK);
     return there;
+}
+
+API void fake_set_now(uint64_t nanoseconds) {
+    pthread_mutex_lock(&lock);
+    now = nanoseconds;
+    leave(OK);
 }
 
 API void fake_set_record_size(uint64_t size) { record_size = size; }

@@ -32,6 +32,8 @@ void fake_fail(int call, int error, int times);
 void fake_after(int call, void (*then)(void));
 /* Whether the client under test is subscribed. */
 int fake_subscribed(void);
+/* CUPTI's clock, which stands otherwise. */
+void fake_set_now(uint64_t nanoseconds);
 void fake_set_record_size(uint64_t size);
 /* CUPTI had no room for so many records. */
 void fake_lose(uint64_t records);

@@ -19,7 +19,7 @@
 extern "C" {
 struct Window {
     const void *rows;
-    std::uint64_t count, measured, untimed, unmeasured, dropped, foreign, delivered;
+    std::uint64_t count, measured, untimed, unmeasured, dropped, foreign;
 };
 int holdfast_kernels_open(const char *, int, char *, std::size_t);
 int holdfast_kernels_attach(char *, std::size_t);

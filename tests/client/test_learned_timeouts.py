@@ -1,0 +1,285 @@
+"""The documented formulas of learned timeouts, for any observation; and the documented state, ours and NVRx's."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.fault_tolerance import HeartbeatTimeouts, SectionTimeouts
+from holdfast.fault_tolerance.board import Limits
+from holdfast.fault_tolerance.timeouts.learned_timeouts import (
+    Floors,
+    at_floor,
+    from_state,
+    learn_heartbeats,
+    learn_sections,
+    learned,
+    over,
+    raised_to_floor,
+    to_state,
+    unobserved,
+)
+
+SECONDS = st.floats(1e-6, 1e7)
+FACTORS = st.floats(1.0, 100.0)
+FLOORS = st.builds(Floors, st.floats(0, 1000), st.floats(0, 1000))
+LIMITS = st.none() | SECONDS
+NAMES = st.sampled_from(["setup", "step", "checkpointing", "eval"])
+
+
+@st.composite
+def section_timeouts(draw: st.DrawFn) -> SectionTimeouts:
+    section = draw(st.dictionaries(NAMES, LIMITS))
+    limited = [name for name, limit in section.items() if limit is not None]
+    calculated = set(draw(st.lists(st.sampled_from(limited)))) if limited else set()
+    out = draw(LIMITS)
+    return SectionTimeouts(section, out, calculated, out is not None and draw(st.booleans()))
+
+
+@given(SECONDS, FACTORS, st.floats(0, 1e4))
+def test_a_first_learned_limit_is_factor_times_longest_but_not_below_its_floor(
+    longest: float, factor: float, floor: float
+) -> None:
+    assert learned(longest, factor, floor) == max(factor * longest, floor)
+
+
+@given(SECONDS, FACTORS, st.floats(0, 1e4), SECONDS)
+def test_a_limit_learned_again_is_the_mean_of_both(
+    longest: float, factor: float, floor: float, before: float
+) -> None:
+    limit = learned(longest, factor, floor, before)
+    assert limit == pytest.approx(max((factor * longest + before) / 2, floor))
+    assert limit >= floor
+    low, high = sorted([factor * longest, before])
+    assert limit >= low * (1 - 1e-9) and limit <= max(high, floor) * (1 + 1e-9)
+
+
+@given(SECONDS, FACTORS)
+def test_learning_the_same_again_changes_nothing(longest: float, factor: float) -> None:
+    once = learned(longest, factor, 0)
+    assert learned(longest, factor, 0, once) == pytest.approx(once)
+
+
+@given(LIMITS, LIMITS, st.booleans(), SECONDS, SECONDS, FACTORS, FLOORS)
+def test_heartbeat_limits(
+    initial: float | None,
+    subsequent: float | None,
+    were_learned: bool,
+    first: float,
+    gap: float,
+    factor: float,
+    floors: Floors,
+) -> None:
+    current = HeartbeatTimeouts(initial, subsequent, were_learned)
+    new = learn_heartbeats(current, first, gap, factor, floors)
+    assert new.were_calculated and new.are_valid
+    assert new.initial == learned(first, factor, floors.initial, initial if were_learned else None)
+    assert new.subsequent == learned(gap, factor, floors.general, subsequent if were_learned else None)
+    assert current == HeartbeatTimeouts(initial, subsequent, were_learned), "the argument was changed"
+
+
+@given(section_timeouts(), st.dictionaries(NAMES, SECONDS), LIMITS, FACTORS, FLOORS)
+def test_only_the_selected_sections_change(
+    current: SectionTimeouts, longest: dict[str, float], out: float | None, factor: float, floors: Floors
+) -> None:
+    new = learn_sections(current, longest, out, factor, floors)
+    assert set(new.section) == set(current.section) | set(longest)
+    assert new.calculated_sections == current.calculated_sections | set(longest)
+    for name, limit in new.section.items():
+        if name not in longest:
+            assert limit == current.section[name]
+            continue
+        before = current.section.get(name) if name in current.calculated_sections else None
+        assert limit == learned(longest[name], factor, floors.of_section(name), before)
+    if out is None:
+        assert (new.out_of_section, new.is_out_of_section_calculated) == (
+            current.out_of_section,
+            current.is_out_of_section_calculated,
+        )
+    else:
+        before = current.out_of_section if current.is_out_of_section_calculated else None
+        assert new.out_of_section == learned(out, factor, floors.general, before)
+        assert new.is_out_of_section_calculated
+
+
+@given(section_timeouts(), st.booleans(), LIMITS, LIMITS, FLOORS)
+def test_loaded_limits_are_raised_to_their_floor_and_configured_ones_are_not(
+    section: SectionTimeouts,
+    were_learned: bool,
+    initial: float | None,
+    subsequent: float | None,
+    floors: Floors,
+) -> None:
+    heartbeat = HeartbeatTimeouts(initial, subsequent, were_learned)
+    new_heartbeat, new_section = raised_to_floor(heartbeat, floors), raised_to_floor(section, floors)
+    if not were_learned:
+        assert new_heartbeat == heartbeat
+    else:
+        assert new_heartbeat.initial == (None if initial is None else max(initial, floors.initial))
+    for name, limit in section.section.items():
+        if name in section.calculated_sections:
+            assert limit is not None and new_section.section[name] == max(limit, floors.of_section(name))
+        else:
+            assert new_section.section[name] == limit
+    assert raised_to_floor(new_heartbeat, floors) == new_heartbeat
+    assert raised_to_floor(new_section, floors) == new_section
+
+
+@given(st.builds(Floors, st.floats(0, 1000), st.floats(0, 1000)), st.none() | SECONDS, NAMES)
+def test_floor_is_the_lesser_of_default_and_configured(
+    floors: Floors, configured: float | None, name: str
+) -> None:
+    limits = Limits(configured, configured, {name: configured}, configured)
+    bounded = replace(floors, configured=limits)
+    pairs = [
+        (bounded.first_heartbeat, floors.initial),
+        (bounded.heartbeat, floors.general),
+        (bounded.out_of_section, floors.general),
+        (bounded.of_section(name), floors.of_section(name)),
+    ]
+    for floor, default in pairs:
+        assert floor == (default if configured is None else min(default, configured))
+
+
+def test_the_default_floors() -> None:
+    floors = Floors()
+    heartbeat = learn_heartbeats(HeartbeatTimeouts(), 0.078, 0.0004, 5.0, floors)
+    assert (heartbeat.initial, heartbeat.subsequent) == (300.0, 10.0)
+    section = learn_sections(SectionTimeouts(), {"setup": 0.0004, "step": 0.0004}, 0.1, 5.0, floors)
+    assert (section.section, section.out_of_section) == ({"setup": 300.0, "step": 10.0}, 10.0)
+    assert at_floor(heartbeat, floors) == ["initial heartbeat 300 s", "heartbeat 10 s"]
+    assert at_floor(section, floors) == [
+        "section 'setup' 300 s",
+        "section 'step' 10 s",
+        "out of section 10 s",
+    ]
+    slow = learn_heartbeats(HeartbeatTimeouts(), 100, 100, 5.0, floors)
+    assert at_floor(slow, floors) == []
+
+
+def test_validity() -> None:
+    assert not HeartbeatTimeouts().are_valid and not HeartbeatTimeouts(1.0).are_valid
+    assert HeartbeatTimeouts(1.0, 2.0).are_valid
+    assert not SectionTimeouts().are_valid and SectionTimeouts({}, 1.0).are_valid
+    assert not SectionTimeouts({"a": None}, 1.0).are_valid
+    partly = SectionTimeouts({"a": 1.0, "b": 1.0}, 1.0, {"a"}, True)
+    assert partly.are_valid and not partly.were_calculated
+    assert SectionTimeouts({"a": 1.0}, 1.0, {"a"}, True).were_calculated
+    assert not SectionTimeouts({"a": 1.0}, 1.0, {"a"}).were_calculated
+
+
+def test_limits_can_be_read() -> None:
+    assert str(HeartbeatTimeouts(300, 30.5, True)) == (
+        "heartbeat timeouts: initial 300.00 s (learned), subsequent 30.50 s (learned)"
+    )
+    assert str(SectionTimeouts({"step": 180.0, "setup": None}, 7.25, {"step"})) == (
+        "section timeouts: step 180.00 s (learned), setup none, out of section 7.25 s"
+    )
+
+
+def test_what_is_missing_is_said() -> None:
+    assert unobserved({"step": 1.0}, ["step"], 2.0) == []
+    assert unobserved({"step": 0.0}, ["step", "setup"], 0.0) == [
+        "section 'step' was never closed",
+        "section 'setup' was never closed",
+        "no time out of section was seen",
+    ]
+    assert unobserved({}, [], None) == []
+
+
+@given(SECONDS, SECONDS, section_timeouts())
+def test_a_state_survives_json(initial: float, subsequent: float, section: SectionTimeouts) -> None:
+    heartbeat = HeartbeatTimeouts(initial, subsequent, True)
+    read = from_state(json.loads(json.dumps(to_state(heartbeat, section))))
+    any_learned = section.calculated_sections or section.is_out_of_section_calculated
+    assert read == (heartbeat, section if any_learned else None, [])
+
+
+@given(LIMITS, LIMITS)
+def test_what_was_only_configured_is_no_state(initial: float | None, subsequent: float | None) -> None:
+    configured = HeartbeatTimeouts(initial, subsequent), SectionTimeouts({"step": 1.0}, 2.0)
+    assert to_state(*configured) == {"current_timeouts": {}} == to_state(None, None)
+    assert from_state(to_state(*configured)) == (None, None, [])
+
+
+def test_the_documented_form() -> None:
+    section = SectionTimeouts({"step": 50.0, "setup": 600.0}, 7.5, {"step", "setup"}, True)
+    assert to_state(HeartbeatTimeouts(300.0, 10.0, True), section) == {
+        "current_timeouts": {
+            "heartbeat": {"initial": 300.0, "subsequent": 10.0, "were_calculated": True},
+            "section": {
+                "section": {"step": 50.0, "setup": 600.0},
+                "out_of_section": 7.5,
+                "calculated_sections": ["setup", "step"],
+                "is_out_of_section_calculated": True,
+            },
+        }
+    }
+
+
+def test_states_of_the_reference() -> None:
+    """As NVRx 0.4.1 wrote them (sections; then nothing learned), and as its first releases did."""
+    sections = (
+        '{"current_timeouts": {"section": {"section": {"setup": 4.1e2, "step": 12.5, "checkpointing": null}, '
+        '"out_of_section": 33.0, "calculated_sections": ["setup", "step"], "is_out_of_section_calculated": true}}}'
+    )
+    heartbeat, section, problems = from_state(json.loads(sections))
+    assert (heartbeat, problems) == (None, [])
+    assert section == SectionTimeouts(
+        {"setup": 410.0, "step": 12.5, "checkpointing": None}, 33.0, {"setup", "step"}, True
+    )
+    assert from_state({"current_timeouts": {}}) == from_state({}) == (None, None, [])
+    oldest = '{"current_timeouts": {"initial": 61.5, "subsequent": 9.25, "were_calculated": true}}'
+    assert from_state(json.loads(oldest)) == (HeartbeatTimeouts(61.5, 9.25, True), None, [])
+
+
+GOOD = {"initial": 300.0, "subsequent": 10.0, "were_calculated": True}
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "why"),
+    [
+        ("heartbeat", {"initial": 300.0}, "subsequent is missing"),
+        ("heartbeat", {**GOOD, "initial": "long"}, "initial is 'long', not a number"),
+        ("heartbeat", {**GOOD, "initial": -1}, "initial is -1, not a timeout"),
+        ("heartbeat", {**GOOD, "subsequent": float("nan")}, "subsequent is nan, not a timeout"),
+        ("heartbeat", {**GOOD, "subsequent": True}, "subsequent is True, not a number"),
+        ("heartbeat", 7, "7 is no mapping"),
+        ("section", {}, "section is missing"),
+        ("section", {"section": {"step": 0}}, "step is 0, not a timeout"),
+        ("section", {"section": ["step"]}, "['step'] is no mapping"),
+        ("section", {"section": {}, "calculated_sections": ["step"]}, "step, which have no timeout"),
+    ],
+)
+def test_a_damaged_part_is_left_out_and_named(part: str, value: object, why: str) -> None:
+    state: dict[str, Any] = {"current_timeouts": {"heartbeat": GOOD, "section": {"section": {"step": 9.0}}}}
+    state["current_timeouts"][part] = value
+    heartbeat, section, (problem,) = from_state(state)
+    assert f"its {part} part is unusable" in problem and why in problem
+    assert (heartbeat is None) == (part == "heartbeat") and (section is None) == (part == "section")
+
+
+@pytest.mark.parametrize("value", [None, [1], "x"])
+def test_a_state_that_is_none_is_left_out(value: object) -> None:
+    assert from_state({"current_timeouts": value})[:2] == (None, None)
+
+
+@given(section_timeouts(), section_timeouts())
+def test_loaded_limits_over_configured_ones(configured: SectionTimeouts, loaded: SectionTimeouts) -> None:
+    configured = SectionTimeouts(configured.section, configured.out_of_section)  # nothing learned yet
+    new = over(configured, loaded)
+    for name, limit in new.section.items():
+        if name in loaded.calculated_sections or name not in configured.section:
+            assert limit == loaded.section[name]
+        else:
+            assert limit == configured.section[name]
+    assert new.calculated_sections == loaded.calculated_sections
+    learned_out = loaded.is_out_of_section_calculated
+    assert new.out_of_section == (loaded if learned_out else configured).out_of_section
+    if set(loaded.section) == set(configured.section) == loaded.calculated_sections and learned_out:
+        assert new == loaded

@@ -1,0 +1,200 @@
+"""Taking a command line apart, without torch: spellings, abbreviations, and hands off the script's arguments."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.fault_tolerance.errors import ConfigError
+from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS, FtOption
+from holdfast.fault_tolerance.launcher.command_line.scan import CommandLine, UnknownOption, Vocabulary, scan
+from holdfast.fault_tolerance.launcher.command_line.torch_options import TABLE
+
+WORDS = Vocabulary(TABLE)
+
+
+def torch_words(line: CommandLine) -> list[str]:
+    """torchrun's options as words, in full spelling."""
+    values = {name: given.value for name, given in line.torch.items()}
+    return [f"--{name}" if value is None else f"--{name}={value}" for name, value in values.items()]
+
+
+def mixtures(name: str) -> list[str]:
+    """`name` with each hyphen as a hyphen or an underscore."""
+    first, *rest = name.split("-")
+    joints = itertools.product("-_", repeat=len(rest))
+    return [first + "".join(j + part for j, part in zip(each, rest, strict=True)) for each in joints]
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key)
+def test_every_option_in_every_spelling(option: FtOption) -> None:
+    for flag in (f"--{mixture}" for name in option.names for mixture in mixtures(name)):
+        forms = [[f"{flag}=1"], [flag, "1"]] if option.takes_value else [[f"{flag}=1"]]
+        for form in forms:
+            line = scan([*form, "train.py", "--x"], WORDS)
+            assert line.ft == {option.key: ("1", flag)}
+            assert (line.script, line.script_args, line.torch) == ("train.py", ["--x"], {})
+
+
+def test_the_spellings_of_the_documents() -> None:
+    line = scan(
+        [
+            "--rdzv_backend=c10d",
+            "--rdzv_endpoint=host:29500",
+            "--nnodes=2",
+            "--nproc-per-node=8",
+            "--ft-param-rank_section_timeouts=setup:600,step:180,checkpointing:420",
+            "--ft-param-rank_out_of_section_timeout=300",
+            "train_script_with_ft.py",
+        ],
+        WORDS,
+    )
+    assert torch_words(line) == [
+        "--rdzv-backend=c10d",
+        "--rdzv-endpoint=host:29500",
+        "--nnodes=2",
+        "--nproc-per-node=8",
+    ]
+    assert {key: given.value for key, given in line.ft.items()} == {
+        "rank_section_timeouts": "setup:600,step:180,checkpointing:420",
+        "rank_out_of_section_timeout": "300",
+    }
+
+
+def test_a_switch_stands_alone_or_says_its_value() -> None:
+    assert scan(["--ignore-missing-fault-tol-cfg", "x.py"], WORDS).ft["ignore_missing_cfg"].value == "true"
+    assert scan(["--ft_ignore_missing_cfg=false", "x.py"], WORDS).ft["ignore_missing_cfg"].value == "false"
+
+
+@pytest.mark.parametrize("empty", [["--ft-rank-heartbeat-timeout", ""], ["--ft-rank-heartbeat-timeout="]])
+def test_an_empty_value_is_a_value(empty: list[str]) -> None:
+    assert scan([*empty, "x.py"], WORDS).ft["rank_heartbeat_timeout"].value == ""
+
+
+def test_the_last_of_two_counts() -> None:
+    line = scan(["--ft-log-level=INFO", "--ft_param_log_level", "DBG", "x.py"], WORDS)
+    assert line.ft["log_level"] == ("DBG", "--ft_param_log_level")
+
+
+@pytest.mark.parametrize(
+    ("argv", "torch"),
+    [
+        (["-r", "3"], ["--redirects=3"]),
+        (["-r3"], ["--redirects=3"]),
+        (["-r=3"], ["--redirects=3"]),
+        (["-t", "0:3,1:1"], ["--tee=0:3,1:1"]),
+        (["-m"], ["--module"]),
+        (["-mr3"], ["--module", "--redirects=3"]),
+        (["--nproc_per-node", "2"], ["--nproc-per-node=2"]),
+        (["--max-restarts", "-1"], ["--max-restarts=-1"]),
+        (["--role", "two words"], ["--role=two words"]),
+        (["--role", "-two words"], ["--role=-two words"]),
+        (["--log-dir", "-"], ["--log-dir=-"]),
+        (["--standalone", "--"], ["--standalone"]),
+    ],
+)
+def test_options_of_torchrun(argv: list[str], torch: list[str]) -> None:
+    line = scan([*argv, "train.py", "a"], WORDS)
+    assert (torch_words(line), line.script, line.script_args) == (torch, "train.py", ["a"])
+
+
+@pytest.mark.parametrize(
+    ("short", "full"),
+    [
+        ("--nproc", "--nproc-per-node"),
+        ("--max", "--max-restarts"),
+        ("--re", "--redirects"),  # ours --restart-policy must not get in the way of torchrun's abbreviation
+        ("--rdzv_b", "--rdzv-backend"),
+        ("--no-p", "--no-python"),
+    ],
+)
+def test_abbreviations_of_torchrun_keep_their_meaning(short: str, full: str) -> None:
+    found = WORDS.find(short[2:])
+    assert f"--{found.name}" == full
+
+
+@pytest.mark.parametrize(
+    ("short", "key"),
+    [
+        ("ft-rank-h", "rank_heartbeat_timeout"),
+        ("ft_param_rank_h", "rank_heartbeat_timeout"),
+        ("restart", "restart_policy"),
+        ("fault", "cfg_path"),
+        ("term", "term_timeout"),
+        ("ft-node", "node_timeout"),  # options without effect must not get in the way
+        ("ft-log", "log_level"),
+        ("ft-log-server-p", "log_server_port"),
+    ],
+)
+def test_our_abbreviations(short: str, key: str) -> None:
+    found = WORDS.find(short)
+    assert isinstance(found, FtOption)
+    assert found.key == key
+
+
+def test_an_unclear_abbreviation_lists_what_it_may_be() -> None:
+    with pytest.raises(UnknownOption) as caught:
+        scan(["--ft-rank", "1", "x.py"], WORDS)
+    assert str(caught.value) == (
+        "--ft-rank may be short for --ft-rank-heartbeat-timeout, --ft-rank-out-of-section-timeout, "
+        "--ft-rank-section-timeouts, --ft-rank-termination-signal; write more of it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("--ft-rank-hartbeat-timeout", "did you mean --ft-rank-heartbeat-timeout?"),
+        ("--ft_rank_hartbeat_timeout", "did you mean --ft-rank-heartbeat-timeout?"),
+        ("--ft-param-rank_hartbeat_timeout=5", "did you mean --ft-param-rank-heartbeat-timeout?"),
+        ("--nproc-pre-node", "did you mean --nproc-per-node?"),
+        ("--xyzzy", "options of the training script belong after the script"),
+        ("-x", "options of the training script belong after the script"),
+        ("--=3", "unknown option --;"),
+    ],
+)
+def test_an_unknown_option_offers_the_nearest(flag: str, said: str) -> None:
+    with pytest.raises(UnknownOption) as caught:
+        scan([flag, "1", "x.py"], WORDS)
+    assert said in str(caught.value)
+    assert str(caught.value).startswith(f"unknown option {flag.partition('=')[0]}")
+
+
+@pytest.mark.parametrize(
+    "argv", [["--log-dir"], ["--log-dir", "--tee", "3", "x.py"], ["-r"], ["--ft-log-level", "--"]]
+)
+def test_a_missing_value(argv: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"needs a value$"):
+        scan(argv, WORDS)
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help", "--he"])
+def test_help_ends_the_reading(flag: str) -> None:
+    assert scan([flag, "--xyzzy"], WORDS).help
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            ["--ft-foo", "--log", "--nproc", "-r", "--help", "--", "-x=1", "", "a b", "--ft-log-level"]
+        )
+    )
+)
+def test_the_scripts_arguments_are_never_touched(arguments: list[str]) -> None:
+    line = scan(["--standalone", "train.py", *arguments], WORDS)
+    assert (line.script, line.script_args, line.ft) == ("train.py", arguments, {})
+    assert torch_words(line) == ["--standalone"]
+
+
+def test_no_script() -> None:
+    assert scan(["--standalone"], WORDS).script is None
+    assert scan([], WORDS).script is None
+    assert scan(["--"], WORDS).script is None
+
+
+def test_a_script_behind_two_dashes_may_look_like_an_option() -> None:
+    line = scan(["--", "--odd.py", "--", "x"], WORDS)
+    assert (line.script, line.script_args) == ("--odd.py", ["--", "x"])

@@ -1,0 +1,422 @@
+"""The checks as tables of values; and the facts of this machine that need an arrangement of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from holdfast.doctor import checks, facts, table
+from holdfast.doctor.facts import Folder, Interpreter, Name
+from holdfast.doctor.import_trial import Trial, judge
+from holdfast.doctor.table import GIB, MIB, NOTE, OK, PROBLEM, Finding, note, ok, problem
+from holdfast.fault_tolerance.launcher.ranks import boards
+from holdfast.fault_tolerance.processes import cgroups
+from holdfast.fault_tolerance.processes.cgroups import Limit
+
+OWN = Interpreter("/venv/bin/python", (3, 11, 7), "/venv", "2.13.0+cpu")
+OTHER = Interpreter("/usr/bin/python3", (3, 12, 1), "/usr", "2.13.0")
+SHM = Folder("/dev/shm", free=GIB, size=GIB)
+FULL = os.strerror(28)
+HOME, SUBSTITUTE = Folder("/home/a/holdfast", free=GIB), Folder("/tmp/holdfast-1", free=GIB)
+PTRACE = {"ptrace": "Operation not permitted"}
+
+
+def expect(finding: Finding, verdict: str, part: str) -> None:
+    assert (finding.verdict, part in f"{finding.what}. {finding.advice}") == (verdict, True), finding
+    assert bool(finding.advice) == (verdict != OK)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "verdict", "part"),
+    [
+        (OWN, OK, "3.11.7 (/venv/bin/python)"),
+        (replace(OWN, executable="/venv/bin/python3.11"), OK, ""),
+        (OTHER, NOTE, "3.12.1 (/usr/bin/python3)"),
+        (replace(OTHER, version=(3, 9, 18)), PROBLEM, "is Python 3.9.18, older than 3.10"),
+        (Interpreter("ls", error="it is not a Python"), PROBLEM, "PYTHON_EXEC=ls: it is not a Python"),
+    ],
+)
+def test_check_python(ranks: Interpreter, verdict: str, part: str) -> None:
+    expect(checks.check_python(lambda: OWN, lambda: ranks)[0], verdict, part)
+
+
+def test_check_python_without_program_is_a_problem() -> None:
+    unknown = replace(OWN, executable="")
+    (finding,) = checks.check_python(lambda: unknown, lambda: unknown)
+    expect(finding, PROBLEM, "is not known. Let this user read and run it")
+
+
+@pytest.mark.parametrize(
+    ("version", "verdict", "part"),
+    [
+        ("2.13.1", OK, "2.13.1"),
+        ("2.8.0", OK, ""),
+        ("2.13.0a0+gitabc", OK, ""),
+        ("2.16.0", NOTE, "newer"),
+        ("2.7.1+cu130", PROBLEM, "too old"),
+        ("", PROBLEM, "not installed for /venv/bin/python"),
+    ],
+)
+def test_check_torch(version: str, verdict: str, part: str) -> None:
+    ranks = replace(OWN, torch=version)
+    expect(checks.check_python(lambda: ranks, lambda: ranks)[1], verdict, part)
+
+
+@pytest.mark.parametrize(
+    ("found", "cold", "verdict", "part"),
+    [
+        ([ok("torch", "2.13"), note("ptrace", "no", "do")], "", OK, "yes"),
+        ([], "PYTHON_EXEC names another Python", NOTE, "ranks start cold: PYTHON_EXEC names"),
+        (
+            [problem("torch", "none", "do"), problem("kernel", "no", "do")],
+            "",
+            NOTE,
+            "see `torch`; see `kernel`",
+        ),
+        ([problem("python", "none", "do")], "", NOTE, "see `python`"),
+        ([note("trial", "x", "do")], "", NOTE, "No action needed. Restarts are slower because each rank"),
+    ],
+)
+def test_check_warm_start(found: list[Finding], cold: str, verdict: str, part: str) -> None:
+    expect(checks.check_warm_start(found, cold), verdict, part)
+
+
+@pytest.mark.parametrize(
+    ("trial", "verdict", "part"),
+    [
+        (Trial(2.0, 0.02), OK, "imported in 2.0 s, a rank forked in 20 ms"),
+        (Trial(2.0, 0.02, missing={"apex": "no module"}), PROBLEM, "cannot be imported: apex (no module)"),
+        (
+            Trial(2.0, 0.02, refused={"p.x": "it starts a thread"}),
+            NOTE,
+            "because each rank imports p.x itself",
+        ),
+        (Trial(2.0, 0.02, hidden=["yaml"]), NOTE, "hides the installed yaml"),
+        (Trial(2.0, reason="imports take longer"), NOTE, "no rank can be forked: imports take longer"),
+    ],
+)
+def test_check_trial(trial: Trial, verdict: str, part: str) -> None:
+    expect(judge(trial), verdict, part)
+
+
+@pytest.mark.parametrize(
+    ("found", "nproc", "verdict", "part"),
+    [
+        (SHM, 8, OK, "1.0 GiB free of 1.0 GiB, writable"),
+        (replace(SHM, free=64 * MIB, size=64 * MIB), 1, NOTE, "bus error"),
+        (replace(SHM, filesystem="ext4"), 1, NOTE, "it is ext4: a heartbeat may wait for a disk"),
+        (Folder("/dev/shm", "Permission denied"), 1, PROBLEM, "/dev/shm: Permission denied;"),
+    ],
+)
+def test_check_shm(found: Folder, nproc: int, verdict: str, part: str) -> None:
+    expect(checks.check_shm(nproc, lambda _: found), verdict, part)
+
+
+@pytest.mark.parametrize(
+    ("available", "cgroup", "verdict", "part"),
+    [
+        (16 * GIB, None, OK, "16.0 GiB available, 2.0 GiB for each of 8 ranks"),
+        (16 * GIB, Limit("cgroup memory.max", 32 * GIB, 0), OK, "16.0 GiB available, "),
+        (
+            16 * GIB,
+            Limit("cgroup memory.max", 4 * GIB, GIB),
+            NOTE,
+            "3.0 GiB available (by cgroup memory.max, 1.0 GiB of 4.0 GiB), 384.0 MiB for each of 8",
+        ),
+        (GIB, None, PROBLEM, "the kernel will kill ranks"),
+    ],
+)
+def test_check_memory(available: int, cgroup: Limit | None, verdict: str, part: str) -> None:
+    expect(checks.check_memory(8, lambda: available, lambda: cgroup), verdict, part)
+
+
+@pytest.mark.parametrize(
+    ("left", "nproc", "verdict"),
+    [(1000, 1, OK), (1000, 8, OK), (500, 8, NOTE), (87, 8, PROBLEM), (88, 8, NOTE), (31, 1, PROBLEM)],
+)
+def test_check_processes(left: int, nproc: int, verdict: str) -> None:
+    limits = [Limit("RLIMIT_NPROC", 10**6, 0), Limit("cgroup pids.max", 2000, 2000 - left)]
+    part = f"room for {left} more processes and threads (cgroup pids.max: {2000 - left} of 2000)"
+    expect(checks.check_processes(nproc, lambda: limits), verdict, part)
+
+
+def test_check_processes_without_limit_is_ok() -> None:
+    expect(checks.check_processes(64, list), OK, "no limit")
+    assert Limit("RLIMIT_NPROC", 10, 12).left == 0
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "nproc", "verdict", "part"),
+    [
+        (None, None, 64, OK, "no limit"),
+        (1024, 4096, 8, OK, ""),
+        (256, 4096, 8, NOTE, "ulimit -n 4096"),
+        (256, 1 << 30, 8, NOTE, "ulimit -n 65536"),
+        (1024, 4096, 64, PROBLEM, "ulimit -n 4096"),
+        (100, 100, 8, PROBLEM, "Raise the hard limit"),
+    ],
+)
+def test_check_open_files(soft: int | None, hard: int | None, nproc: int, verdict: str, part: str) -> None:
+    expect(checks.check_open_files(nproc, lambda: (soft, hard)), verdict, part)
+
+
+@pytest.mark.parametrize("name", checks.NEEDED)
+def test_check_kernel_names_what_is_missing(name: str) -> None:
+    kernel, ptrace = checks.check_kernel(lambda: {name: "Function not implemented"})
+    expect(kernel, PROBLEM, f"missing: {checks.NEEDED[name]} (Function not implemented)")
+    expect(ptrace, OK, "can be taken")
+
+
+@pytest.mark.parametrize(
+    ("errors", "scope", "is_capable", "verdict", "part"),
+    [
+        ({}, 1, False, OK, "can be taken"),
+        (PTRACE, 1, False, NOTE, "ptrace_scope is 1: only ancestors of a process may"),
+        (PTRACE, 2, False, NOTE, "sysctl kernel.yama.ptrace_scope=0"),
+        (PTRACE, 3, False, NOTE, "at the next boot"),
+        (PTRACE, 0, False, NOTE, "(Operation not permitted)"),
+        (PTRACE, 1, True, NOTE, "(Operation not permitted)"),
+        (PTRACE, None, False, NOTE, "docker run --cap-add"),
+    ],
+)
+def test_check_ptrace(
+    errors: dict[str, str], scope: int | None, is_capable: bool, verdict: str, part: str
+) -> None:
+    kernel, ptrace = checks.check_kernel(lambda: errors, lambda: scope, lambda: is_capable)
+    expect(kernel, OK, "pidfds")
+    expect(ptrace, verdict, part)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "verdict"),
+    [
+        ("GLOO_SOCKET_IFNAME", "eth0", OK),
+        ("GLOO_SOCKET_IFNAME", "eth0,lo", OK),
+        ("GLOO_SOCKET_IFNAME", "eth", PROBLEM),
+        ("GLOO_SOCKET_IFNAME", "eth0,ib0", PROBLEM),
+        ("NCCL_SOCKET_IFNAME", "eth", OK),
+        ("NCCL_SOCKET_IFNAME", "=eth", PROBLEM),
+        ("NCCL_SOCKET_IFNAME", "=eth0", OK),
+        ("NCCL_SOCKET_IFNAME", "^docker", OK),
+        ("NCCL_SOCKET_IFNAME", "ib", PROBLEM),
+    ],
+)
+def test_check_interfaces(variable: str, value: str, verdict: str) -> None:
+    (finding,) = checks.check_interfaces(lambda: {variable: value}, lambda: ["lo", "eth0"])
+    expect(finding, verdict, f"{variable}={value}")
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict", "part"),
+    [
+        (Name("localhost", ["127.0.0.1"]), OK, "resolves to 127.0.0.1"),
+        (Name("localhost", ["::1", "127.0.0.1"]), OK, ""),
+        (Name("localhost", error="Name or service not known"), PROBLEM, "does not resolve: Name or"),
+        (Name("localhost", ["10.0.0.7"]), PROBLEM, "10.0.0.7 is not the loopback of this machine"),
+        (Name("localhost", ["::1"], ["::1"]), PROBLEM, "where this machine cannot listen"),
+        (
+            Name("localhost", ["::1", "127.0.0.1"], ["::1"]),
+            NOTE,
+            "every connection attempt fails once before falling back",
+        ),
+    ],
+)
+def test_check_localhost(found: Name, verdict: str, part: str) -> None:
+    expect(checks.check_localhost(lambda: found), verdict, part)
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict", "part"),
+    [
+        (Name("gpu-1", ["10.0.0.7"]), OK, "'gpu-1' resolves to 10.0.0.7"),
+        (Name("gpu-1", ["fe80::1%eth0"]), OK, ""),
+        (Name("gpu-1", ["127.0.1.1"]), NOTE, "a loopback address"),
+        (Name("gpu-1", ["127.0.1.1", "10.0.0.7"]), OK, ""),
+        (Name("gpu-1", error="Name or service not known"), NOTE, "gloo uses the loopback"),
+        (Name("gpu-1", ["192.0.2.9"], ["192.0.2.9"]), NOTE, "192.0.2.9 is not an address of this machine"),
+    ],
+)
+def test_check_host_name(found: Name, verdict: str, part: str) -> None:
+    expect(checks.check_host_name(lambda: found), verdict, part)
+
+
+def test_check_loopback() -> None:
+    expect(checks.check_loopback(lambda: ""), OK, "127.0.0.1")
+    expect(checks.check_loopback(lambda: "Network is unreachable"), PROBLEM, "Network is unreachable")
+
+
+def test_check_boards_and_orphans() -> None:
+    expect(checks.check_boards(lambda: ([], 1)), OK, "none; running jobs of this user: 1")
+    dead = ["/dev/shm/holdfast-a", "/dev/shm/holdfast-b"]
+    expect(
+        checks.check_boards(lambda: (dead, 0)), NOTE, "2 directories of killed launchers: " + ", ".join(dead)
+    )
+    expect(checks.check_orphans(list), OK, "none")
+    orphans = checks.check_orphans(lambda: [(7, "python train.py"), (8, "sleep 9")])
+    expect(orphans, PROBLEM, "2 processes of dead jobs: 7 (python train.py), 8 (sleep 9)")
+    assert orphans.advice.endswith("kill 7 8")
+
+
+@pytest.mark.parametrize(
+    ("folders", "verdict", "part"),
+    [
+        ([HOME, SUBSTITUTE], OK, "/home/a/holdfast: writable, 1.0 GiB free"),
+        ([replace(HOME, free=MIB), SUBSTITUTE], NOTE, "Free some space"),
+        ([replace(HOME, error="no"), SUBSTITUTE], NOTE, "journals go to /tmp/holdfast-1"),
+        ([replace(HOME, error="no"), replace(SUBSTITUTE, error="not either")], PROBLEM, "not either"),
+        ([replace(HOME, error="no")], PROBLEM, "ft_launcher will not start"),
+    ],
+)
+def test_check_run_directory(folders: list[Folder], verdict: str, part: str) -> None:
+    expect(checks.check_run_directory(None, lambda _: folders), verdict, part)
+
+
+def test_checks_that_block_or_fail_become_notes() -> None:
+    gate, open_gate = os.pipe()
+
+    def fail() -> Finding:
+        raise PermissionError(13, "Permission denied")
+
+    began = time.monotonic()
+    run: dict[str, Callable[[], Finding | list[Finding]]] = {
+        "blocks": lambda: ok("blocks", str(os.read(gate, 1))),
+        "blocks too": lambda: ok("blocks too", str(os.read(gate, 1))),
+        "fails": fail,
+        "works": lambda: [ok("works", "7"), ok("works", "8")],
+    }
+    found = checks.within_deadline(run, 0.3)
+    assert time.monotonic() - began < 5
+    os.write(open_gate, b"12")
+    assert [(each.check, each.verdict, each.what) for each in found] == [
+        ("blocks", NOTE, "not checked: no answer within 0.3 s"),
+        ("blocks too", NOTE, "not checked: no answer within 0.3 s"),
+        ("fails", NOTE, "not checked: Permission denied"),
+        ("works", OK, "7"),
+        ("works", OK, "8"),
+    ]
+    os.close(open_gate)
+    os.close(gate)
+
+
+@pytest.mark.parametrize(
+    ("found", "summary", "verdict"),
+    [
+        ([ok("a", "fine")], "no problem in 1 check", OK),
+        ([ok("a", "fine"), note("b", "hm", "Do")], "1 note in 2 checks", NOTE),
+        ([problem("a", "bad", "Do"), note("b", "hm", "Do")], "1 problem and 1 note in 2 checks", PROBLEM),
+    ],
+)
+def test_report_has_a_summary(found: list[Finding], summary: str, verdict: str) -> None:
+    assert table.report(found).splitlines()[-1] == summary
+    assert table.worst(found) == verdict
+
+
+def test_report_has_one_line_for_each_finding() -> None:
+    lines = table.report([problem("check", "a\nb\x1b[0m", "Do\rthis")]).splitlines()
+    assert lines[0] == "problem  check  a\\nb\\x1b[0m. Do\\rthis"
+    assert len(lines) == 2
+
+
+# -- Facts
+
+
+def test_shared_memory_without_room(small_disk: Path, tmp_path: Path) -> None:
+    found = facts.shared_memory(1, str(small_disk))
+    assert (found.filesystem, found.error, found.size) == ("tmpfs", FULL, 64 * 1024)
+    assert list(small_disk.iterdir()) == []
+    assert facts.shared_memory(1, str(tmp_path / "shm")).error == "No such file or directory"
+
+
+def test_run_folder_is_judged_as_by_the_launcher(tmp_path: Path) -> None:
+    assert facts.run_folder(str(tmp_path / "a" / "b")).error == ""
+    assert not (tmp_path / "a").exists()
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert facts.run_folder(str(tmp_path / "file")).error == "is not a directory"
+    assert facts.run_folder(str(tmp_path / "link")).error.startswith("is a symbolic link (to ")
+    assert facts.run_folder(str(tmp_path / "file" / "x")).error == f"{tmp_path / 'file'}: Not a directory"
+    tmp_path.chmod(0o777)
+    assert "can be written by others" in facts.run_folder(str(tmp_path)).error
+
+
+GROUPS = "5:pids:/job/one\n0::/user.slice\n"
+MOUNTS = """\
+31 1 0:28 / {here} rw - tmpfs tmpfs rw
+36 31 0:34 / {here}/pids rw shared:5 - cgroup cgroup rw,pids
+38 31 0:36 / {here}/unified rw - cgroup2 cgroup2 rw
+"""
+
+
+def test_tightest_level_of_a_control_group_binds(tmp_path: Path) -> None:
+    files = {
+        "proc/cgroup": GROUPS,
+        "proc/mountinfo": MOUNTS.format(here=tmp_path),
+        "pids/pids.max": "100\n",
+        "pids/pids.current": "90\n",
+        "pids/job/pids.max": "max\n",
+        "pids/job/one/pids.max": "50\n",
+        "pids/job/one/pids.current": "20\n",
+        "unified/user.slice/memory.max": "1000\n",
+        "unified/user.slice/memory.current": "900\n",
+        "unified/user.slice/memory.stat": "anon 500\ninactive_file 400\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    own = str(tmp_path / "proc")
+    assert cgroups.pids(own) == Limit("cgroup pids.max", 100, 90)
+    assert cgroups.memory(own) == Limit("cgroup memory.max", 1000, 500)
+
+
+def test_container_that_sees_only_its_own_group(tmp_path: Path) -> None:
+    (tmp_path / "cgroup").write_text("0::/../../elsewhere\n")
+    (tmp_path / "mountinfo").write_text(f"30 29 0:26 / {tmp_path}/cg ro - cgroup2 cgroup rw\n")
+    (tmp_path / "cg").mkdir()
+    (tmp_path / "cg" / "pids.max").write_text("30\n")
+    (tmp_path / "cg" / "pids.current").write_text("7\n")
+    assert cgroups.pids(str(tmp_path)) == Limit("cgroup pids.max", 30, 7)
+    assert cgroups.memory(str(tmp_path)) is None
+
+
+def test_ranks_interpreter_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
+    (tmp_path / "json.py").write_text("raise SystemExit('a file in the current folder was imported')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONPATH")
+    found = facts.ranks_interpreter({"PYTHON_EXEC": str(tmp_path / "venv" / "bin" / "python")})
+    assert (found.error, found.prefix, found.torch) == ("", str(tmp_path / "venv"), "")
+    assert facts.ranks_interpreter({}) == facts.own_interpreter()
+    assert facts.ranks_interpreter({"PYTHON_EXEC": "/no/python"}).error == "there is no such program"
+    assert facts.ranks_interpreter({"PYTHON_EXEC": "ls"}).error == "it is not a Python"
+
+
+def test_board_directories_of_dead_and_running_launchers(tmp_path: Path) -> None:
+    made = [tempfile.mkdtemp(prefix=boards.PREFIX, dir=tmp_path) for _ in range(3)]
+    bases = [str(tmp_path), str(tmp_path), str(tmp_path / "nowhere")]
+    os.close(boards.lock_directory(made[0]))
+    held = boards.lock_directory(made[1])
+    assert facts.board_directories(bases) == ([made[0]], 1)  # the third has no owner
+    os.close(held)
+    assert facts.board_directories(bases) == (sorted(made[:2]), 0)
+
+
+def test_orphans_include_zygotes_without_launcher(tmp_path: Path) -> None:
+    standby = tmp_path / "hf-standby"
+    standby.symlink_to(sys.executable)
+    sleeps = "import os, sys; print(os.getpid(), flush=True); sys.stdin.read()"
+    below = f"import subprocess; subprocess.run([{str(standby)!r}, '-c', {sleeps!r}])"
+    found = []
+    for line in ([sys.executable, "-c", below, "ft_launcher"], [standby, "-c", sleeps]):
+        with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            pid = int(process.stdout.readline())
+            found.append(pid in {orphan for orphan, _ in facts.orphans()})
+    assert found == [False, True]

@@ -1,0 +1,351 @@
+"""`holdfast doctor` as a person uses it, also where something is wrong with the machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from holdfast import __version__
+from holdfast.doctor.table import VERDICTS
+from holdfast.fault_tolerance.launcher.ranks import boards as rank_boards
+from tests.doctor import made_worse
+from tests.processes import Spawned, Spawner, alive, wait_until
+
+DOCTOR = [sys.executable, "-m", "holdfast", "doctor"]
+WORSE = str(Path(made_worse.__file__))
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "doctor.md"
+
+Findings = Mapping[str, Mapping[str, str]]
+
+
+def ended(spawn: Spawner, *arguments: str, **how: Any) -> Spawned:
+    process = spawn([*DOCTOR, *arguments], **how)
+    process.wait()
+    return process
+
+
+def findings(process: Spawned) -> Findings:
+    """By check, of a --json."""
+    process.wait()
+    if process.returncode == made_worse.CANNOT:
+        pytest.skip(f"this needs root, or a system that allows it: {process.err().strip()}")
+    told = json.loads(process.out())
+    assert process.returncode == (told["verdict"] == "problem"), process.err()
+    return {each["check"]: each for each in told["findings"]}
+
+
+@pytest.fixture
+def worse(spawn: Spawner) -> Callable[..., Findings]:
+    """The findings where `how` is wrong."""
+
+    def look(how: Callable[[], None], *arguments: str) -> Findings:
+        command = [sys.executable, WORSE, how.__name__, *DOCTOR, "--json", *arguments]
+        return findings(spawn(command))
+
+    return look
+
+
+def test_one_line_for_each_check_and_a_summary(spawn: Spawner) -> None:
+    process = ended(spawn)
+    *lines, summary = process.out().splitlines()
+    verdicts = [line.split()[0] for line in lines]
+    assert set(verdicts) <= set(VERDICTS)
+    assert process.returncode == ("problem" in verdicts)
+    assert process.err() == ""
+    assert summary.endswith(f" in {len(lines)} checks")
+
+
+def test_json_says_the_same_and_the_page_names_every_check(spawn: Spawner, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch\n")
+    process = spawn(
+        [*DOCTOR, "--json", "--nproc-per-node=2", "train.py", "--json", "--lr", "3"], cwd=tmp_path
+    )
+    told = findings(process)
+    whole = json.loads(process.out())
+    assert (whole["holdfast"], whole["nproc_per_node"], whole["script"]) == (__version__, 2, "train.py")
+    assert whole["verdict"] in VERDICTS
+    assert all(bool(each["advice"]) == (each["verdict"] != "ok") for each in told.values())
+    section = PAGE.read_text().partition("## What is checked")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)
+    not_always = {"interfaces", "import names", "trial"}
+    assert [name for name in rows if name not in not_always] == list(told)
+    assert not_always < set(rows)
+
+
+def test_help(spawn: Spawner) -> None:
+    process = spawn([sys.executable, "-m", "holdfast", "--help"])
+    assert process.wait() == 0
+    assert re.search(r"^ +doctor +check whether this machine", process.out(), re.MULTILINE)
+    process = ended(spawn, "--help")
+    assert process.returncode == 0
+    assert "exit codes: 0 no problem was found; 1 at least one; 2 wrong options" in process.out()
+
+
+def test_nothing_is_made_and_nothing_is_left(spawn: Spawner, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    told = findings(spawn([*DOCTOR, "--json"], env={"XDG_STATE_HOME": str(state)}))
+    assert told["run directory"]["verdict"] == "ok"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--nproc"], "unrecognized arguments: --nproc"),
+        (["--jsno", "train.py"], "unrecognized arguments: --jsno"),
+        (["--nproc-per-node"], "expected one argument"),
+        (
+            ["--nproc-per-node", "0"],
+            "--nproc-per-node 0: give a number of ranks from 1 to 10000, or auto, cpu or gpu",
+        ),
+        (["--nproc-per-node=10001"], "give a number of ranks from 1 to 10000"),
+        (["--nproc-per-node=-1"], "give a number of ranks from 1"),
+        (["--nproc-per-node", "two"], "--nproc-per-node two: give a number"),
+        (["-m"], "-m needs the name of a module"),
+        (["-m", "no_such_module"], "there is no module 'no_such_module' to run with -m"),
+        (["tarin.py"], "there is no training script 'tarin.py' in {here}; did you mean 'train.py'?"),
+        (["--run-dir", " ", "train.py"], "--run-dir is empty"),
+        (["--trial"], "--trial needs a script"),
+    ],
+)
+def test_wrong_command_lines(spawn: Spawner, tmp_path: Path, arguments: list[str], told: str) -> None:
+    (tmp_path / "train.py").touch()
+    process = spawn([*DOCTOR, *arguments], cwd=tmp_path)
+    assert process.wait() == 2
+    assert process.out() == ""
+    (line,) = process.err().splitlines()
+    assert line.startswith("holdfast")
+    assert told.format(here=tmp_path) in line
+
+
+def test_a_current_folder_that_is_gone(spawn: Spawner, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    shell = 'rmdir "$PWD"; "$@"'
+    process = spawn(["sh", "-c", shell, "sh", *DOCTOR, "train.py"], cwd=gone)
+    assert process.wait() == 2
+    assert process.err() == "holdfast: error: the current folder is gone; go to another one\n"
+    gone.mkdir()
+    assert "loopback port" in findings(spawn(["sh", "-c", shell, "sh", *DOCTOR, "--json"], cwd=gone))
+
+
+def test_files_in_the_current_folder_are_not_imported(spawn: Spawner, tmp_path: Path) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "__main__.py").write_text("raise SystemExit('run')\n")
+    (tmp_path / "random.py").write_text("raise SystemExit('imported')\n")
+    told = findings(spawn([*DOCTOR, "--json", "-m", "app", "--more"], cwd=tmp_path))
+    assert told["loopback port"]["verdict"] == "ok"
+
+
+def test_python_exec_that_does_not_exist(spawn: Spawner, tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    command = [*DOCTOR, "--json", "--trial", str(tmp_path / "train.py")]
+    told = findings(spawn(command, env={"PYTHON_EXEC": "/no/such/python"}))
+    assert told["python"]["verdict"] == "problem"
+    assert "not made: PYTHON_EXEC names another Python" in told["trial"]["what"]
+    assert told["warm start"]["verdict"] == "note"
+
+
+SCRIPTS = {
+    "complete": ("import yaml\nimport helper\nopen('it-ran', 'w').close()\n", "ok", "imported in "),
+    "guarded": ("try:\n    import no_such_a\nexcept ImportError:\n    pass\n", "ok", "imported in "),
+    "missing": (
+        "import helper\nimport no_such_a\n",
+        "problem",
+        "cannot be imported: no_such_a (ModuleNotFound",
+    ),
+    "broken": ("import (\n", "problem", "train.py: invalid syntax"),
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_trial_imports_and_does_not_run_the_script(spawn: Spawner, tmp_path: Path, name: str) -> None:
+    source, verdict, part = SCRIPTS[name]
+    (tmp_path / "train.py").write_text(source)
+    (tmp_path / "helper.py").write_text("open('it-ran', 'w').close()\n")
+    env = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    process = spawn([*DOCTOR, "--json", "--trial", "--nproc-per-node=2", "train.py"], cwd=tmp_path, env=env)
+    told = findings(process)["trial"]
+    assert (told["verdict"], part in told["what"], process.err()) == (verdict, True, ""), told
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["helper.py", "train.py"]
+
+
+def test_trial_names_modules_that_start_threads(spawn: Spawner, tmp_path: Path) -> None:
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    thread = "import threading, time\nthreading.Thread(target=time.sleep, args=(9,), daemon=True).start()\n"
+    (folder / "telemetry.py").write_text(thread)
+    (tmp_path / "train.py").write_text("import telemetry\n")
+    venv = tmp_path / "user"
+    packages = venv / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+    packages.parent.mkdir(parents=True)
+    folder.rename(packages)
+    env = {"PYTHONUSERBASE": str(venv), "PYTHONPATH": f"{os.environ.get('PYTHONPATH', '')}:{packages}"}
+    told = findings(spawn([*DOCTOR, "--json", "--trial", str(tmp_path / "train.py")], env=env))["trial"]
+    assert (told["verdict"], "not imported ahead: telemetry" in told["what"]) == ("note", True), told
+    assert (
+        told["advice"] == "No action needed. Restarts are slower because each rank imports telemetry itself"
+    )
+
+
+def test_a_chosen_run_directory(spawn: Spawner, tmp_path: Path) -> None:
+    told = findings(spawn([*DOCTOR, "--json", "--run-dir", str(tmp_path / "new")]))
+    assert told["run directory"]["what"].startswith(f"{tmp_path / 'new'}: writable")
+    (tmp_path / "file").touch()
+    told = findings(spawn([*DOCTOR, "--json", "--run-dir", str(tmp_path / "file")]))
+    assert told["run directory"]["verdict"] == "problem"
+    assert "is not a directory" in told["run directory"]["what"]
+
+
+def test_surroundings_that_a_variable_spoils(spawn: Spawner) -> None:
+    env = {"HOME": "/nonexistent", "XDG_STATE_HOME": None, "GLOO_SOCKET_IFNAME": "eth-none", "LC_ALL": "C"}
+    told = findings(spawn([*DOCTOR, "--json"], env=env))
+    assert "there is no home folder /nonexistent; journals go to" in told["run directory"]["what"]
+    assert "GLOO_SOCKET_IFNAME=eth-none: there is no eth-none on this machine" in told["interfaces"]["what"]
+
+
+def test_names_do_nothing_to_a_terminal(spawn: Spawner, tmp_path: Path) -> None:
+    folder = tmp_path / "übung\x1b[31m\n"
+    folder.touch()
+    process = spawn([*DOCTOR, "--run-dir", str(folder)], env={"PYTHONIOENCODING": "ascii"})
+    assert process.wait() == 1
+    assert "\\xfcbung\\x1b[31m\\n cannot be used: is not a directory" in process.out()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+def test_run_directory_of_another_user(spawn: Spawner, tmp_path: Path) -> None:
+    """As user 65534: the folder of root cannot be read, and every other check has its line."""
+    private = tmp_path / "private"
+    private.mkdir(0o700)
+    command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *DOCTOR, "--json"]
+    env = {"HOME": "/nonexistent", "XDG_STATE_HOME": None, "TMPDIR": "/tmp"}
+    told = findings(spawn([*command, "--run-dir", str(private / "run")], env=env))
+    assert told["run directory"]["verdict"] == "problem"
+    assert "Permission denied" in told["run directory"]["what"]
+    assert {"python", "shared memory", "processes", "kernel", "localhost", "orphaned ranks"} < told.keys()
+
+
+def test_torch_is_not_imported(spawn: Spawner) -> None:
+    code = (
+        "import json, sys\nfrom holdfast.cli import main\nmain(['doctor', '--json'])\n"
+        "print([name for name in ('torch', 'numpy', 'yaml') if name in sys.modules], file=sys.stderr)"
+    )
+    process = spawn([sys.executable, "-c", code])
+    assert process.wait() == 0
+    assert process.err() == "[]\n"
+
+
+def test_output_that_cannot_be_written(spawn: Spawner) -> None:
+    process = spawn(["sh", "-c", '"$@" > /dev/full', "sh", *DOCTOR])
+    assert process.wait() == 2
+    assert process.err() == "holdfast: error: standard output: No space left on device; the result is lost\n"
+
+
+# Machines on which something is wrong
+
+
+def test_tight_limits(spawn: Spawner) -> None:
+    process = spawn(["sh", "-c", 'ulimit -n 70; "$@"', "sh", *DOCTOR, "--json", "--nproc-per-node", "4"])
+    told = findings(process)["open files"]
+    assert told["verdict"] == "problem"
+    assert "70 for each process (RLIMIT_NOFILE): too few for the launcher of 4 ranks" in told["what"]
+
+
+def test_a_loopback_that_is_down(worse: Callable[..., Findings]) -> None:
+    told = worse(made_worse.without_network)
+    assert told["loopback port"]["verdict"] == "problem"
+    assert "Network is unreachable" in told["loopback port"]["what"]
+
+
+def test_shared_memory_that_cannot_be_written(worse: Callable[..., Findings]) -> None:
+    told = worse(made_worse.without_shm)["shared memory"]
+    assert told["verdict"] == "problem"
+    assert told["what"].startswith("/dev/shm: Read-only file system;")
+
+
+def test_no_proc(worse: Callable[..., Findings]) -> None:
+    told = worse(made_worse.without_proc)
+    assert told["kernel"]["verdict"] == "problem"
+    assert "/proc: hung ranks" in told["kernel"]["what"]
+
+
+def test_calls_that_a_sandbox_refuses(worse: Callable[..., Findings]) -> None:
+    told = worse(made_worse.without_calls)
+    assert told["kernel"]["verdict"] == "problem"
+    assert "process handles (pidfd)" in told["kernel"]["what"]
+    assert "subreaper" not in told["kernel"]["what"].lower()
+    assert told["ptrace"]["verdict"] == "note"
+    assert "(Operation not permitted)" in told["ptrace"]["what"]
+    assert "see `kernel`" in told["warm start"]["what"]
+
+
+def test_a_small_container(worse: Callable[..., Findings]) -> None:
+    told = worse(made_worse.small_container, "--nproc-per-node=2")
+    assert told["processes"]["verdict"] == "problem"
+    assert re.search(r"\(cgroup pids.max: \d+ of 30\): too few", told["processes"]["what"])
+    assert told["memory"]["verdict"] == "note"
+    assert re.search(r"by cgroup memory\.\w+, [\d.]+ MiB of 700.0 MiB", told["memory"]["what"])
+
+
+def test_a_name_server_that_never_answers(worse: Callable[..., Findings]) -> None:
+    began = time.monotonic()
+    told = worse(made_worse.deaf_resolver)["host name"]
+    assert told["verdict"] == "note"
+    assert "'gpu-1.example.com' does not resolve (no answer within 1 s)" in told["what"]
+    assert time.monotonic() - began < 20  # else the resolver's 30 s and more
+
+
+ORPHANING = """
+import os, subprocess, sys
+child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+os.write(1, f"left {child.pid}, board {os.environ['FT_RANK_MONITOR_IPC_SOCKET']}\\n".encode())
+child.wait()
+"""
+
+
+def test_what_dead_and_living_jobs_have_here(spawn: Spawner, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(ORPHANING)
+    job = spawn([sys.executable, "-m", "holdfast.fault_tolerance.launcher", str(tmp_path / "train.py")])
+    found = job.wait_for(r"^left (\d+), board (\S+)")
+    assert isinstance(found, re.Match)
+    left, boards = int(found[1]), str(Path(found[2]).parents[1])
+
+    living = findings(spawn([*DOCTOR, "--json"]))
+    assert f"{left} (" not in living["orphaned ranks"]["what"]
+    os.rename(f"{boards}/owner", f"{boards}/away")  # somebody has cleaned /dev/shm up
+    living = findings(spawn([*DOCTOR, "--json"]))
+    assert f"{left} (" not in living["orphaned ranks"]["what"]
+    os.rename(f"{boards}/away", f"{boards}/owner")
+    living = findings(spawn([*DOCTOR, "--json"]))
+    assert boards not in living["dead jobs' boards"]["what"]
+    assert "running jobs of this user: 0" not in living["dead jobs' boards"]["what"]
+
+    family = [psutil.Process(job.pid), *psutil.Process(job.pid).children(recursive=True)]
+    killed = [process for process in family if process.pid != left]
+    for process in killed:
+        process.suspend()  # so that none sees another one die
+    for process in killed:
+        process.kill()
+    job.wait()
+    wait_until(lambda: not any(alive(process.pid) for process in killed))
+    process = spawn([*DOCTOR, "--json"])
+    dead = findings(process)
+    assert process.returncode == 1
+    assert f"{left} (sleep 600)" in dead["orphaned ranks"]["what"]
+    # What is there still was there before; another launcher on this machine may have swept it.
+    assert boards in dead["dead jobs' boards"]["what"] or not Path(boards).exists()
+
+    psutil.Process(left).kill()
+    wait_until(lambda: not alive(left))
+    assert f"{left} (" not in findings(spawn([*DOCTOR, "--json"]))["orphaned ranks"]["what"]
+    rank_boards.remove_stale(os.path.dirname(boards))
+    assert not Path(boards).exists()

@@ -1,0 +1,88 @@
+"""Processes that have armed themselves as the launcher's prologue arms a rank, for tests that ask them."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from holdfast.fault_tolerance.launcher.ranks.prologue_path import PROLOGUE
+from holdfast.fault_tolerance.processes import proc
+from holdfast.incidents.capture.stack_request import StackReply, request
+from holdfast.incidents.evidence import StackSource
+from tests.processes import Spawned, Spawner, wait_until
+
+START = f"""
+import sys
+sys.path.insert(0, {PROLOGUE!r})
+import optimizer_hook, introspection, os
+sys.path.pop(0)
+for name in ("optimizer_hook", "introspection"):
+    del sys.modules[name]
+introspection.arm(os.environ, optimizer_hook._after_import)
+
+def say(*words):
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+
+def begin_thread():
+    introspection.connect(os.environ)
+"""
+
+HOLDS_GIL = """
+import ctypes
+libc = ctypes.PyDLL(None)  # calls do not give the lock back
+sys.setswitchinterval(1000)  # nor is it taken away between two of them
+def hold():
+    libc.write(1, b"ready\\n", 6)
+    while True:
+        libc.sleep(60)  # a signal ends it early
+hold()
+"""
+
+
+class Rank:
+    """An armed process; `folder` holds what it leaves."""
+
+    def __init__(self, spawn: Spawner, folder: Path, text: str, **env: str | None) -> None:
+        self.folder = folder
+        self.prefix = str(folder / "0")
+        folder.mkdir(exist_ok=True)
+        environment: dict[str, str | None] = {"FT_RANK_MONITOR_IPC_SOCKET": f"{self.prefix}.board", **env}
+        script = folder / "rank.py"
+        script.write_text(START + text)
+        self.process: Spawned = spawn.python(script, env=environment)
+
+    def ready(self) -> Rank:
+        """After it has said so."""
+        self.process.wait_for(r"ready")
+        return self
+
+    def stuck(self) -> Rank:
+        """After its helper thread, which may have begun to wait for the lock early, waits for questions instead."""
+        self.ready()
+        wait_until(lambda: self.ask().stacks_from is StackSource.SIGNAL)
+        return self
+
+    def armed(self) -> dict[str, Any] | None:
+        """What it says that it has armed."""
+        path = Path(f"{self.prefix}.armed")
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def with_thread(self) -> Rank:
+        """After its helper thread has begun."""
+        wait_until(lambda: (self.armed() or {}).get("thread"), what="the helper thread")
+        return self
+
+    def ask(self, seconds: float = 2.0, *, may_signal: bool = True) -> StackReply:
+        """StackReply now; checks that no more time went by than it was given."""
+        started = proc.start_time(self.process.pid) or 0
+        begun = time.monotonic()
+        found = request(self.prefix, self.process.pid, started, begun + seconds, may_signal=may_signal)
+        assert time.monotonic() - begun < seconds + 1
+        return found
+
+    def functions(self, found: StackReply) -> list[str]:
+        """Of the main thread, the innermost first."""
+        assert found.stacks and found.stacks[0].main, found
+        return [frame.function for frame in found.stacks[0].frames]

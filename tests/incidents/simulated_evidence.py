@@ -1,0 +1,238 @@
+"""What a capture finds of a simulated job: stacks, processes, boards and recorders, as torch and the kernel show them.
+
+Parts go missing as they do in real captures: with the reason that the capture gives.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from holdfast.incidents import classify
+from holdfast.incidents.evidence import (
+    BoardFacts,
+    Collective,
+    Exit,
+    Frame,
+    Missing,
+    OpenSection,
+    PassedLimit,
+    Process,
+    RankEvidence,
+    RingEvent,
+    StackSource,
+    Thread,
+)
+from tests.incidents.cases import INSTALLED, PYTHON, process
+from tests.incidents.recorder_dumps import Groups, Recorder, collectives
+from tests.incidents.simulated_programs import CALL, COMPUTE, FAULT, LOAD, SAVE, SYNC, Op
+from tests.incidents.simulated_ranks import TICK, Job, Rank
+
+TRAIN = "/home/me/job/train.py"
+C10D = f"{INSTALLED}torch/distributed/distributed_c10d.py"
+LOST = "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:4711"
+STRETCHED = 1000 * 10**9
+"""Nanoseconds of a tick for the recorder, which uses the clock: a busy machine makes no difference then."""
+NO_STACKS = (Missing.NOT_ARMED, Missing.TOO_LATE, Missing.FAILED, Missing.NOT_SIGNALLED)
+NO_RECORDER = (Missing.NOT_RECORDED, Missing.TOO_LATE, Missing.FAILED)
+
+
+@dataclass(frozen=True)
+class Looks:
+    """How a job's evidence looks."""
+
+    has_timing: bool
+    """Whether NCCL's recorder shows the beginning of a collective (`started`)."""
+    boards: bool
+    """Whether the program gives signs of life."""
+    counts_steps: bool
+
+
+def _frame(function: str, line: int, file: str = TRAIN) -> Frame:
+    return Frame(function, file, line)
+
+
+MAIN = (_frame("main", 90), _frame("<module>", 120))
+WRAPPER = Frame("wrapper", f"{INSTALLED}torch/distributed/c10d_logger.py", 83)
+LOADER = (
+    Frame("select", f"{PYTHON}selectors.py", 415),
+    Frame("wait", f"{PYTHON}multiprocessing/connection.py", 947),
+    Frame("get", f"{PYTHON}multiprocessing/queues.py", 113),
+    Frame("_try_get_data", f"{INSTALLED}torch/utils/data/dataloader.py", 1291),
+    Frame("__next__", f"{INSTALLED}torch/utils/data/dataloader.py", 725),
+)
+SAVES = (Frame("save", f"{INSTALLED}torch/serialization.py", 1002),)
+BACKWARD = (
+    Frame("_engine_run_backward", f"{INSTALLED}torch/autograd/graph.py", 979),
+    Frame("backward", f"{INSTALLED}torch/autograd/__init__.py", 395),
+    Frame("backward", f"{INSTALLED}torch/_tensor.py", 623),
+)
+SYNCHRONIZE = (Frame("synchronize", f"{INSTALLED}torch/cuda/__init__.py", 1083),)
+QUEUE = (Frame("wait", f"{PYTHON}threading.py", 327), Frame("get", f"{PYTHON}queue.py", 171))
+FAULTS: dict[str, tuple[tuple[Frame, ...], str]] = {
+    "spin": ((), "busy"),
+    "sleep": ((), "sleep"),
+    "lock": (QUEUE, "queue"),
+    "native_lock": ((), "lock"),
+    "loader": (LOADER, "loader"),
+    "dataset": ((Frame("__getitem__", "/home/me/job/dataset.py", 45), *LOADER[3:]), "dataset"),
+    "storage": (SAVES, "torch_save"),
+    "disk": ((), "read"),
+    "stopped": ((), ""),
+    "gil": ((), "busy"),
+}
+"""The innermost calls, and what the kernel shows (`cases.process`)."""
+
+
+def rank_evidence(
+    job: Job, rank: Rank, looks: Looks, node: str, local: int, now: float, *, asked: bool, rng: random.Random
+) -> RankEvidence:
+    """Of a rank that lives."""
+    frames, kernel = _doing(job, rank, looks, rng)
+    fault = rank.op.name if rank.op and rank.op.kind == FAULT else "stopped" if rank.frozen else ""
+    stacks, source = (Thread("MainThread", frames, main=True),), StackSource.RANK
+    entries, missing = _entries(job, rank, looks, now), Missing.NOTHING
+    if not entries:
+        missing = Missing.NOT_RECORDED
+    if not asked or fault == "stopped":
+        missing = Missing.STOPPED if asked else Missing.NOT_REQUESTED
+        stacks, source, entries = (), StackSource.NONE, ()
+    elif fault == "gil":
+        source, entries, missing = StackSource.SIGNAL, (), Missing.NO_ANSWER
+    return RankEvidence(
+        rank=rank.number,
+        local_rank=local,
+        pid=4000 + rank.number,
+        node=node,
+        board=_board(rank, looks, now),
+        process=kernel,
+        stacks=stacks,
+        stacks_from=source,
+        no_stacks=Missing.NOTHING if stacks else missing,
+        collectives=entries,
+        no_collectives=missing,
+    )
+
+
+def _doing(job: Job, rank: Rank, looks: Looks, rng: random.Random) -> tuple[tuple[Frame, ...], Process]:
+    """Its main thread's calls, and what the kernel shows."""
+    op = rank.op or Op(COMPUTE, 110)
+    own = (_frame("step", op.line), *MAIN)
+    if op.kind == FAULT:
+        inner, kernel = FAULTS.get(op.name, ((), ""))
+        states = {"stopped": {"state": "T"}, "disk": {"state": "D"}}.get(op.name, {})
+        return (*inner, *own), process(kernel or "busy", **states, **({"cpu": 0.0} if states else {}))
+    if rank.frozen:
+        return own, process("all_reduce", state="T", cpu=0.0, switches=0)
+    if op.kind == LOAD:
+        return (*LOADER, *own), process("loader")
+    if op.kind == SAVE:
+        written = classify.system_call("write /ckpt/step.pt")
+        return (*SAVES, *own), process(
+            "busy", system_call=written, state=rng.choice(["S", "D", "R"]), cpu=0.02
+        )
+    if op.kind == CALL and job.backend == "gloo":
+        if op.style == "native":
+            return own, process("all_reduce")
+        if op.style == "backward":
+            return (*BACKWARD, *own), process("all_reduce")
+        name = op.name
+        return (Frame(name, C10D, 3000), WRAPPER, *own), process("all_reduce")
+    if op.kind == SYNC:
+        inner = {"barrier": (Frame("barrier", C10D, 5356), WRAPPER), "synchronize": SYNCHRONIZE}.get(
+            op.style, ()
+        )
+        return (*inner, *own), process("busy")
+    return own, process("busy")
+
+
+def _entries(job: Job, rank: Rank, looks: Looks, now: float) -> tuple[Collective, ...]:
+    recorder = Recorder(rank.number, Groups(job.groups), job.backend)
+    present, gloo = time.time_ns(), job.backend == "gloo"
+    for call in rank.calls:
+        if gloo and call.op.is_p2p:
+            continue
+        state = "completed" if call.done else "started" if call.started and looks.has_timing else "scheduled"
+        more = {"time_created_ns": present - (job.now - call.entered) * STRETCHED}
+        if call.op.peer is not None:
+            peer = job.groups[call.op.group].index(call.op.peer)
+            recorder.p2p(call.op.name, peer, state, call.op.group, **more)
+        else:
+            state = "scheduled" if gloo else state
+            recorder.call(call.op.name, state, call.op.group, [[call.op.size]], **more)
+    return tuple(
+        replace(each, ago=round(now - (job.now - round(each.ago * 1e9 / STRETCHED)) * TICK, 3))
+        for each in collectives(recorder)
+    )
+
+
+def _board(rank: Rank, looks: Looks, now: float) -> BoardFacts:
+    start = 60.0
+    signs = [(now - at * TICK, kind, name, value) for at, kind, name, value in rank.signs if looks.boards]
+    agos = [ago for ago, *_ in signs if ago <= 60.0]
+    open_ = tuple(OpenSection(name, round(now - at * TICK, 3)) for name, at in rank.sections)
+    step = rank.step if looks.boards else None
+    return BoardFacts(
+        connected=looks.boards and not looks.counts_steps,
+        heartbeats=0 if looks.counts_steps else len(signs),
+        step=step,
+        counted=looks.counts_steps,
+        sections=open_ if looks.boards and not looks.counts_steps else (),
+        silent=round(signs[-1][0] if signs else now + start, 3),
+        age=round(now + start, 3),
+        moved=bool(signs) and signs[-1][0] <= TICK,
+        events=tuple(
+            RingEvent(kind, round(ago, 3), name, value) for ago, kind, name, value in signs if ago <= 60.0
+        ),
+        rhythm=round(max((a - b for a, b in pairwise(agos)), default=0.0), 3),
+    )
+
+
+# -- ends ------------------------------------------------------------------------------------------------------
+
+
+def ended(found: RankEvidence, how: str, ago: float) -> RankEvidence:
+    """This rank, after its end."""
+    status = {"exit": 0, "exception": 1, "lost": 1, "signal": -11, "killed": -9, "code": 3}[how]
+    raised = None
+    if how == "exception":
+        raised = classify.raised("ValueError", "bad batch 17", "", ago)
+    elif how == "lost":
+        raised = classify.raised("RuntimeError", LOST, "", ago)
+    return RankEvidence(
+        found.rank,
+        found.local_rank,
+        found.pid,
+        found.node,
+        board=found.board,
+        no_stacks=Missing.ENDED,
+        no_collectives=Missing.ENDED,
+        exit=Exit(status, ago=max(0.0, ago - 0.1)),
+        raised=raised,
+    )
+
+
+def reduced(found: RankEvidence, what: str, rng: random.Random) -> RankEvidence:
+    """Without a part of its evidence."""
+    if what == "board":
+        return replace(found, board=None)
+    if what == "process":
+        return replace(found, process=None)
+    recorder = rng.choice(NO_RECORDER) if found.collectives else found.no_collectives
+    if what == "recorder":
+        return replace(found, collectives=(), no_collectives=recorder)
+    if found.no_stacks is not Missing.NOTHING:
+        return found
+    why = rng.choice(NO_STACKS)
+    return replace(
+        found, stacks=(), stacks_from=StackSource.NONE, no_stacks=why, collectives=(), no_collectives=why
+    )
+
+
+def limited(found: RankEvidence, limit: float) -> RankEvidence:
+    """It has passed its limit, if its board is silent for as long."""
+    if found.board is None or found.exit or found.board.silent < limit:
+        return found
+    return replace(found, passed=PassedLimit("heartbeat", found.board.silent, limit))

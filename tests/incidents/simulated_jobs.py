@@ -1,0 +1,370 @@
+"""Simulated jobs of which the truth is known, judged: `python -m tests.incidents.simulated_jobs --seeds A:B`.
+
+A job is a program of steps (simulated_programs), run until nothing moves (simulated_ranks). Its evidence is what a
+capture would have found (simulated_evidence). The rules were not consulted for any of it.
+Does not cover: streams of one GPU that overlap, and broadcasts whose source does not wait.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from holdfast.incidents import rules
+from holdfast.incidents.evidence import CRASH, DIAGNOSE, ELSEWHERE, HANG, Case, NodeEvidence, RankEvidence
+from holdfast.incidents.verdict import HIGH, LOW, MEDIUM, Verdict
+from tests.incidents.simulated_evidence import Looks, ended, limited, rank_evidence, reduced
+from tests.incidents.simulated_programs import (
+    CALL,
+    COMPUTE,
+    FAULT,
+    LOAD,
+    SAVE,
+    Op,
+    program,
+    some_layout,
+    some_style,
+)
+from tests.incidents.simulated_ranks import FOREVER, TICK, Job, Rank
+
+LIMIT = 30.0
+STEPS = 6
+DIFFERENT = frozenset({"missing_collective", "mismatched_collective"})
+KINDS = {
+    "spin": {"user_code"},
+    "sleep": {"user_code"},
+    "lock": {"lock"},
+    "native_lock": {"lock"},
+    "loader": {"data_loading"},
+    "dataset": {"data_loading"},
+    "storage": {"checkpoint_io"},
+    "disk": {"uninterruptible"},
+    "stopped": {"stopped"},
+    "gil": {"gil"},
+    "skipped": DIFFERENT,
+    "other_operation": DIFFERENT,
+    "other_size": DIFFERENT,
+    "no_send": DIFFERENT,
+    "gpu": {"missing_collective", "user_code"},
+    "early_exit": {"early_exit"},
+    "exception": {"exception"},
+    "signal": {"signal"},
+    "lost_node": {"node_lost"},
+}
+"""The faults, and the kinds of verdict that are right."""
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What is wrong, in fact."""
+
+    fault: str
+    rank: int | None
+    """None: no rank of the evidence."""
+    kinds: frozenset[str] = frozenset()
+    is_complete: bool = True
+    """Whether nothing of the evidence is missing."""
+    is_determined: bool = True
+    """Whether the evidence of all ranks would tell a perfect judge the rank."""
+
+
+def simulated(seed: int) -> tuple[Case, Truth] | None:
+    """A job with a fault; None where this fault is not possible in this job."""
+    rng = random.Random(seed)
+    fault = list(KINDS)[seed % len(KINDS)]
+    job, looks = _job(rng)
+    culprit = rng.choice(job.ranks)
+    if not _insert(fault, job, culprit, rng):
+        return None
+    if fault == "stopped":
+        job.run(rng.randint(5, 60))
+        culprit.frozen = True
+    job.run()
+    over = [rank for rank in job.ranks if rank.op is None and rank.is_idle]
+    if len(over) == len(job.ranks):
+        return None  # a collective that was left out was not missed
+    for rank in over:
+        rank.ended = job.now
+    nodes = _nodes(job, rng)
+    if fault == "lost_node" and len(nodes) == 1:
+        return None
+    found = _captured(fault, job, culprit, nodes, looks, rng)
+    truth = Truth(
+        fault,
+        culprit.number,
+        frozenset(KINDS[fault]),
+        is_determined=_is_determined(fault, job, culprit, looks),
+    )
+    return _incomplete(found, truth, rng) if rng.random() < 0.4 else (found, truth)
+
+
+def _job(rng: random.Random) -> tuple[Job, Looks]:
+    layout, style, backend = some_layout(rng), some_style(rng), rng.choice(["nccl", "nccl", "gloo"])
+    programs = [program(rank, layout, style, STEPS, rng) for rank in range(layout.world)]
+    looks = Looks(rng.random() < 0.5, boards=rng.random() < 0.9, counts_steps=not style.heartbeats)
+    return Job(layout, backend, programs, ahead=rng.choice([6, 20, 1000])), looks
+
+
+# -- faults ----------------------------------------------------------------------------------------------------
+
+
+def _insert(fault: str, job: Job, culprit: Rank, rng: random.Random) -> bool:
+    """Make the culprit's program wrong, or have it end or block in it."""
+    ops, step = culprit.ops, rng.randint(1, 3)
+    wanted: Callable[[Op], bool] = {
+        "loader": lambda op: op.kind == LOAD,
+        "dataset": lambda op: op.kind == LOAD,
+        "storage": lambda op: op.kind == SAVE,
+        "skipped": lambda op: op.kind == CALL and not op.is_p2p and len(job.groups[op.group]) > 2,
+        "other_operation": lambda op: op.kind == CALL and not op.is_p2p,
+        "other_size": lambda op: op.kind == CALL and op.name.startswith("all_"),
+        "no_send": lambda op: op.name == "send",
+        "gpu": lambda op: op.kind == COMPUTE and job.backend == "nccl",
+        "lost_node": lambda op: job.layout.world >= 4,
+    }.get(fault, lambda op: True)
+    places = [at for at, op in enumerate(ops) if op.step == step and wanted(op)]
+    places = places or [at for at, op in enumerate(ops) if op.step > 0 and wanted(op)]
+    if not places:
+        return False
+    at = rng.choice(places)
+    op = ops[at]
+    if fault in ("skipped", "no_send"):
+        del ops[at]
+    elif fault == "other_operation":
+        ops[at] = replace(op, name="broadcast" if op.name != "broadcast" else "all_reduce", line=op.line + 1)
+    elif fault == "other_size":
+        ops[at] = replace(op, size=op.size + 8)
+    elif fault == "gpu":
+        ops[at] = replace(op, ticks=FOREVER)
+    elif fault == "early_exit":
+        ops[at] = replace(op, kind=FAULT, name="exit")
+    elif fault in ("exception", "signal", "lost_node"):
+        ops[at] = replace(op, kind=FAULT, name="crash")
+    elif fault != "stopped":
+        line = op.line if op.kind in (LOAD, SAVE) else 40
+        ops[at] = replace(op, kind=FAULT, name=fault, line=line)
+    return True
+
+
+def _is_determined(fault: str, job: Job, culprit: Rank, looks: Looks) -> bool:
+    """Two ranks that differ may both be wrong; gloo records no sends; a GPU's place needs its recorder's times."""
+    if fault in ("skipped", "other_operation", "other_size"):
+        return job.layout.stages == 1 and job.layout.tensor == 1 and job.layout.world > 2
+    if fault == "no_send":
+        return False
+    if fault == "gpu":
+        return looks.has_timing
+    return True
+
+
+# -- captures --------------------------------------------------------------------------------------------------
+
+
+def _nodes(job: Job, rng: random.Random) -> list[list[int]]:
+    world = job.layout.world
+    counts = [each for each in (1, 1, 2, 4) if world % each == 0 and (world // each > 1 or each == 1)]
+    size = world // rng.choice(counts)
+    return [list(range(first, first + size)) for first in range(0, world, size)]
+
+
+def _captured(
+    fault: str, job: Job, culprit: Rank, nodes: list[list[int]], looks: Looks, rng: random.Random
+) -> Case:
+    """After the limit of the rank that was silent first, after a crash, or when somebody asks."""
+    is_crash = fault in ("exception", "signal")
+    began = (culprit.ended or job.now) * TICK
+    if is_crash:
+        now, trigger = began + rng.uniform(0.2, 0.6), CRASH
+    else:
+        silent_since = min((rank.signs[-1][0] if rank.signs else 0) for rank in job.ranks) * TICK
+        trigger = DIAGNOSE if rng.random() < 0.15 else HANG
+        now = max(silent_since + LIMIT + rng.uniform(0.1, 1.0), job.now * TICK + 1.0)
+    found, first = (
+        [],
+        next(each for each in nodes if culprit.number in each) if is_crash else rng.choice(nodes),
+    )
+    if fault == "lost_node":
+        lost = next(each for each in nodes if culprit.number in each)
+        first = next((each for each in nodes if each is not lost), lost)
+    for at, numbers in enumerate(nodes):
+        later = 0.0 if numbers is first else rng.uniform(0.05, 0.3)
+        kind = trigger if numbers is first or trigger == DIAGNOSE else ELSEWHERE
+        ranks = [
+            _rank(fault, job, job.ranks[each], looks, f"n{at}", local, now + later, rng)
+            for local, each in enumerate(numbers)
+        ]
+        found.append(_node(kind, at, len(nodes), job.layout.world, ranks, now + later, rng))
+    if fault == "lost_node":
+        gone = f"n{nodes.index(lost)}"
+        return Case(tuple(replace(each, lost_nodes=(gone,)) for each in found if each.node != gone))
+    return Case(tuple(found))
+
+
+def _rank(
+    fault: str, job: Job, rank: Rank, looks: Looks, node: str, local: int, now: float, rng: random.Random
+) -> RankEvidence:
+    """One rank's evidence, its end included; a gloo peer of a process that ended may have lost its connection."""
+    is_crash = fault in ("exception", "signal")
+    found = rank_evidence(job, rank, looks, node, local, now, asked=not is_crash, rng=rng)
+    if rank.ended is not None:
+        how = fault if is_crash else "signal" if fault == "lost_node" else "exit"
+        if rank.op is None:
+            how = "exit"
+        return ended(found, how, now - rank.ended * TICK)
+    waits = rank.op is not None and rank.op.kind == CALL and job.backend == "gloo"
+    if is_crash and waits and rng.random() < 0.5:
+        ago = rng.uniform(0.0, 0.15)
+        return ended(found, "lost", ago)
+    return found
+
+
+def _node(
+    trigger: str, at: int, nodes: int, world: int, ranks: list[RankEvidence], now: float, rng: random.Random
+) -> NodeEvidence:
+    offset, aligned = rng.uniform(-3.0, 3.0), rng.random() < 0.8
+    accused = None
+    if trigger == HANG:
+        ranks = [limited(each, LIMIT) for each in ranks]
+        silent = [each for each in ranks if each.passed and each.board]
+        silent.sort(key=lambda each: -(each.board.silent if each.board else 0.0))
+        accused = silent[0].rank if silent else None
+    elif trigger == CRASH:
+        accused = next((each.rank for each in ranks if each.exit), None)
+    return NodeEvidence(
+        f"n{at}",
+        trigger,
+        node_rank=at,
+        nodes=nodes,
+        world_size=world,
+        at=1e9 + now + offset,
+        cycle_start=1e9 + offset if aligned else 0.0,
+        mono=500.0 + now,
+        took=0.1,
+        accused=accused,
+        ranks=tuple(ranks),
+    )
+
+
+def _incomplete(case: Case, truth: Truth, rng: random.Random) -> tuple[Case, Truth]:
+    """Without a part of some ranks, or without a node."""
+    truth = replace(truth, is_complete=False)
+    if len(case.nodes) > 1 and rng.random() < 0.3:
+        gone = rng.choice(case.nodes)
+        if any(each.rank == truth.rank for each in gone.ranks):
+            truth = replace(truth, rank=None, kinds=frozenset({"elsewhere"}))
+        return Case(tuple(each for each in case.nodes if each is not gone)), truth
+    what, share = rng.choice(["board", "recorder", "stacks", "process"]), rng.choice([0.0, 0.3, 1.0])
+    victim = rng.choice(case.ranks).rank
+    nodes = [
+        replace(
+            node,
+            ranks=tuple(
+                reduced(each, what, rng) if each.rank == victim or rng.random() < share else each
+                for each in node.ranks
+            ),
+        )
+        for node in case.nodes
+    ]
+    return Case(tuple(nodes)), truth
+
+
+# -- healthy jobs ----------------------------------------------------------------------------------------------
+
+
+def healthy(seed: int) -> Iterator[tuple[Case, int]]:
+    """A healthy job when somebody asks at several moments, and how many steps its ranks had done by then."""
+    rng = random.Random(seed)
+    job, looks = _job(rng)
+    nodes, counted = _nodes(job, rng), 0
+    while job.run(job.now + rng.randint(1, 30)):
+        found = []
+        for at, numbers in enumerate(nodes):
+            job.run(job.now + rng.randint(0, 2))  # nodes are not captured at one moment
+            now = job.now * TICK
+            ranks = [
+                rank_evidence(job, job.ranks[each], looks, f"n{at}", local, now, asked=True, rng=rng)
+                for local, each in enumerate(numbers)
+            ]
+            ranks = [reduced(each, "board", rng) if rng.random() < 0.02 else each for each in ranks]
+            found.append(_node(DIAGNOSE, at, len(nodes), job.layout.world, ranks, now, rng))
+        steps = sum((rank.step or 0) for rank in job.ranks)
+        yield Case(tuple(found)), steps - counted
+        counted = steps
+
+
+# -- the table -------------------------------------------------------------------------------------------------
+
+
+def outcome(verdict: Verdict, truth: Truth) -> str:
+    """`found`, `missed`, or `wrong` with its confidence."""
+    if verdict.rank is not None and verdict.rank != truth.rank:
+        return f"wrong {verdict.confidence}"
+    if truth.rank is None:
+        return "found"
+    if truth.fault == "lost_node":
+        return "found" if verdict.kind in truth.kinds else "missed"
+    return "found" if verdict.rank == truth.rank else "missed"
+
+
+COLUMNS = ("found", "right kind", "missed", *(f"wrong {each}" for each in (LOW, MEDIUM, HIGH)))
+
+
+def main() -> int:
+    """Print the table; exit code 1 if a wrong rank is named with high confidence."""
+    parser = argparse.ArgumentParser(prog="python -m tests.incidents.simulated_jobs", description=__doc__)
+    parser.add_argument("--seeds", default="0:1000", metavar="A:B")
+    parser.add_argument(
+        "--healthy", type=int, default=0, metavar="N", help="steps of healthy jobs, in place of faults"
+    )
+    parser.add_argument("--show", default="", metavar="OUTCOME", help="print the verdicts with this outcome")
+    given = parser.parse_args()
+    first, last = map(int, given.seeds.split(":"))
+    if given.healthy:
+        return _run_healthy(given.healthy)
+    table: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for seed in range(first, last):
+        made = simulated(seed)
+        if made is None:
+            continue
+        verdict, truth = rules.judge(made[0]).verdict, made[1]
+        how = outcome(verdict, truth)
+        evidence = (
+            "incomplete" if not truth.is_complete else "complete" if truth.is_determined else "ambiguous"
+        )
+        table[truth.fault, evidence].update({how: 1, "all": 1, "right kind": verdict.kind in truth.kinds})
+        if given.show and given.show == how and (evidence != "ambiguous" or "wrong" in how):
+            print(f"{seed} {truth.fault} {evidence} rank {truth.rank}: {_text(verdict)}")
+    print(f"{'fault':16} {'evidence':11} {'all':>5} " + " ".join(f"{each:>12}" for each in COLUMNS))
+    for (fault, evidence), counts in sorted(table.items(), key=lambda item: (item[0][1], item[0][0])):
+        print(
+            f"{fault:16} {evidence:11} {counts['all']:5} "
+            + " ".join(f"{counts[each]:12}" for each in COLUMNS)
+        )
+    return int(any(counts[f"wrong {HIGH}"] for counts in table.values()))
+
+
+def _text(verdict: Verdict) -> str:
+    return f"{verdict.confidence} {verdict.kind}: {verdict.sentence}"
+
+
+def _run_healthy(steps: int) -> int:
+    done, seed, captures, accused = 0, 0, 0, 0
+    while done < steps:
+        for case, more in healthy(seed):
+            verdict = rules.judge(case).verdict
+            captures, done = captures + 1, done + more
+            if verdict.rank is not None and verdict.confidence != LOW:
+                accused += 1
+                print(f"{seed}: {_text(verdict)}")
+        seed += 1
+    found = f"{accused} accuse a rank with more than low confidence"
+    print(f"{done} healthy steps of {seed} jobs, {captures} captures: {found}")
+    return int(accused > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

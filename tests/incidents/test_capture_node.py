@@ -1,0 +1,419 @@
+"""Evidence of a node's ranks: complete where it can be had, in time whatever state they are in."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.fault_tolerance.board import Board, BoardReader, Identity, Limits
+from holdfast.fault_tolerance.processes import proc
+from holdfast.incidents.capture import capture, py_spy
+from holdfast.incidents.capture.capture import gather
+from holdfast.incidents.capture.host import OomWatch, gpu_facts
+from holdfast.incidents.capture.py_spy import find_program, run_with_deadline
+from holdfast.incidents.capture.rank_probe import LocalRank, RankProbe
+from holdfast.incidents.evidence import Missing, NodeEvidence, RankEvidence, StackSource
+from tests.monitor.freezer import Freezer, freezer
+from tests.processes import Spawned, Spawner, wait_until
+
+__all__ = ["freezer"]
+
+SLEEPS = "import time; print('on', flush=True); time.sleep(600)"
+IN_STATE_D = """
+import os, sys
+os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)])
+"""
+MakeRank = Callable[..., LocalRank]
+
+
+@pytest.fixture
+def boards() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="hf-test-evidence-", dir="/dev/shm"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def local(boards: Path) -> Iterator[MakeRank]:
+    """`local(process)`: a rank with a board, to which the process need not have written."""
+    open_: list[Board | BoardReader] = []
+
+    def make(process: Spawned, number: int = 0, prefix: str = "") -> LocalRank:
+        path = str(boards / f"{number}.board")
+        board = Board.create(path, Limits())
+        started = proc.start_time(process.pid) or 1
+        board.bind_process(Identity(process.pid, started, number, number, 0, time.monotonic_ns()))
+        reader = BoardReader(path)
+        open_.extend((board, reader))
+        return LocalRank(number, number, process.pid, started, "node-a", reader, prefix)
+
+    yield make
+    for each in open_:
+        each.close()
+
+
+def one(rank: LocalRank, seconds: float = 2.0, *, ask: bool = False, pause: float = 0.05) -> RankEvidence:
+    (found,) = gather([rank], time.monotonic() + seconds, ask=ask, may_signal=False, pause=pause)
+    return found
+
+
+def test_a_rank_that_moves_and_one_that_does_not(spawn: Spawner, local: MakeRank, boards: Path) -> None:
+    code = (
+        "import os, sys, time\n"
+        "from holdfast.fault_tolerance.board import BoardWriter\n"
+        "board = BoardWriter(sys.argv[1])\n"
+        "print('on', flush=True)\n"
+        "while True: board.heartbeat(); time.sleep(0.002)"
+    )
+    still = spawn.python(SLEEPS)
+    still.wait_for("on")
+    wait_until(lambda: "sleep" in proc.wait_channel(still.pid))
+    first = local(still, 0)
+    path = boards / "1.board"
+    Board.create(str(path), Limits()).close()
+    mover = spawn.python(code, str(path))
+    mover.wait_for("on")
+    reader = BoardReader(str(path))
+    second = LocalRank(1, 1, mover.pid, proc.start_time(mover.pid) or 1, "node-a", reader, "")
+    found = gather([first, second], time.monotonic() + 2, ask=False, may_signal=False, pause=0.1)
+    reader.close()
+    assert [each.rank for each in found] == [0, 1]
+    assert found[0].board and not found[0].board.moved and found[0].board.age > 0
+    assert found[1].board and found[1].board.moved and found[1].board.heartbeats > 0 and found[1].board.events
+    assert found[1].process and found[1].process.switches > 0 and found[1].process.sampled_over >= 0.1
+    assert found[0].process and found[0].process.switches == 0 and found[0].notes == ()
+    assert found[0].no_stacks is found[0].no_collectives is Missing.NOT_REQUESTED
+
+
+def test_a_rank_that_has_ended(spawn: Spawner, local: MakeRank) -> None:
+    rank = spawn.python(SLEEPS)
+    rank.wait_for("on")
+    who = local(rank)
+    rank.kill()
+    began = time.monotonic()
+    found = one(who, ask=True)
+    assert time.monotonic() - began < 1
+    assert found.process and found.process.state == "gone" and found.board and found.board.age > 0
+    assert found.no_stacks is Missing.ENDED
+
+
+def test_a_rank_that_nobody_has_reaped(local: MakeRank, spawn: Spawner) -> None:
+    rank = spawn(["sh", "-c", "exit 3"])
+    wait_until(lambda: (found := proc.stat(rank.pid)) and found.state == "Z")
+    found = one(local(rank), ask=True)
+    assert found.process and found.process.state == "Z" and found.no_stacks is Missing.ENDED
+    assert rank.wait() == 3
+
+
+def test_a_rank_that_ends_while_it_is_looked_at(spawn: Spawner, local: MakeRank) -> None:
+    rank = spawn.python(SLEEPS)
+    rank.wait_for("on")
+    who = local(rank)
+    ends = threading.Timer(0.1, rank.kill)
+    ends.start()
+    found = one(who, pause=1.0)
+    ends.join()
+    assert found.process and found.process.state == "gone" and "ended during" in found.notes[0]
+
+
+def test_ranks_below_a_shell_and_their_workers(spawn: Spawner, local: MakeRank) -> None:
+    code = "import subprocess, time; subprocess.Popen(['sleep', '601']); print('on', flush=True); time.sleep(600)"
+    shell = spawn(["sh", "-c", f'{find_program("python") or "python3"} -c "{code}"; true'])
+    shell.wait_for("on")
+    found = one(local(shell))
+    assert found.pid == shell.pid and found.process is not None
+    below = found.process.threads[0].tid
+    assert below != shell.pid and [each.command for each in found.process.children] == ["sleep 601"]
+    (note,) = found.notes
+    assert note.startswith(f"Its process {shell.pid} is ") and f"pid {below} (python" in note
+
+
+def test_the_process_that_is_armed_is_the_one_that_matters(
+    spawn: Spawner, local: MakeRank, boards: Path
+) -> None:
+    rank = spawn(["sh", "-c", "sleep 600 & echo $!; wait"])
+    below = int(rank.wait_for(r"^(\d+)$").group(1))  # type: ignore[union-attr]
+    Path(f"{boards}/0.armed").write_text(
+        f'{{"pid": {below}, "signal": 45, "descriptor": 900, "thread": false}}'
+    )
+    found = one(local(rank, prefix=f"{boards}/0"))
+    assert found.process and found.process.threads[0].tid == below
+
+
+@pytest.mark.parametrize("planted", ["[]", "{", '{"pid": "x"}', '{"pid": 1}', None])
+def test_what_is_planted_as_armed_misleads_nobody(
+    spawn: Spawner, local: MakeRank, boards: Path, planted: str | None
+) -> None:
+    if planted is None:
+        os.mkfifo(f"{boards}/0.armed")
+    else:
+        Path(f"{boards}/0.armed").write_text(planted)
+    rank = spawn.python(SLEEPS)
+    rank.wait_for("on")
+    found = one(local(rank, prefix=f"{boards}/0"))
+    assert found.process and found.process.threads[0].tid == rank.pid
+
+
+def test_states_in_which_a_rank_answers_nobody(spawn: Spawner, local: MakeRank, tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    stopped = spawn.python(SLEEPS)
+    closed = spawn.python("import os, time; os.closerange(0, 4096); time.sleep(600)")
+    stuck = spawn.python(IN_STATE_D, str(fifo))
+    stopped.wait_for("on")
+    stopped.send_signal(signal.SIGSTOP)
+    states = {stopped.pid: "T", stuck.pid: "D", closed.pid: "S"}
+    for pid, state in states.items():
+        wait_until(lambda pid=pid, state=state: (found := proc.stat(pid)) and found.state == state)
+    wait_until(lambda: "sleep" in proc.wait_channel(closed.pid))
+    ranks = [local(each, number) for number, each in enumerate((stopped, stuck, closed))]
+    began = time.monotonic()
+    found = gather(ranks, began + 1.5, ask=True, may_signal=True)
+    assert time.monotonic() - began < 1.7
+    assert [each.process.state for each in found if each.process] == ["T", "D", "S"]
+    assert found[1].process and len(found[1].process.children) == 1
+
+
+def test_a_frozen_rank(spawn: Spawner, local: MakeRank, freezer: Freezer) -> None:
+    rank = spawn.python(SLEEPS)
+    rank.wait_for("on")
+    freezer.seize(rank.pid)
+    freezer.freeze()
+    who, began = local(rank), time.monotonic()
+    found = one(who, 1.5, ask=True)
+    assert time.monotonic() - began < 1.7
+    assert found.process and found.process.state in "DS" and found.process.cpu == 0
+    freezer.thaw()
+
+
+def test_a_rank_that_becomes_another_program_again_and_again(
+    spawn: Spawner, local: MakeRank, tmp_path: Path
+) -> None:
+    script = tmp_path / "again"
+    script.write_text('#!/bin/sh\nexec "$0"\n')
+    script.chmod(0o700)
+    who = local(spawn([script]))
+    for _ in range(20):
+        began = time.monotonic()
+        found = one(who, 1.0, pause=0.01)
+        assert time.monotonic() - began < 1.2 and found.process and found.process.state != "gone"
+
+
+def test_no_time_at_all(spawn: Spawner, local: MakeRank) -> None:
+    rank = spawn.python(SLEEPS)
+    rank.wait_for("on")
+    began = time.monotonic()
+    (found,) = gather([local(rank)], began - 1, ask=True, may_signal=False)
+    assert time.monotonic() - began < 0.2
+    assert found.process and found.process.state in ("R", "S")
+
+
+WITHOUT_THREADS = """
+import os, resource, sys, threading, time
+from holdfast.fault_tolerance.processes import proc
+from holdfast.incidents.capture.capture import gather
+from holdfast.incidents.capture.rank_probe import LocalRank, RankProbe
+threading.stack_size(1 << 40)  # none can have so much: each start of a thread fails, as at the limit on processes
+pid = int(sys.argv[1])
+began = time.monotonic()
+(found,) = gather([LocalRank(0, 0, pid, 0, "n", None, "")], began + 5, ask=True, may_signal=True)
+print(found.process.state, time.monotonic() - began < 0.5, found.process.sampled_over > 0)
+print(*found.notes)
+"""
+
+
+def test_where_no_thread_can_be_started(spawn: Spawner) -> None:
+    rank = spawn.python(SLEEPS)
+    rank.wait_for("on")
+    looks = spawn.python(WITHOUT_THREADS, str(rank.pid))
+    assert looks.wait() == 0, looks.output()
+    first, notes = looks.out().splitlines()
+    assert first == "S True True"
+    assert "no thread can be started here" in notes
+
+
+def test_a_closed_board_and_none(spawn: Spawner, local: MakeRank) -> None:
+    rank = spawn.python(SLEEPS)
+    rank.wait_for("on")
+    who = local(rank)
+    assert who.board
+    who.board.close()
+    assert one(who).board is None
+
+
+def test_stacks_by_py_spy_where_the_rank_tells_none(spawn: Spawner, local: MakeRank) -> None:
+    rank = spawn.python("import time\ndef fit():\n    print('on', flush=True)\n    time.sleep(600)\nfit()")
+    rank.wait_for("on")
+    _, why_not = py_spy.stacks(rank.pid, time.monotonic() + 10)
+    if why_not:
+        pytest.skip(why_not)
+    found = one(local(rank), 10.0, ask=True)
+    assert found.stacks_from is StackSource.PY_SPY and not found.no_stacks
+    assert [frame.function for frame in found.stacks[0].frames] == ["fit", "<module>"]
+    assert found.stacks[0].main and found.stacks[0].holds_gil is not None
+
+
+def test_py_spy_on_what_is_no_python(spawn: Spawner, local: MakeRank) -> None:
+    if not find_program("py-spy"):
+        pytest.skip("py-spy is not installed")
+    rank = spawn(["sleep", "600"])
+    assert "py-spy" in " ".join(one(local(rank), 10.0, ask=True).notes)
+
+
+def test_a_py_spy_that_hangs_is_ended_in_time(
+    spawn: Spawner, local: MakeRank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = tmp_path / "py-spy"
+    fake.write_text(f"#!/bin/sh\necho $$ >> {tmp_path}/pids\nexec sleep 600\n")
+    fake.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    ranks = [spawn.python(SLEEPS) for _ in range(4)]
+    began = time.monotonic()
+    locals_ = [local(rank, number) for number, rank in enumerate(ranks)]
+    found = gather(locals_, began + 1.0, ask=True, may_signal=False)
+    assert time.monotonic() - began < 1.2
+    assert all(each.no_stacks and each.process for each in found)
+    assert len((tmp_path / "pids").read_text().split()) <= 2
+    wait_until(lambda: not any(proc.stat(int(pid)) for pid in (tmp_path / "pids").read_text().split()))
+
+
+def test_a_program_that_is_not_there_or_fails() -> None:
+    until = time.monotonic() + 10
+    assert "cannot be started" in run_with_deadline(["/nonexistent/py-spy"], until)[1]
+    assert run_with_deadline(["sh", "-c", "echo why >&2; exit 3"], until) == ("", "why")
+    assert run_with_deadline(["sh", "-c", "exit 3"], until) == ("", "sh ended with 3")
+    assert run_with_deadline(["echo", "x"], until) == ("x\n", "")
+    assert "not done in time" in run_with_deadline(["sleep", "600"], time.monotonic() + 0.1)[1]
+    assert find_program("no-such-program") == ""
+
+
+def test_a_look_that_is_stuck_is_not_waited_for_and_not_repeated(spawn: Spawner, local: MakeRank) -> None:
+    rank = spawn.python(SLEEPS)
+    rank.wait_for("on")
+    who, released = local(rank), threading.Event()
+    stuck = capture._thread(RankProbe(who), lambda: bool(released.wait()) and None, rank.pid)
+    assert stuck
+    try:
+        began = time.monotonic()
+        found = one(who, 5.0)
+        assert time.monotonic() - began < 1
+        assert found.process and found.process.state in ("R", "S")
+        assert "still blocked" in " ".join(found.notes)
+    finally:
+        released.set()
+        stuck.join()
+    assert one(who).notes == () and rank.pid not in capture._stuck
+
+
+def test_a_script_that_gave_the_process_its_name_is_still_python(
+    spawn: Spawner, local: MakeRank, tmp_path: Path
+) -> None:
+    script = tmp_path / "train"
+    code = "import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', sys.argv[1]])\n"
+    script.write_text(f"#!{sys.executable}\n{code}{SLEEPS}\n")
+    script.chmod(0o700)
+    rank = spawn([script, SLEEPS])
+    wait_until(lambda: rank.out().count("on") == 2)
+    found = one(local(rank))
+    assert found.process and found.process.threads[0].tid == rank.pid and found.notes == ()
+    assert found.process.threads[0].name == "train"
+
+
+def test_eight_ranks_in_20_ms(spawn: Spawner, local: MakeRank) -> None:
+    threads = (
+        "import threading\n"
+        "for _ in range(4): threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    )
+    processes = [spawn.python(threads + SLEEPS) for _ in range(8)]
+    for each in processes:
+        each.wait_for("on")
+    ranks = [local(each, number) for number, each in enumerate(processes)]
+    took = []
+    while len(took) < 30 and min(took, default=1.0) > 0.02:  # once: the machine is shared
+        began = time.monotonic()
+        found = gather(ranks, began + 2, ask=False, may_signal=False, pause=0)
+        took.append(time.monotonic() - began)
+        assert all(each.process and len(each.process.threads) == 5 for each in found)
+    assert min(took) <= 0.02
+
+
+def test_what_the_machine_says() -> None:
+    watch = OomWatch()
+    began = time.monotonic()
+    asked = gpu_facts(began + 2)
+    assert time.monotonic() - began < 2.5
+    assert bool(watch.refused) == any("log cannot be read" in note for note in watch.facts()[1])
+    assert all(note[0].isupper() and note.endswith(".") for note in (*watch.facts()[1], *asked[1]))
+    watch.close()
+
+
+CROWDED = """
+import os, threading, time
+for _ in range(150):
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+for _ in range(16):
+    os.posix_spawn("/bin/sleep", ["sleep", "600"], {})
+print("on", flush=True)
+time.sleep(600)
+"""
+
+
+def test_crowded_ranks_have_their_board_in_20_ms(spawn: Spawner, local: MakeRank) -> None:
+    """Eight ranks with 150 threads and 16 children: what was not reached is missing, the accused rank comes first."""
+    processes = [spawn.python(CROWDED) for _ in range(8)]
+    for each in processes:
+        each.wait_for("on")
+    ranks = [local(each, number) for number, each in enumerate(processes)]
+    took = []
+    while len(took) < 30 and min(took, default=1.0) > 0.025:  # once: the machine is shared
+        began = time.monotonic()
+        found = gather(ranks, began + 0.02, ask=False, may_signal=False, pause=0, first=5)
+        took.append(time.monotonic() - began)
+        assert [each.rank for each in found] == list(range(8))
+        assert all(each.board and each.process and each.process.state == "S" for each in found)
+        assert all(each.process and each.process.threads for each in found)
+        accused, others = found[5].process, [each.process for each in found if each.rank != 5]
+        assert accused and len(accused.threads) == max(
+            len(each.threads) for each in (accused, *others) if each
+        )
+    assert min(took) <= 0.025, took
+    (all_of_it,) = gather([ranks[0]], time.monotonic() + 5, ask=False, may_signal=False)
+    assert (
+        all_of_it.process and len(all_of_it.process.threads) == 64 and len(all_of_it.process.children) == 16
+    )
+    assert all(each.command == "sleep 600" for each in all_of_it.process.children)
+
+
+@pytest.fixture
+def captured() -> NodeEvidence:
+    rank = RankEvidence(0, 0, 7, "node-a", last_lines=("login with hunter22hunter22",))
+    return NodeEvidence("node-a", "crash", ranks=(rank,))
+
+
+def test_a_spill_is_private_and_read_once(captured: NodeEvidence, tmp_path: Path) -> None:
+    path = capture.spill(captured, str(tmp_path))
+    assert Path(path).parent == tmp_path and Path(path).stat().st_mode & 0o777 == 0o600
+    assert capture.load_spill(path) == captured
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_spill_outside_the_private_folder_has_no_secret(
+    captured: NodeEvidence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stays there if the launcher dies."""
+    monkeypatch.setenv("MY_TOKEN", "hunter22hunter22")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    path = Path(capture.spill(captured, "/nonexistent"))
+    assert path.parent == tmp_path and "hunter22" not in path.read_text()
+    assert capture.load_spill(str(path)).ranks[0].rank == 0
+    monkeypatch.setattr(tempfile, "tempdir", "/nonexistent")
+    assert capture.spill(captured, "/nonexistent") == ""

@@ -1,0 +1,202 @@
+"""Real processes in every state: what /proc says of them, and that nobody waits for them."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from holdfast.fault_tolerance.processes import proc
+from holdfast.incidents.capture import procfs
+from holdfast.incidents.capture.waiting_on import kernel_stack, system_call
+from holdfast.incidents.evidence import Process, SystemCall, Target
+from tests.processes import Spawner, wait_until
+
+KNOWN_MACHINE = pytest.mark.skipif(
+    os.uname().machine not in ("x86_64", "aarch64"), reason="system calls have no names on this machine"
+)
+
+
+def twice(pid: int, pause: float = 0.05) -> Process:
+    first = sampled(pid)
+    time.sleep(pause)  # the time over which is measured, not a wait for something
+    return procfs.process(first, sampled(pid), {})
+
+
+def sampled(pid: int) -> procfs.Sample | None:
+    found = procfs.sample(pid, 0)
+    if found is not None:
+        found.add(math.inf)
+        assert found.complete
+    return found
+
+
+def waits_in(pid: int, name: str) -> SystemCall:
+    return wait_until(lambda: found if (found := system_call(pid)).name == name else None, what=name)
+
+
+def test_a_busy_process_uses_the_processor_and_a_sleeping_one_does_not(spawn: Spawner) -> None:
+    busy = spawn.python("print('on', flush=True)\nwhile True: pass")
+    idle = spawn.python("import time; print('on', flush=True); time.sleep(600)")
+    busy.wait_for("on")
+    idle.wait_for("on")
+    wait_until(lambda: proc.wait_channel(idle.pid))
+    seen, sleeping = twice(busy.pid, 0.2), twice(idle.pid)
+    assert seen.state == "R" and seen.cpu > 0.02 and seen.sampled_over >= 0.2
+    assert sleeping.state == "S" and sleeping.cpu == 0 and sleeping.switches == 0
+    assert "sleep" in sleeping.wait_channel and sleeping.memory > 1 << 20
+
+
+def test_threads_the_main_one_first(spawn: Spawner) -> None:
+    code = (
+        "import threading, time\n"
+        "for _ in range(80): threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+        "print('on', flush=True)\n"
+        "while True: time.sleep(0.001)"
+    )
+    rank = spawn.python(code)
+    rank.wait_for("on")
+    found = twice(rank.pid, 0.1)
+    assert len(found.threads) == procfs.MOST_THREADS and found.threads[0].tid == rank.pid
+    assert found.threads[0].switches > 0 and found.switches >= found.threads[0].switches
+    assert all(each.switches == 0 and each.state == "S" for each in found.threads[1:])
+
+
+def test_a_stopped_process(spawn: Spawner) -> None:
+    rank = spawn.python("print('on', flush=True)\nwhile True: pass")
+    rank.wait_for("on")
+    rank.send_signal(signal.SIGSTOP)
+    wait_until(lambda: (found := proc.stat(rank.pid)) and found.state == "T")
+    found = twice(rank.pid)
+    assert found.state == "T" and found.cpu == 0 and found.switches == 0
+
+
+def test_a_zombie_a_gone_process_and_one_of_another_start_time() -> None:
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    try:
+        wait_until(lambda: (found := proc.stat(child)) and found.state == "Z")
+        found = twice(child, 0)
+        assert found.state == "Z" and found.memory == 0
+        assert system_call(child) == SystemCall() and kernel_stack(child) == () and procfs.below(child) == ()
+        started = proc.start_time(child)
+        assert started is not None and procfs.sample(child, started + 1) is None
+    finally:
+        os.waitpid(child, 0)
+    assert procfs.process(procfs.sample(child, started), None, {}) == procfs.GONE
+
+
+IN_STATE_D = """
+import os, sys
+os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)])
+"""
+
+
+def test_state_d(spawn: Spawner, tmp_path: Path) -> None:
+    """The child waits in opening a FIFO before it has become another program, its parent for that in state D."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    rank = spawn.python(IN_STATE_D, str(fifo))
+    wait_until(lambda: (found := proc.stat(rank.pid)) and found.state == "D")
+    assert twice(rank.pid).state == "D"
+    (child,) = procfs.below(rank.pid)
+    assert procfs.command(child)
+    assert system_call(child, proc.wait_channel(child)).target is Target.FIFO
+
+
+@KNOWN_MACHINE
+def test_reading_a_pipe(spawn: Spawner, tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    rank = spawn.python("import os, sys; os.read(os.open(sys.argv[1], os.O_RDWR), 1)", str(fifo))
+    assert waits_in(rank.pid, "read").path == str(fifo)
+    found = system_call(rank.pid, proc.wait_channel(rank.pid))
+    assert (found.name, found.target) == ("read", Target.FIFO)
+
+
+@KNOWN_MACHINE
+def test_reading_from_a_child(spawn: Spawner) -> None:
+    rank = spawn.python(
+        "import os, subprocess; os.read(subprocess.Popen(['sleep', '600'], stdout=-1).stdout.fileno(), 1)"
+    )
+    (child,) = wait_until(lambda: procfs.below(rank.pid))
+    wait_until(lambda: system_call(rank.pid, family=lambda: (child,)).pid == child)
+    assert system_call(rank.pid, family=lambda: (child,)).target is Target.CHILD_PIPE
+    assert system_call(rank.pid).target is Target.PIPE and not system_call(rank.pid).pid
+
+
+@KNOWN_MACHINE
+def test_waiting_for_a_child(spawn: Spawner) -> None:
+    code = "import os, subprocess; os.waitpid(subprocess.Popen(['sleep', '600']).pid, 0)"
+    rank = spawn.python(code)
+    found = waits_in(rank.pid, "wait4")
+    (child,) = procfs.below(rank.pid)
+    assert (found.target, found.pid, str(found)) == (Target.PROCESS, child, f"wait4 pid {child}")
+    wait_until(lambda: procfs.command(child) == "sleep 600" and psutil.Process(child).status() == "sleeping")
+    sample = sampled(rank.pid)
+    (seen,) = procfs.process(sample, None, {child: procfs.command(child)}).children
+    assert (seen.pid, seen.command, seen.state) == (child, "sleep 600", "S")
+    assert procfs.process(sample, None, {}).children[0].command == "[sleep]"
+
+
+@KNOWN_MACHINE
+def test_waiting_for_a_file_lock_names_its_owner(spawn: Spawner, tmp_path: Path) -> None:
+    code = (
+        "import fcntl, sys, time\n"
+        "file = open(sys.argv[1], 'w')\n"
+        "fcntl.flock(file, fcntl.LOCK_EX); print('locked', flush=True); time.sleep(600)"
+    )
+    owner = spawn.python(code, str(tmp_path / "lock"))
+    owner.wait_for("locked")
+    rank = spawn.python(code, str(tmp_path / "lock"))
+    found = waits_in(rank.pid, "flock")
+    assert (found.target, found.path, found.pid) == (Target.LOCK, f"{tmp_path}/lock", owner.pid)
+
+
+@KNOWN_MACHINE
+def test_waiting_for_an_answer_names_the_far_end(spawn: Spawner) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        rank = spawn.python(
+            "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1]))).recv(1)", str(port)
+        )
+        found = waits_in(rank.pid, "recvfrom")
+    assert (found.target, found.peer) == (Target.SOCKET, f"127.0.0.1:{port}")
+
+
+def test_a_process_with_closed_descriptors(spawn: Spawner) -> None:
+    rank = spawn.python("import os, time; os.closerange(0, 4096); time.sleep(600)")
+    wait_until(lambda: "sleep" in proc.wait_channel(rank.pid) and not os.listdir(f"/proc/{rank.pid}/fd"))
+    assert twice(rank.pid).state == "S"
+
+
+def test_children_of_threads_and_of_children(spawn: Spawner) -> None:
+    code = (
+        "import subprocess, threading, time\n"
+        "start = lambda: subprocess.Popen(['sh', '-c', 'sleep 600 & wait'])\n"
+        "threading.Thread(target=lambda: (start(), time.sleep(600)), daemon=True).start()\n"
+        "time.sleep(600)"
+    )
+    rank = spawn.python(code)
+
+    def names() -> list[str]:
+        return [stat.name for pid in procfs.below(rank.pid) if (stat := proc.stat(pid))]
+
+    wait_until(lambda: names() == ["sh", "sleep"])
+    assert set(procfs.below(rank.pid)) == set(proc.descendants({rank.pid}, proc.all_stats()))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="kernel stacks are for root")
+def test_the_kernel_stack(spawn: Spawner) -> None:
+    rank = spawn(["sleep", "600"])
+    wait_until(lambda: "sleep" in proc.wait_channel(rank.pid))
+    if not os.access(f"/proc/{rank.pid}/stack", os.R_OK) or not kernel_stack(rank.pid):
+        pytest.skip("this kernel shows no stacks")
+    assert "nanosleep" in " ".join(kernel_stack(rank.pid))

@@ -1,0 +1,225 @@
+"""From texts of the kernel and of programs to facts: boards, system calls, locks, mounts, core dumps, py-spy, GPUs."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.fault_tolerance.board.values import BoardEvent, Identity, Limits, OpenSection, Snapshot
+from holdfast.incidents.capture import host, py_spy
+from holdfast.incidents.capture.procfs import network_mounts, on_network
+from holdfast.incidents.capture.rank_probe import board_facts
+from holdfast.incidents.capture.waiting_on import NAMES, address, call, holder
+from holdfast.incidents.evidence import Frame, NodeFaultKind
+
+SECOND = 1_000_000_000
+TIMES = st.integers(-(1 << 62), 1 << 62)
+
+
+def board(
+    *,
+    heartbeats: int = 0,
+    step: int | None = None,
+    sections: tuple[OpenSection, ...] = (),
+    active_ns: int = 0,
+    started_ns: int = 100 * SECOND,
+) -> Snapshot:
+    return Snapshot(
+        identity=Identity(7, 1, 0, 0, 0, started_ns),
+        connected=True,
+        finished=False,
+        connected_ns=0,
+        heartbeat_count=heartbeats,
+        last_heartbeat_ns=active_ns,
+        step=step,
+        section_count=len(sections),
+        open_sections=sections,
+        out_of_section_since_ns=0,
+        last_activity_ns=active_ns,
+        checkpoints=3,
+        limits=Limits(),
+        request=None,
+        consistent=True,
+    )
+
+
+def test_a_board_as_facts() -> None:
+    events = [
+        BoardEvent("start", 130 * SECOND, "old", 0),
+        BoardEvent("step", 195 * SECOND, "", 12),
+        BoardEvent("start", 198 * SECOND, "step", 0),
+    ]
+    now = board(heartbeats=4, step=12, sections=(OpenSection("step", 198 * SECOND),), active_ns=198 * SECOND)
+    found = board_facts(now, events, 200 * SECOND, board(heartbeats=4, step=11))
+    assert (found.age, found.silent, found.step, found.checkpoints) == (100.0, 2.0, 12, 3)
+    assert [(each.name, each.seconds) for each in found.sections] == [("step", 2.0)]
+    assert [(each.kind, each.ago, each.value) for each in found.events] == [
+        ("step", 5.0, 12),
+        ("start", 2.0, 0),
+    ]
+    assert found.moved and found.rhythm == 3.0
+    assert not board_facts(now, events, 200 * SECOND, now).moved
+    assert not board_facts(now, events, 200 * SECOND).moved
+
+
+def test_a_rank_that_has_not_spoken_is_silent_since_its_start() -> None:
+    assert board_facts(board(), [], 130 * SECOND).silent == 30.0
+
+
+@given(active=TIMES, started=TIMES, since=TIMES, now=TIMES)
+def test_no_duration_is_negative_whatever_a_rank_scribbles(
+    active: int, started: int, since: int, now: int
+) -> None:
+    odd = board(sections=(OpenSection("odd", since),), active_ns=active, started_ns=started)
+    found = board_facts(odd, [BoardEvent("mark", since, "odd", 1)], now)
+    assert found.age >= 0 and found.silent >= 0 and found.sections[0].seconds >= 0
+    assert all(0 <= each.ago <= 60 for each in found.events)
+
+
+def test_system_calls_by_name() -> None:
+    name, arguments = call("0 0x3 0x7f94 0x20000 0x0 0x0 0x0 0x7ffd 0x7f94\n", "x86_64")
+    assert (name, arguments[0], len(arguments)) == ("read", 3, 6)
+    assert call("98 0x7f94 0x80 0x0 0x0 0x0 0x0 0x7ffd 0x7f94", "aarch64")[0] == "futex"
+    assert call("4000 0x3 0x0 0x0 0x0 0x0 0x0 0x0 0x0", "x86_64")[0] == "number 4000"
+    assert call("0 0x3 0x0 0x0 0x0 0x0 0x0 0x0 0x0", "riscv64")[0] == "number 0"
+    for text in ("running", "-1 0x7ffd 0x7f94", ""):
+        assert call(text, "x86_64") == ("", ())
+    assert all(len(set(names.values())) == len(names) for names in NAMES.values())
+
+
+@given(st.text())
+def test_no_text_makes_them_raise(text: str) -> None:
+    call(text, "x86_64")
+    holder(text, 1)
+    on_network([text], network_mounts(text))
+    host.killed_for_memory((text,))
+    host.gpu_faults(text)
+    host.hardware_faults((text,))
+    py_spy.parsed(text, 1)
+    assert py_spy.why(text)
+
+
+def test_the_owner_of_a_lock() -> None:
+    locks = (
+        "1: FLOCK  ADVISORY  WRITE 71 fe:00:123 0 EOF\n"
+        "1: -> FLOCK  ADVISORY  WRITE 72 fe:00:123 0 EOF\n"
+        "2: POSIX  ADVISORY  WRITE 80 fe:00:124 0 EOF\n"
+    )
+    assert holder(locks, 72) == 71
+    assert holder(locks, 71) is None
+    assert holder(locks, 80) is None
+
+
+def test_addresses_of_connections() -> None:
+    assert address("0100007F:733C") == "127.0.0.1:29500"
+    assert address("0000000000000000FFFF00000100007F:0050") == "[::ffff:127.0.0.1]:80"
+
+
+def test_files_on_network_filesystems() -> None:
+    mounts = network_mounts(
+        "22 1 254:0 / / rw - ext4 /dev/vda rw\n"
+        "23 22 0:50 / /data\\040sets rw shared:7 - nfs4 server:/data rw\n"
+        "24 23 0:51 / /data\\040sets/local rw - tmpfs tmpfs rw\n"
+        "25 22 0:52 / /s3 rw - fuse.s3fs s3fs rw\n"
+        "26 22 0:53 / /ctl rw - fusectl fusectl rw\n"
+        "garbage\n"
+    )
+    paths = [
+        "/data sets/part-1",
+        "/data sets/part-1",
+        "/data sets/local/x",
+        "/data setsx",
+        "/s3",
+        "/ctl/x",
+        "pipe:[12]",
+        "",
+    ]
+    assert on_network(paths, mounts) == ("/data sets/part-1 (nfs4)", "/s3 (fuse.s3fs)")
+    assert on_network(["/data sets/a"], {"/": "nfs"}) == ("/data sets/a (nfs)",)
+    assert len(on_network([f"/s3/{number}" for number in range(40)], mounts)) == 16
+
+
+@pytest.mark.parametrize(
+    ("pattern", "limit", "number", "where"),
+    [
+        ("core.%p", -1, signal.SIGSEGV, "/work/core.71"),
+        ("core", -1, signal.SIGSEGV, "/work/core"),
+        ("core", 0, signal.SIGSEGV, ""),
+        ("core", -1, signal.SIGKILL, ""),
+        ("/cores/%e-%p-%t-%s%%%", -1, signal.SIGABRT, "/cores/python-71-*-6%"),
+        (
+            "|/usr/lib/systemd/systemd-coredump %P %u",
+            0,
+            signal.SIGSEGV,
+            "piped to /usr/lib/systemd/systemd-coredump: coredumpctl info 71",
+        ),
+        ("|/usr/share/apport/apport %p", -1, signal.SIGBUS, "piped to /usr/share/apport/apport"),
+        ("|", -1, signal.SIGBUS, "piped to a program"),
+    ],
+)
+def test_where_a_core_dump_goes(pattern: str, limit: int, number: int, where: str) -> None:
+    assert host.core_dump_path(pattern, number, 71, limit=limit, folder="/work") == where
+
+
+def test_whom_the_kernel_killed_for_memory() -> None:
+    lines = (
+        "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),task=python,pid=71,uid=0",
+        "Memory cgroup out of memory: Killed process 71 (python) total-vm:1kB, anon-rss:1kB",
+        "Out of memory: Killed process 72 (pt_main_thread) total-vm:1kB",
+        "Killed process 73 (a b) total-vm:1kB",
+        "NVRM: Xid (PCI:0000:3b:00): 79, pid=71, GPU has fallen off the bus.",
+    )
+    assert host.killed_for_memory(lines) == {
+        71: "Memory cgroup out of memory: Killed process 71 (python)",
+        72: "Out of memory: Killed process 72 (pt_main_thread)",
+        73: "Killed process 73 (a b)",
+    }
+    assert [(each.kind, each.pid) for each in host.hardware_faults(lines)] == [(NodeFaultKind.GPU, 71)]
+
+
+def test_stacks_of_py_spy() -> None:
+    frame = {"name": "fit", "filename": "/job/train.py", "line": 12, "module": None}
+    native = {"name": "poll", "filename": "libc.so.6", "line": 0, "module": "/lib/libc.so.6"}
+    told = [
+        {"thread_name": None, "os_thread_id": 72, "owns_gil": None, "frames": []},
+        {"thread_name": "MainThread", "os_thread_id": 71, "owns_gil": True, "frames": [native, frame]},
+    ]
+    threads, why_not = py_spy.parsed(json.dumps(told), 71)
+    assert why_not == "" and [each.name for each in threads] == ["MainThread", "thread 72"]
+    main, other = threads
+    assert main.main and main.holds_gil and not other.main and other.holds_gil is None
+    assert main.frames == (Frame("poll", "libc.so.6", 0, native=True), Frame("fit", "/job/train.py", 12))
+    assert py_spy.parsed("[]", 71) == ((), "py-spy found no thread")
+    assert py_spy.parsed("[{}]", 71)[0] == ()
+
+
+def test_why_py_spy_told_nothing() -> None:
+    refused = "Permission Denied: Try running again with elevated permissions"
+    assert (
+        py_spy.why(refused, "1") == "py-spy may not read the process's memory (kernel.yama.ptrace_scope is 1)"
+    )
+    assert py_spy.why(refused, "0") == "py-spy may not read the process's memory"
+    assert "finds no Python" in py_spy.why(
+        "Error: Failed to find python version from target process\n\nStack"
+    )
+    assert py_spy.why("Error: something else\nmore") == "py-spy: something else"
+
+
+def test_gpus_that_stand_out() -> None:
+    found = host.gpu_faults(
+        "0, NVIDIA H100, 0, No, Not Active, Not Active, Not Active, 41\n"
+        "1, NVIDIA H100, 3, Yes, Active, Not Active, [N/A], 91\n"
+        "2, NVIDIA H100, [N/A], [N/A], Not Active, Active, Not Active, 60\n"
+        "No devices were found\n"
+    )
+    assert [each.kind for each in found] == [NodeFaultKind.GPU] * 2 + [NodeFaultKind.SLOW_GPU] * 2
+    assert tuple(each.text for each in found) == (
+        "GPU 1 (NVIDIA H100) has had 3 uncorrectable memory errors since its driver was loaded",
+        "GPU 1 (NVIDIA H100) could not remap a broken row of its memory and must be replaced",
+        "GPU 1 (NVIDIA H100) runs slower because it is too hot (hardware); it has 91 degrees",
+        "GPU 2 (NVIDIA H100) runs slower because the power supply asks it to (power brake); it has 60 degrees",
+    )

@@ -1,0 +1,184 @@
+"""`holdfast diagnose` ends in its time, whatever the processes of the machine do meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli.main import main
+from tests.processes import Spawned, Spawner
+
+SECONDS = 0.5
+"""For `--seconds`."""
+LATEST = SECONDS + 2.0
+"""Seconds after which the command has ended."""
+
+# In a mount namespace of its own, where no environment of the children can be opened: a pipe without a writer is over
+# each. A process that is busy with its memory map keeps a reader waiting in the same way.
+BLOCKED = """
+import os, subprocess, sys, time
+parent, fifo = int(sys.argv[1]), sys.argv[2]
+for pid in open(f"/proc/{parent}/task/{parent}/children").read().split():
+    subprocess.run(["mount", "--bind", fifo, f"/proc/{pid}/environ"], check=True)
+from holdfast.cli.main import main
+began = time.monotonic()
+code = main(["diagnose", *sys.argv[1:2], "--seconds", sys.argv[3]])
+print("took", time.monotonic() - began, file=sys.stderr, flush=True)
+os._exit(code)  # threads still wait for the pipe
+"""
+
+# A tree of sleeping processes: each of the first generation has as many children.
+TREE = """
+import os, sys, time
+first, second = int(sys.argv[1]), int(sys.argv[2])
+for _ in range(first):
+    if os.fork() == 0:
+        for _ in range(second):
+            if os.fork() == 0:
+                time.sleep(600)
+                os._exit(0)
+        os.write(1, b"ready\\n")
+        time.sleep(600)
+        os._exit(0)
+print("runs", flush=True)
+time.sleep(600)
+"""
+
+# The process that is asked for ends while its command looks at the list of all processes.
+ENDS_MEANWHILE = """
+import os, signal, sys
+pid = int(sys.argv[1])
+
+def end(event, found):
+    if event == "os.listdir" and str(found[0]) == "/proc":
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+def end_once(event, found, done=[]):
+    if not done and event == "os.listdir" and str(found[0]) == "/proc":
+        done.append(True)
+        end(event, found)
+
+pid = os.spawnvp(os.P_NOWAIT, "sleep", ["sleep", "600"])
+from holdfast.cli.main import main
+sys.addaudithook(end_once)
+sys.exit(main(["diagnose", str(pid), "--seconds", "0.5"]))
+"""
+
+
+def diagnosed(process: Spawned) -> float:
+    """How long the command takes for this process, in seconds."""
+    began = time.monotonic()
+    assert main(["diagnose", str(process.pid), "--seconds", str(SECONDS)]) == 0
+    return time.monotonic() - began
+
+
+def test_diagnose_of_environments_that_block_ends_in_time(spawn: Spawner, tmp_path: Path) -> None:
+    separate = ["unshare", "--mount", "--propagation", "private"]
+    if subprocess.run([*separate, "true"], capture_output=True).returncode:
+        pytest.skip("a mount namespace takes root")
+    process = spawn.python(TREE, "40", "0")
+    process.wait_for(lambda: process.out().count("ready") == 40)
+    os.mkfifo(tmp_path / "fifo")
+    arguments = [str(process.pid), str(tmp_path / "fifo"), str(SECONDS)]
+    command = spawn([*separate, sys.executable, "-c", BLOCKED, *arguments])
+    assert command.wait() == 0, command.output()
+    took = re.search(r"^took (\S+)$", command.err(), re.MULTILINE)
+    assert took is not None and float(took[1]) < LATEST
+
+
+@pytest.mark.slow
+def test_diagnose_of_2000_processes_ends_in_time(spawn: Spawner) -> None:
+    process = spawn.python(TREE, "40", "49")
+    process.wait_for(lambda: process.out().count("ready") == 40)
+    assert len(os.listdir("/proc")) > 2000
+    assert diagnosed(process) < LATEST
+
+
+def test_diagnose_of_a_process_that_ends_meanwhile_is_one_line(spawn: Spawner) -> None:
+    process = spawn.python(ENDS_MEANWHILE, "0")
+    assert process.wait() == 2, process.output()
+    (line,) = process.err().splitlines()
+    assert line.startswith("holdfast: error: process ")
+    assert "ended" in line
+
+
+# What is written.
+
+
+def test_page_of_an_incident_replaces_a_link(spawn: Spawner, tmp_path: Path) -> None:
+    from holdfast.incidents.report import store
+    from tests.incidents.cases_for_reports import NAMES, judged
+
+    case, judgement = judged(NAMES[0])
+    place = store.allocate_incident_dir(str(tmp_path), "run-1", 0)
+    store.write_report(place, case, judgement)
+    target, page = tmp_path / "target", tmp_path / "page.html"
+    target.write_text("precious")
+    target.chmod(0o644)
+    page.symlink_to(target)
+    assert main(["incidents", place, "--html", str(page)]) == 0
+    assert target.read_text() == "precious"
+    assert not page.is_symlink()
+    assert page.stat().st_mode & 0o777 == 0o600
+
+
+def test_page_of_an_incident_over_a_readable_file_is_private(tmp_path: Path) -> None:
+    from holdfast.incidents.report import store
+    from tests.incidents.cases_for_reports import NAMES, judged
+
+    case, judgement = judged(NAMES[0])
+    place = store.allocate_incident_dir(str(tmp_path), "run-1", 0)
+    store.write_report(place, case, judgement)
+    page = tmp_path / "page.html"
+    page.touch(0o644)
+    assert main(["incidents", place, "--html", str(page)]) == 0
+    assert page.stat().st_mode & 0o777 == 0o600
+
+
+def test_report_in_a_folder_with_a_space_names_a_command_that_works(tmp_path: Path) -> None:
+    import shlex
+
+    from holdfast.incidents.report import store
+    from tests.incidents.cases_for_reports import NAMES, judged
+
+    case, judgement = judged(NAMES[0])
+    run = tmp_path / "my run; x"
+    run.mkdir()
+    place = store.allocate_incident_dir(str(run), "run-1", 0)
+    store.write_report(place, case, judgement)
+    (line,) = [each for each in (Path(place) / "report.txt").read_text().splitlines() if "--html" in each]
+    assert shlex.split(line.partition("holdfast ")[2])[:2] == ["incidents", place]
+
+
+def test_unpacked_evidence_of_nested_json_is_a_value_error() -> None:
+    import base64
+    import zlib
+
+    from holdfast.incidents.wire import unpacked
+
+    text = base64.b64encode(zlib.compress(b"[" * 100_000)).decode()
+    with pytest.raises(ValueError, match="evidence"):
+        unpacked(text)
+
+
+def test_diagnose_page_is_private(spawn: Spawner, tmp_path: Path) -> None:
+    process = spawn.python("import time; time.sleep(600)")
+    page = tmp_path / "page.html"
+    page.touch(0o644)
+    arguments = ["diagnose", str(process.pid), "--seconds", "0.5", "--json", "--html", str(page)]
+    assert main(arguments) == 0
+    assert page.stat().st_mode & 0o777 == 0o600
+
+
+def test_record_is_json(capsys: pytest.CaptureFixture[str], spawn: Spawner) -> None:
+    process = spawn.python("import time; time.sleep(600)")
+    assert main(["diagnose", str(process.pid), "--seconds", "0.5", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["looked_at"].startswith("process ")

@@ -1,0 +1,311 @@
+"""The directories incidents/NNNN: one for each incident, its files whole, and none of another origin used."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from holdfast.incidents.evidence import Case
+from holdfast.incidents.report.store import (
+    IncidentError,
+    Record,
+    allocate_incident_dir,
+    find_incident_dir,
+    open_incident,
+    read_file,
+    read_fragments,
+    read_record,
+    record_text,
+    reports,
+    stored_incidents,
+    write_fragment,
+    write_report,
+)
+from holdfast.journal.incidents import incidents
+from tests.incidents.cases_for_reports import FIXTURES, NAMES, evidence, judged
+from tests.journal.story import START, Story
+from tests.processes import Spawner
+
+ALLOCATES = """
+import os, sys
+from holdfast.incidents.report.store import allocate_incident_dir
+run_dir, run_id, cycles, gate = sys.argv[1:]
+os.read(int(gate), 1)
+for cycle in range(int(cycles)):
+    print(allocate_incident_dir(run_dir, run_id, cycle))
+"""
+
+
+def mode(path: Path | str) -> int:
+    return stat.S_IMODE(os.stat(path).st_mode)
+
+
+def old_record() -> str:
+    """incident.json of schema 1."""
+    return (FIXTURES / "old_rules.json").read_text()
+
+
+# -- directories -----------------------------------------------------------------------------------------------
+
+
+def test_allocate_each_cycle_gets_its_own_directory(tmp_path: Path) -> None:
+    first = allocate_incident_dir(str(tmp_path), "run-1", 0)
+    assert allocate_incident_dir(str(tmp_path), "run-1", 0) == first == f"{tmp_path}/incidents/0001"
+    second = allocate_incident_dir(str(tmp_path), "run-1", 1)
+    assert allocate_incident_dir(str(tmp_path), "run-2", 0) == f"{tmp_path}/incidents/0003"
+    assert find_incident_dir(str(tmp_path), "run-1", 1) == second
+    assert find_incident_dir(str(tmp_path), "run-1", 7) is None
+    found = [(each.number, each.run_id, each.cycle) for each in stored_incidents(str(tmp_path))]
+    assert found == [(1, "run-1", 0), (2, "run-1", 1), (3, "run-2", 0)]
+    assert mode(tmp_path / "incidents") == mode(first) == 0o700
+    assert os.listdir(first) == ["incident"] and mode(f"{first}/incident") == 0o600
+
+
+def test_allocate_reused_run_id_gets_a_new_directory(tmp_path: Path) -> None:
+    first = allocate_incident_dir(str(tmp_path), "none", 0)
+    begun = stored_incidents(str(tmp_path))[0].at + 60
+    assert find_incident_dir(str(tmp_path), "none", 0, since=begun) is None
+    assert allocate_incident_dir(str(tmp_path), "none", 0, since=begun) != first
+
+
+def test_allocate_concurrent_launchers_agree(tmp_path: Path, spawn: Spawner) -> None:
+    """Eight processes, two jobs, ten cycles each: twenty directories, each of one job and cycle."""
+    run_ids = ["a", "b"] * 4
+    gate, held = os.pipe()
+    command = [sys.executable, "-c", ALLOCATES, str(tmp_path)]
+    processes = [spawn([*command, run_id, "10", str(gate)], pass_fds=[gate]) for run_id in run_ids]
+    os.close(gate)
+    os.close(held)  # all begin now
+    found: dict[tuple[str, int], set[str]] = {}
+    for run_id, process in zip(run_ids, processes, strict=True):
+        assert process.wait() == 0, process.err()
+        for cycle, path in enumerate(process.out().split()):
+            found.setdefault((run_id, cycle), set()).add(path)
+    assert all(len(paths) == 1 for paths in found.values())
+    assert len({path for paths in found.values() for path in paths}) == 20
+    assert sorted(os.listdir(tmp_path / "incidents")) == [f"{number:04d}" for number in range(1, 21)]
+
+
+@pytest.mark.parametrize("plant", ["link", "file", "writable"])
+def test_allocate_planted_parent_is_refused(tmp_path: Path, plant: str) -> None:
+    parent = tmp_path / "incidents"
+    if plant == "link":
+        (tmp_path / "elsewhere").mkdir()
+        parent.symlink_to(tmp_path / "elsewhere")
+    elif plant == "file":
+        parent.write_text("")
+    else:
+        parent.mkdir()
+        parent.chmod(0o777)
+    with pytest.raises(IncidentError) as error:
+        allocate_incident_dir(str(tmp_path), "run-1", 0)
+    (line,) = str(error.value).splitlines()
+    assert line.startswith(f"{parent} ") and line.endswith("no report is stored there. Remove it.")
+    if plant == "link":
+        assert os.listdir(tmp_path / "elsewhere") == []
+        assert stored_incidents(str(tmp_path)) == []
+
+
+def test_stored_incidents_leave_out_foreign_files(tmp_path: Path) -> None:
+    path = allocate_incident_dir(str(tmp_path), "run-1", 0)
+    (tmp_path / "incidents" / "0007").write_text("a file")
+    (tmp_path / "incidents" / "0008").mkdir()
+    (tmp_path / "incidents" / "0009").symlink_to(path)
+    (tmp_path / "incidents" / "notes").mkdir()
+    assert [each.number for each in stored_incidents(str(tmp_path))] == [1]
+    assert open_incident(str(tmp_path / "incidents" / "0009")) is None
+    assert allocate_incident_dir(str(tmp_path), "run-1", 1).endswith("/0010")
+
+
+# -- reports and fragments -------------------------------------------------------------------------------------
+
+
+def test_report_and_fragments_are_read_as_written(tmp_path: Path) -> None:
+    case, judgement = judged("two_nodes")
+    path = allocate_incident_dir(str(tmp_path), "run-1", 1)
+    for node in reversed(case.nodes):
+        write_fragment(path, node)
+    assert read_fragments(path) == list(case.nodes)
+    write_report(path, case, judgement)
+    names = sorted(os.listdir(path))
+    fragments = ["fragment-gpu-11-0.json", "fragment-gpu-12-1.json"]
+    assert names == [*fragments, "incident", "incident.json", "report.txt"]
+    assert {mode(f"{path}/{name}") for name in names} == {0o600}
+    record = read_record(read_file(path, "incident.json"), "x")
+    assert (record.number, record.run_id, record.cycle) == (1, "run-1", 1)
+    assert (record.case, record.judgement) == (case, judgement)
+    text = Path(path, "report.txt").read_text()
+    assert text.startswith("HANG: rank 5") and path in text
+
+
+def test_report_missing_is_made_of_the_fragments(tmp_path: Path) -> None:
+    """As after a launcher that was killed before it wrote its report."""
+    case, judgement = judged("two_nodes")
+    path = allocate_incident_dir(str(tmp_path), "run-1", 1)
+    stored = open_incident(path)
+    assert stored is not None and stored.record() is None and stored.report() is None
+    Path(path, "incident.json").write_text("{")
+    with pytest.raises(IncidentError, match="not JSON"):
+        stored.record()
+    for node in case.nodes:
+        write_fragment(path, node)
+    record = stored.record()
+    assert record is not None and (record.case, record.judgement) == (case, judgement)
+    text = stored.report()
+    assert text is not None and text.startswith("HANG: rank 5")
+
+
+def test_fragment_name_of_a_node_is_no_path(tmp_path: Path) -> None:
+    path = allocate_incident_dir(str(tmp_path), "run-1", 1)
+    write_fragment(path, replace(evidence("exception").nodes[0], node="../../x/" + "y" * 300))
+    (name,) = set(os.listdir(path)) - {"incident"}
+    assert name.startswith("fragment-.._.._x_yyy")
+
+
+def test_fragments_that_are_damaged_are_left_out(tmp_path: Path) -> None:
+    case = evidence("exception")
+    path = allocate_incident_dir(str(tmp_path), "run-1", 0)
+    write_fragment(path, case.nodes[0])
+    Path(path, "fragment-b-1.json").write_text("{")
+    os.mkfifo(f"{path}/fragment-c-2.json")
+    Path(path, "fragment-d-3.json").symlink_to("/dev/zero")
+    os.mkdir(f"{path}/fragment-e-4.json")
+    assert read_fragments(path) == list(case.nodes)
+
+
+def test_read_file_of_another_user_is_refused(tmp_path: Path) -> None:
+    if os.geteuid():
+        pytest.skip("only root can give a file to another user")
+    path = allocate_incident_dir(str(tmp_path), "run-1", 0)
+    planted = Path(path, "report.txt")
+    planted.write_text("all is well")
+    os.chown(planted, 12345, 12345)
+    # Root may read everything; the file's owner is neither us nor the directory's owner.
+    with pytest.raises(IncidentError, match="belongs to user 12345"):
+        read_file(path, "report.txt")
+
+
+def test_write_report_replaces_a_planted_link(tmp_path: Path) -> None:
+    path = allocate_incident_dir(str(tmp_path), "run-1", 0)
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    Path(path, "report.txt").symlink_to(victim)
+    write_report(path, *judged("exception"))
+    assert victim.read_text() == "mine"
+    assert not Path(path, "report.txt").is_symlink()
+
+
+def test_write_report_that_fails_leaves_no_temporary_file(tmp_path: Path) -> None:
+    path = allocate_incident_dir(str(tmp_path), "run-1", 0)
+    os.mkdir(f"{path}/report.txt")
+    with pytest.raises(OSError):
+        write_report(path, *judged("exception"))
+    assert sorted(os.listdir(path)) == ["incident", "incident.json", "report.txt"]
+
+
+# -- records ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_record_is_read_as_written(name: str) -> None:
+    case, judgement = judged(name)
+    record = Record(3, "run-1", 2, 1_800_000_000.5, judgement, case)
+    assert read_record(record_text(record), "x") == record
+
+
+def test_record_unknown_fields_are_ignored() -> None:
+    case, judgement = judged("two_nodes")
+    record = Record(1, "run-1", 0, 1.0, judgement, case)
+    value = json.loads(record_text(record))
+    assert value["schema"] == 2
+    value["more"] = value["verdict"]["more"] = {"a": 1}
+    value["nodes"][0]["ranks"][0]["board"]["more"] = 1
+    assert read_record(json.dumps(value), "x") == record
+
+
+def test_record_of_schema_1_keeps_its_verdict() -> None:
+    record = read_record(old_record(), "x")
+    assert (record.judgement.verdict.rank, record.judgement.verdict.confidence) == (0, "low")
+    assert [activity.rank for activity in record.judgement.activities] == [0, 1, 2, 3]
+
+
+def test_record_durations_that_are_no_numbers_are_zero() -> None:
+    case, judgement = judged("two_nodes")
+    odd = Case((replace(case.nodes[0], took=float("nan"), at=float("inf")),))
+    text = record_text(Record(1, "run-1", 0, 1.0, judgement, odd))
+    assert "NaN" not in text and "Infinity" not in text
+    assert read_record(text, "x").case.nodes[0].took == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("", "not JSON"),
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("[]", "a JSON object is expected, not list"),
+        ('{"schema": 3}', "its schema is 3; this version of Holdfast reads 1 and 2"),
+        ('{"schema": 2}', "nodes"),
+        ('{"schema": 2, "nodes": [{}], "verdict": {}, "activities": [], "edges": []}', "no NodeEvidence"),
+        (
+            '{"schema": 2, "nodes": [], "verdict": {"kind": "odd", "sentence": ""}, "activities": [], "edges": []}',
+            "is no verdict",
+        ),
+        ('{"schema": 1, "nodes": [], "verdict": {"kind": "odd", "sentence": "x"}}', "is no verdict"),
+        ('{"schema": 2, "nodes": 3}', "it is not the record of an incident"),
+    ],
+)
+def test_record_that_is_none_gives_one_line(text: str, error: str) -> None:
+    with pytest.raises(IncidentError) as raised:
+        read_record(text, "incidents/0001/incident.json")
+    (line,) = str(raised.value).splitlines()
+    assert line.startswith("incidents/0001/incident.json: ")
+    assert error in line
+
+
+# -- incidents of the journal ----------------------------------------------------------------------------------
+
+
+def put(run_dir: Path, number: int, run_id: str, cycle: int, at: float) -> None:
+    folder = run_dir / "incidents" / f"{number:04d}"
+    folder.mkdir(parents=True)
+    (folder / "incident").write_text(json.dumps({"run_id": run_id, "cycle": cycle, "at": START + at}))
+
+
+def found(run_dir: Path, story: Story) -> dict[int, int]:
+    listed = incidents(story.events)
+    return {number: stored.number for number, stored in reports(str(run_dir), story.events, listed).items()}
+
+
+def lives(first: str, second: str, *, ended: bool) -> Story:
+    """Two lives of a job in one run directory, each with a crash in cycle 0."""
+    story = Story().tell(0, "run_start", run_id=first).cycle(1, 0).exit(5, 0, rank=1, code=1)
+    if ended:
+        story.tell(6, "run_end", exit_code=1)
+    return story.tell(100, "run_start", run_id=second).cycle(101, 0).exit(105, 0, rank=0, code=1)
+
+
+def test_reports_match_by_run_id_and_cycle(tmp_path: Path) -> None:
+    put(tmp_path, 1, "b", 0, 5.1)  # the clock of the writer may be wrong
+    put(tmp_path, 2, "a", 0, 105.1)
+    put(tmp_path, 3, "a", 7, 5.0)
+    for ended in (True, False):  # a launcher that was killed has not recorded its end
+        assert found(tmp_path, lives("a", "b", ended=ended)) == {1: 2, 2: 1}
+
+
+def test_reports_of_a_reused_run_id_match_by_time(tmp_path: Path) -> None:
+    put(tmp_path, 1, "none", 0, 5.1)
+    put(tmp_path, 2, "none", 0, 105.1)
+    assert found(tmp_path, lives("none", "none", ended=True)) == {1: 1, 2: 2}
+
+
+def test_reports_of_a_preemption_there_are_none(tmp_path: Path) -> None:
+    put(tmp_path, 1, "a", 0, 5.1)
+    story = Story().tell(0, "run_start", run_id="a").cycle(1, 0)
+    assert found(tmp_path, story.tell(5, "preemption", cycle=0, signal="SIGTERM")) == {}

@@ -1,0 +1,387 @@
+"""Asking real processes where they are: those that answer, that cannot, and that must not be signalled."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.fault_tolerance.processes import proc
+from holdfast.incidents.capture.capture import gather
+from holdfast.incidents.capture.procfs import below
+from holdfast.incidents.capture.rank_probe import LocalRank
+from holdfast.incidents.capture.stack_request import (
+    StackReply,
+    read_answer,
+    request,
+    signalled_thread,
+    worker_stacks,
+)
+from holdfast.incidents.evidence import Missing, StackSource
+from tests.incidents.armed_ranks import HOLDS_GIL, Rank
+from tests.processes import Spawner, wait_until
+
+WAITS = """
+import threading
+begin_thread()
+def wait_here():
+    say("ready")
+    threading.Event().wait()
+threading.Thread(target=wait_here, name="loader", daemon=True).start()
+def in_main():
+    time.sleep(60)
+import time
+in_main()
+"""
+
+SLEEPS = """
+import time
+def wait_here():
+    say("ready")
+    time.sleep(60)
+"""
+
+
+def test_all_stacks_from_the_rank_itself(spawn: Spawner, tmp_path: Path) -> None:
+    rank = Rank(spawn, tmp_path, WAITS).ready().with_thread()
+    found = rank.ask()
+    assert found.stacks_from is StackSource.RANK and not found.no_stacks
+    assert rank.functions(found) == ["in_main", "<module>"]
+    loader = next(thread for thread in found.stacks if thread.name == "loader")
+    assert not loader.main and "wait_here" in [frame.function for frame in loader.frames]
+    assert found.stacks[0].frames[0].file.endswith("rank.py") and found.stacks[0].frames[0].line > 0
+    assert len(found.stacks) == 2  # not the helper
+    assert found.stacks[0].tid == rank.process.pid and loader.tid > 0
+    assert found.no_collectives is Missing.NO_GROUP
+    assert not found.collectives
+
+
+def test_a_rank_that_never_gives_the_gil_back_answers_a_signal(spawn: Spawner, tmp_path: Path) -> None:
+    rank = Rank(spawn, tmp_path, "begin_thread()\n" + HOLDS_GIL).stuck()
+    found = rank.ask()
+    assert found.stacks_from is StackSource.SIGNAL
+    assert rank.functions(found) == ["hold", "<module>"]
+    assert found.no_collectives is Missing.NO_ANSWER
+    again = rank.ask()  # its file now holds more than one
+    assert again.stacks == found.stacks
+    quiet = rank.ask(may_signal=False)
+    assert not quiet.stacks and quiet.no_stacks is quiet.no_collectives is Missing.NO_ANSWER
+
+
+def test_without_its_thread_a_rank_answers_the_signal(spawn: Spawner, tmp_path: Path) -> None:
+    rank = Rank(spawn, tmp_path, SLEEPS + "wait_here()").ready()
+    assert rank.armed() == {"pid": rank.process.pid, "signal": 45, "descriptor": 900, "thread": False}
+    found = rank.ask()
+    assert rank.functions(found) == ["wait_here", "<module>"]
+    assert found.no_collectives is Missing.NO_HELPER
+    assert rank.process.returncode is None
+
+
+def test_two_askers_at_once_and_many_after_another(spawn: Spawner, tmp_path: Path) -> None:
+    rank = Rank(spawn, tmp_path, WAITS).ready().with_thread()
+    found: list[StackReply] = []
+    askers = [threading.Thread(target=lambda: found.extend(rank.ask() for _ in range(5))) for _ in range(4)]
+    for asker in askers:
+        asker.start()
+    for asker in askers:
+        asker.join()
+    assert len(found) == 20 and {each.stacks_from for each in found} == {StackSource.RANK}
+
+
+def test_an_answer_to_an_earlier_question_is_none(spawn: Spawner, tmp_path: Path) -> None:
+    rank = Rank(spawn, tmp_path, "begin_thread()\n" + HOLDS_GIL).stuck()
+    told = {"questions": ["00" * 8], "pid": rank.process.pid, "complete": True, "threads": []}
+    Path(f"{rank.prefix}.answer").write_text(json.dumps(told))
+    assert rank.ask().stacks_from is StackSource.SIGNAL
+
+
+def test_a_stopped_rank_is_not_signalled(spawn: Spawner, tmp_path: Path) -> None:
+    rank = Rank(spawn, tmp_path, WAITS).ready().with_thread()
+    os.kill(rank.process.pid, signal.SIGSTOP)
+    wait_until(lambda: (found := proc.stat(rank.process.pid)) and found.state == "T")
+    found = rank.ask()
+    assert found.no_stacks is Missing.STOPPED and not found.stacks
+    os.kill(rank.process.pid, signal.SIGCONT)
+    wait_until(lambda: rank.ask().stacks_from is StackSource.RANK)
+    assert Path(f"{rank.prefix}.stack").stat().st_size == 0  # no signal came late
+
+
+@pytest.mark.parametrize(
+    ("deed", "why"),
+    [
+        ("os.close(900)", "closed the descriptor"),
+        ("os.dup2(os.open('other', os.O_WRONLY | os.O_CREAT), 900)", "something else"),
+        ("import ctypes; ctypes.CDLL(None).signal(45, 0)", "does not handle"),
+        ("import faulthandler; faulthandler.unregister(45)", "wrote nothing"),
+        ("import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [45])", "holds signals back"),
+    ],
+)
+def test_what_is_not_surely_armed_is_not_signalled(
+    spawn: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deed: str, why: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rank = Rank(spawn, tmp_path, f"{deed}\n{SLEEPS}wait_here()").ready()
+    found = rank.ask()
+    assert found.no_stacks is Missing.NOT_SIGNALLED and why in " ".join(found.notes) and not found.stacks
+    assert rank.process.returncode is None
+    assert not (tmp_path / "other").exists() or not (tmp_path / "other").read_bytes()
+
+
+def test_another_program_in_the_same_process_is_not_signalled(spawn: Spawner, tmp_path: Path) -> None:
+    rank = Rank(spawn, tmp_path, "os.execv('/bin/sh', ['sh', '-c', 'echo ready; sleep 60; true'])").ready()
+    found = rank.ask()
+    assert found.no_stacks is Missing.NOT_SIGNALLED and "does not handle" in " ".join(found.notes)
+    assert rank.process.returncode is None
+
+
+def test_a_process_that_has_armed_nothing_is_not_signalled(spawn: Spawner, tmp_path: Path) -> None:
+    rank = Rank(spawn, tmp_path, "import time; say('ready'); time.sleep(60)", HOLDFAST_WITNESS="off").ready()
+    assert rank.armed() is None
+    assert rank.ask().no_stacks is Missing.NOT_ARMED
+    lie = {"pid": rank.process.pid, "signal": 45, "descriptor": 900, "thread": True}
+    Path(f"{rank.prefix}.armed").write_text(json.dumps(lie))
+    Path(f"{rank.prefix}.stack").touch()
+    assert "does not handle" in " ".join(rank.ask().notes)
+    assert rank.process.returncode is None
+
+
+def test_what_others_have_put_in_the_place_of_the_files(spawn: Spawner, tmp_path: Path) -> None:
+    """Links are not followed, and a FIFO that nobody reads, or that is a socket or a file, holds nobody up."""
+    rank = Rank(spawn, tmp_path, WAITS).ready().with_thread()
+    way, box = Path(f"{rank.prefix}.ask"), tmp_path / "box"
+    way.rename(box)
+    for put in (lambda: way.symlink_to(box), way.touch, lambda: os.mkfifo(way), lambda: None):
+        put()
+        assert rank.ask().stacks_from is StackSource.SIGNAL
+        way.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(way))
+        assert rank.ask().stacks_from is StackSource.SIGNAL
+    way.unlink()
+    box.rename(way)
+    assert rank.ask().stacks_from is StackSource.RANK
+    for name in ("armed", "stack"):
+        path = Path(f"{rank.prefix}.{name}")
+        path.rename(tmp_path / "away")
+        path.symlink_to(tmp_path / "away")
+        way.rename(box)
+        assert not rank.ask().stacks
+        box.rename(way)
+        path.unlink()
+        (tmp_path / "away").rename(path)
+
+
+def test_a_process_that_is_gone_or_another(spawn: Spawner, tmp_path: Path) -> None:
+    rank = Rank(spawn, tmp_path, WAITS).ready().with_thread()
+    pid, started = rank.process.pid, proc.start_time(rank.process.pid)
+    assert started is not None
+    another = request(rank.prefix, pid, started + 1, time.monotonic() + 1, may_signal=True)
+    assert another.no_stacks is Missing.ENDED
+    rank.process.kill()
+    gone = request(rank.prefix, pid, started, time.monotonic() + 1, may_signal=True)
+    assert gone.no_stacks is Missing.ENDED
+
+
+def test_no_time_is_no_wait(spawn: Spawner, tmp_path: Path) -> None:
+    rank = Rank(spawn, tmp_path, "begin_thread()\n" + HOLDS_GIL).stuck()
+    begun = time.monotonic()
+    started = proc.start_time(rank.process.pid) or 0
+    found = request(rank.prefix, rank.process.pid, started, begun, may_signal=True)
+    assert time.monotonic() - begun < 0.5 and (found.no_stacks or found.stacks)
+
+
+@given(
+    st.one_of(
+        st.binary(),
+        st.text().map(str.encode),
+        st.recursive(st.none(), st.lists).map(json.dumps).map(str.encode),
+    )
+)
+def test_no_text_is_an_answer_by_accident(text: bytes) -> None:
+    assert read_answer(text, "00", 1) is None
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["name", "frames", "main", "group", "members", "entries"]), inner, max_size=4
+        )
+    ),
+)
+
+
+@given(VALUES, VALUES)
+def test_no_answer_makes_it_raise(threads: object, groups: object) -> None:
+    said = {"questions": ["00"], "pid": 1, "complete": True, "threads": threads, "groups": groups}
+    read_answer(json.dumps(said).encode(), "00", 1)
+
+
+@given(st.text())
+def test_no_dump_makes_it_raise(text: str) -> None:
+    signalled_thread(text)
+    signalled_thread("Stack (most recent call first):\n  File " + text)
+
+
+def test_what_faulthandler_writes() -> None:
+    text = (
+        'Stack (most recent call first):\n  File "a "b".py", line 3 in inner\n  File ???, line ??? in <module>\n  ...\n'
+        'Stack (most recent call first):\n  File "c.py", line 1 in later\n'
+    )
+    thread = signalled_thread(text)
+    assert thread is not None
+    assert [(each.file, each.line, each.function) for each in thread.frames] == [
+        ('a "b".py', 3, "inner"),
+        ("", 0, "<module>"),
+    ]
+    assert signalled_thread("  <no Python frame>\n") is None
+
+
+def test_the_asker_needs_the_standard_library_alone() -> None:
+    """The monitor has no more."""
+    import subprocess
+
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import holdfast.incidents.capture.stack_request"
+    source = str(Path(__file__).resolve().parents[2] / "src")
+    subprocess.run([sys.executable, "-I", "-S", "-c", code, source], check=True)
+
+
+DEEP = """
+import time
+def deeper(left):
+    if left:
+        return deeper(left - 1)
+    say("ready")
+    time.sleep(60)
+def outermost():
+    deeper(500)
+begin_thread()
+outermost()
+"""
+
+
+def test_a_deep_stack_keeps_both_ends(spawn: Spawner, tmp_path: Path) -> None:
+    rank = Rank(spawn, tmp_path, DEEP).ready().with_thread()
+    functions = rank.functions(rank.ask())
+    assert len(functions) == 64 and functions[-2:] == ["outermost", "<module>"]
+    assert set(functions[:-2]) == {"deeper"}
+
+
+CPP_THREAD = """
+import ctypes, time
+begin_thread()
+def hook():
+    say("ready", ctypes.CDLL(None).gettid())
+    time.sleep(60)
+callback = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(lambda _: hook())
+libc = ctypes.CDLL(None)
+thread = ctypes.c_ulong()
+libc.pthread_create(ctypes.byref(thread), None, callback, None)
+libc.pthread_setname_np(thread, b"pt_autograd_0")
+def in_main():
+    time.sleep(60)
+in_main()
+"""
+
+
+def test_a_thread_that_c_started_has_its_frames_and_tid(spawn: Spawner, tmp_path: Path) -> None:
+    """Such as autograd's while it runs a hook."""
+    rank = Rank(spawn, tmp_path, CPP_THREAD).ready().with_thread()
+    tid = int(rank.process.wait_for(r"ready (\d+)").group(1))  # type: ignore[union-attr]
+    found = rank.ask()
+    (thread,) = [each for each in found.stacks if not each.main]
+    assert (thread.name, thread.tid) == ("pt_autograd_0", tid)
+    assert thread.frames[0].function == "hook"
+
+
+WORKERS = """
+import time
+begin_thread()
+def stuck(number):
+    say("worker", number, os.getpid())
+    time.sleep(600)
+def execs():
+    os.execv("/bin/sleep", ["sleep", "600"])
+for number in range(3):
+    if os.fork() == 0:
+        stuck(number) if number else execs()
+def parent():
+    say("ready")
+    time.sleep(600)
+parent()
+"""
+
+
+def test_forked_workers_have_their_stacks_and_programs_none(spawn: Spawner, tmp_path: Path) -> None:
+    rank = Rank(spawn, tmp_path, WORKERS).ready().with_thread()
+    for number in (1, 2):
+        rank.process.wait_for(f"worker {number}")
+    wait_until(lambda: "sleep" in [proc.stat(pid).name for pid in below(rank.process.pid)])  # type: ignore[union-attr]
+    workers = [(pid, proc.start_time(pid) or 0) for pid in below(rank.process.pid)]
+    for _ in range(3):
+        found = worker_stacks(rank.prefix, rank.process.pid, workers, time.monotonic() + 5)
+        assert {frames[0].function for frames in found.values()} == {"stuck"} and len(found) == 2
+    assert rank.functions(rank.ask())[0] == "parent"
+    assert all(proc.is_running(*worker) for worker in workers)
+    assert worker_stacks(rank.prefix, rank.process.pid, workers, time.monotonic() - 1) == {}
+    killed = [(pid, started + 1) for pid, started in workers]
+    assert worker_stacks(rank.prefix, rank.process.pid, killed, time.monotonic() + 5) == {}
+
+
+def test_one_asker_at_a_time_has_the_file_of_stacks(spawn: Spawner, tmp_path: Path) -> None:
+    rank = Rank(spawn, tmp_path, SLEEPS + "wait_here()").ready()
+    with Path(f"{rank.prefix}.stack").open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        found = rank.ask(0.2)
+        assert found.no_stacks is Missing.NOT_SIGNALLED and "same moment" in " ".join(found.notes)
+    assert rank.ask().stacks_from is StackSource.SIGNAL
+
+
+LOADS = """
+import time, torch
+from torch.utils.data import DataLoader, Dataset
+class Shards(Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, number):
+        if number == 5:
+            say("ready")
+            stuck()
+        return torch.ones(1)
+def stuck():
+    time.sleep(600)
+begin_thread()
+def training():
+    for _ in DataLoader(Shards(), num_workers=6, multiprocessing_context="fork"):
+        pass
+training()
+"""
+
+
+@pytest.mark.slow
+def test_the_stack_of_a_stuck_data_loader_worker(spawn: Spawner, tmp_path: Path) -> None:
+    rank = Rank(spawn, tmp_path, LOADS, TMPDIR=str(tmp_path)).ready().with_thread()
+    pid = rank.process.pid
+    who = LocalRank(0, 0, pid, proc.start_time(pid) or 0, "node-a", None, rank.prefix)
+    wait_until(lambda: "poll" in proc.wait_channel(pid) or "futex" in proc.wait_channel(pid))
+    began = time.monotonic()
+    (found,) = gather([who], began + 2, ask=True, may_signal=True)
+    assert time.monotonic() - began < 2.2
+    assert found.process and "training" in [frame.function for frame in found.stacks[0].frames]
+    workers = [[frame.function for frame in each.frames] for each in found.process.children if each.frames]
+    assert 0 < len(workers) <= 4
+    (stuck,) = [functions for functions in workers if "stuck" in functions]
+    assert "__getitem__" in stuck and all("_worker_loop" in functions for functions in workers)
+    for each in found.process.children:
+        os.kill(each.pid, signal.SIGKILL)

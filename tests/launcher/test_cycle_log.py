@@ -1,0 +1,302 @@
+"""`--ft-per-cycle-applog-prefix`: all output of all ranks, one file per cycle, and the terminal as without it."""
+
+from __future__ import annotations
+
+import collections
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from holdfast.fault_tolerance.launcher.ranks.cycle_log import LONGEST, RankLines, file_of
+from tests.launcher.conftest import Job, Jobs
+from tests.processes import wait_until
+
+FLAG = "--ft-per-cycle-applog-prefix"
+PRINTS = """
+sys.stdout.write(f"out of {RANK} cycle {CYCLE}\\n")
+sys.stderr.write(f"err of {RANK} cycle {CYCLE}\\n")
+sys.stdout.write(f"no end {RANK}")
+meet()
+sys.exit(3 if CYCLE == 0 and RANK == 1 else 0)
+"""
+
+
+def written(jobs: Jobs, cycle: int = 0) -> list[str]:
+    """The lines of a cycle's file, all of which have an end."""
+    data = (jobs.folder / f"job_cycle{cycle}.log").read_bytes()
+    assert data.endswith(b"\n")
+    return data.decode(errors="replace").splitlines()
+
+
+def expected(rank: int, cycle: int) -> list[str]:
+    said = (f"out of {rank} cycle {cycle}", f"err of {rank} cycle {cycle}", f"no end {rank}")
+    return [f"rank {rank}: {text}" for text in said]
+
+
+@pytest.mark.parametrize("prefix", ["job", "job.log"])
+@pytest.mark.parametrize(("start", "first"), [("off", "cold"), ("on", "warm")])
+def test_restart_has_two_files(jobs: Jobs, prefix: str, start: str, first: str) -> None:
+    job = jobs(PRINTS, FLAG, prefix, "--max-restarts", "1", "--ft-warm-start", start, nproc=4)
+    said = job.end(0)
+    for cycle in range(2):
+        lines = written(jobs, cycle)
+        assert sorted(lines) == sorted(line for rank in range(4) for line in expected(rank, cycle))
+    assert {each["start"] for each in job.journal("rank_start")} == {first}
+    # The terminal has what it has without the option.
+    shown = job.spawned.out() + said
+    for rank in range(4):
+        for cycle in range(2):
+            assert f"out of {rank} cycle {cycle}\n" in shown and f"err of {rank} cycle {cycle}\n" in shown
+    assert not any(line.startswith("rank ") for line in shown.splitlines())
+
+
+def test_variable_and_relative_path(jobs: Jobs) -> None:
+    job = jobs("say('there')", nproc=1, env={"PET_FT_PER_CYCLE_APPLOG_PREFIX": "job"})
+    job.end(0)
+    assert written(jobs) == ["rank 0: rank 0 cycle 0 there"]
+
+
+def test_earlier_file_is_appended_to(jobs: Jobs) -> None:
+    """Its last line was cut off when the machine lost power."""
+    (jobs.folder / "job_cycle0.log").write_text("rank 0: of an earlier attempt\nrank 0: cut o")
+    jobs("say('there')", FLAG, "job", nproc=1).end(0)
+    last = "rank 0: rank 0 cycle 0 there"
+    assert written(jobs) == ["rank 0: of an earlier attempt", "rank 0: cut o", last]
+
+
+def test_cycle_without_output_has_an_empty_file(jobs: Jobs) -> None:
+    jobs("pass", FLAG, "job").end(0)
+    assert (jobs.folder / "job_cycle0.log").read_bytes() == b""
+
+
+@pytest.mark.parametrize(
+    ("flags", "shown_out", "shown_err"),
+    [
+        ((), {0, 1}, {0, 1}),
+        (("--tee", "3"), {0, 1}, {0, 1}),
+        (("--redirects", "3"), set(), set()),
+        (("--redirects", "0:1,1:2"), {1}, {0}),
+        (("--tee", "1", "--redirects", "0:2"), {0, 1}, {1}),
+        (("--local-ranks-filter", "1"), {1}, {1}),
+        (("--local-ranks-filter", "0", "--tee", "3"), {0}, {0}),
+        (("--redirects", "3", "--log-dir", os.devnull), {0, 1}, {0, 1}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+@pytest.mark.parametrize("is_logged", [True, False])
+def test_other_streams_are_unchanged(
+    jobs: Jobs, flags: tuple[str, ...], shown_out: set[int], shown_err: set[int], is_logged: bool
+) -> None:
+    """The same assertions with and without the option."""
+    text = "sys.stdout.write(f'out of {RANK}\\n')\nsys.stderr.write(f'err of {RANK}\\n')\n"
+    more = () if os.devnull in flags else ("--log-dir", "logs")
+    job = jobs(text, *flags, *more, *((FLAG, "job") if is_logged else ()))
+    said = job.end(0)
+    assert {int(rank) for rank in re.findall(r"out of (\d)", job.spawned.out())} == shown_out
+    assert {int(rank) for rank in re.findall(r"err of (\d)", said)} == shown_err
+    kept = {path.relative_to(jobs.folder / "logs").parts[2:]: path.read_text() for path in logs(jobs)}
+    for name, bit, stream in (("stdout.log", "out", 1), ("stderr.log", "err", 2)):
+        for rank in range(2):
+            if (text := kept.get((str(rank), name))) is not None:
+                assert text == f"{bit} of {rank}\n", stream
+    if is_logged:
+        assert sorted(written(jobs)) == sorted(
+            f"rank {rank}: {what} of {rank}" for rank in range(2) for what in ("out", "err")
+        )
+
+
+def logs(jobs: Jobs) -> list[Path]:
+    return [*(jobs.folder / "logs").rglob("std*.log")]
+
+
+def test_order_of_both_streams_is_kept_where_they_are_one(jobs: Jobs) -> None:
+    text = "for n in range(500):\n    print('out', n)\n    print('err', n, file=sys.stderr)\n"
+    job = jobs(text, FLAG, "job", nproc=1, under=["bash", "-c", 'exec "$@" 2>&1', "bash"])
+    job.end(0)
+    order = [f"{stream} {number}" for number in range(500) for stream in ("out", "err")]
+    assert [line for line in job.spawned.out().splitlines() if not line.startswith("[holdfast]")] == order
+    assert written(jobs) == [f"rank 0: {line}" for line in order]
+
+
+def test_bytes_are_kept_and_long_lines_cut(jobs: Jobs) -> None:
+    text = """
+os.write(1, bytes(range(256)) + b"\\xff\\xfe end\\n")
+os.write(1, b"x" * 150_000 + b"\\nshort\\n")
+"""
+    job = jobs(text, FLAG, "job", nproc=1)
+    job.end(0)
+    raw = bytes(range(256)) + b"\xff\xfe end\n" + b"x" * 150_000 + b"\nshort\n"
+    assert job.spawned.stdout.read_bytes() == raw
+    head, tail = bytes(range(256)).split(b"\n")
+    pieces = [b"x" * LONGEST, b"x" * LONGEST, b"x" * (150_000 - 2 * LONGEST)]
+    lines = [head, tail + b"\xff\xfe end", *pieces, b"short"]
+    assert (jobs.folder / "job_cycle0.log").read_bytes() == b"".join(b"rank 0: %s\n" % line for line in lines)
+
+
+def test_endless_line_takes_no_memory(jobs: Jobs) -> None:
+    """100 MB without a line's end."""
+    text = """
+for _ in range(100):
+    os.write(1, b"y" * 1_000_000)
+wait()
+"""
+    job = jobs(text, FLAG, "job", nproc=1)
+    path = jobs.folder / "job_cycle0.log"
+    wait_until(lambda: path.exists() and path.stat().st_size > 99_000_000, what="the output")
+    peak = int(re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{job.pid}/status").read_text())[1])  # type: ignore[index]
+    assert peak < 100_000  # KiB; the queue has 16 MiB at most
+    with path.open("rb") as file:
+        assert max(map(len, file)) == LONGEST + len("rank 0: \n")
+    job.spawned.stop()
+
+
+@pytest.mark.parametrize("start", ["off", "on"])
+def test_quick_output_is_complete(jobs: Jobs, start: str) -> None:
+    """200,000 lines of each of two ranks, as fast as they can."""
+    text = """
+sys.stdout = os.fdopen(1, "w", buffering=1)
+for number in range(200_000):
+    print("line", number)
+"""
+    job = jobs(text, FLAG, "job", "--ft-warm-start", start)
+    job.end(0)
+    found: dict[str, list[int]] = collections.defaultdict(list)
+    for line in written(jobs):
+        match = re.fullmatch(r"rank (\d): line (\d+)", line)
+        assert match, line
+        found[match[1]].append(int(match[2]))
+    assert found == {"0": list(range(200_000)), "1": list(range(200_000))}
+    # On the terminal lines are whole, too.
+    shown = collections.Counter(job.spawned.out().splitlines())
+    assert shown == {f"line {number}": 2 for number in range(200_000)}
+
+
+def test_killed_rank_leaves_its_last_words(jobs: Jobs) -> None:
+    text = "sys.stdout.write(f'last of {RANK}')\nmeet()\nkill_me(9) if RANK == 1 and CYCLE == 0 else None"
+    jobs(text, FLAG, "job", "--max-restarts", "1").end(0)
+    assert sorted(written(jobs)) == ["rank 0: last of 0", "rank 1: last of 1"]
+
+
+def test_killed_launcher_leaves_whole_lines(jobs: Jobs) -> None:
+    text = """
+meet()
+for number in range(10_000_000):
+    print("line", number)
+"""
+    job = jobs(text, FLAG, "job")
+    path = jobs.folder / "job_cycle0.log"
+    wait_until(lambda: path.exists() and path.stat().st_size > 1_000_000, what="output")
+    ranks = [child for child in psutil.Process(job.pid).children() if "RANK" in child.environ()]
+    job.spawned.send_signal(signal.SIGKILL)
+    assert not psutil.wait_procs(ranks, timeout=10)[1]
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert all(re.fullmatch(rb"rank \d: line \d+\n", line) for line in lines[:-1])
+
+
+def test_without_the_option_ranks_have_the_launchers_streams(jobs: Jobs) -> None:
+    text = "say(os.readlink('/proc/self/fd/1'), os.readlink('/proc/self/fd/2'))\nwait()"
+    job = jobs(text, nproc=1)
+    found = job.hear(r"(\S+) \S+$", ranks=[0])
+    assert found == {0: str(job.spawned.stdout)}
+    assert not {"holdfast-pipes", "holdfast-applog"} & threads(job)
+    job.spawned.stop()
+
+
+def threads(job: Job) -> set[str]:
+    tasks = Path(f"/proc/{job.pid}/task").iterdir()
+    return {(task / "comm").read_text().strip() for task in tasks}
+
+
+def test_twenty_restarts_leave_nothing_behind(jobs: Jobs) -> None:
+    """No thread, descriptor or pipe: after 20 restarts there are no more than there were in cycle 2."""
+    text = """
+def seen():
+    launcher = f"/proc/{os.getppid()}"
+    return len(os.listdir(launcher + "/task")), len(os.listdir(launcher + "/fd"))
+meet()
+if RANK == 0 and CYCLE == 2:
+    found = seen()
+    for _ in range(100):
+        time.sleep(0.01)
+        found = tuple(map(max, found, seen()))
+    open(os.environ["NOTES"] + "/most", "w").write("%d %d" % found)
+if RANK == 0 and CYCLE == 20:
+    most = tuple(map(int, open(os.environ["NOTES"] + "/most").read().split()))
+    while any(map(int.__gt__, found := seen(), most)):  # the report of the cycle before may be in progress
+        time.sleep(0.01)
+meet("counted")
+sys.exit(3 if CYCLE < 20 else 0)
+"""
+    job = jobs(text, FLAG, "job", "--max-restarts", "20", "--redirects", "1:1")
+    job.end(0)
+
+
+def test_path_that_cannot_be_written_is_a_usage_error(jobs: Jobs) -> None:
+    script = jobs.script("say('started')")
+    (jobs.folder / "file").touch()
+    cases = (
+        ("nowhere/job", "No such file or directory"),
+        ("file/job", "Not a directory"),
+        ("/proc/job", "No such file or directory"),
+        ("logs/", "not a folder"),
+    )
+    for prefix, why in cases:
+        job = jobs.plain(FLAG, prefix, script)
+        (line,) = job.end(2).splitlines()
+        assert line.startswith(f"ft_launcher: error: {FLAG}: ") and why in line
+        assert job.spawned.out() == ""
+
+
+def test_closed_standard_output(jobs: Jobs) -> None:
+    under = ["bash", "-c", 'exec "$@" >&-', "bash"]
+    text = "sys.stdout.write(f'out of {RANK}\\n')\nsys.stderr.write(f'err of {RANK}\\n')\n"
+    job = jobs(text, FLAG, "job", under=under)
+    said = job.end(0)
+    assert "err of 0\n" in said and "err of 1\n" in said
+    texts = [f"rank {rank}: {what} of {rank}" for rank in range(2) for what in ("out", "err")]
+    assert sorted(written(jobs)) == sorted(texts)
+
+
+def test_reader_of_the_terminal_that_stops_holds_up_no_end(jobs: Jobs) -> None:
+    reader, writer = os.pipe()
+    text = "os.write(1, b'x' * 1000 + b'\\n')\nfor _ in range(500): os.write(1, b'y' * 999 + b'\\n')"
+    into = ["bash", "-c", f'exec "$@" >/proc/{os.getpid()}/fd/{writer}', "bash"]
+    job = jobs("meet()\nif RANK == 1: sys.exit(3)\n" + text, FLAG, "job", under=into)
+    began = time.monotonic()
+    job.end(3)
+    assert time.monotonic() - began < 30
+    for end in (reader, writer):
+        os.close(end)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "file"),
+    [
+        ("/logs/job", "/logs/job_cycle3.log"),
+        ("/logs/job.log", "/logs/job_cycle3.log"),
+        ("/logs/job.txt", "/logs/job_cycle3.txt"),
+        ("/v1.2/job", "/v1.2/job_cycle3.log"),
+        ("/logs/.job", "/logs/.job_cycle3.log"),
+    ],
+)
+def test_file_of_a_cycle(prefix: str, file: str) -> None:
+    assert file_of(prefix, 3) == file
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000, LONGEST - 1, LONGEST])
+@pytest.mark.parametrize("line", [0, 1, 999, LONGEST - 1, LONGEST, LONGEST + 1, 2 * LONGEST + 5])
+def test_lines_do_not_depend_on_how_they_come(size: int, line: int) -> None:
+    text = b"a\n" + b"x" * line + b"\n\nlast"
+    size = max(size, line // 100)
+    found: list[bytes] = []
+    lines = RankLines(12, found.append)
+    for start in range(0, len(text), size):
+        lines.take(text[start : start + size])
+    lines.end()
+    pieces = [b"x" * min(LONGEST, line - begun) for begun in range(0, line, LONGEST)] or [b""]
+    assert b"".join(found) == b"".join(b"rank 12: %s\n" % each for each in (b"a", *pieces, b"", b"last"))

@@ -1,0 +1,239 @@
+"""The disk of the ranks' and the launcher's log files is full or hung: neither ranks nor launcher wait for it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.launcher.conftest import Job, Jobs
+from tests.processes import wait_until
+
+FLAG = "--ft-per-cycle-applog-prefix"
+FLOOD = """
+def flood(count):
+    block = b"".join(b"line %06d of the flood ...................................................\\n" % number
+                     for number in range(1000))
+    for _ in range(count):
+        os.write(1, block)
+"""
+TO_NOWHERE = ["bash", "-c", 'exec "$@" >/dev/null', "bash"]
+
+
+def lost(text: str) -> list[int]:
+    return [int(count) for count in re.findall(r"\[holdfast\] (\d+) lines? lost: the disk ", text)]
+
+
+def warned(job: Job, flag_file: Path) -> str:
+    """The one warning on the terminal, which names the file; and the one event."""
+    (line,) = [line for line in job.said() if str(flag_file) in line]
+    (event,) = job.journal("output_lost")
+    assert event["path"] == str(flag_file)
+    return line
+
+
+def test_hung_file_delays_neither_ranks_nor_restart_nor_end(jobs: Jobs) -> None:
+    """A FIFO that is read by nobody takes 64 KiB, and then every write waits for ever."""
+    for cycle in range(2):
+        os.mkfifo(jobs.folder / f"job_cycle{cycle}.log")
+    text = (
+        FLOOD
+        + """
+began = time.monotonic()
+flood(300)
+sys.stderr.write(f"flooded {time.monotonic() - began:.1f}\\n")
+meet()
+sys.exit(3 if CYCLE == 0 else 0)
+"""
+    )
+    job = jobs(text, FLAG, "job", "--max-restarts", "1", under=TO_NOWHERE)
+    began = time.monotonic()
+    said = job.end(0)
+    assert time.monotonic() - began < 20
+    assert all(float(each) < 10 for each in re.findall(r"flooded (\S+)", said))
+    assert len(re.findall("flooded", said)) == 4
+    warned(job, jobs.folder / "job_cycle0.log")
+    stop, start = job.journal("stop")[0], job.journal("cycle_start")[1]
+    assert start["mono"] - stop["mono"] < 2
+
+
+def test_hung_file_takes_nothing_from_the_copies_of_tee(jobs: Jobs) -> None:
+    os.mkfifo(jobs.folder / "job_cycle0.log")
+    job = jobs(FLOOD + "flood(20)\nprint('last')", FLAG, "job", "--tee", "3", "--log-dir", "logs")
+    began = time.monotonic()
+    said = job.end(0)
+    assert time.monotonic() - began < 20
+    shown = job.spawned.out().splitlines()
+    assert shown.count("[default0]:last") == shown.count("[default1]:last") == 1
+    assert len(shown) == 40_002
+    assert "the ranks' output cannot be appended to" in said
+
+
+def test_file_that_hangs_for_a_while_names_lost_lines(jobs: Jobs) -> None:
+    path = jobs.folder / "job_cycle0.log"
+    os.mkfifo(path)
+    text = (
+        FLOOD
+        + """
+flood(400)
+open(os.environ["NOTES"] + "/flooded", "w").close()
+while not os.path.exists(os.environ["NOTES"] + "/read"):
+    time.sleep(0.01)
+print("after")
+"""
+    )
+    job = jobs(text, FLAG, "job", nproc=1, under=TO_NOWHERE)
+    wait_until(lambda: (job.notes / "flooded").exists(), what="the flood")
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    found = b""
+
+    def read() -> bool:
+        nonlocal found
+        try:
+            while chunk := os.read(reader, 1 << 20):
+                found += chunk
+        except BlockingIOError:
+            pass
+        if lost(found.decode()):
+            (job.notes / "read").touch()
+        return job.spawned.returncode is not None
+
+    wait_until(read, what="the end")
+    read()
+    os.close(reader)
+    lines = found.decode().splitlines()
+    count = sum(lost(found.decode()))
+    flood = [line for line in lines if line.startswith("rank 0: line ")]
+    assert count and len(flood) + count == 400_000
+    assert all(re.fullmatch(r"rank 0: line \d{6} of the flood \.+", line) for line in flood)
+    assert lines[-1] == "rank 0: after"
+    # What is missing is missing at the place of the note.
+    place = next(number for number, line in enumerate(lines) if "lines lost" in line)
+    assert [int(line.split()[3]) for line in lines[:place]] == [number % 1000 for number in range(place)]
+    assert "it does not take lines as fast as they come" in warned(job, path)
+
+
+@pytest.fixture
+def hung(tmp_path: Path) -> Iterator[Callable[[Path], None]]:
+    """Mounts a FUSE filesystem over a folder, whose server, this process, never reads a request."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    mounted: list[tuple[Path, int]] = []
+
+    def mount(path: Path) -> None:
+        try:
+            device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            pytest.skip(f"no FUSE here: {error}")
+        options = f"fd={device},rootmode=40000,user_id=0,group_id=0".encode()
+        if libc.mount(b"holdfast-test", os.fsencode(path), b"fuse", 0, options):
+            os.close(device)
+            pytest.skip("no FUSE filesystem can be mounted here")
+        mounted.append((path, device))
+
+    yield mount
+    for path, device in mounted:
+        os.close(device)  # ends every call that waits
+        libc.umount2(os.fsencode(path), 2)
+
+
+def test_filesystem_that_hangs_at_a_restart(jobs: Jobs, hung: Callable[[Path], None]) -> None:
+    """The file of the next cycle cannot even be opened, and the launcher's own log hangs too."""
+    folder = jobs.folder / "disk"
+    folder.mkdir()
+    (jobs.folder / "other").mkdir()
+    text = """
+say("here")
+meet()
+while CYCLE == 0 and not os.path.exists(os.environ["NOTES"] + "/hung"):
+    time.sleep(0.01)
+sys.exit(3 if CYCLE < 5 else 0)
+"""
+    log = ("--ft-launcher-log", folder / "ft.log")
+    job = jobs(text, FLAG, folder / "job", *log, "--max-restarts", "5")
+    job.hear("here", ranks=[0, 1])
+    hung(folder)
+    (job.notes / "hung").touch()
+    began = time.monotonic()
+    job.end(0)
+    assert time.monotonic() - began < 20
+    run = job.journal("run_end", "cycle_start", "stop")
+    stops = [each["mono"] for each in run if each["kind"] == "stop"]
+    starts = [each["mono"] for each in run if each["kind"] == "cycle_start"][1:]
+    assert len(starts) == 5 and all(start - stop < 2 for stop, start in zip(stops, starts, strict=False))
+    assert [line for line in job.said() if "the ranks' output cannot be appended" in line]
+    assert len(job.journal("output_lost")) == 1
+
+
+def test_filesystem_that_hangs_at_the_start_is_a_usage_error(
+    jobs: Jobs, hung: Callable[[Path], None]
+) -> None:
+    folder = jobs.folder / "disk"
+    folder.mkdir()
+    hung(folder)
+    job = jobs.plain(FLAG, folder / "job", jobs.script("say('started')"))
+    (line,) = job.end(2).splitlines()
+    assert f"{FLAG}: no file can be made in {folder}: its filesystem has not answered for 10 s" in line
+
+
+@pytest.fixture
+def _mounts_are_possible() -> None:
+    namespace = ["unshare", "--mount", "true"]
+    if not shutil.which("unshare") or subprocess.run(namespace, capture_output=True).returncode:
+        pytest.skip("nothing can be mounted here")
+
+
+@pytest.mark.usefixtures("_mounts_are_possible")
+def test_full_disk_loses_lines_and_names_the_number(jobs: Jobs) -> None:
+    """Full from the start; the rank frees it after more than the queue holds."""
+    folder = jobs.folder / "disk"
+    folder.mkdir()
+    ballast = folder / "ballast"
+    setup = (
+        f"mount -t tmpfs -o size=64M tmpfs {folder} && "
+        f"dd if=/dev/zero of={ballast} bs=4k status=none 2>/dev/null; truncate -s -100000 {ballast}; "
+        'exec "$@" >/dev/null'
+    )
+    text = (
+        FLOOD
+        + f"""
+began = time.monotonic()
+flood(400)
+open(os.environ["NOTES"] + "/flooded", "w").write(str(time.monotonic() - began))
+os.unlink({str(ballast)!r})
+def text():
+    with open({str(folder / "job_cycle0.log")!r}) as file:
+        return file.read()
+while " lost: the disk " not in text():
+    time.sleep(0.05)
+print("after")
+while not text().endswith("rank 0: after\\n"):
+    time.sleep(0.05)
+open(os.environ["NOTES"] + "/copy", "w").write(text())
+"""
+    )
+    job = jobs(text, FLAG, folder / "job", nproc=1, under=["unshare", "--mount", "bash", "-c", setup, "bash"])
+    job.end(0)
+    assert float((job.notes / "flooded").read_text()) < 10
+    found = (job.notes / "copy").read_text()
+    lines = [line for line in found.splitlines() if "lost" not in line]
+    assert [
+        line for line in lines if not re.fullmatch(r"rank 0: (line \d{6} of the flood \.+|after)", line)
+    ] == []
+    assert lost(found) and len(lines) - 1 + sum(lost(found)) == 400_000
+    assert "No space left on device" in warned(job, folder / "job_cycle0.log")
+
+
+def test_log_file_that_hangs_loses_no_line_on_the_terminal(jobs: Jobs) -> None:
+    os.mkfifo(jobs.folder / "ft.log")
+    job = jobs("sys.exit(3)", "--ft-launcher-log", "ft.log", "--max-restarts", "3")
+    began = time.monotonic()
+    said = job.end(3)
+    assert time.monotonic() - began < 20
+    assert "no restart left" in said

@@ -1,0 +1,270 @@
+"""Ranks whose main thread has ended and whose process cannot end: found, described, and ended where that is right."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.launcher.conftest import Job, Jobs
+
+BEGIN = """
+import atexit, multiprocessing, threading
+from concurrent.futures import ThreadPoolExecutor
+def hold():
+    while True:
+        time.sleep(0.1)
+def again():
+    raise RuntimeError("a second exception")
+"""
+KEEPERS = {
+    "thread": ("threading.Thread(target=hold, name='upload').start()", "'upload', which is in"),
+    "lock": (
+        "lock = threading.Lock()\nlock.acquire()\nthreading._register_atexit(lock.acquire)",
+        "is at its exit",
+    ),
+    "atexit": ("atexit.register(hold)", "hold()"),
+    "child": ("multiprocessing.get_context('fork').Process(target=hold).start()", "its child process"),
+    "pool": (
+        "pool = ThreadPoolExecutor(2)\npool.submit(sys.exit)\npool.submit(hold)",
+        "'ThreadPoolExecutor-0_",
+    ),
+    "second exception": ("atexit.register(hold)\natexit.register(again)", "hold()"),
+    "process group": (
+        """
+import ctypes, torch, torch.distributed as dist
+from datetime import timedelta
+store = f"file://{os.environ['NOTES']}/store"
+if os.fork() == 0:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # it ends with the rank
+    dist.init_process_group("gloo", init_method=store, rank=1, world_size=2)
+    os.kill(os.getpid(), signal.SIGSTOP)
+dist.init_process_group("gloo", init_method=store, rank=0, world_size=2)
+dist.all_reduce(torch.ones(1), async_op=True)
+atexit.register(dist.destroy_process_group)
+""",
+        "is at its exit",
+    ),
+}
+"""What keeps the process, and a part of how that is described."""
+CLIENT = """
+from holdfast.fault_tolerance import RankMonitorClient
+client = RankMonitorClient()
+client.init_workload_monitoring()
+client.heartbeat(step=7)
+"""
+EVERY = list(itertools.product(KEEPERS, ("on", "off"), (False, True)))
+
+
+def script(keeper: str, end: str, *, has_client: bool) -> str:
+    """It cannot end in cycle 0, and ends at once in any other."""
+    keep = KEEPERS[keeper][0] + "\n" if keeper in KEEPERS else keeper
+    first = "".join(f"    {line}\n" for line in (keep + end).splitlines())
+    return BEGIN + (CLIENT if has_client else "") + f"if CYCLE == 0:\n{first}say('ended')\n"
+
+
+def one(job: Job, kind: str) -> dict[str, Any]:
+    """The only record of this kind."""
+    (found,) = job.journal(kind)
+    return found
+
+
+@pytest.mark.parametrize(("keeper", "warm", "has_client"), EVERY)
+def test_exit_after_exception_that_cannot_end_is_ended(
+    jobs: Jobs, keeper: str, warm: str, has_client: bool
+) -> None:
+    text = script(keeper, "raise ValueError('bad batch')", has_client=has_client)
+    flags = ["--ft-exit-timeout=1", "--max-restarts=1", f"--ft-warm-start={warm}"]
+    job = jobs(text, *flags, nproc=1)
+    job.end(0)
+    assert job.lines("cycle 1 ended")
+    failing, delayed = one(job, "rank_failing"), one(job, "exit_delayed")
+    assert (failing["error"]["type"], failing["error"]["message"]) == ("ValueError", "bad batch")
+    assert "line" in failing["error"]["traceback"] and delayed["has_raised"]
+    assert KEEPERS[keeper][1] in delayed["kept_by"]
+    sent = one(job, "signal_sent")
+    assert sent["signal"] == "SIGKILL" and sent["by"] == "launcher"
+    assert 0.99 <= sent["mono"] - failing["error"]["at"] < 8
+    incident = one(job, "incident")
+    assert incident["rank"] == 0 and incident["cause"] == "exception"
+    assert "ValueError: bad batch" in incident["sentence"] and "did not end" in incident["sentence"]
+    assert not job.journal("verdict")
+    record = json.loads((Path(incident["report"]) / "incident.json").read_text())
+    assert record["nodes"][0]["ranks"][0]["stacks"] or keeper == "process group"
+
+
+@pytest.mark.parametrize(("keeper", "warm", "has_client"), EVERY)
+def test_exit_after_good_end_that_cannot_end_is_a_success(
+    jobs: Jobs, keeper: str, warm: str, has_client: bool
+) -> None:
+    text = script(keeper, "say('finished')", has_client=has_client)
+    job = jobs(text, "--ft-finished-timeout=1", f"--ft-warm-start={warm}", nproc=1)
+    job.end(0)
+    delayed = one(job, "exit_delayed")
+    assert not delayed["has_raised"] and KEEPERS[keeper][1] in delayed["kept_by"]
+    assert not job.journal("restart", "incident", "rank_failing")
+    assert one(job, "run_end")["exit_code"] == 0
+
+
+@pytest.mark.parametrize("has_client", [False, True])
+def test_exit_timeout_by_default_has_the_job_training_in_15_s(jobs: Jobs, has_client: bool) -> None:
+    text = script("thread", "raise ValueError('bad batch')", has_client=has_client)
+    job = jobs(text, "--max-restarts=1", nproc=2)
+    job.end(0)
+    failed = min(each["error"]["at"] for each in job.journal("rank_failing"))
+    restarted = max(each["mono"] for each in job.journal("rank_start") if each["cycle"] == 1)
+    assert 10 <= restarted - failed < 15
+
+
+def test_exit_after_good_end_is_reported_after_60_s_and_never_ended(jobs: Jobs) -> None:
+    upload = "threading.Thread(target=time.sleep, args=(66,), name='upload').start()\n"
+    job = jobs(script(upload, "", has_client=True), "--ft-rank-heartbeat-timeout=2", nproc=1)
+    assert job.spawned.wait(ceiling=90) == 0
+    assert 60 <= one(job, "exit_delayed")["seconds"] < 63
+    assert not job.journal("signal_sent", "verdict", "restart")
+
+
+def test_exception_hook_setting_ends_the_process_at_once(jobs: Jobs) -> None:
+    text = script("thread", "raise ValueError('bad batch')", has_client=False)
+    job = jobs(text, "--ft-install-exception-hook", "--max-restarts=1", nproc=1)
+    job.end(0)
+    raised = one(job, "rank_failing")["error"]["at"]
+    assert one(job, "signal_sent")["mono"] - raised < 3
+    assert not job.journal("exit_delayed")
+
+
+def test_exit_timeout_of_none_leaves_the_process(jobs: Jobs) -> None:
+    upload = "threading.Thread(target=time.sleep, args=(3,)).start()\n"
+    job = jobs(
+        script(upload, "raise ValueError('bad batch')", has_client=False), "--ft-exit-timeout=None", nproc=1
+    )
+    job.end(1)
+    assert one(job, "rank_failing") and not job.journal("signal_sent", "exit_delayed")
+
+
+def test_checkpoint_section_at_the_exit_has_its_own_time(jobs: Jobs) -> None:
+    saves = """
+def save():
+    with client.section("checkpointing"):
+        time.sleep(3)
+    say("saved")
+atexit.register(save)
+"""
+    text = script(saves, "raise ValueError('bad batch')", has_client=True)
+    flags = ["--ft-exit-timeout=1", "--ft-rank-section-timeouts=checkpointing:60", "--max-restarts=1"]
+    job = jobs(text, *flags, nproc=1)
+    job.end(0)
+    assert job.lines("saved") and not job.journal("signal_sent", "verdict")
+
+
+def test_checkpoint_section_at_the_exit_that_hangs_is_a_hang(jobs: Jobs) -> None:
+    saves = "def save():\n    with client.section('checkpointing'):\n        hold()\natexit.register(save)\n"
+    text = script(saves, "raise ValueError('bad batch')", has_client=True)
+    flags = ["--ft-exit-timeout=1", "--ft-rank-section-timeouts=checkpointing:2", "--max-restarts=1"]
+    job = jobs(text, *flags, nproc=1)
+    job.end(0)
+    verdict = one(job, "verdict")
+    assert (verdict["reason"], verdict["section"]) == ("section", "checkpointing")
+
+
+def test_checkpoint_section_that_an_exception_left_open_ends(jobs: Jobs) -> None:
+    """It has no limit of its own; the exception stays the cause."""
+    saves = "client.start_section('checkpointing')\nthreading.Thread(target=hold).start()\n"
+    text = script(saves, "raise ValueError('disk')", has_client=True)
+    flags = ["--ft-rank-section-timeouts=checkpointing:3", "--max-restarts=1"]
+    job = jobs(text, *flags, nproc=1)
+    assert "section 'checkpointing' is open" in job.end(0)
+    assert "ValueError: disk" in one(job, "restart")["reason"]
+    assert "ValueError: disk" in one(job, "incident")["sentence"]
+
+
+def test_exit_code_of_a_finished_script_that_is_interrupted_counts(jobs: Jobs) -> None:
+    job = jobs(script("thread", "sys.exit(3)", has_client=False), "--ft-finished-timeout=1", nproc=1)
+    job.end(3)
+
+
+def test_exception_with_a_hook_of_the_program_has_failed(jobs: Jobs) -> None:
+    """One that never calls the hook before."""
+    hook = "threading.Thread(target=hold).start()\nsys.excepthook = lambda *error: say('hooked')\n"
+    job = jobs(
+        script(hook, "raise ValueError('bad batch')", has_client=False), "--ft-exit-timeout=1", nproc=1
+    )
+    job.end(1)
+    assert (
+        one(job, "rank_failing")["error"]["message"] == "bad batch" and one(job, "exit_delayed")["has_raised"]
+    )
+
+
+SHOWN = {
+    "by C code": "import ctypes\nctypes.pythonapi.PyRun_SimpleString(b\"raise ValueError('shown')\")\n",
+    "by the program": """
+try:
+    1 / 0
+except ZeroDivisionError:
+    sys.last_type, sys.last_value, sys.last_traceback = sys.exc_info()
+    sys.excepthook(*sys.exc_info())
+""",
+    "by nothing": "try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    sys.last_value = error\n"
+    "    sys.last_traceback = error.__traceback__\n",
+}
+
+
+@pytest.mark.parametrize("shown", SHOWN)
+def test_exception_after_which_the_program_continues_ends_nothing(jobs: Jobs, shown: str) -> None:
+    """It is noted like one that ends the program; another thread keeps the process after the good end."""
+    continues = SHOWN[shown] + "time.sleep(1.5)\nthreading.Thread(target=time.sleep, args=(1.5,)).start()\n"
+    job = jobs(script(continues, "", has_client=False), "--ft-exit-timeout=0", nproc=1)
+    job.end(0)
+    assert not job.journal("rank_failing", "signal_sent", "exit_delayed")
+
+
+def test_interrupted_rank_is_no_failure_for_the_exit_timeout(jobs: Jobs) -> None:
+    """Ctrl-C in a terminal, while another thread saves."""
+    saves = "threading.Thread(target=lambda: (time.sleep(4), say('saved'))).start()\nsay('waits')\nwait()\n"
+    job = jobs(script(saves, "", has_client=False), "--ft-exit-timeout=1", nproc=1)
+    job.hear("waits", ranks=[0])
+    job.spawned.send_signal(signal.SIGINT)
+    job.end(130)
+    assert job.lines("saved") and not job.journal("rank_failing", "exit_delayed")
+
+
+def test_incidents_command_lists_a_rank_that_did_not_end(jobs: Jobs) -> None:
+    text = script("thread", "raise ValueError('bad batch')", has_client=False)
+    job = jobs(text, "--ft-exit-timeout=1", nproc=1)
+    job.end(1)
+    command = [sys.executable, "-m", "holdfast", "incidents", str(job.run_dir)]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert "ValueError: bad batch" in listed
+
+
+def test_training_in_another_thread_is_supervised(jobs: Jobs) -> None:
+    trains = """
+def train():
+    for step in range(20):
+        client.heartbeat(step=step)
+        time.sleep(0.1)
+    hold()
+threading.Thread(target=train).start()
+"""
+    flags = ["--ft-finished-timeout=1", "--ft-rank-heartbeat-timeout=0.9", "--max-restarts=1"]
+    job = jobs(script(trains, "", has_client=True), *flags, nproc=1)
+    job.end(0)
+    assert one(job, "verdict")["reason"] == "heartbeat"
+
+
+def test_ranks_that_wait_for_a_failed_one_are_not_blamed(jobs: Jobs) -> None:
+    """Their timeout passes first; the exception came before."""
+    waits = "if RANK == 1:\n    threading.Thread(target=hold).start()\n    raise ValueError('bad batch')\nhold()\n"
+    flags = ["--ft-exit-timeout=6", "--ft-rank-heartbeat-timeout=2", "--max-restarts=1"]
+    job = jobs(script(waits, "", has_client=True), *flags, nproc=2)
+    job.end(0)
+    (restart,) = job.journal("restart")
+    assert "ValueError: bad batch" in restart["reason"]
+    assert re.search("rank 1", restart["reason"])

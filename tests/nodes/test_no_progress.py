@@ -1,0 +1,40 @@
+"""Nodes that agree that their job makes no progress: one count, whichever node's ranks fail."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.nodes.conftest import QUICK, TRAINS, Cluster
+
+FAILS_IN_TURN = """
+step(1)
+if RANK == 0 and CYCLE == 0:
+    with open(os.path.join(NOTES, "latest"), "w") as file:
+        file.write("100")
+step(2)
+if RANK == 2 * (CYCLE % 2):
+    sys.exit(5)
+wait()
+"""
+
+
+@pytest.mark.slow
+def test_all_launchers_end_with_one_code_and_count(cluster: Cluster) -> None:
+    """Each node sees every second failure; both count all of them."""
+    flags = "--ft-checkpoint-iteration-file", str(cluster.notes / "latest")
+    flags += "--ft-max-no-progress-cycles", "3", "--ft-no-restart-exit-code", "42"
+    a, b = cluster.pair(FAILS_IN_TURN, *flags, restarts=10)
+    said = a.end(42), b.end(42)
+    assert a.cycles() == b.cycles() == [0, 1, 2, 3]
+    assert all("no progress in 3 " in each and "iteration 100" in each for each in said)
+
+
+@pytest.mark.slow
+def test_lost_node_without_progress_ends_the_job(cluster: Cluster) -> None:
+    """The number is read before the rest proposes what follows, here without any failed rank."""
+    file = "--ft-checkpoint-iteration-file", str(cluster.notes / "latest")
+    flags = *file, "--ft-max-no-progress-cycles", "1"
+    a, b = cluster.pair(TRAINS, *flags, nnodes="1:2", node_timeout=QUICK)
+    a.hear("trains", 0), b.hear("trains", 0)
+    b.vanish()
+    assert "no progress in 1 " in a.end(93)

@@ -1,0 +1,297 @@
+"""Whole jobs, simulated: who is named, in what and why, after how many reports, and in what words."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from holdfast.straggler.judge import Judge, Judgement
+from holdfast.straggler.thresholds import Thresholds
+from holdfast.straggler.verdict import GPU, HOST, LATE, SECTION, longer, seconds
+from holdfast.straggler.window import Window
+
+from .simulation import Job, assess, blamed, changed, factors
+
+
+def last(job: Job, windows: int = 5, judge: Judge | None = None) -> Judgement:
+    return list(assess(job, windows, judge))[-1]
+
+
+def anybody(job: Job, windows: int = 5, judge: Judge | None = None) -> set[int]:
+    return {rank for judgement in assess(job, windows, judge) for rank in blamed(judgement)}
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.05, 0.10])
+@pytest.mark.parametrize(("ranks", "seeds"), [(4, 6), (64, 3), (512, 1)])
+def test_nobody_is_named_in_a_healthy_job(ranks: int, seeds: int, noise: float) -> None:
+    for seed in range(seeds):
+        assert not anybody(Job(ranks, seed, noise=noise, collectives=3), 10)
+
+
+def test_a_slow_gpu_among_512_is_named_with_the_third_report_that_counts() -> None:
+    found = list(assess(Job(512, noise=0.05, factor=factors(512, {77: 1.15})), 4))
+    assert [blamed(one) for one in found] == [[], [], [], [77]]
+    (verdict,) = found[-1].verdicts
+    assert (verdict.kind, verdict.node, verdict.section, verdict.since) == (GPU, "n9", None, 2)
+    assert verdict.slowdown == pytest.approx(1.15, abs=0.02)
+    assert re.match(
+        r"its kernels take 1\d % longer than on the median of 511 comparable ranks", verdict.evidence
+    )
+    assert str(verdict).startswith("rank 77 (node n9): GPU, 1.1")
+
+
+def test_a_slow_node_is_one_verdict() -> None:
+    found = last(Job(128, factor=factors(128, dict.fromkeys(range(16, 24), 1.3))))
+    (verdict,) = found.verdicts
+    assert (verdict.rank, verdict.node, verdict.ranks, verdict.kind) == (
+        None,
+        "n2",
+        tuple(range(16, 24)),
+        GPU,
+    )
+    assert str(verdict).startswith("node n2: GPU, 1.30 × slower since report 2, on its 8 ranks: ")
+
+
+def test_a_rank_that_is_too_fast_blames_nobody_else() -> None:
+    assert not anybody(Job(512, factor=factors(512, {5: 0.6})))
+    assert not anybody(Job(8, factor=factors(8, {5: 0.6})))
+
+
+def stages(ranks: int, own: bool) -> Job:
+    """Four pipeline stages; the last takes 1.5 times as long under the same names; it may have kernels of its own."""
+    slow = dict.fromkeys(range(ranks - ranks // 4, ranks), 1.5)
+    job = Job(ranks, kernels=100, factor=factors(ranks, slow))
+    job.section_factor["forward"] = factors(ranks, slow)
+    if own:
+        inner = job.window
+
+        def window() -> Window:
+            whole = inner()
+            medians = whole.medians.copy()
+            medians[: ranks - ranks // 4, :8] = np.nan
+            return changed(whole, medians=medians)
+
+        job.window = window  # type: ignore[method-assign]
+    return job
+
+
+def test_a_longer_stage_is_nobodys_fault_where_groups_are_given_or_found() -> None:
+    by_stage = [rank // 16 for rank in range(64)]
+    assert not anybody(stages(64, own=False), judge=Judge(groups=by_stage))
+    assert not anybody(stages(64, own=True))
+    job = stages(64, own=False)
+    job.factor[60] *= 1.3
+    assert anybody(job, judge=Judge(groups=by_stage)) == {60}
+
+
+def test_a_longer_stage_without_groups_is_named_with_a_hint() -> None:
+    found = last(stages(64, own=False), 4)
+    assert {verdict.node for verdict in found.verdicts} == {"n6", "n7"}
+    assert all(
+        verdict.evidence.endswith("; if it has other work than these, give groups=")
+        for verdict in found.verdicts
+    )
+
+
+def test_kernels_and_ranks_without_times_cost_the_others_nothing() -> None:
+    assert anybody(Job(64, missing=0.02, factor=factors(64, {9: 1.3}))) == {9}
+    job, judge = Job(16, factor=factors(16, {3: 1.4})), Judge()
+    for _ in range(5):
+        window = job.window()
+        window.medians[7] = np.nan
+        found = judge.add(window)
+    assert blamed(found) == [3]
+
+
+def test_what_all_ranks_do_together_blames_nobody() -> None:
+    job, judge = Job(32), Judge()
+    assert not anybody(job, 5, judge)
+    job.factor = np.full(32, 1.8)
+    assert not anybody(job, 5, judge)
+    job.times *= np.exp(np.random.default_rng(9).normal(0, 0.5, job.kernels)).astype(np.float32)
+    assert not anybody(job, 5, judge)
+
+
+def test_warm_up_counts_for_nothing() -> None:
+    job, judge = Job(16, factor=factors(16, {2: 5.0})), Judge(thresholds=Thresholds(warmup_windows=2))
+    assert all(one.warming_up for one in assess(job, 2, judge))
+    job.factor = np.ones(16)
+    assert not anybody(job, 5, judge)
+
+
+def test_two_bad_windows_are_not_enough() -> None:
+    job, judge = Job(16), Judge()
+    for factor, windows in ((1.0, 3), (2.0, 2), (1.0, 3)):
+        job.factor = factors(16, {2: factor})
+        assert not anybody(job, windows, judge)
+    job.factor = factors(16, {2: 2.0})
+    assert anybody(job, 3, judge) == {2}
+
+
+def test_a_rank_slow_against_its_own_past_is_named() -> None:
+    """It was the fastest, and is as slow as the slowest now: no other rank says so."""
+    job, judge = Job(32, noise=0.01, chip_spread=0.04), Judge()
+    chips = job.chip[:, 0]
+    fastest = int(chips.argmin())
+    assert not anybody(job, 8, judge)
+    job.factor = factors(32, {fastest: 1.08 * float(np.median(chips) / chips[fastest])})
+    found = last(job, 4, judge)
+    assert blamed(found) == [fastest]
+    assert "in its own past, while comparable ranks stayed as they were" in found.verdicts[0].evidence
+
+
+def test_a_fast_rank_that_becomes_like_the_others_is_not_blamed() -> None:
+    job, judge = Job(32, factor=factors(32, {4: 0.6})), Judge()
+    assert not anybody(job, 6, judge)
+    job.factor = np.ones(32)
+    assert not anybody(job, 6, judge)
+
+
+def test_the_past_survives_a_save_and_a_restore() -> None:
+    job, before, after = Job(32), Judge(), Judge()
+    assert not anybody(job, 6, before)
+    after.baseline.restore(json.loads(json.dumps(before.baseline.save())))
+    assert not anybody(job, 6, after)
+
+
+def test_a_slow_section_is_named_and_the_one_that_costs_most() -> None:
+    job = Job(32, section_factor={"data_loading": factors(32, {12: 3.5}), "step": factors(32, {12: 1.4})})
+    (verdict,) = last(job).verdicts
+    assert (verdict.rank, verdict.kind, verdict.section) == (12, SECTION, "data_loading")
+    assert verdict.slowdown == pytest.approx(3.5, rel=0.15)
+    assert " times as long as on the median of 31 comparable ranks" in verdict.evidence
+
+
+@pytest.mark.parametrize(
+    ("step", "named"), [(0.5, []), (None, [12]), (0.01, [12]), (math.nan, [12])], ids=str
+)
+def test_a_section_must_cost_its_share_of_the_time(step: float | None, named: list[int]) -> None:
+    """Only loading is wrapped, 2 ms; whether 0.8 ms more are trouble depends on how long the steps are."""
+    job, judge = Job(16, kernels=0, sections=("data",), section_noise=0.01), Judge()
+    job.section_factor["data"] = factors(16, {12: 1.4})
+    for _ in range(5):
+        whole = job.window()
+        elapsed = None if step is None else np.full(16, step * 200)
+        found = judge.add(
+            changed(whole, medians=whole.medians / 25, totals=whole.totals / 25, elapsed=elapsed)
+        )
+    assert blamed(found) == named
+    assert bool(found.suppressed) != bool(named)
+
+
+def late(ranks: int, who: int, by: float) -> np.ndarray:  # type: ignore[type-arg]
+    result = np.zeros(ranks)
+    result[who] = by
+    return result
+
+
+def with_time(job: Job, judge: Judge, windows: int = 5) -> Judgement:
+    """Steps of a tenth of a second, and the waits."""
+    for _ in range(windows):
+        window = job.window()
+        found = judge.add(changed(window, elapsed=np.full(job.ranks, 0.1 * 200)))
+    return found
+
+
+def test_who_arrives_last_is_named_although_the_others_have_the_long_collectives() -> None:
+    (verdict,) = with_time(
+        Job(16, kernels=0, sections=(), collectives=1, late=late(16, 11, 0.02)), Judge()
+    ).verdicts
+    assert (verdict.rank, verdict.kind) == (11, LATE)
+    assert verdict.slowdown == pytest.approx(0.1 / 0.08, rel=0.05)
+    assert verdict.evidence.startswith(
+        "at the collectives the others wait 4.0 s of each report for it, and neither"
+    )
+
+
+def test_a_new_section_that_explains_a_late_rank_is_named() -> None:
+    """Sections of the earlier windows do not have it."""
+    plain = Job(16, 1, kernels=0, sections=("data",), collectives=1, late=late(16, 11, 0.03))
+    judge = Judge()
+    assert [verdict.kind for verdict in with_time(plain, judge, 4).verdicts] == [LATE]
+    longer_eval = {"eval": factors(16, {11: 1.6})}
+    more = Job(
+        16,
+        1,
+        kernels=0,
+        sections=("data", "eval"),
+        collectives=1,
+        late=plain.late,
+        section_factor=longer_eval,
+    )
+    for _ in range(3):
+        (verdict,) = with_time(more, judge, 1).verdicts
+        assert verdict.rank == 11
+
+
+def test_arrival_supports_a_verdict_on_a_gpu() -> None:
+    slow = factors(16, {11: 1.3})
+    supported = last(Job(16, collectives=1, late=late(16, 11, 0.2), factor=slow)).verdicts[0]
+    silent = last(Job(16, collectives=1, factor=slow)).verdicts[0]
+    assert (supported.rank, supported.kind) == (silent.rank, silent.kind) == (11, GPU)
+    assert "; at the collectives the others wait " in supported.evidence
+    assert "the others wait" not in silent.evidence
+
+
+def test_a_section_in_which_a_rank_only_waits_does_not_blame_it() -> None:
+    """All but rank 0 arrive late; rank 0's long section is its waiting for them."""
+    arrival = np.full(16, 0.03)
+    arrival[0] = 0.0
+    job = Job(16, kernels=0, collectives=1, late=arrival, section_factor={"backward": factors(16, {0: 1.6})})
+    found = with_time(job, Judge())
+    assert 0 not in blamed(found)
+    assert any("waits for others at the collectives for longer" in why for why in found.suppressed)
+
+
+@pytest.mark.parametrize(("lost", "kind"), [(7.0, HOST), (1.0, SECTION)])
+def test_a_hosts_losses_are_the_cause_where_they_explain_the_section(lost: float, kind: str) -> None:
+    """The section lost 8 s: 200 calls × 40 ms."""
+    job, judge = Job(16, section_factor={"forward": factors(16, {6: 1.8})}), Judge()
+    for _ in range(5):
+        pauses = np.full(16, 0.1)
+        pauses[6] += lost
+        causes = {"garbage collection": pauses, "CPU stolen": np.full(16, 0.3)}
+        found = judge.add(replace(job.window(), host_losses=causes))
+    (verdict,) = found.verdicts
+    assert (verdict.rank, verdict.kind, verdict.section) == (6, kind, "forward")
+    if kind == HOST:
+        assert verdict.evidence.startswith(
+            "garbage collection took 7.0 s more of each report than on comparable ranks"
+        )
+
+
+def test_losses_that_explain_nothing_blame_nobody() -> None:
+    job, judge = Job(16), Judge()
+    lost = np.zeros(16)
+    lost[3] = 5.0
+    assert not any(
+        judge.add(replace(job.window(), host_losses={"CPU stolen": lost})).verdicts for _ in range(5)
+    )
+
+
+def test_thresholds_can_change_at_run_time() -> None:
+    job, judge = Job(32, noise=0.02, factor=factors(32, {4: 1.13})), Judge()
+    judge.thresholds = Thresholds(min_slowdown=1.5)
+    assert not anybody(job, 4, judge)
+    judge.thresholds = Thresholds(min_slowdown=1.05)
+    assert anybody(job, 1, judge) == {4}
+
+
+def test_a_section_called_gpu_is_not_the_gpu() -> None:
+    job = Job(16, sections=("GPU", "step"), section_factor={"GPU": factors(16, {2: 2.0})})
+    assert [(verdict.rank, verdict.kind) for verdict in last(job).verdicts] == [(2, SECTION)]
+
+
+def test_one_label_for_each_rank() -> None:
+    with pytest.raises(ValueError, match="2 labels for 16 ranks; give one for each rank"):
+        Judge(groups=[0, 1]).add(Job(16).window())
+
+
+def test_numbers_as_people_write_them() -> None:
+    assert [longer(1.152), longer(3.44)] == ["15 % longer than", "3.4 times as long as"]
+    assert [seconds(2.345), seconds(0.0123), seconds(4.5e-5)] == ["2.3 s", "12 ms", "45 µs"]
