@@ -77,8 +77,10 @@ class Environment:
             return
         subprocess.run([self.python, "-m", "venv", "--clear", str(self.home)], check=True)
         pip = [str(self.home / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+        # A machine's constraints may cap torch (pip reads them from its configuration); the versions here are exact.
+        environ = {**os.environ, "PIP_CONSTRAINT": os.devnull}
         for step in steps:
-            subprocess.run([*pip, *step], check=True)
+            subprocess.run([*pip, *step], check=True, env=environ)
         stamp.write_text(wanted)
 
     def test(self) -> bool:
