@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from holdfast.fault_tolerance.board import Board, BoardWriter, Limits, SectionTotal, layout
 from holdfast.fault_tolerance.board.writer import reset
-from holdfast.ptl_resiliency.step_call import StepCall
 
 PAGE = layout.IDENTITY_BYTES // layout.WORD
 
@@ -157,18 +155,15 @@ def test_step_of_a_checkpoint_is_that_of_its_end(board: Board, writer: BoardWrit
     assert (board.snapshot().checkpoint_step, board.snapshot().step) == (11, 12)
 
 
-def test_step_call_adds_to_the_totals(board: Board, writer: BoardWriter) -> None:
-    class Steps:
-        ready = completed = 0
-
-    call: Any = StepCall()
-    call.original, call.counter, call.writer, call.section = (lambda: None), Steps, writer, "step"
-    spans = []
-    for _ in range(3):
-        call()
+def test_totals_that_no_longer_fit_begin_anew(board: Board, writer: BoardWriter) -> None:
+    def step() -> int:
+        writer.start_section("step")
+        writer.end_section("step")
         opened, closed = board.events()[-2:]
-        spans.append(closed.at_ns - opened.at_ns)
+        return closed.at_ns - opened.at_ns
+
+    spans = [step() for _ in range(3)]
     assert board.snapshot().section_totals == {"step": SectionTotal(3, sum(spans))}
     board._words[PAGE + layout.SPENT] = board._words[PAGE + layout.CLOSED] = layout.LARGEST
-    call()
+    step()
     assert board.snapshot().section_totals == {}  # the count is cut to 63 bits: 0

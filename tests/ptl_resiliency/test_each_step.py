@@ -1,4 +1,4 @@
-"""What our callbacks do in a training step: no Python of ours runs in an ordinary one, and no batch is missed."""
+"""What our callbacks do in each batch: none is missed, and none counts twice."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_batch_counts_once_however_often_the_optimizer_calls_the_step(
     trainer = pl.Trainer(max_epochs=1, callbacks=callbacks, limit_val_batches=0, **quiet)
     trainer.fit(Searching(lambda _, batch_idx: calls.append(batch_idx)))
     snapshot = ranked.snapshot()
-    assert len(calls) > BATCHES and snapshot.section_count == len(calls) + 1
+    assert len(calls) > BATCHES and snapshot.section_count == BATCHES + 1
     assert snapshot.heartbeat_count == BATCHES + 3  # those at the begin and the end of training, and the last
     assert reports == list(range(BATCHES)) and batches_of(page.words[P.POSITION]) == BATCHES
 
@@ -85,9 +85,8 @@ def test_a_proposal_is_answered_after_the_batch_in_which_it_is_seen(
     trainer = pl.Trainer(max_epochs=1, callbacks=all_four(tmp_path), limit_val_batches=0, **quiet)
     with pytest.raises(SystemExit) as stopped:
         trainer.fit(TinyModel(on_step))
-    assert stopped.value.code == 0 and len(seen) in (7, 8)
-    # A busy machine has long steps: those are passed when they are done.
-    assert all(position in (batch, batch + 1) for batch, position in enumerate(seen))
+    assert stopped.value.code == 0 and len(seen) == 7
+    assert seen == list(range(len(seen)))
     assert page.words[P.ANSWER] == P.answer_word(1, True) and trainer.global_step == len(seen)
 
 
@@ -97,13 +96,15 @@ def test_each_alone_leaves_the_strategy_as_it_was(
     for callback in all_four(tmp_path):
         before = ranked.snapshot().heartbeat_count
         trainer = pl.Trainer(max_epochs=1, callbacks=[callback], limit_val_batches=0, **quiet)
-        inside: list[bool] = []
-        trainer.fit(
-            TinyModel(
-                lambda trainer, _, inside=inside: inside.append("training_step" in vars(trainer.strategy))
-            )
-        )
-        assert inside == BATCHES * [True] and "training_step" not in vars(trainer.strategy)
+        trainer.fit(TinyModel())
+        left = set(vars(trainer.strategy)) | set(vars(trainer.strategy.checkpoint_io))
+        assert not left & {
+            "training_step",
+            "save_checkpoint",
+            "remove_checkpoint",
+            "teardown",
+            "process_dataloader",
+        }
         beats = isinstance(callback, FaultToleranceCallback)
         assert ranked.snapshot().heartbeat_count == before + (BATCHES + 3 if beats else 0)
 

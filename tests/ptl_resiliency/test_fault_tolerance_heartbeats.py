@@ -1,24 +1,17 @@
-"""Heartbeats of a fit, checkpoints that count, and what a step pays for it."""
+"""Heartbeats of a fit, and checkpoints that count."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-import pytest
 from lightning.pytorch.plugins.io import AsyncCheckpointIO, TorchCheckpointIO
 
 from holdfast.fault_tolerance.board import Board
-from holdfast.ptl_resiliency import FaultToleranceCallback, FaultToleranceSectionsCallback
+from holdfast.ptl_resiliency import FaultToleranceCallback
 
 from .conftest import BATCHES, TinyModel, saving
-
-
-def sections_callback(folder: Path, **more: Any) -> FaultToleranceSectionsCallback:
-    return FaultToleranceSectionsCallback(False, True, exp_dir=folder / "state", **more)
 
 
 def heartbeat_callback(folder: Path, **more: Any) -> FaultToleranceCallback:
@@ -77,45 +70,3 @@ def test_checkpoints_count_when_they_are_complete(
         saves = len(counts)
         assert saves >= 2 and ranked.snapshot().checkpoints == before + saves
         assert [count for count, _ in counts] == list(range(before, before + saves))
-
-
-@pytest.fixture
-def timed() -> Iterator[Any]:
-    """CPU time of a call in µs, the least of many tries: other processes share the machine."""
-
-    def least(call: Any) -> float:
-        best = float("inf")
-        for _ in range(60):
-            before = time.thread_time_ns()
-            for _ in range(500):
-                call()
-            best = min(best, (time.thread_time_ns() - before) / 500 / 1000)
-        return best
-
-    yield least
-
-
-def test_what_a_step_pays(ranked: Board, quiet: dict[str, Any], tmp_path: Path, timed: Any) -> None:
-    """Bounds wide enough for a busy machine; the benchmark has the figures."""
-    callbacks = [heartbeat_callback(tmp_path), sections_callback(tmp_path)]
-    paid: dict[str, float] = {}
-
-    class Measure(pl.Callback):
-        def on_train_batch_start(self, trainer: Any, pl_module: Any, *_: Any) -> None:
-            # Between steps, as a step within a step opens nothing.
-            strategy, count = trainer.strategy, trainer.fit_loop.epoch_loop.batch_progress.total
-            pl_module.training_step = lambda: None
-            plain = type(strategy).training_step.__get__(strategy)
-
-            def batch(step: Any) -> Any:
-                count.ready += 1
-                return step()
-
-            kept = count.ready
-            paid["step"] = timed(lambda: batch(strategy.training_step)) - timed(lambda: batch(plain))
-            count.ready = kept
-            del pl_module.training_step
-
-    pl.Trainer(max_steps=1, callbacks=[Measure(), *callbacks], **quiet).fit(TinyModel())
-    print(paid)
-    assert paid["step"] < 20

@@ -14,8 +14,7 @@ from lightning.pytorch.plugins.io import AsyncCheckpointIO, TorchCheckpointIO
 
 from holdfast.checkpoints.placing import aside
 from holdfast.patches import Patches
-from holdfast.ptl_resiliency.last_checkpoint import _take_place, save_last
-from holdfast.ptl_resiliency.whole_checkpoints import keep_whole
+from holdfast.ptl_resiliency.checkpoints import _take_place, keep_whole, save_last
 from tests.ptl_resiliency.small import AGAIN, At, Small, keeper, trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore")

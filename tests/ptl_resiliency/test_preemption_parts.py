@@ -9,7 +9,7 @@ from functools import partial
 from holdfast.fault_tolerance.stop.rules import END, LOADER_END, loader_of
 from holdfast.preemption.asking_each_other import MOST_BATCHES, batches_between
 from holdfast.preemption.time_left import TimeLeft, shortage, time_left
-from holdfast.ptl_resiliency.validation_places import ValidationPlaces
+from holdfast.ptl_resiliency.preemption_callback import ValidationPlaces
 
 
 def test_the_nearest_end_counts() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from holdfast.patches import Patches
 from holdfast.preemption.notices import Notices
 from holdfast.ptl_resiliency import PreemptionCallback
-from holdfast.ptl_resiliency.lightnings_handlers import keep_lightning_off
+from holdfast.ptl_resiliency.framework import keep_signals_from_lightning
 
 USR1, TERM = int(signal.SIGUSR1), int(signal.SIGTERM)
 
@@ -102,8 +103,8 @@ def test_of_two_at_once_none_stays(order: tuple[int, int]) -> None:
 
 def test_another_lightning_without_such_a_connector() -> None:
     patches = Patches()
-    keep_lightning_off(None, {USR1}, patches)
-    keep_lightning_off(object(), {USR1}, patches)
+    keep_signals_from_lightning(SimpleNamespace(_signal_connector=object()), {USR1}, patches)
+    keep_signals_from_lightning(object(), {USR1}, patches)
     patches.undo()
 
 

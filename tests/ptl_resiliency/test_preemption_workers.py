@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from holdfast.preemption.loader_workers import Staying
-from holdfast.ptl_resiliency.loader_workers import Loaders
+from holdfast.ptl_resiliency.preemption_callback import Loaders
 from tests.processes import Spawner
 from tests.ptl_resiliency.preempted import Numbers
 
@@ -65,7 +65,7 @@ def test_other_loaders_are_left_alone() -> None:
 LEFT = """
 import multiprocessing, os, signal, sys, time, torch
 from torch.utils.data import DataLoader
-from holdfast.ptl_resiliency.loader_workers import Loaders
+from holdfast.ptl_resiliency.preemption_callback import Loaders
 
 class Sticky:
     def __len__(self):

@@ -9,7 +9,7 @@ import pytest
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from holdfast.patches import Patches
-from holdfast.ptl_resiliency.whole_checkpoints import keep_whole
+from holdfast.ptl_resiliency.checkpoints import keep_whole
 from tests.ptl_resiliency.small import trainer
 
 

@@ -1,34 +1,30 @@
 """Sections that a callback opens and closes by a framework's hooks.
 
 What always holds: nothing here raises: a section that the program opened under the same name costs a warning and no
-more; only what was opened here is closed here. Does not cover: two threads in one section.
+more; only what was opened here is closed here. `within` opens nothing in another thread, as two threads in one section
+could not tell whose end closes it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from threading import get_ident
 
+from holdfast.fault_tolerance import RankMonitorClient
 from holdfast.fault_tolerance.errors import RankMonitorClientError
 from holdfast.prefixed_log import Prefixed
-
-
-class SectionKeeper(Protocol):
-    """What opens and closes sections: a `RankMonitorClient`."""
-
-    def start_section(self, name: str = "") -> None: ...
-    def end_section(self, name: str = "") -> None: ...
 
 
 class Sections:
     """The sections of one training."""
 
-    def __init__(self, client: SectionKeeper, log: Prefixed) -> None:
+    def __init__(self, client: RankMonitorClient, log: Prefixed) -> None:
         self._start, self._end = client.start_section, client.end_section
         self._log = log
         self._open: set[str] = set()
         self._told = False
+        self._thread = get_ident()
 
     def open(self, name: str) -> bool:
         """Whether it is open now by this call."""
@@ -51,7 +47,7 @@ class Sections:
     @contextmanager
     def within(self, name: str) -> Iterator[None]:
         """Closed also by an exception; within itself it opens nothing."""
-        opened = self.open(name)
+        opened = get_ident() == self._thread and self.open(name)
         try:
             yield
         finally:

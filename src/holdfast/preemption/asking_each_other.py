@@ -30,8 +30,6 @@ class Together:
     """One rank's part, see :class:`.stopping_place.Way`."""
 
     deadline = None
-    point = None
-    asks_always = True  # a rank that misses a question lets all others wait
 
     def __init__(self, group: SideGroup, notices: Notices) -> None:
         self._group, self._notices = group, notices

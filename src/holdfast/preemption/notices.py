@@ -58,13 +58,12 @@ def _find(sig: Any) -> int | None:
 class Notices:
     """The handlers of one training, for these signals. `number` is the first signal that came, 0 before.
 
-    `tell` is called in the handler with each signal's number, and `wake` after it; they must be quick, and safe there.
+    `tell` is called in the handler with each signal's number; it must be quick, and safe there.
     """
 
     def __init__(self, signals: set[int]) -> None:
         self.number = 0
         self.tell: Callable[[int], None] | None = None
-        self.wake: Callable[[], None] | None = None
         self._signals = sorted(signals)
         self._before: dict[int, Any] = {}
         self._over = False
@@ -109,8 +108,6 @@ class Notices:
         self.number = self.number or number
         if self.tell is not None:
             self.tell(number)
-        if self.wake is not None:
-            self.wake()
 
 
 def _still_valid(handler: Any, number: int) -> Any:

@@ -48,15 +48,6 @@ class Way(Protocol):
     def in_validation(self, batches: int, place: int) -> bool:
         """In a validation, at this place of it."""
 
-    @property
-    def point(self) -> StopPoint | None:
-        """Where a step itself says how far it is, in the place of `after_batch`, while nothing is asked there."""
-
-    @property
-    def asks_always(self) -> bool:
-        """Without such a point: whether `after_batch` has to be called after each batch, and not only when this
-        process has got a notice."""
-
     def close(self) -> None:
         """Training is over. May be called twice."""
 
@@ -88,8 +79,6 @@ class Alone:
     """The only process of its training: at the next boundary."""
 
     deadline = None
-    point = None
-    asks_always = False
 
     def __init__(self, notices: Notices) -> None:
         self._notices = notices
@@ -113,10 +102,7 @@ class Alone:
 class Agreed:
     """The launchers agree on a place. Where they cannot, a process alone stops by itself, and several train on."""
 
-    asks_always = False
-
     def __init__(self, point: StopPoint, notices: Notices, group: SideGroup) -> None:
-        self.point: StopPoint | None = point
         self._point, self._notices, self._group = point, notices, group
         self._passes = point.passes
         self._alone = group.process_group is None
@@ -149,7 +135,6 @@ class Agreed:
         return self._passes(position(batches, place)) or (self._point.given_up and self._go_on_alone())
 
     def close(self) -> None:
-        self.point = None
         self._last = self._point.deadline
         self._notices.tell = None
         self._point.end()

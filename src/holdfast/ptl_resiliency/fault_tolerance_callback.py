@@ -15,10 +15,8 @@ from holdfast.callbacks.learning_limits import learn_heartbeats
 from holdfast.fault_tolerance.timeouts import learned_timeouts
 from holdfast.fault_tolerance.timeouts.learning_conditions import HeartbeatRules
 
-from .saved_checkpoints import when_complete
-from .step_counter import Counter, step_counter
-from .supervised_callback import SupervisedCallback
-from .supervised_fit import SupervisedFit
+from .checkpoints import when_complete
+from .supervised_callback import SupervisedCallback, SupervisedFit
 
 __all__ = ["FaultToleranceCallback"]
 
@@ -31,8 +29,6 @@ class FaultToleranceCallback(SupervisedCallback):
 
     TIMEOUTS_FILENAME: ClassVar[str] = "_ft_state.json"
     PART: ClassVar[str] = learned_timeouts.HEARTBEAT
-    _rules: HeartbeatRules
-    _steps: Counter
 
     @described
     def __init__(
@@ -44,17 +40,18 @@ class FaultToleranceCallback(SupervisedCallback):
         logger_name: str | None = "nemo_logger.FaultToleranceCallback",
     ) -> None:
         super().__init__(autoresume, calculate_timeouts, simulated_fault_params, exp_dir, logger_name)
-        self._at_rest()
+        self._rules = HeartbeatRules()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """States are restored; the first batch comes."""
-        if self._fit is not None:
-            self._fit.early_stops.restored()
-            self._steps = step_counter(trainer)
-            self._fit.each.begin()
-            if self._fit.client.is_initialized:
-                self._fit.each.beats(self._fit.writer, self._steps, self._beat)
+        """A heartbeat."""
+        super().on_train_start(trainer, pl_module)
         self._beat()
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        """A heartbeat, with the steps that are done."""
+        super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
+        if self._fit is not None:
+            self._fit.beat(int(trainer.global_step))
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """A heartbeat."""
@@ -84,7 +81,7 @@ class FaultToleranceCallback(SupervisedCallback):
         """A heartbeat before a checkpoint is written."""
         self._beat()
         if self._fit is not None:
-            self._rules.iterations = self._fit.each.batches
+            self._rules.iterations = self._fit.batches
         self._rules.saved()
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
@@ -93,12 +90,11 @@ class FaultToleranceCallback(SupervisedCallback):
 
     def _begin(self, fit: SupervisedFit) -> None:
         self._rules = HeartbeatRules()
-        self._steps = step_counter(fit.trainer)
-        when_complete(fit.trainer, fit.patches, fit.checkpoint_saved)
+        when_complete(fit.trainer, fit.patches, lambda: fit.saved(int(fit.trainer.global_step)))
 
     def _conclude(self, fit: SupervisedFit, *, stopped: bool) -> None:
         self._beat()
-        self._rules.iterations = fit.each.batches
+        self._rules.iterations = fit.batches
         if self.calculate_timeouts:
             learn_heartbeats(fit, self._rules, stopped=stopped)
 
@@ -113,21 +109,13 @@ class FaultToleranceCallback(SupervisedCallback):
     def _limits(self, fit: SupervisedFit) -> Any:
         return fit.client.hb_timeouts
 
-    def _end(self, trainer: Any) -> None:
-        super()._end(trainer)
-        self._at_rest()
-
-    def _at_rest(self) -> None:
-        self._rules = HeartbeatRules()
-        self._steps = Counter()
-
     def __getstate__(self) -> dict[str, Any]:
         """For copies: they supervise nothing yet."""
-        copied = super().__getstate__()
-        return {**copied, "_rules": HeartbeatRules(), "_steps": Counter()}
+        return {**super().__getstate__(), "_rules": HeartbeatRules()}
 
     def _beat(self) -> None:
-        if self._fit is not None:
+        fit = self._fit
+        if fit is not None:
             self._rules.other_beats += 1
             # Those of batches come at their begin: what the last one has done is known after it.
-            self._fit.beat(self._steps.completed if self._fit.each.batches else None)
+            fit.beat(int(fit.trainer.global_step) if fit.batches else None)

@@ -1,17 +1,28 @@
-"""Which Lightning this process uses: `lightning`, `pytorch_lightning`, or both at once.
+"""Which Lightning this process uses, and all that is needed of it that has no public hook.
 
-They are one framework under two names, and a callback of one is none of the other's. What is loaded already decides; if
-both are, our callbacks are callbacks of both. Does not cover: a program that loads the other one after our callbacks:
-`lightning` is taken where neither is loaded yet and it is installed.
+`lightning` and `pytorch_lightning` are one framework under two names, and a callback of one is none of the other's.
+What is loaded already decides; if both are, our callbacks are callbacks of both. docs/framework-internals.md says of
+each internal why no hook serves.
+
+What always holds: a version that was not tested is refused in one line when a callback is set up; what is replaced here
+is put back when the fit ends.
+Does not cover: a program that loads the other name after our callbacks: `lightning` is taken where neither is loaded
+yet and it is installed.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from holdfast.patches import Patches
+
+TESTED = ((2, 4), (2, 6))
+"""The first and the last version of Lightning that `make matrix` tests; docs/versions.md."""
 _NAMES = {"lightning": "lightning.pytorch", "pytorch_lightning": "pytorch_lightning"}
 
 
@@ -27,6 +38,18 @@ def frameworks() -> list[Any]:
     return [import_module(name) for name in found]
 
 
+def refuse_untested() -> None:
+    """Raises RuntimeError where a Lightning in use is older or newer than those that were tested."""
+    for module in frameworks():
+        version = tuple(int(part) for part in module.__version__.split(".")[:2])
+        if not TESTED[0] <= version <= TESTED[1]:
+            first, last = (".".join(map(str, each)) for each in TESTED)
+            raise RuntimeError(
+                f"holdfast was tested with Lightning {first} to {last}, and this is {module.__version__}: install one "
+                f"of those (pip install 'lightning=={last}.*'), or a holdfast that was tested with yours"
+            )
+
+
 if TYPE_CHECKING:
     # Lightning is not installed where types are checked; the hooks that are used are checked by running them.
     class Callback:
@@ -36,6 +59,136 @@ else:
     Callback = _bases[0] if len(_bases) == 1 else type("Callback", _bases, {"__doc__": "A callback of both."})
 
 
-def is_checkpoint(callback: object) -> bool:
-    """Whether this is one of Lightning's checkpoint callbacks, which Lightning calls after all others."""
-    return isinstance(callback, tuple(module.callbacks.Checkpoint for module in frameworks()))
+class PlacedCallback(Callback):
+    """A callback of ours, which has a place among those of the trainer."""
+
+    place: ClassVar[int] = 1
+    """Below 0: before the user's callbacks. Above: after them and before those that save checkpoints, so that a
+    checkpoint has what all others did in that batch. Least first."""
+
+    def take_place(self, trainer: Any) -> None:
+        """To be called in `setup`. A new list, as Lightning may be walking the old one."""
+        trainer.callbacks = sorted(trainer.callbacks, key=_place)
+
+
+def _place(callback: Any) -> tuple[int, int]:
+    if isinstance(callback, PlacedCallback):
+        return (-1 if callback.place < 0 else 1, callback.place)
+    return (2, 0) if is_a(callback, "Checkpoint") else (0, 0)
+
+
+def is_a(callback: object, name: str) -> bool:
+    """Whether this is a callback of Lightning's class of this name."""
+    return isinstance(callback, tuple(getattr(module.callbacks, name) for module in frameworks()))
+
+
+def keep_signals_from_lightning(
+    trainer: Any, signals: set[int], patches: Patches, then: Callable[[], object] = lambda: None
+) -> None:
+    """Lightning registers its handlers just before it runs, and puts others' back when it ends: not for these signals.
+
+    Its handler runs a collective wherever in the step the rank is, and two ranks may wait for each other. `then` is
+    called when it has registered.
+    """
+    connector = getattr(trainer, "_signal_connector", None)
+    if not callable(getattr(connector, "register_signal_handlers", None)):
+        return
+
+    def register(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        meanwhile = Patches()
+        if callable(getattr(connector, "_register_signal", None)):
+            meanwhile.wrap(connector, "_register_signal", others)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            meanwhile.undo()
+            remembered = getattr(connector, "_original_handlers", None)
+            if isinstance(remembered, dict):
+                for number in signals:
+                    remembered.pop(number, None)
+            then()
+
+    def others(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return None if args and args[0] in signals else original(*args, **kwargs)
+
+    patches.wrap(connector, "register_signal_handlers", register)
+
+
+def at_the_end_of_each_loader(trainer: Any, patches: Patches, call: Callable[[], None]) -> None:
+    """In a validation, after the batches of a loader and before its results are reduced over the ranks."""
+    loop = getattr(getattr(trainer.fit_loop, "epoch_loop", None), "val_loop", None)
+
+    def store(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        call()
+        return original(*args, **kwargs)
+
+    if callable(getattr(loop, "_store_dataloader_outputs", None)):
+        patches.wrap(loop, "_store_dataloader_outputs", store)
+
+
+def validation_follows(trainer: Any) -> bool:
+    """Whether a validation is due after the training batch that runs."""
+    loop = trainer.fit_loop.epoch_loop
+    return bool(loop._should_check_val_fx(trainer.fit_loop._data_fetcher))
+
+
+def leave_validation_to_come(checkpoint: dict[str, Any], *, begun: bool) -> None:
+    """Change what a checkpoint says of the loops: a fit that goes on from it begins with the validation.
+
+    Saved in one of its hooks, a checkpoint says that the validation is over, and saved after the last batch before it,
+    that there is none: early stopping, best checkpoints and schedulers would never see its result. `begun`: it is saved
+    in the validation. A checkpoint with other counters is left as it is.
+    """
+    try:
+        loops = checkpoint["loops"]["fit_loop"]
+        training, validation = (loops[f"epoch_loop.{name}batch_progress"] for name in ("", "val_loop."))
+        total, current = validation["total"], validation["current"]
+        earlier = total["ready"] - (current["ready"] if begun else 0)
+        if (
+            not begun
+        ):  # the hook that it is saved in is the last that the training batch has before the validation
+            for counters in (training["total"], training["current"]):
+                counters["completed"] += 1
+    except (KeyError, TypeError):
+        return
+    for counters, done in ((total, earlier), (current, 0)):
+        counters.update(ready=done + 1, started=done + 1, processed=done, completed=done)
+    validation["is_last_batch"] = False
+
+
+def step_of_loggers(trainer: Any) -> int:
+    """The step that Lightning itself gives its loggers; it differs from `global_step` with several optimizers."""
+    step = getattr(trainer.fit_loop.epoch_loop, "_batches_that_stepped", None)
+    return int(trainer.global_step if step is None else step)
+
+
+def ended_mid_epoch(trainer: Any) -> bool:
+    """Whether the last training batch was not the last one of its epoch."""
+    return not getattr(trainer.fit_loop.epoch_loop.batch_progress, "is_last_batch", True)
+
+
+def is_lightnings_asynchronous(io: Any) -> bool:
+    """Whether this checkpoint I/O is the one by which Lightning itself saves beside the training."""
+    return isinstance(io, tuple(module.plugins.io.AsyncCheckpointIO for module in frameworks()))
+
+
+def wait_for_asynchronous(io: Any) -> None:
+    """Until what it saves is saved; raises what that raised. It can be used afterwards."""
+    try:
+        io.teardown()
+    finally:
+        if getattr(io, "_executor", None) is not None:
+            # Lightning 2.4 keeps the executor that it has shut down; a later one makes it anew.
+            io._executor = ThreadPoolExecutor(max_workers=1)
+
+
+def forget_failed_save(io: Any) -> None:
+    """Lightning's asynchronous I/O would raise the error of an earlier save again in each further one."""
+    if getattr(io, "_error", None) is not None:
+        io._error = None
+
+
+def saved_this_step(keeper: Any, step: int) -> None:
+    """So that a `ModelCheckpoint` with `save_on_exception` does not save this step again."""
+    if hasattr(keeper, "_last_global_step_saved"):
+        keeper._last_global_step_saved = step

@@ -1,38 +1,49 @@
 """`StragglerDetectionCallback`: straggler reports of a Lightning trainer, in its log and loggers; stops it if asked.
 
+What is measured is the model's `training_step`, as the trainer's strategy calls it. A strategy that is Lightning's own
+calls it through the wrapped model, and DistributedDataParallel first gives all ranks rank 0's buffers (those of batch
+norm, say). There the ranks wait for the one that comes last, and in a section around all of it that one would look
+fast, and the others slow. So the section begins where the wrapper calls the model, by a hook of torch's modules. Where
+the model is not wrapped, and of a strategy with a way of its own (NeMo's), the section is the whole of the strategy's
+method.
+
 What always holds: all ranks stop in the same step or none does; after the fit, however it ended, the detector is shut
-down and the strategy as it was. After most steps nothing is called: they are counted when a report is near.
-Does not cover: validation, test and prediction. Work of several GPUs that wait for one another within a kernel.
+down and the strategy as it was; outside of a step the model has no hook of ours, so that it can be pickled and copied;
+a logger that raises is reported once, and neither the training nor the other loggers suffer.
+Does not cover: validation, test and prediction. Work of several GPUs that wait for one another within a kernel. Waiting
+within the method: weights that are gathered (FSDP), the backward of manual optimization. The trainer's
+`callback_metrics`: other callbacks cannot monitor what is given to the loggers here.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from holdfast.callbacks.callback_log import named
+from holdfast.patches import Patches
 from holdfast.side_group import CollectiveFailed, SideGroup
 from holdfast.straggler import log_texts
 from holdfast.straggler.detector import Detector
 from holdfast.visible import escaped
 
-from . import straggler_findings, training_step
-from .after_batch import AfterBatchCallback
-from .each_step import EachStep
-from .last_checkpoint import save_last
-from .step_call import NEVER
+from . import straggler_findings
+from .checkpoints import save_last
+from .framework import PlacedCallback, frameworks, refuse_untested, step_of_loggers
+from .straggler_findings import SECTION
 from .straggler_settings import CALLBACK, CONFIRMED, LOGGER, SCORES, STOPS_ON, checked
-from .trainer_loggers import TrainerLoggers
 
 if TYPE_CHECKING:
     from holdfast.straggler.report import Report
 
 
-class StragglerDetectionCallback(AfterBatchCallback):
+class StragglerDetectionCallback(PlacedCallback):
     """Reports the performance of each rank every `report_time_interval` seconds of training."""
 
-    order: ClassVar[int] = 20
+    place: ClassVar[int] = 20
 
     def __init__(
         self,
@@ -93,14 +104,16 @@ class StragglerDetectionCallback(AfterBatchCallback):
         )
         self._running = False
         self._told_sections = False
-        self._each: EachStep | None = None
+        self._patches = Patches()
         self._side: SideGroup | None = None
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Begin, if this is a fit. Raises RuntimeError if somebody else has initialised the detector."""
+        """Begin, if this is a fit. Raises RuntimeError if somebody else has initialised the detector, and with a
+        Lightning that was not tested."""
         if stage != "fit":
             return
-        self._close(trainer)  # a fit that ended before it could be told
+        self._close()  # a fit that ended before it could be told
+        refuse_untested()
         if Detector.initialized:
             raise RuntimeError(
                 f"{CALLBACK}: holdfast.straggler.Detector is initialised already, by this program or by another such "
@@ -114,9 +127,7 @@ class StragglerDetectionCallback(AfterBatchCallback):
             report_time_interval=settings.report_time_interval,
         )
         self._running = True
-        self._each = EachStep.of(trainer, self)
-        self._told_batches = 0
-        training_step.measure(trainer.strategy, self._each)
+        self._patches.wrap(trainer.strategy, "training_step", _measuring(trainer.strategy))
         self._log = named(settings.logger_name)
         self._loggers = TrainerLoggers(self._log)
         self._confirmation = straggler_findings.Confirmation()
@@ -124,42 +135,27 @@ class StragglerDetectionCallback(AfterBatchCallback):
             self._side = SideGroup()
             if trainer.is_global_zero:
                 self._log.info("stop_if_detected: the job ends %s", STOPS_ON[settings.stop_on])
-        self.enlist(trainer)
+        self.take_place(trainer)
 
-    def after_batch(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         """Make a report if one is due. Ends the process by SystemExit if it was to stop."""
-        session, each = Detector._session, self._each
-        if each is None:
-            return
-        batches = each.batches
-        if session is None:  # shut down by the program
-            self._told_batches = batches
-            each.due_in(NEVER)
+        if not self._running or not Detector.initialized:  # the program may have shut it down
             return
         started = perf_counter()
-        session.pass_over(batches - self._told_batches - 1)
-        self._told_batches = batches
         report = Detector.generate_report_if_interval_elapsed()
-        quiet = session.quiet_steps
-        each.due_in(quiet + 1)
-        if not quiet:
-            self.arm()
         if Detector.is_interval_elapsed():
             self._handle(trainer, report, started)
 
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """States are restored; the first batch comes."""
-        if self._each is not None:
-            self._each.begin()
-
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Lightning tears nothing down after an exception."""
-        self._close(trainer)
+        self._close()
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """End, if this was a fit."""
         if stage == "fit":
-            self._close(trainer)
+            self._close()
 
     def _handle(self, trainer: Any, report: Report | None, started: float) -> None:
         """A report was made on all ranks; rank 0 has it."""
@@ -217,19 +213,81 @@ class StragglerDetectionCallback(AfterBatchCallback):
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies: they measure nothing yet."""
-        state = {
-            name: value for name, value in super().__getstate__().items() if name not in ("_log", "_loggers")
-        }
-        return {**state, "_running": False, "_told_sections": False, "_each": None, "_side": None}
+        state = {name: value for name, value in vars(self).items() if name not in ("_log", "_loggers")}
+        return {**state, "_running": False, "_told_sections": False, "_patches": Patches(), "_side": None}
 
-    def _close(self, trainer: Any) -> None:
-        self.dismiss(trainer)
+    def _close(self) -> None:
+        self._patches.undo()
         if self._side is not None:
             self._side.close()
             self._side = None
-        each, self._each = self._each, None
-        if each is not None:
-            each.leave(trainer, self)
         if self._running:
             self._running = False
             Detector.shutdown()
+
+
+def _measuring(strategy: Any) -> Callable[..., Any]:
+    """Calls the strategy's `training_step` as a section, while the detector is initialised."""
+    known = [module.strategies.Strategy.training_step for module in frameworks()]
+    own_way = type(strategy).training_step not in known
+
+    def measured(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not Detector.initialized:
+            return original(*args, **kwargs)
+        section = Detector.detection_section(SECTION)
+        model = strategy.lightning_module
+        # In a call: before the first one, Lightning has not wrapped the model yet.
+        if own_way or strategy.model is model:
+            with section:
+                return original(*args, **kwargs)
+        begun = False
+
+        def begin(*_: Any) -> None:
+            nonlocal begun
+            if not begun:  # the model's step may call the model again
+                begun = True
+                section.__enter__()
+
+        hook = model.register_forward_pre_hook(begin)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            hook.remove()
+            if begun:
+                section.__exit__(None, None, None)
+
+    return measured
+
+
+class TrainerLoggers:
+    """Metrics of ours for all loggers of a trainer, now: `log_dict` of the module passes on one batch in fifty.
+
+    Called on rank 0 only.
+    """
+
+    def __init__(self, log: logging.Logger) -> None:
+        """`log` is told of loggers that raise."""
+        self._log = log
+        self._told: set[int] = set()
+
+    def give(self, trainer: Any, metrics: Mapping[str, float]) -> None:
+        """Give these to each logger, at the step that Lightning itself has for this batch."""
+        if not metrics:
+            return
+        step = step_of_loggers(trainer)
+        for logger in trainer.loggers:
+            try:
+                logger.log_metrics(metrics={**metrics, "epoch": trainer.current_epoch}, step=step)
+                logger.save()
+            except Exception as error:
+                self._tell(logger, error)
+
+    def _tell(self, logger: object, error: Exception) -> None:
+        if id(logger) not in self._told:
+            self._told.add(id(logger))
+            self._log.warning(
+                "%s did not take the straggler metrics (%s: %s): they are missing there. Training goes on",
+                type(logger).__name__,
+                type(error).__name__,
+                error,
+            )

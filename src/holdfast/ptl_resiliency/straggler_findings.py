@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 SUCCESSIVE = 3
 """Reports in a row with a low score that it takes to stop."""
 SECTION = "training_step"
-"""What the callback measures; see `training_step.py`."""
+"""What the callback measures."""
 
 Line = tuple[int, str]
 """A level of the module `logging`, and a text."""

@@ -1,6 +1,6 @@
 """Callbacks that surround `Trainer.train`: transformers tells a callback neither the trainer nor how a training ends.
 
-So `Trainer.train` itself is wrapped, once, when this module is loaded. What always holds: a trainer without such a
+So `Trainer.train` itself is wrapped, once, when the first callback is made. What always holds: a trainer without such a
 callback trains as before; each callback's `begin` is followed by one `end`, in the opposite order, after `finished` or
 `failed`; what `end` does is done whatever the others raise. A `Trainer` that is given callbacks later
 (`add_callback`) is like any other. Does not cover: subclasses whose `train` is their own and calls no
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     # transformers is not installed where types are checked; the hooks that are used are checked by running them.
     class TrainerCallback:
         """A callback of transformers."""
+
+    Trainer: Any = None
 else:
     from transformers import Trainer, TrainerCallback
 
@@ -27,6 +29,12 @@ class SurroundingCallback(TrainerCallback):
     """Subclasses do their work between `begin` and `end`; all ranks call these together."""
 
     _training: TrainCall | None = None
+
+    def __new__(cls, *_args: Any, **_kwargs: Any) -> Any:
+        """The first one of a process wraps `Trainer.train`, for which there is no hook; importing this does not."""
+        if not hasattr(Trainer.train, "holdfast_surrounds"):
+            _wrap(Trainer)
+        return super().__new__(cls)
 
     def begin(self, training: TrainCall) -> None:
         """`train` was called. May raise."""
@@ -91,8 +99,5 @@ def _wrap(kind: Any) -> None:
     def train(self: Any, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         return surround(self, original, resume_from_checkpoint, args, kwargs)
 
+    train.holdfast_surrounds = True  # type: ignore[attr-defined]
     kind.train = train
-
-
-if not TYPE_CHECKING:
-    _wrap(Trainer)
