@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from benchmarks import environments, nvrx
-from benchmarks.launchers import PROGRAMS
+from benchmarks.environments import NVRX, beside, nvrx
+from benchmarks.jobs import PROGRAMS
 
 ROOT = Path(__file__).resolve().parents[2]
-NVRX = f"NVRx {nvrx.VERSION}"
 
 
 @dataclass(frozen=True)
@@ -41,24 +40,13 @@ class Contender:
 @cache
 def contenders() -> tuple[Contender, ...]:
     """Those that can be had here; the first call installs them. Holdfast anew: the checkout may have changed."""
-    ours = environments.beside("compare-holdfast", [str(ROOT)], anew=True)
-    found = [
-        Contender("torchrun", "torchrun", ours, "torch.distributed.run", "torch"),
-        Contender(
-            "holdfast",
-            "Holdfast",
-            ours,
-            "holdfast.fault_tolerance.launcher",
-            "holdfast",
-            "holdfast.fault_tolerance",
-        ),
-    ]
-    if theirs := nvrx.launcher():
-        python, module, package = theirs[0], theirs[-1], "nvidia-resiliency-ext"
-        found.insert(
-            1, Contender("nvrx", NVRX, python, module, package, "nvidia_resiliency_ext.fault_tolerance")
-        )
-    return tuple(found)
+    ours = beside("compare-holdfast", [str(ROOT)], anew=True)
+    found = [Contender("torchrun", "torchrun", ours, "torch.distributed.run", "torch")]
+    if theirs := nvrx():
+        client = "nvidia_resiliency_ext.fault_tolerance"
+        found.append(Contender("nvrx", NVRX, theirs[0], theirs[-1], "nvidia-resiliency-ext", client))
+    client = "holdfast.fault_tolerance"
+    return (*found, Contender("holdfast", "Holdfast", ours, f"{client}.launcher", "holdfast", client))
 
 
 def told_by(contender: Contender, program: str, *args: str) -> dict[str, float]:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from benchmarks import footprint, hang_detection, heartbeat, launch, restart
+from benchmarks import restart, supervision
 from benchmarks.table import median
 
 from .contenders import Contender, told_by
@@ -28,7 +28,7 @@ class Figure:
 
 Measured = Iterator[tuple[Figure, float]]
 Part = Callable[[Contender], Measured]
-FAILURES = (RuntimeError, ValueError, LookupError, SystemExit, subprocess.SubprocessError)
+FAILURES = (RuntimeError, ValueError, LookupError, subprocess.SubprocessError)
 """What measuring one contender may end with; the others, and its other figures, are measured all the same."""
 
 
@@ -76,7 +76,7 @@ def imported(contender: Contender) -> Measured:
 
 def launched(contender: Contender) -> Measured:
     """A job of two ranks that does nothing."""
-    start, end, lines = launch.once(contender.launcher, 2)
+    start, end, lines = supervision.start_and_end(contender.launcher)
     yield Figure("start to the script's first line, 2 ranks", "s", panel="start, s"), start
     yield Figure("last rank done to the launcher's exit", "s"), end
     yield Figure("log lines of a job without trouble", ""), lines
@@ -85,7 +85,7 @@ def launched(contender: Contender) -> Measured:
 def beats(contender: Contender) -> Measured:
     """What a rank pays for supervision."""
     if contender.supervises:
-        told = heartbeat.once(contender.launcher, contender.who, "idle")
+        told = supervision.heartbeat_costs(contender.launcher, contender.who, "idle")
         yield Figure("heartbeat, median", "µs", panel="heartbeat, µs"), told["heartbeat"]["median"]
         yield Figure("heartbeat, p99", "µs"), told["heartbeat"]["p99"]
         yield Figure("section start or end, median", "µs"), told["edge"]["median"]
@@ -94,7 +94,7 @@ def beats(contender: Contender) -> Measured:
 def hangs(contender: Contender) -> Measured:
     """A rank hangs; its limit passes."""
     if contender.supervises:
-        signalled, back = hang_detection.once(contender.launcher, contender.who, "heartbeat")
+        signalled, back = supervision.hang_delays(contender.launcher, contender.who, "heartbeat")
         yield Figure("hang: its limit passed, to the signal", "s"), signalled
         panel = "hang: limit passed to script again, s"
         yield Figure("hang: its limit passed, to the script running again", "s", panel=panel), back
@@ -104,27 +104,17 @@ def restarts(contender: Contender) -> Measured:
     """A rank is killed."""
     for ranks in (2, 4):
         what = f"kill -9 to the first all-reduce of all {ranks} restarted ranks"
-        yield (
-            Figure(what, "s", panel=f"kill -9 to all-reduce, {ranks} ranks, s"),
-            restart.once(contender.launcher, ranks),
-        )
+        panel = f"kill -9 to all-reduce, {ranks} ranks, s"
+        yield Figure(what, "s", panel=panel), restart.restarts(contender.launcher, ranks, 1)[0]
 
 
 def memory(contender: Contender) -> Measured:
     """All that is no rank, of a job of 4."""
     arguments = ["torch", *([contender.who] if contender.supervises else [])]
-    mebibytes, *_ = footprint.pss(contender.launcher, 4, *arguments)
+    mebibytes, *_ = supervision.memory_and_cpu(contender.launcher, 4, *arguments)
     yield Figure("launcher and monitors of 4 ranks, PSS", "MiB", panel="supervision, MiB"), mebibytes
 
 
-PARTS: tuple[Part, ...] = (
-    installed,
-    imported,
-    launched,
-    beats,
-    hangs,
-    restarts,
-    memory,
-)
+PARTS: tuple[Part, ...] = (installed, imported, launched, beats, hangs, restarts, memory)
 ONCE = {installed, memory}
 """Parts that do not depend on the machine's speed."""

@@ -16,10 +16,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from . import page, peers
+from benchmarks.environments import nvrx
+
+from . import page
 from .corpus import Scenario, choose, faults
-from .run import HOLDFAST, ROOT, Campaign
-from .score import folder_of, rejudged_facts, scored
+from .run import HOLDFAST, ROOT, TORCHRUN, Campaign, Runner
+from .score import PeerScore, folder_of, rejudged_facts, scored, scored_peer
 
 PAGE = ROOT / "docs" / "faults.md"
 
@@ -72,7 +74,7 @@ def _run(given: argparse.Namespace, found: list[Scenario]) -> int:
     with tempfile.TemporaryDirectory(prefix="holdfast-faults-", ignore_cleanup_errors=True) as temporary:
         campaign = Campaign((given.keep or Path(temporary)).resolve(), given.jobs, over)
         scores = [scored(one, facts) for one, facts in campaign.run(HOLDFAST, found) if facts is not None]
-        rows = peers.rows(campaign, given.one_each, found) if with_peers else []
+        rows = _peers(campaign, given.one_each, found) if with_peers else []
     if over.is_set():
         print("interrupted; the page is as it was", file=sys.stderr)
         return 130
@@ -81,6 +83,20 @@ def _run(given: argparse.Namespace, found: list[Scenario]) -> int:
     if everything:
         PAGE.write_text(page.filled_page(PAGE.read_text(), run))
     return code
+
+
+def _peers(campaign: Campaign, one_each: bool, among: list[Scenario]) -> list[PeerScore]:
+    """torchrun and NVRx on the faults of these scenarios, one phase of each."""
+    kinds = {each.kind for each in among if each.label}
+    given = among if one_each else [each for each in choose(one_each=True) if each.kind in kinds]
+    theirs = nvrx()
+    runners = [TORCHRUN, *([Runner("nvrx", tuple(theirs), "nvrx")] if theirs else [])]
+    return [
+        scored_peer(runner.who, one, facts)
+        for runner in runners
+        for one, facts in campaign.run(runner, given)
+        if facts is not None
+    ]
 
 
 def _rejudge(given: argparse.Namespace, found: list[Scenario]) -> int:

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from benchmarks.marks import filled
+from benchmarks.table import filled, table
 
 from .corpus import Scenario, faults
-from .peers import Row
-from .score import Score
+from .score import PeerScore, Score
 
 MARKS = "<!-- measured -->", "<!-- end -->"
 PEER_MARKS = "<!-- peers -->", "<!-- end of peers -->"
@@ -24,7 +23,7 @@ class Run:
 
     scenarios: Sequence[Scenario]
     scores: Sequence[Score]
-    peers: Sequence[Row] = ()
+    peers: Sequence[PeerScore] = ()
     skipped: Mapping[str, str] = field(default_factory=dict)
     jobs: int = 1
 
@@ -75,7 +74,7 @@ def _totals(run: Run) -> str:
         "evidence ready after, worst": lambda group: _seconds(max, (s.ready for s in group)),
     }
     rows = [[what, *map(ask, groups)] for what, ask in asked.items()]
-    return _table(["", "all", "met by the rules", "held out"], rows)
+    return table(["", "all", "met by the rules", "held out"], rows)
 
 
 COLUMNS: Mapping[str, Callable[[Score], bool | None]] = {
@@ -96,7 +95,7 @@ def _by_fault(run: Run) -> str:
         if own:
             cells = [_of(map(ask, own)) for ask in COLUMNS.values()]
             rows.append([_title(own[0]), one.what, *cells, _seconds(median, (s.to_find for s in own))])
-    return _table(["fault", "what happens", *COLUMNS, "to find"], rows) + "\n\n\\* held out."
+    return table(["fault", "what happens", *COLUMNS, "to find"], rows) + "\n\n\\* held out."
 
 
 def _healthy(run: Run) -> str:
@@ -105,7 +104,7 @@ def _healthy(run: Run) -> str:
         if score.healthy:
             cells = ["yes" if each else "**no**" for each in (score.found, score.recovered, score.clean)]
             rows.append([_title(score), faults()[score.kind].what, *cells])
-    return _table(["healthy job", "what happens", "left alone", "result right", "nothing left"], rows)
+    return table(["healthy job", "what happens", "left alone", "result right", "nothing left"], rows)
 
 
 def peer_table(run: Run) -> str:
@@ -118,7 +117,7 @@ def peer_table(run: Run) -> str:
     answers["Holdfast"] = [(score.found, score.recovered, score.culprit) for score in own]
     head = ["one phase of each fault", "found", "recovered", "culprit named"]
     rows = [[who, *(_share(one[n] for one in own) for n in range(3))] for who, own in answers.items()]
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def _wrong(score: Score) -> str:
@@ -145,10 +144,6 @@ def _of(answers: Iterable[bool | None]) -> str:
 def _seconds(pick: Callable[[list[float]], float], seconds: Iterable[float | None]) -> str:
     known = [each for each in seconds if each is not None]
     return f"{pick(known):.2f} s" if known else "–"
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))
 
 
 def _title(score: Score) -> str:

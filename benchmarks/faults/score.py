@@ -8,6 +8,7 @@ that has the most ranks counts; every other one may have less, but must not be c
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -221,6 +222,50 @@ def recovered(facts: Facts) -> bool:
     """Whether every launcher ended with 0, and the result is that of an undisturbed run."""
     ended = all(code == 0 for node, code in enumerate(facts.codes) if node != facts.lost)
     return ended and facts.result == result(TOTAL)
+
+
+NAMES = (
+    # torch's agent, of each failed worker, with the local rank
+    r"failed \(exitcode: -?\d+\) local_rank: (?P<local>\d+)",
+    # torch's summary at the end
+    r"Root Cause.*?rank\s+: (?P<rank>\d+)",
+    # NVRx's monitor of one rank, of a limit that has passed
+    r"RankMonServer\d+@[^:\s]+:(?P<monitored>\d+)\] (?:Did not get|Section '[^']*' has been open)",
+)
+"""How other launchers name a rank that failed or hung."""
+
+
+@dataclass(frozen=True)
+class PeerScore:
+    """One fault under another launcher."""
+
+    who: str
+    kind: str
+    scenario: str
+    found: bool
+    """Whether there was a second cycle, or an end with another code than 0, within `run.REACTION_TIMEOUT`."""
+    recovered: bool
+    named: bool | None
+    """Whether the first rank in the launchers' own output is the right one. None: no single rank is to blame."""
+
+
+def scored_peer(who: str, scenario: Scenario, facts: Facts) -> PeerScore:
+    """The score of one run under another launcher, of a fault."""
+    assert scenario.label is not None
+    ended = [code for node, code in enumerate(facts.codes) if node != facts.lost]
+    found = facts.happened is not None and (facts.cycles > 1 or any(code not in (0, None) for code in ended))
+    named = named_rank(facts.log, scenario) == scenario.rank if scenario.label.blames == RANK else None
+    return PeerScore(who, scenario.kind, scenario.name, found, recovered(facts), named)
+
+
+def named_rank(log: str, scenario: Scenario) -> int | None:
+    """The global rank in the first line that names one; of several nodes, none by its local rank."""
+    matches = [match for pattern in NAMES for match in re.finditer(pattern, log, re.DOTALL)]
+    if not matches:
+        return None
+    first = min(matches, key=lambda match: match.start())
+    number = int(next(text for text in first.groupdict().values() if text is not None))
+    return number if "local" not in first.re.groupindex or len(scenario.nodes) == 1 else None
 
 
 def _healthy_score(score: Score, facts: Facts) -> Score:

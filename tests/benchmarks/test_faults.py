@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks.faults import page, peers
+from benchmarks.faults import page
 from benchmarks.faults import score as scoring
 from benchmarks.faults.corpus import MOMENTS, TOTAL, Fault, Scenario, choose, faults, scenarios
 from benchmarks.faults.injection import result
 from benchmarks.faults.run import HOLDFAST, TORCHRUN, command
-from benchmarks.faults.score import Facts, Report, Score, recovered, scored
+from benchmarks.faults.score import Facts, PeerScore, Report, Score, named_rank, recovered, scored
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -259,17 +259,17 @@ def test_what_a_peer_names() -> None:
     three = one("lock/step")
     assert len(three.nodes) == 1
     agent = "E1122 api.py:1] failed (exitcode: -9) local_rank: 1 (pid: 7) of binary: python"
-    assert peers.named_rank(agent, three) == 1
+    assert named_rank(agent, three) == 1
     monitor = "[WARNING] [RankMonServer7@node-a:2] Section 'step' has been open for 5.90 seconds.\n" + agent
-    assert peers.named_rank(monitor, three) == 2
-    assert peers.named_rank("all is well", three) is None
-    assert peers.named_rank(agent, one("other_node/step")) is None, "a local rank of which node?"
+    assert named_rank(monitor, three) == 2
+    assert named_rank("all is well", three) is None
+    assert named_rank(agent, one("other_node/step")) is None, "a local rank of which node?"
 
 
 def test_the_tables() -> None:
     wrong = replace(scored(LOCK, with_verdict(kind="gil")), scenario="lock/init")
     scores: list[Score] = [scored(LOCK, RIGHT), wrong]
-    row = peers.Row("torchrun", "lock", "lock/step", False, False, False)
+    row = PeerScore("torchrun", "lock", "lock/step", False, False, False)
     run = page.Run([LOCK], scores, [row], {"hung_filesystem/checkpoint": "fuse needs root"}, 2)
     text = page.tables(run)
     assert "| culprit right | 2 of 2 (100.0 %) | 2 of 2 (100.0 %) | – |" in text
