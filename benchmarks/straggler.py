@@ -74,13 +74,11 @@ def straggler_reports(runs: int, peer: bool) -> list[Row]:
     The peer is NVRx's `ReportGenerator` on the same summaries; it makes no verdicts.
     """
     theirs = nvrx() if peer else None
-    many = "first_ms", "report_rank_0.py", str(RANKS)
-    their_many = "first_ms", "report_rank_0_nvrx.py", str(RANKS)
     seen = jobs.by_turns(
         runs,
-        many=partial(_figures, sys.executable, *many),
+        many=partial(_many_ranks, sys.executable, "holdfast"),
         two=partial(_two_ranks, sys.executable, "holdfast"),
-        peer_many=theirs and partial(_figures, theirs[0], *their_many),
+        peer_many=theirs and partial(_many_ranks, theirs[0], "nvrx"),
         peer_two=theirs and partial(_two_ranks, theirs[0], "nvrx"),
     )
 
@@ -95,7 +93,7 @@ def straggler_reports(runs: int, peer: bool) -> list[Row]:
         row(f"{first} every other rank", "kB", "many", "first_received_others", 1e-3, 15),
         row(f"{first} {where}", "MB", "many", "first_received_rank_0", 1e-6, 30),
         row(f"straggler reports, extra memory of {where}", "MB", "many", "extra_mb", limit=100),
-        row("straggler report, 2 gloo ranks, median", "ms", "two", "median", limit=3),
+        row("straggler report, 2 gloo ranks, median", "ms", "two", "steady_ms", limit=3),
     ]
 
 
@@ -108,11 +106,16 @@ def _figures(python: str, first: str, program: str, *arguments: str, **variables
     return jobs.figures(_line(python, program, *arguments), first, variables)
 
 
+def _many_ranks(python: str, who: str) -> Any:
+    """Of rank 0 of one run of a simulated job."""
+    return _figures(python, "first_ms", "straggler_reports.py", who, str(RANKS))
+
+
 def _two_ranks(python: str, who: str) -> Any:
     """What rank 0 of one run of two real ranks prints."""
     place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(jobs.free_port())}
     with jobs.Job() as job:
-        line = _line(python, "report_ranks.py", who)
+        line = _line(python, "straggler_reports.py", who)
         ranks = [job.start(line, {**place, "RANK": str(rank)}, stdout=subprocess.PIPE) for rank in range(2)]
         told = [rank.communicate(timeout=300)[0] for rank in ranks]
     if codes := [rank.returncode for rank in ranks if rank.returncode]:
