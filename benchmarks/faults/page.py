@@ -9,12 +9,11 @@ from statistics import median
 from benchmarks.table import filled, table
 
 from .corpus import Scenario, faults
-from .score import PeerScore, Score
+from .score import Score
 
 MARKS = "<!-- measured -->", "<!-- end -->"
 PEER_MARKS = "<!-- peers -->", "<!-- end of peers -->"
 COMMAND = "make faults"
-NAMES = {"torchrun": "torchrun", "nvrx": "NVRx 0.4.1"}
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,8 @@ class Run:
 
     scenarios: Sequence[Scenario]
     scores: Sequence[Score]
-    peers: Sequence[PeerScore] = ()
+    peers: Mapping[str, Sequence[Score]] = field(default_factory=dict)
+    """Of other launchers, by name."""
     skipped: Mapping[str, str] = field(default_factory=dict)
     jobs: int = 1
 
@@ -109,15 +109,14 @@ def _healthy(run: Run) -> str:
 
 def peer_table(run: Run) -> str:
     """The other launchers beside this one."""
-    answers: dict[str, list[tuple[bool | None, ...]]] = {}
-    for row in run.peers:
-        answers.setdefault(NAMES[row.who], []).append((row.found, row.recovered, row.named))
-    ran = {row.scenario for row in run.peers}
+    asked = ("found", "recovered", "culprit right")
+    ran = {score.scenario for scores in run.peers.values() for score in scores}
     own = [score for score in run.scores if score.scenario in ran]
-    answers["Holdfast"] = [(score.found, score.recovered, score.culprit) for score in own]
-    head = ["one phase of each fault", "found", "recovered", "culprit named"]
-    rows = [[who, *(_share(one[n] for one in own) for n in range(3))] for who, own in answers.items()]
-    return table(head, rows)
+    rows = [
+        [who, *(_share(ask(s) for s in scores) for ask in (COLUMNS[name] for name in asked))]
+        for who, scores in {**run.peers, "Holdfast": own}.items()
+    ]
+    return table(["one phase of each fault", "found", "recovered", "culprit named"], rows)
 
 
 def _wrong(score: Score) -> str:

@@ -235,27 +235,23 @@ NAMES = (
 """How other launchers name a rank that failed or hung."""
 
 
-@dataclass(frozen=True)
-class PeerScore:
-    """One fault under another launcher."""
+def scored_peer(scenario: Scenario, facts: Facts) -> Score:
+    """The score of one run under another launcher, of a fault: whether it was found, recovered, and its rank named.
 
-    who: str
-    kind: str
-    scenario: str
-    found: bool
-    """Whether there was a second cycle, or an end with another code than 0, within `run.REACTION_TIMEOUT`."""
-    recovered: bool
-    named: bool | None
-    """Whether the first rank in the launchers' own output is the right one. None: no single rank is to blame."""
-
-
-def scored_peer(who: str, scenario: Scenario, facts: Facts) -> PeerScore:
-    """The score of one run under another launcher, of a fault."""
+    Found is a second cycle, or an end with another code than 0, within `run.REACTION_TIMEOUT`.
+    """
     assert scenario.label is not None
     ended = [code for node, code in enumerate(facts.codes) if node != facts.lost]
-    found = facts.happened is not None and (facts.cycles > 1 or any(code not in (0, None) for code in ended))
-    named = named_rank(facts.log, scenario) == scenario.rank if scenario.label.blames == RANK else None
-    return PeerScore(who, scenario.kind, scenario.name, found, recovered(facts), named)
+    return Score(
+        scenario.name,
+        scenario.kind,
+        scenario.fault.held_out,
+        healthy=False,
+        found=facts.happened is not None
+        and (facts.cycles > 1 or any(code not in (0, None) for code in ended)),
+        culprit=named_rank(facts.log, scenario) == scenario.rank if scenario.label.blames == RANK else None,
+        recovered=recovered(facts),
+    )
 
 
 def named_rank(log: str, scenario: Scenario) -> int | None:

@@ -14,7 +14,7 @@ from benchmarks.faults import score as scoring
 from benchmarks.faults.corpus import MOMENTS, TOTAL, Fault, Scenario, choose, faults, scenarios
 from benchmarks.faults.injection import result
 from benchmarks.faults.run import HOLDFAST, TORCHRUN, command
-from benchmarks.faults.score import Facts, PeerScore, Report, Score, named_rank, recovered, scored
+from benchmarks.faults.score import Facts, Report, Score, named_rank, recovered, scored
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -269,8 +269,8 @@ def test_what_a_peer_names() -> None:
 def test_the_tables() -> None:
     wrong = replace(scored(LOCK, with_verdict(kind="gil")), scenario="lock/init")
     scores: list[Score] = [scored(LOCK, RIGHT), wrong]
-    row = PeerScore("torchrun", "lock", "lock/step", False, False, False)
-    run = page.Run([LOCK], scores, [row], {"hung_filesystem/checkpoint": "fuse needs root"}, 2)
+    peers = {"torchrun": [Score("lock/step", "lock", held_out=False, healthy=False, culprit=False)]}
+    run = page.Run([LOCK], scores, peers, {"hung_filesystem/checkpoint": "fuse needs root"}, 2)
     text = page.tables(run)
     assert "| culprit right | 2 of 2 (100.0 %) | 2 of 2 (100.0 %) | – |" in text
     assert "| wrong with high confidence | 1 | 1 | 0 |" in text
