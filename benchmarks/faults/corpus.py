@@ -179,10 +179,21 @@ def fault(name: str, verdict: str, phases: tuple[str, ...], **more: Any) -> Call
         if name in _registered:
             raise ValueError(f"two faults have the name {name}")
         what = " ".join((do.__doc__ or "").split())
-        _registered[name] = Fault(name=name, verdict=verdict, phases=phases, do=do, what=what, **more)
+        equally_true = getattr(do, "also", ("", ""))
+        _registered[name] = Fault(name, verdict, phases, do, what, also=equally_true, **more)
         return do
 
     return register
+
+
+def also(kind: str, why: str) -> Callable[[Any], Any]:
+    """Below `fault`: a second kind that is equally true, and why."""
+
+    def mark(do: Any) -> Any:
+        do.also = kind, why
+        return do
+
+    return mark
 
 
 def healthy(name: str, phase: str, layout: str = "2", variant: str = CLIENT, **more: Any) -> Any:

@@ -24,6 +24,7 @@ from benchmarks.faults.corpus import (
     SHELL,
     STARTED,
     TRAINING,
+    also,
     fault,
 )
 from benchmarks.faults.injection import InjectionPoint
@@ -85,12 +86,8 @@ def _(point: InjectionPoint) -> None:
     time.sleep(60)
 
 
-@_ends(
-    "interrupted",
-    "exception",
-    TRAINING,
-    also=("signal", "Python raises KeyboardInterrupt and then ends itself by the signal"),
-)
+@_ends("interrupted", "exception", TRAINING)
+@also("signal", "Python raises KeyboardInterrupt and then ends itself by the signal")
 def _(point: InjectionPoint) -> None:
     """SIGINT is sent to one rank, and Python turns it into KeyboardInterrupt."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -149,17 +146,8 @@ def _(point: InjectionPoint, path: str) -> NoReturn:
     raise KeyError("sample 1742 has no label")
 
 
-@_ends(
-    "worker_killed",
-    "exception",
-    READS,
-    also=(
-        "data_loading",
-        "the loader's exception ended the rank, and says itself that its worker was killed",
-    ),
-    at="data",
-    workers=1,
-)
+@_ends("worker_killed", "exception", READS, at="data", workers=1)
+@also("data_loading", "the loader's exception ended the rank, and says itself that its worker was killed")
 def _(point: InjectionPoint, path: str) -> None:
     """A worker of the data loader is killed with -9."""
     os.kill(os.getpid(), signal.SIGKILL)
@@ -194,12 +182,8 @@ def _(point: InjectionPoint) -> None:
 # By a lack of memory
 
 
-@_ends(
-    "gpu_out_of_memory",
-    "exception",
-    ("init", "step", "collective", "validation"),
-    also=("out_of_memory", _BOTH),
-)
+@_ends("gpu_out_of_memory", "exception", ("init", "step", "collective", "validation"))
+@also("out_of_memory", _BOTH)
 def _(point: InjectionPoint) -> NoReturn:
     """A GPU has no room for a tensor."""
     import torch
@@ -210,7 +194,8 @@ def _(point: InjectionPoint) -> NoReturn:
     )
 
 
-@_ends("memory_error", "out_of_memory", OWN_CODE, also=("exception", _BOTH))
+@_ends("memory_error", "out_of_memory", OWN_CODE)
+@also("exception", _BOTH)
 def _(point: InjectionPoint) -> None:
     """A rank reaches its limit of address space."""
     from holdfast.testing import inject
@@ -243,16 +228,9 @@ def _(point: InjectionPoint) -> None:
     threading.Event().wait(60)  # `run.Job` stops it
 
 
-@_ends(
-    "launcher_lost",
-    "node_lost",
-    TRAINING,
-    also=(
-        "elsewhere",
-        "its ranks end with it and break the connections at once; the node's loss shows only later",
-    ),
-    blames=NODE,
-    layouts=ELSEWHERE,
+@_ends("launcher_lost", "node_lost", TRAINING, blames=NODE, layouts=ELSEWHERE)
+@also(
+    "elsewhere", "its ranks end with it and break the connections at once; the node's loss shows only later"
 )
 def _(point: InjectionPoint) -> None:
     """The launcher of one node is killed with -9."""
