@@ -83,7 +83,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpar
     return parser
 
 
-def text(arguments: argparse.Namespace) -> str:
+def run(arguments: argparse.Namespace) -> str:
     """What the command prints. Raises HoldfastError where there is nothing to read."""
     from ..incidents.report.store import open_incident
     from ..journal.reader import default_runs, holds_journal, runs_in
