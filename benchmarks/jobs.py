@@ -45,13 +45,10 @@ def command(
 
 def environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment of every launcher: no store sharing for torchrun, else it never restarts on gloo."""
-    return {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-        "XDG_STATE_HOME": _state_folder(),
-        **(variables or {}),
-    }
+    own = dict(variables or {})
+    if "XDG_STATE_HOME" not in own:
+        own["XDG_STATE_HOME"] = _state_folder()
+    return {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", **own}
 
 
 @cache

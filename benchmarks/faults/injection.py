@@ -42,19 +42,6 @@ def formatted(weights: Sequence[float]) -> str:
     return " ".join(f"{weight:.2f}" for weight in weights)
 
 
-def connected_client(who: str) -> Any:
-    """The client of this launcher, connected; None where it has none."""
-    if who == "holdfast":
-        from holdfast.fault_tolerance import RankMonitorClient
-    elif who == "nvrx":
-        from nvidia_resiliency_ext.fault_tolerance import RankMonitorClient
-    else:
-        return None
-    client = RankMonitorClient()
-    client.init_workload_monitoring()
-    return client
-
-
 class InjectionPoint:
     """The scenario, as this rank sees it."""
 

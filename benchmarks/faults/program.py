@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.faults.injection import SHARDS, InjectionPoint, connected_client, formatted, numbers
+from benchmarks.faults.injection import SHARDS, InjectionPoint, formatted, numbers
+from benchmarks.programs.rank_client import connected_client
 
 who, folder = sys.argv[1], Path(sys.argv[2])
 point = InjectionPoint(folder)

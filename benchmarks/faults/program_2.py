@@ -15,7 +15,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from benchmarks.faults.injection import SHARDS, WIDTH, InjectionPoint, connected_client, formatted, numbers
+from benchmarks.faults.injection import SHARDS, WIDTH, InjectionPoint, formatted, numbers
+from benchmarks.programs.rank_client import connected_client
 
 who, folder = sys.argv[1], Path(sys.argv[2])
 point = InjectionPoint(folder)

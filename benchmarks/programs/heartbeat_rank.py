@@ -15,24 +15,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from time import perf_counter_ns, sleep
-from typing import Any
 
 import psutil
+from rank_client import connected_client
 
 CALLS = {"holdfast": 20_000, "nvrx": 2_000}
 SPACED = 1000  # calls with busy cores, one every millisecond: back to back, one would measure the scheduler
 BUSY = "while True: sum(range(1000))"
-
-
-def client(who: str) -> Any:
-    """The client under test, connected."""
-    if who == "holdfast":
-        from holdfast.fault_tolerance import RankMonitorClient
-    else:
-        from nvidia_resiliency_ext.fault_tolerance import RankMonitorClient
-    made = RankMonitorClient()
-    made.init_workload_monitoring()
-    return made
 
 
 def times(calls: int, pause: float, *functions: Callable[[], object]) -> list[int]:
@@ -96,7 +85,7 @@ def busy_cores() -> Iterator[None]:
 def main() -> None:
     """Measure a heartbeat, and the edges of a section."""
     who, situation = sys.argv[1:]
-    made, calls = client(who), SPACED if situation == "busy" else CALLS[who]
+    made, calls = connected_client(who), SPACED if situation == "busy" else CALLS[who]
     pause = 0.001 if situation == "busy" else 0.0
 
     start, end = partial(made.start_section, "step"), partial(made.end_section, "step")
