@@ -27,15 +27,11 @@ from benchmarks.faults.corpus import (
     also,
     fault,
 )
-from benchmarks.faults.injection import InjectionPoint
+from benchmarks.faults.injection import InjectionPoint, no_core
 
 _ends = partial(fault, hangs=False)
 
 _BOTH = "both the exception and the lack of memory ended it"
-
-
-def _no_core() -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 # By a signal
@@ -50,28 +46,28 @@ def _(point: InjectionPoint) -> None:
 @_ends("segfault", "signal", TRAINING, anywhere=True)
 def _(point: InjectionPoint) -> None:
     """A rank reads from address 0."""
-    _no_core()
+    no_core()
     ctypes.string_at(0)
 
 
 @_ends("abort", "signal", ("init", "step", "collective", "checkpoint"), anywhere=True)
 def _(point: InjectionPoint) -> None:
     """A rank aborts, as C++ does at a failed assertion."""
-    _no_core()
+    no_core()
     os.abort()
 
 
 @_ends("cpp_exception", "signal", STARTED, anywhere=True)
 def _(point: InjectionPoint) -> None:
     """A C++ library throws an exception that is not caught."""
-    _no_core()
+    no_core()
     ctypes.CDLL("libstdc++.so.6")["_ZSt9terminatev"]()
 
 
 @_ends("bus_error", "signal", TRAINING, anywhere=True)
 def _(point: InjectionPoint) -> None:
     """A mapped file is shorter than it was."""
-    _no_core()
+    no_core()
     with tempfile.TemporaryFile() as file:
         file.truncate(2 * mmap.PAGESIZE)
         view = mmap.mmap(file.fileno(), 2 * mmap.PAGESIZE)
@@ -98,7 +94,7 @@ def _(point: InjectionPoint) -> None:
 @_ends("half_saved", "signal", ("checkpoint",), at="storage")
 def _(point: InjectionPoint, path: str) -> str:
     """The kernel ends a rank in the middle of a file that it writes."""
-    _no_core()
+    no_core()
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # as a library gets it
     return path + ".large"

@@ -28,7 +28,7 @@ from typing import Any, NoReturn
 
 from benchmarks.faults import corpus
 from benchmarks.faults.corpus import FINISHED, NOBODY, also
-from benchmarks.faults.injection import WIDTH, InjectionPoint
+from benchmarks.faults.injection import WIDTH, InjectionPoint, no_core
 
 _TEAMS = ("4", "2+2", "4")
 _ODD = ("3", "4", "2+2", "3")
@@ -36,10 +36,6 @@ _fault = partial(corpus.fault, held_out=True, program=2, layouts=("4", "3", "2+2
 _ends = partial(_fault, hangs=False)
 _healthy = partial(corpus.healthy, held_out=True, program=2)
 _ABSENT = "it is in another call, and never came to the one in which its neighbour waits"
-
-
-def _no_core() -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 def _ask(port: int) -> None:
@@ -285,14 +281,14 @@ def _(point: InjectionPoint) -> None:
         file=sys.stderr,
         flush=True,
     )
-    _no_core()
+    no_core()
     ctypes.string_at(0)
 
 
 @_ends("stack_overflow", "signal", ("forward", "backward"))
 def _(point: InjectionPoint) -> None:
     """A callback of native code calls itself until the stack is full."""
-    _no_core()
+    no_core()
     sys.setrecursionlimit(10**9)
     callback = ctypes.CFUNCTYPE(None)(lambda: callback())
     callback()
@@ -301,7 +297,7 @@ def _(point: InjectionPoint) -> None:
 @_ends("cpu_limit", "signal", ("forward", "team"))
 def _(point: InjectionPoint) -> None:
     """A rank reaches its limit of CPU time."""
-    _no_core()
+    no_core()
     soft = int(time.process_time()) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.getrlimit(resource.RLIMIT_CPU)[1]))
     while True:
@@ -365,7 +361,7 @@ def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
         )
         os.abort()
 
-    _no_core()
+    no_core()
     _background(watch)
 
 
