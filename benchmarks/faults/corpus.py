@@ -142,8 +142,6 @@ class Fault:
         phases = {*self.phases, *self.turns_in, *self.in_phase, *(phase for phase, _ in self.variants)}
         if unknown := phases - {*MOMENTS}:
             raise ValueError(f"{self.name}: {', '.join(sorted(unknown))} is no phase")
-        if bool(self.also[0]) != bool(self.also[1]):
-            raise ValueError(f"{self.name}: a second kind needs its reason, and a reason a second kind")
         if self.at not in PLACES:
             raise ValueError(f"{self.name}: {self.at} is no place of a program")
 
