@@ -42,7 +42,7 @@ class Row:
         yield f"{mine:.3g} {self.unit}"
         yield f"{median(self.peers):.3g} {self.unit} ({self.peer_name})" if self.peers else "–"
         yield f"{mine / median(self.peers):.2f}" if self.peers and median(self.peers) else "–"
-        limit = [] if self.limit is None else [f"≤ {self.limit:g}"]
+        limit = [] if self.limit is None else [f"≤ {self.limit:.4g}"]
         ratio = [] if self.ratio is None else [f"≤ {self.ratio} ×"]
         yield ", ".join(limit + ratio) or "–"
         yield {None: "–", True: "yes", False: "**no**"}[self.reached]

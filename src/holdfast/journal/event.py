@@ -70,7 +70,8 @@ def decode(line: bytes | str, source: str = "") -> Event | None:
         return None
     if not isinstance(record, dict) or end != len(text):
         return None
-    t, mono, node, kind = (record.pop(name, None) for name in ("t", "mono", "node", "kind"))
+    pop = record.pop  # a million lines of a large run
+    t, mono, node, kind = pop("t", None), pop("mono", None), pop("node", None), pop("kind", None)
     is_timed = type(t) in _NUMBERS and type(mono) in _NUMBERS and math.isfinite(t) and math.isfinite(mono)
     if not (is_timed and isinstance(node, str) and isinstance(kind, str)):
         return None
