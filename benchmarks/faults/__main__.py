@@ -87,7 +87,7 @@ def _run(given: argparse.Namespace, found: list[Scenario]) -> int:
 
 def _peers(campaign: Campaign, one_each: bool, among: list[Scenario]) -> dict[str, list[Score]]:
     """torchrun and NVRx on the faults of these scenarios, one phase of each."""
-    kinds = {each.kind for each in among if each.label}
+    kinds = {each.kind for each in among if each.kinds}
     given = among if one_each else [each for each in choose(one_each=True) if each.kind in kinds]
     theirs = nvrx()
     runners = {"torchrun": TORCHRUN, **({NVRX: Runner("nvrx", tuple(theirs), "nvrx")} if theirs else {})}

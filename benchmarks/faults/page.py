@@ -32,7 +32,7 @@ def listing(scenarios: Sequence[Scenario]) -> str:
     """One line for each, with its label."""
     lines = []
     for one in scenarios:
-        label = "healthy" if one.label is None else " or ".join(one.label.kinds)
+        label = " or ".join(one.kinds) or "healthy"
         nodes = "+".join(map(str, one.nodes))
         lines.append(f"{one.name:36} {nodes:>4} ranks, rank {one.rank}: {label:42} {one.fault.what}")
     return "\n".join(lines)

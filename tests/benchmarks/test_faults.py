@@ -56,9 +56,7 @@ def test_names_are_unique_and_ranks_exist() -> None:
 def test_label_of_an_odd_rank_needs_three_ranks() -> None:
     """Of two ranks in two collectives the wrong one cannot be named."""
     assert all(
-        each.world > 2
-        for each in scenarios()
-        if each.label and each.label.kinds[0] == "mismatched_collective"
+        each.world > 2 for each in scenarios() if each.kinds and each.kinds[0] == "mismatched_collective"
     )
 
 
@@ -79,10 +77,10 @@ def test_label_that_is_invalid_is_refused() -> None:
 
 
 def test_label_of_a_wait_at_the_start_is_startup_too() -> None:
-    assert one("lock/init").label.kinds == ("lock", "startup")  # type: ignore[union-attr]
-    assert one("sleep/shutdown").label.kinds == ("user_code", "shutdown")  # type: ignore[union-attr]
-    assert one("lock/step").label.kinds == ("lock",)  # type: ignore[union-attr]
-    assert one("os_exit_0/init").label.hangs and not one("os_exit_0/step").label.hangs  # type: ignore[union-attr]
+    assert one("lock/init").kinds == ("lock", "startup")
+    assert one("sleep/shutdown").kinds == ("user_code", "shutdown")
+    assert one("lock/step").kinds == ("lock",)
+    assert one("os_exit_0/init").hangs and not one("os_exit_0/step").hangs
 
 
 def test_scenarios_are_chosen_by_name_and_phase() -> None:
