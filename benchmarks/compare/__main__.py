@@ -15,9 +15,8 @@ import torch
 from benchmarks.run import machine
 from benchmarks.table import filled
 
-from .contenders import ROOT, contenders
 from .faults import FAULTS, Outcome, Outcomes
-from .figures import figures
+from .figures import ROOT, contenders, figures
 from .page import conditions, draw, tables
 
 MARKS = "<!-- measured -->", "<!-- end -->"

@@ -15,7 +15,7 @@ import psutil
 
 from benchmarks.jobs import FREE_PORT, POLL, Job, command, send
 
-from .contenders import Contender
+from .figures import Contender
 
 JOB_TIMEOUT = 90.0
 

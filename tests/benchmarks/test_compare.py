@@ -13,9 +13,8 @@ import pytest
 
 from benchmarks import environments
 from benchmarks.compare import figures as measuring
-from benchmarks.compare.contenders import Contender
 from benchmarks.compare.faults import FAULTS, Outcome, ended
-from benchmarks.compare.figures import Figure
+from benchmarks.compare.figures import Contender, Figure
 from benchmarks.compare.page import conditions, tables
 from benchmarks.jobs import send
 from benchmarks.table import filled
