@@ -81,7 +81,7 @@ soak: $(VENV)/.native
 
 # Under build/, which `make clean` removes. The benchmarks install it when they need it.
 nvrx: $(VENV)/.dev
-	@$(BIN)/python -m benchmarks.nvrx
+	@$(BIN)/python -m benchmarks.environments
 
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check .

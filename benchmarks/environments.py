@@ -1,4 +1,7 @@
-"""Virtual environments under build/, most of which see the torch that is here: all that is measured has the same."""
+"""Virtual environments under build/ for what is compared, most of which see the torch that is here; NVRx among them.
+
+``python -m benchmarks.environments`` installs NVRx and downloads its wheels, and exits with 1 where that fails.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,14 @@ import subprocess
 import sys
 import sysconfig
 import venv
+from functools import cache
 from pathlib import Path
 
 BUILD = Path(__file__).resolve().parent.parent / "build"
+VERSION = "0.4.1"
+NVRX = f"NVRx {VERSION}"
+WHEELS = ("0.3.0", "0.4.1")
+"""Versions of which the wheel itself is kept, for the tests that install it beside Holdfast."""
 
 
 def beside(name: str, requirements: list[str], *, anew: bool = False, alone: bool = False) -> str:
@@ -31,3 +39,39 @@ def beside(name: str, requirements: list[str], *, anew: bool = False, alone: boo
         subprocess.run([*pip, *requirements], check=True, stdout=sys.stderr)
         done.touch()
     return str(python)
+
+
+def has_nvrx() -> bool:
+    """Whether `nvrx` has nothing to install."""
+    return (BUILD / f"nvrx-{VERSION}" / "installed").exists()
+
+
+@cache
+def nvrx() -> list[str] | None:
+    """The command of NVRx's `ft_launcher`, installed at the first call; None where it cannot be installed."""
+    try:
+        python = beside(f"nvrx-{VERSION}", [f"nvidia-resiliency-ext=={VERSION}"])
+    except (OSError, subprocess.CalledProcessError) as error:
+        print(f"no figures of {NVRX}, which cannot be installed here: {error}", file=sys.stderr)
+        return None
+    return [python, "-m", "nvidia_resiliency_ext.fault_tolerance.launcher"]
+
+
+def nvrx_wheel(version: str) -> Path | None:
+    """NVRx's wheel for this Python, if `make nvrx` could download it."""
+    tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    return next((BUILD / "nvrx-wheels").glob(f"nvidia_resiliency_ext-{version}-{tag}-*.whl"), None)
+
+
+def _download() -> bool:
+    """Fetch the wheels that are missing; whether all are there."""
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    for version in WHEELS:
+        if nvrx_wheel(version) is None:
+            where = ["--dest", str(BUILD / "nvrx-wheels"), f"nvidia-resiliency-ext=={version}"]
+            subprocess.run([*pip, *where], stdout=sys.stderr)
+    return all(map(nvrx_wheel, WHEELS))
+
+
+if __name__ == "__main__":
+    sys.exit(nvrx() is None or not _download())

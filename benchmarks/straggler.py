@@ -1,58 +1,46 @@
-"""What a detection section costs the training, beside NVRx: measured, skipped, without a name, as a wrapped callable.
+"""What straggler detection costs the training: sections, GPU kernel records, reports. The peer is NVRx 0.4.1.
 
-By itself: `python benchmarks/straggler.py [--runs N] [--no-peer]`. The peer needs a libcupti even
-where sections are timed on the host only; it gets the fake one of the tests.
+Does not cover: what CUPTI costs a launch, and what it costs to be attached; both need a GPU.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from benchmarks import by_itself, kernel_records, nvrx
+from benchmarks import jobs
+from benchmarks.environments import NVRX, nvrx
 from benchmarks.table import Row, median
 
-PROGRAM = Path(__file__).resolve().parent / "programs" / "section_cost.py"
-PEER = f"NVRx {nvrx.VERSION}"
+FAKES = Path(__file__).resolve().parent.parent / "tests" / "straggler" / "kernels" / "native"
+RANKS = 16_384
 
 
-def once(python: str, package: str, libraries: Path) -> dict[str, float]:
-    """All figures of one run, in microseconds."""
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(libraries)} if package != "holdfast" else None
-    command = [python, "-W", "ignore", str(PROGRAM), package]
-    done = subprocess.run(
-        command, env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=300
-    )
-    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return figures
+def straggler(runs: int, peer: bool) -> list[Row]:
+    """A detection section: measured, skipped, without a name, as a wrapped callable.
 
-
-def measure(runs: int, peer: bool = True) -> list[Row]:
-    """All figures, medians of `runs` runs; the contenders take turns."""
-    theirs_by = nvrx.launcher() if peer else None
-    ours, theirs = [], []
-    with tempfile.TemporaryDirectory() as place:
-        if theirs_by:
-            kernel_records.build(Path(place))
-        for _ in range(runs):
-            ours.append(once(sys.executable, "holdfast", Path(place)))
-            if theirs_by:
-                theirs.append(once(theirs_by[0], "nvidia_resiliency_ext", Path(place)))
-
-    def row(text: str, what: str, bound: float | None = None) -> Row:
-        figure = median(one[what] for one in ours)
-        other = median(one[what] for one in theirs) if theirs else None
-        aim = "" if bound is None else f"≤ {bound:g}"
-        return Row(
-            text, "µs", figure, other, PEER if theirs else "", aim, None if bound is None else figure <= bound
+    The peer needs a libcupti even where sections are timed on the host only; it gets the fake one.
+    """
+    theirs = nvrx() if peer else None
+    program = "section_cost.py"
+    with _fake_libraries() if theirs else nullcontext("") as folder:
+        fake = {"LD_LIBRARY_PATH": folder}
+        seen = jobs.by_turns(
+            runs,
+            ours=partial(_figures, sys.executable, "section", program, "holdfast"),
+            peer=theirs and partial(_figures, theirs[0], "section", program, "nvidia_resiliency_ext", **fake),
         )
+
+    def row(text: str, what: str, limit: float | None = None) -> Row:
+        ours, peers = ([one[what] for one in seen[who]] for who in ("ours", "peer"))
+        return Row(text, "µs", ours, peers, NVRX, limit)
 
     return [
         row("straggler section, median", "section", 0.6),
@@ -63,5 +51,86 @@ def measure(runs: int, peer: bool = True) -> list[Row]:
     ]
 
 
-if __name__ == "__main__":
-    by_itself.main(__doc__, measure, PEER)
+def kernel_records(runs: int, peer: bool) -> list[Row]:
+    """The record of a GPU kernel, through a fake libcupti, whose own cost is taken off: no GPU is needed."""
+    theirs = nvrx() if peer else None
+
+    def cost(python: str, who: str) -> float:
+        seen = _figures(python, "client", "kernel_records.py", who, LD_LIBRARY_PATH=folder)
+        return median(seen["client"]) - median(seen["alone"])
+
+    with _fake_libraries() as folder:
+        seen = jobs.by_turns(
+            runs,
+            ours=partial(cost, sys.executable, "holdfast"),
+            peer=theirs and partial(cost, theirs[0], "nvrx"),
+        )
+    return [Row("GPU kernel record, through a fake libcupti", "ns", seen["ours"], seen["peer"], NVRX, 100)]
+
+
+def straggler_reports(runs: int, peer: bool) -> list[Row]:
+    """A report of 5 sections and 500 kernels: on rank 0 of a simulated job, and between two real gloo ranks.
+
+    The peer is NVRx's `ReportGenerator` on the same summaries; it makes no verdicts.
+    """
+    theirs = nvrx() if peer else None
+    seen = jobs.by_turns(
+        runs,
+        many=partial(_many_ranks, sys.executable, "holdfast"),
+        two=partial(_two_ranks, sys.executable, "holdfast"),
+        peer_many=theirs and partial(_many_ranks, theirs[0], "nvrx"),
+        peer_two=theirs and partial(_two_ranks, theirs[0], "nvrx"),
+    )
+
+    def row(text: str, unit: str, job: str, what: str, scale: float = 1, limit: float | None = None) -> Row:
+        ours, peers = ([one[what] * scale for one in seen[who]] for who in (job, f"peer_{job}"))
+        return Row(text, unit, ours, peers, NVRX, limit)
+
+    where, first = f"rank 0 of {RANKS:,} simulated ranks", "first straggler report, received by"
+    return [
+        row(f"straggler report, {where}", "ms", "many", "steady_ms", limit=250),
+        row(f"first straggler report, {where}", "ms", "many", "first_ms"),
+        row(f"{first} every other rank", "kB", "many", "first_received_others", 1e-3, 15),
+        row(f"{first} {where}", "MB", "many", "first_received_rank_0", 1e-6, 30),
+        row(f"straggler reports, extra memory of {where}", "MB", "many", "extra_mb", limit=100),
+        row("straggler report, 2 gloo ranks, median", "ms", "two", "steady_ms", limit=3),
+    ]
+
+
+def _line(python: str, program: str, *arguments: str) -> list[str]:
+    return [python, "-W", "ignore", str(jobs.PROGRAMS / program), *arguments]
+
+
+def _figures(python: str, first: str, program: str, *arguments: str, **variables: str) -> Any:
+    """What one run of the program prints, a JSON object that begins with the key `first`."""
+    return jobs.figures(_line(python, program, *arguments), first, variables)
+
+
+def _many_ranks(python: str, who: str) -> Any:
+    """Of rank 0 of one run of a simulated job."""
+    return _figures(python, "first_ms", "straggler_reports.py", who, str(RANKS))
+
+
+def _two_ranks(python: str, who: str) -> Any:
+    """What rank 0 of one run of two real ranks prints."""
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(jobs.free_port())}
+    with jobs.Job() as job:
+        line = _line(python, "straggler_reports.py", who)
+        ranks = [job.start(line, {**place, "RANK": str(rank)}, stdout=subprocess.PIPE) for rank in range(2)]
+        told = [rank.communicate(timeout=300)[0] for rank in ranks]
+    if codes := [rank.returncode for rank in ranks if rank.returncode]:
+        raise RuntimeError(f"{who}: ranks ended with {codes}")
+    return json.loads(told[0].splitlines()[-1])
+
+
+@contextmanager
+def _fake_libraries() -> Iterator[str]:
+    """A folder with the fake libraries of the tests, under the names by which both look for them."""
+    with tempfile.TemporaryDirectory() as folder:
+        for source, name in (("fake_cuda.c", "libcuda.so.1"), ("fake_cupti.c", "libcupti.so.12")):
+            script = Path(folder, f"{name}.map")
+            script.write_text(f"{name} {{ global: cu*; fake_*; local: *; }};\n")
+            link = [f"-Wl,-soname,{name}", f"-Wl,--version-script={script}", "-ldl", "-lpthread"]
+            gcc = ["gcc", "-O2", "-fPIC", "-shared", str(FAKES / source), "-o", f"{folder}/{name}", *link]
+            subprocess.run(gcc, check=True)
+        yield folder

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.marks import filled
+from benchmarks.table import filled, table
 from holdfast.straggler.rule import LONGEST, Findings, Thresholds, find_stragglers
 
 SIGNALS, PER_NODE = 5, 8
@@ -128,44 +128,26 @@ SLOW = (
 
 def tables(jobs: int) -> str:
     """Both as Markdown. Jobs of more than 1,000 ranks are a tenth as many."""
-    return f"{_healthy(HEALTHY, jobs)}\n\n{_slow(SLOW, jobs)}"
-
-
-def _healthy(cases: Sequence[Job], jobs: int) -> str:
-    lines = ["| healthy job | ranks | noise | jobs with a false name in 20 reports |", "|---|---|---|---|"]
-    for job in cases:
-        count = jobs if job.ranks < 1000 else max(1, jobs // 10)
-        wrong = sum(wrong for _, wrong in outcomes(job, count))
-        lines.append(f"| {job.what} | {job.ranks:,} | {job.noise:.0%} | {wrong} of {count} |")
-    return "\n".join(lines)
-
-
-def _slow(cases: Sequence[Job], jobs: int) -> str:
     reports = (3, 4, 5, 6, 8, 10)
-    by = " | ".join(str(report) for report in reports)
-    lines = [
-        f"| slow | ranks | noise | slowdown | `min_slowdown` | named by report {by} | another named |",
-        "|---" * (6 + len(reports)) + "|",
-    ]
-    for job in cases:
+    healthy, slow = [], []
+    for job in (*HEALTHY, *SLOW):
         count = jobs if job.ranks < 1000 else max(1, jobs // 10)
         found = outcomes(job, count)
-        named = [
-            f"{sum(first is not None and first <= report for first, _ in found) / count:.0%}"
-            for report in reports
-        ]
         wrong = f"{sum(wrong for _, wrong in found)} of {count}"
-        cells = [
-            job.what,
-            f"{job.ranks:,}",
-            f"{job.noise:.0%}",
-            job.slowdown,
-            job.min_slowdown,
-            *named,
-            wrong,
-        ]
-        lines.append(f"| {' | '.join(str(cell) for cell in cells)} |")
-    return "\n".join(lines)
+        common = [job.what, f"{job.ranks:,}", f"{job.noise:.0%}"]
+        if not job.slow:
+            healthy.append([*common, wrong])
+            continue
+        firsts = [first for first, _ in found if first is not None]
+        named = [f"{sum(first <= report for first in firsts) / count:.0%}" for report in reports]
+        slow.append([*common, str(job.slowdown), str(job.min_slowdown), *named, wrong])
+    by = (f"named by report {reports[0]}", *map(str, reports[1:]))
+    return "\n\n".join(
+        (
+            table(("healthy job", "ranks", "noise", "jobs with a false name in 20 reports"), healthy),
+            table(("slow", "ranks", "noise", "slowdown", "`min_slowdown`", *by, "another named"), slow),
+        )
+    )
 
 
 def main() -> None:

@@ -1,7 +1,6 @@
-"""One measured figure against its aim and its peer, and the table that goes into docs/benchmarks.md.
+"""Figures against their limits and their peers, the tables of the documentation, and where these go in a page. Pure.
 
-A figure is a median over several runs. Machines differ, so where a peer was measured in the same run the ratio
-is what counts; an aim that needs no peer is an absolute bound.
+Machines differ, so where a peer was measured in the same run the ratio is what counts.
 """
 
 from __future__ import annotations
@@ -10,49 +9,72 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 
 @dataclass(frozen=True)
 class Row:
-    """`ours` and `peer` are medians in `unit`; `reached` is None where there is no aim."""
+    """One figure: the median of `ours`, in `unit`, beside the median of `peers` where there are any."""
 
     what: str
     unit: str
-    ours: float
-    peer: float | None = None
+    ours: Sequence[float]
+    peers: Sequence[float] = ()
     peer_name: str = ""
-    aim: str = ""
-    reached: bool | None = None
+    limit: float | None = None
+    """The aim: at most so much."""
+    ratio: float | Fraction | None = None
+    """The aim: at most this part of the peer's."""
     note: str = ""
 
     @property
-    def ratio(self) -> float | None:
-        """Ours over the peer's."""
-        return self.ours / self.peer if self.peer else None
+    def reached(self) -> bool | None:
+        """Whether all aims are reached; None where there is none."""
+        limits = [] if self.limit is None else [self.limit]
+        if self.ratio is not None and self.peers:
+            limits.append(float(self.ratio) * median(self.peers))
+        return median(self.ours) <= min(limits) if limits else None
+
+    def cells(self) -> Iterable[str]:
+        """Those of `markdown`."""
+        mine = median(self.ours)
+        yield f"{self.what} ({self.note})" if self.note else self.what
+        yield f"{mine:.3g} {self.unit}"
+        yield f"{median(self.peers):.3g} {self.unit} ({self.peer_name})" if self.peers else "–"
+        yield f"{mine / median(self.peers):.2f}" if self.peers and median(self.peers) else "–"
+        limit = [] if self.limit is None else [f"≤ {self.limit:.4g}"]
+        ratio = [] if self.ratio is None else [f"≤ {self.ratio} ×"]
+        yield ", ".join(limit + ratio) or "–"
+        yield {None: "–", True: "yes", False: "**no**"}[self.reached]
+
+
+def markdown(rows: Iterable[Row]) -> str:
+    """The table of these figures."""
+    head = ("figure", "Holdfast", "peer", "ratio", "aim", "reached")
+    return table(head, [[*row.cells()] for row in rows])
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Any table, in Markdown."""
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))
+
+
+def filled(page: str, text: str, begin: str, end: str) -> str:
+    """The page with this text between its marks, each of which has a line. Raises ValueError where it has none."""
+    before, begun, rest = page.partition(f"{begin}\n")
+    _, ended, after = rest.partition(end)
+    if not ended:
+        raise ValueError(f"the page has no place for it: {begin} and {end} are missing")
+    return f"{before}{begun}{text}\n{ended}{after}"
 
 
 def median(values: Iterable[float]) -> float:
-    """The middle value."""
-    return statistics.median(values)
+    """The middle value; NaN of none."""
+    ordered = list(values)
+    return statistics.median(ordered) if ordered else math.nan
 
 
 def percentile(values: Iterable[float], percent: float) -> float:
     """The least of the values that so many percent of them do not exceed."""
     ordered = sorted(values)
     return ordered[math.ceil(percent / 100 * len(ordered)) - 1]
-
-
-def markdown(rows: Sequence[Row]) -> str:
-    """The table."""
-    lines = ["| figure | Holdfast | peer | ratio | aim | reached |", "|---|---|---|---|---|---|"]
-    for row in rows:
-        peer = (
-            f"{row.peer:.3g} {row.unit} ({row.peer_name})" if row.peer is not None else row.peer_name or "–"
-        )
-        ratio = f"{row.ratio:.2f}" if row.ratio is not None else "–"
-        reached = {None: "–", True: "yes", False: "**no**"}[row.reached]
-        what = f"{row.what} ({row.note})" if row.note else row.what
-        lines.append(
-            f"| {what} | {row.ours:.3g} {row.unit} | {peer} | {ratio} | {row.aim or '–'} | {reached} |"
-        )
-    return "\n".join(lines)

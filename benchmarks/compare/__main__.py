@@ -12,14 +12,12 @@ import sys
 
 import torch
 
-from benchmarks.marks import filled
 from benchmarks.run import machine
+from benchmarks.table import filled
 
-from .contenders import ROOT, contenders
 from .faults import FAULTS, Outcome, Outcomes
-from .figures import figures
-from .page import conditions, tables
-from .plot import draw
+from .figures import ROOT, contenders, figures
+from .page import conditions, draw, tables
 
 MARKS = "<!-- measured -->", "<!-- end -->"
 PAGE, PLOT = ROOT / "docs" / "compare.md", ROOT / "docs" / "compare.svg"

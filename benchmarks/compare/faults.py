@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
-from .contenders import Contender
-from .job import CEILING, job, send
+import psutil
+
+from benchmarks.jobs import FREE_PORT, POLL, Job, command, send
+
+from .figures import Contender
+
+JOB_TIMEOUT = 90.0
 
 
 @dataclass(frozen=True)
@@ -20,6 +29,54 @@ class Outcome:
 
 
 Outcomes = dict[str, Outcome]
+
+
+class FaultyJob(Job):
+    """Two ranks of programs/faulty_rank.py in a folder of their own, where they leave files."""
+
+    def __init__(self, contender: Contender, what: str, folder: Path, options: tuple[str, ...]) -> None:
+        super().__init__()
+        self.folder = folder
+        arguments = (contender.who, what, str(folder))
+        line = command(contender.launcher, 2, "faulty_rank.py", *arguments, options=options)
+        with (folder / "stderr").open("w") as stderr:
+            variables = {"XDG_STATE_HOME": str(folder), "TMPDIR": str(folder)}
+            self.process = self.start(line, variables, stdout=subprocess.DEVNULL, stderr=stderr, cwd=folder)
+
+    def wait(self, seconds: float = JOB_TIMEOUT) -> int | None:
+        """The launcher's exit code; None if it still runs after so long."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def until(self, *events: str) -> None:
+        """Wait for the files that the ranks leave."""
+        deadline = time.monotonic() + JOB_TIMEOUT
+        while not all((self.folder / event).exists() for event in events):
+            if time.monotonic() > deadline or self.process.poll() is not None:
+                raise RuntimeError(f"the job did not come to {events}: {self.log()[-2000:]}")
+            time.sleep(POLL)
+
+    def has(self, event: str) -> int:
+        """How many ranks have left this word."""
+        return len(list(self.folder.glob(f"{event}-*")))
+
+    def log(self) -> str:
+        """What launcher and ranks wrote to stderr."""
+        return (self.folder / "stderr").read_text(errors="replace")
+
+
+@contextmanager
+def job(
+    contender: Contender, what: str, *options: str, files: Mapping[str, str] | None = None
+) -> Iterator[FaultyJob]:
+    """Start it, in a folder with these files; whatever it left is ended afterwards."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-compare-", ignore_cleanup_errors=True) as name:
+        for file, text in (files or {}).items():
+            Path(name, file).write_text(text)
+        with FaultyJob(contender, what, Path(name), options) as started:
+            yield started
 
 
 def exit_code(contender: Contender) -> Outcome:
@@ -76,7 +133,7 @@ def monitor_killed(contender: Contender) -> Outcome:
     with job(contender, "trains", "--max-restarts=0", *_options(contender)) as one:
         one.until("ready-0", "ready-1")
         beside = [each for each in one.processes() if each.pid != one.process.pid]
-        send(signal.SIGKILL, [each for each in beside if "RANK" not in each.info["environ"]])
+        send(signal.SIGKILL, [each for each in beside if not _is_rank(each)])
         code, done = one.wait(), one.has("done")
     text = "training does not notice" if code == 0 else f"{done} of 2 ranks finish, {ended(code)}"
     return Outcome(text, code == 0)
@@ -86,7 +143,7 @@ def child_left(contender: Contender) -> Outcome:
     """A rank fails; its child in a session of its own lives."""
     with job(contender, "child", "--max-restarts=0") as one:
         one.wait()
-        left = any("sleep" in process.info["name"] for process in one.processes())
+        left = any("sleep" in process.name() for process in one.processes())
     return Outcome("lives on" if left else "ended", not left)
 
 
@@ -156,18 +213,23 @@ def misspelt(contender: Contender) -> Outcome:
     return Outcome(f"the job trains, {how}" if trained else f"{ended(code)}, {how}", named and not trained)
 
 
+def _is_rank(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return "RANK" in process.environ()
+    return True
+
+
 def ended(code: int | None) -> str:
     """How a launcher that was waited for ended, if it did."""
-    return f"still runs after {CEILING:.0f} s" if code is None else f"exit code {code}"
+    return f"still runs after {JOB_TIMEOUT:.0f} s" if code is None else f"exit code {code}"
 
 
 def _options(contender: Contender, heartbeat: int = 5) -> tuple[str, ...]:
     """One rendezvous for all; where there are limits, one for heartbeats and one for the section "step"."""
-    rendezvous = ("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0")
     if not contender.supervises:
-        return rendezvous
+        return FREE_PORT
     return (
-        *rendezvous,
+        *FREE_PORT,
         "--ft-param-initial_rank_heartbeat_timeout=60",
         f"--ft-param-rank_heartbeat_timeout={heartbeat}",
         "--ft-param-rank_section_timeouts=step:5",

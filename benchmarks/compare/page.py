@@ -1,15 +1,19 @@
-"""What docs/compare.md says of a run: its conditions, the tables, where Holdfast is worse. Pure."""
+"""What docs/compare.md says of a run: its conditions, the tables, where Holdfast is worse, and the plot."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from .contenders import NVRX
+from benchmarks.environments import NVRX
+from benchmarks.table import table
+
 from .faults import Outcomes
 from .figures import Figure
 
 NOISE = 1.05
 """By how much a figure must be larger than another to be called worse: the medians of a busy machine differ as much."""
+COLOURS = {"torchrun": "#9aa5b1", "nvrx": "#e0a458", "holdfast": "#2f6f8f"}
 
 
 def conditions(names: Mapping[str, str], gpus: int) -> str:
@@ -41,24 +45,24 @@ def tables(names: Mapping[str, str], figures: Sequence[Figure], faults: Mapping[
 
 
 def _figures(names: Mapping[str, str], figures: Sequence[Figure]) -> str:
-    lines = [_row("", *names.values()), _row(*["---"] * (1 + len(names)))]
+    rows = []
     for figure in figures:
         shown = dict.fromkeys(figure.failed, "failed")
         for who, value in figure.values.items():
             shown[who] = _shown(value, figure.unit) + " (a run failed)" * (who in figure.failed)
         best = min(figure.values, key=lambda who: figure.values[who], default="")
         cells = [f"**{shown[who]}**" if who == best else shown.get(who, "–") for who in names]
-        lines.append(_row(figure.what, *cells))
-    return "\n".join(lines)
+        rows.append([figure.what, *cells])
+    return table(["", *names.values()], rows)
 
 
 def _faults(names: Mapping[str, str], faults: Mapping[str, Outcomes]) -> str:
-    lines = [_row("what happens", *names.values()), _row(*["---"] * (1 + len(names)))]
+    rows = []
     signs = {True: "✓ ", False: "✗ ", None: ""}
     for what, outcomes in faults.items():
         found = [outcomes.get(who) for who in names]
-        lines.append(_row(what, *(signs[one.good] + one.text if one else "–" for one in found)))
-    return "\n".join(lines)
+        rows.append([what, *(signs[one.good] + one.text if one else "–" for one in found)])
+    return table(["what happens", *names.values()], rows)
 
 
 def _worse(names: Mapping[str, str], figures: Sequence[Figure], faults: Mapping[str, Outcomes]) -> str:
@@ -84,5 +88,31 @@ def _shown(value: float, unit: str) -> str:
     return f"{number} {unit}".rstrip()
 
 
-def _row(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
+def draw(names: Mapping[str, str], figures: Sequence[Figure], path: Path) -> None:
+    """Write the SVG. Less is better in every panel."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "holdfast"  # the same figures, the same file
+    import matplotlib.pyplot as plt
+
+    shown = [figure for figure in figures if figure.panel]
+    columns = 4
+    rows = -(-len(shown) // columns)
+    canvas, grid = plt.subplots(rows, columns, figsize=(3.1 * columns, 1.7 * rows), squeeze=False)
+    for axes, figure in zip(grid.flat, shown, strict=False):
+        who = [each for each in names if each in figure.values][::-1]
+        values = [figure.values[each] for each in who]
+        bars = axes.barh([names[each] for each in who], values, color=[COLOURS[each] for each in who])
+        axes.bar_label(bars, [f" {value:.3g}" for value in values], fontsize=8)
+        axes.set_title(figure.panel, fontsize=9, loc="left")
+        axes.set_xlim(0, 1.25 * max(values) or 1)
+        axes.tick_params(axis="y", labelsize=8, length=0)
+        axes.xaxis.set_visible(False)
+        for spine in axes.spines.values():
+            spine.set_visible(False)
+    for axes in list(grid.flat)[len(shown) :]:
+        axes.axis("off")
+    canvas.tight_layout()
+    canvas.savefig(path, format="svg", metadata={"Date": None})
+    plt.close(canvas)

@@ -16,10 +16,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from . import page, peers
+from benchmarks.environments import NVRX, nvrx
+
+from . import page
 from .corpus import Scenario, choose, faults
-from .run import HOLDFAST, ROOT, Campaign
-from .score import folder_of, rejudged_facts, scored
+from .run import HOLDFAST, ROOT, TORCHRUN, Campaign, Runner
+from .score import Score, folder_of, rejudged_facts, scored, scored_peer
 
 PAGE = ROOT / "docs" / "faults.md"
 
@@ -72,7 +74,7 @@ def _run(given: argparse.Namespace, found: list[Scenario]) -> int:
     with tempfile.TemporaryDirectory(prefix="holdfast-faults-", ignore_cleanup_errors=True) as temporary:
         campaign = Campaign((given.keep or Path(temporary)).resolve(), given.jobs, over)
         scores = [scored(one, facts) for one, facts in campaign.run(HOLDFAST, found) if facts is not None]
-        rows = peers.rows(campaign, given.one_each, found) if with_peers else []
+        rows = _peers(campaign, given.one_each, found) if with_peers else {}
     if over.is_set():
         print("interrupted; the page is as it was", file=sys.stderr)
         return 130
@@ -81,6 +83,18 @@ def _run(given: argparse.Namespace, found: list[Scenario]) -> int:
     if everything:
         PAGE.write_text(page.filled_page(PAGE.read_text(), run))
     return code
+
+
+def _peers(campaign: Campaign, one_each: bool, among: list[Scenario]) -> dict[str, list[Score]]:
+    """torchrun and NVRx on the faults of these scenarios, one phase of each."""
+    kinds = {each.kind for each in among if each.kinds}
+    given = among if one_each else [each for each in choose(one_each=True) if each.kind in kinds]
+    theirs = nvrx()
+    runners = {"torchrun": TORCHRUN, **({NVRX: Runner("nvrx", tuple(theirs), "nvrx")} if theirs else {})}
+    return {
+        name: [scored_peer(one, facts) for one, facts in campaign.run(runner, given) if facts is not None]
+        for name, runner in runners.items()
+    }
 
 
 def _rejudge(given: argparse.Namespace, found: list[Scenario]) -> int:
@@ -105,7 +119,7 @@ def _results(run: page.Run) -> dict[str, object]:
     return {
         "kinds": sum(bool(one.verdict) for one in faults().values()),
         "scores": [asdict(score) | {"right": score.right} for score in run.scores],
-        "peers": [asdict(row) for row in run.peers],
+        "peers": {who: [asdict(score) for score in scores] for who, scores in run.peers.items()},
         "skipped": run.skipped,
     }
 

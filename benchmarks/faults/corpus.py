@@ -63,7 +63,7 @@ PLACES = ("code", "data", "storage", "hook", "collective", "send", "recv", "join
 - loop: it is not called; the program's loop asks by itself.
 """
 
-_FILES = ("ends", "hangs", "waits", "collectives", "held_out")
+_FILES = ("ends", "hangs", "waits", "held_out")
 
 _ORDER = (
     *("kill_9", "segfault", "abort", "exit_3", "os_exit_0", "sys_exit_0", "exception", "exception_in_hook"),
@@ -81,17 +81,6 @@ _ORDER = (
     *("other_type", "never_received", "never_sent", "uneven_data"),
 )
 """In this order faults take layouts and ranks by turns. A fault that is not in it comes after these."""
-
-
-@dataclass(frozen=True)
-class Label:
-    """What is true of one scenario."""
-
-    kinds: tuple[str, ...]
-    """Of verdicts: the first is the one, another one is equally true."""
-    hangs: bool | None
-    """Whether nothing ends by itself, so that evidence can be taken before anything is killed. None: either may be."""
-    blames: str = RANK
 
 
 @dataclass(frozen=True)
@@ -142,24 +131,16 @@ class Fault:
         phases = {*self.phases, *self.turns_in, *self.in_phase, *(phase for phase, _ in self.variants)}
         if unknown := phases - {*MOMENTS}:
             raise ValueError(f"{self.name}: {', '.join(sorted(unknown))} is no phase")
-        if bool(self.also[0]) != bool(self.also[1]):
-            raise ValueError(f"{self.name}: a second kind needs its reason, and a reason a second kind")
         if self.at not in PLACES:
             raise ValueError(f"{self.name}: {self.at} is no place of a program")
 
-    def label(self, phase: str) -> Label | None:
-        """What is true when it happens in this phase; None: nothing is wrong."""
-        if not self.verdict:
-            return None
-        hangs = None if self.hangs is None else self.hangs != (phase in self.turns_in)
-        return Label(self._kinds(phase), hangs, self.blames)
-
-    def _kinds(self, phase: str) -> tuple[str, ...]:
+    def kinds(self, phase: str) -> tuple[str, ...]:
+        """Of verdicts that are true when it happens in this phase: the first is the one, another is equally true."""
         if phase in self.in_phase:
             return self.in_phase[phase]
         if self.waits and phase in ("import", "init", "shutdown"):
             return (self.verdict, "shutdown" if phase == "shutdown" else "startup")
-        return (self.verdict, self.also[0]) if self.also[0] else (self.verdict,)
+        return tuple(filter(None, (self.verdict, self.also[0])))
 
 
 _registered: dict[str, Fault] = {}
@@ -179,10 +160,21 @@ def fault(name: str, verdict: str, phases: tuple[str, ...], **more: Any) -> Call
         if name in _registered:
             raise ValueError(f"two faults have the name {name}")
         what = " ".join((do.__doc__ or "").split())
-        _registered[name] = Fault(name=name, verdict=verdict, phases=phases, do=do, what=what, **more)
+        equally_true = getattr(do, "also", ("", ""))
+        _registered[name] = Fault(name, verdict, phases, do, what, also=equally_true, **more)
         return do
 
     return register
+
+
+def also(kind: str, why: str) -> Callable[[Any], Any]:
+    """Below `fault`: a second kind that is equally true, and why."""
+
+    def mark(do: Any) -> Any:
+        do.also = kind, why
+        return do
+
+    return mark
 
 
 def healthy(name: str, phase: str, layout: str = "2", variant: str = CLIENT, **more: Any) -> Any:
@@ -228,9 +220,14 @@ class Scenario:
         return self.fault.name
 
     @property
-    def label(self) -> Label | None:
-        """None: it is healthy."""
-        return self.fault.label(self.phase)
+    def kinds(self) -> tuple[str, ...]:
+        """Of verdicts that are true; none: it is healthy."""
+        return self.fault.kinds(self.phase)
+
+    @property
+    def hangs(self) -> bool | None:
+        """Whether nothing ends by itself, so that evidence can be taken before anything is killed. None: either."""
+        return None if self.fault.hangs is None else self.fault.hangs != (self.phase in self.fault.turns_in)
 
     @property
     def everyone(self) -> bool:
@@ -300,7 +297,7 @@ def choose(
     found = [
         each
         for each in every
-        if (not only or {each.kind, each.name, *([] if each.label else [HEALTHY])} & {*only})
+        if (not only or {each.kind, each.name, *([] if each.kinds else [HEALTHY])} & {*only})
         and (not phases or each.phase in phases)
         and (held_out is None or each.fault.held_out == held_out)
     ]
@@ -310,6 +307,6 @@ def choose(
 def _one_each(found: Sequence[Scenario]) -> list[Scenario]:
     by_kind: dict[str, list[Scenario]] = {}
     for each in found:
-        if each.label is not None:
+        if each.kinds:
             by_kind.setdefault(each.kind, []).append(each)
     return [own[len(own) // 2] if own[0].phase != "step" else own[0] for own in by_kind.values()]

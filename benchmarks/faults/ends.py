@@ -24,17 +24,14 @@ from benchmarks.faults.corpus import (
     SHELL,
     STARTED,
     TRAINING,
+    also,
     fault,
 )
-from benchmarks.faults.injection import InjectionPoint
+from benchmarks.faults.injection import InjectionPoint, no_core
 
 _ends = partial(fault, hangs=False)
 
 _BOTH = "both the exception and the lack of memory ended it"
-
-
-def _no_core() -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 # By a signal
@@ -49,28 +46,28 @@ def _(point: InjectionPoint) -> None:
 @_ends("segfault", "signal", TRAINING, anywhere=True)
 def _(point: InjectionPoint) -> None:
     """A rank reads from address 0."""
-    _no_core()
+    no_core()
     ctypes.string_at(0)
 
 
 @_ends("abort", "signal", ("init", "step", "collective", "checkpoint"), anywhere=True)
 def _(point: InjectionPoint) -> None:
     """A rank aborts, as C++ does at a failed assertion."""
-    _no_core()
+    no_core()
     os.abort()
 
 
 @_ends("cpp_exception", "signal", STARTED, anywhere=True)
 def _(point: InjectionPoint) -> None:
     """A C++ library throws an exception that is not caught."""
-    _no_core()
+    no_core()
     ctypes.CDLL("libstdc++.so.6")["_ZSt9terminatev"]()
 
 
 @_ends("bus_error", "signal", TRAINING, anywhere=True)
 def _(point: InjectionPoint) -> None:
     """A mapped file is shorter than it was."""
-    _no_core()
+    no_core()
     with tempfile.TemporaryFile() as file:
         file.truncate(2 * mmap.PAGESIZE)
         view = mmap.mmap(file.fileno(), 2 * mmap.PAGESIZE)
@@ -85,12 +82,8 @@ def _(point: InjectionPoint) -> None:
     time.sleep(60)
 
 
-@_ends(
-    "interrupted",
-    "exception",
-    TRAINING,
-    also=("signal", "Python raises KeyboardInterrupt and then ends itself by the signal"),
-)
+@_ends("interrupted", "exception", TRAINING)
+@also("signal", "Python raises KeyboardInterrupt and then ends itself by the signal")
 def _(point: InjectionPoint) -> None:
     """SIGINT is sent to one rank, and Python turns it into KeyboardInterrupt."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -101,7 +94,7 @@ def _(point: InjectionPoint) -> None:
 @_ends("half_saved", "signal", ("checkpoint",), at="storage")
 def _(point: InjectionPoint, path: str) -> str:
     """The kernel ends a rank in the middle of a file that it writes."""
-    _no_core()
+    no_core()
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # as a library gets it
     return path + ".large"
@@ -149,17 +142,8 @@ def _(point: InjectionPoint, path: str) -> NoReturn:
     raise KeyError("sample 1742 has no label")
 
 
-@_ends(
-    "worker_killed",
-    "exception",
-    READS,
-    also=(
-        "data_loading",
-        "the loader's exception ended the rank, and says itself that its worker was killed",
-    ),
-    at="data",
-    workers=1,
-)
+@_ends("worker_killed", "exception", READS, at="data", workers=1)
+@also("data_loading", "the loader's exception ended the rank, and says itself that its worker was killed")
 def _(point: InjectionPoint, path: str) -> None:
     """A worker of the data loader is killed with -9."""
     os.kill(os.getpid(), signal.SIGKILL)
@@ -194,12 +178,8 @@ def _(point: InjectionPoint) -> None:
 # By a lack of memory
 
 
-@_ends(
-    "gpu_out_of_memory",
-    "exception",
-    ("init", "step", "collective", "validation"),
-    also=("out_of_memory", _BOTH),
-)
+@_ends("gpu_out_of_memory", "exception", ("init", "step", "collective", "validation"))
+@also("out_of_memory", _BOTH)
 def _(point: InjectionPoint) -> NoReturn:
     """A GPU has no room for a tensor."""
     import torch
@@ -210,7 +190,8 @@ def _(point: InjectionPoint) -> NoReturn:
     )
 
 
-@_ends("memory_error", "out_of_memory", OWN_CODE, also=("exception", _BOTH))
+@_ends("memory_error", "out_of_memory", OWN_CODE)
+@also("exception", _BOTH)
 def _(point: InjectionPoint) -> None:
     """A rank reaches its limit of address space."""
     from holdfast.testing import inject
@@ -243,16 +224,9 @@ def _(point: InjectionPoint) -> None:
     threading.Event().wait(60)  # `run.Job` stops it
 
 
-@_ends(
-    "launcher_lost",
-    "node_lost",
-    TRAINING,
-    also=(
-        "elsewhere",
-        "its ranks end with it and break the connections at once; the node's loss shows only later",
-    ),
-    blames=NODE,
-    layouts=ELSEWHERE,
+@_ends("launcher_lost", "node_lost", TRAINING, blames=NODE, layouts=ELSEWHERE)
+@also(
+    "elsewhere", "its ranks end with it and break the connections at once; the node's loss shows only later"
 )
 def _(point: InjectionPoint) -> None:
     """The launcher of one node is killed with -9."""

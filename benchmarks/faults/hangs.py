@@ -31,6 +31,7 @@ from benchmarks.faults.corpus import (
     SHELL,
     STARTED,
     TRAINING,
+    also,
     fault,
     healthy,
 )
@@ -151,23 +152,15 @@ def _(point: InjectionPoint) -> None:
     inject("gil@step=0,rank=all").at_step(0)
 
 
-@fault(
-    "regular_expression",
-    "gil",
-    TRAINING,
-    also=("user_code", "it computes in the program's own code, and holds the interpreter lock meanwhile"),
-)
+@fault("regular_expression", "gil", TRAINING)
+@also("user_code", "it computes in the program's own code, and holds the interpreter lock meanwhile")
 def _(point: InjectionPoint) -> None:
     """A regular expression takes for ever."""
     re.match(r"(a|a)*$", "a" * 64 + "b")
 
 
-@fault(
-    "native_lock",
-    "gil",
-    TRAINING,
-    also=("lock", "no other Python thread runs, because the one that has the GIL waits for a lock"),
-)
+@fault("native_lock", "gil", TRAINING)
+@also("lock", "no other Python thread runs, because the one that has the GIL waits for a lock")
 def _(point: InjectionPoint) -> None:
     """Native code waits for a lock of its own, holding Python's interpreter lock."""
     mutex = ctypes.create_string_buffer(64)
@@ -242,12 +235,8 @@ def _(point: InjectionPoint) -> None:
     threading.Event().wait()
 
 
-@fault(
-    "thread",
-    "lock",
-    ("step", "validation", "checkpoint", "shutdown"),
-    also=("user_code", "the main thread waits for another one, which sleeps in the program's own code"),
-)
+@fault("thread", "lock", ("step", "validation", "checkpoint", "shutdown"))
+@also("user_code", "the main thread waits for another one, which sleeps in the program's own code")
 def _(point: InjectionPoint) -> None:
     """A rank joins a thread that sleeps."""
     other = threading.Thread(target=time.sleep, args=(3600,), daemon=True)
@@ -258,25 +247,16 @@ def _(point: InjectionPoint) -> None:
 # At its start and its exit
 
 
-@fault(
-    "wrong_port",
-    "startup",
-    ("init",),
-    also=("network", "it has not met the others, as it waits for an answer that never comes"),
-)
+@fault("wrong_port", "startup", ("init",))
+@also("network", "it has not met the others, as it waits for an answer that never comes")
 def _(point: InjectionPoint) -> None:
     """One rank looks for the others at a port on which no process listens."""
     os.environ["MASTER_PORT"] = "9"  # discard
 
 
-@fault(
-    "wrong_world_size",
-    "startup",
-    ("init",),
-    also=(
-        "missing_collective",
-        "it waits for a rank that does not exist, and never comes to the first collective",
-    ),
+@fault("wrong_world_size", "startup", ("init",))
+@also(
+    "missing_collective", "it waits for a rank that does not exist, and never comes to the first collective"
 )
 def _(point: InjectionPoint) -> None:
     """One rank counts one rank more than there is."""
@@ -289,13 +269,8 @@ def _(point: InjectionPoint) -> None:
     threading.Thread(target=time.sleep, args=(3600,), name="uploader").start()
 
 
-@fault(
-    "exit_handler",
-    "shutdown",
-    ("shutdown",),
-    also=("user_code", "the handler that sleeps is the program's own code"),
-    options=FINISHED,
-)
+@fault("exit_handler", "shutdown", ("shutdown",), options=FINISHED)
+@also("user_code", "the handler that sleeps is the program's own code")
 def _(point: InjectionPoint) -> None:
     """A rank is done, and its exit handler never ends."""
     atexit.register(time.sleep, 3600)

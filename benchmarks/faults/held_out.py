@@ -27,8 +27,8 @@ from functools import partial
 from typing import Any, NoReturn
 
 from benchmarks.faults import corpus
-from benchmarks.faults.corpus import FINISHED, NOBODY
-from benchmarks.faults.injection import WIDTH, InjectionPoint
+from benchmarks.faults.corpus import FINISHED, NOBODY, also
+from benchmarks.faults.injection import WIDTH, InjectionPoint, no_core
 
 _TEAMS = ("4", "2+2", "4")
 _ODD = ("3", "4", "2+2", "3")
@@ -36,10 +36,6 @@ _fault = partial(corpus.fault, held_out=True, program=2, layouts=("4", "3", "2+2
 _ends = partial(_fault, hangs=False)
 _healthy = partial(corpus.healthy, held_out=True, program=2)
 _ABSENT = "it is in another call, and never came to the one in which its neighbour waits"
-
-
-def _no_core() -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 def _ask(port: int) -> None:
@@ -103,12 +99,8 @@ def _(point: InjectionPoint) -> None:
     time.sleep(3600)
 
 
-@_fault(
-    "import_lock",
-    "lock",
-    ("forward", "backward"),
-    also=("user_code", "the thread that has the import lock sleeps in a module of the program"),
-)
+@_fault("import_lock", "lock", ("forward", "backward"))
+@also("user_code", "the thread that has the import lock sleeps in a module of the program")
 def _(point: InjectionPoint) -> None:
     """A thread never finishes an import, and the main thread imports the same module."""
     name = f"lazy_part_{point.rank}"
@@ -119,12 +111,8 @@ def _(point: InjectionPoint) -> None:
     __import__(name)
 
 
-@_fault(
-    "log_lock",
-    "lock",
-    ("step", "exchange"),
-    also=("user_code", "the thread that has the handler's lock writes into a full pipe"),
-)
+@_fault("log_lock", "lock", ("step", "exchange"))
+@also("user_code", "the thread that has the handler's lock writes into a full pipe")
 def _(point: InjectionPoint) -> None:
     """A thread logs into a pipe that is full, and the main thread waits for the handler."""
     _, writer = os.pipe()
@@ -141,12 +129,8 @@ def _(point: InjectionPoint) -> None:
     logger.warning("loss")
 
 
-@_fault(
-    "lock_of_reader",
-    "lock",
-    ("step", "backward"),
-    also=("network", "the thread that has the lock waits for an answer of a service"),
-)
+@_fault("lock_of_reader", "lock", ("step", "backward"))
+@also("network", "the thread that has the lock waits for an answer of a service")
 def _(point: InjectionPoint) -> None:
     """A data thread keeps a shared lock while a service does not answer it."""
     guard = threading.Lock()
@@ -179,12 +163,8 @@ def _(point: InjectionPoint) -> None:
     FileBaton(str(path)).wait()
 
 
-@_fault(
-    "database_lock",
-    "lock",
-    ("step", "checkpoint"),
-    also=("user_code", "SQLite sleeps between its attempts, in the rank itself"),
-)
+@_fault("database_lock", "lock", ("step", "checkpoint"))
+@also("user_code", "SQLite sleeps between its attempts, in the rank itself")
 def _(point: InjectionPoint) -> None:
     """Another process has locked the database into which a rank writes its metrics."""
     sqlite3.connect(point.folder / "metrics.db", timeout=3600).execute("insert into loss values (1)")
@@ -193,85 +173,50 @@ def _(point: InjectionPoint) -> None:
 # Its data, its checkpoint, its children, its services
 
 
-@_fault(
-    "reader_thread_died",
-    "data_loading",
-    ("step",),
-    also=("lock", "it waits for its data, and the means is a queue of its own process"),
-    at="data",
-)
+@_fault("reader_thread_died", "data_loading", ("step",), at="data")
+@also("lock", "it waits for its data, and the means is a queue of its own process")
 def _(point: InjectionPoint, path: str) -> NoReturn:
     """The thread that reads the data raises, and the main thread waits for its queue."""
     raise KeyError("shard 17 has no index")
 
 
-@_fault(
-    "dataset_mount_hangs",
-    "data_loading",
-    ("step",),
-    also=("lock", "the main thread waits for a queue of its own process, and its thread for the file"),
-    at="data",
-    needs=("fuse",),
-)
+@_fault("dataset_mount_hangs", "data_loading", ("step",), at="data", needs=("fuse",))
+@also("lock", "the main thread waits for a queue of its own process, and its thread for the file")
 def _(point: InjectionPoint, path: str) -> str:
     """The thread that reads the data is blocked in a filesystem that does not answer."""
     return str(point.folder / "mounted" / "shard")
 
 
-@_fault(
-    "saver_blocked",
-    "checkpoint_io",
-    ("checkpoint",),
-    also=("lock", "the main thread waits for another thread, and that one for the storage"),
-    at="storage",
-    needs=("fuse",),
-)
+@_fault("saver_blocked", "checkpoint_io", ("checkpoint",), at="storage", needs=("fuse",))
+@also("lock", "the main thread waits for another thread, and that one for the storage")
 def _(point: InjectionPoint, path: str) -> str:
     """The thread that saves is blocked in storage; the main thread trains for two steps and then waits for it."""
     return str(point.folder / "mounted" / "part")
 
 
-@_fault(
-    "saver_thread_died",
-    "lock",
-    ("checkpoint",),
-    also=("checkpoint_io", "it waits for its checkpoint, and the means is an event of its own process"),
-    at="storage",
-)
+@_fault("saver_thread_died", "lock", ("checkpoint",), at="storage")
+@also("checkpoint_io", "it waits for its checkpoint, and the means is an event of its own process")
 def _(point: InjectionPoint, path: str) -> NoReturn:
     """The thread that saves raises, and the main thread waits for it two steps later."""
     raise OSError(5, "Input/output error", path)
 
 
-@_fault(
-    "pool_of_processes",
-    "child",
-    ("init", "forward"),
-    also=("lock", "the means by which it waits for its child is a lock of its own process"),
-    in_phase={"init": ("child", "startup")},
-)
+@_fault("pool_of_processes", "child", ("init", "forward"), in_phase={"init": ("child", "startup")})
+@also("lock", "the means by which it waits for its child is a lock of its own process")
 def _(point: InjectionPoint) -> None:
     """A rank waits for the result of a process pool whose process sleeps."""
     multiprocessing.get_context("fork").Pool(1).map(time.sleep, [3600])
 
 
-@_fault(
-    "pool_process_killed",
-    "child",
-    ("forward", "checkpoint"),
-    also=("lock", "the pool has a new process, and a result that is never given"),
-)
+@_fault("pool_process_killed", "child", ("forward", "checkpoint"))
+@also("lock", "the pool has a new process, and a result that is never given")
 def _(point: InjectionPoint) -> None:
     """A process of a pool is killed, and the pool waits for its result for ever."""
     multiprocessing.get_context("fork").Pool(1).map(os._exit, [137])
 
 
-@_fault(
-    "pipe_to_tracker",
-    "child",
-    ("step", "exchange"),
-    also=("user_code", "the program's own write does not return"),
-)
+@_fault("pipe_to_tracker", "child", ("step", "exchange"))
+@also("user_code", "the program's own write does not return")
 def _(point: InjectionPoint) -> None:
     """A rank writes metrics to a child that does not read them."""
     child = subprocess.Popen(["sleep", "3600"], stdin=subprocess.PIPE)
@@ -318,13 +263,8 @@ def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
             _ask(point.port)
 
 
-@_fault(
-    "upload_at_exit",
-    "shutdown",
-    ("shutdown",),
-    also=("network", "the thread for which the interpreter waits at its exit waits for a service"),
-    options=FINISHED,
-)
+@_fault("upload_at_exit", "shutdown", ("shutdown",), options=FINISHED)
+@also("network", "the thread for which the interpreter waits at its exit waits for a service")
 def _(point: InjectionPoint) -> None:
     """A rank is done, and a pool's thread uploads to a service that does not answer."""
     ThreadPoolExecutor(1).submit(_ask, point.port)
@@ -341,14 +281,14 @@ def _(point: InjectionPoint) -> None:
         file=sys.stderr,
         flush=True,
     )
-    _no_core()
+    no_core()
     ctypes.string_at(0)
 
 
 @_ends("stack_overflow", "signal", ("forward", "backward"))
 def _(point: InjectionPoint) -> None:
     """A callback of native code calls itself until the stack is full."""
-    _no_core()
+    no_core()
     sys.setrecursionlimit(10**9)
     callback = ctypes.CFUNCTYPE(None)(lambda: callback())
     callback()
@@ -357,7 +297,7 @@ def _(point: InjectionPoint) -> None:
 @_ends("cpu_limit", "signal", ("forward", "team"))
 def _(point: InjectionPoint) -> None:
     """A rank reaches its limit of CPU time."""
-    _no_core()
+    no_core()
     soft = int(time.process_time()) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.getrlimit(resource.RLIMIT_CPU)[1]))
     while True:
@@ -421,46 +361,27 @@ def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
         )
         os.abort()
 
-    _no_core()
+    no_core()
     _background(watch)
 
 
 # Ranks that disagree about what they communicate
 
 
-@_fault(
-    "skipped_send",
-    "mismatched_collective",
-    ("exchange",),
-    also=("missing_collective", _ABSENT),
-    at="send",
-    layouts=_ODD,
-)
+@_fault("skipped_send", "mismatched_collective", ("exchange",), at="send", layouts=_ODD)
+@also("missing_collective", _ABSENT)
 def _(point: InjectionPoint, tensor: Any, peer: int) -> None:
     """A stage leaves out one send, and continues."""
 
 
-@_fault(
-    "skipped_receive",
-    "mismatched_collective",
-    ("exchange",),
-    also=("missing_collective", _ABSENT),
-    at="recv",
-    layouts=_ODD,
-    hangs=None,
-)
+@_fault("skipped_receive", "mismatched_collective", ("exchange",), at="recv", layouts=_ODD, hangs=None)
+@also("missing_collective", _ABSENT)
 def _(point: InjectionPoint, tensor: Any, peer: int) -> None:
     """A stage leaves out one receive, and continues with old numbers."""
 
 
-@_fault(
-    "wrong_peer",
-    "mismatched_collective",
-    ("exchange",),
-    also=("missing_collective", _ABSENT),
-    at="send",
-    layouts=_ODD,
-)
+@_fault("wrong_peer", "mismatched_collective", ("exchange",), at="send", layouts=_ODD)
+@also("missing_collective", _ABSENT)
 def _(point: InjectionPoint, tensor: Any, peer: int) -> None:
     """A stage sends to a rank that does not expect it."""
     import torch.distributed as dist
@@ -468,28 +389,14 @@ def _(point: InjectionPoint, tensor: Any, peer: int) -> None:
     dist.send(tensor, next(rank for rank in range(point.world) if rank not in (point.rank, peer)))
 
 
-@_fault(
-    "team_skipped",
-    "missing_collective",
-    ("team",),
-    also=("mismatched_collective", "the rank is in a collective of all ranks, its team in one of its own"),
-    at="collective",
-    layouts=_TEAMS,
-    held_out=False,
-)
+@_fault("team_skipped", "missing_collective", ("team",), at="collective", layouts=_TEAMS, held_out=False)
+@also("mismatched_collective", "the rank is in a collective of all ranks, its team in one of its own")
 def _(point: InjectionPoint, tensor: Any) -> None:
     """A member of a team leaves out the team's sum, and comes to that of all ranks."""
 
 
-@_fault(
-    "other_group_first",
-    "mismatched_collective",
-    ("team",),
-    also=("missing_collective", "it waits for all ranks, and never came to the sum of its team"),
-    at="joint",
-    layouts=_TEAMS,
-    held_out=False,
-)
+@_fault("other_group_first", "mismatched_collective", ("team",), at="joint", layouts=_TEAMS, held_out=False)
+@also("missing_collective", "it waits for all ranks, and never came to the sum of its team")
 def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
     """A rank makes the sum of all ranks before that of its team; the others do it in the other order."""
     import torch
@@ -500,13 +407,8 @@ def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
         each()
 
 
-@_fault(
-    "one_microbatch_more",
-    "mismatched_collective",
-    ("team",),
-    also=("missing_collective", "it waits for one more microbatch, and never comes to the sum of all ranks"),
-    layouts=_ODD,
-)
+@_fault("one_microbatch_more", "mismatched_collective", ("team",), layouts=_ODD)
+@also("missing_collective", "it waits for one more microbatch, and never comes to the sum of all ranks")
 def _(point: InjectionPoint) -> None:
     """A stage expects one microbatch more than its neighbour sends."""
     import torch

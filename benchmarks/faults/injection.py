@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -40,6 +41,11 @@ def result(steps: int) -> str:
 def formatted(weights: Sequence[float]) -> str:
     """As the programs write them."""
     return " ".join(f"{weight:.2f}" for weight in weights)
+
+
+def no_core() -> None:
+    """A fault that ends this process leaves no core file."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 class InjectionPoint:

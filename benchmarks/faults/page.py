@@ -6,16 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from benchmarks.marks import filled
+from benchmarks.table import filled, table
 
 from .corpus import Scenario, faults
-from .peers import Row
 from .score import Score
 
 MARKS = "<!-- measured -->", "<!-- end -->"
 PEER_MARKS = "<!-- peers -->", "<!-- end of peers -->"
 COMMAND = "make faults"
-NAMES = {"torchrun": "torchrun", "nvrx": "NVRx 0.4.1"}
 
 
 @dataclass(frozen=True)
@@ -24,7 +22,8 @@ class Run:
 
     scenarios: Sequence[Scenario]
     scores: Sequence[Score]
-    peers: Sequence[Row] = ()
+    peers: Mapping[str, Sequence[Score]] = field(default_factory=dict)
+    """Of other launchers, by name."""
     skipped: Mapping[str, str] = field(default_factory=dict)
     jobs: int = 1
 
@@ -33,7 +32,7 @@ def listing(scenarios: Sequence[Scenario]) -> str:
     """One line for each, with its label."""
     lines = []
     for one in scenarios:
-        label = "healthy" if one.label is None else " or ".join(one.label.kinds)
+        label = " or ".join(one.kinds) or "healthy"
         nodes = "+".join(map(str, one.nodes))
         lines.append(f"{one.name:36} {nodes:>4} ranks, rank {one.rank}: {label:42} {one.fault.what}")
     return "\n".join(lines)
@@ -75,7 +74,7 @@ def _totals(run: Run) -> str:
         "evidence ready after, worst": lambda group: _seconds(max, (s.ready for s in group)),
     }
     rows = [[what, *map(ask, groups)] for what, ask in asked.items()]
-    return _table(["", "all", "met by the rules", "held out"], rows)
+    return table(["", "all", "met by the rules", "held out"], rows)
 
 
 COLUMNS: Mapping[str, Callable[[Score], bool | None]] = {
@@ -96,7 +95,7 @@ def _by_fault(run: Run) -> str:
         if own:
             cells = [_of(map(ask, own)) for ask in COLUMNS.values()]
             rows.append([_title(own[0]), one.what, *cells, _seconds(median, (s.to_find for s in own))])
-    return _table(["fault", "what happens", *COLUMNS, "to find"], rows) + "\n\n\\* held out."
+    return table(["fault", "what happens", *COLUMNS, "to find"], rows) + "\n\n\\* held out."
 
 
 def _healthy(run: Run) -> str:
@@ -105,20 +104,19 @@ def _healthy(run: Run) -> str:
         if score.healthy:
             cells = ["yes" if each else "**no**" for each in (score.found, score.recovered, score.clean)]
             rows.append([_title(score), faults()[score.kind].what, *cells])
-    return _table(["healthy job", "what happens", "left alone", "result right", "nothing left"], rows)
+    return table(["healthy job", "what happens", "left alone", "result right", "nothing left"], rows)
 
 
 def peer_table(run: Run) -> str:
     """The other launchers beside this one."""
-    answers: dict[str, list[tuple[bool | None, ...]]] = {}
-    for row in run.peers:
-        answers.setdefault(NAMES[row.who], []).append((row.found, row.recovered, row.named))
-    ran = {row.scenario for row in run.peers}
+    asked = ("found", "recovered", "culprit right")
+    ran = {score.scenario for scores in run.peers.values() for score in scores}
     own = [score for score in run.scores if score.scenario in ran]
-    answers["Holdfast"] = [(score.found, score.recovered, score.culprit) for score in own]
-    head = ["one phase of each fault", "found", "recovered", "culprit named"]
-    rows = [[who, *(_share(one[n] for one in own) for n in range(3))] for who, own in answers.items()]
-    return _table(head, rows)
+    rows = [
+        [who, *(_share(ask(s) for s in scores) for ask in (COLUMNS[name] for name in asked))]
+        for who, scores in {**run.peers, "Holdfast": own}.items()
+    ]
+    return table(["one phase of each fault", "found", "recovered", "culprit named"], rows)
 
 
 def _wrong(score: Score) -> str:
@@ -145,10 +143,6 @@ def _of(answers: Iterable[bool | None]) -> str:
 def _seconds(pick: Callable[[list[float]], float], seconds: Iterable[float | None]) -> str:
     known = [each for each in seconds if each is not None]
     return f"{pick(known):.2f} s" if known else "–"
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))
 
 
 def _title(score: Score) -> str:

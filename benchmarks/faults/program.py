@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.faults.injection import SHARDS, InjectionPoint, formatted, numbers
+from benchmarks.programs.rank_client import connected_client
 
 who, folder = sys.argv[1], Path(sys.argv[2])
 point = InjectionPoint(folder)
@@ -88,19 +89,6 @@ class Descent:
         """As torch's."""
         assert self._model.grad is not None
         self._model.sub_(0.25 * self._model.grad)
-
-
-def advance_a() -> None:
-    """Reach the monitor, where there is one."""
-    global client
-    if who == "holdfast":
-        from holdfast.fault_tolerance import RankMonitorClient
-    elif who == "nvrx":
-        from nvidia_resiliency_ext.fault_tolerance import RankMonitorClient
-    else:
-        return
-    client = RankMonitorClient()
-    client.init_workload_monitoring()
 
 
 @contextmanager
@@ -185,6 +173,6 @@ def advance() -> None:
 
 
 if __name__ == "__main__":
-    advance_a()
+    client = connected_client(who)
     advance()
     point.finish()

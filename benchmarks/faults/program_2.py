@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.faults.injection import SHARDS, WIDTH, InjectionPoint, formatted, numbers
+from benchmarks.programs.rank_client import connected_client
 
 who, folder = sys.argv[1], Path(sys.argv[2])
 point = InjectionPoint(folder)
@@ -34,15 +35,7 @@ class Ward:
     """The client of the launcher, where there is one: heartbeats for all, sections for two places."""
 
     def __init__(self) -> None:
-        self.client: Any = None
-        if who == "holdfast":
-            from holdfast.fault_tolerance import RankMonitorClient
-        elif who == "nvrx":
-            from nvidia_resiliency_ext.fault_tolerance import RankMonitorClient
-        else:
-            return
-        self.client = RankMonitorClient()
-        self.client.init_workload_monitoring()
+        self.client = connected_client(who)
 
     def beat(self) -> None:
         """One heartbeat."""

@@ -1,16 +1,13 @@
 """Scenarios, run: command lines, one job from its start to its last process, and many jobs next to each other.
 
-Whatever happens, also Ctrl-C, no process of a job stays: all are found by a mark in their environment. As root each
-node has a name and a /dev/shm of its own, so that leftovers are found. Every launcher that has limits gets the same
-ones; everything else is each launcher's default.
-Does not cover: the end of this very process by SIGKILL; its jobs end by themselves then, but for those that hang; a
-process that has replaced its whole environment.
+Whatever happens, also Ctrl-C, no process of a job stays. As root each node has a name and a /dev/shm of its own, so
+that leftovers are found. Every launcher that has limits gets the same ones; all else is each launcher's default.
+Does not cover: what `benchmarks.jobs` does not.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import socket
@@ -19,16 +16,16 @@ import sys
 import tempfile
 import threading
 import time
-import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.launchers import HOLDFAST as HOLDFAST_LAUNCHER
-from benchmarks.launchers import TORCHRUN as TORCHRUN_LAUNCHER
-from benchmarks.launchers import environment
+import psutil
+
+from benchmarks import jobs
+from benchmarks.jobs import FREE_PORT, POLL, Job, below, free_port, send
 
 from . import score
 from .corpus import CLIENT, COUNTED, SHELL, Scenario
@@ -53,8 +50,7 @@ REACTION_TIMEOUT = INITIAL + 6.0
 """Seconds after a fault in which another launcher must have started ranks again: longer than any of the limits."""
 LARGE = 6
 """From this number of ranks on, a job takes the place of two."""
-POLL, EXIT_TIMEOUT, KILL_TIMEOUT = 0.02, 2.0, 10.0
-MARK = "HOLDFAST_CORPUS"
+EXIT_TIMEOUT = 2.0
 
 _IN_NAMESPACE = (
     'mount --bind "$1" /dev/shm && mount --bind "$2" /etc/hosts && hostname "$3" && shift 3 && exec "$@"'
@@ -75,8 +71,8 @@ class Runner:
         return self.who == "holdfast"
 
 
-HOLDFAST = Runner("holdfast", tuple(HOLDFAST_LAUNCHER), "holdfast")
-TORCHRUN = Runner("torchrun", tuple(TORCHRUN_LAUNCHER), "")
+HOLDFAST = Runner("holdfast", tuple(jobs.HOLDFAST), "holdfast")
+TORCHRUN = Runner("torchrun", tuple(jobs.TORCHRUN), "")
 
 
 class Interrupted(Exception):
@@ -104,17 +100,9 @@ def command(runner: Runner, scenario: Scenario, node: int, folder: Path, port: i
     return [*line, *arguments]
 
 
-def free_port() -> int:
-    """One that is not in use now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def _rendezvous(runner: Runner, scenario: Scenario, node: int, port: int) -> list[str]:
     if len(scenario.nodes) == 1:
-        return ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
+        return [*FREE_PORT]
     loses = scenario.loses_a_node
     conf = f"--rdzv-conf=last_call_timeout=2,is_host={int(node == 0)}"
     common = ["--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{port}", "--rdzv-id=corpus", conf]
@@ -141,16 +129,19 @@ def _limits(scenario: Scenario, node: int) -> list[str]:
 # One job
 
 
-class Job:
-    """A scenario that runs."""
+class ScenarioJob(Job):
+    """A scenario that runs: a launcher for each node."""
 
     def __init__(self, scenario: Scenario, runner: Runner, folder: Path, silent_port: int) -> None:
+        super().__init__()
         self._scenario, self._runner, self._folder = scenario, runner, folder
-        self._mark = uuid.uuid4().hex
         self._silent_port = silent_port
-        self._launchers: list[subprocess.Popen[bytes]] = []
         self._lost: int | None = None
+        # Not in the folder: the path of a socket may have 107 bytes.
         self._temporary = tempfile.mkdtemp(prefix="corpus-")
+        self._shm = [
+            Path("/dev/shm", f"{Path(self._temporary).name}-{n}") for n in range(len(scenario.nodes))
+        ]
 
     def run(self, timeout: float, reaction_timeout: float | None, over: threading.Event) -> Facts:
         """To its end, for `timeout` seconds, or until the fault has had no effect for `reaction_timeout` seconds.
@@ -158,71 +149,54 @@ class Job:
         Raises Interrupted when `over` is set meanwhile.
         """
         with ExitStack() as stack:
-            # Not in the folder: the path of a socket may have 107 bytes.
-            stack.callback(shutil.rmtree, self._temporary, ignore_errors=True)
+            for path in (self._temporary, *self._shm):
+                stack.callback(shutil.rmtree, path, ignore_errors=True)
             surround(self._scenario, self._folder, stack)
-            stack.callback(self._end)  # before the fixtures are removed: a cgroup has to be empty
+            stack.enter_context(self)  # ends before the fixtures are removed: a cgroup has to be empty
             began = time.monotonic()
-            self._prepare()
+            (self._folder / "data").write_text("0")
+            (self._folder / "checkpoint").write_text(json.dumps({"step": 0, "weights": [0.0] * 8}))
+            (self._folder / "hosts").write_text("127.0.0.1 localhost node-a node-b\n")
+            port = free_port()
             for node in range(len(self._scenario.nodes)):
-                self._launchers.append(self._start(node))
+                self._start_node(node, port)
             self._watch(began + timeout, reaction_timeout, over)
             took = time.monotonic() - began
-            codes = tuple(
-                None if node == self._lost else launcher.poll()
-                for node, launcher in enumerate(self._launchers)
-            )
+            codes = tuple(self._code(node) for node in range(len(self.launchers)))
             return score.facts(self._folder, codes, tuple(self._left(codes)), self._lost, took)
 
-    def _prepare(self) -> None:
-        (self._folder / "data").write_text("0")
-        (self._folder / "checkpoint").write_text(json.dumps({"step": 0, "weights": [0.0] * 8}))
-        (self._folder / "hosts").write_text("127.0.0.1 localhost node-a node-b\n")
-        self._port = free_port()
+    def _code(self, node: int) -> int | None:
+        return None if node == self._lost else self.launchers[node].poll()
 
-    def _start(self, node: int) -> subprocess.Popen[bytes]:
-        line = command(self._runner, self._scenario, node, self._folder, self._port)
+    def _start_node(self, node: int, port: int) -> None:
+        line = command(self._runner, self._scenario, node, self._folder, port)
         if has_namespaces():
-            shm = self._shm(node)
-            shm.mkdir()
-            names = [str(shm), str(self._folder / "hosts"), f"node-{'ab'[node]}"]
+            self._shm[node].mkdir()
+            names = [str(self._shm[node]), str(self._folder / "hosts"), f"node-{'ab'[node]}"]
             space = ["unshare", "--mount", "--uts", "--propagation", "private"]
             line = [*space, "sh", "-c", _IN_NAMESPACE, "sh", *names, *line]
-        with (self._folder / f"log-{node}").open("wb") as log:
-            return subprocess.Popen(
-                line,
-                env=self._environment(),
-                cwd=self._folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-
-    def _environment(self) -> dict[str, str]:
         one = self._scenario
         given = {
             **{"kind": one.kind, "phase": one.phase, "rank": one.rank, "step": one.step},
             **{"everyone": one.everyone, "workers": one.fault.workers, "port": self._silent_port},
         }
-        return environment(
-            **{MARK: self._mark, VARIABLE: json.dumps(given)},
-            XDG_STATE_HOME=str(self._folder),
-            TMPDIR=self._temporary,
-            PYTHONPATH=f"{ROOT}:{ROOT / 'src'}",
-            GLOO_SOCKET_IFNAME="lo",
-        )
-
-    def _shm(self, node: int) -> Path:
-        return Path(f"/dev/shm/corpus-{self._mark}-{node}")
+        variables = {
+            VARIABLE: json.dumps(given),
+            "XDG_STATE_HOME": str(self._folder),
+            "TMPDIR": self._temporary,
+            "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}",
+            "GLOO_SOCKET_IFNAME": "lo",
+        }
+        with (self._folder / f"log-{node}").open("wb") as log:
+            streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            self.start(line, variables, cwd=self._folder, start_new_session=True, **streams)
 
     def _watch(self, deadline: float, reaction_timeout: float | None, over: threading.Event) -> None:
+        nodes = range(len(self.launchers))
         while time.monotonic() < deadline:
             if over.is_set():
                 raise Interrupted
-            if all(
-                node == self._lost or each.poll() is not None for node, each in enumerate(self._launchers)
-            ):
+            if all(node == self._lost or self._code(node) is not None for node in nodes):
                 return
             if reaction_timeout is not None and self._is_ignored(reaction_timeout):
                 return
@@ -243,68 +217,33 @@ class Job:
             return
         node = self._scenario.node
         if self._scenario.kind == "node_lost":
-            for pid in [pid for pid in self._processes() if _is_below(pid, self._launchers[node].pid)]:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGSTOP)
+            send(signal.SIGSTOP, below(self.launchers[node].pid))
         else:
-            self._launchers[node].kill()
+            self.launchers[node].kill()
         self._lost = node
         note.write_text(json.dumps({"mono": time.monotonic()}))
-
-    def _processes(self) -> Iterator[int]:
-        """All processes of this job, wherever they went."""
-        mark = f"{MARK}={self._mark}".encode()
-        for name in os.listdir("/proc"):
-            with suppress(OSError):
-                if name.isdigit() and mark in Path("/proc", name, "environ").read_bytes().split(b"\0"):
-                    yield int(name)
 
     def _left(self, codes: tuple[int | None, ...]) -> Iterator[str]:
         """What launchers that ended by themselves left behind."""
         if any(code is None and node != self._lost for node, code in enumerate(codes)):
             return
-        lost = None if self._lost is None else self._launchers[self._lost].pid
         deadline = time.monotonic() + EXIT_TIMEOUT
-        while living := [pid for pid in self._processes() if lost is None or not _is_below(pid, lost)]:
-            if time.monotonic() >= deadline:
+        while True:
+            of_lost = [] if self._lost is None else below(self.launchers[self._lost].pid)
+            living = [each for each in self.processes() if each not in of_lost]
+            if not living or time.monotonic() >= deadline:
                 break
             time.sleep(POLL)
-        for pid in living:
-            words = score.text(Path(f"/proc/{pid}/cmdline")).replace("\0", " ")[:200]
-            yield f"process {pid}: {words}"
-        for node in range(len(codes)):
-            if node != self._lost and self._shm(node).exists():
-                yield from (f"/dev/shm/{path.name}" for path in self._shm(node).iterdir())
+        for process in living:
+            with suppress(psutil.Error):
+                yield f"process {process.pid}: {' '.join(process.cmdline())[:200]}"
+        for node, shm in enumerate(self._shm):
+            if node != self._lost and shm.exists():
+                yield from (f"/dev/shm/{path.name}" for path in shm.iterdir())
         for note in self._folder.glob("began-*"):  # which has the place of the rank's board
             board = score.text(note)
             if board and not has_namespaces() and self._runner.is_ours and Path(board).parent.exists():
                 yield f"{Path(board).parent}"
-
-    def _end(self) -> None:
-        """Kill all that lives and what it has started meanwhile, and remove what it had in /dev/shm."""
-        deadline = time.monotonic() + KILL_TIMEOUT
-        while (living := list(self._processes())) and time.monotonic() < deadline:
-            for pid in living:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(POLL)
-        for launcher in self._launchers:
-            launcher.kill()
-            launcher.wait()
-        for node in range(len(self._scenario.nodes)):
-            shutil.rmtree(self._shm(node), ignore_errors=True)
-
-
-def _is_below(pid: int, ancestor: int) -> bool:
-    """Whether it is this process or a descendant: ranks have sessions of their own."""
-    while pid > 1:
-        if pid == ancestor:
-            return True
-        try:
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            return False
-    return False
 
 
 # Many jobs
@@ -354,7 +293,7 @@ class Campaign:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         began = time.monotonic()
-        job = Job(scenario, runner, folder, port)
+        job = ScenarioJob(scenario, runner, folder, port)
         found = job.run(JOB_TIMEOUT, None if runner.is_ours else REACTION_TIMEOUT, self._over)
         print(f"{runner.who}: {scenario.name}, {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
         return found

@@ -8,13 +8,14 @@ that has the most ranks counts; every other one may have less, but must not be c
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from .corpus import NODE, RANK, TOTAL, Label, Scenario
+from .corpus import NODE, RANK, TOTAL, Scenario
 from .injection import result
 
 Event = dict[str, Any]
@@ -206,21 +207,58 @@ def scored(scenario: Scenario, facts: Facts) -> Score:
         scenario.name,
         scenario.kind,
         scenario.fault.held_out,
-        healthy=scenario.label is None,
+        healthy=not scenario.kinds,
         recovered=recovered(facts),
         clean=not facts.left,
         seconds=facts.seconds,
         remarks=(*ends, *(f"left: {each}" for each in facts.left[:4])),
     )
-    if scenario.label is None:
-        return _healthy_score(score, facts)
-    return _fault_score(score, scenario, scenario.label, facts)
+    return _fault_score(score, scenario, facts) if scenario.kinds else _healthy_score(score, facts)
 
 
 def recovered(facts: Facts) -> bool:
     """Whether every launcher ended with 0, and the result is that of an undisturbed run."""
     ended = all(code == 0 for node, code in enumerate(facts.codes) if node != facts.lost)
     return ended and facts.result == result(TOTAL)
+
+
+NAMES = (
+    # torch's agent, of each failed worker, with the local rank
+    r"failed \(exitcode: -?\d+\) local_rank: (?P<local>\d+)",
+    # torch's summary at the end
+    r"Root Cause.*?rank\s+: (?P<rank>\d+)",
+    # NVRx's monitor of one rank, of a limit that has passed
+    r"RankMonServer\d+@[^:\s]+:(?P<monitored>\d+)\] (?:Did not get|Section '[^']*' has been open)",
+)
+"""How other launchers name a rank that failed or hung."""
+
+
+def scored_peer(scenario: Scenario, facts: Facts) -> Score:
+    """The score of one run under another launcher, of a fault: whether it was found, recovered, and its rank named.
+
+    Found is a second cycle, or an end with another code than 0, within `run.REACTION_TIMEOUT`.
+    """
+    ended = [code for node, code in enumerate(facts.codes) if node != facts.lost]
+    return Score(
+        scenario.name,
+        scenario.kind,
+        scenario.fault.held_out,
+        healthy=False,
+        found=facts.happened is not None
+        and (facts.cycles > 1 or any(code not in (0, None) for code in ended)),
+        culprit=named_rank(facts.log, scenario) == scenario.rank if scenario.fault.blames == RANK else None,
+        recovered=recovered(facts),
+    )
+
+
+def named_rank(log: str, scenario: Scenario) -> int | None:
+    """The global rank in the first line that names one; of several nodes, none by its local rank."""
+    matches = [match for pattern in NAMES for match in re.finditer(pattern, log, re.DOTALL)]
+    if not matches:
+        return None
+    first = min(matches, key=lambda match: match.start())
+    number = int(next(text for text in first.groupdict().values() if text is not None))
+    return number if "local" not in first.re.groupindex or len(scenario.nodes) == 1 else None
 
 
 def _healthy_score(score: Score, facts: Facts) -> Score:
@@ -238,7 +276,7 @@ def _healthy_score(score: Score, facts: Facts) -> Score:
     )
 
 
-def _fault_score(score: Score, scenario: Scenario, label: Label, facts: Facts) -> Score:
+def _fault_score(score: Score, scenario: Scenario, facts: Facts) -> Score:
     """Of a fault: whether and when it was found, and whether its report is right, in time and complete."""
     events = [event for journal in facts.journals for event in _first_cycle(journal)]
     detected, happened = _first(e for e in events if e["kind"] in DETECTIONS or _failed(e)), facts.happened
@@ -251,15 +289,15 @@ def _fault_score(score: Score, scenario: Scenario, label: Label, facts: Facts) -
     )
     killed = _first(event for event in events if event["kind"] in ("signal_sent", "stop"))
     before_kill = None
-    if _hung(events, label):
+    if _hung(events, scenario):
         before_kill = ready is not None and killed is not None and ready <= killed
     return replace(
         score,
         found=found,
         to_find=detected - happened if found else None,
-        culprit=bool(verdict) and _is_culprit(scenario, label, verdict),
-        kind_right=verdict.get("kind") in label.kinds,
-        wrong_and_sure=any(_is_sure_of_another(scenario, label, each.verdict) for each in facts.reports),
+        culprit=bool(verdict) and _is_culprit(scenario, verdict),
+        kind_right=verdict.get("kind") in scenario.kinds,
+        wrong_and_sure=any(_is_sure_of_another(scenario, each.verdict) for each in facts.reports),
         before_kill=before_kill,
         ready=_ready_after(events, ready),
         complete=report is not None and _is_complete(scenario, facts, report),
@@ -270,20 +308,20 @@ def _fault_score(score: Score, scenario: Scenario, label: Label, facts: Facts) -
     )
 
 
-def _is_culprit(scenario: Scenario, label: Label, verdict: Mapping[str, Any]) -> bool:
-    if label.blames == RANK:
+def _is_culprit(scenario: Scenario, verdict: Mapping[str, Any]) -> bool:
+    if scenario.fault.blames == RANK:
         return verdict.get("rank") == scenario.rank
-    if label.blames == NODE:
+    if scenario.fault.blames == NODE:
         # Without the domain, and the process that tells launchers of one host apart.
         host = str(verdict.get("node") or "").split(":")[0].split(".")[0]
         return verdict.get("rank") is None and host in (f"node-{'ab'[scenario.node]}", "")
     return verdict.get("rank") is None
 
 
-def _is_sure_of_another(scenario: Scenario, label: Label, verdict: Mapping[str, Any]) -> bool:
+def _is_sure_of_another(scenario: Scenario, verdict: Mapping[str, Any]) -> bool:
     if verdict.get("confidence") != "high" or verdict.get("kind") in INCONCLUSIVE:
         return False
-    return not _is_culprit(scenario, label, verdict) or verdict.get("kind") not in label.kinds
+    return not _is_culprit(scenario, verdict) or verdict.get("kind") not in scenario.kinds
 
 
 def _is_complete(scenario: Scenario, facts: Facts, report: Report) -> bool:
@@ -295,10 +333,10 @@ def _is_complete(scenario: Scenario, facts: Facts, report: Report) -> bool:
     return report.schema in SCHEMAS and expected <= set(report.ranks) and 0 < report.lines <= LINES
 
 
-def _hung(events: Sequence[Event], label: Label) -> bool:
+def _hung(events: Sequence[Event], scenario: Scenario) -> bool:
     """Where the label leaves it open: whether a limit was passed before any rank ended."""
-    if label.hangs is not None:
-        return label.hangs
+    if scenario.hangs is not None:
+        return scenario.hangs
     passed, ended = _first(e for e in events if e["kind"] == "verdict"), _first(filter(_failed, events))
     return passed is not None and (ended is None or passed <= ended)
 

@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from rank_client import connected_client
+
 who, what, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
 rank = os.environ["RANK"]
 client: Any = None
@@ -26,15 +28,9 @@ def left(event: str) -> None:
 def connect() -> None:
     """To the monitor, where there is one."""
     global client
-    if who == "holdfast":
-        from holdfast.fault_tolerance import RankMonitorClient
-    elif who == "nvrx":
-        from nvidia_resiliency_ext.fault_tolerance import RankMonitorClient
-    else:
-        return
-    client = RankMonitorClient()
-    client.init_workload_monitoring()
-    client.send_heartbeat()
+    client = connected_client(who)
+    if client is not None:
+        client.send_heartbeat()
 
 
 def train(seconds: float) -> None:

@@ -14,6 +14,8 @@ import sys
 import time
 from typing import Any
 
+from rank_client import connected_client
+
 who, kind = sys.argv[1:]
 
 
@@ -32,13 +34,7 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] != "0":
     tell("back")
     sys.exit()
 
-if who == "holdfast":
-    from holdfast.fault_tolerance import RankMonitorClient
-else:
-    from nvidia_resiliency_ext.fault_tolerance import RankMonitorClient
-
-client: Any = RankMonitorClient()
-client.init_workload_monitoring()
+client = connected_client(who)
 signal.signal(signal.SIGTERM, told_to_end)
 if kind == "heartbeat":
     client.send_heartbeat()

@@ -8,31 +8,20 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from pathlib import Path
 from time import perf_counter_ns, sleep
-from typing import Any
+
+import psutil
+from rank_client import connected_client
 
 CALLS = {"holdfast": 20_000, "nvrx": 2_000}
 SPACED = 1000  # calls with busy cores, one every millisecond: back to back, one would measure the scheduler
 BUSY = "while True: sum(range(1000))"
-
-
-def client(who: str) -> Any:
-    """The client under test, connected."""
-    if who == "holdfast":
-        from holdfast.fault_tolerance import RankMonitorClient
-    else:
-        from nvidia_resiliency_ext.fault_tolerance import RankMonitorClient
-    made = RankMonitorClient()
-    made.init_workload_monitoring()
-    return made
 
 
 def times(calls: int, pause: float, *functions: Callable[[], object]) -> list[int]:
@@ -66,21 +55,19 @@ def stopped_monitor() -> Iterator[None]:
     while not (found := _monitors()):  # it starts beside the ranks
         sleep(0.01)
     (monitor,) = found
-    os.kill(monitor, signal.SIGSTOP)
+    monitor.suspend()
     try:
         yield
     finally:
-        os.kill(monitor, signal.SIGCONT)
+        monitor.resume()
 
 
-def _monitors() -> list[int]:
+def _monitors() -> list[psutil.Process]:
     """The monitor of this rank's launcher."""
-    processes = (entry for entry in Path("/proc").iterdir() if entry.name.isdigit())
-    return [
-        int(entry.name)
-        for entry in processes
-        if _parent(entry) == os.getppid() and b"monitor.main" in _command(entry)
-    ]
+    with suppress(psutil.NoSuchProcess):
+        children = psutil.Process(os.getppid()).children()
+        return [child for child in children if "monitor.main" in " ".join(child.cmdline())]
+    return []
 
 
 @contextmanager
@@ -95,24 +82,10 @@ def busy_cores() -> Iterator[None]:
             process.wait()
 
 
-def _parent(entry: Path) -> int:
-    try:
-        return int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return -1
-
-
-def _command(entry: Path) -> bytes:
-    try:
-        return (entry / "cmdline").read_bytes()
-    except OSError:
-        return b""
-
-
 def main() -> None:
     """Measure a heartbeat, and the edges of a section."""
     who, situation = sys.argv[1:]
-    made, calls = client(who), SPACED if situation == "busy" else CALLS[who]
+    made, calls = connected_client(who), SPACED if situation == "busy" else CALLS[who]
     pause = 0.001 if situation == "busy" else 0.0
 
     start, end = partial(made.start_section, "step"), partial(made.end_section, "step")

@@ -13,12 +13,11 @@ import pytest
 
 from benchmarks import environments
 from benchmarks.compare import figures as measuring
-from benchmarks.compare.contenders import Contender
 from benchmarks.compare.faults import FAULTS, Outcome, ended
-from benchmarks.compare.figures import Figure
-from benchmarks.compare.job import send
+from benchmarks.compare.figures import Contender, Figure
 from benchmarks.compare.page import conditions, tables
-from benchmarks.marks import filled
+from benchmarks.jobs import send
+from benchmarks.table import filled
 from tests.processes import Spawner
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,7 +76,7 @@ def test_a_contender_that_fails_hides_no_other(monkeypatch: pytest.MonkeyPatch) 
     def start(contender: Contender) -> measuring.Measured:
         tries[contender.who] = tries.get(contender.who, 0) + 1
         if contender.who == "nvrx" or (contender.who == "holdfast" and tries["holdfast"] == 2):
-            raise SystemExit("no ranks")
+            raise RuntimeError("no ranks")
         yield Figure("start", "s"), 2.0
 
     tries: dict[str, int] = {}
@@ -134,7 +133,7 @@ DRAW = """
 import sys
 from pathlib import Path
 from benchmarks.compare.figures import Figure
-from benchmarks.compare.plot import draw
+from benchmarks.compare.page import draw
 figures = [
     Figure("start", "s", {"torchrun": 1.0, "holdfast": 0.5}, panel="start, s"),
     Figure("installed", "MB", {"torchrun": 0.0, "holdfast": 0.0}, panel="installed, MB"),

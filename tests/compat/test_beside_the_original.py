@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import nvrx
+from benchmarks import environments
 from tests.compat.test_distribution import Environment, environment, original, wheels  # noqa: F401
 from tests.processes import Spawner
 
@@ -73,9 +73,9 @@ def test_one_program_under_all_three(
     tmp_path: Path,
 ) -> None:
     """The original, both, and Holdfast alone: the same result, and a state file with the same keys."""
-    if original[0] != nvrx.VERSION or not nvrx.installed():
-        pytest.skip(f"NVRx {nvrx.VERSION} with its requirements is not installed (make nvrx)")
-    launcher = nvrx.launcher()
+    if original[0] != environments.VERSION or not environments.has_nvrx():
+        pytest.skip(f"NVRx {environments.VERSION} with its requirements is not installed (make nvrx)")
+    launcher = environments.nvrx()
     assert launcher
     results: dict[str, dict[str, Any]] = {}
     environment.install(*wheels.values())

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from benchmarks import nvrx
+from benchmarks import environments
 from tests.compat.conftest import COMPAT, NAME
 from tests.gpu.gpu_environment import link_packages
 
@@ -58,10 +58,10 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {"holdfast": own, "holdfast-nvrx": second}
 
 
-@pytest.fixture(params=nvrx.WHEELS)
+@pytest.fixture(params=environments.WHEELS)
 def original(request: pytest.FixtureRequest) -> tuple[str, Path]:
     """Version and wheel of the original."""
-    wheel = nvrx.wheel(request.param)
+    wheel = environments.nvrx_wheel(request.param)
     if wheel is None:
         reason = f"no wheel of NVRx {request.param} for this Python (make nvrx)"
         if os.environ.get(REQUIRED) == "1" and sys.version_info[:2] == (3, 11):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import nvrx
+from benchmarks import environments
 from holdfast.fault_tolerance import (
     FaultToleranceConfig,
     HeartbeatTimeouts,
@@ -45,12 +45,12 @@ def config() -> FaultToleranceConfig:
 @pytest.fixture
 def original() -> list[str]:
     """The command of its launcher."""
-    if not nvrx.installed():
-        reason = f"NVRx {nvrx.VERSION} is not installed in its environment (make nvrx)"
+    if not environments.has_nvrx():
+        reason = f"NVRx {environments.VERSION} is not installed in its environment (make nvrx)"
         if os.environ.get(REQUIRED) == "1":
             pytest.fail(f"{REQUIRED}=1, but {reason}")
         pytest.skip(reason)
-    launcher = nvrx.launcher()
+    launcher = environments.nvrx()
     assert launcher
     return launcher
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.marks import filled
+from benchmarks.table import filled
 
 from . import gpu_restart, gpu_warm_start
 from .gpu_check import FAILED, NOT_POSSIBLE, NOT_REACHED, PASSED, ROOT

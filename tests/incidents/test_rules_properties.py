@@ -193,7 +193,7 @@ def test_the_one_outside_is_named_whoever_it_is_and_whoever_passed_the_limit(
 
 
 def test_sixteen_thousand_ranks_are_judged_in_seconds() -> None:
-    """The measured time and memory: `python -m benchmarks.judge`. The limit here includes making
+    """The measured time and memory: `python benchmarks/run.py judge`. The limit here includes making
     the fragments, and is generous for a busy machine.
     """
     began = time.process_time()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.journal.event import Event, encode
-from holdfast.journal.reader import JournalUnreadable, clock_difference, merge, read_run
-from tests.journal.story import START, Story
+from holdfast.journal.reader import JournalUnreadable, clock_difference, read_run
+from tests.journal.story import START, Story, write
 
 
 def line(kind: str, t: float, node: str = "a") -> bytes:
@@ -72,34 +73,44 @@ def test_a_requeued_job_is_later_and_not_another_clock() -> None:
 
 
 def test_a_small_difference_is_the_nodes_own() -> None:
-    assert clock_difference({0: 10.0, 1: 20.0}, {0: 11.5, 1: 21.5}) == 0.0
-    assert clock_difference({0: 10.0}, {1: 99.0}) == 0.0
-    assert clock_difference({0: 10.0, 1: 20.0, 2: 30.0}, {0: 70.0, 1: 80.0, 2: 95.0}) == 60.0
+    assert clock_difference({("", 0): 10.0, ("", 1): 20.0}, {("", 0): 11.5, ("", 1): 21.5}) == 0.0
+    assert clock_difference({("", 0): 10.0}, {("", 1): 99.0}) == 0.0
+    assert (
+        clock_difference(
+            *({("", n): t for n, t in enumerate(each)} for each in ((10.0, 20, 30), (70.0, 80, 95)))
+        )
+        == 60.0
+    )
 
 
 times = st.lists(st.floats(0, 1e6), max_size=8)
 
 
-@given(st.lists(times, max_size=4))
+@given(st.lists(times, min_size=1, max_size=4))
 def test_merging_keeps_everything_and_each_node_s_order(clocks: list[list[float]]) -> None:
     journals = [
-        [Event("step", t, 0.0, str(node), {"n": n}, str(node)) for n, t in enumerate(node_times)]
+        [Event("step", round(t, 6), 0.0, str(node), {"n": n}, str(node)) for n, t in enumerate(node_times)]
         for node, node_times in enumerate(clocks)
     ]
-    merged = merge(journals)
+    with tempfile.TemporaryDirectory() as folder:
+        for node, journal in enumerate(journals):
+            write(Path(folder, f"journal-{node}.jsonl"), journal)
+        merged = read_run(folder)
     for node, journal in enumerate(journals):
         assert [event for event in merged if event.source == str(node)] == journal
     if all(node_times == sorted(node_times) for node_times in clocks):
         assert [event.t for event in merged] == sorted(event.t for event in merged)
 
 
-def test_a_journal_without_cycles_goes_by_its_node_s_clock() -> None:
+def test_a_journal_without_cycles_goes_by_its_node_s_clock(tmp_path: Path) -> None:
     """As a rank's, which tells of no cycles; it is no measure for others either, even when its name comes first."""
     story = Story(b=3600.0)
     for number in range(3):
         story.cycle(10.0 * number, number, "a").cycle(10.0 * number, number, "b")
     rank = [event_at(15.0 + 3600.0, "b")]
-    merged = merge([[event_at(5.0, "x")], *story.told.values(), rank])
+    for name, events in {"0": [event_at(5.0, "x")], **story.told, "b.rank-0": rank}.items():
+        write(tmp_path / f"journal-{name}.jsonl", events)
+    merged = read_run(str(tmp_path))
     assert [round(event.t - START) for event in merged if event.kind == "straggler_report"] == [5, 15]
     assert [round(event.t - START) for event in merged if event.kind == "cycle_start"] == [
         0,

@@ -50,7 +50,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpar
     return parser
 
 
-def text(arguments: argparse.Namespace) -> str:
+def run(arguments: argparse.Namespace) -> str:
     """What the command prints. Raises HoldfastError where there is nothing to diagnose."""
     from ..incidents.diagnose.diagnose import diagnose
     from ..incidents.diagnose.find_job import find_job

@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, int]:
         UnsupportedTorch: if the torch of this Python is too old.
     """
     require_torch()
-    from ..doctor.checks import Options, run_checks
+    from ..doctor.checks import run_checks
     from ..doctor.table import PROBLEM, as_json, report, worst
     from ..fault_tolerance.launcher.warm.plan import Request
 
@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, int]:
     if words:
         _check_script(words[0], module=arguments.module)
         script = Request("auto", words[0], tuple(words[1:]), arguments.module, several=nproc > 1)
-    findings = run_checks(Options(nproc, script, arguments.run_dir, arguments.trial))
+    findings = run_checks(nproc, script, arguments.run_dir, trial=arguments.trial)
     code = int(worst(findings) == PROBLEM)
     if arguments.json:
         return as_json(findings, __version__, nproc, words[0] if words else None), code

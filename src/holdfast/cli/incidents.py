@@ -12,6 +12,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -82,7 +83,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpar
     return parser
 
 
-def text(arguments: argparse.Namespace) -> str:
+def run(arguments: argparse.Namespace) -> str:
     """What the command prints. Raises HoldfastError where there is nothing to read."""
     from ..incidents.report.store import open_incident
     from ..journal.reader import default_runs, holds_journal, runs_in
@@ -177,10 +178,6 @@ def _rejudged(record: Record, *, as_json: bool) -> str:
     return "\n".join([*rejudged_lines(then, now, number=record.number), ""])
 
 
-def _runs(runs: Sequence[Run], *, as_json: bool) -> str:
-    return json.dumps([run.to_dict() for run in runs], indent=2) + "\n" if as_json else _run_table(runs)
-
-
 def _incident_table(found: Sequence[Incident]) -> str:
     """A table and its sum; cut to the terminal's width, or whole for a file or another program."""
     if not found:
@@ -208,8 +205,10 @@ def _incident_table(found: Sequence[Incident]) -> str:
     return "\n".join([*lines, _summary(found), ""])
 
 
-def _run_table(runs: Sequence[Run]) -> str:
+def _runs(runs: Sequence[Run], *, as_json: bool) -> str:
     """When each run began, how many incidents it had, and where it is: whole, since that is to be copied."""
+    if as_json:
+        return json.dumps([asdict(run) for run in runs], indent=2) + "\n"
     lines = [f"{'begun':<19}   incidents   run"]
     for run in runs:
         begun = "-" if run.begun is None else _moment(run.begun)

@@ -92,11 +92,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"holdfast {__version__}")
     commands: Any = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    autoresume.add(commands).set_defaults(run=autoresume.run)
-    diagnose.add(commands).set_defaults(run=diagnose.text)
-    doctor.add(commands).set_defaults(run=doctor.run)
-    incidents.add(commands).set_defaults(run=incidents.text)
-    replay.add(commands).set_defaults(run=replay.run)
-    slurm.add(commands).set_defaults(run=slurm.run)
-    stragglers.add(commands).set_defaults(run=stragglers.run)
+    for command in (autoresume, diagnose, doctor, incidents, replay, slurm, stragglers):
+        command.add(commands).set_defaults(run=command.run)
     return parser

@@ -13,7 +13,6 @@ import resource
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from ipaddress import ip_address
 
 from .. import nvidia
@@ -52,20 +51,17 @@ SEVERAL_NODES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The command line of `holdfast doctor`."""
+def run_checks(
+    nproc: int = 1, script: Request | None = None, run_dir: str | None = None, *, trial: bool = False
+) -> list[Finding]:
+    """The findings of all checks, in the order of `docs/doctor.md`.
 
-    nproc: int = 1
-    script: Request | None = None
-    run_dir: str | None = None
-    """None: the default folder."""
-    trial: bool = False
-
-
-def run_checks(options: Options) -> list[Finding]:
-    """The findings of all checks, in the order of `docs/doctor.md`."""
-    nproc = options.nproc
+    Args:
+        nproc: Ranks on this machine.
+        script: What the ranks would run.
+        run_dir: Of the job; None: the default folder.
+        trial: Import what the script imports.
+    """
     found = within_deadline(
         {
             "python": check_python,
@@ -82,13 +78,13 @@ def run_checks(options: Options) -> list[Finding]:
             "host name": check_host_name,
             "dead jobs' boards": check_boards,
             "orphaned ranks": check_orphans,
-            "run directory": lambda: check_run_directory(options.run_dir),
+            "run directory": lambda: check_run_directory(run_dir),
         }
     )
-    request = options.script or Request("auto", "train.py", several=nproc > 1)
+    request = script or Request("auto", "train.py", several=nproc > 1)
     cold = why_cold(request, os.environ, is_tested=is_tested(nvidia.find_driver()))
-    if options.trial and options.script:
-        found.append(check_trial(options.script, options.run_dir, cold))
+    if trial and script:
+        found.append(check_trial(script, run_dir, cold))
     return [*found, check_warm_start(found, cold)]
 
 

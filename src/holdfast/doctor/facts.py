@@ -28,7 +28,7 @@ from ..fault_tolerance.processes import cgroups, proc
 from ..fault_tolerance.processes.cgroups import Limit
 from ..fault_tolerance.stop.page import SIZE as PAGE_BYTES
 from ..in_time import TooLate, within
-from ..journal.run_dir import RunDirError, check, fallback_folder, state_folder
+from ..journal.run_dir import RunDirError, check, fallback_folder, state_folder, without_home
 from . import kernel_trial
 
 PROGRAM_SECONDS = 2.0
@@ -202,9 +202,8 @@ def run_folders(chosen: str | None) -> list[Folder]:
         except RunDirError as error:
             found.append(Folder("a default folder", error.problem))
             continue
-        home = os.path.expanduser("~")
-        is_homeless = path.startswith(os.path.join(home, "")) and not os.path.isdir(home)
-        found.append(Folder(path, f"there is no home folder {home}") if is_homeless else run_folder(path))
+        problem = without_home(path)
+        found.append(Folder(path, problem) if problem else run_folder(path))
     return found
 
 
@@ -389,8 +388,5 @@ def _ancestors(pid: int, stats: Mapping[int, proc.Stat]) -> list[int]:
 
 
 def _command(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return os.fsdecode(file.read().rstrip(b"\0").replace(b"\0", b" "))
-    except OSError:
-        return "?"
+    words = proc.one_read(f"/proc/{pid}/cmdline").rstrip(b"\0")
+    return os.fsdecode(words.replace(b"\0", b" ")) or "?"

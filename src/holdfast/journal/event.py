@@ -70,15 +70,10 @@ def decode(line: bytes | str, source: str = "") -> Event | None:
         return None
     if not isinstance(record, dict) or end != len(text):
         return None
-    pop = record.pop
+    pop = record.pop  # a million lines of a large run
     t, mono, node, kind = pop("t", None), pop("mono", None), pop("node", None), pop("kind", None)
-    if (
-        type(t) not in _NUMBERS
-        or type(mono) not in _NUMBERS
-        or not (isinstance(node, str) and isinstance(kind, str))
-    ):
-        return None
-    if not (math.isfinite(t) and math.isfinite(mono)):
+    is_timed = type(t) in _NUMBERS and type(mono) in _NUMBERS and math.isfinite(t) and math.isfinite(mono)
+    if not (is_timed and isinstance(node, str) and isinstance(kind, str)):
         return None
     return Event(kind, float(t), float(mono), node, record, source or node)
 
@@ -89,8 +84,10 @@ _NUMBERS = (float, int)
 
 def _plain(value: Any, levels: int) -> Any:
     """The value in what JSON has."""
-    if value is None or isinstance(value, (bool, int)):
-        return value if not isinstance(value, int) else _number(value)
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):  # IntEnum too; beyond 64 bits other readers of JSON lose digits
+        return int(value) if abs(value) < 2**63 else hex(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else repr(value)  # strict JSON has no NaN
     if isinstance(value, str):
@@ -99,19 +96,8 @@ def _plain(value: Any, levels: int) -> Any:
         return {_short(str(name)): _plain(inner, levels - 1) for name, inner in value.items()}
     if levels > 0 and isinstance(value, (list, tuple, set, frozenset)):
         return [_plain(inner, levels - 1) for inner in value]
-    return _short(_described(value))
-
-
-def _number(value: int) -> int | str:
-    # bool and IntEnum (signal.SIGTERM) included; beyond 64 bits other readers of JSON lose digits, or fail
-    if isinstance(value, bool):
-        return value
-    return int(value) if abs(value) < 2**63 else hex(value)
-
-
-def _described(value: Any) -> str:
     try:
-        return repr(value)
+        return _short(repr(value))
     except Exception as error:  # the repr of a stranger's object may do anything
         return f"<{type(value).__name__}, whose repr failed: {type(error).__name__}>"
 

@@ -17,18 +17,15 @@ import heapq
 import os
 import re
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import Any, TypeVar
 
 from ..fault_tolerance.errors import HoldfastError
 from .event import Event, decode
 from .incidents import COUNTED, incidents
 from .run_dir import CONCURRENT, default_folders
 from .writer import PREFIX, SUFFIX
-
-K = TypeVar("K")
 
 Start = tuple[str, int]
 """A cycle of a run, by the run's id: a requeued job begins with cycle 0 again, at another time."""
@@ -72,7 +69,8 @@ def stream_run(run_dir: str, kinds: Set[str] | None = None) -> Iterator[Event]:
             (event.node if event else "", _events(path, STARTS))
             for path, event in zip(paths, first, strict=True)
         )
-    return _merged((_events(path, kinds), by) for path, by in zip(paths, ahead, strict=True))
+    in_order = [_in_order(_events(path, kinds), by) for path, by in zip(paths, ahead, strict=True)]
+    return (event for _, event in heapq.merge(*in_order, key=itemgetter(0)))
 
 
 def journal_files(run_dir: str, *, of_ranks: bool = True) -> list[str]:
@@ -97,15 +95,12 @@ def journal_files(run_dir: str, *, of_ranks: bool = True) -> list[str]:
     ]
 
 
-def merge(journals: Iterable[Sequence[Event]]) -> list[Event]:
-    """Several nodes' events as one list. Pure; the clock of the first journal that has cycles is the one that counts.
-    A journal that has none, as a rank's, goes by the clock of its node's launcher."""
-    found = [events for each in journals if (events := list(each))]
-    return list(_merged(zip(found, _clocks((events[0].node, events) for events in found), strict=True)))
-
-
 def _clocks(journals: Iterable[tuple[str, Iterable[Event]]]) -> list[float]:
-    """Seconds by which the clock of each journal is ahead, from its node and its events."""
+    """Seconds by which the clock of each journal is ahead, from its node and its events.
+
+    The clock of the first journal that has cycles is the one that counts. A journal that has none, as a rank's, goes by
+    the clock of its node's launcher.
+    """
     known: dict[Start, float] = {}  # when each cycle began, by the clock that counts
     of_node: dict[str, float] = {}
     nodes = []
@@ -117,7 +112,7 @@ def _clocks(journals: Iterable[tuple[str, Iterable[Event]]]) -> list[float]:
     return [of_node.get(node, 0.0) for node in nodes]
 
 
-def clock_difference(reference: Mapping[K, float], other: Mapping[K, float]) -> float:
+def clock_difference(reference: Mapping[Start, float], other: Mapping[Start, float]) -> float:
     """Seconds by which the other clock is ahead, from when each of the two began which cycle."""
     shared = reference.keys() & other.keys()
     if not shared:
@@ -137,12 +132,6 @@ def _cycle_starts(events: Iterable[Event]) -> dict[Start, float]:
         elif event.kind == "cycle_start" and isinstance(cycle, int):
             starts.setdefault((run, cycle), event.t)
     return starts
-
-
-def _merged(journals: Iterable[tuple[Iterable[Event], float]]) -> Iterator[Event]:
-    """From each journal's events, and the seconds by which its clock is ahead."""
-    in_order = [_in_order(events, ahead) for events, ahead in journals]
-    return map(itemgetter(1), heapq.merge(*in_order, key=itemgetter(0)))
 
 
 def _in_order(events: Iterable[Event], ahead: float) -> Iterator[tuple[float, Event]]:
@@ -197,10 +186,6 @@ class Run:
     problem: str = ""
     """Why it cannot."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
-
 
 def runs_in(folders: Iterable[str], *, count: bool = False) -> list[Run]:
     """The runs in these folders, newest first. A folder that cannot be listed has none.
@@ -210,10 +195,9 @@ def runs_in(folders: Iterable[str], *, count: bool = False) -> list[Run]:
         count: Count the incidents of each, which takes reading its journal.
     """
     found = []
-    for folder in folders:
-        for path in _folders(folder):
-            found += [path] if holds_journal(path) else []
-            found += concurrent_runs(path)
+    for path in (path for folder in folders for path in _folders(folder)):
+        found += [path] if holds_journal(path) else []
+        found += concurrent_runs(path)
     return sorted((_run(path, count) for path in found), key=lambda run: run.begun or 0.0, reverse=True)
 
 

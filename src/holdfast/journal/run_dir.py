@@ -180,11 +180,16 @@ def _name(run_id: str) -> str:
 
 
 def _prepare_default(place: str) -> str:
-    home = os.path.expanduser("~")
-    if place.startswith(os.path.join(home, "")) and not os.path.isdir(home):
-        # To root everything can be made; a home like /nonexistent is not meant to be.
-        raise RunDirError(f"run directory {place} cannot be made: there is no home folder {home}")
+    if problem := without_home(place):
+        raise RunDirError(f"run directory {place} cannot be made: {problem}")
     return _prepare(place)
+
+
+def without_home(place: str) -> str:
+    """Why nothing is made in a home folder that is missing; else empty. To root everything can be made."""
+    home = os.path.expanduser("~")
+    is_missing = place.startswith(os.path.join(home, "")) and not os.path.isdir(home)
+    return f"there is no home folder {home}" if is_missing else ""
 
 
 def _prepare_fallback(name: str) -> str:
