@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.fault_tolerance.config import PAST
 from holdfast.fault_tolerance.launcher.command_line.args_parser import default_text
-from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS, PAST
+from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS
 from holdfast.fault_tolerance.launcher.command_line.options import LauncherOptions, parse
 from holdfast.fault_tolerance.launcher.warm.plan import Request
 
@@ -106,10 +107,18 @@ def test_file_environment_and_flags_apply_together() -> None:
     assert found.origins["log_level"] == "--ft-param-log_level"
 
 
-@pytest.mark.parametrize("variable", ["FAULT_TOL_CFG_PATH", "PET_FT_CFG_PATH"])
+@pytest.mark.parametrize("variable", ["FAULT_TOL_CFG_PATH", "PET_FT_CFG_PATH", "PET_FAULT_TOL_CFG_PATH"])
 def test_the_file_in_the_environment(variable: str) -> None:
     environ = {variable: yaml_file(f"fault_tolerance: {{{BEAT}: 20}}\n")}
     assert parse(["train.py"], environ).resolved.config.rank_heartbeat_timeout == 20.0
+
+
+def test_the_flag_names_the_file_before_the_environment_does() -> None:
+    path = yaml_file(f"fault_tolerance: {{{BEAT}: 20}}\n")
+    environ = {"PET_FT_CFG_PATH": "/nowhere.yaml", "FAULT_TOL_CFG_PATH": "/nowhere.yaml"}
+    found = parse([f"--ft-cfg-path={path}", "train.py"], environ)
+    assert found.resolved.config.rank_heartbeat_timeout == 20.0
+    assert parse(["train.py"], {"FAULT_TOL_CFG_PATH": " "}).warnings == ()
 
 
 def test_nemo_runs_command_line() -> None:
@@ -263,8 +272,8 @@ def test_a_wrong_file(content: str, line: str, capsys: pytest.CaptureFixture[str
         ([], "no training script"),
         (["--rdzv-backend=etcd", "train.py"], "Holdfast restarts nodes together through a c10d store; use c10d"),
         (["--rdzv", "x", "train.py"], "--rdzv may be short for --rdzv-backend, "),
-        (["--max-restarts=x", "train.py"], "--max-restarts: invalid int value: 'x'"),
-        (["--max-restarts=-1", "train.py"], "--max-restarts: -1 is not allowed"),
+        (["--max-restarts=x", "train.py"], "--max-restarts: 'x' is not allowed: give a whole number, at least 0"),
+        (["--max-restarts=-1", "train.py"], "--max-restarts: '-1' is not allowed"),
         (["--nnodes=2:1", "train.py"], "--nnodes: '2:1' is not allowed"),
         (["--nproc-per-node=0", "train.py"], "--nproc-per-node: '0' is not allowed"),
         (["--tee=9", "train.py"], "--tee: '9' is not allowed"),
@@ -316,12 +325,13 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert text.isascii()  # a terminal in any locale can show it
     for option in OPTIONS:
         if option.group == PAST:
-            assert option.name in text.split()
+            assert (option.name in text.split()) is bool(option.names)
             continue
         (line,) = (each for each in text.splitlines() if each.startswith(f"  {option.name} "))
         assert line.endswith(f"[{default_text(option)}]")
         assert len(line) <= 120
     for theirs in ("--nproc-per-node", "--rdzv-backend", "--tee", "--standalone", "--virtual-local-rank"):
         assert theirs in text
+    assert "\n  --ft-nvrx-logfile: --ft-launcher-log\n" in text
     assert "\nhealth of nodes:\n" in text
     assert "YAML file < environment < command line" in text

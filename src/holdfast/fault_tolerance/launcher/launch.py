@@ -27,8 +27,8 @@ from ..board import BoardUnavailable
 from ..monitor.control import ControlPage
 from ..timeouts.effective_timeouts import Advice, configured_timeouts, describe
 from . import console, store_host
-from .command_line.checks import NO_ID, rdzv_settings
-from .command_line.log_paths import make_log_dir
+from .command_line.checks import NO_ID, make_log_dir
+from .command_line.torch_options import rdzv_settings
 from .control.node import Settings
 from .control.records import Member
 from .driver import Driver

@@ -12,13 +12,14 @@ from __future__ import annotations
 import argparse
 import os
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from ... import config_fields as grammar
-from ...config import parse_with
-from .ft_options import OPTIONS, PAST, FtOption
-from .torch_options import TorchOption, installed_options, namespace
+from ...config import PAST, described
+from ...config_fields import TORCH, Option, resolve
+from .ft_options import OPTIONS
+from .torch_options import installed_options
 
 __all__ = ["default_text", "get_args_parser", "help_text"]
 
@@ -41,36 +42,42 @@ SECONDS are numbers; where the default is a limit, None, null or nothing means n
 
 def help_text() -> str:
     """torchrun's options, then a group for each subject of ours."""
-    effective = [option for option in OPTIONS if option.group != PAST]
-    rows = {"options of torchrun": [_row(each) for each in installed_options()]}
-    for group in dict.fromkeys(option.group for option in effective):
-        rows[group] = [
-            (f"{each.name} {each.metavar}".rstrip(), f"{each.meaning} [{default_text(each)}]")
-            for each in effective
-            if each.group == group
-        ]
-    width = max(len(left) for lines in rows.values() for left, _ in lines)
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for option in (*installed_options(), *OPTIONS):
+        if option.group != PAST:
+            letter = f"-{option.letter}, " if option.letter else ""
+            left = f"{letter}{option.name} {option.metavar}".rstrip()
+            groups.setdefault(option.group, []).append((left, _with_default(option)))
+    width = max(len(left) for rows in groups.values() for left, _ in rows)
     parts = [
-        "\n".join([f"{group}:", *(f"  {left:<{width}}  {right}" for left, right in lines), ""])
-        for group, lines in rows.items()
+        "\n".join([f"{group}:", *(f"  {left:<{width}}  {right}" for left, right in rows), ""])
+        for group, rows in groups.items()
     ]
-    past = " ".join(option.name for option in OPTIONS if option.group == PAST)
-    names = textwrap.wrap(past, 110, break_on_hyphens=False, initial_indent="  ", subsequent_indent="  ")
-    return "\n".join([HEAD, *parts, f"{PAST}:", *names, "", FOOT, ""])
+    other = [
+        f"  --{name}: {each.name}"
+        for each in OPTIONS
+        for name in each.names[1:]
+        if each.group != PAST and not name.startswith(("ft-param-", f"ft-{each.key.replace('_', '-')}"))
+    ]
+    parts.append("\n".join(["other names of these options:", *other, ""]))
+    past = " ".join(each.name for each in OPTIONS if each.group == PAST and each.names)
+    lines = textwrap.wrap(past, 108, break_on_hyphens=False)
+    parts.append("\n".join([f"{PAST}:", *(f"  {line}" for line in lines), ""]))
+    return "\n".join([HEAD, *parts, FOOT, ""])
 
 
-def _row(option: TorchOption) -> tuple[str, str]:
-    flags = f"-{option.letter}, --{option.name}" if option.letter else f"--{option.name}"
-    return flags, f"{option.meaning} [{option.default}]" if option.default else option.meaning
+def _with_default(option: Option) -> str:
+    is_shown = option.group != TORCH or option.default
+    return f"{described(option)} [{default_text(option)}]" if is_shown else option.meaning
 
 
-def default_text(option: FtOption) -> str:
+def default_text(option: Option) -> str:
     """The default as a user would write it."""
     value = option.default
     if option.key == "rank_termination_signal":
         return grammar.signal_of(value).name
     if option.key == "log_level":
-        return str(grammar.log_level_name(grammar.log_level(value)))
+        return str(grammar.log_level_name(value))
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, float):
@@ -90,57 +97,42 @@ def get_args_parser() -> argparse.ArgumentParser:
     value.
     """
     parser = argparse.ArgumentParser(prog="ft_launcher", description=ABOUT, allow_abbrev=False)
-    torch = installed_options()
-    defaults = vars(namespace(torch, {}, os.environ))
-    for each in torch:
-        if each.name != "help":
-            _add_torch(each, parser, defaults[each.dest])
+    torch = [option for option in installed_options() if option.key != "help"]
     parser.add_argument("training_script", help="the program to run as each rank, followed by its arguments")
     parser.add_argument("training_script_args", nargs=argparse.REMAINDER)
-    with_flags = [option for option in OPTIONS if option.names]
-    groups = {
-        name: parser.add_argument_group(name) for name in dict.fromkeys(each.group for each in with_flags)
-    }
-    for option in with_flags:
-        _add(option, groups[option.group], os.environ)
+    groups: dict[str, argparse._ArgumentGroup] = {}
+    for options in (torch, [option for option in OPTIONS if option.names]):
+        values, origins = resolve(options, {}, os.environ)
+        for option in options:
+            if option.group not in groups:
+                groups[option.group] = parser.add_argument_group(option.group)
+            default = values.get(option.key, option.default)
+            if option.is_setting:
+                default = os.environ.get(origins.get(option.key, "").removeprefix("env "))
+            _add(option, groups[option.group], default)
     return parser
 
 
-def _add_torch(option: TorchOption, parser: argparse.ArgumentParser, default: object) -> None:
-    about: dict[str, Any] = {"action": "store_true"}
-    if option.takes_value:
-        about = {"type": option.parse, "choices": option.choices or None}
-    letter = [f"-{option.letter}"] if option.letter else []
-    spellings = [*letter, *dict.fromkeys((f"--{option.name}", f"--{option.dest}"))]
-    parser.add_argument(*spellings, dest=option.dest, default=default, help=option.meaning, **about)
-
-
-def _add(option: FtOption, group: argparse._ArgumentGroup, environ: Mapping[str, str]) -> None:
-    about: dict[str, Any] = {"dest": option.names[0].replace("-", "_")}
-    if not option.takes_value:
-        about["action"] = "store_true"
-    elif option.is_setting:
-        about["metavar"] = option.metavar  # text: `None` is a value, and None is an option that was not given
-    else:
-        about |= {"metavar": option.metavar, "type": _checked(option.parse)}
+def _add(option: Option, group: argparse._ArgumentGroup, default: object) -> None:
+    about: dict[str, Any] = {"default": default, "metavar": option.metavar}
+    if not option.metavar:
+        about = {"default": default, "action": "store_true"}
+    elif (
+        not option.is_setting
+    ):  # a setting is text: `None` is a value, and None is an option that was not given
+        about["type"] = _checked(option.parse)
+    about["dest"] = option.names[0].replace("-", "_")
     first, *others = (spelling for name in option.names for spelling in _spellings(name))
-    meaning = f"{option.meaning} [{default_text(option)}]".replace("%", "%%")
-    group.add_argument(first, help=meaning, default=_default(option, environ), **about)
-    group.add_argument(*others, help=argparse.SUPPRESS, default=argparse.SUPPRESS, **about)
+    letter = [f"-{option.letter}"] if option.letter else []
+    group.add_argument(*letter, first, help=_with_default(option).replace("%", "%%"), **about)
+    if others:
+        group.add_argument(*others, help=argparse.SUPPRESS, **about | {"default": argparse.SUPPRESS})
 
 
 def _spellings(name: str) -> list[str]:
     prefix = next((each for each in PREFIXES if name.startswith(each)), "")
     mixed = prefix + name.removeprefix(prefix).replace("-", "_")
     return [f"--{each}" for each in dict.fromkeys((name, mixed, name.replace("-", "_")))]
-
-
-def _default(option: FtOption, environ: Mapping[str, str]) -> object:
-    variable = next((name for name in option.variables if environ.get(name, "").strip()), None)
-    if variable is None:
-        return None if option.is_setting else option.default
-    value = parse_with(option.parse, environ[variable], variable)
-    return environ[variable] if option.is_setting else value
 
 
 def _checked(parse: Callable[[object], object]) -> Callable[[str], object]:
