@@ -317,13 +317,9 @@ def attributes(options: Mapping[str, Option], types: Mapping[str, str]) -> str:
             default = logging.getLevelName(default)
         else:
             default = f"{default:g}" if isinstance(default, float) else repr(default)
-        items.append((f"{name} ({types[name]})", f"{described(option)}. {unit}. Default: {default}."))
+        effect = f" ({option.no_effect.effect.value})" if option.no_effect else ""
+        items.append((f"{name} ({types[name]})", f"{option.meaning}{effect}. {unit}. Default: {default}."))
     return docstring_section("Attributes", items)
-
-
-def described(option: Option) -> str:
-    """Its meaning, and whether it changes nothing."""
-    return f"{option.meaning} ({option.no_effect.effect.value})" if option.no_effect else option.meaning
 
 
 if FaultToleranceConfig.__doc__ is not None:  # None under `python -OO`

@@ -1,7 +1,6 @@
-"""The options in two other forms: the text of ``--help``, and `get_args_parser` for programs with a command line of
-their own.
+"""The options as an argparse parser: for the text of ``--help``, and for programs with a command line of their own.
 
-The launcher itself does not use that parser: `options` reads a command line with less delay and better errors. Options
+The launcher itself does not parse with it: `options` reads a command line with less delay and better errors. Options
 without effect are listed in the help by name only; docs/settings-history.md has the table.
 
 Does not cover: mixtures of hyphens and underscores that were never documented, and abbreviations.
@@ -12,16 +11,15 @@ from __future__ import annotations
 import argparse
 import os
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from ... import config_fields as grammar
-from ...config import PAST, described
+from ...config import PAST
 from ...config_fields import TORCH, Option, resolve
 from .ft_options import OPTIONS
 from .torch_options import installed_options
-
-__all__ = ["default_text", "get_args_parser", "help_text"]
 
 PREFIXES = ("ft-param-", "ft-")
 """The longest first."""
@@ -29,11 +27,6 @@ ABOUT = (
     "Starts distributed PyTorch training as torchrun does, watches every rank, and has the job training\n"
     "again after a crash, a hang or a lost node. Takes every option of torchrun."
 )
-HEAD = f"""\
-usage: ft_launcher [options] training_script [options of the training script]
-
-{ABOUT}
-"""
 FOOT = """\
 settings come from: built-in default < YAML file < environment < command line; all of them apply together.
 Each option may be spelled with - or _, as --ft-NAME or --ft-param-NAME, and set as PET_FT_NAME in the environment.
@@ -41,34 +34,104 @@ SECONDS are numbers; where the default is a limit, None, null or nothing means n
 
 
 def help_text() -> str:
-    """torchrun's options, then a group for each subject of ours."""
-    groups: dict[str, list[tuple[str, str]]] = {}
-    for option in (*installed_options(), *OPTIONS):
-        if option.group != PAST:
-            letter = f"-{option.letter}, " if option.letter else ""
-            left = f"{letter}{option.name} {option.metavar}".rstrip()
-            groups.setdefault(option.group, []).append((left, _with_default(option)))
-    width = max(len(left) for rows in groups.values() for left, _ in rows)
-    parts = [
-        "\n".join([f"{group}:", *(f"  {left:<{width}}  {right}" for left, right in rows), ""])
-        for group, rows in groups.items()
-    ]
+    """The text of ``--help``."""
+    return _parser({}).format_help()
+
+
+def get_args_parser() -> argparse.ArgumentParser:
+    """A parser with all options of ``ft_launcher``: torchrun's, and Holdfast's in their documented spellings.
+
+    The attributes of a result are torchrun's, ``ft_<setting>`` (text, as given) and the other options under the names
+    of their flags. ``PET_…`` variables give the defaults, as in torchrun.
+
+    `FaultToleranceConfig.from_args` makes a config of the result. Raises `ConfigError` for a variable with a wrong
+    value.
+    """
+    return _parser(os.environ)
+
+
+def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ft_launcher",
+        usage="%(prog)s [options] training_script [options of the training script]",
+        description=ABOUT,
+        epilog=_epilog(),
+        formatter_class=partial(argparse.RawTextHelpFormatter, width=150, max_help_position=60),
+        allow_abbrev=False,
+    )
+    parser.add_argument("training_script", help="the program to run as each rank, followed by its arguments")
+    parser.add_argument("training_script_args", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    groups: dict[str, argparse._ArgumentGroup] = {}
+    torch = [option for option in installed_options() if option.key != "help"]
+    for options in (torch, [option for option in OPTIONS if option.names]):
+        values, origins = resolve(options, {}, environ)
+        for option in options:
+            if option.group not in groups:
+                groups[option.group] = parser.add_argument_group(option.group)
+            default = values.get(option.key, option.default)
+            if option.is_setting:
+                default = environ.get(origins.get(option.key, "").removeprefix("env "))
+            _add(option, groups[option.group], default)
+    return parser
+
+
+def _epilog() -> str:
     other = [
         f"  --{name}: {each.name}"
         for each in OPTIONS
         for name in each.names[1:]
         if each.group != PAST and not name.startswith(("ft-param-", f"ft-{each.key.replace('_', '-')}"))
     ]
-    parts.append("\n".join(["other names of these options:", *other, ""]))
     past = " ".join(each.name for each in OPTIONS if each.group == PAST and each.names)
     lines = textwrap.wrap(past, 108, break_on_hyphens=False)
-    parts.append("\n".join([f"{PAST}:", *(f"  {line}" for line in lines), ""]))
-    return "\n".join([HEAD, *parts, FOOT, ""])
+    rows = [
+        "other names of these options:",
+        *other,
+        "",
+        f"{PAST}:",
+        *(f"  {line}" for line in lines),
+        "",
+        FOOT,
+    ]
+    return "\n".join(rows)
 
 
-def _with_default(option: Option) -> str:
-    is_shown = option.group != TORCH or option.default
-    return f"{described(option)} [{default_text(option)}]" if is_shown else option.meaning
+def _add(option: Option, group: argparse._ArgumentGroup, default: object) -> None:
+    about: dict[str, Any] = {"default": default, "metavar": option.metavar}
+    if not option.metavar:
+        about = {"default": default, "action": "store_true"}
+    elif (
+        not option.is_setting
+    ):  # a setting is text: `None` is a value, and None is an option that was not given
+        about["type"] = _checked(option.parse)
+    about["dest"] = option.names[0].replace("-", "_")
+    meaning = option.meaning
+    if option.group != TORCH or option.default:
+        meaning = f"{meaning} [{default_text(option)}]"
+    first, *others = (spelling for name in option.names for spelling in _spellings(name))
+    letter = [f"-{option.letter}"] if option.letter else []
+    shown = argparse.SUPPRESS if option.no_effect else meaning.replace("%", "%%")
+    group.add_argument(*letter, first, help=shown, **about)
+    if others:
+        group.add_argument(*others, help=argparse.SUPPRESS, **about | {"default": argparse.SUPPRESS})
+
+
+def _spellings(name: str) -> list[str]:
+    prefix = next((each for each in PREFIXES if name.startswith(each)), "")
+    mixed = prefix + name.removeprefix(prefix).replace("-", "_")
+    return [f"--{each}" for each in dict.fromkeys((name, mixed, name.replace("-", "_")))]
+
+
+def _checked(parse: Callable[[Any], object]) -> Callable[[str], object]:
+    """`parse` with the error that argparse shows in full."""
+
+    def convert(text: str) -> object:
+        try:
+            return parse(text)
+        except ValueError as problem:
+            raise argparse.ArgumentTypeError(str(problem)) from None
+
+    return convert
 
 
 def default_text(option: Option) -> str:
@@ -85,63 +148,3 @@ def default_text(option: Option) -> str:
     if value is None and option.parse is grammar.limit:
         return "no limit"
     return str(value) if value not in (None, {}, ()) else "none"
-
-
-def get_args_parser() -> argparse.ArgumentParser:
-    """A parser with all options of ``ft_launcher``: torchrun's, and Holdfast's in their documented spellings.
-
-    The attributes of a result are torchrun's, ``ft_<setting>`` (text, as given) and the other options under the names
-    of their flags. ``PET_…`` variables give the defaults, as in torchrun.
-
-    `FaultToleranceConfig.from_args` makes a config of the result. Raises `ConfigError` for a variable with a wrong
-    value.
-    """
-    parser = argparse.ArgumentParser(prog="ft_launcher", description=ABOUT, allow_abbrev=False)
-    torch = [option for option in installed_options() if option.key != "help"]
-    parser.add_argument("training_script", help="the program to run as each rank, followed by its arguments")
-    parser.add_argument("training_script_args", nargs=argparse.REMAINDER)
-    groups: dict[str, argparse._ArgumentGroup] = {}
-    for options in (torch, [option for option in OPTIONS if option.names]):
-        values, origins = resolve(options, {}, os.environ)
-        for option in options:
-            if option.group not in groups:
-                groups[option.group] = parser.add_argument_group(option.group)
-            default = values.get(option.key, option.default)
-            if option.is_setting:
-                default = os.environ.get(origins.get(option.key, "").removeprefix("env "))
-            _add(option, groups[option.group], default)
-    return parser
-
-
-def _add(option: Option, group: argparse._ArgumentGroup, default: object) -> None:
-    about: dict[str, Any] = {"default": default, "metavar": option.metavar}
-    if not option.metavar:
-        about = {"default": default, "action": "store_true"}
-    elif (
-        not option.is_setting
-    ):  # a setting is text: `None` is a value, and None is an option that was not given
-        about["type"] = _checked(option.parse)
-    about["dest"] = option.names[0].replace("-", "_")
-    first, *others = (spelling for name in option.names for spelling in _spellings(name))
-    letter = [f"-{option.letter}"] if option.letter else []
-    group.add_argument(*letter, first, help=_with_default(option).replace("%", "%%"), **about)
-    if others:
-        group.add_argument(*others, help=argparse.SUPPRESS, **about | {"default": argparse.SUPPRESS})
-
-
-def _spellings(name: str) -> list[str]:
-    prefix = next((each for each in PREFIXES if name.startswith(each)), "")
-    mixed = prefix + name.removeprefix(prefix).replace("-", "_")
-    return [f"--{each}" for each in dict.fromkeys((name, mixed, name.replace("-", "_")))]
-
-
-def _checked(parse: Callable[[object], object]) -> Callable[[str], object]:
-    """`parse` with the error that argparse shows in full."""
-
-    def convert(text: str) -> object:
-        try:
-            return parse(text)
-        except ValueError as problem:
-            raise argparse.ArgumentTypeError(str(problem)) from None
-
-    return convert

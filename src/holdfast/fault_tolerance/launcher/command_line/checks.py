@@ -28,8 +28,6 @@ from ...config_fields import did_you_mean, nearest
 from ...errors import ConfigError
 from ..rendezvous import parse_endpoint
 
-__all__ = ["NO_ID", "check", "check_log_files", "check_script", "make_log_dir", "without_effect"]
-
 Where = Callable[[str], str]
 NO_ID = "none"  # torchrun's default for --rdzv-id
 ANSWER = 10.0

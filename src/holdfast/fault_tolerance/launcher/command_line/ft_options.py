@@ -31,8 +31,6 @@ from ...config_fields import Effect, Option, Reason, optional, whole
 from ...config_sources import ResolvedConfig
 from ..ranks.exits import DO_NOT_REQUEUE
 
-__all__ = ["OPTIONS", "LauncherOptions", "reports"]
-
 
 def _path(value: str) -> str:
     if not value.strip():

@@ -33,8 +33,6 @@ from .torch_options import (
     unknown_variables,
 )
 
-__all__ = ["LauncherOptions", "parse", "read"]
-
 USAGE_ERROR = 2
 SHUTDOWN_TIMEOUT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 """torch's own variable for ``--shutdown-timeout``, in seconds."""

@@ -19,8 +19,6 @@ from ...errors import ConfigError
 from .ft_options import OPTIONS
 from .torch_options import TABLE
 
-__all__ = ["CommandLine", "UnknownOption", "Vocabulary", "scan"]
-
 AFTER = "options of the training script belong after the script"
 
 

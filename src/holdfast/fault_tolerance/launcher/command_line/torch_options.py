@@ -29,16 +29,6 @@ from ...config_fields import TORCH, Option, boolean, did_you_mean, factor, one_o
 from ...errors import ConfigError
 from .ft_options import OPTIONS
 
-__all__ = [
-    "TABLE",
-    "installed_options",
-    "installed_torch",
-    "options_of_torch",
-    "print_completion",
-    "rdzv_settings",
-    "unknown_variables",
-]
-
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2"
 STREAMS = re.compile(r"[0-3]|\d:[0-3](,\d:[0-3])*")
 OWN_HANDLERS = {"null", "console"}
