@@ -88,7 +88,9 @@ def _launch(options: LauncherOptions, inbox: Inbox, ahead: Ahead) -> int:
         pass  # a signal that came during the imports raises here: nothing is made
     if options.torch.log_dir is not None:
         make_log_dir(options.torch.log_dir)
-    run_name = options.torch.rdzv_id if options.torch.rdzv_id != NO_ID else _fresh_name()
+    run_name = options.torch.rdzv_id
+    if run_name == NO_ID:
+        run_name = time.strftime("%Y%m%d-%H%M%S-") + uuid.uuid4().hex[:6]
     run_dir = prepare_run_dir(options.run_dir, run_name, logger.warning)
     node = node_name(options.torch)
     with ExitStack() as stack:
@@ -133,14 +135,25 @@ class Launch:
         # At once: whatever ends this launcher from here on, the monitor removes the directory and ends the ranks.
         self._control = ControlPage(self._board_dir)
         stack.callback(self._control.close)
-        self._monitor = self._start_monitor()
+        cfg = self._resolved.config
+        self._monitor = MonitorKeeper(
+            self._board_dir,
+            self._control,
+            inbox,
+            check_interval=cfg.workload_check_interval,
+            termination=cfg.rank_termination_signal,
+            patience=options.workers_stop_timeout,
+            early_detection=options.early_detection,
+            warm_up=cfg.num_warmup_iterations,
+            on_replaced=lambda why: self._journal.record("monitor_replaced", reason=why),
+        )
+        self._monitor.open()
         stack.callback(self._monitor.close)
 
     def serve(self) -> int:
         """Make the parts, and run the driver."""
         self._node_rank = settle(self._torch, self._run_dir, self._board_dir)
-        given_id = self._torch.rdzv_id
-        self._run_id = self._run_name if given_id == NO_ID and self._one_node else given_id
+        self._run_id = self._run_name if self._one_node else self._torch.rdzv_id
         try:
             with self._inbox.interruptible():  # it may wait for the node that hosts the store
                 store, me, is_host = self._join()
@@ -167,8 +180,11 @@ class Launch:
 
     def _join(self) -> tuple[LocalStore | StoreClient, Member, bool]:
         """The job's store, this node in it, and whether this launcher hosts the store."""
-        given = self._torch
-        me = Member(self._node, int(given.nproc_per_node), LOOPBACK, order=self._order(), role=given.role)
+        given, order = self._torch, self._node_rank
+        if order < 0 and self._resolved.config.use_infra_group_rank:
+            numbers = (os.environ.get(name, "") for name in ("SLURM_PROCID", "GROUP_RANK"))
+            order = next((int(number) for number in numbers if number.isdecimal()), -1)
+        me = Member(self._node, int(given.nproc_per_node), LOOPBACK, order=order, role=given.role)
         if self._one_node:
             return LocalStore(), me, True
         from torch.distributed import PrefixStore
@@ -216,29 +232,6 @@ class Launch:
             no_restart_code=options.no_restart_exit_code,
         )
 
-    def _order(self) -> int:
-        """The node's number, as the user or the scheduler gave it; -1: not given."""
-        if self._node_rank >= 0 or not self._resolved.config.use_infra_group_rank:
-            return self._node_rank
-        given = (os.environ.get(name, "") for name in ("SLURM_PROCID", "GROUP_RANK"))
-        return next((int(number) for number in given if number.isdecimal()), -1)
-
-    def _start_monitor(self) -> MonitorKeeper:
-        cfg = self._resolved.config
-        monitor = MonitorKeeper(
-            self._board_dir,
-            self._control,
-            self._inbox,
-            check_interval=cfg.workload_check_interval,
-            termination=cfg.rank_termination_signal,
-            patience=self._options.workers_stop_timeout,
-            early_detection=self._options.early_detection,
-            warm_up=cfg.num_warmup_iterations,
-            on_replaced=lambda why: self._journal.record("monitor_replaced", reason=why),
-        )
-        monitor.open()
-        return monitor
-
     def _driver(self, settings: Settings, store: LocalStore | StoreClient) -> Driver:
         boards, inbox, journal = CycleBoards(self._board_dir, self._limits), self._inbox, self._journal
         at_once = b"torch" in script_text(self._torch.training_script)
@@ -251,12 +244,17 @@ class Launch:
             store if isinstance(store, StoreClient) else None,
             inbox.post,
         )
+        log = None
+        if self._options.per_cycle_applog_prefix is not None:
+            prefix = os.path.abspath(self._options.per_cycle_applog_prefix)
+            log = CycleLog(prefix, self._node, journal.record)
+            self._stack.callback(log.close)
         starter = RankStarter(
             self._torch,
             self._run_id,
             lambda local, cycle: self._variables(local, cycle, boards),
             self._ahead.pool,
-            self._cycle_log(),
+            log,
         )
         ranks = LocalRanks(
             settings,
@@ -274,14 +272,6 @@ class Launch:
             rank_stores=stores,
         )
         return Driver(settings, inbox, store, stores, ranks, journal)
-
-    def _cycle_log(self) -> CycleLog | None:
-        prefix = self._options.per_cycle_applog_prefix
-        if prefix is None:
-            return None
-        log = CycleLog(os.path.abspath(prefix), self._node, self._journal.record)
-        self._stack.callback(log.close)
-        return log
 
     def _fork_store_host(self) -> Host | None:
         """From the zygote, which has torch: in 10 ms, and with its memory shared."""
@@ -308,25 +298,21 @@ class Launch:
 
     def _announce(self) -> None:
         limits, count = describe(self._limits), int(self._torch.nproc_per_node)
-        self._journal.defer("run_start", lambda: self._run_start(limits, count))
+
+        def run_start() -> dict[str, Any]:  # on the journal's thread: redaction is slow to import
+            from holdfast.incidents.report.redaction import redacted_arguments
+
+            return {
+                "run_id": self._run_id,
+                "argv": redacted_arguments(sys.argv[1:], os.environ),
+                "limits": limits,
+                "nodes": list(nodes_of(self._torch)),
+                "nproc": count,
+            }
+
+        self._journal.defer("run_start", run_start)
         ranks = f"{count} rank{'s' if count > 1 else ''} on this node"
         logger.info("%s; limits %s; journal in %s", ranks, limits, self._run_dir)
-
-    def _run_start(self, limits: str, count: int) -> dict[str, Any]:
-        """The fields of this event, on the journal's thread: redaction is slow to import."""
-        from holdfast.incidents.report.redaction import redacted_arguments
-
-        return {
-            "run_id": self._run_id,
-            "argv": redacted_arguments(sys.argv[1:], os.environ),
-            "limits": limits,
-            "nodes": list(nodes_of(self._torch)),
-            "nproc": count,
-        }
-
-
-def _fresh_name() -> str:
-    return time.strftime("%Y%m%d-%H%M%S-") + uuid.uuid4().hex[:6]
 
 
 def nodes_of(given: SimpleNamespace) -> tuple[int, int]:

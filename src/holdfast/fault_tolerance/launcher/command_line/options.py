@@ -1,15 +1,13 @@
 """The command line of ``ft_launcher``: everything that torchrun takes, and the options of `ft_options`.
 
-What always holds: options that came out of here are valid and complete, or nothing was started: a wrong one ends the
-program with exit code 2 and one line on stderr. torch is imported only for values and options that need it.
+What always holds: options that came out of here are valid and complete, or nothing was started. torch is imported only
+for values and options that need it.
 
 Does not cover: the run directory (made and checked by `holdfast.journal`), and what torch does with its options.
 """
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from types import SimpleNamespace
@@ -19,7 +17,6 @@ from holdfast.torch_version import require_torch
 
 from ...config_fields import Option, parse_with, resolve, whole
 from ...config_sources import load
-from ...errors import ConfigError, UnsupportedTorch
 from ..warm.plan import Request
 from .checks import check, check_log_files, check_script, without_effect
 from .ft_options import OPTIONS, LauncherOptions, reports
@@ -33,32 +30,17 @@ from .torch_options import (
     unknown_variables,
 )
 
-USAGE_ERROR = 2
 SHUTDOWN_TIMEOUT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 """torch's own variable for ``--shutdown-timeout``, in seconds."""
 Begin = Callable[[Request, "str | None"], None]
 """Called with the ranks, and of the run directory if one was given."""
 
 
-def parse(
-    argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None, begin: Begin | None = None
-) -> LauncherOptions:
-    """The options in `argv` (default: this program's); ``PET_…`` variables of our options are read from `environ`.
-
-    Prints and leaves with 0 for ``--help``; leaves with 2 after one line on stderr for anything wrong.
-    """
-    try:
-        return read(sys.argv[1:] if argv is None else argv, os.environ if environ is None else environ, begin)
-    except (ConfigError, UnsupportedTorch) as error:
-        line = " ".join(str(error).split())
-        print(f"ft_launcher: error: {line}", file=sys.stderr)
-        raise SystemExit(USAGE_ERROR) from None
-
-
 def read(argv: Sequence[str], environ: Mapping[str, str], begin: Begin | None = None) -> LauncherOptions:
-    """As `parse`, but raises `ConfigError` for anything wrong, and `UnsupportedTorch`.
+    """The options in `argv`, which is without the program's name, and in the ``PET_…`` variables of `environ`.
 
-    `begin` is called with the ranks and the run directory that was given as soon as the command line is checked.
+    Prints the text of ``--help`` and leaves with 0. `begin` is called with the ranks and the run directory that was
+    given as soon as the command line is checked. Raises `ConfigError` for anything wrong, and `UnsupportedTorch`.
     """
     require_torch(installed_torch())
     line, known, warnings = _scan(argv, environ)
