@@ -12,8 +12,8 @@ import pytest
 from holdfast.fault_tolerance.config import PAST
 from holdfast.fault_tolerance.errors import ConfigError
 from holdfast.fault_tolerance.launcher.command_line.args_parser import default_text
-from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS
-from holdfast.fault_tolerance.launcher.command_line.options import LauncherOptions, read
+from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS, LauncherOptions
+from holdfast.fault_tolerance.launcher.command_line.options import read
 from holdfast.fault_tolerance.launcher.warm.plan import Request
 
 BEAT = "rank_heartbeat_timeout"

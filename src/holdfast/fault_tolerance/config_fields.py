@@ -307,11 +307,11 @@ def whole(least: int, most: int | None = None) -> Callable[[object], int]:
         rule = f"give a whole number from {least} to {most}"
 
     def parse(value: object) -> int:
-        is_number = isinstance(value, int) and not isinstance(value, bool)
-        if is_number or (isinstance(value, str) and value.strip().removeprefix("-").isdecimal()):
-            number = int(value)  # type: ignore[call-overload]
-            if least <= number and (most is None or number <= most):
-                return number
+        if isinstance(value, str) and value.strip().removeprefix("-").isdecimal():
+            value = int(value)
+        if isinstance(value, int) and not isinstance(value, bool):
+            if least <= value and (most is None or value <= most):
+                return value
         raise ValueError(rule)
 
     return parse

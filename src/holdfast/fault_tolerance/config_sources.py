@@ -174,12 +174,12 @@ def read_section(path: str | os.PathLike[str]) -> YamlSection:
 def _find_section(root: yaml.Node | None, path: str) -> yaml.Node:
     if root is None or _is_null(root):
         raise EmptyFile(f"{path}: the file is empty; expected a {SECTION!r} section")
-    if root.id != "mapping":
-        kind = "a list" if root.id == "sequence" else "a single value"
+    if _kind(root) != "mapping":
+        kind = "a list" if _kind(root) == "sequence" else "a single value"
         raise ConfigError(f"{path}: the file is {kind}; expected keys, with a {SECTION!r} section among them")
     found = list(_sections(root, set()))
     # Another program's `fault_tolerance: true` does not count where there is a real section.
-    real = [each for each in found if each.id == "mapping" or _is_null(each)]
+    real = [each for each in found if _kind(each) == "mapping" or _is_null(each)]
     if len(real) > 1:
         lines = " and ".join(str(each.start_mark.line + 1) for each in real[:2])
         raise ConfigError(f"{path}: more than one {SECTION!r} section (see lines {lines}); keep one")
@@ -201,7 +201,7 @@ def _sections(node: yaml.Node, seen: set[int]) -> Iterator[yaml.Node]:
     if id(node) in seen:
         return
     seen.add(id(node))
-    if node.id == "sequence":
+    if _kind(node) == "sequence":
         for item in node.value:
             yield from _sections(item, seen)
     for key, value in _pairs(node):
@@ -214,7 +214,16 @@ def _sections(node: yaml.Node, seen: set[int]) -> Iterator[yaml.Node]:
 
 def _pairs(node: yaml.Node) -> list[tuple[yaml.Node, yaml.Node]]:
     """Keys and values of a mapping; keys that are no plain words are not ours."""
-    return [(key, value) for key, value in node.value if key.id == "scalar"] if node.id == "mapping" else []
+    return (
+        [(key, value) for key, value in node.value if _kind(key) == "scalar"]
+        if _kind(node) == "mapping"
+        else []
+    )
+
+
+def _kind(node: yaml.Node) -> str:
+    """``mapping``, ``sequence`` or ``scalar``."""
+    return str(node.id)  # type: ignore[attr-defined]  # PyYAML's stubs lack it
 
 
 def _is_null(node: yaml.Node) -> bool:

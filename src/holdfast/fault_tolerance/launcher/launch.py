@@ -50,7 +50,7 @@ from .warm.pool import Ahead
 from .warm.preload_list import script_text
 
 if TYPE_CHECKING:
-    from .command_line.options import LauncherOptions
+    from .command_line.ft_options import LauncherOptions
 
 logger = logging.getLogger("holdfast.launcher")
 LOOPBACK = "127.0.0.1"
