@@ -71,6 +71,13 @@ UNITS = {
 }
 """What a value of a field is, by the field's metavar."""
 
+TEMPLATE = optional(
+    grammar.matching(
+        r"[^{}]*(\{(dev_name|nic)\}[^{}]*)+",
+        "a path that contains {dev_name} or {nic}, and no other placeholder",
+    )
+)
+ABSOLUTE_PATHS = optional(grammar.matching(r"\s*/[^,]*(,\s*/[^,]*)*", "absolute paths, separated by commas"))
 _log = logging.getLogger(__name__)
 
 
@@ -161,7 +168,7 @@ class FaultToleranceConfig:
     pci_topo_file: str | None = setting(
         None, grammar.text, "FILE", "which network card belongs to which GPU", no_effect=HEALTH)
     link_down_path_template: str | None = setting(
-        None, grammar.template, "PATH", "link-down counter, with {dev_name} or {nic}", no_effect=HEALTH)
+        None, TEMPLATE, "PATH", "link-down counter, with {dev_name} or {nic}", no_effect=HEALTH)
     # Of 0.5 and later.
     skip_section_response: bool = setting(
         True, grammar.boolean, "BOOL", "section calls do not wait for an answer", since="0.5", no_effect=MEMORY_WRITE)
@@ -172,13 +179,13 @@ class FaultToleranceConfig:
         True, grammar.boolean, "BOOL", "before a node joins: network ports that were active still are", since="0.6",
         no_effect=HEALTH)
     link_state_path_template: str | None = setting(
-        "/sys/class/infiniband/{nic}/ports/1/state", grammar.template, "PATH",
+        "/sys/class/infiniband/{nic}/ports/1/state", TEMPLATE, "PATH",
         "state of a network port, with {dev_name} or {nic}", since="0.6", no_effect=HEALTH)
     enable_dist_storage_healthcheck: bool = setting(
         False, grammar.boolean, "BOOL", "check the mounts of Lustre and NFS", since="0.6", no_effect=HEALTH,
         other_names=("ft-dist-storage-health-check", "ft-param-dist-storage-health-check"))
     storage_healthcheck_path: str | None = setting(
-        None, grammar.absolute_paths, "PATH,...", "paths that must exist and be readable", since="0.6",
+        None, ABSOLUTE_PATHS, "PATH,...", "paths that must exist and be readable", since="0.6",
         no_effect=HEALTH, other_names=("ft-storage-health-check-path", "ft-param-storage-health-check-path"))
     segment: int | None = setting(
         None, optional(whole(1)), "NODES", "nodes per complete group within one NVLink domain", since="0.6",

@@ -14,11 +14,11 @@ import contextlib
 import difflib
 import logging
 import math
+import re
 import signal
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from string import Formatter
 from typing import Any, NamedTuple, TypeVar
 
 from .errors import ConfigError
@@ -259,34 +259,15 @@ def text(value: object) -> str | None:
     return value
 
 
-def absolute_paths(value: object) -> str | None:
-    """Absolute paths, separated by commas, or None."""
-    paths = text(value)
-    if paths is not None and not all(each.strip().startswith("/") for each in paths.split(",")):
-        raise ValueError("give absolute paths, separated by commas")
-    return paths
+def matching(pattern: str, allowed: str) -> Callable[[object], str]:
+    """The grammar of a text that `pattern` matches as a whole; `allowed` describes it."""
 
+    def parse(value: object) -> str:
+        if isinstance(value, str) and re.fullmatch(pattern, value, re.DOTALL):
+            return value
+        raise ValueError(f"give {allowed}")
 
-def socket_path(value: object) -> str | None:
-    """The path of a socket, or its ``unix://`` URI, or None."""
-    path = text(value)
-    if path is not None and "://" in path and not path.startswith("unix://"):
-        raise ValueError("give the path of a socket, or unix:// and the path")
-    return path
-
-
-def template(value: object) -> str | None:
-    """A path with a placeholder for a network card, ``{dev_name}`` or ``{nic}``, or None."""
-    pattern = text(value)
-    if pattern is None:
-        return None
-    try:
-        names = {name for _, name, _, _ in Formatter().parse(pattern) if name is not None}
-    except ValueError:
-        names = set()
-    if not names or not names <= {"dev_name", "nic"}:
-        raise ValueError("give a path that contains {dev_name} or {nic}, and no other placeholder")
-    return pattern
+    return parse
 
 
 def one_of(*words: str) -> Callable[[object], str]:

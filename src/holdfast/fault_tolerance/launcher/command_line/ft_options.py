@@ -31,17 +31,8 @@ from ...config_fields import Effect, Option, Reason, optional, whole
 from ...config_sources import ResolvedConfig
 from ..ranks.exits import DO_NOT_REQUEUE
 
-
-def _path(value: str) -> str:
-    if not value.strip():
-        raise ValueError("give a path")
-    return value
-
-
-def _prefix(value: str) -> str:
-    if _path(value).endswith("/"):
-        raise ValueError("give the start of a file name, like /logs/job, not a folder")
-    return value
+_path = grammar.matching(r".*\S.*", "a path")
+_prefix = grammar.matching(r".*\S.*(?<!/)", "the start of a file name, like /logs/job, not a folder")
 
 
 def _modules(value: str) -> tuple[str, ...]:
@@ -117,6 +108,7 @@ class LauncherOptions:
 RENDEZVOUS = Reason(Effect.NONE, "Holdfast has one rendezvous, over a c10d store")
 ENDPOINT = Reason(Effect.NONE, "Holdfast does not call a health service of the node")
 LOG_SERVER = Reason(Effect.NONE, "Holdfast has no log server; --log-dir can be on a shared filesystem")
+SOCKET = optional(grammar.matching(r"unix://.*|(?!.*://).*", "the path of a socket, or unix:// and the path"))
 ANY_COUNT = optional(whole(0))
 ANY_AMOUNT = optional(grammar.amount)
 
@@ -138,7 +130,7 @@ def _past(
 _PAST_FLAGS = [
     _past("rdzv_impl", "barrier", grammar.one_of("barrier", "legacy"), "barrier|legacy", "which rendezvous", RENDEZVOUS,
           since="0.5"),
-    _past("node_health_check_endpoint", None, grammar.socket_path, "SOCKET", "socket of a health service on the node",
+    _past("node_health_check_endpoint", None, SOCKET, "SOCKET", "socket of a health service on the node",
           ENDPOINT, since="0.5"),
     Option("gpus_per_numa", whole(1), None, "GPUS", "GPUs per NUMA node, for binding ranks", PAST, names=(),
            variables=("NVRX_GPUS_PER_NUMA",), since="0.6", no_effect=NUMA),

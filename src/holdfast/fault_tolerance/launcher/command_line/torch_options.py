@@ -25,12 +25,11 @@ from typing import Any
 from holdfast import torch_version
 from holdfast.torch_version import NEWEST, release
 
-from ...config_fields import TORCH, Option, boolean, did_you_mean, factor, one_of, signal_of, whole
+from ...config_fields import TORCH, Option, boolean, did_you_mean, factor, matching, one_of, signal_of, whole
 from ...errors import ConfigError
 from .ft_options import OPTIONS
 
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2"
-STREAMS = re.compile(r"[0-3]|\d:[0-3](,\d:[0-3])*")
 OWN_HANDLERS = {"null", "console"}
 """Event log handlers that each torch has."""
 SWITCH = {"1", "true", "t", "yes", "y", "0", "false", "f", "no", "n"}  # as torch's get_as_bool has it
@@ -72,18 +71,11 @@ def _nproc_per_node(value: str) -> str:
     return str(determine_local_world_size(value))
 
 
-def _streams(value: str) -> str:
-    if not STREAMS.fullmatch(value):
-        raise ValueError(
-            "give 0 (none), 1 (stdout), 2 (stderr) or 3 (both), or one for each local rank, like 0:3,1:1"
-        )
-    return value
-
-
-def _ranks(value: str) -> str:
-    if value and not all(part.strip().isdecimal() for part in value.split(",")):
-        raise ValueError("give local ranks, like 0,1,2")
-    return value
+_streams = matching(
+    r"[0-3]|\d:[0-3](,\d:[0-3])*",
+    "0 (none), 1 (stdout), 2 (stderr) or 3 (both), or one for each local rank, like 0:3,1:1",
+)
+_ranks = matching(r"(\s*\d+\s*(,\s*\d+\s*)*)?", "local ranks, like 0,1,2")
 
 
 def _signals(value: str) -> str:
