@@ -123,7 +123,6 @@ class Launch:
         self._torch = options.torch
         self._inbox, self._ahead = inbox, ahead
         orphans.adopt()
-        self._one_node = is_one_node(self._torch)
         self._node = node
         self._journal = Journal(run_dir, self._node)
         stack.callback(self._journal.close)
@@ -152,8 +151,8 @@ class Launch:
 
     def serve(self) -> int:
         """Make the parts, and run the driver."""
-        self._node_rank = settle(self._torch, self._run_dir, self._board_dir)
-        self._run_id = self._run_name if self._one_node else self._torch.rdzv_id
+        settle(self._torch, self._run_dir, self._board_dir)
+        self._run_id = self._run_name if self._torch.is_one_node else self._torch.rdzv_id
         try:
             with self._inbox.interruptible():  # it may wait for the node that hosts the store
                 store, me, is_host = self._join()
@@ -171,7 +170,9 @@ class Launch:
             try:
                 with self._inbox.interruptible():
                     # Other nodes wait for this one, and it has not registered yet.
-                    self._ahead.pool.zygotes.until_ready(IMPORTS if self._one_node else IMPORTS_OF_SEVERAL)
+                    self._ahead.pool.zygotes.until_ready(
+                        IMPORTS if self._torch.is_one_node else IMPORTS_OF_SEVERAL
+                    )
             except Interrupted as stop:
                 code = of_stop(stop.number, self._options.preempted_exit_code)
                 self._journal.record("run_end", exit_code=code, reason=f"stopped by {stop.number.name}")
@@ -180,16 +181,19 @@ class Launch:
 
     def _join(self) -> tuple[LocalStore | StoreClient, Member, bool]:
         """The job's store, this node in it, and whether this launcher hosts the store."""
-        given, order = self._torch, self._node_rank
+        given = self._torch
+        order = given.node_rank if given.has_node_rank else -1  # with c10d, too, it orders the nodes
         if order < 0 and self._resolved.config.use_infra_group_rank:
             numbers = (os.environ.get(name, "") for name in ("SLURM_PROCID", "GROUP_RANK"))
             order = next((int(number) for number in numbers if number.isdecimal()), -1)
         me = Member(self._node, int(given.nproc_per_node), LOOPBACK, order=order, role=given.role)
-        if self._one_node:
+        if self._torch.is_one_node:
             return LocalStore(), me, True
         from torch.distributed import PrefixStore
 
-        parameters = parameters_of(given, nodes_of(given), self._run_id, rdzv_settings(given.rdzv_conf))
+        parameters = parameters_of(
+            given, (given.least_nodes, given.most_nodes), self._run_id, rdzv_settings(given.rdzv_conf)
+        )
         where = endpoint_of(parameters)
         meeting = meet(parameters, self._node)
         host = LOOPBACK if meeting.is_host else where.host
@@ -204,16 +208,15 @@ class Launch:
 
     def _settings(self, me: Member, is_host: bool) -> Settings:
         options, timeouts = self._options, rdzv_settings(self._torch.rdzv_conf)
-        least, most = nodes_of(self._torch)
         cfg = self._resolved.config
         measures = cfg.max_no_progress_cycles > 0 or options.restarts_reset_on_progress
         return Settings(
             me,
-            least=least,
-            most=most,
+            least=self._torch.least_nodes,
+            most=self._torch.most_nodes,
             is_host=is_host,
-            is_alone=self._one_node,
-            store="" if self._one_node else self._torch.rdzv_endpoint,
+            is_alone=self._torch.is_one_node,
+            store="" if self._torch.is_one_node else self._torch.rdzv_endpoint,
             max_restarts=self._torch.max_restarts,
             reset_on_progress=options.restarts_reset_on_progress,
             node_timeout=options.node_timeout,
@@ -306,7 +309,7 @@ class Launch:
                 "run_id": self._run_id,
                 "argv": redacted_arguments(sys.argv[1:], os.environ),
                 "limits": limits,
-                "nodes": list(nodes_of(self._torch)),
+                "nodes": [self._torch.least_nodes, self._torch.most_nodes],
                 "nproc": count,
             }
 
@@ -315,25 +318,14 @@ class Launch:
         logger.info("%s; limits %s; journal in %s", ranks, limits, self._run_dir)
 
 
-def nodes_of(given: SimpleNamespace) -> tuple[int, int]:
-    """The least and the greatest number of nodes."""
-    least, _, most = str(given.nnodes).partition(":")
-    return int(least), int(most or least)
-
-
 def _or_never(seconds: float | None) -> float:
     return math.inf if seconds is None else seconds
-
-
-def is_one_node(given: SimpleNamespace) -> bool:
-    """One node, and no address at which others could join."""
-    return given.standalone or (nodes_of(given)[1] == 1 and not given.rdzv_endpoint)
 
 
 def needs_torch(given: SimpleNamespace) -> bool:
     """Whether the launcher itself uses torch: for several nodes, or for what a few options turn on."""
     return (
-        not is_one_node(given)
+        not given.is_one_node
         or given.logs_specs is not None
         or getattr(given, "numa_binding", None) is not None
         or os.environ.get(WATCHDOG) == "1"
@@ -345,19 +337,16 @@ def node_name(given: SimpleNamespace) -> str:
     """In journals and messages. Several launchers of one job may share a machine; a pid may come back
     (:func:`.rendezvous.register`)."""
     host = socket.gethostname()
-    return host if is_one_node(given) else f"{host}:{os.getpid()}"
+    return host if given.is_one_node else f"{host}:{os.getpid()}"
 
 
-def settle(given: SimpleNamespace, run_dir: str, board_dir: str) -> int:
+def settle(given: SimpleNamespace, run_dir: str, board_dir: str) -> None:
     """Change torchrun's options in place, and the ranks' environment, where torchrun would only warn, or leave
     something behind.
 
     Args:
         run_dir: It stays.
         board_dir: It is removed with the launcher.
-
-    Returns:
-        The node rank, or -1.
     """
     if given.log_dir is None:
         # torchrun would leave a folder in the shared temporary directory.
@@ -365,14 +354,11 @@ def settle(given: SimpleNamespace, run_dir: str, board_dir: str) -> int:
         given.log_dir = os.path.join(run_dir if streams else board_dir, "logs")
     if given.nproc_per_node != "1":
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does, without its warning
-    if not is_one_node(given) and given.rdzv_backend == "static":
+    if not given.is_one_node and given.rdzv_backend == "static":
         # In torch's static rendezvous a node does not learn that another failed: the same addresses, by c10d.
         port = given.master_port or DEFAULT_PORT
         given.rdzv_endpoint = given.rdzv_endpoint or f"{given.master_addr}:{port}"
         is_host = f"is_host={int(given.node_rank == 0)}"
         given.rdzv_conf = f"{given.rdzv_conf},{is_host}" if given.rdzv_conf else is_host
-    # With c10d, too, it orders the nodes.
-    node_rank = int(given.node_rank) if given.has_node_rank else -1
     given.rdzv_backend = "c10d"
     given.rdzv_endpoint = given.rdzv_endpoint or "localhost:0"
-    return node_rank

@@ -41,11 +41,17 @@ UNUSED = frozenset({"close_timeout", "cas_backoff_max_seconds"})
 
 
 def check(options: SimpleNamespace, where: Where) -> None:
-    """Raise `ConfigError` for the first of torchrun's options that does not fit another. Normalises an empty id.
+    """Raise `ConfigError` for the first of torchrun's options that does not fit another.
+
+    Replaces an empty id, and adds `least_nodes` and `most_nodes`, and `is_one_node`: there is no address at which
+    other nodes could join.
 
     Args:
         where: The flag or the variable that set an option.
     """
+    nodes = [int(part) for part in options.nnodes.split(":")]
+    options.least_nodes, options.most_nodes = nodes[0], nodes[-1]
+    options.is_one_node = options.standalone or (nodes[-1] == 1 and not options.rdzv_endpoint)
     count = int(options.nproc_per_node)
     # Ranks that a filter names must exist: torch would show no output, without an error.
     shown = [int(part) for part in options.local_ranks_filter.split(",") if part]
@@ -56,14 +62,13 @@ def check(options: SimpleNamespace, where: Where) -> None:
         )
     if not options.standalone:
         _check_rendezvous(options, where)
-    elif int(options.nnodes.split(":")[0]) > 1:
+    elif options.least_nodes > 1:
         raise ConfigError(f"--standalone is for one node, and {where('nnodes')} is {options.nnodes}")
 
 
 def _check_rendezvous(options: SimpleNamespace, where: Where) -> None:
     """How several nodes are to meet. One node needs no id: an empty one is as none."""
-    backend, counts = options.rdzv_backend, [int(part) for part in options.nnodes.split(":")]
-    least, most = counts[0], counts[-1]
+    backend, most = options.rdzv_backend, options.most_nodes
 
     def refuse(key: str, reason: str) -> ConfigError:
         return ConfigError(f"{where(key)}: {getattr(options, key)!r} is not allowed: {reason}")
@@ -76,7 +81,7 @@ def _check_rendezvous(options: SimpleNamespace, where: Where) -> None:
             parse_endpoint(options.rdzv_endpoint)
         except ValueError as problem:
             raise ConfigError(f"{where('rdzv_endpoint')}: {problem}") from None
-    elif backend == "c10d" and least > 1:
+    elif backend == "c10d" and options.least_nodes > 1:
         # torch would have each node wait for the others at a port of its own.
         raise refuse(
             "rdzv_endpoint",

@@ -50,7 +50,8 @@ class LauncherOptions:
 
     Attributes:
         torch: torchrun's namespace with `training_script` and `training_script_args`; `nproc_per_node` is a number;
-            and `has_node_rank`: the node's rank counts, since it was given or the rendezvous is static.
+            `has_node_rank`: the node's rank counts, since it was given or the rendezvous is static; and what
+            `checks.check` adds.
         resolved: The settings of supervision in force and the origin of each.
         warnings: Lines to show once at the start: what was given and has no effect.
     """
