@@ -85,7 +85,7 @@ def test_every_key_is_a_field_with_the_default() -> None:
         assert getattr(FaultToleranceConfig(), setting.name) == default
         config = FaultToleranceConfig(**{setting.name: other})  # type: ignore[arg-type]
         assert getattr(config, setting.name) == other
-        assert FaultToleranceConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+        assert FaultToleranceConfig.from_kwargs(False, **json.loads(json.dumps(config.to_dict()))) == config
 
 
 def test_wrong_type_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import logging
 import signal
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from . import config_fields as grammar
@@ -87,27 +87,19 @@ def setting(
     """A dataclass field that is an option, too.
 
     Args:
+        default: As it may be given; the config holds what `parse` makes of it.
         about: `since` and `no_effect` of the `Option`; `first`, the name to show first if it is not ``ft-<field>``;
             `other_names` beside those of the field; `more_variables`.
     """
     about |= {"parse": parse, "metavar": metavar, "meaning": meaning, "group": group}
-    if isinstance(default, dict):
-        return field(default_factory=dict, metadata=about)
     return field(default=default, metadata=about)
 
 
 def options_of(cls: type) -> list[Option]:
     """The options that the fields of a dataclass are, in their order."""
-    return [
-        make_option(
-            each.name,
-            {} if each.default is MISSING else each.default,
-            is_setting=cls is FaultToleranceConfig,
-            **each.metadata,
-        )
-        for each in dataclasses.fields(cls)
-        if each.metadata
-    ]
+    is_setting = cls is FaultToleranceConfig
+    found = [each for each in dataclasses.fields(cls) if each.metadata]
+    return [make_option(each.name, each.default, is_setting=is_setting, **each.metadata) for each in found]
 
 
 def make_option(
@@ -149,7 +141,7 @@ class FaultToleranceConfig:
     rank_heartbeat_timeout: float | None = setting(
         2700.0, grammar.limit, "SECONDS", "longest time between two heartbeats")
     rank_section_timeouts: dict[str, float | None] = setting(  # noqa: RUF009
-        {}, grammar.sections, "NAME:SECONDS,...", "longest time in each section, like setup:600,step:180")
+        None, grammar.sections, "NAME:SECONDS,...", "longest time in each section, like setup:600,step:180")
     rank_out_of_section_timeout: float | None = setting(
         None, grammar.limit, "SECONDS", "longest time with no section open")
     node_health_check_interval: float | None = setting(
@@ -157,9 +149,9 @@ class FaultToleranceConfig:
     safety_factor: float = setting(
         5.0, grammar.factor, "FACTOR", "learned timeout = FACTOR x longest duration observed")
     rank_termination_signal: signal.Signals = setting(  # noqa: RUF009
-        signal.SIGKILL, grammar.signal_of, "SIGNAL", "first signal to a hung rank; SIGKILL follows")
+        "SIGKILL", grammar.signal_of, "SIGNAL", "first signal to a hung rank; SIGKILL follows")
     log_level: int = setting(
-        logging.INFO, grammar.log_level, "LEVEL", "DEBUG, INFO, WARNING, ERROR, CRITICAL or a number")
+        "INFO", grammar.log_level, "LEVEL", "DEBUG, INFO, WARNING, ERROR, CRITICAL or a number")
     restart_check_interval: float | None = setting(
         60.0, optional(grammar.seconds), "SECONDS", "time between two checks for a restart in progress",
         no_effect=EVENTS)
@@ -237,11 +229,6 @@ class FaultToleranceConfig:
         return cls(**_recognized(kwargs, ignore_not_recognized))
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, object]) -> FaultToleranceConfig:
-        """The config that `to_dict` gave; an unknown name is an error."""
-        return cls(**_recognized(values, False))
-
-    @classmethod
     def from_yaml_file(
         cls, cfg_path: str | os.PathLike[str], ignore_not_recognized: bool = True
     ) -> FaultToleranceConfig:
@@ -317,13 +304,7 @@ def attributes(options: Mapping[str, Option], types: Mapping[str, str]) -> str:
         unit = UNITS.get(option.metavar, f"Unit: {option.metavar}")
         if "None" in types[name]:
             unit += "; None is no limit" if "SECONDS" in option.metavar else ", or None"
-        default = option.default
-        if isinstance(default, signal.Signals):
-            default = default.name
-        elif name == "log_level":
-            default = logging.getLevelName(default)
-        else:
-            default = f"{default:g}" if isinstance(default, float) else repr(default)
+        default = f"{option.default:g}" if isinstance(option.default, float) else option.default
         effect = f" ({option.no_effect.effect.value})" if option.no_effect else ""
         items.append((f"{name} ({types[name]})", f"{option.meaning}{effect}. {unit}. Default: {default}."))
     return docstring_section("Attributes", items)

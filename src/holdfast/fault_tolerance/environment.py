@@ -84,7 +84,7 @@ def settings(board_path: str, board_limits: Limits) -> FaultToleranceConfig:
             values = json.loads(text)
             if not isinstance(values, dict):
                 raise TypeError(f"{values!r} is no mapping")
-            return FaultToleranceConfig.from_dict(values)
+            return FaultToleranceConfig.from_kwargs(False, **values)
     except FileNotFoundError:
         pass
     except (OSError, ValueError, TypeError) as error:

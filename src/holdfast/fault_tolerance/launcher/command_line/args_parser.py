@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import textwrap
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -21,8 +22,6 @@ from ...config_fields import TORCH, Option, resolve
 from .ft_options import OPTIONS
 from .torch_options import installed_options
 
-PREFIXES = ("ft-param-", "ft-")
-"""The longest first."""
 ABOUT = (
     "Starts distributed PyTorch training as torchrun does, watches every rank, and has the job training\n"
     "again after a crash, a hang or a lost node. Takes every option of torchrun."
@@ -116,10 +115,10 @@ def _add(option: Option, group: argparse._ArgumentGroup, default: object) -> Non
         group.add_argument(*others, help=argparse.SUPPRESS, **about | {"default": argparse.SUPPRESS})
 
 
-def _spellings(name: str) -> list[str]:
-    prefix = next((each for each in PREFIXES if name.startswith(each)), "")
-    mixed = prefix + name.removeprefix(prefix).replace("-", "_")
-    return [f"--{each}" for each in dict.fromkeys((name, mixed, name.replace("-", "_")))]
+def _spellings(name: str) -> dict[str, None]:
+    """With hyphens, with underscores, and with hyphens in the prefix only."""
+    mixed = re.sub("(?<!^ft)(?<!^ft-param)-", "_", name)
+    return dict.fromkeys(f"--{each}" for each in (name, mixed, name.replace("-", "_")))
 
 
 def _checked(parse: Callable[[Any], object]) -> Callable[[str], object]:
@@ -137,10 +136,6 @@ def _checked(parse: Callable[[Any], object]) -> Callable[[str], object]:
 def default_text(option: Option) -> str:
     """The default as a user would write it."""
     value = option.default
-    if option.key == "rank_termination_signal":
-        return grammar.signal_of(value).name
-    if option.key == "log_level":
-        return str(grammar.log_level_name(value))
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, float):
