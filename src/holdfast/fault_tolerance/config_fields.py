@@ -203,37 +203,31 @@ def sections(value: object) -> dict[str, float | None]:
     if is_nothing(value):
         return {}
     if isinstance(value, str):
-        return _sections_from_text(value)
-    if not isinstance(value, Mapping):
+        entries = [_section(entry) for entry in value.split(",")]
+    elif isinstance(value, Mapping):
+        entries = list(value.items())
+    else:
         raise ValueError("give section names with their limits, like step:180,checkpointing:None")
-    return {_section_name(name): _section_limit(name, each) for name, each in value.items()}
-
-
-def _sections_from_text(text: str) -> dict[str, float | None]:
     found: dict[str, float | None] = {}
-    for entry in text.split(","):
-        name, colon, number = (part.strip() for part in entry.rpartition(":"))
-        if not colon:
-            raise ValueError(f"{entry.strip()!r} is not NAME:SECONDS; write like step:180,checkpointing:None")
-        if not number:
-            raise ValueError(f"section {name!r} has no limit; write {name}:180 or {name}:None")
-        if name in found:
+    for name, number in entries:
+        if not isinstance(name, str) or not name.strip():
+            raise ValueError(f"a section's name is a word, not {name!r}")
+        if name.strip() in found:
             raise ValueError(f"section {name!r} is given twice")
-        found[_section_name(name)] = _section_limit(name, number)
+        try:
+            found[name.strip()] = limit(number)
+        except ValueError as problem:
+            raise ValueError(f"section {name!r} has {number!r}: {problem}") from None
     return found
 
 
-def _section_name(name: object) -> str:
-    if not isinstance(name, str) or not name.strip():
-        raise ValueError(f"a section's name is a word, not {name!r}")
-    return name.strip()
-
-
-def _section_limit(name: object, value: object) -> float | None:
-    try:
-        return limit(value)
-    except ValueError as problem:
-        raise ValueError(f"section {name!r} has {value!r}: {problem}") from None
+def _section(entry: str) -> tuple[str, str]:
+    name, colon, number = (part.strip() for part in entry.rpartition(":"))
+    if not colon:
+        raise ValueError(f"{entry.strip()!r} is not NAME:SECONDS; write like step:180,checkpointing:None")
+    if not number:
+        raise ValueError(f"section {name!r} has no limit; write {name}:180 or {name}:None")
+    return name, number
 
 
 def boolean(value: object) -> bool:
@@ -248,15 +242,6 @@ def boolean(value: object) -> bool:
 def is_boolean_word(word: str) -> bool:
     """Whether `word` is one of the spellings of true and false."""
     return word.strip().lower() in _TRUE | _FALSE
-
-
-def text(value: object) -> str | None:
-    """A text, or None."""
-    if is_nothing(value):
-        return None
-    if not isinstance(value, str):
-        raise ValueError("give a text")
-    return value
 
 
 def matching(pattern: str, allowed: str) -> Callable[[object], str]:
@@ -305,6 +290,10 @@ def optional(parse: Callable[[object], Value]) -> Callable[[object], Value | Non
         return None if is_nothing(value) else parse(value)
 
     return parse_or_none
+
+
+text = optional(matching(r".*", "a text"))
+"""A text, or None."""
 
 
 def signal_of(value: object) -> signal.Signals:
