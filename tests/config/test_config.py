@@ -238,7 +238,7 @@ def test_help_shows_the_items() -> None:
 
 def test_docstring_follows_a_new_field() -> None:
     """It is made from the metadata: a setting that is added needs no second text."""
-    new = make_option("tolerance", 512, parse=int, metavar="MB", meaning="memory that may stay in use")
+    new = make_option("tolerance", 512, int, "MB", "memory that may stay in use", group="")
     assert attributes({"tolerance": new}, {"tolerance": "int"}) == (
         "Attributes:\n    tolerance (int): memory that may stay in use. Unit: MB. Default: 512."
     )

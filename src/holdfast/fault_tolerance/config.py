@@ -91,7 +91,8 @@ def setting(
         about: `since` and `no_effect` of the `Option`; `first`, the name to show first if it is not ``ft-<field>``;
             `other_names` beside those of the field; `more_variables`.
     """
-    about |= {"parse": parse, "metavar": metavar, "meaning": meaning, "group": group}
+    about |= {"parse": parse, "metavar": metavar, "meaning": meaning}
+    about["group"] = PAST if "no_effect" in about else group
     return field(default=default, metadata=about)
 
 
@@ -105,21 +106,23 @@ def options_of(cls: type) -> list[Option]:
 def make_option(
     key: str,
     default: Any,
+    parse: Callable[[Any], Any],
+    metavar: str,
+    meaning: str,
+    no_effect: Reason | None = None,
     *,
+    group: str,
     first: str = "",
     other_names: tuple[str, ...] = (),
     more_variables: tuple[str, ...] = (),
-    no_effect: Reason | None = None,
-    group: str = "",
     **about: Any,
 ) -> Option:
     """An option with all the names of its history: ``ft-<key>``, ``ft-param-<key>`` and the others; see `setting`."""
     flag = key.replace("_", "-")
     names = tuple(dict.fromkeys([first or f"ft-{flag}", f"ft-{flag}", f"ft-param-{flag}", *other_names]))
     variables = (*(f"PET_{name.upper().replace('-', '_')}" for name in names), *more_variables)
-    group = PAST if no_effect else group
     return Option(
-        key, default=default, names=names, variables=variables, no_effect=no_effect, group=group, **about
+        key, parse, default, metavar, meaning, group, names, variables, no_effect=no_effect, **about
     )
 
 

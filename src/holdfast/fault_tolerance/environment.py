@@ -45,11 +45,6 @@ class RankInfo:
     host: str
     pid: int
 
-    @property
-    def rank(self) -> int:
-        """The global rank."""
-        return self.global_rank
-
 
 def rank_info(identity: Identity | None) -> RankInfo:
     """From the identity that the launcher wrote on the board, else from RANK and LOCAL_RANK."""

@@ -9,10 +9,10 @@ Does not cover: torchrun's own options (`torch_options`), and merging (`config_s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
 
 from ... import config_fields as grammar
 from ...config import (
@@ -112,21 +112,7 @@ LOG_SERVER = Reason(Effect.NONE, "Holdfast has no log server; --log-dir can be o
 SOCKET = optional(grammar.matching(r"unix://.*|(?!.*://).*", "the path of a socket, or unix:// and the path"))
 ANY_COUNT = optional(whole(0))
 ANY_AMOUNT = optional(grammar.amount)
-
-
-def _past(
-    key: str,
-    default: object,
-    parse: Callable[[Any], Any],
-    metavar: str,
-    meaning: str,
-    no_effect: Reason,
-    since: str = "0.6",
-) -> Option:
-    about: dict[str, Any] = {"parse": parse, "metavar": metavar, "meaning": meaning, "since": since}
-    return make_option(key, default, no_effect=no_effect, **about)
-
-
+_past = partial(make_option, group=PAST, since="0.6")
 # fmt: off
 _PAST_FLAGS = [
     _past("rdzv_impl", "barrier", grammar.one_of("barrier", "legacy"), "barrier|legacy", "which rendezvous", RENDEZVOUS,
