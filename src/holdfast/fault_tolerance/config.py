@@ -229,7 +229,7 @@ class FaultToleranceConfig:
         An unknown name is left out with a warning in the log, or refused (`ConfigError`) when
         `ignore_not_recognized` is False.
         """
-        return cls(**_recognized(kwargs, ignore_not_recognized))
+        return cls(**typed(kwargs, "FaultToleranceConfig, {}".format, ignore_not_recognized))
 
     @classmethod
     def from_yaml_file(
@@ -243,10 +243,7 @@ class FaultToleranceConfig:
         from .config_sources import read_section
 
         section = read_section(cfg_path)
-        values = _recognized(section.values, ignore_not_recognized, section.where)
-        for name, value in values.items():
-            values[name] = parse_with(SETTINGS[name].parse, value, section.where(name))
-        return cls(**values)
+        return cls(**typed(section.values, section.where, ignore_not_recognized))
 
     @classmethod
     def from_args(cls, args: argparse.Namespace) -> FaultToleranceConfig:
@@ -319,22 +316,23 @@ if FaultToleranceConfig.__doc__ is not None:  # None under `python -OO`
     FaultToleranceConfig.__doc__ = f"{_summary}\n\n{attributes(SETTINGS, _types)}\n"
 
 
-def unknown_setting(name: object, where: str) -> ConfigError:
-    """The error for a key that no setting has; offers the nearest one."""
-    near = grammar.nearest(str(name).replace("-", "_"), SETTINGS)
-    effective = [key for key, option in SETTINGS.items() if not option.no_effect]
-    hint = f"did you mean {near!r}?" if near else f"there are {', '.join(effective)}"
-    return ConfigError(f"{where}: there is no setting {str(name)!r}; {hint}")
-
-
-def _recognized(
-    values: Mapping[str, object],
-    ignore_not_recognized: bool,
-    where: Callable[[str], str] = lambda name: "FaultToleranceConfig",
+def typed(
+    values: Mapping[str, object], where: Callable[[str], str], ignore_not_recognized: bool = False
 ) -> dict[str, Any]:
-    unknown = [unknown_setting(name, where(name)) for name in values if name not in SETTINGS]
-    if unknown and not ignore_not_recognized:
-        raise unknown[0]
-    for each in unknown:
-        _log.warning("%s (ignored)", each)
-    return {name: value for name, value in values.items() if name in SETTINGS}
+    """What the grammars make of these settings; an unknown name is an error, or a warning in the log."""
+    found = {}
+    for name, value in values.items():
+        if name in SETTINGS:
+            found[name] = parse_with(SETTINGS[name].parse, value, where(name))
+        elif name == "restart_policy":
+            # Published configurations have it among the settings, although it is an option of the launcher.
+            parse_with(grammar.restart_policy, value, where(name))
+        else:
+            near = grammar.nearest(str(name).replace("-", "_"), SETTINGS)
+            effective = [key for key, option in SETTINGS.items() if not option.no_effect]
+            hint = f"did you mean {near!r}?" if near else f"there are {', '.join(effective)}"
+            problem = f"{where(name)}: there is no setting {str(name)!r}; {hint}"
+            if not ignore_not_recognized:
+                raise ConfigError(problem)
+            _log.warning("%s (ignored)", problem)
+    return found

@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .config import SECTION, SETTINGS, FaultToleranceConfig, unknown_setting
-from .config_fields import Given, nearest, parse_with, resolve, restart_policy
+from .config import SECTION, SETTINGS, FaultToleranceConfig, typed
+from .config_fields import Given, nearest, resolve
 from .errors import ConfigError
 
 if TYPE_CHECKING:
@@ -100,8 +100,6 @@ def load(
         ConfigError: One line: where it was set (file and line, variable or flag), the key, the value and what is
             allowed.
     """
-    values: dict[str, Any] = {}
-    origins = dict.fromkeys(SETTINGS, "default")
     warnings = []
     try:
         section = read_section(path) if path is not None else YamlSection("", {}, {})
@@ -116,15 +114,8 @@ def load(
             warnings.append(f"{problem}{source}; the settings of the command line apply")
         else:
             raise ConfigError(f"{problem}{source}") from None
-    for name, value in section.values.items():
-        if name == "restart_policy":
-            # Published configurations have it among the settings, although it is an option of the launcher.
-            parse_with(restart_policy, value, section.where(name))
-            continue
-        if name not in SETTINGS:
-            raise unknown_setting(name, section.where(name))
-        values[name] = parse_with(SETTINGS[name].parse, value, section.where(name))
-        origins[name] = f"yaml {section.path}"
+    values = typed(section.values, section.where)
+    origins = dict.fromkeys(SETTINGS, "default") | dict.fromkeys(values, f"yaml {section.path}")
     stronger, their_origins = resolve(SETTINGS.values(), given, environ)
     config = FaultToleranceConfig(**values | stronger)
     return ResolvedConfig(config, origins | their_origins, tuple(warnings))
