@@ -296,7 +296,7 @@ def needs_torch(given: SimpleNamespace) -> bool:
     return (
         not given.is_one_node
         or given.logs_specs is not None
-        or getattr(given, "numa_binding", None) is not None
+        or given.numa_binding is not None
         or os.environ.get(WATCHDOG) == "1"
         or HEALTH_PORT in os.environ
     )

@@ -22,6 +22,7 @@ from .checks import check, check_log_files, check_script, without_effect
 from .ft_options import OPTIONS, LauncherOptions, reports
 from .scan import CommandLine, UnknownOption, Vocabulary, scan
 from .torch_options import (
+    TABLE,
     installed_options,
     installed_torch,
     options_of_torch,
@@ -75,7 +76,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str], begin: Begin | None = 
             f"{where('event_log_handler')} has no effect: the events of the job are in its journal"
         )
     if "workers_stop_timeout" not in origins:
-        theirs = getattr(given, "shutdown_timeout", None)  # new in torch 2.12
+        theirs = given.shutdown_timeout
         if theirs is None and (text := environ.get(SHUTDOWN_TIMEOUT, "").strip()):
             theirs = parse_with(whole(0), text, SHUTDOWN_TIMEOUT)
         if theirs is not None:
@@ -117,8 +118,9 @@ def _namespace(
 ) -> tuple[SimpleNamespace, dict[str, str]]:
     """torchrun's namespace with the script, and what set each option. Raises `ConfigError`."""
     values, origins = resolve(known, line.torch, environ)
-    given = SimpleNamespace(**{each.key: each.default for each in known if each.key != "help"} | values)
-    if getattr(given, "print_completion", None):
+    # An option that needs a newer torch has its default.
+    given = SimpleNamespace(**{each.key: each.default for each in (*TABLE, *known)} | values)
+    if given.print_completion:
         print_completion(given.print_completion)
     check_script(line.script, module=given.module, no_python=given.no_python, run_path=given.run_path)
     given.training_script, given.training_script_args = line.script, line.script_args
@@ -135,8 +137,8 @@ def _request(given: SimpleNamespace, launcher: Mapping[str, Any], signals: tuple
         module=given.module,
         no_python=given.no_python,
         run_path=given.run_path,
-        numa=getattr(given, "numa_binding", None) is not None,
-        virtual_local_rank=getattr(given, "virtual_local_rank", False),
+        numa=given.numa_binding is not None,
+        virtual_local_rank=given.virtual_local_rank,
         several=given.nproc_per_node != "1",
         preload=launcher["preload"],
         signals=signals,
