@@ -255,7 +255,9 @@ def unknown_variables(options: Iterable[Option], environ: Mapping[str, str]) -> 
     Raises `ConfigError` for one that begins as ours do.
     """
     known = {variable for option in (*options, *OPTIONS) for variable in option.variables}
-    known |= {f"PET_{option.key.upper()}" for option in options}  # also of one that torch reads from its flag only
+    known |= {
+        f"PET_{option.key.upper()}" for option in options
+    }  # also of one that torch reads from its flag only
     newer = {variable for option in TABLE for variable in option.variables} - known
     found = []
     for name in sorted(name for name in environ if name.startswith("PET_") and name not in known):
