@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from holdfast.fault_tolerance.config_fields import Effect, Option
 from holdfast.fault_tolerance.launcher.command_line.args_parser import default_text
-from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS
-from holdfast.fault_tolerance.settings_history import HISTORY, Effect, PastSetting
+from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS, shown
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings-history.md"
 BEGIN, END = "<!-- begin: {} -->", "<!-- end -->"
@@ -33,20 +33,19 @@ def page(text: str) -> str:
 
 
 def _table(effect: Effect) -> list[str]:
-    rows = [_row(each) for each in HISTORY.values() if each.reason.effect is effect]
-    return [*HEAD, *rows]
+    reasons = [(each, each.no_effect) for each in OPTIONS if each.no_effect]
+    return [*HEAD, *(_row(each, why.text) for each, why in reasons if why.effect is effect)]
 
 
-def _row(past: PastSetting) -> str:
-    (option,) = (each for each in OPTIONS if each.key == past.name)
-    flags = [f"also `--ft-{name.replace('_', '-')}`" for name in past.other_names]
+def _row(past: Option, why: str) -> str:
+    flags = [f"also `--{name}`" for name in past.names[2:] if not name.startswith("ft-param-")]
     cells = [
-        ", ".join([f"`{past.shown}`", *flags]),
+        ", ".join([f"`{shown(past)}`", *flags]),
         f"`{past.metavar}`".replace("|", "` or `"),
-        default_text(option),
+        default_text(past),
         past.since,
         _as_code(past.meaning),
-        _as_code(past.reason.text),
+        _as_code(why),
     ]
     return f"| {' | '.join(cells)} |"
 

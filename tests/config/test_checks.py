@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
-from torch.distributed.run import get_args_parser
 
+from holdfast.fault_tolerance.config_fields import resolve
 from holdfast.fault_tolerance.errors import ConfigError
-from holdfast.fault_tolerance.launcher.command_line.checks import check, elastic_shutdown_timeout
+from holdfast.fault_tolerance.launcher.command_line.checks import check
+from holdfast.fault_tolerance.launcher.command_line.scan import Vocabulary, scan
+from holdfast.fault_tolerance.launcher.command_line.torch_options import installed_options
 
 
-def checked(*argv: str) -> object:
-    options = get_args_parser().parse_args([*argv, "x.py"])
-    check(options, lambda name: f"--{name.replace('_', '-')}")
+def checked(*argv: str) -> SimpleNamespace:
+    given = scan([*argv, "x.py"], Vocabulary(installed_options())).torch
+    values, origins = resolve(installed_options(), given, {})
+    options = SimpleNamespace(**{each.key: each.default for each in installed_options()} | values)
+    check(options, lambda key: origins.get(key, f"--{key.replace('_', '-')}"))
     return options
 
 
@@ -46,10 +52,10 @@ def test_what_torchrun_takes_is_taken(argv: tuple[str, ...]) -> None:
           for value in ("0", "x", "2:1", "0:1", "1:2:3", "", "-1", "1:", "1.5")),
         (("--nnodes=3:2",), "MIN not above MAX"),
         *((("--nproc-per-node=" + value,), f"--nproc-per-node: '{value}'") for value in ("0", "-1", "x", "", "1.5")),
-        (("--max-restarts=-1",), "--max-restarts: -1 is not allowed: give 0 or more"),
-        *((("--monitor-interval=" + value,), f"--monitor-interval: {float(value)} is not allowed: give a number of "
-          "seconds greater than 0") for value in ("nan", "inf", "-1", "0")),
-        (("--shutdown-timeout=-1",), "--shutdown-timeout: -1 is not allowed"),
+        (("--max-restarts=-1",), "--max-restarts: '-1' is not allowed: give a whole number, at least 0"),
+        *((("--monitor-interval=" + value,), f"--monitor-interval: '{value}' is not allowed: give a number greater "
+          "than 0") for value in ("nan", "inf", "-1", "0")),
+        (("--shutdown-timeout=-1",), "--shutdown-timeout: '-1' is not allowed"),
         *(((flag + "=" + value,), f"{flag}: '{value}' is not allowed: give 0 (none)")
           for flag in ("--redirects", "--tee") for value in ("4", "x", "0:4", "", "0:1,1")),
         (("--local-ranks-filter=0,x",), "--local-ranks-filter: '0,x' is not allowed"),
@@ -58,7 +64,7 @@ def test_what_torchrun_takes_is_taken(argv: tuple[str, ...]) -> None:
         (("--signals-to-handle=SIGTERM,SIGFOO",), "there is no such signal"),
         (("--signals-to-handle=SIGKILL",), "no program can catch SIGKILL"),
         (("--signals-to-handle=",), "--signals-to-handle: '' is not allowed"),
-        (("--master-port=70000",), "--master-port: 70000 is not allowed"),
+        (("--master-port=70000",), "--master-port: '70000' is not allowed"),
         (("--standalone", "--nnodes=2"), "--standalone is for one node, and --nnodes is 2"),
         (("--logs-specs=magic",), "--logs-specs: 'magic' is not allowed: no installed package offers it"),
         (("--event-log-handler=foo",), "--event-log-handler: 'foo' is not allowed: give one of console, "),
@@ -80,12 +86,3 @@ def test_signals_are_normalised() -> None:
     assert (
         vars(checked("--signals-to-handle=term, 2,SIGUSR1"))["signals_to_handle"] == "SIGTERM,SIGINT,SIGUSR1"
     )
-
-
-def test_torchs_shutdown_variable() -> None:
-    name = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
-    assert elastic_shutdown_timeout({}) is None
-    assert elastic_shutdown_timeout({name: ""}) is None
-    assert elastic_shutdown_timeout({name: "7"}) == 7.0
-    with pytest.raises(ConfigError, match=f"^{name}: 'x' is not allowed"):
-        elastic_shutdown_timeout({name: "x"})

@@ -19,9 +19,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.fault_tolerance.config import FIELDS, UNITS, FaultToleranceConfig, attributes
+from holdfast.fault_tolerance.config import SETTINGS, UNITS, FaultToleranceConfig, attributes, make_option
 from holdfast.fault_tolerance.errors import ConfigError, HoldfastError
-from tests.config.settings_of_releases import SETTINGS
+from tests.config.settings_of_releases import SETTINGS as RELEASED
 
 OF_0_4 = [
     "node_health_check_interval",
@@ -44,7 +44,7 @@ DOCUMENTED = {
     "enable_nic_monitor": False,
     "pci_topo_file": None,
     "link_down_path_template": None,
-    **{each.name: each.values[0] for each in SETTINGS if each.is_key and each.name not in OF_0_4},
+    **{each.name: each.values[0] for each in RELEASED if each.is_key and each.name not in OF_0_4},
 }
 
 TIMES = st.floats(min_value=1e-6, max_value=1e9)
@@ -76,7 +76,7 @@ def test_fields_and_defaults_are_the_documented_ones() -> None:
     config = FaultToleranceConfig()
     found = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     assert found == DOCUMENTED
-    assert list(found) == list(DOCUMENTED) == list(FIELDS)
+    assert list(found) == list(DOCUMENTED) == list(SETTINGS)
 
 
 def test_two_configs_do_not_share_their_sections() -> None:
@@ -117,13 +117,13 @@ def test_unknown_names_are_refused_on_request() -> None:
     with pytest.raises(ConfigError, match="did you mean 'rank_heartbeat_timeout'"):
         FaultToleranceConfig.from_kwargs(ignore_not_recognized=False, rank_hartbeat_timeout=1)
     with pytest.raises(ConfigError, match="there are workload_check_interval, "):
-        FaultToleranceConfig.from_dict({"xyzzy": 1})
+        FaultToleranceConfig.from_kwargs(False, xyzzy=1)
 
 
 @settings(max_examples=25)
 @given(CONFIGS)
 def test_a_config_survives_json_and_yaml(config: FaultToleranceConfig) -> None:
-    assert FaultToleranceConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    assert FaultToleranceConfig.from_kwargs(False, **json.loads(json.dumps(config.to_dict()))) == config
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ft.yaml"
         config.to_yaml_file(path)
@@ -193,7 +193,7 @@ def test_importing_the_config_is_cheap_and_needs_no_docstrings() -> None:
 
 EXPECTED = {
     "rank_heartbeat_timeout": "longest time between two heartbeats. In seconds; None is no limit. Default: 2700.",
-    "rank_section_timeouts": "In seconds for each section; None is no limit. Default: {}.",
+    "rank_section_timeouts": "In seconds for each section; None is no limit. Default: None.",
     "rank_out_of_section_timeout": "In seconds; None is no limit. Default: None.",
     "safety_factor": "learned timeout = FACTOR x longest duration observed. A number without unit. Default: 5.",
     "rank_termination_signal": "A signal's name or number. Default: SIGKILL.",
@@ -212,12 +212,12 @@ def items() -> dict[str, str]:
 
 
 def test_docstring_describes_every_field() -> None:
-    assert list(items()) == list(FIELDS)
+    assert list(items()) == list(SETTINGS)
 
 
 def test_docstring_gives_unit_and_default_of_every_field() -> None:
     for name, text in items().items():
-        metavar = FIELDS[name].metadata["metavar"]
+        metavar = SETTINGS[name].metavar
         unit = UNITS.get(metavar, f"Unit: {metavar}")
         assert unit in text, name
         assert re.search(r" Default: [^ ]+\.$", text), name
@@ -232,14 +232,13 @@ def test_docstring_item_reads_as_expected() -> None:
 def test_help_shows_the_items() -> None:
     text = pydoc.render_doc(FaultToleranceConfig, renderer=pydoc.plaintext)
     assert "Attributes:" in text
-    for name in FIELDS:
+    for name in SETTINGS:
         assert re.search(rf"^ \|      {name} \(.*\): ", text, re.MULTILINE), name
 
 
 def test_docstring_follows_a_new_field() -> None:
     """It is made from the metadata: a setting that is added needs no second text."""
-    new = dataclasses.field(default=512, metadata={"metavar": "MB", "help": "memory that may stay in use"})
-    new.name, new.type = "tolerance", "int"  # type: ignore[misc]
-    assert attributes({"tolerance": new}) == (
+    new = make_option("tolerance", 512, int, "MB", "memory that may stay in use", group="")
+    assert attributes({"tolerance": new}, {"tolerance": "int"}) == (
         "Attributes:\n    tolerance (int): memory that may stay in use. Unit: MB. Default: 512."
     )

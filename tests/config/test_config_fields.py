@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.fault_tolerance import config_fields as grammar
+from holdfast.fault_tolerance.config import ABSOLUTE_PATHS, TEMPLATE
+from holdfast.fault_tolerance.launcher.command_line.ft_options import SOCKET
 
 NOT_A_TIME = [
     0,
@@ -177,13 +179,11 @@ def test_no_boolean() -> None:
 
 def test_template() -> None:
     for right in ("/sys/{dev_name}/down", "/sys/{nic}/down", "/sys/{nic}/{dev_name}"):
-        assert grammar.template(right) == right
-    assert grammar.template("None") is None
-    for wrong in ("/sys/down", "/sys/{dev_name}/{port}", "/sys/{nic", "/sys/{}"):
+        assert TEMPLATE(right) == right
+    assert TEMPLATE("None") is None
+    for wrong in ("/sys/down", "/sys/{dev_name}/{port}", "/sys/{nic", "/sys/{}", 5):
         with pytest.raises(ValueError, match=r"contains \{dev_name\} or \{nic\}, and no other placeholder"):
-            grammar.template(wrong)
-    with pytest.raises(ValueError, match="give a text"):
-        grammar.template(5)
+            TEMPLATE(wrong)
 
 
 def test_amount() -> None:
@@ -216,15 +216,15 @@ def test_optional_value_may_be_nothing() -> None:
 
 
 def test_paths() -> None:
-    assert grammar.absolute_paths("/data, /home") == "/data, /home"
-    assert grammar.absolute_paths("none") is None
+    assert ABSOLUTE_PATHS("/data, /home") == "/data, /home"
+    assert ABSOLUTE_PATHS("none") is None
     for wrong in ("data", "/data,", "/data,home", 5):
         with pytest.raises(ValueError, match="give "):
-            grammar.absolute_paths(wrong)
+            ABSOLUTE_PATHS(wrong)
     for right in ("/run/x.sock", "unix:///run/x.sock"):
-        assert grammar.socket_path(right) == right
+        assert SOCKET(right) == right
     with pytest.raises(ValueError, match="path of a socket"):
-        grammar.socket_path("http://host:1")
+        SOCKET("http://host:1")
 
 
 def test_restart_policy() -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.fault_tolerance.config_sources import Given, GivenSettings, MissingSection, load, read_section
+from holdfast.fault_tolerance.config_fields import Given
+from holdfast.fault_tolerance.config_sources import MissingSection, load, read_section
 from holdfast.fault_tolerance.errors import ConfigError
 
 FIELD = "rank_heartbeat_timeout"
@@ -23,7 +24,7 @@ def yaml_file(tmp_path: Path) -> str:
 
 
 def test_nothing_given() -> None:
-    found = load(GivenSettings(), {})
+    found = load({}, {})
     assert found.config.rank_heartbeat_timeout == 2700.0
     assert set(found.origins.values()) == {"default"}
     assert not found.is_set(FIELD)
@@ -33,7 +34,7 @@ def test_the_strongest_source_wins_and_is_named(yaml_file: str) -> None:
     for in_yaml, in_env, in_flag in product([False, True], repeat=3):
         flags = {FIELD: Given("40", FLAG)} if in_flag else {}
         environ = {VARIABLE: "30"} if in_env else {}
-        found = load(GivenSettings(flags, yaml_file if in_yaml else None), environ)
+        found = load(flags, environ, yaml_file if in_yaml else None)
         layers = [
             (True, 2700.0, "default"),
             (in_yaml, 20.0, f"yaml {yaml_file}"),
@@ -47,7 +48,7 @@ def test_the_strongest_source_wins_and_is_named(yaml_file: str) -> None:
 
 
 def test_no_limit_on_the_command_line_beats_a_limit_in_the_file(yaml_file: str) -> None:
-    found = load(GivenSettings({FIELD: Given("None", FLAG)}, yaml_file), {})
+    found = load({FIELD: Given("None", FLAG)}, {}, yaml_file)
     assert found.config.rank_heartbeat_timeout is None
     assert found.is_set(FIELD)
 
@@ -55,28 +56,18 @@ def test_no_limit_on_the_command_line_beats_a_limit_in_the_file(yaml_file: str) 
 def test_sections_of_a_stronger_source_replace_the_weaker_ones(tmp_path: Path) -> None:
     path = tmp_path / "ft.yaml"
     path.write_text("fault_tolerance: {rank_section_timeouts: {setup: 600, step: 180}}")
-    found = load(GivenSettings({}, str(path)), {"PET_FT_RANK_SECTION_TIMEOUTS": "step:60"})
+    found = load({}, {"PET_FT_RANK_SECTION_TIMEOUTS": "step:60"}, str(path))
     assert found.config.rank_section_timeouts == {"step": 60.0}
-
-
-def test_the_file_may_be_named_by_the_environment(yaml_file: str) -> None:
-    for variable in ("PET_FT_CFG_PATH", "PET_FAULT_TOL_CFG_PATH", "FAULT_TOL_CFG_PATH"):
-        assert load(GivenSettings(), {variable: yaml_file}).config.safety_factor == 2.0
-
-
-def test_the_flag_names_the_file_before_the_environment_does(yaml_file: str) -> None:
-    environ = {"PET_FT_CFG_PATH": "/nowhere.yaml", "FAULT_TOL_CFG_PATH": "/nowhere.yaml"}
-    assert load(GivenSettings({}, yaml_file), environ).config.safety_factor == 2.0
 
 
 def test_an_empty_variable_is_not_set() -> None:
     for empty in ("", "  "):
-        found = load(GivenSettings(), {VARIABLE: empty, "FAULT_TOL_CFG_PATH": empty})
+        found = load({}, {VARIABLE: empty})
         assert found.origins[FIELD] == "default"
 
 
 def test_the_oldest_spelling_of_a_variable() -> None:
-    found = load(GivenSettings(), {"PET_FT_PARAM_RANK_HEARTBEAT_TIMEOUT": "30"})
+    found = load({}, {"PET_FT_PARAM_RANK_HEARTBEAT_TIMEOUT": "30"})
     assert found.config.rank_heartbeat_timeout == 30.0
     assert found.origins[FIELD] == "env PET_FT_PARAM_RANK_HEARTBEAT_TIMEOUT"
 
@@ -84,14 +75,14 @@ def test_the_oldest_spelling_of_a_variable() -> None:
 def test_a_missing_file() -> None:
     path = "/nowhere/ft.yaml"
     with pytest.raises(ConfigError, match=f"^{path}: no such file$"):
-        load(GivenSettings({}, path), {})
+        load({}, {}, path)
     with pytest.raises(ConfigError, match=r"no such file \(named by FAULT_TOL_CFG_PATH\)$"):
-        load(GivenSettings(), {"FAULT_TOL_CFG_PATH": path})
-    assert load(GivenSettings({}, path, ignore_missing_cfg=True), {}).warnings == ()
+        load({}, {}, path, "FAULT_TOL_CFG_PATH")
+    assert load({}, {}, path, is_missing_ok=True).warnings == ()
 
 
 def test_a_missing_file_named_by_the_environment_beside_flags_is_a_warning() -> None:
-    found = load(GivenSettings({FIELD: Given("40", FLAG)}), {"FAULT_TOL_CFG_PATH": "/nowhere/ft.yaml"})
+    found = load({FIELD: Given("40", FLAG)}, {}, "/nowhere/ft.yaml", "FAULT_TOL_CFG_PATH")
     assert found.config.rank_heartbeat_timeout == 40.0
     assert len(found.warnings) == 1
     assert "/nowhere/ft.yaml: no such file (named by FAULT_TOL_CFG_PATH)" in found.warnings[0]
@@ -99,7 +90,7 @@ def test_a_missing_file_named_by_the_environment_beside_flags_is_a_warning() -> 
 
 def test_a_missing_file_named_by_a_flag_is_an_error_beside_flags() -> None:
     with pytest.raises(ConfigError, match="no such file"):
-        load(GivenSettings({FIELD: Given("40", FLAG)}, "/nowhere/ft.yaml"), {})
+        load({FIELD: Given("40", FLAG)}, {}, "/nowhere/ft.yaml")
 
 
 WRONG_LINES = [
@@ -130,7 +121,7 @@ def test_a_wrong_line_of_yaml_is_an_error_even_when_a_flag_overrides_it(tmp_path
     for line, said in WRONG_LINES:
         path.write_text(f"fault_tolerance:\n  {line}\n")
         with pytest.raises(ConfigError) as caught:
-            load(GivenSettings({FIELD: Given("60", FLAG)}, str(path)), {})
+            load({FIELD: Given("60", FLAG)}, {}, str(path))
         key = line.partition(":")[0]
         assert str(caught.value).startswith(f"{path}, line 2, {key}: ")
         assert said in str(caught.value)
@@ -140,19 +131,19 @@ def test_a_wrong_line_of_yaml_is_an_error_even_when_a_flag_overrides_it(tmp_path
 def test_the_policy_of_published_files_is_accepted(tmp_path: Path) -> None:
     path = tmp_path / "ft.yaml"
     path.write_text("fault_tolerance: {restart_policy: any-failed, safety_factor: 2}\n")
-    assert load(GivenSettings({}, str(path)), {}).config.safety_factor == 2.0
+    assert load({}, {}, str(path)).config.safety_factor == 2.0
 
 
 def test_a_wrong_variable_and_a_wrong_flag_are_named() -> None:
     with pytest.raises(ConfigError, match=f"^{VARIABLE}: 'nan' is not allowed: "):
-        load(GivenSettings({FIELD: Given("60", FLAG)}), {VARIABLE: "nan"})
+        load({FIELD: Given("60", FLAG)}, {VARIABLE: "nan"})
     with pytest.raises(ConfigError, match=r"^--ft-param-log_level: 'LOUD' is not allowed: "):
-        load(GivenSettings({"log_level": Given("LOUD", "--ft-param-log_level")}), {})
+        load({"log_level": Given("LOUD", "--ft-param-log_level")}, {})
 
 
 def test_a_long_value_does_not_flood_the_line() -> None:
     with pytest.raises(ConfigError) as caught:
-        load(GivenSettings(), {VARIABLE: "x" * 5000})
+        load({}, {VARIABLE: "x" * 5000})
     assert len(str(caught.value)) < 300
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.fault_tolerance.config import FIELDS
-from holdfast.fault_tolerance.config_sources import PATH_VARIABLES
-from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS, FtOption, by_name, variables
+from holdfast.fault_tolerance.config import SETTINGS
+from holdfast.fault_tolerance.config_fields import Option
+from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS
 from holdfast.fault_tolerance.launcher.command_line.torch_options import TABLE
-from tests.config.settings_of_releases import SETTINGS, Setting
+from tests.config.settings_of_releases import SETTINGS as RELEASED
+from tests.config.settings_of_releases import Setting
 
 
 def frozen_flags(setting: Setting) -> list[str]:
@@ -42,7 +43,7 @@ FROZEN = {
     "ignore_optimizer_steps": "ft-ignore-optimizer-steps ft-param-ignore-optimizer-steps",
     "early_detection": "ft-early-detection ft-param-early-detection",
     "launcher_log": "ft-launcher-log ft-param-launcher-log ft-nvrx-logfile ft-param-nvrx-logfile",
-    **{each.name: " ".join(dict.fromkeys(frozen_flags(each))) for each in SETTINGS if not each.key},
+    **{each.name: " ".join(dict.fromkeys(frozen_flags(each))) for each in RELEASED if not each.key},
     "gpus_per_numa": "",
 }
 
@@ -52,23 +53,29 @@ def test_the_frozen_list_of_names() -> None:
 
 
 def test_every_setting_has_an_option() -> None:
-    assert [option.key for option in OPTIONS if option.is_setting] == list(FIELDS)
+    assert [option.key for option in OPTIONS if option.is_setting] == list(SETTINGS)
 
 
 def test_no_name_means_two_things() -> None:
-    assert len(by_name()) == sum(len(option.names) for option in OPTIONS)
-    assert not set(by_name()) & {option.name for option in TABLE}
+    names = [name for option in (*OPTIONS, *TABLE) for name in option.names]
+    assert len(names) == len(set(names))
 
 
 def test_variables() -> None:
     keyed = {option.key: option.variables for option in OPTIONS}
-    assert keyed["cfg_path"] == PATH_VARIABLES
+    assert keyed["cfg_path"] == (
+        "PET_FT_CFG_PATH",
+        "PET_FT_PARAM_CFG_PATH",
+        "PET_FAULT_TOL_CFG_PATH",
+        "FAULT_TOL_CFG_PATH",
+    )
     assert keyed["term_timeout"] == ("PET_TERM_TIMEOUT", "PET_FT_TERM_TIMEOUT", "PET_FT_PARAM_TERM_TIMEOUT")
     assert keyed["log_level"] == ("PET_FT_LOG_LEVEL", "PET_FT_PARAM_LOG_LEVEL")
-    assert len(variables()) == sum(len(each) for each in keyed.values())
+    known = [name for each in keyed.values() for name in each]
+    assert len(known) == len(set(known))
 
 
-def option(key: str) -> FtOption:
+def option(key: str) -> Option:
     return next(each for each in OPTIONS if each.key == key)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.fault_tolerance.errors import ConfigError
-from holdfast.fault_tolerance.launcher.command_line.log_paths import make_log_dir
+from holdfast.fault_tolerance.launcher.command_line.checks import make_log_dir
 
 
 def test_the_null_device_is_no_folder_and_allowed() -> None:

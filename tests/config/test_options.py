@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.fault_tolerance.config import PAST
+from holdfast.fault_tolerance.errors import ConfigError
 from holdfast.fault_tolerance.launcher.command_line.args_parser import default_text
-from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS, PAST
-from holdfast.fault_tolerance.launcher.command_line.options import LauncherOptions, parse
+from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS, LauncherOptions
+from holdfast.fault_tolerance.launcher.command_line.options import read
 from holdfast.fault_tolerance.launcher.warm.plan import Request
 
 BEAT = "rank_heartbeat_timeout"
@@ -31,19 +33,15 @@ def yaml_file(text: str) -> str:
 
 
 def said(argv: list[str], capsys: pytest.CaptureFixture[str], environ: dict[str, str] | None = None) -> str:
-    """The line with which a wrong command line is refused; fails unless it is one line and the code 2."""
-    with pytest.raises(SystemExit) as caught:
-        parse(argv, environ or {})
-    out, err = capsys.readouterr()
-    assert (caught.value.code, out) == (2, "")
-    assert err.startswith("ft_launcher: error: ")
-    assert err.count("\n") == 1
-    assert err.endswith("\n")
-    return err.removeprefix("ft_launcher: error: ").rstrip("\n")
+    """The reason why a wrong command line is refused, on one line."""
+    with pytest.raises(ConfigError) as caught:
+        read(argv, environ or {})
+    assert capsys.readouterr() == ("", "")
+    return " ".join(str(caught.value).split())
 
 
 def test_nothing_but_a_script() -> None:
-    found = parse(["train.py", "--lr", "1"], {})
+    found = read(["train.py", "--lr", "1"], {})
     assert isinstance(found, LauncherOptions)
     assert (found.torch.training_script, found.torch.training_script_args) == ("train.py", ["--lr", "1"])
     assert set(found.resolved.origins.values()) == {"default"}
@@ -59,7 +57,7 @@ def test_the_launchers_options() -> None:
         "--term_timeout 60 --ft-workers-stop-timeout=7 --ft-restarts-reset-on-progress --ft_run_dir runs "
         "--ft-preempted-exit-code 75 --ft-node-timeout 3 --restart_policy any-failed --ft-warm-start off train.py"
     )
-    found = parse(typed.split(), {})
+    found = read(typed.split(), {})
     assert (found.term_timeout, found.workers_stop_timeout, found.node_timeout) == (60.0, 7.0, 3.0)
     assert (found.restarts_reset_on_progress, found.run_dir, found.preempted_exit_code) == (True, "runs", 75)
     assert found.warnings == ()
@@ -73,7 +71,7 @@ def test_the_launchers_options_in_the_environment() -> None:
         "PET_FT_RESTARTS_RESET_ON_PROGRESS": "1",
         "PET_FT_NODE_TIMEOUT": "",
     }
-    found = parse(["--ft-run-dir=here", "train.py"], environ)
+    found = read(["--ft-run-dir=here", "train.py"], environ)
     assert (found.term_timeout, found.workers_stop_timeout, found.run_dir) == (None, 7.0, "here")
     assert (found.restarts_reset_on_progress, found.node_timeout) == (True, 10.0)
 
@@ -89,13 +87,13 @@ def test_the_launchers_options_in_the_environment() -> None:
     ],
 )
 def test_early_detection_is_asked_for(flags: str, environ: dict[str, str], wanted: bool) -> None:
-    assert parse([*flags.split(), "train.py"], environ).early_detection is wanted
+    assert read([*flags.split(), "train.py"], environ).early_detection is wanted
 
 
 def test_file_environment_and_flags_apply_together() -> None:
     path = yaml_file(f"fault_tolerance: {{{BEAT}: 20, safety_factor: 2, log_level: WARN}}\n")
     environ = {"PET_FT_SAFETY_FACTOR": "3", "PET_FT_LOG_LEVEL": "ERROR"}
-    found = parse(["--fault-tol-cfg-path", path, "--ft-param-log_level=DBG", "train.py"], environ).resolved
+    found = read(["--fault-tol-cfg-path", path, "--ft-param-log_level=DBG", "train.py"], environ).resolved
     assert (found.config.rank_heartbeat_timeout, found.config.safety_factor, found.config.log_level) == (
         20.0,
         3.0,
@@ -106,10 +104,18 @@ def test_file_environment_and_flags_apply_together() -> None:
     assert found.origins["log_level"] == "--ft-param-log_level"
 
 
-@pytest.mark.parametrize("variable", ["FAULT_TOL_CFG_PATH", "PET_FT_CFG_PATH"])
+@pytest.mark.parametrize("variable", ["FAULT_TOL_CFG_PATH", "PET_FT_CFG_PATH", "PET_FAULT_TOL_CFG_PATH"])
 def test_the_file_in_the_environment(variable: str) -> None:
     environ = {variable: yaml_file(f"fault_tolerance: {{{BEAT}: 20}}\n")}
-    assert parse(["train.py"], environ).resolved.config.rank_heartbeat_timeout == 20.0
+    assert read(["train.py"], environ).resolved.config.rank_heartbeat_timeout == 20.0
+
+
+def test_the_flag_names_the_file_before_the_environment_does() -> None:
+    path = yaml_file(f"fault_tolerance: {{{BEAT}: 20}}\n")
+    environ = {"PET_FT_CFG_PATH": "/nowhere.yaml", "FAULT_TOL_CFG_PATH": "/nowhere.yaml"}
+    found = read([f"--ft-cfg-path={path}", "train.py"], environ)
+    assert found.resolved.config.rank_heartbeat_timeout == 20.0
+    assert read(["train.py"], {"FAULT_TOL_CFG_PATH": " "}).warnings == ()
 
 
 def test_nemo_runs_command_line() -> None:
@@ -117,11 +123,11 @@ def test_nemo_runs_command_line() -> None:
     environ = {"FAULT_TOL_CFG_PATH": "never_written.yml"}
     torchrun = "--rdzv-backend c10d --rdzv-endpoint host:29500 --rdzv-id 1 --nnodes 2 --nproc-per-node 8 --node-rank 1"
     line = f"--ft-param-initial_rank_heartbeat_timeout 1800 --ft-param-{BEAT} 300 --max-restarts 3 {torchrun} --tee 3"
-    found = parse([*line.split(), "train.py"], environ)
+    found = read([*line.split(), "train.py"], environ)
     assert found.resolved.config.rank_heartbeat_timeout == 300.0
     assert found.torch.node_rank == 1
     assert len(found.warnings) == 1
-    quiet = parse(["--ignore-missing-fault-tol-cfg", *torchrun.split(), "train.py"], environ)
+    quiet = read(["--ignore-missing-fault-tol-cfg", *torchrun.split(), "train.py"], environ)
     assert quiet.warnings == ()
 
 
@@ -132,7 +138,7 @@ def test_empty_file_beside_flags_runs(content: str) -> None:
         (["--ft-cfg-path=ft.yaml"], {}),
         ([], {"FAULT_TOL_CFG_PATH": "ft.yaml"}),
     ):
-        found = parse([*argv, "--ft-rank-heartbeat-timeout=7", "train.py"], environ)
+        found = read([*argv, "--ft-rank-heartbeat-timeout=7", "train.py"], environ)
         assert found.resolved.config.rank_heartbeat_timeout == 7.0
         (warning,) = found.warnings
         assert warning.startswith("ft.yaml: the file is empty")
@@ -145,7 +151,7 @@ def test_empty_file_alone_is_refused(content: str, capsys: pytest.CaptureFixture
 
 
 def test_a_missing_file_is_forgiven_on_request() -> None:
-    found = parse(["--fault-tol-cfg-path=nowhere.yaml", "--ignore-missing-fault-tol-cfg", "train.py"], {})
+    found = read(["--fault-tol-cfg-path=nowhere.yaml", "--ignore-missing-fault-tol-cfg", "train.py"], {})
     assert found.resolved.origins[BEAT] == "default"
 
 
@@ -163,13 +169,13 @@ def test_a_missing_file_is_forgiven_on_request() -> None:
 def test_who_decides_how_long_stopping_takes(
     argv: list[str], environ: dict[str, str], seconds: float
 ) -> None:
-    assert parse([*argv, "train.py"], environ).workers_stop_timeout == seconds
+    assert read([*argv, "train.py"], environ).workers_stop_timeout == seconds
 
 
 def test_the_ranks_are_known_before_torchs_parser_is_asked() -> None:
     told: list[tuple[Request, str | None]] = []
     argv = ["--nproc-per-node=4", "--ft-preload=numpy", "--ft-run-dir=runs", "-m", "json.tool", "--lr", "1"]
-    parse(argv, {"PET_SIGNALS_TO_HANDLE": "SIGTERM,SIGALRM"}, lambda *words: told.append(words))
+    read(argv, {"PET_SIGNALS_TO_HANDLE": "SIGTERM,SIGALRM"}, lambda *words: told.append(words))
     ranks = Request(
         "auto",
         "json.tool",
@@ -183,7 +189,7 @@ def test_the_ranks_are_known_before_torchs_parser_is_asked() -> None:
 
 def test_one_rank_and_numa_binding_are_told_as_such() -> None:
     told: list[Request] = []
-    parse(["--numa-binding=node", "train.py"], {}, lambda ranks, _: told.append(ranks))
+    read(["--numa-binding=node", "train.py"], {}, lambda ranks, _: told.append(ranks))
     assert told == [Request("auto", "train.py", numa=True, several=False)]
 
 
@@ -195,7 +201,7 @@ def test_misspelt_variables_of_torchrun_are_told() -> None:
         "PET_TERM_TIMEOUT": "5",
         "PETER": "1",
     }
-    assert parse(["train.py"], environ).warnings == (
+    assert read(["train.py"], environ).warnings == (
         "environment variable PET_MAX_RESTART has no effect: ft_launcher has no such option; "
         "did you mean PET_MAX_RESTARTS?",
         "environment variable PET_QQQQ has no effect: ft_launcher has no such option; unset it",
@@ -203,7 +209,7 @@ def test_misspelt_variables_of_torchrun_are_told() -> None:
 
 
 def test_misspelt_keys_of_the_rendezvous_are_told() -> None:
-    found = parse(["--rdzv-conf", "last_cal_timeout=5", "train.py"], {}).warnings
+    found = read(["--rdzv-conf", "last_cal_timeout=5", "train.py"], {}).warnings
     assert found == (
         "--rdzv-conf: last_cal_timeout has no effect: there is no such key; did you mean last_call_timeout?",
     )
@@ -211,7 +217,7 @@ def test_misspelt_keys_of_the_rendezvous_are_told() -> None:
 
 def test_the_scripts_arguments_are_its_own() -> None:
     theirs = ["--ft-foo", "--log", "--nproc", f"--ft-{BEAT}=-1", "--help", "--", "-r"]
-    assert parse(["train.py", *theirs], {}).torch.training_script_args == theirs
+    assert read(["train.py", *theirs], {}).torch.training_script_args == theirs
 
 
 @pytest.mark.parametrize(
@@ -263,8 +269,8 @@ def test_a_wrong_file(content: str, line: str, capsys: pytest.CaptureFixture[str
         ([], "no training script"),
         (["--rdzv-backend=etcd", "train.py"], "Holdfast restarts nodes together through a c10d store; use c10d"),
         (["--rdzv", "x", "train.py"], "--rdzv may be short for --rdzv-backend, "),
-        (["--max-restarts=x", "train.py"], "--max-restarts: invalid int value: 'x'"),
-        (["--max-restarts=-1", "train.py"], "--max-restarts: -1 is not allowed"),
+        (["--max-restarts=x", "train.py"], "--max-restarts: 'x' is not allowed: give a whole number, at least 0"),
+        (["--max-restarts=-1", "train.py"], "--max-restarts: '-1' is not allowed"),
         (["--nnodes=2:1", "train.py"], "--nnodes: '2:1' is not allowed"),
         (["--nproc-per-node=0", "train.py"], "--nproc-per-node: '0' is not allowed"),
         (["--tee=9", "train.py"], "--tee: '9' is not allowed"),
@@ -298,9 +304,10 @@ def test_a_wrong_environment(
 def test_a_wrong_setting_is_found_without_importing_torch() -> None:
     code = (
         "import sys\n"
-        "from holdfast.fault_tolerance.launcher.command_line.options import parse\n"
-        "try: parse(sys.argv[1:])\n"
-        "finally: print('torch' in sys.modules)"
+        "from holdfast.fault_tolerance.launcher.main import main\n"
+        "code = main(sys.argv[1:])\n"
+        "print('torch' in sys.modules)\n"
+        "sys.exit(code)"
     )
     for argv in (["--ft-log-level=LOUD", "train.py"], ["nowhere.py"], ["--nproc-per-node=2", "-m"]):
         done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, timeout=60)
@@ -310,18 +317,19 @@ def test_a_wrong_setting_is_found_without_importing_torch() -> None:
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        parse(["--help"], {})
+        read(["--help"], {})
     text, err = capsys.readouterr()
     assert (caught.value.code, err) == (0, "")
     assert text.isascii()  # a terminal in any locale can show it
     for option in OPTIONS:
         if option.group == PAST:
-            assert option.name in text.split()
+            assert (option.name in text.split()) is bool(option.names)
             continue
         (line,) = (each for each in text.splitlines() if each.startswith(f"  {option.name} "))
         assert line.endswith(f"[{default_text(option)}]")
         assert len(line) <= 120
     for theirs in ("--nproc-per-node", "--rdzv-backend", "--tee", "--standalone", "--virtual-local-rank"):
         assert theirs in text
+    assert "\n  --ft-nvrx-logfile: --ft-launcher-log\n" in text
     assert "\nhealth of nodes:\n" in text
     assert "YAML file < environment < command line" in text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ from torch.distributed import TCPStore
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
-from torch.distributed.run import get_args_parser
 
 from holdfast.fault_tolerance.errors import ConfigError
 from holdfast.fault_tolerance.launcher.command_line.checks import (
@@ -18,16 +16,11 @@ from holdfast.fault_tolerance.launcher.command_line.checks import (
     NO_ID,
     READ,
     UNUSED,
-    check,
     without_effect,
 )
+from holdfast.fault_tolerance.launcher.command_line.torch_options import rdzv_settings
+from tests.config.test_checks import checked
 from tests.versions.additions import accept_additions
-
-
-def checked(*argv: str) -> argparse.Namespace:
-    options = get_args_parser().parse_args([*argv, "x.py"])
-    check(options, lambda name: f"--{name.replace('_', '-')}")
-    return options
 
 
 @pytest.mark.parametrize(
@@ -75,12 +68,12 @@ def test_one_node_needs_no_id() -> None:
     ],
 )  # fmt: skip
 def test_a_key_that_nobody_reads_is_a_warning(conf: str, said: str) -> None:
-    assert without_effect(conf, "PET_RDZV_CONF") == [f"PET_RDZV_CONF: {said}"]
+    assert without_effect(rdzv_settings(conf), "PET_RDZV_CONF") == [f"PET_RDZV_CONF: {said}"]
 
 
 def test_keys_that_are_read_are_none() -> None:
-    assert without_effect("", "--rdzv-conf") == []
-    assert without_effect(",".join(f"{key}=1" for key in READ), "--rdzv-conf") == []
+    assert without_effect([], "--rdzv-conf") == []
+    assert without_effect(READ, "--rdzv-conf") == []
 
 
 class Recorder(RendezvousParameters):

@@ -8,18 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.fault_tolerance.config_fields import Option
 from holdfast.fault_tolerance.errors import ConfigError
-from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS, FtOption
+from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS
 from holdfast.fault_tolerance.launcher.command_line.scan import CommandLine, UnknownOption, Vocabulary, scan
-from holdfast.fault_tolerance.launcher.command_line.torch_options import TABLE
 
-WORDS = Vocabulary(TABLE)
+WORDS = Vocabulary()
 
 
 def torch_words(line: CommandLine) -> list[str]:
     """torchrun's options as words, in full spelling."""
-    values = {name: given.value for name, given in line.torch.items()}
-    return [f"--{name}" if value is None else f"--{name}={value}" for name, value in values.items()]
+    options = {option.key: option for option in WORDS.names.values()}
+    return [
+        f"{options[key].name}={given.value}" if options[key].metavar else options[key].name
+        for key, given in line.torch.items()
+    ]
 
 
 def mixtures(name: str) -> list[str]:
@@ -30,9 +33,9 @@ def mixtures(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key)
-def test_every_option_in_every_spelling(option: FtOption) -> None:
+def test_every_option_in_every_spelling(option: Option) -> None:
     for flag in (f"--{mixture}" for name in option.names for mixture in mixtures(name)):
-        forms = [[f"{flag}=1"], [flag, "1"]] if option.takes_value else [[f"{flag}=1"]]
+        forms = [[f"{flag}=1"], [flag, "1"]] if option.metavar else [[f"{flag}=1"]]
         for form in forms:
             line = scan([*form, "train.py", "--x"], WORDS)
             assert line.ft == {option.key: ("1", flag)}
@@ -65,7 +68,7 @@ def test_the_spellings_of_the_documents() -> None:
 
 
 def test_a_switch_stands_alone_or_says_its_value() -> None:
-    assert scan(["--ignore-missing-fault-tol-cfg", "x.py"], WORDS).ft["ignore_missing_cfg"].value == "true"
+    assert scan(["--ignore-missing-fault-tol-cfg", "x.py"], WORDS).ft["ignore_missing_cfg"].value == "1"
     assert scan(["--ft_ignore_missing_cfg=false", "x.py"], WORDS).ft["ignore_missing_cfg"].value == "false"
 
 
@@ -113,7 +116,7 @@ def test_options_of_torchrun(argv: list[str], torch: list[str]) -> None:
 )
 def test_abbreviations_of_torchrun_keep_their_meaning(short: str, full: str) -> None:
     found = WORDS.find(short[2:])
-    assert f"--{found.name}" == full
+    assert found.name == full
 
 
 @pytest.mark.parametrize(
@@ -131,7 +134,6 @@ def test_abbreviations_of_torchrun_keep_their_meaning(short: str, full: str) -> 
 )
 def test_our_abbreviations(short: str, key: str) -> None:
     found = WORDS.find(short)
-    assert isinstance(found, FtOption)
     assert found.key == key
 
 
@@ -173,7 +175,7 @@ def test_a_missing_value(argv: list[str]) -> None:
 
 @pytest.mark.parametrize("flag", ["-h", "--help", "--he"])
 def test_help_ends_the_reading(flag: str) -> None:
-    assert scan([flag, "--xyzzy"], WORDS).help
+    assert scan([flag, "--xyzzy"], WORDS).is_help
 
 
 @given(

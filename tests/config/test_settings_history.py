@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from holdfast.fault_tolerance.config import FaultToleranceConfig, parse_with
-from holdfast.fault_tolerance.config_sources import Given, GivenSettings, load
+from holdfast.fault_tolerance.config import FaultToleranceConfig
+from holdfast.fault_tolerance.config_fields import Given, parse_with
+from holdfast.fault_tolerance.config_sources import load
 from holdfast.fault_tolerance.errors import ConfigError
-from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS, by_name
-from holdfast.fault_tolerance.launcher.command_line.ft_options import variables as known_variables
-from holdfast.fault_tolerance.settings_history import HISTORY, reports
+from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS, reports
 from tests.config.settings_of_releases import HERE, NEEDED, SETTINGS, VARIABLE, YET, Setting, flags, variables
 
+BY_NAME = {name: option for option in OPTIONS for name in option.names}
 KEYS = [each for each in SETTINGS if each.is_key]
 
 
@@ -36,13 +36,13 @@ def reported(values: Mapping[str, object]) -> str:
 
 def test_table_has_every_setting_of_the_frozen_list() -> None:
     without_effect = {each.name: each for each in SETTINGS if not each.is_effective}
-    assert set(HISTORY) == set(without_effect) | {"gpus_per_numa"}
-    keys = {each.name for each in HISTORY.values() if each.is_key}
+    assert {each.key for each in OPTIONS if each.no_effect} == set(without_effect) | {"gpus_per_numa"}
+    keys = {each.key for each in OPTIONS if each.no_effect and each.is_setting}
     assert keys == {name for name, each in without_effect.items() if each.is_key}
 
 
 def test_every_flag_is_accepted_and_reported() -> None:
-    options = by_name()
+    options = BY_NAME
     for setting in SETTINGS:
         default, other = setting.values[:2]
         for flag in flags(setting):
@@ -58,25 +58,25 @@ def test_every_flag_is_accepted_and_reported() -> None:
 
 
 def test_every_variable_is_accepted() -> None:
-    known = known_variables()
+    known = {name for option in OPTIONS for name in option.variables}
     for setting in SETTINGS:
         for variable in variables(setting):
             assert variable in known
             if setting.is_key:
-                found = load(GivenSettings(), {variable: str(setting.values[1])})
+                found = load({}, {variable: str(setting.values[1])})
                 assert found.origins[setting.name] == f"env {variable}"
                 assert getattr(found.config, setting.name) == setting.values[1]
-                assert load(GivenSettings(), {variable: ""}).config == FaultToleranceConfig()
+                assert load({}, {variable: ""}).config == FaultToleranceConfig()
 
 
 def test_every_key_is_accepted_in_yaml(tmp_path: Path) -> None:
     path = written(tmp_path, {each.name: each.values[1] for each in KEYS})
-    found = load(GivenSettings({}, path), {})
+    found = load({}, {}, path)
     for setting in KEYS:
         assert getattr(found.config, setting.name) == setting.values[1]
         assert found.origins[setting.name] == f"yaml {path}"
     path = written(tmp_path, {each.name: each.values[0] for each in KEYS})
-    assert reports(vars(load(GivenSettings({}, path), {}).config)) == []
+    assert reports(vars(load({}, {}, path).config)) == []
 
 
 def test_every_key_is_a_field_with_the_default() -> None:
@@ -85,7 +85,7 @@ def test_every_key_is_a_field_with_the_default() -> None:
         assert getattr(FaultToleranceConfig(), setting.name) == default
         config = FaultToleranceConfig(**{setting.name: other})  # type: ignore[arg-type]
         assert getattr(config, setting.name) == other
-        assert FaultToleranceConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+        assert FaultToleranceConfig.from_kwargs(False, **json.loads(json.dumps(config.to_dict()))) == config
 
 
 def test_wrong_type_is_refused_in_one_line(tmp_path: Path) -> None:
@@ -94,19 +94,19 @@ def test_wrong_type_is_refused_in_one_line(tmp_path: Path) -> None:
         for value in setting.values[2:]:
             if setting.is_key:
                 with pytest.raises(ConfigError) as caught:
-                    load(GivenSettings({}, written(tmp_path, {setting.name: value})), {})
+                    load({}, {}, written(tmp_path, {setting.name: value}))
                 where = f"{tmp_path}/ft.yaml, line 2, {setting.name}: {value!r}"
                 assert str(caught.value).startswith(f"{where} is not allowed: give ")
             if value == 5:  # on the command line it is a text
                 continue
             with pytest.raises(ConfigError) as caught:
-                parse_with(by_name()[flag[2:]].parse, str(value), flag)
+                parse_with(BY_NAME[flag[2:]].parse, str(value), flag)
             assert str(caught.value).startswith(f"{flag}: '{value}' is not allowed: give ")
             if setting.is_key:
                 with pytest.raises(ConfigError, match=f"^{variable}: "):
-                    load(GivenSettings(), {variable: str(value)})
+                    load({}, {variable: str(value)})
                 with pytest.raises(ConfigError, match=f"^{flag}: "):
-                    load(GivenSettings({setting.name: Given(str(value), flag)}), {})
+                    load({setting.name: Given(str(value), flag)}, {})
 
 
 def test_all_settings_are_reported_in_two_lines() -> None:
@@ -136,7 +136,7 @@ def test_variable_without_flag_is_checked() -> None:
 
 def test_unknown_key_offers_a_setting_of_another_release(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="did you mean 'skip_section_response'"):
-        load(GivenSettings({}, written(tmp_path, {"skip_section_responce": True})), {})
+        load({}, {}, written(tmp_path, {"skip_section_responce": True}))
 
 
 def test_later_settings_at_default_are_not_written() -> None:

@@ -38,10 +38,14 @@ def known_options() -> set[str]:
 
     from benchmarks.faults.__main__ import parser as parser_of_faults
     from holdfast.cli.main import _parser
-    from holdfast.fault_tolerance.launcher.command_line.ft_options import by_name
+    from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS
 
     torch_options = {option for action in get_args_parser()._actions for option in action.option_strings}
-    ours = {f"--{name}" for name in by_name()} | set(_options(_parser())) | set(_options(parser_of_faults()))
+    ours = (
+        {f"--{name}" for option in OPTIONS for name in option.names}
+        | set(_options(_parser()))
+        | set(_options(parser_of_faults()))
+    )
     return {option.replace("_", "-") for option in torch_options} | ours
 
 

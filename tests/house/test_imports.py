@@ -46,7 +46,6 @@ CORE = {
     "holdfast.fault_tolerance.launcher.exit_codes",
     "holdfast.fault_tolerance.launcher.progress",
     "holdfast.fault_tolerance.launcher.ranks.exits",
-    "holdfast.fault_tolerance.settings_history",
     "holdfast.fault_tolerance.monitor.deadlines",
     "holdfast.fault_tolerance.monitor.milestones",
     "holdfast.fault_tolerance.stop.rules",

@@ -20,8 +20,7 @@ def page(text: str) -> str:
     """`text` with the table as it is today."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    rows = [each.value for each in Outcome]
-    lines = [f"| {row.shown or row.code} | {row.when} | {row.others} | {row.requeue} |" for row in rows]
+    lines = [f"| {' | '.join(map(str, each.value))} |" for each in Outcome]
     return "\n".join([before + BEGIN, "", *HEAD, *lines, "", END]) + after
 
 

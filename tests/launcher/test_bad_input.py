@@ -48,7 +48,7 @@ ROWS = {
     "restarts": (["--max-restarts", "-2", "train.py"], ["-2"]),
     "signal to handle": (["--signals-to-handle", "SIGKILL", "train.py"], ["SIGKILL"]),
     "both -m and --no-python": (["-m", "--no-python", "train.py"], ["--no-python", "-m"]),
-    "log folder in a file": (["--log-dir", "list.yaml/logs", "train.py"], ["--log-dir", "list.yaml is not a folder"]),
+    "log folder in a file": (["--log-dir", "list.yaml/logs", "train.py"], ["list.yaml/logs: Not a directory"]),
     "log folder in /proc": (["--log-dir", "/proc/x", "train.py"], ["--log-dir", "/proc/x", "No such file"]),
     "missing module": (["-m", "trian"], ["there is no module 'trian'", "did you mean 'train'?"]),
     "backend": (["--rdzv-backend", "etcd", "--rdzv-endpoint", "a:1", "train.py"], ["etcd"]),

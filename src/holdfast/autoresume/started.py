@@ -53,10 +53,9 @@ def _arguments(command: Sequence[str]) -> Sequence[str] | None:
 
 def _given(arguments: Sequence[str]) -> dict[str, str]:
     from ..fault_tolerance.launcher.command_line.scan import Vocabulary, scan
-    from ..fault_tolerance.launcher.command_line.torch_options import TABLE
 
     try:
-        line = scan(arguments, Vocabulary(TABLE))
+        line = scan(arguments, Vocabulary())
     except ConfigError:
         return {}
     return {key: given.value for key, given in line.ft.items() if isinstance(given.value, str)}

@@ -2,7 +2,8 @@
 
 YAML keys, environment variables, ``--ft-…`` flags, ``--help`` and the docs are all made from the fields of this
 dataclass. A config that exists is valid: every value went through its grammar (`config_fields`), so readers never
-check again. Assigning to a field later is possible and not checked.
+check again. Assigning to a field later is possible and not checked. A setting of another release of NVRx that changes
+nothing here has the reason in its field; docs/settings-history.md is made from them.
 
 Does not cover: merging the sources of a job (`config_sources`), and options that concern only the launcher
 (`launcher.command_line.ft_options`).
@@ -20,8 +21,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from . import config_fields as grammar
+from .config_fields import OLDEST, Effect, Option, Reason, optional, parse_with, whole
 from .errors import ConfigError
-from .settings_history import HISTORY, OLDEST, field_of
 
 if TYPE_CHECKING:
     import argparse
@@ -34,6 +35,23 @@ SECTION = "fault_tolerance"
 
 WIDTH = 92
 """Columns of a line of a docstring; `help` indents that of a class by up to 8 more."""
+
+LIMITS = "limits (when is a rank hung?)"
+LAUNCHER = "restarts, signals and files of the launcher"
+PAST = "accepted from other releases, without effect in this version"
+"""Groups of options in ``--help``."""
+
+HEALTH = Reason(Effect.NOT_YET, "GPUs, network cards and storage are not checked")
+MEMORY = Reason(Effect.NOT_YET, "a restart does not wait for GPU memory")
+PLACES = Reason(
+    Effect.NOT_YET, "nodes are ordered by --node-rank, SLURM_PROCID or GROUP_RANK where given, then by name"
+)
+MEMORY_WRITE = Reason(Effect.NOT_NEEDED, "a section call writes to shared memory; nothing answers it")
+EVENTS = Reason(Effect.NOT_NEEDED, "the launcher is notified of a failure at once and does not poll")
+SWEEP = Reason(Effect.NOT_NEEDED, "what stopped ranks leave is always ended, and logged where that fails")
+NUMA = Reason(Effect.NONE, "torchrun's --numa-binding binds ranks")
+JOURNAL = Reason(Effect.NONE, "the journal in the run directory has every cycle")
+ATTRIBUTION = Reason(Effect.NONE, "Holdfast has no attribution service; incident reports name the culprit")
 
 UNITS = {
     "SECONDS": "In seconds",
@@ -53,13 +71,59 @@ UNITS = {
 }
 """What a value of a field is, by the field's metavar."""
 
+TEMPLATE = optional(
+    grammar.matching(
+        r"[^{}]*(\{(dev_name|nic)\}[^{}]*)+",
+        "a path that contains {dev_name} or {nic}, and no other placeholder",
+    )
+)
+ABSOLUTE_PATHS = optional(grammar.matching(r"\s*/[^,]*(,\s*/[^,]*)*", "absolute paths, separated by commas"))
 _log = logging.getLogger(__name__)
 
 
-def _about(
-    parse: Callable[[object], object], metavar: str, meaning: str, since: str = OLDEST
-) -> dict[str, Any]:
-    return {"parse": parse, "metavar": metavar, "help": meaning, "since": since}
+def setting(
+    default: Any, parse: Callable[[Any], Any], metavar: str, meaning: str, group: str = LIMITS, **about: Any
+) -> Any:
+    """A dataclass field that is an option, too.
+
+    Args:
+        default: As it may be given; the config holds what `parse` makes of it.
+        about: `since` and `no_effect` of the `Option`; `first`, the name to show first if it is not ``ft-<field>``;
+            `other_names` beside those of the field; `more_variables`.
+    """
+    about |= {"parse": parse, "metavar": metavar, "meaning": meaning}
+    about["group"] = PAST if "no_effect" in about else group
+    return field(default=default, metadata=about)
+
+
+def options_of(cls: type) -> list[Option]:
+    """The options that the fields of a dataclass are, in their order."""
+    is_setting = cls is FaultToleranceConfig
+    found = [each for each in dataclasses.fields(cls) if each.metadata]
+    return [make_option(each.name, each.default, is_setting=is_setting, **each.metadata) for each in found]
+
+
+def make_option(
+    key: str,
+    default: Any,
+    parse: Callable[[Any], Any],
+    metavar: str,
+    meaning: str,
+    no_effect: Reason | None = None,
+    *,
+    group: str,
+    first: str = "",
+    other_names: tuple[str, ...] = (),
+    more_variables: tuple[str, ...] = (),
+    **about: Any,
+) -> Option:
+    """An option with all the names of its history: ``ft-<key>``, ``ft-param-<key>`` and the others; see `setting`."""
+    flag = key.replace("_", "-")
+    names = tuple(dict.fromkeys([first or f"ft-{flag}", f"ft-{flag}", f"ft-param-{flag}", *other_names]))
+    variables = (*(f"PET_{name.upper().replace('-', '_')}" for name in names), *more_variables)
+    return Option(
+        key, parse, default, metavar, meaning, group, names, variables, no_effect=no_effect, **about
+    )
 
 
 @dataclass
@@ -72,110 +136,91 @@ class FaultToleranceConfig:
     Does not cover: whether timeouts fit the job. A timeout shorter than a healthy step kills a healthy rank.
     """
 
-    workload_check_interval: float = field(
-        default=5.0,
-        metadata=_about(
-            grammar.seconds, "SECONDS", "longest sleep of the monitor; deadlines are met exactly anyway"
-        ),
-    )
-    initial_rank_heartbeat_timeout: float | None = field(
-        default=3600.0,
-        metadata=_about(grammar.limit, "SECONDS", "from a rank's start to its first heartbeat or section"),
-    )
-    rank_heartbeat_timeout: float | None = field(
-        default=2700.0, metadata=_about(grammar.limit, "SECONDS", "longest time between two heartbeats")
-    )
-    rank_section_timeouts: dict[str, float | None] = field(
-        default_factory=dict,
-        metadata=_about(
-            grammar.sections, "NAME:SECONDS,...", "longest time in each section, like setup:600,step:180"
-        ),
-    )
-    rank_out_of_section_timeout: float | None = field(
-        default=None, metadata=_about(grammar.limit, "SECONDS", "longest time with no section open")
-    )
-    node_health_check_interval: float | None = field_of("node_health_check_interval")
-    safety_factor: float = field(
-        default=5.0,
-        metadata=_about(grammar.factor, "FACTOR", "learned timeout = FACTOR x longest duration observed"),
-    )
-    rank_termination_signal: signal.Signals = field(
-        default=signal.SIGKILL,
-        metadata=_about(grammar.signal_of, "SIGNAL", "first signal to a hung rank; SIGKILL follows"),
-    )
-    log_level: int = field(
-        default=logging.INFO,
-        metadata=_about(grammar.log_level, "LEVEL", "DEBUG, INFO, WARNING, ERROR, CRITICAL or a number"),
-    )
-    restart_check_interval: float | None = field_of("restart_check_interval")
-    enable_nic_monitor: bool = field_of("enable_nic_monitor")
-    pci_topo_file: str | None = field_of("pci_topo_file")
-    link_down_path_template: str | None = field_of("link_down_path_template")
+    # fmt: off
+    workload_check_interval: float = setting(
+        5.0, grammar.seconds, "SECONDS", "longest sleep of the monitor; deadlines are met exactly anyway")
+    initial_rank_heartbeat_timeout: float | None = setting(
+        3600.0, grammar.limit, "SECONDS", "from a rank's start to its first heartbeat or section")
+    rank_heartbeat_timeout: float | None = setting(
+        2700.0, grammar.limit, "SECONDS", "longest time between two heartbeats")
+    rank_section_timeouts: dict[str, float | None] = setting(  # noqa: RUF009
+        None, grammar.sections, "NAME:SECONDS,...", "longest time in each section, like setup:600,step:180")
+    rank_out_of_section_timeout: float | None = setting(
+        None, grammar.limit, "SECONDS", "longest time with no section open")
+    node_health_check_interval: float | None = setting(
+        5.0, optional(grammar.seconds), "SECONDS", "time between two checks of the node's health", no_effect=HEALTH)
+    safety_factor: float = setting(
+        5.0, grammar.factor, "FACTOR", "learned timeout = FACTOR x longest duration observed")
+    rank_termination_signal: signal.Signals = setting(  # noqa: RUF009
+        "SIGKILL", grammar.signal_of, "SIGNAL", "first signal to a hung rank; SIGKILL follows")
+    log_level: int = setting(
+        "INFO", grammar.log_level, "LEVEL", "DEBUG, INFO, WARNING, ERROR, CRITICAL or a number")
+    restart_check_interval: float | None = setting(
+        60.0, optional(grammar.seconds), "SECONDS", "time between two checks for a restart in progress",
+        no_effect=EVENTS)
+    enable_nic_monitor: bool = setting(
+        False, grammar.boolean, "BOOL", "watch link-down counters of InfiniBand cards", no_effect=HEALTH)
+    pci_topo_file: str | None = setting(
+        None, grammar.text, "FILE", "which network card belongs to which GPU", no_effect=HEALTH)
+    link_down_path_template: str | None = setting(
+        None, TEMPLATE, "PATH", "link-down counter, with {dev_name} or {nic}", no_effect=HEALTH)
     # Of 0.5 and later.
-    skip_section_response: bool = field_of("skip_section_response")
-    use_infra_group_rank: bool = field(
-        default=True,
-        metadata=_about(
-            grammar.boolean, "BOOL", "order nodes by SLURM_PROCID or GROUP_RANK, if set, then name", "0.5"
-        ),
-    )
-    enable_nic_healthcheck: bool = field_of("enable_nic_healthcheck")
-    link_state_path_template: str | None = field_of("link_state_path_template")
-    enable_dist_storage_healthcheck: bool = field_of("enable_dist_storage_healthcheck")
-    storage_healthcheck_path: str | None = field_of("storage_healthcheck_path")
-    segment: int | None = field_of("segment")
-    numa_bind_strict: bool = field_of("numa_bind_strict")
-    gpu_memory_reclaim_timeout: float | None = field_of("gpu_memory_reclaim_timeout")
-    gpu_memory_tolerance_mb: float | None = field_of("gpu_memory_tolerance_mb")
-    gpu_memory_poll_interval: float | None = field_of("gpu_memory_poll_interval")
-    check_remaining_processes: bool = field_of("check_remaining_processes")
-    max_no_progress_cycles: int = field(
-        default=2,
-        metadata=_about(
-            grammar.whole(-1),
-            "CYCLES",
-            "failed cycles in a row that saved nothing new: the job ends",
-            "0.6",
-        ),
-    )
-    min_progress_iterations: int = field(
-        default=1,
-        metadata=_about(
-            grammar.whole(0), "ITERATIONS", "growth of that number that counts as progress", "0.6"
-        ),
-    )
-    checkpoint_iteration_file: str | None = field(
-        default=None,
-        metadata=_about(
-            grammar.text, "FILE", "has the last checkpoint's iteration: measures progress", "0.6"
-        ),
-    )
-    install_exception_hook: bool = field(
-        default=False,
-        metadata=_about(
-            grammar.boolean,
-            "BOOL",
-            "end a rank at once after an uncaught exception",
-            "0.6",
-        ),
-    )
-    num_warmup_iterations: int = field(
-        default=0,
-        metadata=_about(
-            grammar.whole(0),
-            "ITERATIONS",
-            "first steps of a cycle that may take as long as the initial timeout",
-            "0.6",
-        ),
-    )
-    cycle_info_dir: str | None = field_of("cycle_info_dir")
-    attribution_endpoint: str | None = field_of("attribution_endpoint")
-    attribution_stop_action: str | None = field_of("attribution_stop_action")
-    attribution_export_url: str | None = field_of("attribution_export_url")
+    skip_section_response: bool = setting(
+        True, grammar.boolean, "BOOL", "section calls do not wait for an answer", since="0.5", no_effect=MEMORY_WRITE)
+    use_infra_group_rank: bool = setting(
+        True, grammar.boolean, "BOOL", "order nodes by SLURM_PROCID or GROUP_RANK, if set, then name", LAUNCHER,
+        since="0.5")
+    enable_nic_healthcheck: bool = setting(
+        True, grammar.boolean, "BOOL", "before a node joins: network ports that were active still are", since="0.6",
+        no_effect=HEALTH)
+    link_state_path_template: str | None = setting(
+        "/sys/class/infiniband/{nic}/ports/1/state", TEMPLATE, "PATH",
+        "state of a network port, with {dev_name} or {nic}", since="0.6", no_effect=HEALTH)
+    enable_dist_storage_healthcheck: bool = setting(
+        False, grammar.boolean, "BOOL", "check the mounts of Lustre and NFS", since="0.6", no_effect=HEALTH,
+        other_names=("ft-dist-storage-health-check", "ft-param-dist-storage-health-check"))
+    storage_healthcheck_path: str | None = setting(
+        None, ABSOLUTE_PATHS, "PATH,...", "paths that must exist and be readable", since="0.6",
+        no_effect=HEALTH, other_names=("ft-storage-health-check-path", "ft-param-storage-health-check-path"))
+    segment: int | None = setting(
+        None, optional(whole(1)), "NODES", "nodes per complete group within one NVLink domain", since="0.6",
+        no_effect=PLACES)
+    numa_bind_strict: bool = setting(
+        True, grammar.boolean, "BOOL", "bind the memory of ranks to their NUMA node too", since="0.6", no_effect=NUMA)
+    gpu_memory_reclaim_timeout: float | None = setting(
+        50.0, optional(grammar.amount), "SECONDS", "longest wait for free GPU memory before ranks start again",
+        since="0.6", no_effect=MEMORY)
+    gpu_memory_tolerance_mb: float | None = setting(
+        512.0, optional(grammar.amount), "MEGABYTES", "GPU memory in use that counts as free", since="0.6",
+        no_effect=MEMORY)
+    gpu_memory_poll_interval: float | None = setting(
+        2.0, optional(grammar.seconds), "SECONDS", "time between two reads of the GPU memory in use", since="0.6",
+        no_effect=MEMORY)
+    check_remaining_processes: bool = setting(
+        False, grammar.boolean, "BOOL", "log what is left of stopped ranks", since="0.6", no_effect=SWEEP)
+    max_no_progress_cycles: int = setting(
+        2, whole(-1), "CYCLES", "failed cycles in a row that saved nothing new: the job ends", LAUNCHER, since="0.6")
+    min_progress_iterations: int = setting(
+        1, whole(0), "ITERATIONS", "growth of that number that counts as progress", LAUNCHER, since="0.6")
+    checkpoint_iteration_file: str | None = setting(
+        None, grammar.text, "FILE", "has the last checkpoint's iteration: measures progress", LAUNCHER, since="0.6")
+    install_exception_hook: bool = setting(
+        False, grammar.boolean, "BOOL", "end a rank at once after an uncaught exception", LAUNCHER, since="0.6")
+    num_warmup_iterations: int = setting(
+        0, whole(0), "ITERATIONS", "first steps of a cycle that may take as long as the initial timeout", since="0.6")
+    cycle_info_dir: str | None = setting(
+        None, grammar.text, "DIR", "one JSON file per cycle", since="0.6", no_effect=JOURNAL)
+    attribution_endpoint: str | None = setting(
+        None, grammar.text, "ADDRESS", "address of the service that reads logs", since="0.6", no_effect=ATTRIBUTION)
+    attribution_stop_action: str | None = setting(
+        None, grammar.text, "ACTION", "reaction to the service's advice to stop", since="0.6", no_effect=ATTRIBUTION)
+    attribution_export_url: str | None = setting(
+        None, grammar.text, "URL", "address for the service's results", since="0.6", no_effect=ATTRIBUTION)
+    # fmt: on
 
     def __post_init__(self) -> None:
-        for name in FIELDS:
-            setattr(self, name, parse_field(name, getattr(self, name), name))
+        for name, option in SETTINGS.items():
+            setattr(self, name, parse_with(option.parse, getattr(self, name), name))
 
     @classmethod
     def from_kwargs(cls, ignore_not_recognized: bool = True, **kwargs: object) -> FaultToleranceConfig:
@@ -184,12 +229,7 @@ class FaultToleranceConfig:
         An unknown name is left out with a warning in the log, or refused (`ConfigError`) when
         `ignore_not_recognized` is False.
         """
-        return cls(**_recognized(kwargs, ignore_not_recognized))
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, object]) -> FaultToleranceConfig:
-        """The config that `to_dict` gave; an unknown name is an error."""
-        return cls(**_recognized(values, False))
+        return cls(**typed(kwargs, "FaultToleranceConfig, {}".format, ignore_not_recognized))
 
     @classmethod
     def from_yaml_file(
@@ -203,8 +243,7 @@ class FaultToleranceConfig:
         from .config_sources import read_section
 
         section = read_section(cfg_path)
-        values = _recognized(section.values, ignore_not_recognized, section.where)
-        return cls(**{name: parse_field(name, value, section.where(name)) for name, value in values.items()})
+        return cls(**typed(section.values, section.where, ignore_not_recognized))
 
     @classmethod
     def from_args(cls, args: argparse.Namespace) -> FaultToleranceConfig:
@@ -214,9 +253,9 @@ class FaultToleranceConfig:
         ``ignore_missing_fault_tol_cfg`` (``ft_ignore_missing_cfg``); an absent attribute, or None, was not given.
         As strict as the command line of ``ft_launcher``. Raises `ConfigError`.
         """
-        from .config_sources import given_in, load
+        from .config_sources import load_arguments
 
-        return load(given_in(args), environ={}).config
+        return load_arguments(args).config
 
     def to_dict(self) -> dict[str, Any]:
         """All settings as plain values, JSON-serialisable; the signal and a standard log level by name.
@@ -226,7 +265,7 @@ class FaultToleranceConfig:
         values = dataclasses.asdict(self)
         values["rank_termination_signal"] = grammar.signal_of(self.rank_termination_signal).name
         values["log_level"] = grammar.log_level_name(grammar.log_level(self.log_level))
-        later = {name: each.default for name, each in FIELDS.items() if each.metadata["since"] != OLDEST}
+        later = {name: each.default for name, each in SETTINGS.items() if each.since != OLDEST}
         return {name: value for name, value in values.items() if name not in later or value != later[name]}
 
     def to_yaml_file(self, cfg_path: str | os.PathLike[str]) -> None:
@@ -237,8 +276,8 @@ class FaultToleranceConfig:
             yaml.safe_dump({SECTION: self.to_dict()}, file, sort_keys=False)
 
 
-FIELDS: dict[str, dataclasses.Field[Any]] = {f.name: f for f in dataclasses.fields(FaultToleranceConfig)}
-"""Every setting by name, in the order of the documentation; ``metadata`` has parse, metavar and help."""
+SETTINGS: dict[str, Option] = {option.key: option for option in options_of(FaultToleranceConfig)}
+"""Every setting by name, in the order of the documentation."""
 
 
 def docstring_section(heading: str, items: Iterable[tuple[str, str]]) -> str:
@@ -258,69 +297,42 @@ def docstring_section(heading: str, items: Iterable[tuple[str, str]]) -> str:
     return "\n".join([f"{heading}:", *(wrapper.fill(f"{name}: {text}") for name, text in items)])
 
 
-def attributes(fields: Mapping[str, dataclasses.Field[Any]]) -> str:
+def attributes(options: Mapping[str, Option], types: Mapping[str, str]) -> str:
     """The section ``Attributes:`` of a docstring; every field with its type, meaning, unit and default."""
-    items = [(f"{name} ({each.type})", _described(name, each)) for name, each in fields.items()]
+    items = []
+    for name, option in options.items():
+        unit = UNITS.get(option.metavar, f"Unit: {option.metavar}")
+        if "None" in types[name]:
+            unit += "; None is no limit" if "SECONDS" in option.metavar else ", or None"
+        default = f"{option.default:g}" if isinstance(option.default, float) else option.default
+        effect = f" ({option.no_effect.effect.value})" if option.no_effect else ""
+        items.append((f"{name} ({types[name]})", f"{option.meaning}{effect}. {unit}. Default: {default}."))
     return docstring_section("Attributes", items)
-
-
-def _described(name: str, field: dataclasses.Field[Any]) -> str:
-    metavar = field.metadata["metavar"]
-    unit = UNITS.get(metavar, f"Unit: {metavar}")
-    if "None" in str(field.type):
-        unit += "; None is no limit" if "SECONDS" in metavar else ", or None"
-    default: Any = field.default
-    if field.default_factory is not dataclasses.MISSING:
-        default = field.default_factory()
-    if isinstance(default, signal.Signals):
-        default = default.name
-    elif name == "log_level":
-        default = logging.getLevelName(default)
-    else:
-        default = f"{default:g}" if isinstance(default, float) else repr(default)
-    return f"{field.metadata['help']}. {unit}. Default: {default}."
 
 
 if FaultToleranceConfig.__doc__ is not None:  # None under `python -OO`
     _summary = inspect.cleandoc(FaultToleranceConfig.__doc__)
-    FaultToleranceConfig.__doc__ = f"{_summary}\n\n{attributes(FIELDS)}\n"
+    _types = {each.name: str(each.type) for each in dataclasses.fields(FaultToleranceConfig)}
+    FaultToleranceConfig.__doc__ = f"{_summary}\n\n{attributes(SETTINGS, _types)}\n"
 
 
-def parse_field(name: str, value: object, where: str) -> Any:
-    """The typed value of setting `name`. Raises `ConfigError`, as `parse_with` does."""
-    return parse_with(FIELDS[name].metadata["parse"], value, where)
-
-
-def parse_with(parse: Callable[[object], Any], value: object, where: str) -> Any:
-    """What `parse` makes of `value`. Its `ValueError` becomes a `ConfigError` naming where, the value and the rule."""
-    try:
-        return parse(value)
-    except ValueError as problem:
-        raise ConfigError(f"{where}: {shown(value)} is not allowed: {problem}") from None
-
-
-def shown(value: object) -> str:
-    """`value` for an error line: short, on one line."""
-    words = repr(value)
-    return words if len(words) <= 80 else words[:77] + "…"
-
-
-def unknown_setting(name: object, where: str) -> ConfigError:
-    """The error for a key that no setting has; offers the nearest one."""
-    near = grammar.nearest(str(name).replace("-", "_"), FIELDS)
-    effective = [each for each in FIELDS if each not in HISTORY]
-    hint = f"did you mean {near!r}?" if near else f"there are {', '.join(effective)}"
-    return ConfigError(f"{where}: there is no setting {str(name)!r}; {hint}")
-
-
-def _recognized(
-    values: Mapping[str, object],
-    ignore_not_recognized: bool,
-    where: Callable[[str], str] = lambda name: "FaultToleranceConfig",
+def typed(
+    values: Mapping[str, object], where: Callable[[str], str], ignore_not_recognized: bool = False
 ) -> dict[str, Any]:
-    unknown = [unknown_setting(name, where(name)) for name in values if name not in FIELDS]
-    if unknown and not ignore_not_recognized:
-        raise unknown[0]
-    for each in unknown:
-        _log.warning("%s (ignored)", each)
-    return {name: value for name, value in values.items() if name in FIELDS}
+    """What the grammars make of these settings; an unknown name is an error, or a warning in the log."""
+    found = {}
+    for name, value in values.items():
+        if name in SETTINGS:
+            found[name] = parse_with(SETTINGS[name].parse, value, where(name))
+        elif name == "restart_policy":
+            # Published configurations have it among the settings, although it is an option of the launcher.
+            parse_with(grammar.restart_policy, value, where(name))
+        else:
+            near = grammar.nearest(str(name).replace("-", "_"), SETTINGS)
+            effective = [key for key, option in SETTINGS.items() if not option.no_effect]
+            hint = f"did you mean {near!r}?" if near else f"there are {', '.join(effective)}"
+            problem = f"{where(name)}: there is no setting {str(name)!r}; {hint}"
+            if not ignore_not_recognized:
+                raise ConfigError(problem)
+            _log.warning("%s (ignored)", problem)
+    return found

@@ -1,11 +1,11 @@
-"""The grammar of a single setting: from text, YAML or Python to one typed value.
+"""A single option: its description, where its value comes from, and the grammar of that value.
 
-Every function takes whatever a person may have written and returns the value in force, or raises `ValueError` with
-half a sentence on what is allowed; the reader of the setting adds where it was set. Text means the same
-everywhere: ``"60"`` on the command line, in the environment and quoted in YAML is 60 seconds, and ``None``, ``null``,
-``none`` or nothing is "no limit" where a limit may be absent.
+Every function of the grammar takes whatever a person may have written and returns the value in force, or raises
+`ValueError` with half a sentence on what is allowed. Text means the same everywhere: ``"60"`` on the command line, in
+the environment and quoted in YAML is 60 seconds, and ``None``, ``null``, ``none`` or nothing is "no limit" where a
+limit may be absent.
 
-Does not cover: where a value comes from (`config_sources`), and whether values fit together.
+Does not cover: YAML files (`config_sources`), and whether values fit together.
 """
 
 from __future__ import annotations
@@ -14,35 +14,127 @@ import contextlib
 import difflib
 import logging
 import math
+import re
 import signal
 from collections.abc import Callable, Iterable, Mapping
-from string import Formatter
-from typing import TypeVar
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple, TypeVar
+
+from .errors import ConfigError
 
 Value = TypeVar("Value")
 """The type that a grammar gives."""
 
 LONGEST = 1e9
 """Seconds, 31 years. A longer timeout is a typing error, and would overflow timers of the kernel."""
+TORCH = "options of torchrun"
+"""The group of these."""
+OLDEST = "0.4"
+"""Stands for release 0.4 of NVRx and those before it."""
 
 _NOTHING = frozenset({"", "none", "null"})
 _TRUE = frozenset({"true", "yes", "on", "1"})
 _FALSE = frozenset({"false", "no", "off", "0"})
-_LEVELS = {
-    "DEBUG": logging.DEBUG,
-    "DBG": logging.DEBUG,
-    "INFO": logging.INFO,
-    "WARNING": logging.WARNING,
-    "WARN": logging.WARNING,
-    "ERROR": logging.ERROR,
-    "CRITICAL": logging.CRITICAL,
-    "FATAL": logging.CRITICAL,
-}
+_LEVELS: dict[str, int] = {
+    name: getattr(logging, name)
+    for name in ("DEBUG", "INFO", "WARN", "WARNING", "ERROR", "FATAL", "CRITICAL")
+} | {"DBG": logging.DEBUG}
 
 
-def is_nothing(value: object) -> bool:
-    """Whether `value` is one of the spellings of "no value": None, ``None``, ``none``, ``null``, empty."""
-    return value is None or (isinstance(value, str) and value.strip().lower() in _NOTHING)
+class Effect(Enum):
+    """The class of an option that changes nothing; the value is the word for it in reports and docs."""
+
+    NOT_YET = "not yet effective"
+    NOT_NEEDED = "no effect needed"
+    NONE = "no effect here"
+
+
+class Reason(NamedTuple):
+    """Why an option of another release changes nothing here, in half a sentence."""
+
+    effect: Effect
+    text: str
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of the command line: of torchrun, of the launcher, or a setting of `FaultToleranceConfig`.
+
+    Attributes:
+        key: Its attribute in the result; also its key in YAML if it is a setting.
+        parse: Its grammar.
+        metavar: What a value is, for help; empty for a switch.
+        names: Of its flags, with hyphens and without dashes, the one to show first.
+        variables: The environment variables that set it, the strongest first.
+        letter: Its one-letter form.
+        since: The release of NVRx, or of torch for an option of torchrun, that had it first.
+        no_effect: Why it changes nothing; None if it takes effect.
+    """
+
+    key: str
+    parse: Callable[[Any], Any]
+    default: Any
+    metavar: str
+    meaning: str
+    group: str
+    names: tuple[str, ...]
+    variables: tuple[str, ...]
+    letter: str = ""
+    since: str = OLDEST
+    no_effect: Reason | None = None
+    is_setting: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name in help and errors, with its dashes; of a variable without flag, the variable."""
+        return f"--{self.names[0]}" if self.names else self.variables[0]
+
+    @property
+    def is_boolean(self) -> bool:
+        """Whether the value is true or false; the flag alone means true."""
+        return self.parse is boolean
+
+
+class Given(NamedTuple):
+    """A value as it was given, and by which flag, spelled as the user spelled it."""
+
+    value: object
+    flag: str
+
+
+def resolve(
+    options: Iterable[Option], given: Mapping[str, Given], environ: Mapping[str, str]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The values that the command line and the environment set, and the origin of each, by key.
+
+    An origin is ``--flag`` or ``env NAME``. Raises `ConfigError` for the first wrong value, also of a variable that a
+    flag overrides. Of torchrun's options such a variable is not read, and an empty variable counts, as in torchrun.
+    """
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for option in options:
+        key, is_torchs = option.key, option.group == TORCH
+        for variable in () if is_torchs and key in given else option.variables:
+            text = environ.get(variable)
+            if text is not None and (text.strip() or is_torchs):
+                values[key] = parse_with(option.parse, text, variable)
+                origins[key] = f"env {variable}"
+                break
+        if key in given:
+            values[key] = parse_with(option.parse, *given[key])
+            origins[key] = given[key].flag
+    return values, origins
+
+
+def parse_with(parse: Callable[[Any], Any], value: object, where: str) -> Any:
+    """What `parse` makes of `value`. Its `ValueError` becomes a `ConfigError` naming where, the value and the rule."""
+    try:
+        return parse(value)
+    except ValueError as problem:
+        words = repr(value)
+        shown = words if len(words) <= 80 else words[:77] + "…"
+        raise ConfigError(f"{where}: {shown} is not allowed: {problem}") from None
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -51,55 +143,54 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return found[0] if found else None
 
 
+def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
+    """``did you mean …?`` with the known name most like `name`, or `otherwise` when none is like it."""
+    near = nearest(name, known)
+    return f"did you mean {near}?" if near else otherwise
+
+
+def is_nothing(value: object) -> bool:
+    """Whether `value` is one of the spellings of "no value": None, ``None``, ``none``, ``null``, empty."""
+    return value is None or (isinstance(value, str) and value.strip().lower() in _NOTHING)
+
+
 def factor(value: object) -> float:
     """A finite number greater than 0."""
-    return _positive(value, "give a number greater than 0")
-
-
-def seconds(value: object) -> float:
-    """A positive, finite number of seconds."""
-    return _bounded(_positive(value, "give a number of seconds greater than 0"))
-
-
-def limit(value: object) -> float | None:
-    """A positive, finite number of seconds, or None for no limit."""
-    if is_nothing(value):
-        return None
-    return _bounded(_positive(value, "give a number of seconds greater than 0, or None for no limit"))
+    return _number(value, "a number greater than 0")
 
 
 def amount(value: object) -> float:
     """A finite number, 0 or greater."""
-    allowed = "give a number, 0 or greater"
-    return 0.0 if _number(value) == 0 else _positive(value, allowed)
+    return _number(value, "a number, 0 or greater", least=0.0)
+
+
+def seconds(value: object) -> float:
+    """A positive, finite number of seconds."""
+    return _number(value, "a number of seconds greater than 0", most=LONGEST)
+
+
+def limit(value: object) -> float | None:
+    """A positive, finite number of seconds, or None for no limit."""
+    allowed = "a number of seconds greater than 0, or None for no limit"
+    return None if is_nothing(value) else _number(value, allowed, most=LONGEST)
 
 
 def limit_or_zero(value: object) -> float | None:
     """A finite number of seconds, 0 or greater, or None for no limit."""
-    if is_nothing(value) or _number(value) == 0:
-        return None if is_nothing(value) else 0.0
-    return _bounded(_positive(value, "give a number of seconds, 0 or greater, or None for no limit"))
+    allowed = "a number of seconds, 0 or greater, or None for no limit"
+    return None if is_nothing(value) else _number(value, allowed, least=0.0, most=LONGEST)
 
 
-def _positive(value: object, allowed: str) -> float:
-    number = _number(value)
-    # not (x > 0) instead of x <= 0: nan compares false with everything.
-    if not number > 0 or math.isinf(number):
-        raise ValueError(allowed)
-    return number
-
-
-def _number(value: object) -> float:
+def _number(value: object, allowed: str, *, least: float = math.ulp(0.0), most: float = math.inf) -> float:
+    number = math.nan
     # bool is an int in Python; `rank_heartbeat_timeout: yes` is a mistake and not one second.
     if isinstance(value, (int, float, str)) and not isinstance(value, bool):
         with contextlib.suppress(ValueError, OverflowError):
-            return float(value)
-    return math.nan
-
-
-def _bounded(number: float) -> float:
-    if number > LONGEST:
-        raise ValueError(f"give at most {LONGEST:g} seconds")
+            number = float(value)
+    if not least <= number < math.inf:  # nan compares false with everything
+        raise ValueError(f"give {allowed}")
+    if number > most:
+        raise ValueError(f"give at most {most:g} seconds")
     return number
 
 
@@ -112,37 +203,31 @@ def sections(value: object) -> dict[str, float | None]:
     if is_nothing(value):
         return {}
     if isinstance(value, str):
-        return _sections_from_text(value)
-    if not isinstance(value, Mapping):
+        entries = [_section(entry) for entry in value.split(",")]
+    elif isinstance(value, Mapping):
+        entries = list(value.items())
+    else:
         raise ValueError("give section names with their limits, like step:180,checkpointing:None")
-    return {_section_name(name): _section_limit(name, each) for name, each in value.items()}
-
-
-def _sections_from_text(text: str) -> dict[str, float | None]:
     found: dict[str, float | None] = {}
-    for entry in text.split(","):
-        name, colon, number = (part.strip() for part in entry.rpartition(":"))
-        if not colon:
-            raise ValueError(f"{entry.strip()!r} is not NAME:SECONDS; write like step:180,checkpointing:None")
-        if not number:
-            raise ValueError(f"section {name!r} has no limit; write {name}:180 or {name}:None")
-        if name in found:
+    for name, number in entries:
+        if not isinstance(name, str) or not name.strip():
+            raise ValueError(f"a section's name is a word, not {name!r}")
+        if name.strip() in found:
             raise ValueError(f"section {name!r} is given twice")
-        found[_section_name(name)] = _section_limit(name, number)
+        try:
+            found[name.strip()] = limit(number)
+        except ValueError as problem:
+            raise ValueError(f"section {name!r} has {number!r}: {problem}") from None
     return found
 
 
-def _section_name(name: object) -> str:
-    if not isinstance(name, str) or not name.strip():
-        raise ValueError(f"a section's name is a word, not {name!r}")
-    return name.strip()
-
-
-def _section_limit(name: object, value: object) -> float | None:
-    try:
-        return limit(value)
-    except ValueError as problem:
-        raise ValueError(f"section {name!r} has {value!r}: {problem}") from None
+def _section(entry: str) -> tuple[str, str]:
+    name, colon, number = (part.strip() for part in entry.rpartition(":"))
+    if not colon:
+        raise ValueError(f"{entry.strip()!r} is not NAME:SECONDS; write like step:180,checkpointing:None")
+    if not number:
+        raise ValueError(f"section {name!r} has no limit; write {name}:180 or {name}:None")
+    return name, number
 
 
 def boolean(value: object) -> bool:
@@ -159,43 +244,15 @@ def is_boolean_word(word: str) -> bool:
     return word.strip().lower() in _TRUE | _FALSE
 
 
-def text(value: object) -> str | None:
-    """A text, or None."""
-    if is_nothing(value):
-        return None
-    if not isinstance(value, str):
-        raise ValueError("give a text")
-    return value
+def matching(pattern: str, allowed: str) -> Callable[[object], str]:
+    """The grammar of a text that `pattern` matches as a whole; `allowed` describes it."""
 
+    def parse(value: object) -> str:
+        if isinstance(value, str) and re.fullmatch(pattern, value, re.DOTALL):
+            return value
+        raise ValueError(f"give {allowed}")
 
-def absolute_paths(value: object) -> str | None:
-    """Absolute paths, separated by commas, or None."""
-    paths = text(value)
-    if paths is not None and not all(each.strip().startswith("/") for each in paths.split(",")):
-        raise ValueError("give absolute paths, separated by commas")
-    return paths
-
-
-def socket_path(value: object) -> str | None:
-    """The path of a socket, or its ``unix://`` URI, or None."""
-    path = text(value)
-    if path is not None and "://" in path and not path.startswith("unix://"):
-        raise ValueError("give the path of a socket, or unix:// and the path")
-    return path
-
-
-def template(value: object) -> str | None:
-    """A path with a placeholder for a network card, ``{dev_name}`` or ``{nic}``, or None."""
-    pattern = text(value)
-    if pattern is None:
-        return None
-    try:
-        names = {name for _, name, _, _ in Formatter().parse(pattern) if name is not None}
-    except ValueError:
-        names = set()
-    if not names or not names <= {"dev_name", "nic"}:
-        raise ValueError("give a path that contains {dev_name} or {nic}, and no other placeholder")
-    return pattern
+    return parse
 
 
 def one_of(*words: str) -> Callable[[object], str]:
@@ -204,7 +261,7 @@ def one_of(*words: str) -> Callable[[object], str]:
     def parse(value: object) -> str:
         if isinstance(value, str) and value.strip() in words:
             return value.strip()
-        raise ValueError(f"give {' or '.join(words)}")
+        raise ValueError(f"give one of {', '.join(words)}")
 
     return parse
 
@@ -216,18 +273,14 @@ def whole(least: int, most: int | None = None) -> Callable[[object], int]:
         rule = f"give a whole number from {least} to {most}"
 
     def parse(value: object) -> int:
-        digits = str(value).strip()
-        if isinstance(value, (int, str)) and digits.removeprefix("-").isdecimal():
-            number = int(digits)
-            if least <= number and (most is None or number <= most):
-                return number
+        if isinstance(value, str) and value.strip().removeprefix("-").isdecimal():
+            value = int(value)
+        if isinstance(value, int) and not isinstance(value, bool):
+            if least <= value and (most is None or value <= most):
+                return value
         raise ValueError(rule)
 
     return parse
-
-
-exit_code = whole(0, 255)
-"""The exit code of a process."""
 
 
 def optional(parse: Callable[[object], Value]) -> Callable[[object], Value | None]:
@@ -239,6 +292,10 @@ def optional(parse: Callable[[object], Value]) -> Callable[[object], Value | Non
     return parse_or_none
 
 
+text = optional(matching(r".*", "a text"))
+"""A text, or None."""
+
+
 def signal_of(value: object) -> signal.Signals:
     """A signal by name (``SIGTERM``, ``TERM``, any case) or by number."""
     if isinstance(value, str) and not value.strip().isdecimal():
@@ -246,14 +303,10 @@ def signal_of(value: object) -> signal.Signals:
         name = name if name.startswith("SIG") else f"SIG{name}"
         if name in signal.Signals.__members__:
             return signal.Signals[name]
-        near = nearest(name, signal.Signals.__members__)
-        hint = f"did you mean {near}?" if near else "give a name like SIGTERM or a number"
+        hint = did_you_mean(name, signal.Signals.__members__, "give a name like SIGTERM or a number")
         raise ValueError(f"there is no such signal; {hint}")
-    if isinstance(value, (int, str)) and not isinstance(value, bool):
-        try:
-            return signal.Signals(int(value))
-        except ValueError:
-            pass
+    with contextlib.suppress(ValueError):
+        return signal.Signals(whole(1)(value))
     raise ValueError("give the name of a signal, like SIGTERM, or its number")
 
 
@@ -261,20 +314,15 @@ def log_level(value: object) -> int:
     """A level of `logging`, by name (also DBG and WARN, any case) or by number from 10 to 50."""
     if isinstance(value, str) and value.strip().upper() in _LEVELS:
         return _LEVELS[value.strip().upper()]
-    if isinstance(value, (int, str)) and not isinstance(value, bool):
-        try:
-            number = int(value)
-        except ValueError:
-            number = -1
-        if logging.DEBUG <= number <= logging.CRITICAL:
-            return number
+    with contextlib.suppress(ValueError):
+        return whole(logging.DEBUG, logging.CRITICAL)(value)
     raise ValueError("give DEBUG, INFO, WARNING, ERROR, CRITICAL, or a number from 10 to 50")
 
 
 def log_level_name(level: int) -> str | int:
     """The name of a standard level, for files that people read; any other level stays a number."""
-    names = {number: name for name, number in reversed(_LEVELS.items())}
-    return names.get(level, level)
+    name = logging.getLevelName(level)
+    return name if name in _LEVELS else level
 
 
 def restart_policy(value: object) -> str:

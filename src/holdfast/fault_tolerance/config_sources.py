@@ -15,40 +15,19 @@ stronger source replace those of a weaker one as a whole; interpolation such as 
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from .config import FIELDS, SECTION, FaultToleranceConfig, parse_field, parse_with, unknown_setting
-from .config_fields import nearest, restart_policy
+from .config import SECTION, SETTINGS, FaultToleranceConfig, typed
+from .config_fields import Given, nearest, resolve
 from .errors import ConfigError
-from .settings_history import names_of
 
 if TYPE_CHECKING:
     import argparse
     import os
 
     import yaml
-
-PATH_VARIABLES = ("PET_FT_CFG_PATH", "PET_FT_PARAM_CFG_PATH", "PET_FAULT_TOL_CFG_PATH", "FAULT_TOL_CFG_PATH")
-"""Environment variables that name the YAML file, the strongest first."""
-
-
-class Given(NamedTuple):
-    """A value as it was given, and by which flag, spelled as the user spelled it."""
-
-    value: object
-    flag: str
-
-
-@dataclass(frozen=True)
-class GivenSettings:
-    """The settings of a command line: field → value and flag, the YAML file, and whether it may be missing."""
-
-    ft: Mapping[str, Given] = field(default_factory=dict)
-    cfg_path: str | None = None
-    ignore_missing_cfg: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,79 +65,60 @@ class YamlSection:
         return f"{self.path}, line {line}, {name}" if line else f"{self.path}, {name}"
 
 
-def given_in(args: argparse.Namespace) -> GivenSettings:
-    """The result of another program's argument parser; see `FaultToleranceConfig.from_args`."""
+def load_arguments(args: argparse.Namespace) -> ResolvedConfig:
+    """From the result of another program's argument parser; see `FaultToleranceConfig.from_args`."""
 
     def first(*names: str) -> Any:
         return next((value for name in names if (value := getattr(args, name, None)) is not None), None)
 
-    ft = {}
-    for name in FIELDS:
+    given = {}
+    for name, option in SETTINGS.items():
         value = first(f"ft_{name}", f"ft_param_{name}")
         if value is not None:
-            ft[name] = Given(value, f"--ft-{name.replace('_', '-')}")
+            given[name] = Given(value, option.name)
     path = first("ft_cfg_path", "fault_tol_cfg_path")
-    ignore = first("ignore_missing_fault_tol_cfg", "ft_ignore_missing_cfg")
-    return GivenSettings(ft, None if path is None else str(path), bool(ignore))
+    is_missing_ok = bool(first("ignore_missing_fault_tol_cfg", "ft_ignore_missing_cfg"))
+    return load(given, {}, None if path is None else str(path), is_missing_ok=is_missing_ok)
 
 
-def load(options: GivenSettings, environ: Mapping[str, str]) -> ResolvedConfig:
-    """The settings in force for a launcher started with `options` in `environ`.
+def load(
+    given: Mapping[str, Given],
+    environ: Mapping[str, str],
+    path: str | None = None,
+    named_by: str = "",
+    *,
+    is_missing_ok: bool = False,
+) -> ResolvedConfig:
+    """The settings in force for a launcher with these settings on its command line.
 
-    Raises `ConfigError` with one line: where it was set (file and line, variable or flag), the key, the value and
-    what is allowed.
+    Args:
+        path: The YAML file.
+        named_by: The environment variable that named the file, if no flag did.
+        is_missing_ok: Whether the file or its section may be missing.
+
+    Raises:
+        ConfigError: One line: where it was set (file and line, variable or flag), the key, the value and what is
+            allowed.
     """
-    values: dict[str, Any] = {}
-    origins = dict.fromkeys(FIELDS, "default")
-    section, warnings = _section_of(options, environ)
-    if section is not None:
-        for name, value in section.values.items():
-            if name == "restart_policy":
-                # Published configurations have it among the settings, although it is an option of the launcher.
-                parse_with(restart_policy, value, section.where(name))
-                continue
-            if name not in FIELDS:
-                raise unknown_setting(name, section.where(name))
-            values[name] = parse_field(name, value, section.where(name))
-            origins[name] = f"yaml {section.path}"
-    for name in FIELDS:
-        for variable in variables_of(name):
-            if environ.get(variable, "").strip():
-                values[name] = parse_field(name, environ[variable], variable)
-                origins[name] = f"env {variable}"
-                break
-    for name, given in options.ft.items():
-        values[name] = parse_field(name, given.value, given.flag)
-        origins[name] = given.flag
-    return ResolvedConfig(FaultToleranceConfig(**values), origins, warnings)
-
-
-def variables_of(name: str) -> tuple[str, ...]:
-    """The environment variables of setting `name`, the strongest first. An empty variable counts as not set."""
-    return tuple(
-        f"{prefix}_{each.upper()}" for each in names_of(name) for prefix in ("PET_FT", "PET_FT_PARAM")
-    )
-
-
-def _section_of(
-    options: GivenSettings, environ: Mapping[str, str]
-) -> tuple[YamlSection | None, tuple[str, ...]]:
-    path, origin = options.cfg_path, ""
-    if path is None:
-        variable = next((name for name in PATH_VARIABLES if environ.get(name, "").strip()), None)
-        if variable is None:
-            return None, ()
-        path, origin = environ[variable], f" (named by {variable})"
+    warnings = []
     try:
-        return read_section(path), ()
+        section = read_section(path) if path is not None else YamlSection("", {}, {})
     except MissingSection as problem:
-        if options.ignore_missing_cfg:
-            return None, ()
-        # NeMo-Run exports FAULT_TOL_CFG_PATH for a file that it never writes, and gives settings as flags. An empty
-        # file sets nothing, so it contradicts no flag.
-        if options.ft and (origin or isinstance(problem, EmptyFile)):
-            return None, (f"{problem}{origin}; the settings of the command line apply",)
-        raise ConfigError(f"{problem}{origin}") from None
+        section = YamlSection("", {}, {})
+        source = f" (named by {named_by})" if named_by else ""
+        if is_missing_ok:
+            pass
+        elif any(key in SETTINGS for key in given) and (named_by or isinstance(problem, EmptyFile)):
+            # NeMo-Run exports FAULT_TOL_CFG_PATH for a file that it never writes, and gives settings as flags. An empty
+            # file sets nothing, so it contradicts no flag.
+            warnings.append(f"{problem}{source}; the settings of the command line apply")
+        else:
+            raise ConfigError(f"{problem}{source}") from None
+    values = typed(section.values, section.where)
+    origins = dict.fromkeys(SETTINGS, "default") | dict.fromkeys(values, f"yaml {section.path}")
+    stronger, their_origins = resolve(SETTINGS.values(), given, environ)
+    config = FaultToleranceConfig(**values | stronger)
+    return ResolvedConfig(config, origins | their_origins, tuple(warnings))
 
 
 def read_section(path: str | os.PathLike[str]) -> YamlSection:
@@ -178,48 +138,39 @@ def read_section(path: str | os.PathLike[str]) -> YamlSection:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ConfigError(f"{name}: cannot be read: {reason}") from None
-    with _one_line_errors(name):
-        loader = yaml.SafeLoader(content)
-        try:
-            section = _find_section(loader.get_single_node(), name)
-            _refuse_repeated_keys(section, name)
-            lines = {key.value: key.start_mark.line + 1 for key, _ in _pairs(section)}
-            return YamlSection(name, loader.construct_document(section) or {}, lines)
-        finally:
-            loader.dispose()
-
-
-@contextlib.contextmanager
-def _one_line_errors(path: str) -> Iterator[None]:
-    import yaml
-
+    loader: yaml.SafeLoader | None = None
     try:
-        yield
+        loader = yaml.SafeLoader(content)
+        section = _find_section(loader.get_single_node(), name)
+        _refuse_repeated_keys(section, name)
+        lines = {key.value: key.start_mark.line + 1 for key, _ in _pairs(section)}
+        return YamlSection(name, loader.construct_document(section) or {}, lines)
     except ConfigError:
         raise
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        place = f"{path}, line {mark.line + 1}" if mark else path
+        place = f"{name}, line {mark.line + 1}" if mark else name
         raise ConfigError(f"{place}: not valid YAML: {error.problem or error.context}") from None
     except RecursionError:
-        raise ConfigError(f"{path}: nested too deeply") from None
+        raise ConfigError(f"{name}: nested too deeply") from None
     except Exception as error:
         # PyYAML's constructors let through whatever Python raises: `!!int ''` is an IndexError, `!!bool x` a KeyError.
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise ConfigError(f"{path}: not valid YAML: {reason}") from None
+        raise ConfigError(f"{name}: not valid YAML: {reason}") from None
+    finally:
+        if loader is not None:
+            loader.dispose()
 
 
 def _find_section(root: yaml.Node | None, path: str) -> yaml.Node:
-    import yaml
-
     if root is None or _is_null(root):
         raise EmptyFile(f"{path}: the file is empty; expected a {SECTION!r} section")
-    if not isinstance(root, yaml.MappingNode):
-        kind = "a list" if isinstance(root, yaml.SequenceNode) else "a single value"
+    if _kind(root) != "mapping":
+        kind = "a list" if _kind(root) == "sequence" else "a single value"
         raise ConfigError(f"{path}: the file is {kind}; expected keys, with a {SECTION!r} section among them")
     found = list(_sections(root, set()))
     # Another program's `fault_tolerance: true` does not count where there is a real section.
-    real = [each for each in found if isinstance(each, yaml.MappingNode) or _is_null(each)]
+    real = [each for each in found if _kind(each) == "mapping" or _is_null(each)]
     if len(real) > 1:
         lines = " and ".join(str(each.start_mark.line + 1) for each in real[:2])
         raise ConfigError(f"{path}: more than one {SECTION!r} section (see lines {lines}); keep one")
@@ -231,19 +182,17 @@ def _find_section(root: yaml.Node | None, path: str) -> yaml.Node:
     keys = [key.value for key, _ in _pairs(root)]
     near = nearest(SECTION, keys)
     hint = f"; was it meant by {near!r}?" if near else ""
-    if any(key in FIELDS for key in keys):
+    if any(key in SETTINGS for key in keys):
         hint = f"; put the settings under {SECTION + ':'!r}"
     raise MissingSection(f"{path}: no {SECTION!r} section{hint}")
 
 
 def _sections(node: yaml.Node, seen: set[int]) -> Iterator[yaml.Node]:
     """Every value of a key ``fault_tolerance`` below `node`, not searching inside those. Anchors may make cycles."""
-    import yaml
-
     if id(node) in seen:
         return
     seen.add(id(node))
-    if isinstance(node, yaml.SequenceNode):
+    if _kind(node) == "sequence":
         for item in node.value:
             yield from _sections(item, seen)
     for key, value in _pairs(node):
@@ -254,14 +203,18 @@ def _sections(node: yaml.Node, seen: set[int]) -> Iterator[yaml.Node]:
             yield value
 
 
-def _pairs(node: yaml.Node) -> Iterator[tuple[yaml.ScalarNode, yaml.Node]]:
+def _pairs(node: yaml.Node) -> list[tuple[yaml.Node, yaml.Node]]:
     """Keys and values of a mapping; keys that are no plain words are not ours."""
-    import yaml
+    return (
+        [(key, value) for key, value in node.value if _kind(key) == "scalar"]
+        if _kind(node) == "mapping"
+        else []
+    )
 
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                yield key, value
+
+def _kind(node: yaml.Node) -> str:
+    """``mapping``, ``sequence`` or ``scalar``."""
+    return str(node.id)  # type: ignore[attr-defined]  # PyYAML's stubs lack it
 
 
 def _is_null(node: yaml.Node) -> bool:

@@ -7,7 +7,6 @@ launcher's own settings (`config_sources`).
 from __future__ import annotations
 
 import json
-import math
 import os
 import socket
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 from holdfast.prefixed_log import log as _log
 
 from .board import Identity, Limits
+from .config_fields import amount
 from .timeouts.learned_timeouts import Floors
 
 if TYPE_CHECKING:
@@ -44,11 +44,6 @@ class RankInfo:
     local_rank: int
     host: str
     pid: int
-
-    @property
-    def rank(self) -> int:
-        """The global rank."""
-        return self.global_rank
 
 
 def rank_info(identity: Identity | None) -> RankInfo:
@@ -84,7 +79,7 @@ def settings(board_path: str, board_limits: Limits) -> FaultToleranceConfig:
             values = json.loads(text)
             if not isinstance(values, dict):
                 raise TypeError(f"{values!r} is no mapping")
-            return FaultToleranceConfig.from_dict(values)
+            return FaultToleranceConfig.from_kwargs(False, **values)
     except FileNotFoundError:
         pass
     except (OSError, ValueError, TypeError) as error:
@@ -110,13 +105,10 @@ def floors() -> Floors:
 def _seconds(name: str, default: float) -> float:
     text = os.environ.get(name, "")
     try:
-        value = float(text) if text else default
+        return amount(text) if text else default
     except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value >= 0):
         _log.warning("%s=%r is not a number of seconds; the floor stays %g s", name, text, default)
         return default
-    return value
 
 
 def _integer(name: str) -> int:

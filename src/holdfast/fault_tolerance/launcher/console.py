@@ -43,25 +43,18 @@ class _Handler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Put it into the queue."""
         try:
-            head = f"{_time(record.created)} {escaped(self._node)} " if self._node else ""
-            self.writer.put(self._target, text(record, head).encode(errors="backslashreplace"))
+            head = ""
+            if self._node:
+                local = time.localtime(record.created)
+                date, zone = time.strftime("%Y-%m-%d %H:%M:%S", local), time.strftime("%z", local)
+                head = f"{date}.{int(record.created % 1 * 1000):03d}{zone} {escaped(self._node)} "
+            lines = list(getattr(record, "lines", None) or [record.getMessage()])
+            if record.exc_info:
+                lines += logging.Formatter().formatException(record.exc_info).splitlines()
+            text = "".join(f"{head}{PREFIX}{escaped(line.expandtabs(4))}\n" for line in lines)
+            self.writer.put(self._target, text.encode(errors="backslashreplace"))
         except Exception:
             self.handleError(record)
-
-
-def _time(seconds: float) -> str:
-    """Unix seconds as `2026-11-23 17:44:44.123+0000`."""
-    local = time.localtime(seconds)
-    zone = time.strftime("%z", local)
-    return f"{time.strftime('%Y-%m-%d %H:%M:%S', local)}.{int(seconds % 1 * 1000):03d}{zone}"
-
-
-def text(record: logging.LogRecord, head: str = "") -> str:
-    """The record as whole lines, each after `head`."""
-    lines = list(getattr(record, "lines", None) or [record.getMessage()])
-    if record.exc_info:
-        lines += logging.Formatter().formatException(record.exc_info).splitlines()
-    return "".join(f"{head}{PREFIX}{escaped(line.expandtabs(4))}\n" for line in lines)
 
 
 def set_up(level: int, path: str | None = None, node: str = "") -> None:
@@ -76,16 +69,13 @@ def set_up(level: int, path: str | None = None, node: str = "") -> None:
         descriptor = -1
     handlers = [_Handler(Writer("holdfast-console", capacity=CAPACITY), Stream(descriptor))]
     if path is not None:
-        writer = Writer("holdfast-log-file", _report_trouble, CAPACITY)
+        trouble = "the launcher's log cannot be written to %s: %s; lines of it may be lost"
+        writer = Writer("holdfast-log-file", lambda *where_why: logger.warning(trouble, *where_why), CAPACITY)
         handlers.append(_Handler(writer, AppendedFile(path, node), node))
     root = logging.getLogger("holdfast")
     root.handlers[:] = handlers
     root.propagate = False
     root.setLevel(level)
-
-
-def _report_trouble(path: str, reason: str) -> None:
-    logger.warning("the launcher's log cannot be written to %s: %s; lines of it may be lost", path, reason)
 
 
 def flush() -> None:
@@ -140,13 +130,17 @@ def place(report: dict[str, Any]) -> str:
 
 def hang(node: str, verdict: dict[str, Any]) -> list[str]:
     """The block that explains a hang."""
+    limit = f"Timeout {verdict['limit']:.1f} s."
+    if verdict.get("reason") == "early":
+        limit = "No deadline was passed yet (--ft-early-detection)."
     lines = [
         f"HANG: rank {verdict['rank']} (node {node}, pid {verdict['pid']}, cycle {verdict['cycle']}): "
-        f"{verdict['text']}{_limit(verdict)}",
+        f"{verdict['text']} {limit}",
         f"  rank {verdict['rank']} is {place(verdict)}",
     ]
     for (text, count), ranks in _grouped(verdict.get("others", [])).items():
-        who = f"rank {ranks[0]} is" if count == 1 else f"{count} ranks ({_some(ranks)}) are"
+        shown = ", ".join(map(str, ranks[:4])) + (", …" if count > 4 else "")
+        who = f"rank {ranks[0]} is" if count == 1 else f"{count} ranks ({shown}) are"
         lines.append(f"  {who} {text}")
     if verdict.get("sentence"):
         lines.append(f"  verdict: {verdict['sentence']} (confidence {verdict['confidence']})")
@@ -155,28 +149,17 @@ def hang(node: str, verdict: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _limit(verdict: dict[str, Any]) -> str:
-    if verdict.get("reason") == "early":
-        return " No deadline was passed yet (--ft-early-detection)."
-    return f" Timeout {verdict['limit']:.1f} s."
-
-
 def _grouped(others: list[dict[str, Any]]) -> dict[tuple[str, int], list[int]]:
-    """Ranks that are in the same place are one entry."""
+    """Ranks that are in the same place are one entry, with the longest stay."""
     same: dict[tuple[str, Any], list[dict[str, Any]]] = {}
     for other in others:
         same.setdefault((other["where"], other["step"]), []).append(other)
-    grouped = {}
-    for members in same.values():
-        ranks = sorted(member["rank"] for member in members)
-        longest = max(members, key=lambda member: float(member["for"]))
-        grouped[(place(longest), len(ranks))] = ranks
-    return grouped
-
-
-def _some(ranks: list[int]) -> str:
-    shown = ", ".join(map(str, ranks[:4]))
-    return shown + (", …" if len(ranks) > 4 else "")
+    return {
+        (place(max(members, key=lambda each: float(each["for"]))), len(members)): sorted(
+            each["rank"] for each in members
+        )
+        for members in same.values()
+    }
 
 
 def overdue(node: str, rank: dict[str, Any]) -> str:

@@ -71,7 +71,7 @@ def _interruptible_again() -> None:
 
 
 def _run(argv: Sequence[str], inbox: Inbox) -> int:
-    from ..errors import ConfigError
+    from ..errors import ConfigError, UnsupportedTorch
     from .exit_codes import Outcome
 
     before = os.environ.get(QUIET[0])
@@ -83,37 +83,29 @@ def _run(argv: Sequence[str], inbox: Inbox) -> int:
     try:
         from .command_line import options
 
-        given = options.parse(list(argv), os.environ, ahead.begin)
+        given = options.read(argv, os.environ, ahead.begin)
         from . import launch
 
         if launch.needs_torch(given.torch):
             import torch.distributed  # noqa: F401  # here, where its errors are answered
-        _restore(before)
+        if before is None:  # torch has read it; the ranks get the user's own
+            os.environ.pop(QUIET[0], None)
         _interruptible_again()
         return launch.run(given, inbox, ahead)
-    except ConfigError as error:
-        print(f"ft_launcher: error: {error}", file=sys.stderr)
+    except (ConfigError, UnsupportedTorch, ModuleNotFoundError) as error:
+        line = " ".join(str(error).split())
+        if isinstance(error, ModuleNotFoundError):
+            if error.name != "torch":
+                raise
+            line = "PyTorch is not installed in this environment (pip install torch)"
+        print(f"ft_launcher: error: {line}", file=sys.stderr)
         return Outcome.USAGE.code
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        print(
-            "ft_launcher: error: PyTorch is not installed in this environment (pip install torch)",
-            file=sys.stderr,
-        )
-        return Outcome.USAGE.code
-    except SystemExit as stop:  # --help, or an error that was already printed
+    except SystemExit as stop:  # --help
         return stop.code if isinstance(stop.code, int) else Outcome.LAUNCHER_FAILED.code
     except KeyboardInterrupt:  # --signals-to-handle without SIGINT
         return INTERRUPTED
     finally:
         ahead.close()
-
-
-def _restore(before: str | None) -> None:
-    """torch has read the variable when it was imported; the ranks get the user's own."""
-    if before is None:
-        os.environ.pop(QUIET[0], None)
 
 
 if __name__ == "__main__":

@@ -1,202 +1,166 @@
 """The options that ``ft_launcher`` has beyond torchrun's: one table, from which parsing, help and docs are made.
 
-Every option has all the names of its history. A name is written here without leading dashes and with
-hyphens; on the command line each hyphen may be an underscore, and in the environment it is ``PET_`` and the name in
-capitals. Options that are settings of `FaultToleranceConfig` are made from its fields, so none can be forgotten.
-Options that other releases have as flags only, and that change nothing here, are made from `settings_history`.
+Every option has all the names of its history. On the command line each hyphen of a name may be an underscore; in the
+environment it is ``PET_`` and the name in capitals. Options that are settings are made from `FaultToleranceConfig`, the
+others from `LauncherOptions`. Those that other releases have as flags only, and that change nothing here, follow.
 
 Does not cover: torchrun's own options (`torch_options`), and merging (`config_sources`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
 
 from ... import config_fields as grammar
-from ...config import FIELDS, FaultToleranceConfig
-from ...config_sources import variables_of
-from ...settings_history import HISTORY, names_of
+from ...config import (
+    ATTRIBUTION,
+    JOURNAL,
+    LAUNCHER,
+    LIMITS,
+    NUMA,
+    PAST,
+    SETTINGS,
+    make_option,
+    options_of,
+    setting,
+)
+from ...config_fields import Effect, Option, Reason, optional, whole
+from ...config_sources import ResolvedConfig
 from ..ranks.exits import DO_NOT_REQUEUE
 
-__all__ = ["OPTIONS", "FtOption", "by_name", "variables"]
-
-LIMITS = "limits (when is a rank hung?)"
-HEALTH = "health of nodes"
-LAUNCHER = "restarts, signals and files of the launcher"
-PAST = "accepted from other releases, without effect in this version"
-GROUPS = {
-    "use_infra_group_rank": LAUNCHER,
-    "max_no_progress_cycles": LAUNCHER,
-    "min_progress_iterations": LAUNCHER,
-    "checkpoint_iteration_file": LAUNCHER,
-    "install_exception_hook": LAUNCHER,
-}
-"""Of the settings that are no limits."""
+_path = grammar.matching(r".*\S.*", "a path")
+_prefix = grammar.matching(r".*\S.*(?<!/)", "the start of a file name, like /logs/job, not a folder")
 
 
-@dataclass(frozen=True)
-class FtOption:
-    """One option. `key` is a field of the config if `is_setting`, else an attribute of `LauncherOptions`.
-
-    An option in the group `PAST` is in the table `settings_history`; it may be neither of the two.
-    """
-
-    key: str
-    names: tuple[str, ...]  # the name to show first
-    parse: Callable[[object], object]
-    default: object
-    metavar: str
-    meaning: str
-    group: str
-    takes_value: bool = True
-    is_setting: bool = False
-    more_variables: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """The name in help and errors, with its dashes; of a variable without flag, the variable."""
-        return f"--{self.names[0]}" if self.names else self.variables[0]
-
-    @property
-    def is_boolean(self) -> bool:
-        """Whether the value is true or false; the flag alone means true."""
-        return self.parse is grammar.boolean
-
-    @property
-    def variables(self) -> tuple[str, ...]:
-        """The environment variables that set this option, the strongest first."""
-        if self.is_setting:
-            return variables_of(self.key)
-        return (*(f"PET_{name.upper().replace('-', '_')}" for name in self.names), *self.more_variables)
-
-
-def by_name() -> dict[str, FtOption]:
-    """Every accepted name, hyphenated and without leading dashes → its option."""
-    return {name: option for option in OPTIONS for name in option.names}
-
-
-def variables() -> frozenset[str]:
-    """Every environment variable that sets one of these options."""
-    return frozenset(each for option in OPTIONS for each in option.variables)
-
-
-def _settings() -> list[FtOption]:
-    defaults = FaultToleranceConfig()
-    found = []
-    for name, each in FIELDS.items():
-        about: Mapping[str, str] = each.metadata
-        found.append(
-            FtOption(
-                key=name,
-                names=_flags_of(name),
-                parse=each.metadata["parse"],
-                default=getattr(defaults, name),
-                metavar=about["metavar"],
-                meaning=about["help"],
-                group=PAST if name in HISTORY else GROUPS.get(name, LIMITS),
-                is_setting=True,
-            )
-        )
-    return found
-
-
-def _flags_only() -> list[FtOption]:
-    return [
-        FtOption(
-            key=each.name,
-            names=() if each.variable else _flags_of(each.name),
-            parse=each.parse,
-            default=each.default,
-            metavar=each.metavar,
-            meaning=each.meaning,
-            group=PAST,
-            more_variables=(each.variable,) if each.variable else (),
-        )
-        for each in HISTORY.values()
-        if not each.is_key
-    ]
-
-
-def _flags_of(setting: str) -> tuple[str, ...]:
-    return tuple(flag for name in names_of(setting) for flag in _names(name.replace("_", "-")))
-
-
-def _names(base: str, *, first: str | None = None, older: tuple[str, ...] = ()) -> tuple[str, ...]:
-    every = dict.fromkeys([first or f"ft-{base}", f"ft-{base}", f"ft-param-{base}", *older])
-    return tuple(every)
-
-
-def _file(value: object) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError("give a path")
-    return value
-
-
-def _prefix(value: object) -> str:
-    path = _file(value)
-    if path.endswith("/"):
-        raise ValueError("give the start of a file name, like /logs/job, not a folder")
-    return path
-
-
-def _warm_start(value: object) -> str:
-    if value not in ("auto", "on", "off"):
-        raise ValueError("give auto, on or off")
-    return str(value)
-
-
-def _modules(value: object) -> tuple[str, ...]:
+def _modules(value: str) -> tuple[str, ...]:
     if grammar.is_nothing(value):
         return ()
-    names = tuple(part.strip() for part in str(value).split(","))
+    names = tuple(part.strip() for part in value.split(","))
     if not all(word.isidentifier() for name in names for word in name.split(".")):
         raise ValueError("give names of modules, like torch,numpy,my.model")
     return names
 
 
+@dataclass(frozen=True, kw_only=True)
+class LauncherOptions:
+    """A command line that is understood and checked. Times are seconds; None is no limit.
+
+    Attributes:
+        torch: torchrun's namespace with `training_script` and `training_script_args`; `nproc_per_node` is a number;
+            `has_node_rank`: the node's rank counts, since it was given or the rendezvous is static; and what
+            `checks.check` adds.
+        resolved: The settings of supervision in force and the origin of each.
+        warnings: Lines to show once at the start: what was given and has no effect.
+    """
+
+    torch: SimpleNamespace
+    resolved: ResolvedConfig
+    warnings: tuple[str, ...]
+    # fmt: off
+    cfg_path: str | None = setting(
+        None, _path, "FILE", "YAML file with a 'fault_tolerance' section", LAUNCHER,
+        other_names=("fault-tol-cfg-path",), more_variables=("FAULT_TOL_CFG_PATH",))
+    ignore_missing_cfg: bool = setting(
+        False, grammar.boolean, "", "no error when that file or its section is missing", LAUNCHER,
+        other_names=("ignore-missing-fault-tol-cfg",))
+    restart_policy: str = setting(
+        "any-failed", grammar.restart_policy, "POLICY", "any-failed: a failure of one rank restarts all ranks",
+        LAUNCHER, other_names=("restart-policy",))
+    restarts_reset_on_progress: bool = setting(
+        False, grammar.boolean, "", "--max-restarts counts anew after progress", LAUNCHER)
+    term_timeout: float | None = setting(
+        1800.0, grammar.limit, "SECONDS", "time for ranks to save and leave after a preemption signal", LAUNCHER,
+        first="term-timeout")
+    workers_stop_timeout: float = setting(
+        5.0, grammar.seconds, "SECONDS", "SIGTERM to SIGKILL when ranks are stopped for a restart", LAUNCHER,
+        first="workers-stop-timeout")
+    exit_timeout: float | None = setting(
+        10.0, grammar.limit_or_zero, "SECONDS", "time for a rank to end after an uncaught exception; None: no limit",
+        LAUNCHER)
+    finished_timeout: float | None = setting(
+        None, grammar.limit, "SECONDS", "time for a rank to end after its script has finished", LAUNCHER)
+    preempted_exit_code: int = setting(
+        0, whole(0, 255), "CODE", "exit code of a preempted job in which no rank failed", LAUNCHER)
+    no_restart_exit_code: int = setting(
+        DO_NOT_REQUEUE, whole(1, 255), "CODE", "exit code of a job that --ft-max-no-progress-cycles ends", LAUNCHER)
+    run_dir: str | None = setting(
+        None, _path, "DIR", "for journal and incidents; else one in the user's state folder", LAUNCHER)
+    per_cycle_applog_prefix: str | None = setting(
+        None, _prefix, "PATH", "all output of all ranks, in PATH_cycle0.log and so on", LAUNCHER)
+    launcher_log: str | None = setting(
+        None, _path, "FILE", "for the launcher's own lines, with the time", LAUNCHER,
+        other_names=("ft-nvrx-logfile", "ft-param-nvrx-logfile"))
+    warm_start: str = setting(
+        "auto", grammar.one_of("auto", "on", "off"), "auto|on|off", "start ranks from a process that has imported",
+        LAUNCHER)
+    preload: tuple[str, ...] = setting((), _modules, "MODULES", "like torch,numpy: import these ahead, too", LAUNCHER)
+    ignore_optimizer_steps: bool = setting(
+        False, grammar.boolean, "", "do not count the steps of ranks that do not use the client", LAUNCHER)
+    early_detection: bool = setting(
+        False, grammar.boolean, "", "accuse a rank that is plainly stopped before a limit is passed", LIMITS)
+    node_timeout: float = setting(
+        10.0, grammar.seconds, "SECONDS", "silence after which a node counts as gone", "health of nodes")
+    # fmt: on
+
+
+RENDEZVOUS = Reason(Effect.NONE, "Holdfast has one rendezvous, over a c10d store")
+ENDPOINT = Reason(Effect.NONE, "Holdfast does not call a health service of the node")
+LOG_SERVER = Reason(Effect.NONE, "Holdfast has no log server; --log-dir can be on a shared filesystem")
+SOCKET = optional(grammar.matching(r"unix://.*|(?!.*://).*", "the path of a socket, or unix:// and the path"))
+ANY_COUNT = optional(whole(0))
+ANY_AMOUNT = optional(grammar.amount)
+_past = partial(make_option, group=PAST, since="0.6")
 # fmt: off
-_LAUNCHER = [
-    FtOption("cfg_path", _names("cfg-path", older=("fault-tol-cfg-path",)), _file, None, "FILE",
-             "YAML file with a 'fault_tolerance' section", LAUNCHER, more_variables=("FAULT_TOL_CFG_PATH",)),
-    FtOption("ignore_missing_cfg", _names("ignore-missing-cfg", older=("ignore-missing-fault-tol-cfg",)),
-             grammar.boolean, False, "", "no error when that file or its section is missing", LAUNCHER,
-             takes_value=False),
-    FtOption("restart_policy", _names("restart-policy", older=("restart-policy",)), grammar.restart_policy,
-             "any-failed", "POLICY", "any-failed: a failure of one rank restarts all ranks", LAUNCHER),
-    FtOption("restarts_reset_on_progress", _names("restarts-reset-on-progress"), grammar.boolean, False, "",
-             "--max-restarts counts anew after progress", LAUNCHER, takes_value=False),
-    FtOption("term_timeout", _names("term-timeout", first="term-timeout"), grammar.limit, 1800.0, "SECONDS",
-             "time for ranks to save and leave after a preemption signal", LAUNCHER),
-    FtOption("workers_stop_timeout", _names("workers-stop-timeout", first="workers-stop-timeout"),
-             grammar.seconds, 5.0, "SECONDS", "SIGTERM to SIGKILL when ranks are stopped for a restart",
-             LAUNCHER),
-    FtOption("exit_timeout", _names("exit-timeout"), grammar.limit_or_zero, 10.0, "SECONDS",
-             "time for a rank to end after an uncaught exception; None: no limit", LAUNCHER),
-    FtOption("finished_timeout", _names("finished-timeout"), grammar.limit, None, "SECONDS",
-             "time for a rank to end after its script has finished", LAUNCHER),
-    FtOption("preempted_exit_code", _names("preempted-exit-code"), grammar.exit_code, 0, "CODE",
-             "exit code of a preempted job in which no rank failed", LAUNCHER),
-    FtOption("no_restart_exit_code", _names("no-restart-exit-code"), grammar.whole(1, 255), DO_NOT_REQUEUE, "CODE",
-             "exit code of a job that --ft-max-no-progress-cycles ends", LAUNCHER),
-    FtOption("run_dir", _names("run-dir"), _file, None, "DIR",
-             "for journal and incidents; else one in the user's state folder", LAUNCHER),
-    FtOption("per_cycle_applog_prefix", _names("per-cycle-applog-prefix"), _prefix, None, "PATH",
-             "all output of all ranks, in PATH_cycle0.log and so on", LAUNCHER),
-    FtOption("launcher_log", _names("launcher-log", older=("ft-nvrx-logfile", "ft-param-nvrx-logfile")), _file, None,
-             "FILE", "for the launcher's own lines, with the time", LAUNCHER),
-    FtOption("warm_start", _names("warm-start"), _warm_start, "auto", "auto|on|off",
-             "start ranks from a process that has imported", LAUNCHER),
-    FtOption("preload", _names("preload"), _modules, (), "MODULES",
-             "like torch,numpy: import these ahead, too", LAUNCHER),
-    FtOption("ignore_optimizer_steps", _names("ignore-optimizer-steps"), grammar.boolean, False, "",
-             "do not count the steps of ranks that do not use the client", LAUNCHER, takes_value=False),
-    FtOption("early_detection", _names("early-detection"), grammar.boolean, False, "",
-             "accuse a rank that is plainly stopped before a limit is passed", LIMITS, takes_value=False),
-    FtOption("node_timeout", _names("node-timeout"), grammar.seconds, 10.0, "SECONDS",
-             "silence after which a node counts as gone", HEALTH),
+_PAST_FLAGS = [
+    _past("rdzv_impl", "barrier", grammar.one_of("barrier", "legacy"), "barrier|legacy", "which rendezvous", RENDEZVOUS,
+          since="0.5"),
+    _past("node_health_check_endpoint", None, SOCKET, "SOCKET", "socket of a health service on the node",
+          ENDPOINT, since="0.5"),
+    Option("gpus_per_numa", whole(1), None, "GPUS", "GPUs per NUMA node, for binding ranks", PAST, names=(),
+           variables=("NVRX_GPUS_PER_NUMA",), since="0.6", no_effect=NUMA),
+    _past("cycle_info_job_id", None, grammar.text, "ID", "id of the job in those files", JOURNAL),
+    _past("enable_log_server", False, grammar.boolean, "BOOL", "collect the logs of all nodes", LOG_SERVER),
+    _past("log_server_port", None, optional(whole(0, 65535)), "PORT", "port of the log server", LOG_SERVER),
+    _past("log_server_log_prefix", None, grammar.text, "PATH", "where the log server writes", LOG_SERVER),
+    _past("log_server_graceful_shutdown_timeout", None, ANY_AMOUNT, "SECONDS", "time for the log server to end",
+          LOG_SERVER),
+    _past("log_aggregator_count", None, ANY_COUNT, "N", "number of aggregators", LOG_SERVER),
+    _past("log_leaf_max_queue_chunks", None, ANY_COUNT, "N", "longest queue of a node", LOG_SERVER),
+    _past("attribution_startup_timeout", None, ANY_AMOUNT, "SECONDS", "time for the service to start", ATTRIBUTION),
+    _past("attribution_llm_api_key_file", None, grammar.text, "FILE", "key for the language model", ATTRIBUTION),
+    _past("attribution_llm_base_url", None, grammar.text, "URL", "address of the language model", ATTRIBUTION),
+    _past("attribution_llm_model", None, grammar.text, "NAME", "name of the language model", ATTRIBUTION),
+    _past("attribution_analysis_backend", None, grammar.text, "NAME", "how logs are analysed", ATTRIBUTION),
+    _past("attribution_compute_timeout", None, ANY_AMOUNT, "SECONDS", "longest time of one analysis", ATTRIBUTION),
+    _past("attribution_log_level", None, optional(grammar.log_level), "LEVEL", "log level of the service", ATTRIBUTION),
 ]
 # fmt: on
 
-OPTIONS: tuple[FtOption, ...] = (*_settings(), *_LAUNCHER, *_flags_only())
+OPTIONS: tuple[Option, ...] = (*SETTINGS.values(), *options_of(LauncherOptions), *_PAST_FLAGS)
 """Every option that torchrun does not have."""
+
+
+def shown(option: Option) -> str:
+    """The name of an option in reports and docs: of a setting its key."""
+    return option.key if option.is_setting else option.name
+
+
+def reports(values: Mapping[str, object]) -> list[str]:
+    """The lines to log at the start for these values: at most one for each class, none for a default."""
+    by_reason: dict[Reason, list[str]] = {}
+    for each in OPTIONS:
+        if each.no_effect and values.get(each.key, each.default) != each.default:
+            by_reason.setdefault(each.no_effect, []).append(shown(each))
+    lines = []
+    waiting = [name for why, names in by_reason.items() if why.effect is Effect.NOT_YET for name in names]
+    if waiting:
+        lines.append(f"accepted, not yet effective in this version: {', '.join(waiting)}")
+    others = [
+        f"{', '.join(names)} ({why.text})" for why, names in by_reason.items() if why.effect is Effect.NONE
+    ]
+    if others:
+        lines.append(f"accepted, no effect here: {'; '.join(others)}")
+    return lines

@@ -11,16 +11,15 @@ Does not cover: what values mean (`torch_options`, `ft_options`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ...config_fields import is_boolean_word, nearest
-from ...config_sources import Given
+from ...config_fields import TORCH, Given, Option, is_boolean_word, nearest
 from ...errors import ConfigError
-from .ft_options import PAST, FtOption, by_name
-from .torch_options import TABLE, TorchOption
+from .ft_options import OPTIONS
+from .torch_options import TABLE
 
-__all__ = ["CommandLine", "UnknownOption", "Vocabulary", "scan"]
+AFTER = "options of the training script belong after the script"
 
 
 class UnknownOption(ConfigError):
@@ -28,59 +27,50 @@ class UnknownOption(ConfigError):
 
 
 class Vocabulary:
-    """Every option by its hyphenated name without dashes.
+    """Every option by its hyphenated names without dashes.
 
     Args:
         torch: torchrun's options.
     """
 
-    def __init__(self, torch: Iterable[TorchOption]) -> None:
-        self.torch: Mapping[str, TorchOption] = {option.name: option for option in torch}
-        self.letters = {option.letter: option for option in self.torch.values() if option.letter}
-        self.ft = by_name()
+    def __init__(self, torch: Iterable[Option] = TABLE) -> None:
+        self.names = {name: option for option in (*torch, *OPTIONS) for name in option.names}
+        self.letters = {option.letter: option for option in self.names.values() if option.letter}
 
-    def find(self, body: str) -> TorchOption | FtOption:
+    def find(self, body: str) -> Option:
         """The option that `body`, written after two dashes, means. Raises `UnknownOption`."""
         name = body.replace("_", "-")
-        known = self.ft.get(name) or self.torch.get(name)
-        if known is not None:
-            return known
-        if name:
-            for names in self._abbreviated():
-                matches = {option.name: option for each, option in names.items() if each.startswith(name)}
-                if len(matches) == 1:
-                    return next(iter(matches.values()))
-                if matches:
-                    listed = ", ".join(sorted(f"--{name.removeprefix('--')}" for name in matches))
-                    raise UnknownOption(f"--{body} may be short for {listed}; write more of it")
-        raise self._unknown(body)
-
-    def _abbreviated(self) -> Iterator[Mapping[str, TorchOption | FtOption]]:
-        yield self.torch
-        yield {name: option for name, option in self.ft.items() if option.group != PAST}
-        yield {name: option for name, option in self.ft.items() if option.group == PAST}
-
-    def _unknown(self, body: str) -> UnknownOption:
-        name = body.replace("_", "-")
-        if any(option.name == name for option in TABLE):
-            return UnknownOption(f"--{body} needs a newer torch than the installed one")
-        near = nearest(name, [*self.torch, *self.ft])
-        if near:
-            return UnknownOption(f"unknown option --{body}; did you mean --{near}?")
-        return UnknownOption(
-            f"unknown option --{body}; options of the training script belong after the script"
-        )
+        if name in self.names:
+            return self.names[name]
+        groups: list[dict[str, Option]] = [{}, {}, {}]
+        for known, option in self.names.items():
+            if name and known.startswith(name):
+                group = 0 if option.group == TORCH else 2 if option.no_effect else 1
+                groups[group][option.name] = option
+        matches = next(filter(None, groups), {})
+        if len(matches) == 1:
+            return next(iter(matches.values()))
+        if matches:
+            raise UnknownOption(f"--{body} may be short for {', '.join(sorted(matches))}; write more of it")
+        if any(name in option.names for option in TABLE):
+            raise UnknownOption(f"--{body} needs a newer torch than the installed one")
+        near = nearest(name, self.names)
+        raise UnknownOption(f"unknown option --{body}; {f'did you mean --{near}?' if near else AFTER}")
 
 
 @dataclass
 class CommandLine:
-    """A command line taken apart; `torch` has torchrun's options by name, `ft` ours by key, each as it was given."""
+    """A command line taken apart: torchrun's options and ours by key, each as it was given; a switch is ``1``."""
 
     torch: dict[str, Given] = field(default_factory=dict)
     ft: dict[str, Given] = field(default_factory=dict)
     script: str | None = None
     script_args: list[str] = field(default_factory=list)
-    help: bool = False
+
+    @property
+    def is_help(self) -> bool:
+        """Whether the text of ``--help`` was asked for."""
+        return "help" in self.torch
 
 
 def scan(argv: Sequence[str], vocabulary: Vocabulary) -> CommandLine:
@@ -92,60 +82,42 @@ def scan(argv: Sequence[str], vocabulary: Vocabulary) -> CommandLine:
     """
     line = CommandLine()
     tokens = deque(argv)
-    while tokens:
+    while tokens and not line.is_help:
         token = tokens.popleft()
         if token == "--":
             break
         if len(token) < 2 or not token.startswith("-"):
             tokens.appendleft(token)
             break
-        _option(token, tokens, vocabulary, line)
-        if line.help:
-            return line
+        option, given = _option(token, tokens, vocabulary)
+        (line.torch if option.group == TORCH else line.ft)[option.key] = given
     if tokens:
         line.script, *line.script_args = tokens
     return line
 
 
-def _option(token: str, tokens: deque[str], vocabulary: Vocabulary, line: CommandLine) -> None:
+def _option(token: str, tokens: deque[str], vocabulary: Vocabulary) -> tuple[Option, Given]:
+    value: str | None
     if token.startswith("--"):
         flag, equals, value = token.partition("=")
         option = vocabulary.find(flag[2:])
-        given = value if equals else None
+        value = value if equals else None
     else:
-        flag, rest = token[:2], token[2:]
-        letter = vocabulary.letters.get(token[1])
-        if letter is None:
-            raise UnknownOption(
-                f"unknown option {token}; options of the training script belong after the script"
-            )
-        option, given = letter, (rest.removeprefix("=") if rest else None)
-        if rest and not option.takes_value:
+        flag, value = token[:2], token[2:].removeprefix("=") if len(token) > 2 else None
+        if flag[1] not in vocabulary.letters:
+            raise UnknownOption(f"unknown option {token}; {AFTER}")
+        option = vocabulary.letters[flag[1]]
+        if value is not None and not option.metavar:
             # Letters may be glued together, the last one with its value: -mr3 is -m -r 3.
-            tokens.appendleft(f"-{rest}")
-            given = None
-    if given is None and option.takes_value and not _stands_alone(option, tokens):
+            tokens.appendleft(f"-{value}")
+            value = None
+    # A flag of true or false takes the next word only where that is one of these.
+    stands_alone = option.is_boolean and not (tokens and is_boolean_word(tokens[0]))
+    if value is None and option.metavar and not stands_alone:
         if not tokens or _looks_like_an_option(tokens[0]):
             raise ConfigError(f"{flag} needs a value")
-        given = tokens.popleft()
-    _note(option, flag, given, line)
-
-
-def _stands_alone(option: TorchOption | FtOption, tokens: Sequence[str]) -> bool:
-    """A flag of true or false takes the next word only where that is one of these."""
-    has_value = bool(tokens) and is_boolean_word(tokens[0])
-    return isinstance(option, FtOption) and option.is_boolean and not has_value
-
-
-def _note(option: TorchOption | FtOption, flag: str, given: str | None, line: CommandLine) -> None:
-    if isinstance(option, FtOption):
-        line.ft[option.key] = Given("true" if given is None else given, flag)
-    elif given is not None and not option.takes_value:
-        raise ConfigError(f"--{option.name}: ignored explicit argument {given!r}")
-    elif option.name == "help":
-        line.help = True
-    else:
-        line.torch[option.name] = Given(given, flag)
+        value = tokens.popleft()
+    return option, Given("1" if value is None else value, flag)
 
 
 def _looks_like_an_option(token: str) -> bool:
