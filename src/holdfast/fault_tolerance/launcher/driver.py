@@ -26,7 +26,8 @@ from .console import best_effort
 from .control import messages as m
 from .control import next_deadline, watched_keys
 from .control.messages import Action, Event
-from .control.node import Node, Settings
+from .control.node import Node
+from .control.records import Settings
 from .exit_codes import Outcome
 from .inbox import Inbox
 from .iteration_file import IterationFile

@@ -29,8 +29,7 @@ from ..timeouts.effective_timeouts import Advice, configured_timeouts, describe
 from . import console, store_host
 from .command_line.checks import NO_ID, rdzv_settings
 from .command_line.log_paths import make_log_dir
-from .control.node import Settings
-from .control.records import Member
+from .control.records import Member, Settings
 from .driver import Driver
 from .exit_codes import Outcome, of_stop
 from .inbox import Inbox, Interrupted

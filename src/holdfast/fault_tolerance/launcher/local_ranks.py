@@ -28,7 +28,7 @@ from ..timeouts.kept_timeouts import record_steps
 from .console import best_effort
 from .control import messages as m
 from .control.messages import Event
-from .control.node import Settings
+from .control.records import Settings
 from .inbox import Inbox
 from .incidents import Incidents
 from .monitor_keeper import MonitorKeeper

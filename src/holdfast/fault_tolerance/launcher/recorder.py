@@ -34,8 +34,8 @@ from ..errors import HoldfastError
 from ..stop.rules import RankView, Word
 from .control import agreed_stop, controller, liveness, messages, node, records
 from .control import messages as m
-from .control.node import Node, Settings
-from .control.records import key
+from .control.node import Node
+from .control.records import Settings, key
 
 # -- values as JSON -------------------------------------------------------------------------------------------
 

@@ -15,8 +15,8 @@ from . import exiting, gathering, running, stopping
 from . import messages as m
 from .liveness import BEAT
 from .messages import Action, Event, Log, journal
-from .node import Confirm, Done, Gather, Leave, Node, Preempt, Run, Settings, Settle, Start, Stop
-from .records import HOST, LAUNCHERS, CycleRecord, encode, key
+from .node import Confirm, Done, Gather, Leave, Node, Preempt, Run, Settle, Start, Stop
+from .records import HOST, LAUNCHERS, CycleRecord, Settings, encode, key
 
 Handler = Callable[..., list[Action]]
 

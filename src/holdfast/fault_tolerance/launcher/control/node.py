@@ -1,4 +1,4 @@
-"""The state of one node: what the user set, the cycle it is in, its ranks, and the phase with what that waits for.
+"""The state of one node: the cycle it is in, its ranks, and the phase with what that waits for.
 
 One function changes a `Node`: :func:`.controller.step`, through the functions of the phases (:mod:`.gathering`,
 :mod:`.running`, :mod:`.stopping`). A phase that ends sets `node.phase` to the next one; `step` then enters it.
@@ -12,49 +12,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from ..ranks.exits import DO_NOT_REQUEUE, as_exit_code
+from ..ranks.exits import as_exit_code
 from . import messages as m
 from .agreed_stop import AgreedStop
 from .liveness import LocalProgress, StoreContact
 from .messages import NEVER, Action
-from .records import FIRST, HOST, LAUNCHERS, LEFT, CycleRecord, Ending, Kind, Member, Membership, View, key
+from .records import FIRST, HOST, LAUNCHERS, LEFT, CycleRecord, Ending, Kind, Membership, Settings, View, key
 
 SAVING = 30.0
 """Seconds for a rank that may be saving: with an open `checkpointing` section, or preempted."""
 READING = 1.0
 """Seconds for the filesystem that has the iteration of the last checkpoint."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What the user set, and what the node is. Times in seconds."""
-
-    me: Member
-    least: int = 1
-    most: int = 1
-    is_host: bool = True  # of the job's store
-    is_alone: bool = False  # one node, and no address at which others could join
-    store: str = ""  # the store's address, for people
-    max_restarts: int = 0
-    reset_on_progress: bool = False
-    node_timeout: float = 10.0
-    join_timeout: float = 600.0
-    last_call: float = 30.0
-    term_timeout: float = NEVER
-    stop_timeout: float = 15.0
-    exit_timeout: float = 10.0  # for a process whose main thread an exception has ended
-    finished_timeout: float = NEVER  # for one whose script has finished
-    preempted_code: int = 0
-    iteration_file: str = ""  # has the iteration of the last checkpoint; "": progress is not measured by it
-    least_progress: int = 1  # iterations that count as progress
-    most_stalled: int = 0  # failed cycles in a row without progress that end the job; 0: never
-    no_restart_code: int = DO_NOT_REQUEUE  # exit code then
-    segment: int = 0  # --ft-segment: nodes in complete groups of one domain; 0: no groups
-
-    @property
-    def nnodes(self) -> str:
-        """As `--nnodes` has it."""
-        return str(self.least) if self.least == self.most else f"{self.least}:{self.most}"
 
 
 @dataclass(slots=True)
@@ -364,15 +332,14 @@ class Node:
         boards = self.tick.boards.values() if self.has_begun else ()
         return Ending(
             self.record,
+            self.settings,
             self.has_begun,
-            self.name,
             self.job_time(now),
             waiting=self.waiting,
             room=max(0, self.settings.most - self.nodes),
             step=max((board.step for board in boards), default=-1),
             checkpoints=sum(board.checkpoints for board in boards),
             iteration=self.iteration if self.has_begun else -1,
-            least_progress=self.settings.least_progress,
         )
 
     def departure(self, phase: Leave, now: float) -> CycleRecord | None:

@@ -180,29 +180,6 @@ def watch_neighbour(node: Node, now: float, local_ranks: str) -> list[Action]:
     return restart(node, why, now, found, lost=(name,))
 
 
-def _restart(
-    node: Node,
-    why: str,
-    now: float,
-    *,
-    lost: tuple[str, ...] = (),
-    code: int = Outcome.NO_RESTART_LEFT.code,
-    gather: bool = False,
-) -> CycleRecord:
-    """A restart if one is left, else the job's end."""
-    settings = node.settings
-    return node.ending(now).restart(
-        why,
-        settings.max_restarts,
-        reset=settings.reset_on_progress,
-        exit_code=code,
-        lost=lost,
-        gather=gather,
-        most_stalled=settings.most_stalled,
-        no_restart_code=settings.no_restart_code,
-    )
-
-
 def restart(
     node: Node, why: str, now: float, found: list[Action], *, lost: tuple[str, ...] = ()
 ) -> list[Action]:
@@ -216,7 +193,7 @@ def restart(
     is_old = node.read_until is None or now - node.read_until >= READING
     if is_old and (reads := node.read_iteration(now)):
         return reads
-    settings, record = node.settings, _restart(node, why, now, lost=lost)
+    settings, record = node.settings, node.ending(now).restart(why, lost=lost)
     actions = found
     if record.kind is Kind.END and not record.no_progress and not node.has_proposed:
         used = f"{record.restarts} of {settings.max_restarts} used"
@@ -312,7 +289,7 @@ def on_settle(node: Node, phase: Settle, event: Event, now: float) -> list[Actio
     ended = [rank for rank in failed if not rank.is_running] or failed
     # What these ranks lost is no rank of this node: a whole node may be gone.
     gather = found.only_lost_peer and node.nodes > 1
-    record = _restart(node, reason, now, code=exit_code(ended), gather=gather)
+    record = node.ending(now).restart(reason, exit_code=exit_code(ended), gather=gather)
     if record.kind is Kind.END and not node.settings.is_alone and now < node.evidence_until:
         phase.until = node.evidence_until  # a rank that fails at the same moment counts for the exit code
         return []

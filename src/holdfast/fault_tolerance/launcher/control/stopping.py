@@ -20,8 +20,8 @@ from ..ranks.exits import FAILED
 from . import messages as m
 from .agreed_stop import AgreedStop
 from .messages import NEVER, Action, Event, Log, journal
-from .node import SAVING, Gather, Leave, Node, Preempt, Rank, Settings, Stop
-from .records import LAUNCHERS, LEFT, CycleRecord, Kind, encode
+from .node import SAVING, Gather, Leave, Node, Preempt, Rank, Stop
+from .records import LAUNCHERS, LEFT, CycleRecord, Kind, Settings, encode
 
 EVIDENCE, LOOK = 1.0, 0.02
 """Seconds for evidence on ranks that may have caused what another node reports, and where the cause is known."""
