@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ..exit_codes import Outcome
 from . import messages as m
@@ -108,7 +109,8 @@ def on_gather(node: Node, phase: Gather, event: Event, now: float) -> list[Actio
     """One event while the membership is formed, or while this node waits as a spare."""
     record = node.record
     ask = m.Append(key("join", record.cycle), encode(replace(node.settings.me, nnodes=node.settings.nnodes)))
-    contradiction = _compare_with_host(node, phase)
+    is_compared = node.settings.is_host or phase.has_compared
+    contradiction = [] if is_compared else _compare_nnodes(node, phase, [decode(node.read(HOST, 1.0))])
     if members := node.read(key("members", record.formed)):
         if not node.settings.is_host and HOST not in node.view:
             return []  # not read yet
@@ -152,10 +154,9 @@ def _choose(node: Node, phase: Gather, event: Event, now: float) -> list[Action]
     if not isinstance(event, m.Tick) and getattr(event, "key", "") not in (key("join", record.cycle), LEFT):
         return []
     previous = Membership.decode(before) if before else None
-    joined = {name: Member.decode(line) for name, line in node.view.log(key("join", record.cycle)).items()}
-    left = node.view.log(LEFT)
-    joined = {name: member for name, member in joined.items() if name not in left}
-    actions = _compare_nnodes(node, phase, joined)
+    lines = node.view.log(key("join", record.cycle))
+    joined = {name: Member.decode(line) for name, line in lines.items() if name not in node.view.log(LEFT)}
+    actions = _compare_nnodes(node, phase, [lines[name] for name in joined])
     waits = missing(node, previous, joined, now)
     chosen = place(joined.values(), previous, settings.most, segment=settings.segment)
     if len(chosen) < settings.least:
@@ -225,31 +226,15 @@ def _end_if_all_preempted(node: Node, names: Collection[str], now: float) -> lis
     return node.propose(node.ending(now).end("preempted", code, preempted=True))
 
 
-def _compare_nnodes(node: Node, phase: Gather, joined: Mapping[str, Member]) -> list[Action]:
-    """Launchers with another --nnodes may wait for each other without end: the one that chooses logs that."""
-    other = next((each for each in joined.values() if each.nnodes != node.settings.nnodes), None)
+def _compare_nnodes(node: Node, phase: Gather, others: Iterable[Mapping[str, Any]]) -> list[Action]:
+    """Log the first launcher with another --nnodes: the two may wait for each other without end."""
+    own = node.settings.nnodes
+    other = next((each for each in others if each.get("nnodes", own) != own), None)
     if other is None or phase.has_compared:
         return []
     phase.has_compared = True
-    return [_contradiction(node, other.node, other.nnodes)]
-
-
-def _compare_with_host(node: Node, phase: Gather) -> list[Action]:
-    """A node with another --nnodes than the store's host logs that as well."""
-    if node.settings.is_host or phase.has_compared:
-        return []
-    host = decode(node.read(HOST, 1.0))
-    if host.get("nnodes", node.settings.nnodes) == node.settings.nnodes:
-        return []
-    phase.has_compared = True
-    return [_contradiction(node, str(host["node"]), str(host["nnodes"]))]
-
-
-def _contradiction(node: Node, other: str, theirs: str) -> Log:
-    return Log(
-        f"node {node.name} was started with --nnodes {node.settings.nnodes}, node {other} with --nnodes {theirs}: "
-        "they may wait for each other in vain; give all launchers of a job the same"
-    )
+    text = f"node {node.name} was started with --nnodes {own}, node {other['node']} with --nnodes {other['nnodes']}"
+    return [Log(f"{text}: the job may never start. Give all launchers of a job the same --nnodes")]
 
 
 def _watch_members(node: Node, event: Event, now: float) -> list[Action]:
