@@ -179,11 +179,12 @@ class Driver:
                 # first one to fail may be a matter of a millisecond.
                 now = self._exits_at = self._exits_at or time.monotonic()
                 tick = self._tick()
-                before = list(self._ranks.before_exit(item, now))
+                before = list(self._ranks.before_exit(item))
                 self._send(*before, tick, self._ranks.exited(item, now), at=now)
             case Sweep():
                 self._send(*self._ranks.swept(item))
-            case m.ExitDescribed() if self._ranks.described(item):
+            case m.ExitDescribed():
+                self._ranks.reports.describe(item)
                 self._send(item)
             case m.Signal() | m.EvidenceTaken() | m.Reported() | m.IterationRead():
                 self._send(item)

@@ -69,7 +69,6 @@ class Incidents:
         self._is_concluded = False
         self._began = 0.0
         self._at_exit: dict[int, RankEvidence] = {}  # by local rank, while its process did not end
-        self._memory: OomWatch | None = None
         self._counts: UnderWay[OomWatch] | None = None
 
     def begin_cycle(self, context: NodeContext) -> None:
@@ -207,18 +206,16 @@ class Incidents:
 
     def _finish(self, seconds: float = 0.0) -> None:
         """Take over what is under way, if it is done within `seconds`; this may be called again later."""
-        if self._under_way is not None:
-            with contextlib.suppress(TooLate):
-                under_way, self._under_way = self._under_way, None
-                try:
-                    captured = under_way.answer(seconds)
-                except TooLate:
-                    self._under_way = under_way
-                    raise
-                except Exception as error:  # the report has how the ranks ended, at least
-                    self._journal.record("launcher_error", what="the taking of evidence", error=repr(error))
-                    return
-                self._captured = captured if self._captured is None else _both(self._captured, captured)
+        if self._under_way is None:
+            return
+        try:
+            captured = self._under_way.answer(seconds)
+            self._captured = captured if self._captured is None else _both(self._captured, captured)
+        except TooLate:
+            return
+        except Exception as error:  # the report has how the ranks ended, at least
+            self._journal.record("launcher_error", what="the taking of evidence", error=repr(error))
+        self._under_way = None
 
     def _known(self, group: RankGroup) -> list[RankId]:
         boards = self._boards.snapshots()
@@ -254,7 +251,7 @@ class Incidents:
         ended = list(failures)
         named = ended[0].exit.rank if ended else None
         summary = Summary(reporter, self._began, self._logged, named)
-        memory, self._memory = self._memory_watch(), None
+        memory = self._take_memory()
         evidence, at_exit = self._evidence(), self._at_exit
 
         def complete() -> tuple[NodeEvidence, float | None]:
@@ -292,18 +289,16 @@ class Incidents:
             _remove(self._file)
         self._file = ""
 
-    def _forget_memory(self) -> None:
-        memory, self._memory = self._memory_watch(), None
-        if memory is not None:
-            memory.close()
+    def _take_memory(self) -> OomWatch | None:
+        """What the kernel's counts were when the cycle began, if they are known by now; the caller closes it."""
+        counts, self._counts = self._counts, None
+        with contextlib.suppress(Exception):  # too late, or it failed: nothing is known then
+            return counts.answer(FOR_MEMORY) if counts is not None else None
+        return None
 
-    def _memory_watch(self) -> OomWatch | None:
-        """What the kernel's counts were when the cycle began, if they are known by now."""
-        if self._memory is None and self._counts is not None:
-            with contextlib.suppress(Exception):  # too late, or it failed: nothing is known then
-                self._memory = self._counts.answer(FOR_MEMORY)
-            self._counts = None
-        return self._memory
+    def _forget_memory(self) -> None:
+        if memory := self._take_memory():
+            memory.close()
 
     def close(self) -> None:
         """The launcher ends: wait a moment for reports that are under way."""

@@ -78,7 +78,7 @@ class LocalRanks:
         self._control, self._monitor, self._journal = control, monitor, journal
         self._incidents, self._advice, self._ahead = incidents, advice, ahead
         self._rank_stores = rank_stores
-        self._reports = RankReports(settings.me.node, boards, journal, incidents)
+        self.reports = RankReports(settings.me.node, boards, journal, incidents)
         self._states = ProcessStates()
         self._group: RankGroup | None = None
         self._cycle = 0
@@ -108,7 +108,7 @@ class LocalRanks:
         if page := self._boards.open(cycle, me.ranks):
             self._control = page
             self._monitor.move_to(page)
-        self._reports.begin_cycle(cycle)
+        self.reports.begin_cycle(cycle)
         number, count = members.index(me.node), len(members.members)
         context = NodeContext(me.node, number, count, members.world_size, self._run_id, cycle, time.time())
         with best_effort("the preparation of incident reports", self._journal.record):
@@ -137,7 +137,7 @@ class LocalRanks:
     def take_message(self, message: dict[str, object]) -> Iterator[Event]:
         """A message of the monitor, as an event if it means one."""
         with best_effort("a message of the monitor", self._journal.record):
-            event = self._reports.take(message)
+            event = self.reports.take(message)
             if event is not None and not self._is_over:
                 yield event
 
@@ -145,29 +145,32 @@ class LocalRanks:
         """Whether it is the exit of a rank of this cycle."""
         return self._group is not None and self._group.exits.get(found.local_rank) is found
 
-    def before_exit(self, found: RankExit, now: float) -> Iterator[Event]:
+    def before_exit(self, found: RankExit) -> Iterator[Event]:
         """What the monitor, the boards and the other ranks report when a rank has ended; it may explain that."""
+        yield from self._last_messages()
+        self.reports.final_scan(found.local_rank, found.rank, found.pid)
+        yield from self.reports.requests(self._boards.snapshots())
+        yield from self.uncaught()
+
+    def _last_messages(self) -> Iterator[Event]:
+        """What the monitor has reported and this launcher has not read yet."""
         for message in self._monitor.messages():
             yield from self.take_message(message.fields)
-        self._reports.final_scan(found.local_rank, found.rank, found.pid)
-        yield from self._reports.requests(self._boards.snapshots())
-        if self._group is not None and not self._signalled:
-            yield from self._reports.uncaught(self._group)
 
     def uncaught(self) -> Iterator[Event]:
         """The ranks that still run although an uncaught exception has ended their main thread."""
         with best_effort("the report of an exception", self._journal.record):
             if self._group is not None and not self._is_over and not self._signalled:
-                yield from self._reports.uncaught(self._group)
+                yield from self.reports.uncaught(self._group)
 
     def exited(self, found: RankExit, now: float) -> m.RankExited:
         """A rank has ended; `now` in monotonic seconds."""
-        return self._reports.exited(found, self._signalled, now)
+        return self.reports.exited(found, self._signalled, now)
 
     def noticed(self) -> m.Signal | None:
         """A rank received a stop signal, not from this launcher, and has written so on its page."""
         found = None if self._signalled or self._is_over else self._boards.stops.noticed()
-        if found is None or found == self._noticed or self._reports.has_verdict(found[0]):
+        if found is None or found == self._noticed or self.reports.has_verdict(found[0]):
             return None
         self._noticed = found
         return m.Signal(found[1], f"rank {found[0]}")
@@ -196,7 +199,7 @@ class LocalRanks:
         if self._is_over or self._group is None:
             return False
         orphans.reap(self._spared | set(self._group.running.values()))
-        steady = self._reports.has_first_signs or now - self._started_at > QUIET
+        steady = self.reports.has_first_signs or now - self._started_at > QUIET
         with best_effort("the preparation of the next cycle", self._journal.record):
             self._ahead.check(now, self._boards.modules_path, steady=steady)
         self._record_progress("interval")
@@ -221,12 +224,12 @@ class LocalRanks:
 
     def hold_verdicts(self) -> None:
         """From here on the monitor judges no rank of this cycle."""
-        self._reports.mark_down()
+        self.reports.mark_down()
         self._control.enter(STOPPING, self._cycle)
 
     def capture(self, action: m.TakeEvidence) -> None:
         """Take evidence, in a thread."""
-        self._reports.mark_down()
+        self.reports.mark_down()
         self._record_progress("incident")
         with best_effort("the taking of evidence", self._journal.record):
             if self._group is not None:
@@ -255,13 +258,6 @@ class LocalRanks:
         with best_effort("the description of a rank at its end", self._journal.record):
             if self._group is not None:
                 self._incidents.describe_exit(self._group, local)
-
-    def described(self, event: m.ExitDescribed) -> m.ExitDescribed | None:
-        """The answer, if it is about a rank of this cycle."""
-        if event.cycle != self._cycle or self._is_over:
-            return None
-        self._reports.describe(event.local, event.kept_by)
-        return event
 
     def kill(self, action: m.KillRank) -> None:
         """End one rank by a signal."""
@@ -296,19 +292,19 @@ class LocalRanks:
         group, self._sweep = self._group, None
         self._monitor.is_held = False
         if sweep.is_late:
-            logger.warning(
-                "the processes that the ranks left behind cannot be listed: they are not waited for"
+            text = (
+                "/proc cannot be read: processes that the ranks left behind may still run. The job continues"
             )
+            logger.warning(text)
         if sweep.ended:
             self._journal.record("swept", pids=sorted(sweep.ended))
         if sweep.left:
             text = "processes that the ranks left behind could not be ended: %s"
             logger.warning(text, describe_blocked(sweep.left))
-        for message in self._monitor.messages():
-            yield from self.take_message(message.fields)
+        yield from self._last_messages()
         if group is not None:
             for local in group.local_ranks:
-                self._reports.final_scan(local, group.rank_of(local), group.pid_of(local))
+                self.reports.final_scan(local, group.rank_of(local), group.pid_of(local))
             self._record_progress("cycle_end")
             with best_effort("the record of the steps' times", self._journal.record):
                 record_steps(self._journal, self._boards, group, self._cycle, self._safety_factor)
@@ -334,7 +330,7 @@ class LocalRanks:
         if group is None:
             return False
         with best_effort("the report of the failures", self._journal.record):
-            found = [self._reports.ended(group.exits[each]) for each in action.failed if each in group.exits]
+            found = [self.reports.ended(group.exits[each]) for each in action.failed if each in group.exits]
             found = failures.in_full(found, self._files_of, self._starter.output.log_dir)
             if len(found) > 1:
                 from .incident_report import in_order  # a launcher starts without it

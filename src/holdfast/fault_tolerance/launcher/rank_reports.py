@@ -95,7 +95,11 @@ class RankReports:
         elif kind == "recovered":
             console.logger.warning("%s", console.recovered(self._node, message))
         elif kind == "overdue":
-            self._log_overdue(message)
+            verdict = self._verdicts.get(int(message["local_rank"]))
+            if (
+                verdict is None or verdict["overdue_rank"] != message["rank"]
+            ):  # else the block on the hang has it
+                console.logger.warning("%s", console.overdue(self._node, message))
         elif kind == "unreadable":
             console.logger.warning("%s", message["text"])
         self._journal.record(kind, **message)
@@ -110,12 +114,6 @@ class RankReports:
         end = RankExit(message["rank"], local, message["pid"], -signal.SIGKILL, time.monotonic())
         return m.Verdict(local, self.failure(end).meaning)
 
-    def _log_overdue(self, message: dict[str, Any]) -> None:
-        """Log a rank that is past its timeout, unless the line on the hang was about the same."""
-        verdict = self._verdicts.get(int(message["local_rank"]))
-        if verdict is None or verdict["overdue_rank"] != message["rank"]:
-            console.logger.warning("%s", console.overdue(self._node, message))
-
     def _request(self, rank: int, action: str, description: str) -> m.Event | None:
         if (rank, action) in self._requested:
             return None
@@ -123,7 +121,7 @@ class RankReports:
         return m.Requested(rank, action, description)
 
     def _resume(self, kind: str, message: dict[str, Any]) -> None:
-        """Log once when a restarted job trains again: a step is better news than a heartbeat."""
+        """Log once when a restarted job trains again, with the step if there is one."""
         if self._down_since is None or kind in ("rank_connect", "first_section"):
             return
         if float(message["at"]) < self._down_since:
@@ -177,9 +175,10 @@ class RankReports:
                 text = "an uncaught exception, whose text is not known"
             yield m.RankFailing(local, found.cause, text, now - found.began)
 
-    def describe(self, local: int, kept_by: str) -> None:
+    def describe(self, found: m.ExitDescribed) -> None:
         """What keeps the process of a rank whose main thread has ended."""
-        self._kept_by[local] = kept_by
+        if found.cycle == self._cycle:
+            self._kept_by[found.local] = found.kept_by
 
     def ended(self, found: RankExit) -> Failure:
         """What is known of a rank that has ended."""

@@ -59,7 +59,7 @@ host        value    the node that hosts the store, and its --nnodes
 launchers   log      all launchers of the job
 left        log      those that left, with the reason
 name/NODE   once     a token of the launcher that has this name, see `rendezvous.register`
-incident/N/* value   the nodes' evidence of an incident, see `incident_report.SharedEvidence`
+incident/N/* value   the nodes' evidence of an incident, see `incident_report.Reporter`
 """
 """The keys of the job's store. "once": by compare-and-set on nothing; "swapped": on the value before."""
 OF_A_CYCLE = {"cycle", "join", "ack", "go", "waiting", "done", "stop", "word", "arrived", "answers"}
