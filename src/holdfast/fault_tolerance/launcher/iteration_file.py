@@ -41,14 +41,14 @@ class IterationFile:
     def read(self, cycle: int) -> None:
         """Begin a reading; its answer is for this cycle."""
         try:
-            threading.Thread(target=self._read, args=(cycle,), name="holdfast-iteration", daemon=True).start()
+            UnderWay(lambda: self._read(cycle))
         except RuntimeError as error:
             self._answer(cycle, -1, str(error))
 
     def _read(self, cycle: int) -> None:
         with self._lock:
             try:
-                if self._call is None or self._has_ended(self._call):
+                if self._call is None or self._call.is_done:  # what an earlier one has found since is old
                     self._call = UnderWay(self._number)
                 number, why = self._call.answer(READING), ""
             except TooLate:
@@ -60,17 +60,6 @@ class IterationFile:
                 number, why = -1, str(getattr(error, "strerror", None) or error)
             self._call, self._is_first = None, False
             self._answer(cycle, number, why)
-
-    @staticmethod
-    def _has_ended(call: UnderWay[int]) -> bool:
-        """Whether a reading that was too late has ended since; what it found is old."""
-        try:
-            call.answer(0.0)
-        except TooLate:
-            return False
-        except Exception:
-            return True
-        return True
 
     def _number(self) -> int:
         with open(self._path, "rb") as file:

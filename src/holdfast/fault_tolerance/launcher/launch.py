@@ -43,7 +43,7 @@ from .ranks.cycle_log import CycleLog
 from .ranks.output import HEALTH_PORT, WATCHDOG
 from .ranks.prologue_path import flight_recorder, with_prologue
 from .ranks.start import RankStarter
-from .rendezvous import Endpoint, StoreUnreachable, endpoint_of, meet, parameters_of, prefix_of
+from .rendezvous import LOOPBACK, StoreUnreachable, meet, parameters_of
 from .store import LocalStore, StoreClient
 from .warm.pool import Ahead
 from .warm.preload_list import script_text
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from .command_line.options import LauncherOptions
 
 logger = logging.getLogger("holdfast.launcher")
-LOOPBACK = "127.0.0.1"
 IMPORTS, IMPORTS_OF_SEVERAL = 120.0, 5.0
 """Seconds for imports ahead of the first ranks, in jobs of one node and of several."""
 JOIN_TIMEOUT, LAST_CALL = 600.0, 30.0
@@ -170,19 +169,9 @@ class Launch:
         me = Member(self._node, int(given.nproc_per_node), LOOPBACK, order=self._order(), role=given.role)
         if self._one_node:
             return LocalStore(), me, True
-        from torch.distributed import PrefixStore
-
         parameters = parameters_of(given, nodes_of(given), self._run_id, rdzv_settings(given.rdzv_conf))
-        where = endpoint_of(parameters)
         meeting = meet(parameters, self._node)
-        host = LOOPBACK if meeting.is_host else where.host
-        prefix, endpoint = prefix_of(parameters), Endpoint(host, meeting.port)
-        client = StoreClient(
-            PrefixStore(prefix, meeting.store),
-            lambda: PrefixStore(prefix, meeting.store.clone()),  # type: ignore[attr-defined]  # torch's stubs
-            endpoint,
-            self._inbox.wake,
-        )
+        client = StoreClient(meeting.store, meeting.connect, meeting.endpoint, self._inbox.wake)
         return client, replace(me, node=meeting.name, address=meeting.address), meeting.is_host
 
     def _settings(self, me: Member, is_host: bool) -> Settings:

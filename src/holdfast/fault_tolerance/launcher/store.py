@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from .control.messages import Append, Cas, Put, StoreView
 from .control.records import OF_A_CYCLE
-from .rendezvous import Endpoint, refused
+from .rendezvous import Endpoint
 
 if TYPE_CHECKING:
     from torch.distributed import Store as TorchStore
@@ -267,7 +267,7 @@ class StoreClient:
                 now = time.monotonic()
                 since = now if since is None else since
                 if now - since >= REFUSED and not self._is_over(generation):
-                    self._refused = refused(self._endpoint)
+                    self._refused = f"no process listens at {self._endpoint} any more"
             else:
                 since = None
                 with suppress(RuntimeError):

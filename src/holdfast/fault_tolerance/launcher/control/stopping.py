@@ -292,14 +292,13 @@ def on_preempt(node: Node, phase: Preempt, event: Event, now: float) -> list[Act
         return [*actions, *_log_slow(node, phase, now)]
     if phase.agreed is not None:
         actions += phase.agreed.close(node)
-    actions += _log_followers(node, phase.number)
-    node.phase = _after_preempt(node, phase, now)
-    return actions
+    failed, lines = _after_signal(node, phase.number)
+    node.phase = _after_preempt(node, phase, failed)
+    return [*actions, *lines]
 
 
-def _after_preempt(node: Node, phase: Preempt, now: float) -> Stop:
+def _after_preempt(node: Node, phase: Preempt, failed: list[Rank]) -> Stop:
     """The ranks have left. What they left running has time to end where they all ended by themselves."""
-    failed = failed_by_themselves(node, phase.number)
     leave = leave_by_signal(node, phase.number)
     is_interrupt = phase.number == signal.SIGINT  # the user ended the ranks; how they did so does not matter
     is_stuck = any(rank.is_stuck for rank in node.ranks.values())
@@ -330,32 +329,24 @@ def _log_slow(node: Node, phase: Preempt, now: float) -> list[Action]:
     return [Log(f"still there after SIGINT: rank {ranks}. Ctrl-C again ends them at once{when}")]
 
 
-def _log_followers(node: Node, number: int) -> list[Action]:
-    """The ranks that only lost a peer, or their data-loader workers, to the signal."""
+def _after_signal(node: Node, number: int) -> tuple[list[Rank], list[Action]]:
+    """The ranks that failed by themselves; and lines on those that only lost a peer, or their data-loader workers, to
+    the signal."""
+    failed: list[Rank] = []
     actions: list[Action] = []
     for rank in node.ranks.values():
-        if (
-            not rank.is_stuck
-            and not rank.obeyed(number)
-            and not rank.verdict
-            and rank.cause is not m.Cause.OWN
-        ):
+        if rank.is_stuck or rank.obeyed(number):
+            continue
+        if rank.verdict or rank.cause is m.Cause.OWN:
+            if rank.exit_code == 128 + number:  # an exception was ending it when the signal did
+                rank.status = FAILED
+            failed.append(rank)
+        else:
             lost_worker = rank.cause is m.Cause.LOST_WORKER
             who = "its data-loader workers" if lost_worker else "a rank that it was connected to"
             text = f"rank {rank.number}: {who} ended by {signal.Signals(number).name}: {rank.text}"
             actions.append(Log(text))
-    return actions
-
-
-def failed_by_themselves(node: Node, number: int) -> list[Rank]:
-    """The ranks that neither obeyed the signal nor only lost a peer, or their data-loader workers, to it."""
-    failed = []
-    for rank in node.ranks.values():
-        if not rank.is_stuck and not rank.obeyed(number) and (rank.verdict or rank.cause is m.Cause.OWN):
-            if rank.exit_code == 128 + number:  # an exception was ending it when the signal did
-                rank.status = FAILED
-            failed.append(rank)
-    return failed
+    return failed, actions
 
 
 # -- LEAVE ----------------------------------------------------------------------------------------------------
