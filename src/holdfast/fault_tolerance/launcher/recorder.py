@@ -92,22 +92,18 @@ def encode(value: Any) -> Any:
     if (names := FIELDS.get(type(value))) is not None:
         found = {name: each for name, empty in names.items() if (each := getattr(value, name)) != empty}
         return {"$": type(value).__name__, **{name: encode(each) for name, each in found.items()}}
+    if type(value) is records.View:
+        return {"$": "View", "value": dict(value)}
     if isinstance(value, Mapping):
-        return _encode_mapping(value)
+        if all(type(name) is str and name != "$" for name in value):
+            return {name: encode(each) for name, each in value.items()}
+        return {"$": "dict", "value": [[encode(name), encode(each)] for name, each in value.items()]}
     if isinstance(value, tuple):
         return [encode(each) for each in value]
     if type(value).__name__ in COLLECTIONS:
         ordered = value if isinstance(value, list) else sorted(value, key=repr)
         return {"$": type(value).__name__, "value": [encode(each) for each in ordered]}
     return {"$": "repr", "value": repr(value)}
-
-
-def _encode_mapping(value: Mapping[Any, Any]) -> Any:
-    if type(value) is records.View:
-        return {"$": "View", "value": dict(value)}
-    if all(type(name) is str and name != "$" for name in value):
-        return {name: encode(each) for name, each in value.items()}
-    return {"$": "dict", "value": [[encode(name), encode(each)] for name, each in value.items()]}
 
 
 def pack(value: Any) -> Any:

@@ -250,11 +250,6 @@ class Node:
         return int(written) if written.isdecimal() else self.record.waiting
 
     @property
-    def is_needed(self) -> bool:
-        """Whether too few nodes are left for the job without this one."""
-        return self.nodes - 1 + self.waiting < self.settings.least
-
-    @property
     def running(self) -> list[Rank]:
         """The ranks that have not ended."""
         return [rank for rank in self.ranks.values() if rank.is_running]

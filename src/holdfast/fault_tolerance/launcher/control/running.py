@@ -22,8 +22,8 @@ from .exiting import record_description, watch_exits
 from .gathering import members_not_back, place
 from .liveness import BUSY, LocalProgress
 from .messages import PASSED_ON, Action, Event, Log, journal
-from .node import READING, SAVING, Done, Leave, Node, Preempt, Rank, Run, Settle, Start, Stop
-from .records import LEFT, CycleRecord, Kind, Member, decode, encode, key, whole_number
+from .node import READING, Done, Leave, Node, Preempt, Rank, Run, Settle, Start, Stop
+from .records import LEFT, Kind, Member, decode, encode, key, whole_number
 from .stopping import exit_code, failed_ranks, leave_by_request, record_exit
 
 CAUSE = 1.0
@@ -347,16 +347,3 @@ def _end_if_all_done(node: Node, now: float) -> list[Action]:
     if codes:
         return node.propose(node.ending(now).end("preempted", max(codes), preempted=True))
     return node.propose(node.ending(now).end("all ranks succeeded", Outcome.SUCCEEDED.code))
-
-
-# -- the next record --------------------------------------------------------------------------------------------
-
-
-def stop_for(node: Node, record: CycleRecord) -> None:
-    """The next cycle's record counts while the ranks run or are done: stop them, for it or for the job's end."""
-    if record.kind is Kind.END and record.preempted and isinstance(node.phase, Run | Settle):
-        node.phase = Preempt(signal.SIGTERM, f"node {record.node}")
-        return
-    is_done = isinstance(node.phase, Done) and record.kind is Kind.END and record.exit_code == 0
-    has_failed = isinstance(node.phase, Settle)
-    node.phase = Stop(record.reason, next=record, linger=SAVING if is_done else 0.0, has_failed=has_failed)

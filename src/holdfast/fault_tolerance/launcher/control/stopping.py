@@ -369,7 +369,7 @@ def leave_by_request(node: Node, request: m.Requested) -> Leave:
     why = f"rank {request.rank} (node {node.name}) requested it: {request.description}"
     if request.action == "shutdown_workload":
         return Leave(Outcome.SHUT_DOWN.code, why, "shutdown")
-    if node.is_needed:
+    if node.nodes - 1 + node.waiting < node.settings.least:
         left = f"{node.nodes - 1} of {node.settings.nnodes}"
         return Leave(Outcome.EXCLUDED_LAST.code, f"{why}. Too few nodes are left: {left}", "excluded")
     return Leave(Outcome.EXCLUDED.code, why, "excluded")
