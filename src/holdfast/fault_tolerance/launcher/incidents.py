@@ -104,9 +104,9 @@ class Incidents:
         """
         file = str(verdict.pop("evidence", ""))
         sentence = verdict.pop("sentence", "")
-        if is_late and file:
+        if is_late:
             _remove(file)
-        elif not is_late:
+        else:
             self._forget_file()
             self._monitor_captures_until = 0.0
             self._file, self._under_way = file, None
@@ -120,8 +120,7 @@ class Incidents:
     def take_capture(self, file: str | None, *, is_late: bool) -> EvidenceTaken | None:
         """The monitor begins to take evidence of a hang, or (with a file, or "") it has done so without a verdict."""
         if is_late:
-            if file:
-                _remove(file)
+            _remove(file or "")
             return None
         if file is None:
             self._monitor_captures_until = time.monotonic() + MONITOR
@@ -130,7 +129,7 @@ class Incidents:
         if self._wants_evidence:
             self._forget_file()
             self._file = file
-        elif file:
+        else:
             _remove(file)  # the rank continued, and so does the job
         return EvidenceTaken(self._context.cycle, self._wants_evidence)
 
@@ -251,42 +250,31 @@ class Incidents:
         ended = list(failures)
         named = ended[0].exit.rank if ended else None
         summary = Summary(reporter, self._began, self._logged, named)
-        memory = self._take_memory()
-        evidence, at_exit = self._evidence(), self._at_exit
+        self._finish()
+        file, self._file = self._file, ""
+        memory, captured, at_exit = self._take_memory(), self._captured, self._at_exit
+        context = self._context
 
         def complete() -> tuple[NodeEvidence, float | None]:
-            found, ready = evidence()
+            from holdfast.incidents.capture.capture import load_spill, without_evidence
+
+            found = captured  # the monitor's, or ours, or none
+            if file:
+                with contextlib.suppress(OSError, ValueError):
+                    found = load_spill(file)
+            ready = None if found is None else found.mono + found.took
+            if found is None:
+                found = replace(without_evidence(context, "hang" if file else "crash"), notes=(NOTHING,))
             found = completed(replace(found, reason=reason, lost_nodes=lost_nodes), group, ended, memory)
             ranks = tuple(_with_stacks(rank, at_exit.get(rank.local_rank)) for rank in found.ranks)
             return replace(found, ranks=ranks), ready
 
         if self._reporter is None:
-            node = self._context.node
-            self._reporter = Reporter(node, self._run_dir, self._journal, self._store, self._post)
-        return self._reporter.begin(complete, self._context, summary)
-
-    def _evidence(self) -> Callable[[], tuple[NodeEvidence, float | None]]:
-        """What gives the evidence of this cycle: the monitor's, or ours, or none."""
-        file, self._file = self._file, ""
-        self._finish()
-        captured, context = self._captured, self._context
-
-        def get() -> tuple[NodeEvidence, float | None]:
-            own = captured
-            if file:
-                from holdfast.incidents.capture.capture import load_spill
-
-                with contextlib.suppress(OSError, ValueError):
-                    own = load_spill(file)
-            if own is None:
-                return _nothing(context, "hang" if file else "crash"), None
-            return own, own.mono + own.took
-
-        return get
+            self._reporter = Reporter(context.node, self._run_dir, self._journal, self._store, self._post)
+        return self._reporter.begin(complete, context, summary)
 
     def _forget_file(self) -> None:
-        if self._file:
-            _remove(self._file)
+        _remove(self._file)
         self._file = ""
 
     def _take_memory(self) -> OomWatch | None:
@@ -309,6 +297,7 @@ class Incidents:
 
 
 def _remove(file: str) -> None:
+    """The file of this name; "": there is none."""
     with contextlib.suppress(OSError):
         os.unlink(file)
 
@@ -328,10 +317,3 @@ def _with_stacks(rank: RankEvidence, at_exit: RankEvidence | None) -> RankEviden
     if at_exit is None or rank.stacks:
         return rank
     return replace(rank, stacks=at_exit.stacks, stacks_from=at_exit.stacks_from, no_stacks=at_exit.no_stacks)
-
-
-def _nothing(context: NodeContext, trigger: str) -> NodeEvidence:
-    """Where no evidence could be had: the report still has how the ranks ended."""
-    from holdfast.incidents.capture.capture import without_evidence
-
-    return replace(without_evidence(context, trigger), notes=(NOTHING,))
