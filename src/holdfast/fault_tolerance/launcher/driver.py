@@ -13,12 +13,14 @@ from __future__ import annotations
 import gc
 import logging
 import signal
+import threading
 import time
 import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
+from holdfast.in_time import TooLate, UnderWay
 from holdfast.journal.writer import Journal
 
 from ..monitor.deadlines import SECOND, Suspensions, was_suspended
@@ -26,11 +28,10 @@ from .console import best_effort
 from .control import messages as m
 from .control import next_deadline, watched_keys
 from .control.messages import Action, Event
-from .control.node import Node
+from .control.node import READING, Node
 from .control.records import Settings
 from .exit_codes import Outcome
 from .inbox import Inbox
-from .iteration_file import IterationFile
 from .local_ranks import LocalRanks
 from .monitor_keeper import MonitorMessage
 from .rank_store import RankStores
@@ -275,3 +276,62 @@ class Driver:
 def _urgency(item: object) -> int:
     order = MonitorMessage, m.Signal, RankExit
     return next((number for number, kind in enumerate(order) if isinstance(item, kind)), len(order))
+
+
+# -- the iteration of the last checkpoint ----------------------------------------------------------------------
+
+
+class IterationFile:
+    """`checkpoint_iteration_file`: has the iteration of the last checkpoint, and may not exist yet.
+
+    It is read in a thread; each reading posts one `IterationRead`. The reason why there is no number is logged and
+    recorded once.
+    Does not cover: who writes the file, and whether the checkpoint of that iteration is complete. A filesystem that
+    hangs keeps one thread for good.
+    """
+
+    def __init__(self, path: str, post: Callable[[object], None], record: Callable[..., None]) -> None:
+        self._path, self._post, self._record = path, post, record
+        self._lock = threading.Lock()  # held by one reading after the other
+        self._call: UnderWay[int] | None = None  # the newest; one that hangs is not followed by another
+        self._reported: set[str] = set()
+        self._is_first = True
+
+    def read(self, cycle: int) -> None:
+        """Begin a reading; its answer is for this cycle."""
+        try:
+            UnderWay(lambda: self._read(cycle))
+        except RuntimeError as error:
+            self._answer(cycle, -1, str(error))
+
+    def _read(self, cycle: int) -> None:
+        with self._lock:
+            try:
+                if self._call is None or self._call.is_done:  # what an earlier one has found since is old
+                    self._call = UnderWay(self._number)
+                number, why = self._call.answer(READING), ""
+            except TooLate:
+                self._answer(cycle, -1, f"its filesystem has not answered for {READING:g} s")
+                return
+            except FileNotFoundError as error:
+                number, why = 0, "" if self._is_first else str(error.strerror)
+            except (OSError, ValueError, RuntimeError) as error:
+                number, why = -1, str(getattr(error, "strerror", None) or error)
+            self._call, self._is_first = None, False
+            self._answer(cycle, number, why)
+
+    def _number(self) -> int:
+        with open(self._path, "rb") as file:
+            text = file.read(100).decode(errors="replace").strip()
+        if not text.isdecimal() or len(text) > 18:  # the journal has numbers of 64 bits
+            raise ValueError(f"{text!r} is no iteration")
+        return int(text)
+
+    def _answer(self, cycle: int, number: int, why: str) -> None:
+        if why and why not in self._reported:
+            self._reported.add(why)
+            counts = "does not count as one without progress" if number < 0 else "counts from iteration 0"
+            text = "checkpoint_iteration_file %s: %s. Cycle %d %s. Check the path"
+            logger.warning(text, self._path, why, cycle, counts)
+            self._record("iteration_unread", file=self._path, reason=why)
+        self._post(m.IterationRead(cycle, number))
