@@ -116,8 +116,10 @@ def _signal_is_lost_in_stop(
 def _spares_before_those_that_trained(patch: pytest.MonkeyPatch) -> None:
     original = gathering.place
 
-    def place(nodes: Any, previous: Any, most: int, **facts: Any) -> Any:
-        return original(nodes, None, most, **facts, behind=previous.names if previous else ())
+    def place(nodes: Any, previous: Any, most: int) -> Any:
+        before = previous.names if previous else ()
+        spares = original([node for node in nodes if node.node not in before], None, most)
+        return spares + original([node for node in nodes if node.node in before], None, most - len(spares))
 
     patch.setattr(gathering, "place", place)
 

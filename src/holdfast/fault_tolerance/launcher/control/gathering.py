@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -36,64 +36,24 @@ SPARES_WAIT = 2.0
 # -- the order of nodes ---------------------------------------------------------------------------------------
 
 
-def place(
-    nodes: Collection[Member],
-    previous: Membership | None,
-    most: int,
-    *,
-    segment: int = 0,
-    behind: Collection[str] = (),
-) -> tuple[Member, ...]:
+def place(nodes: Collection[Member], previous: Membership | None, most: int) -> tuple[Member, ...]:
     """Choose at most `most` of the nodes, in order.
 
     Nodes of the previous membership keep their places, and a new node takes the place of a lost one. New nodes are
-    ordered by their number (`--node-rank`, `SLURM_PROCID`, `GROUP_RANK`), then by name, node2 before node10. With
-    `segment`, the result consists of complete groups of `segment` nodes of one domain each. The nodes named in `behind`
-    come after all others.
+    ordered by their number (`--node-rank`, `SLURM_PROCID`, `GROUP_RANK`), then by name, node2 before node10.
     """
-    size = segment or 1
     before = previous.names if previous else ()
-    trained = {node.node: node for node in nodes if node.node in before and node.node not in behind}
-    new = sorted((node for node in nodes if node.node not in trained), key=lambda node: _order(node, behind))
-    free = {node.node: node for node in [*(trained[name] for name in before if name in trained), *new]}
-    blocks = [before[at : at + size] for at in range(0, len(before), size)]
-    kept: list[list[Member] | None] = []
-    for block in blocks:  # groups that trained, completed from their domain
-        group = _completed(block, trained, [node for node in new if node.node in free], segment)
-        kept.append(group)
-        for node in group or ():
-            del free[node.node]
-    rest: list[list[Member]] = []
-    for domain in dict.fromkeys(_domain(node, segment) for node in free.values()):
-        left = [node for node in free.values() if _domain(node, segment) == domain]
-        rest += [left[at : at + size] for at in range(0, len(left) - size + 1, size)]
-    rest = rest[: max(0, most // size - sum(group is not None for group in kept))]
-    groups = [group if group is not None else rest.pop(0) if rest else [] for group in kept]
-    return tuple(node for group in [*filter(None, groups), *rest][: most // size] for node in group)
+    trained = {node.node: node for node in nodes if node.node in before}
+    new = sorted((node for node in nodes if node.node not in trained), key=_order)
+    new = new[: max(0, most - len(trained))]
+    kept = [trained[name] if name in trained else new.pop(0) for name in before if name in trained or new]
+    return (*kept, *new)[:most]
 
 
-def _completed(
-    block: Sequence[str], trained: Mapping[str, Member], new: Sequence[Member], segment: int
-) -> list[Member] | None:
-    """The group of this block with its lost nodes replaced from the same domain; None where that is not possible."""
-    domains = {_domain(trained[name], segment) for name in block if name in trained}
-    if len(domains) != 1:
-        return None
-    spares = [node for node in new if _domain(node, segment) in domains]
-    group = [
-        trained[name] if name in trained else spares.pop(0) for name in block if name in trained or spares
-    ]
-    return group if len(group) == (segment or 1) else None
-
-
-def _domain(node: Member, segment: int) -> str:
-    return (node.domain or node.node.partition(":")[0]) if segment else node.node
-
-
-def _order(node: Member, behind: Collection[str]) -> tuple[bool, bool, int, list[tuple[bool, int, str]]]:
+def _order(node: Member) -> tuple[bool, int, list[tuple[bool, int, str]]]:
     parts = [part for part in re.split(r"(\d+)", node.node) if part]
     natural = [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts]
-    return node.node in behind, node.order < 0, node.order, natural
+    return node.order < 0, node.order, natural
 
 
 # -- GATHER ---------------------------------------------------------------------------------------------------
@@ -158,7 +118,7 @@ def _choose(node: Node, phase: Gather, event: Event, now: float) -> list[Action]
     joined = {name: Member.decode(line) for name, line in lines.items() if name not in node.view.log(LEFT)}
     actions = _compare_nnodes(node, phase, [lines[name] for name in joined])
     waits = missing(node, previous, joined, now)
-    chosen = place(joined.values(), previous, settings.most, segment=settings.segment)
+    chosen = place(joined.values(), previous, settings.most)
     if len(chosen) < settings.least:
         phase.quorum_since = None
         is_early = waits and now - phase.since < settings.join_timeout

@@ -145,7 +145,6 @@ class Member:
     ranks: int = 1
     address: str = ""
     order: int = -1  # --node-rank, SLURM_PROCID or GROUP_RANK; -1: not given
-    domain: str = ""  # the node domain
     nnodes: str = ""  # its --nnodes
     role: str = ""  # its --role
 
@@ -294,7 +293,6 @@ class Settings:
     least_progress: int = 1  # iterations that count as progress
     most_stalled: int = 0  # failed cycles in a row without progress that end the job; 0: never
     no_restart_code: int = DO_NOT_REQUEUE  # exit code then
-    segment: int = 0  # --ft-segment: nodes in complete groups of one domain; 0: no groups
 
     @property
     def nnodes(self) -> str:

@@ -222,10 +222,7 @@ def _watch_newcomers(node: Node, now: float) -> list[Action]:
     asked = [Member.decode(node.view.log(key("join", cycle))[name]) for name in names if name not in lost]
     if not alive or node.nodes >= node.settings.most or node.has_proposed:
         return actions
-    chosen = place(
-        [*node.members.members, *asked], node.members, node.settings.most, segment=node.settings.segment
-    )
-    more = len(chosen) - node.nodes
+    more = len(place([*node.members.members, *asked], node.members, node.settings.most)) - node.nodes
     record = node.ending(now).join(more) if more > 0 else None
     return [*actions, *(node.propose(record) if record else [])]
 
