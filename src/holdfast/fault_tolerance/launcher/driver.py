@@ -100,9 +100,7 @@ class Driver:
         self._node: Node
         self._events: deque[Event] = deque()
         self._ticked_at = self._checked_at = 0.0
-        self._exits_at: float | None = (
-            None  # of the ranks whose exits this turn has found, in monotonic seconds
-        )
+        self._exits_at: float | None = None  # when this turn found that ranks had ended, in monotonic seconds
         self._store_of = -1  # the cycle for which a store of the ranks was opened last
         self._no_rank_store = ""  # why the ranks' store of this cycle could not be opened
         self._exit: m.Exit | None = None

@@ -52,18 +52,7 @@ TYPES: dict[str, type] = {
 def _empty(field: Field[Any]) -> Any:
     """The value for which a field is left out: its default, if that is empty; else `MISSING`."""
     default = field.default if field.default_factory is MISSING else field.default_factory()
-    is_empty = not default and type(default) in (
-        type(None),
-        bool,
-        int,
-        float,
-        str,
-        tuple,
-        frozenset,
-        dict,
-        set,
-    )
-    return default if is_empty else MISSING
+    return MISSING if default else default
 
 
 FIELDS: dict[Any, dict[str, Any]] = {
@@ -275,43 +264,32 @@ def _frozen(value: Any) -> Any:
 
 
 def observations(node: Node) -> Observations:
-    """What the controller observed. It does not change with the node."""
+    """What the controller observed, by field of `Node`. It does not change with the node."""
+    contact = node.contact
     return {
         "tick": node.tick,
         "ticked_at": node.ticked_at,
-        "answered": node.contact.answered,
-        "since": dict(node.contact.since),
-        "has_moved": set(node.contact.has_moved),
+        "contact": replace(contact, since=dict(contact.since), has_moved=set(contact.has_moved)),
         "progress": copy(node.progress),
         "view": dict(node.view),
     }
 
 
 def changes(now: Observations, before: Observations) -> Observations:
-    """What is new; of dictionaries and sets the new entries. An input that was left out removes none."""
-    found: Observations = {}
-    for name, value in now.items():
-        old = before.get(name)
-        if isinstance(value, dict) and isinstance(old, dict):
-            value = {each: value[each] for each in value if each not in old or old[each] != value[each]}
-        elif isinstance(value, set) and isinstance(old, set):
-            value = value - old
-        elif value == old:
-            continue
-        if value or not isinstance(value, dict | set):
-            found[name] = value
-    return found
+    """What is new; of the view the new values. An input that was left out removes none."""
+    found = {name: value for name, value in now.items() if name != "view" and value != before.get(name)}
+    old = before.get("view", {})
+    view = {each: value for each, value in now["view"].items() if old.get(each) != value}
+    return found | ({"view": view} if view else {})
 
 
 def restore(node: Node, observed: Observations) -> None:
     """Take over what :func:`changes` has found."""
-    node.tick = observed.get("tick", node.tick)
-    node.ticked_at = observed.get("ticked_at", node.ticked_at)
-    node.progress = observed.get("progress", node.progress)
-    node.contact.answered = observed.get("answered", node.contact.answered)
-    node.contact.since.update(observed.get("since", {}))
-    node.contact.has_moved |= observed.get("has_moved", set())
-    node.view.update(observed.get("view", {}))
+    for name, value in observed.items():
+        if name == "view":
+            node.view.update(value)
+        elif name in OBSERVED:
+            setattr(node, name, value)
 
 
 def describe(error: Exception) -> str:
