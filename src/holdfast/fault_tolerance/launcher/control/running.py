@@ -19,11 +19,11 @@ from ..exit_codes import Outcome
 from . import agreed_stop
 from . import messages as m
 from .exiting import record_description, watch_exits
-from .gathering import members_not_back, place
+from .gathering import members_not_back
 from .liveness import BUSY, LocalProgress
 from .messages import PASSED_ON, Action, Event, Log, journal
 from .node import READING, Done, Leave, Node, Preempt, Rank, Run, Settle, Start, Stop
-from .records import LEFT, Kind, Member, decode, encode, key, whole_number
+from .records import LEFT, Kind, decode, encode, key, whole_number
 from .stopping import exit_code, failed_ranks, leave_by_request, record_exit
 
 CAUSE = 1.0
@@ -219,11 +219,8 @@ def _watch_newcomers(node: Node, now: float) -> list[Action]:
         node.newcomers = alive
         node.view[key("waiting", cycle)] = str(alive)
         actions.append(m.Put(key("waiting", cycle), str(alive)))
-    asked = [Member.decode(node.view.log(key("join", cycle))[name]) for name in names if name not in lost]
-    if not alive or node.nodes >= node.settings.most or node.has_proposed:
-        return actions
-    more = len(place([*node.members.members, *asked], node.members, node.settings.most)) - node.nodes
-    record = node.ending(now).join(more) if more > 0 else None
+    more = min(len(names) - len(lost), node.settings.most - node.nodes)
+    record = node.ending(now).join(more) if alive and more > 0 and not node.has_proposed else None
     return [*actions, *(node.propose(record) if record else [])]
 
 
