@@ -39,7 +39,7 @@ def names(nodes: tuple[Member, ...]) -> str:
     ],
 )
 def test_place_keeps_places(asked: str, before: str, most: int, expected: str) -> None:
-    previous = Membership(tuple(members(before))) if before else None
+    previous = Membership(tuple(members(before)))
     assert names(place(members(asked), previous, most)) == expected
 
 
@@ -53,7 +53,7 @@ def test_place_never_drops_a_trained_node_for_a_new_one(
     asked: list[str], before: list[str], most: int
 ) -> None:
     """Whatever the nodes, at most `most` are chosen, each once, and a place that is kept is kept in order."""
-    previous = Membership(tuple(map(Member, before[:most]))) if before else None
+    previous = Membership(tuple(map(Member, before[:most])))
     chosen = [node.node for node in place(list(map(Member, asked)), previous, most)]
     assert len(set(chosen)) == len(chosen) == min(len(asked), most)
     trained = [name for name in before[:most] if name in asked]

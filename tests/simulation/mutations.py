@@ -117,9 +117,10 @@ def _spares_before_those_that_trained(patch: pytest.MonkeyPatch) -> None:
     original = gathering.place
 
     def place(nodes: Any, previous: Any, most: int) -> Any:
-        before = previous.names if previous else ()
-        spares = original([node for node in nodes if node.node not in before], None, most)
-        return spares + original([node for node in nodes if node.node in before], None, most - len(spares))
+        nobody = records.Membership(())
+        spares = original([node for node in nodes if node.node not in previous.names], nobody, most)
+        trained = [node for node in nodes if node.node in previous.names]
+        return spares + original(trained, nobody, most - len(spares))
 
     patch.setattr(gathering, "place", place)
 

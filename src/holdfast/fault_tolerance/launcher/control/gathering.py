@@ -36,17 +36,18 @@ SPARES_WAIT = 2.0
 # -- the order of nodes ---------------------------------------------------------------------------------------
 
 
-def place(nodes: Collection[Member], previous: Membership | None, most: int) -> tuple[Member, ...]:
+def place(nodes: Collection[Member], previous: Membership, most: int) -> tuple[Member, ...]:
     """Choose at most `most` of the nodes, in order.
 
     Nodes of the previous membership keep their places, and a new node takes the place of a lost one. New nodes are
     ordered by their number (`--node-rank`, `SLURM_PROCID`, `GROUP_RANK`), then by name, node2 before node10.
     """
-    before = previous.names if previous else ()
-    trained = {node.node: node for node in nodes if node.node in before}
+    trained = {node.node: node for node in nodes if node.node in previous.names}
     new = sorted((node for node in nodes if node.node not in trained), key=_order)
     new = new[: max(0, most - len(trained))]
-    kept = [trained[name] if name in trained else new.pop(0) for name in before if name in trained or new]
+    kept = [
+        trained[name] if name in trained else new.pop(0) for name in previous.names if name in trained or new
+    ]
     return (*kept, *new)[:most]
 
 
@@ -113,7 +114,7 @@ def _choose(node: Node, phase: Gather, event: Event, now: float) -> list[Action]
         return []  # not read yet
     if not isinstance(event, m.Tick) and getattr(event, "key", "") not in (key("join", record.cycle), LEFT):
         return []
-    previous = Membership.decode(before) if before else None
+    previous = Membership.decode(before)
     lines = node.view.log(key("join", record.cycle))
     joined = {name: Member.decode(line) for name, line in lines.items() if name not in node.view.log(LEFT)}
     actions = _compare_nnodes(node, phase, [lines[name] for name in joined])
@@ -127,27 +128,25 @@ def _choose(node: Node, phase: Gather, event: Event, now: float) -> list[Action]
     waited = now - phase.quorum_since
     if waits and waited < settings.last_call + SAVING:
         return actions
-    if previous is None and len(chosen) < settings.most and waited < settings.last_call:
-        return actions
-    new = len(joined) - sum(name in joined for name in (previous.names if previous else ()))
-    if previous is not None and len(chosen) < settings.most and new < record.waiting and waited < SPARES_WAIT:
-        return actions
+    if len(chosen) < settings.most:
+        new = len(joined) - sum(name in joined for name in previous.names)
+        is_early = new < record.waiting and waited < SPARES_WAIT if before else waited < settings.last_call
+        if is_early:
+            return actions
     return [*actions, *node.once(m.Cas(key("members", record.cycle), "", Membership(chosen).encode()))]
 
 
-def missing(node: Node, previous: Membership | None, joined: Collection[str], now: float) -> list[str]:
+def missing(node: Node, previous: Membership, joined: Collection[str], now: float) -> list[str]:
     """The nodes that trained until now, have not joined yet, and whose heartbeats move."""
-    names = [
-        name for name in (previous.names if previous else ()) if name not in {*joined, *node.record.lost}
-    ]
+    names = [name for name in previous.names if name not in {*joined, *node.record.lost}]
     return [name for name in names if not node.is_lost(name, node.settings.node_timeout, now)]
 
 
 def _time_out(
-    node: Node, phase: Gather, previous: Membership | None, joined: Collection[str], now: float
+    node: Node, phase: Gather, previous: Membership, joined: Collection[str], now: float
 ) -> list[Action]:
     """The job ends when too few nodes have come in time, or all that trained received a stop signal."""
-    left, before = node.view.log(LEFT), previous.names if previous else ()
+    left, before = node.view.log(LEFT), previous.names
     if end := _end_if_all_preempted(node, before, now):
         return end
     gone = {name: left[name] for name in before if name in left}
