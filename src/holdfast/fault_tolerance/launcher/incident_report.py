@@ -112,7 +112,7 @@ class Reporter:
         return True
 
     def close(self) -> None:
-        """Wait a moment for what is under way; then it has to be written with what there is."""
+        """Wait for the reports under way; those that take longer are written with the evidence they have by then."""
         self._join(AT_THE_END)
         self._hurry.set()
         self._join(IN_A_HURRY)
@@ -146,7 +146,7 @@ class Reporter:
         return self._store.ask(f"{key('incident', cycle)}/{name}", ANSWER)
 
     def _give(self, evidence: NodeEvidence, ready: float | None, summary: Summary) -> None:
-        """To the node that makes the report; where that does not, this one makes it of its own evidence."""
+        """Send the evidence to the node that makes the report; where that node does not, make a report from it here."""
         number, cycle = evidence.node_rank, evidence.cycle
         with contextlib.suppress(StoreGone):
             self._put(cycle, str(number), packed(evidence))
@@ -165,7 +165,7 @@ class Reporter:
         self._announce(place, evidence, _write(place, evidence), ready, summary)
 
     def _make(self, evidence: NodeEvidence, ready: float | None, summary: Summary) -> None:
-        """Of this node's evidence first, whatever happens meanwhile; then of all nodes', and with the GPUs' facts."""
+        """Make the report from this node's evidence, then again with all nodes' evidence and the GPUs' facts."""
         place = stored.allocate_incident_dir(
             self._run_dir, evidence.run_id, evidence.cycle, since=summary.since
         )

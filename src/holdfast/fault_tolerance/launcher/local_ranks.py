@@ -369,7 +369,7 @@ class LocalRanks:
         self._starter.output.end()
 
     def close(self) -> None:
-        """Nothing is left: no rank, no report that was begun, no board."""
+        """End the ranks, finish the reports under way, and remove the boards."""
         for end in self.end_all, self._incidents.close, self._boards.close:
             with best_effort("the end of the launcher", self._journal.record):
                 end()

@@ -153,7 +153,7 @@ class RankReports:
     # -- failures ---------------------------------------------------------------------------------------------
 
     def failure(self, found: RankExit) -> Failure:
-        """What is at hand on a rank that has ended; nothing is read from a disk."""
+        """Why a rank has ended, as far as its board and the monitor show; no disk is read."""
         local = found.local_rank
         known = failures.at_hand(found, self._boards.error_path(local), self._verdicts.get(local))
         return replace(known, kept_by=self._kept_by.get(local, ""))

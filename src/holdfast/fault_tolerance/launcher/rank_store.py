@@ -73,7 +73,7 @@ class RankStores:
 
     @property
     def pids(self) -> set[int]:
-        """The host: no rank has left it behind."""
+        """The host's pid, which a sweep must spare; empty where there is no host."""
         return {self._process.pid} if self._process else set()
 
     def open(self) -> tuple[str, int]:

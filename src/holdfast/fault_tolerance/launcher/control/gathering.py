@@ -95,7 +95,7 @@ def on_gather(node: Node, phase: Gather, event: Event, now: float) -> list[Actio
 
 
 def _chooses(node: Node, phase: Gather, now: float) -> bool:
-    """Whether this node chooses: it hosts the store, or the launcher that does is not there."""
+    """Whether this node chooses: it hosts the store, or the launcher that hosts it is lost."""
     if node.settings.is_host:
         return True
     host = decode(node.read(HOST, 1.0)).get("node")

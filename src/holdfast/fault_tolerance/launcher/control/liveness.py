@@ -77,6 +77,6 @@ class StoreContact:
             self.has_moved.add(key)
 
     def clear(self) -> None:
-        """Begin anew with every key."""
+        """Forget all keys: the next phase watches others."""
         self.since.clear()
         self.has_moved.clear()

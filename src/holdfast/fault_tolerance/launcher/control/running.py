@@ -58,23 +58,22 @@ def enter_start(node: Node, phase: Start, now: float) -> list[Action]:
 
 def on_start(node: Node, phase: Start, event: Event, now: float) -> list[Action]:
     """The ranks have started, or could not be."""
-    if isinstance(event, m.Signal) and event.is_stop:
-        node.pending = event
-    if isinstance(event, m.Requested):
-        node.request = event
-    elif isinstance(event, m.RankExited):
-        record_exit(node, event, now)
-    elif isinstance(event, m.Verdict | m.RankFailing):
-        record_report(node, event, now)
-    if not isinstance(event, m.Started):
-        return []
-    if not event.failure:
-        for local, pid in event.pids.items():
-            node.ranks[local].pid = pid
-        node.phase = Run()
-        return []
-    node.ranks, why = {}, f"its ranks could not be started: {event.failure}"
-    node.phase = Leave(Outcome.NOT_STARTED.code, why, "failed")
+    match event:
+        case m.Signal() if event.is_stop:
+            node.pending = event
+        case m.Requested():
+            node.request = event
+        case m.RankExited():
+            record_exit(node, event, now)
+        case m.Verdict() | m.RankFailing():
+            record_report(node, event, now)
+        case m.Started(failure="", pids=pids):
+            for local, pid in pids.items():
+                node.ranks[local].pid = pid
+            node.phase = Run()
+        case m.Started(failure):
+            node.ranks, why = {}, f"its ranks could not be started: {failure}"
+            node.phase = Leave(Outcome.NOT_STARTED.code, why, "failed")
     return []
 
 
@@ -140,12 +139,10 @@ def on_request(node: Node, event: m.Requested, now: float) -> list[Action]:
     node.request = event
     leave = leave_by_request(node, event)
     record = node.departure(leave, now)
-    actions: list[Action] = []
-    if leave.departs == "shutdown":
-        actions.append(Log(f"shutting the whole job down: {leave.reason}"))
-    else:
-        actions.append(Log(f"node {node.name} leaves the job: {leave.reason}"))
-        actions.append(journal("node_excluded", reason=leave.reason))
+    actions: list[Action] = [Log(f"shutting the whole job down: {leave.reason}")]
+    if leave.departs != "shutdown":
+        text = f"node {node.name} leaves the job: {leave.reason}"
+        actions = [Log(text), journal("node_excluded", reason=leave.reason)]
     return [*actions, *(node.propose(record) if record else [])]
 
 
