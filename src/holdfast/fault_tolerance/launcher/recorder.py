@@ -32,14 +32,14 @@ from typing import Any
 from ...journal.event import LONGEST_TEXT
 from ..errors import HoldfastError
 from ..stop.rules import RankView, Word
-from .control import agreed_stop, controller, liveness, messages, node, records
+from .control import agreed_stop, controller, messages, node, records
 from .control import messages as m
 from .control.node import Node
 from .control.records import Settings, key
 
 # -- values as JSON -------------------------------------------------------------------------------------------
 
-MODULES = (agreed_stop, liveness, messages, node, records)
+MODULES = (agreed_stop, messages, node, records)
 TYPES: dict[str, type] = {
     name: value
     for module in MODULES

@@ -14,9 +14,8 @@ from collections.abc import Callable, Mapping
 from ..exit_codes import Outcome
 from . import exiting, gathering, running, stopping
 from . import messages as m
-from .liveness import BEAT
 from .messages import Action, Event, Log, journal
-from .node import SAVING, Confirm, Done, Gather, Leave, Node, Preempt, Run, Settle, Start, Stop
+from .node import BEAT, SAVING, Confirm, Done, Gather, Leave, Node, Preempt, Run, Settle, Start, Stop
 from .records import HOST, LAUNCHERS, CycleRecord, Kind, Settings, encode, key
 
 Handler = Callable[..., list[Action]]

@@ -20,9 +20,8 @@ from typing import Any
 
 from ..exit_codes import Outcome
 from . import messages as m
-from .liveness import BUSY
 from .messages import Action, Event, Log, journal
-from .node import SAVING, Confirm, Gather, Leave, Node, Start
+from .node import BUSY, SAVING, Confirm, Gather, Leave, Node, Start
 from .records import HOST, LEFT, Member, Membership, decode, encode, key, whole_number
 
 LOG_AFTER = 2.0

@@ -20,9 +20,8 @@ from . import agreed_stop
 from . import messages as m
 from .exiting import record_description, watch_exits
 from .gathering import members_not_back
-from .liveness import BUSY, LocalProgress
 from .messages import PASSED_ON, Action, Event, Log, journal
-from .node import READING, Done, Leave, Node, Preempt, Rank, Run, Settle, Start, Stop
+from .node import BUSY, READING, Done, Leave, LocalProgress, Node, Preempt, Rank, Run, Settle, Start, Stop
 from .records import LEFT, Kind, decode, encode, key, whole_number
 from .stopping import exit_code, failed_ranks, leave_by_request, record_exit
 

@@ -21,7 +21,7 @@ from . import messages as m
 from .agreed_stop import AgreedStop
 from .messages import NEVER, Action, Event, Log, journal
 from .node import SAVING, Gather, Leave, Node, Preempt, Rank, Stop
-from .records import LAUNCHERS, LEFT, CycleRecord, Kind, Settings, encode
+from .records import LAUNCHERS, LEFT, CycleRecord, Kind, encode
 
 EVIDENCE, LOOK = 1.0, 0.02
 """Seconds for evidence on ranks that may have caused what another node reports, and where the cause is known."""
@@ -204,7 +204,13 @@ def move_on(node: Node, record: CycleRecord, now: float) -> list[Action]:
             text = f"the job ends with exit code {record.exit_code}; reason from node {record.node}: {record.reason}"
             actions.append(Log(text, logging.ERROR))
         if record.no_progress:
-            reason = without_progress(record, node.settings)
+            cycles = f"{record.stalled} failed cycles in a row" if record.stalled > 1 else "1 failed cycle"
+            file = node.settings.iteration_file or f"the checkpoint_iteration_file of node {record.node}"
+            reason = (
+                f"no progress in {cycles}: {file} still has iteration {record.iteration}. The job ends with exit code "
+                f"{record.exit_code}: repair the cause of the failures before it starts again, or raise "
+                "max_no_progress_cycles"
+            )
             actions.append(Log(reason, logging.ERROR))
         node.phase = Leave(record.exit_code, reason, is_preempted=record.preempted, is_agreed=True)
         return actions
@@ -235,16 +241,6 @@ def move_on(node: Node, record: CycleRecord, now: float) -> list[Action]:
         Log(f"restarting all {settings.me.ranks} local ranks{spent}{why}"),
         journal("restart", cycle=record.cycle, **values),
     ]
-
-
-def without_progress(record: CycleRecord, settings: Settings) -> str:
-    """Why the job ends although restarts may be left, and what to do."""
-    cycles = f"{record.stalled} failed cycles in a row" if record.stalled > 1 else "1 failed cycle"
-    file = settings.iteration_file or f"the checkpoint_iteration_file of node {record.node}"
-    return (
-        f"no progress in {cycles}: {file} still has iteration {record.iteration}. The job ends with exit code "
-        f"{record.exit_code}: repair the cause of the failures before it starts again, or raise max_no_progress_cycles"
-    )
 
 
 # -- PREEMPT --------------------------------------------------------------------------------------------------
