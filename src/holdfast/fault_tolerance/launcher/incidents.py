@@ -59,26 +59,26 @@ class Incidents:
         self._boards, self._journal, self._run_dir, self._store = boards, journal, run_dir, store
         self._post = post
         self._reporter: Reporter | None = None
-        self._context = NodeContext()
+        self._counts: UnderWay[OomWatch] | None = None
+        self._file = ""  # the monitor's evidence
+        self._forget(NodeContext())
+
+    def _forget(self, context: NodeContext) -> None:
+        """Forget the last cycle."""
+        self._forget_file()
+        self._forget_memory()
+        self._context, self._began = context, time.time()
         self._captured: NodeEvidence | None = None
         self._under_way: UnderWay[NodeEvidence] | None = None
         self._logged: tuple[str, int | None] = ("", None)
-        self._file = ""
         self._monitor_captures_until = 0.0  # monotonic seconds
         self._wants_evidence = ""  # the trigger, where the cycle ends and evidence is taken
         self._is_concluded = False
-        self._began = 0.0
         self._at_exit: dict[int, RankEvidence] = {}  # by local rank, while its process did not end
-        self._counts: UnderWay[OomWatch] | None = None
 
     def begin_cycle(self, context: NodeContext) -> None:
         """A cycle begins: write its context for the monitor, and forget the last cycle."""
-        self._context = context
-        self._forget_file()
-        self._captured, self._under_way, self._logged = None, None, ("", None)
-        self._monitor_captures_until, self._wants_evidence = 0.0, ""
-        self._is_concluded, self._began, self._at_exit = False, time.time(), {}
-        self._forget_memory()
+        self._forget(context)
         with contextlib.suppress(RuntimeError):  # no thread can be started
             self._counts = UnderWay(self._prepared)
         with contextlib.suppress(OSError):
@@ -176,7 +176,7 @@ class Incidents:
 
     def describe_exit(self, group: RankGroup, local: int) -> None:
         """Find out what keeps the process of this local rank; the answer is posted as `ExitDescribed`."""
-        folder, context = os.path.dirname(self._boards.path(0)), self._context
+        folder, context, at_exit = os.path.dirname(self._boards.path(0)), self._context, self._at_exit
         known = [each for each in self._known(group) if each[1] == local]
 
         def work() -> None:
@@ -192,7 +192,7 @@ class Incidents:
                     (found,) = gather(ranks, until, ask=True, may_signal=True)
                     if len(found.stacks) < 2 and time.monotonic() < until:  # its thread had no processor time
                         (found,) = gather(ranks, until, ask=True, may_signal=True)
-                self._at_exit[local] = found
+                at_exit[local] = found
                 text = redacted_text(kept_by(found), os.environ)
             except Exception as error:
                 self._journal.record(
