@@ -69,10 +69,9 @@ class Inbox:
         self._interruptible = True  # before the queue is read: no signal falls between the two
         try:
             waiting = self.drain()
-            if stop := next(
-                (event for event in waiting if isinstance(event, Signal) and event.is_stop), None
-            ):
-                raise Interrupted(signal.Signals(stop.number))
+            for event in waiting:
+                if isinstance(event, Signal) and event.is_stop:
+                    raise Interrupted(signal.Signals(event.number))
             for event in waiting:
                 if not isinstance(event, Signal):
                     self._posted.put(event)

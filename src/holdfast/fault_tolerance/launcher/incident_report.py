@@ -46,10 +46,7 @@ ANSWER = 10.0  # seconds for an answer of the store
 IN_A_HURRY = 1.0  # seconds in which a report under way is written with what there is by then
 DRIVER = 1.2  # seconds that a GPU's driver has to report its errors
 FOLDER, IN_FULL = "folder", "full"  # whether a node has written its evidence in full: "yes" or "no"
-FIRST_POLL, LONGEST_POLL = (
-    0.1,
-    2.0,
-)  # seconds between two reads of the store: thousands of nodes do so at once
+FIRST_POLL, LONGEST_POLL = 0.1, 2.0  # seconds between two reads of the store, by thousands of nodes at once
 
 Complete = Callable[[], tuple[NodeEvidence, "float | None"]]
 """The evidence with how the ranks ended, and when it was complete (monotonic seconds; None: there was none)."""
@@ -166,21 +163,19 @@ class Reporter:
 
     def _make(self, evidence: NodeEvidence, ready: float | None, summary: Summary) -> None:
         """Make the report from this node's evidence, then again with all nodes' evidence and the GPUs' facts."""
-        place = stored.allocate_incident_dir(
-            self._run_dir, evidence.run_id, evidence.cycle, since=summary.since
-        )
+        run_id, cycle = evidence.run_id, evidence.cycle
+        place = stored.allocate_incident_dir(self._run_dir, run_id, cycle, since=summary.since)
         has_others = self._store is not None and evidence.nodes > 1
         if has_others:
             with contextlib.suppress(StoreGone):
-                self._put(evidence.cycle, FOLDER, place)
+                self._put(cycle, FOLDER, place)
             stored.write_fragment(place, evidence)
         if has_others or nvidia.find_driver():
             _write(place, evidence)
         faults, facts = gpu_facts(time.monotonic() + DRIVER)
         others, notes = self._others(evidence, place) if has_others else ([], ())
-        evidence = replace(
-            evidence, faults=(*evidence.faults, *faults), notes=(*evidence.notes, *facts, *notes)
-        )
+        notes = (*evidence.notes, *facts, *notes)
+        evidence = replace(evidence, faults=(*evidence.faults, *faults), notes=notes)
         self._announce(place, evidence, _write(place, evidence, *others), ready, summary)
 
     def _others(self, own: NodeEvidence, place: str) -> tuple[list[NodeEvidence], tuple[str, ...]]:

@@ -195,9 +195,8 @@ class Incidents:
                 at_exit[local] = found
                 text = redacted_text(kept_by(found), os.environ)
             except Exception as error:
-                self._journal.record(
-                    "launcher_error", what="the description of a rank at its end", error=repr(error)
-                )
+                what = "the description of a rank at its end"
+                self._journal.record("launcher_error", what=what, error=repr(error))
             finally:
                 self._post(ExitDescribed(context.cycle, local, text))
 

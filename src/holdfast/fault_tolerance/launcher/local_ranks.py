@@ -292,9 +292,7 @@ class LocalRanks:
         group, self._sweep = self._group, None
         self._monitor.is_held = False
         if sweep.is_late:
-            text = (
-                "/proc cannot be read: processes that the ranks left behind may still run. The job continues"
-            )
+            text = "/proc cannot be read. The job continues, but processes that the ranks left behind may still run"
             logger.warning(text)
         if sweep.ended:
             self._journal.record("swept", pids=sorted(sweep.ended))
@@ -352,10 +350,8 @@ class LocalRanks:
     def _files_of(self, local: int) -> tuple[str, list[str]]:
         """Torch's error file of a local rank, and the files that may hold its stderr."""
         files = self._starter.output.files
-        return files.error_files.get(local, ""), [
-            files.stderrs.get(local, ""),
-            self._boards.stderr_path(local),
-        ]
+        stderrs = [files.stderrs.get(local, ""), self._boards.stderr_path(local)]
+        return files.error_files.get(local, ""), stderrs
 
     def end_all(self) -> None:
         """End what still runs of the ranks, by force, and wait for that."""

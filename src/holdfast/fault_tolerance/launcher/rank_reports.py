@@ -96,9 +96,7 @@ class RankReports:
             console.logger.warning("%s", console.recovered(self._node, message))
         elif kind == "overdue":
             verdict = self._verdicts.get(int(message["local_rank"]))
-            if (
-                verdict is None or verdict["overdue_rank"] != message["rank"]
-            ):  # else the block on the hang has it
+            if verdict is None or verdict["overdue_rank"] != message["rank"]:  # else the log has it already
                 console.logger.warning("%s", console.overdue(self._node, message))
         elif kind == "unreadable":
             console.logger.warning("%s", message["text"])

@@ -329,10 +329,8 @@ def _read(store: TorchStore, keys: list[str], known: Mapping[str, str]) -> dict[
     present = [key for key in keys if known.get(key)]
     found = {key: _read_one(store, key) for key in keys if key not in present or len(present) == 1}
     if len(present) > 1:
-        values = store.multi_get(present)
-        found.update(
-            (key, value.decode(errors="replace")) for key, value in zip(present, values, strict=True)
-        )
+        for key, value in zip(present, store.multi_get(present), strict=True):
+            found[key] = value.decode(errors="replace")
     return found
 
 

@@ -58,11 +58,8 @@ def decline(node: Node) -> list[Action]:
     if node.is_leader:
         word = Word(WITHDRAW, 1, absent=absent, why=rules.why_over(over) if over else "")
         return node.once(m.Cas(key("word", node.record.cycle), "", word.encode()))
-    return node.once(
-        m.Append(
-            key("arrived", node.record.cycle), encode({"node": node.name, "over": over, "absent": absent})
-        )
-    )
+    line = encode({"node": node.name, "over": over, "absent": absent})
+    return node.once(m.Append(key("arrived", node.record.cycle), line))
 
 
 @dataclass(slots=True)
@@ -271,12 +268,11 @@ class AgreedStop:
             values = {"place": place, "milliseconds": spent, "proposals": word.number}
             return [Log(f"all ranks stop {place}", logging.INFO), m.journal("stop_agreed", **values)]
         self.is_closed = True
-        verb = "does" if len(word.absent) == 1 else "do"
-        who = (
-            f"{_cut([f'rank {rank}' for rank in word.absent])} {verb} not take part"
-            if word.absent
-            else word.why
+        ranks, verb = (
+            _cut([f"rank {rank}" for rank in word.absent]),
+            "does" if len(word.absent) == 1 else "do",
         )
+        who = f"{ranks} {verb} not take part" if word.absent else word.why
         record = m.journal("stop_withdrawn", reason=who)
         if all(each.over for each in views):
             return [record]

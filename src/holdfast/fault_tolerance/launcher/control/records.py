@@ -244,9 +244,8 @@ class CycleRecord:
             return cls(cycle, Kind.JOIN, "its cycle record is of another version and cannot be read")
         for name, of in ("lost", str), ("joins", float):
             found = values.get(name)
-            values[name] = (
-                tuple(each for each in found if type(each) is of) if isinstance(found, list) else ()
-            )
+            items = found if isinstance(found, list) else []
+            values[name] = tuple(each for each in items if type(each) is of)
         record = _built(cls, values, cycle=cycle, kind=kind)
         return record if record.base >= 0 else replace(record, gather=True)
 

@@ -385,13 +385,10 @@ def enter_leave(node: Node, phase: Leave, now: float) -> list[Action]:
     if phase.is_silent:
         phase.has_ended = True
         return [end, m.Exit(phase.code, 0.0)]
-    actions: list[Action] = [end]
-    if phase.departs == "failed":
-        actions += [
-            Log(f"node {node.name} leaves the job: {phase.reason}", logging.ERROR),
-            journal("job_lost", reason=phase.reason, host=""),
-        ]
-    return actions
+    if phase.departs != "failed":
+        return [end]
+    text = f"node {node.name} leaves the job: {phase.reason}"
+    return [end, Log(text, logging.ERROR), journal("job_lost", reason=phase.reason, host="")]
 
 
 def on_leave(node: Node, phase: Leave, event: Event, now: float) -> list[Action]:
