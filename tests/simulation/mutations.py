@@ -116,10 +116,11 @@ def _spares_before_those_that_trained(patch: pytest.MonkeyPatch) -> None:
     original = gathering.place
 
     def place(nodes: Any, previous: Any, most: int) -> Any:
-        nobody = records.Membership(())
-        spares = original([node for node in nodes if node.node not in previous.names], nobody, most)
+        spares = original(
+            [node for node in nodes if node.node not in previous.names], records.Membership(()), most
+        )
         trained = [node for node in nodes if node.node in previous.names]
-        return spares + original(trained, nobody, most - len(spares))
+        return spares + original(trained, records.Membership(()), most - len(spares))
 
     patch.setattr(gathering, "place", place)
 

@@ -250,7 +250,7 @@ class Driver:
                 self._rank_stores.hold()
                 self._ranks.sweep(linger)
             case m.Report(record=record):
-                members = self._node.members.names
+                members = self._node.membership.names
                 lost = [] if record is None else [each for each in record.lost if each in members]
                 if not self._ranks.report(action, tuple(lost)):
                     self._events.append(m.Reported(self._node.record.cycle))

@@ -80,7 +80,7 @@ class LocalRanks:
         self._rank_stores = rank_stores
         self.reports = RankReports(settings.me.node, boards, journal, incidents)
         self._states = ProcessStates()
-        self._group: RankGroup | None = None
+        self._group = RankGroup({}, {}, inbox)
         self._cycle = 0
         self._is_over = True  # no rank of the cycle is left
         self._progress = ProgressLog(0, 0.0)
@@ -92,8 +92,8 @@ class LocalRanks:
     @property
     def _spared(self) -> set[int]:
         """Children of this launcher that no rank has left behind, or that cannot be ended."""
-        pool, group = self._ahead.pool, self._group
-        stuck = set(group.running.values()) if group is not None and self._sweep is not None else set()
+        pool = self._ahead.pool
+        stuck = set(self._group.running.values()) if self._sweep is not None else set()
         own = {self._monitor.pid} | self._rank_stores.pids | (pool.pids if pool else set())
         from holdfast.incidents.capture.py_spy import RUNNING
 
@@ -143,7 +143,7 @@ class LocalRanks:
 
     def owns(self, found: RankExit) -> bool:
         """Whether it is the exit of a rank of this cycle."""
-        return self._group is not None and self._group.exits.get(found.local_rank) is found
+        return self._group.exits.get(found.local_rank) is found
 
     def before_exit(self, found: RankExit) -> Iterator[Event]:
         """What the monitor, the boards and the other ranks report when a rank has ended; it may explain that."""
@@ -160,7 +160,7 @@ class LocalRanks:
     def uncaught(self) -> Iterator[Event]:
         """The ranks that still run although an uncaught exception has ended their main thread."""
         with best_effort("the report of an exception", self._journal.record):
-            if self._group is not None and not self._is_over and not self._signalled:
+            if not self._is_over and not self._signalled:
                 yield from self.reports.uncaught(self._group)
 
     def exited(self, found: RankExit, now: float) -> m.RankExited:
@@ -177,16 +177,14 @@ class LocalRanks:
 
     def state(self, idle_for: Callable[[int], float]) -> m.Tick:
         """The state of the ranks now; `idle_for` has the seconds since a moment in monotonic nanoseconds."""
-        group = self._group
-        if group is not None and not self._is_over:
+        group, stops = self._group, self._boards.stops
+        if not self._is_over:
             self._states.refresh(group.running, group.killed, time.monotonic())
-        ended = group.exits if group is not None else {}
-        stops = self._boards.stops
         return m.Tick(
             boards={local: _board(board, idle_for) for local, board in self._boards.snapshots().items()},
             cpu=self._states.cpu,
             blocked=self._states.blocked,
-            stop_views=tuple(stops.views(ended.__contains__)) if stops else (),
+            stop_views=tuple(stops.views(group.exits.__contains__)) if stops else (),
         )
 
     def every_second(self) -> bool:
@@ -196,7 +194,7 @@ class LocalRanks:
             return False
         now = time.monotonic()
         self._monitor.check(now)
-        if self._is_over or self._group is None:
+        if self._is_over:
             return False
         orphans.reap(self._spared | set(self._group.running.values()))
         steady = self.reports.has_first_signs or now - self._started_at > QUIET
@@ -232,13 +230,10 @@ class LocalRanks:
         self.reports.mark_down()
         self._record_progress("incident")
         with best_effort("the taking of evidence", self._journal.record):
-            if self._group is not None:
-                self._incidents.capture(self._group, action.trigger, action.rank, action.seconds)
+            self._incidents.capture(self._group, action.trigger, action.rank, action.seconds)
 
     def signal(self, number: signal.Signals, seconds_left: float | None) -> None:
         """Signal the ranks. With a limit it is passed on for good: the ranks find on their pages how long they have."""
-        if self._group is None:
-            return
         if seconds_left is not None:
             self._boards.stops.ask(number, time.monotonic() + seconds_left)
         is_passed_on = number in m.PASSED_ON
@@ -256,13 +251,10 @@ class LocalRanks:
     def describe_exit(self, local: int) -> None:
         """Find out what keeps the process of a rank whose main thread has ended, in a thread."""
         with best_effort("the description of a rank at its end", self._journal.record):
-            if self._group is not None:
-                self._incidents.describe_exit(self._group, local)
+            self._incidents.describe_exit(self._group, local)
 
     def kill(self, action: m.KillRank) -> None:
         """End one rank by a signal."""
-        if self._group is None:
-            return
         rank, pid = self._group.rank_of(action.local), self._group.pid_of(action.local)
         name = signal.Signals(action.number).name
         logger.warning("rank %d (pid %d) %s: %s sent", rank, pid, action.why, name)
@@ -300,15 +292,14 @@ class LocalRanks:
             text = "processes that the ranks left behind could not be ended: %s"
             logger.warning(text, describe_blocked(sweep.left))
         yield from self._last_messages()
-        if group is not None:
-            for local in group.local_ranks:
-                self.reports.final_scan(local, group.rank_of(local), group.pid_of(local))
-            self._record_progress("cycle_end")
-            with best_effort("the record of the steps' times", self._journal.record):
-                record_steps(self._journal, self._boards, group, self._cycle, self._safety_factor)
-            if stuck := set(group.running.values()):
-                logger.error("%s did not end even by SIGKILL", describe_blocked(stuck))
-            group.close()
+        for local in group.local_ranks:
+            self.reports.final_scan(local, group.rank_of(local), group.pid_of(local))
+        self._record_progress("cycle_end")
+        with best_effort("the record of the steps' times", self._journal.record):
+            record_steps(self._journal, self._boards, group, self._cycle, self._safety_factor)
+        if stuck := set(group.running.values()):
+            logger.error("%s did not end even by SIGKILL", describe_blocked(stuck))
+        group.close()
         with best_effort("the list of modules", self._journal.record):
             self._ahead.end_cycle(self._boards.modules_path)
         self._starter.output.end()
@@ -324,9 +315,6 @@ class LocalRanks:
             lost: The members of this cycle that are lost.
         """
         group, record, node = self._group, action.record, self._settings.me.node
-        is_begun = False
-        if group is None:
-            return False
         with best_effort("the report of the failures", self._journal.record):
             found = [self.reports.ended(group.exits[each]) for each in action.failed if each in group.exits]
             found = failures.in_full(found, self._files_of, self._starter.output.log_dir)
@@ -342,10 +330,10 @@ class LocalRanks:
                 end, meaning = found[0].exit, found[0].meaning
                 reason = f"rank {end.rank} (node {node}, pid {end.pid}): {meaning}"
                 self._journal.record("cause", cycle=self._cycle, rank=end.rank, pid=end.pid, reason=reason)
-            is_begun = self._incidents.conclude(
+            return self._incidents.conclude(
                 group, found, reason=record.reason, reporter=record.node, lost_nodes=lost
             )
-        return is_begun
+        return False
 
     def _files_of(self, local: int) -> tuple[str, list[str]]:
         """Torch's error file of a local rank, and the files that may hold its stderr."""
@@ -359,9 +347,8 @@ class LocalRanks:
             sweep = self._sweep or Sweep(lambda: self._spared, lambda sweep: None)
             sweep.wait()
             self._is_over = True
-            if self._group is not None:
-                self._group.close()
-        self._group, self._sweep = None, None
+            self._group.close()
+        self._group, self._sweep = RankGroup({}, {}, self._inbox), None
         self._starter.output.end()
 
     def close(self) -> None:

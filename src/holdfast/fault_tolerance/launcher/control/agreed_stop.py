@@ -236,9 +236,9 @@ class AgreedStop:
         if node.nodes == 1:
             missing = []
         elif node.is_leader:
-            missing = [name for name in node.members.names[1:] if name not in self._answers(node)][:NAMED]
+            missing = [name for name in node.membership.names[1:] if name not in self._answers(node)][:NAMED]
         else:
-            missing = [node.members.leader]
+            missing = [node.membership.leader]
         for name in missing:
             if node.is_lost(name, VANISHED, now):
                 return self._withdraw(node, f"the launcher of node {name} is gone")

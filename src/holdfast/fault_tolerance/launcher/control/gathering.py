@@ -202,7 +202,7 @@ def _watch_members(node: Node, event: Event, now: float) -> list[Action]:
     """
     if not isinstance(event, m.Tick) or node.next_key not in node.view:
         return []
-    names, left = node.members.names, node.view.log(LEFT)
+    names, left = node.membership.names, node.view.log(LEFT)
     there = [name for name in names if name not in left]
     if there and not node.is_lost(there[0], node.settings.node_timeout, now):
         return []  # one is enough to watch while it lives
@@ -265,21 +265,21 @@ def on_confirm(node: Node, phase: Confirm, event: Event, now: float) -> list[Act
         node.phase = Leave(Outcome.NOT_STARTED.code, node.tick.rank_store, "failed")
         return []
     node.read(LEFT, 1.0)
-    if gone := node.view.log(LEFT).keys() & set(node.members.names):
+    if gone := node.view.log(LEFT).keys() & set(node.membership.names):
         return node.propose(node.without(min(gone), now))
-    neighbour = node.members.neighbour(node.name)
+    neighbour = node.membership.neighbour(node.name)
     if neighbour and node.is_lost(neighbour, node.settings.node_timeout, now):
         reason = f"node {neighbour} of cycle {cycle} did not answer"
         return node.propose(node.ending(now).call_off(reason, [neighbour]))
     if now - phase.since >= node.settings.join_timeout:
-        late = [name for name in node.members.names if name not in node.view.log(key("ack", cycle))]
+        late = [name for name in node.membership.names if name not in node.view.log(key("ack", cycle))]
         reason = f"cycle {cycle} could not begin within {node.settings.join_timeout:g} s"
         return node.propose(node.ending(now).call_off(reason, late if node.is_leader else ()))
     return []
 
 
 def _all_ready(node: Node) -> bool:
-    return node.view.log(key("ack", node.record.cycle)).keys() >= set(node.members.names)
+    return node.view.log(key("ack", node.record.cycle)).keys() >= set(node.membership.names)
 
 
 def members_not_back(node: Node) -> list[Action]:
@@ -287,5 +287,5 @@ def members_not_back(node: Node) -> list[Action]:
     before = node.view.get(key("members", node.record.base), "")
     if not (node.is_leader and node.record.gather and before):
         return []
-    names = [name for name in Membership.decode(before).names if name not in node.members.names]
+    names = [name for name in Membership.decode(before).names if name not in node.membership.names]
     return [journal("node_not_back", cycle=node.record.base, lost=names)] if names else []

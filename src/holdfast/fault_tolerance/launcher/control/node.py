@@ -259,7 +259,7 @@ class Node:
 
     settings: Settings
     record: CycleRecord = FIRST  # of the cycle that runs or is being formed
-    membership: Membership | None = None  # of that cycle, or the one before
+    membership: Membership = field(default_factory=lambda: Membership(()))  # of that cycle, or the one before
     has_begun: bool = False  # its ranks were started
     phase: Phase = field(default_factory=Gather)
     entered: Phase | None = None  # the phase that `step` has entered last
@@ -290,24 +290,19 @@ class Node:
         return self.settings.me.node
 
     @property
-    def members(self) -> Membership:
-        """The membership; empty before the first one."""
-        return self.membership or Membership(())
-
-    @property
     def takes_part(self) -> bool:
         """Whether the membership has this node."""
-        return self.name in self.members.names
+        return self.name in self.membership.names
 
     @property
     def is_leader(self) -> bool:
         """Whether this is node 0 of the membership."""
-        return self.members.names[:1] == (self.name,)
+        return self.membership.names[:1] == (self.name,)
 
     @property
     def nodes(self) -> int:
         """How many nodes the job has; before the first membership, how many it may have."""
-        return len(self.members.names) or self.settings.most
+        return len(self.membership.names) or self.settings.most
 
     @property
     def next_key(self) -> str:

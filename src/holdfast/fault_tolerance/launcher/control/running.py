@@ -41,7 +41,7 @@ STOPPING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, *PASSE
 
 def enter_start(node: Node, phase: Start, now: float) -> list[Action]:
     """All members are ready: start the ranks."""
-    members, cycle = node.members, node.record.cycle
+    members, cycle = node.membership, node.record.cycle
     first = members.first_rank(node.name)
     node.ranks = {local: Rank(local, first + local) for local in range(node.settings.me.ranks)}
     node.progress, node.newcomers, node.has_begun = LocalProgress(), 0, True
@@ -165,7 +165,7 @@ def silence_limit(node: Node) -> float:
 
 def watch_neighbour(node: Node, now: float, local_ranks: str) -> list[Action]:
     """Restart without the next node in the ring when it is lost."""
-    name = node.members.neighbour(node.name)
+    name = node.membership.neighbour(node.name)
     if not name or not node.is_lost(name, silence_limit(node), now) or node.has_proposed:
         return []
     if name in node.view.log(LEFT):
@@ -206,7 +206,7 @@ def _watch_newcomers(node: Node, now: float) -> list[Action]:
         node.read(key("waiting", cycle), 1.0)
         return []
     node.read(key("join", cycle), 1.0)
-    gone = {*node.members.names, *node.view.log(LEFT)}
+    gone = {*node.membership.names, *node.view.log(LEFT)}
     names = [name for name in node.view.log(key("join", cycle)) if name not in gone][-NEWCOMERS:]
     lost = [name for name in names if node.is_lost(name, node.settings.node_timeout, now)]
     alive = sum(name not in lost and key("alive", name) in node.contact.has_moved for name in names)
@@ -316,11 +316,11 @@ def on_done(node: Node, phase: Done, event: Event, now: float) -> list[Action]:
     if node.nodes > 1:
         node.read(LEFT, 1.0)
     left = node.view.log(LEFT)
-    if node.name == next((name for name in node.members.names if name not in left), ""):
+    if node.name == next((name for name in node.membership.names if name not in left), ""):
         node.read(key("done", node.record.cycle), node.slow)
         if isinstance(event, m.StoreView):
             return _end_if_all_done(node, now)
-    neighbour = node.members.neighbour(node.name)
+    neighbour = node.membership.neighbour(node.name)
     if left.get(neighbour, {}).get("preempted"):
         neighbour = ""  # it ends by itself
     actions = watch_neighbour(node, now, "are done") if neighbour else []
@@ -328,7 +328,7 @@ def on_done(node: Node, phase: Done, event: Event, now: float) -> list[Action]:
 
 
 def _end_if_all_done(node: Node, now: float) -> list[Action]:
-    names, left = node.members.names, node.view.log(LEFT)
+    names, left = node.membership.names, node.view.log(LEFT)
     preempted = {name: line for name, line in left.items() if line.get("preempted")}
     if not {*node.view.log(key("done", node.record.cycle)), *preempted} >= set(names):
         return []
