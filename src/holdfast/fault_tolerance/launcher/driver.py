@@ -204,14 +204,10 @@ class Driver:
     def _tick(self) -> m.Tick:
         """The state of the node now."""
         self._ticked_at = self._clock.now()
-        contact = self._store.contact()
         is_open = self._store_of == self._node.record.cycle
-        return replace(
-            self._ranks.state(self._clock.since),
-            contact=contact.ago,
-            round_trip=contact.round_trip,
-            refused=contact.refused,
-            rank_store=(self._no_rank_store or self._rank_stores.failure) if is_open else "",
+        rank_store = (self._no_rank_store or self._rank_stores.failure) if is_open else ""
+        return self._ranks.with_state(
+            replace(self._store.contact(), rank_store=rank_store), self._clock.since
         )
 
     # -- actions ----------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import logging
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from holdfast.incidents.capture.context import NodeContext
 from holdfast.journal.writer import Journal
@@ -175,12 +176,13 @@ class LocalRanks:
         self._noticed = found
         return m.Signal(found[1], f"rank {found[0]}")
 
-    def state(self, idle_for: Callable[[int], float]) -> m.Tick:
-        """The state of the ranks now; `idle_for` has the seconds since a moment in monotonic nanoseconds."""
+    def with_state(self, tick: m.Tick, idle_for: Callable[[int], float]) -> m.Tick:
+        """The tick with the state of the ranks; `idle_for` has the seconds since a moment in monotonic nanoseconds."""
         group, stops = self._group, self._boards.stops
         if not self._is_over:
             self._states.refresh(group.running, group.killed, time.monotonic())
-        return m.Tick(
+        return replace(
+            tick,
             boards={local: _board(board, idle_for) for local, board in self._boards.snapshots().items()},
             cpu=self._states.cpu,
             blocked=self._states.blocked,
