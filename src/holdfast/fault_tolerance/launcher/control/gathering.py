@@ -68,7 +68,7 @@ def enter_gather(node: Node, phase: Gather, now: float) -> list[Action]:
 def on_gather(node: Node, phase: Gather, event: Event, now: float) -> list[Action]:
     """One event while the membership is formed, or while this node waits as a spare."""
     record = node.record
-    ask = m.Append(key("join", record.cycle), encode(replace(node.settings.me, nnodes=node.settings.nnodes)))
+    ask = m.Append(node.key("join"), encode(replace(node.settings.me, nnodes=node.settings.nnodes)))
     is_compared = node.settings.is_host or phase.has_compared
     contradiction = [] if is_compared else _compare_nnodes(node, phase, [decode(node.read(HOST, 1.0))])
     if members := node.read(key("members", record.formed)):
@@ -106,15 +106,15 @@ def _chooses(node: Node, phase: Gather, now: float) -> bool:
 def _choose(node: Node, phase: Gather, event: Event, now: float) -> list[Action]:
     """Form the membership as soon as the nodes that are to take part have joined."""
     settings, record = node.settings, node.record
-    node.read(key("join", record.cycle))
+    node.read(node.key("join"))
     node.read(LEFT, 1.0)
     before = node.read(key("members", record.base)) if record.base >= 0 else ""
     if (record.base >= 0 and not before) or LEFT not in node.view:
         return []  # not read yet
-    if not isinstance(event, m.Tick) and getattr(event, "key", "") not in (key("join", record.cycle), LEFT):
+    if not isinstance(event, m.Tick) and getattr(event, "key", "") not in (node.key("join"), LEFT):
         return []
     previous = Membership.decode(before)
-    lines = node.view.log(key("join", record.cycle))
+    lines = node.view.log(node.key("join"))
     joined = {name: Member.decode(line) for name, line in lines.items() if name not in node.view.log(LEFT)}
     actions = _compare_nnodes(node, phase, [lines[name] for name in joined])
     waits = missing(node, previous, joined, now)
@@ -132,7 +132,7 @@ def _choose(node: Node, phase: Gather, event: Event, now: float) -> list[Action]
         is_early = new < record.waiting and waited < SPARES_WAIT if before else waited < settings.last_call
         if is_early:
             return actions
-    return [*actions, *node.once(m.Cas(key("members", record.cycle), "", Membership(chosen).encode()))]
+    return [*actions, *node.once(m.Cas(node.key("members"), "", Membership(chosen).encode()))]
 
 
 def missing(node: Node, previous: Membership, joined: Collection[str], now: float) -> list[str]:
@@ -243,7 +243,7 @@ def enter_confirm(node: Node, phase: Confirm, now: float) -> list[Action]:
     """Acknowledge the membership."""
     phase.since = now
     opens = [m.OpenRankStore(node.record.cycle)] if node.is_leader else []
-    return [m.Append(key("ack", node.record.cycle), encode({"node": node.name})), *opens]
+    return [m.Append(node.key("ack"), encode({"node": node.name})), *opens]
 
 
 def on_confirm(node: Node, phase: Confirm, event: Event, now: float) -> list[Action]:
@@ -251,16 +251,16 @@ def on_confirm(node: Node, phase: Confirm, event: Event, now: float) -> list[Act
     cycle = node.record.cycle
     if isinstance(event, m.RankStoreOpen) and event.cycle == cycle:
         phase.go = encode({"address": event.address, "port": event.port})
-    if go := node.view.get(key("go", cycle)) if node.is_leader else node.read(key("go", cycle)):
+    if go := node.view.get(node.key("go")) if node.is_leader else node.read(node.key("go")):
         if node.is_reading(now):
             return []  # what the ranks are about to save would count as saved before
         where = decode(go)
         node.phase = Start(str(where.get("address", "")), whole_number(where, "port"))
         return []
     if phase.go:
-        node.read(key("ack", cycle))
+        node.read(node.key("ack"))
         if isinstance(event, m.StoreView | m.RankStoreOpen) and _all_ready(node):
-            return node.once(m.Cas(key("go", cycle), "", phase.go))
+            return node.once(m.Cas(node.key("go"), "", phase.go))
     if node.tick.rank_store and node.is_leader:
         node.phase = Leave(Outcome.NOT_STARTED.code, node.tick.rank_store, "failed")
         return []
@@ -272,14 +272,14 @@ def on_confirm(node: Node, phase: Confirm, event: Event, now: float) -> list[Act
         reason = f"node {neighbour} of cycle {cycle} did not answer"
         return node.propose(node.ending(now).call_off(reason, [neighbour]))
     if now - phase.since >= node.settings.join_timeout:
-        late = [name for name in node.membership.names if name not in node.view.log(key("ack", cycle))]
+        late = [name for name in node.membership.names if name not in node.view.log(node.key("ack"))]
         reason = f"cycle {cycle} could not begin within {node.settings.join_timeout:g} s"
         return node.propose(node.ending(now).call_off(reason, late if node.is_leader else ()))
     return []
 
 
 def _all_ready(node: Node) -> bool:
-    return node.view.log(key("ack", node.record.cycle)).keys() >= set(node.membership.names)
+    return node.view.log(node.key("ack")).keys() >= set(node.membership.names)
 
 
 def members_not_back(node: Node) -> list[Action]:

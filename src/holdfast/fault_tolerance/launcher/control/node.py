@@ -304,6 +304,10 @@ class Node:
         """How many nodes the job has; before the first membership, how many it may have."""
         return len(self.membership.names) or self.settings.most
 
+    def key(self, kind: str) -> str:
+        """The key of this kind for the cycle that runs or is being formed."""
+        return key(kind, self.record.cycle)
+
     @property
     def next_key(self) -> str:
         """The key of the record that this node waits for."""
@@ -312,7 +316,7 @@ class Node:
     @property
     def waiting(self) -> int:
         """How many nodes wait for a place."""
-        written = self.view.get(key("waiting", self.record.cycle), "")
+        written = self.view.get(self.key("waiting"), "")
         return int(written) if written.isdecimal() else self.record.waiting
 
     @property

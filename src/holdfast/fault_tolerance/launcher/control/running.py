@@ -199,22 +199,21 @@ def restart(
 
 def _watch_newcomers(node: Node, now: float) -> list[Action]:
     """On node 0: count the nodes that wait for a place, and let them in when there is room."""
-    cycle = node.record.cycle
     if node.settings.is_alone:
         return []
     if not node.is_leader:
-        node.read(key("waiting", cycle), 1.0)
+        node.read(node.key("waiting"), 1.0)
         return []
-    node.read(key("join", cycle), 1.0)
+    node.read(node.key("join"), 1.0)
     gone = {*node.membership.names, *node.view.log(LEFT)}
-    names = [name for name in node.view.log(key("join", cycle)) if name not in gone][-NEWCOMERS:]
+    names = [name for name in node.view.log(node.key("join")) if name not in gone][-NEWCOMERS:]
     lost = [name for name in names if node.is_lost(name, node.settings.node_timeout, now)]
     alive = sum(name not in lost and key("alive", name) in node.contact.has_moved for name in names)
     actions: list[Action] = []
     if alive != node.newcomers:
         node.newcomers = alive
-        node.view[key("waiting", cycle)] = str(alive)
-        actions.append(m.Put(key("waiting", cycle), str(alive)))
+        node.view[node.key("waiting")] = str(alive)
+        actions.append(m.Put(node.key("waiting"), str(alive)))
     more = min(len(names) - len(lost), node.settings.most - node.nodes)
     record = node.ending(now).join(more) if alive and more > 0 and not node.has_proposed else None
     return [*actions, *(node.propose(record) if record else [])]
@@ -224,7 +223,7 @@ def watch_stop(node: Node, phase: Run | Done, now: float) -> list[Action]:
     """Another node received a stop signal: the ranks here stop too if they take part in that."""
     if node.nodes == 1:
         return []
-    wanted = decode(node.read(agreed_stop.stop_key(node), 1.0))
+    wanted = decode(node.read(node.key("stop"), 1.0))
     if not wanted or not node.tick.stop_views:
         return []
     phase.stop_seen = now if phase.stop_seen is None else phase.stop_seen
@@ -308,7 +307,7 @@ def _may_be_signalled(failed: list[Rank]) -> bool:
 
 def enter_done(node: Node, phase: Done, now: float) -> list[Action]:
     """The local ranks are done."""
-    return [m.Append(key("done", node.record.cycle), encode({"node": node.name}))]
+    return [m.Append(node.key("done"), encode({"node": node.name}))]
 
 
 def on_done(node: Node, phase: Done, event: Event, now: float) -> list[Action]:
@@ -317,7 +316,7 @@ def on_done(node: Node, phase: Done, event: Event, now: float) -> list[Action]:
         node.read(LEFT, 1.0)
     left = node.view.log(LEFT)
     if node.name == next((name for name in node.membership.names if name not in left), ""):
-        node.read(key("done", node.record.cycle), node.slow)
+        node.read(node.key("done"), node.slow)
         if isinstance(event, m.StoreView):
             return _end_if_all_done(node, now)
     neighbour = node.membership.neighbour(node.name)
@@ -330,9 +329,9 @@ def on_done(node: Node, phase: Done, event: Event, now: float) -> list[Action]:
 def _end_if_all_done(node: Node, now: float) -> list[Action]:
     names, left = node.membership.names, node.view.log(LEFT)
     preempted = {name: line for name, line in left.items() if line.get("preempted")}
-    if not {*node.view.log(key("done", node.record.cycle)), *preempted} >= set(names):
+    if not {*node.view.log(node.key("done")), *preempted} >= set(names):
         return []
-    done = node.view.log(key("done", node.record.cycle))
+    done = node.view.log(node.key("done"))
     codes = [whole_number(preempted[name], "code") for name in names if name not in done]
     if codes:
         return node.propose(node.ending(now).end("preempted", max(codes), preempted=True))
