@@ -316,7 +316,7 @@ class LocalRanks:
         Args:
             lost: The members of this cycle that are lost.
         """
-        group, record, node = self._group, action.record, self._settings.me.node
+        group, record, node, is_begun = self._group, action.record, self._settings.me.node, False
         with best_effort("the report of the failures", self._journal.record):
             found = [self.reports.ended(group.exits[each]) for each in action.failed if each in group.exits]
             found = failures.in_full(found, self._files_of, self._starter.output.log_dir)
@@ -332,10 +332,10 @@ class LocalRanks:
                 end, meaning = found[0].exit, found[0].meaning
                 reason = f"rank {end.rank} (node {node}, pid {end.pid}): {meaning}"
                 self._journal.record("cause", cycle=self._cycle, rank=end.rank, pid=end.pid, reason=reason)
-            return self._incidents.conclude(
+            is_begun = self._incidents.conclude(
                 group, found, reason=record.reason, reporter=record.node, lost_nodes=lost
             )
-        return False
+        return is_begun
 
     def _files_of(self, local: int) -> tuple[str, list[str]]:
         """Torch's error file of a local rank, and the files that may hold its stderr."""
