@@ -27,8 +27,8 @@ from benchmarks.table import Row, median, percentile
 from holdfast.fault_tolerance.launcher import store as client
 from holdfast.fault_tolerance.launcher.control import messages as m
 from holdfast.fault_tolerance.launcher.control import next_deadline, step, watched_keys
-from holdfast.fault_tolerance.launcher.control.node import Node, Settings, Start
-from holdfast.fault_tolerance.launcher.control.records import Member, Membership
+from holdfast.fault_tolerance.launcher.control.node import Node, Start
+from holdfast.fault_tolerance.launcher.control.records import Member, Membership, Settings
 
 SIZES = (256, 1024, 2048)
 SECONDS, SETTLED = 15.0, 4.0  # measured, and before that

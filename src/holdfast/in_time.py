@@ -33,6 +33,11 @@ class UnderWay(Generic[T]):
         except BaseException as error:
             self._answers.put((None, error))
 
+    @property
+    def is_done(self) -> bool:
+        """Whether it has returned or raised, and :meth:`answer` has not taken that yet."""
+        return not self._answers.empty()
+
     def answer(self, seconds: float) -> T:
         """What the call returns or raises, once; raises TooLate when it does neither for this many seconds more.
 

@@ -220,8 +220,6 @@ def test_a_node_that_fails_again_is_left_out() -> None:
     assert nodes_to_exclude(failed) == ("a",)
     assert nodes_to_exclude(failed, after=3) == ()
     assert nodes_to_exclude(failed, after=1) == ("a", "b")
-    assert nodes_to_exclude(failed, after=1, at_most=1) == ("a",)
-    assert nodes_to_exclude(failed, at_most=0) == ()
 
 
 def test_a_failure_that_looks_the_same_everywhere_is_the_programs() -> None:

@@ -11,8 +11,7 @@ import pytest
 
 from holdfast.fault_tolerance.launcher.control import begin, step, watched_keys
 from holdfast.fault_tolerance.launcher.control import messages as m
-from holdfast.fault_tolerance.launcher.control.node import Settings
-from holdfast.fault_tolerance.launcher.control.records import Member
+from holdfast.fault_tolerance.launcher.control.records import Member, Settings
 
 T = TypeVar("T", bound=m.Action)
 

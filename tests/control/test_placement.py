@@ -11,13 +11,9 @@ from holdfast.fault_tolerance.launcher.control.records import Member, Membership
 
 
 def members(text: str) -> list[Member]:
-    """`a b:2 c@rack1`: names, with a number after a colon and a domain after an at sign."""
-    found = []
-    for word in text.split():
-        name, _, domain = word.partition("@")
-        name, _, order = name.partition(":")
-        found.append(Member(name, order=int(order or -1), domain=domain))
-    return found
+    """`a b:2`: names, with a number after a colon."""
+    found = [word.partition(":") for word in text.split()]
+    return [Member(name, order=int(order or -1)) for name, _, order in found]
 
 
 def names(nodes: tuple[Member, ...]) -> str:
@@ -42,34 +38,9 @@ def names(nodes: tuple[Member, ...]) -> str:
         ("", "a b", 2, ""),
     ],
 )
-def test_place_without_segments_keeps_places(asked: str, before: str, most: int, expected: str) -> None:
-    previous = Membership(tuple(members(before))) if before else None
+def test_place_keeps_places(asked: str, before: str, most: int, expected: str) -> None:
+    previous = Membership(tuple(members(before)))
     assert names(place(members(asked), previous, most)) == expected
-
-
-@pytest.mark.parametrize(
-    ("asked", "before", "most", "expected"),
-    [
-        ("a1@a b1@b a2@a b2@b", "", 4, "a1 a2 b1 b2"),
-        ("a1@a a2@a a3@a b1@b b2@b", "", 6, "a1 a2 b1 b2"),
-        ("a1@a b1@b", "", 4, ""),
-        ("b1@b b2@b a1@a a2@a", "b1@b b2@b a1@a a2@a", 4, "b1 b2 a1 a2"),
-        ("b1@b a1@a a2@a b3@b", "b1@b b2@b a1@a a2@a", 4, "b1 b3 a1 a2"),
-        ("b1@b a1@a a2@a c1@c c2@c", "b1@b b2@b a1@a a2@a", 4, "c1 c2 a1 a2"),
-        ("b1@b a1@a a2@a", "b1@b b2@b a1@a a2@a", 4, "a1 a2"),
-        ("a1@a a2@a b1@b b2@b", "", 3, "a1 a2"),
-    ],
-)
-def test_place_with_segments_forms_complete_groups(asked: str, before: str, most: int, expected: str) -> None:
-    """Groups of two nodes of one domain."""
-    previous = Membership(tuple(members(before))) if before else None
-    assert names(place(members(asked), previous, most, segment=2)) == expected
-
-
-def test_place_puts_suspected_nodes_behind_the_spares() -> None:
-    previous = Membership(tuple(members("a b c")))
-    assert names(place(members("a b c spare"), previous, 3, behind=["b"])) == "a spare c"
-    assert names(place(members("a b c"), previous, 3, behind=["b"])) == "a b c", "no other node is there"
 
 
 NODES = st.lists(st.integers(0, 30), unique=True, max_size=12).map(
@@ -77,19 +48,13 @@ NODES = st.lists(st.integers(0, 30), unique=True, max_size=12).map(
 )
 
 
-@given(NODES, NODES, st.integers(1, 12), st.sampled_from([0, 0, 2, 3]))
+@given(NODES, NODES, st.integers(1, 12))
 def test_place_never_drops_a_trained_node_for_a_new_one(
-    asked: list[str], before: list[str], most: int, segment: int
+    asked: list[str], before: list[str], most: int
 ) -> None:
     """Whatever the nodes, at most `most` are chosen, each once, and a place that is kept is kept in order."""
-    domain = {0: "", 2: "one", 3: "one"}[segment]
-    nodes = [Member(name, domain=domain) for name in asked]
-    previous = Membership(tuple(Member(name, domain=domain) for name in before[:most])) if before else None
-    chosen = [node.node for node in place(nodes, previous, most, segment=segment)]
-    assert len(chosen) <= most
-    assert len(set(chosen)) == len(chosen)
-    assert not segment or len(chosen) % segment == 0
+    previous = Membership(tuple(map(Member, before[:most])))
+    chosen = [node.node for node in place(list(map(Member, asked)), previous, most)]
+    assert len(set(chosen)) == len(chosen) == min(len(asked), most)
     trained = [name for name in before[:most] if name in asked]
-    if not segment:
-        assert [name for name in chosen if name in trained] == trained
-        assert len(chosen) == min(len(asked), most)
+    assert [name for name in chosen if name in trained] == trained

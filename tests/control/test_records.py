@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,11 +20,17 @@ from holdfast.fault_tolerance.launcher.control.records import (
     Kind,
     Member,
     Membership,
+    Settings,
     View,
     entries,
 )
 
-BEGAN = Ending(FIRST, began=True, node="a", job_time=100.0)
+BEGAN = Ending(FIRST, Settings(Member("a"), max_restarts=3), began=True, job_time=100.0)
+
+
+def _set(ending: Ending, **changes: Any) -> Ending:
+    """As if the user had set this."""
+    return replace(ending, settings=replace(ending.settings, **changes))
 
 
 @pytest.mark.parametrize(
@@ -43,9 +50,8 @@ def test_restart_uses_the_budget_of_the_record(
 ) -> None:
     """What counts stands in the record, whichever node writes the next one."""
     now = replace(FIRST, restarts=used, reached_step=reached)
-    record = replace(BEGAN, now=now, step=step, checkpoints=checkpoints).restart(
-        "it failed", limit, reset=reset
-    )
+    ending = replace(BEGAN, now=now, step=step, checkpoints=checkpoints)
+    record = _set(ending, max_restarts=limit, reset_on_progress=reset).restart("it failed")
     assert (record.kind, record.restarts) == expected
     assert record.reached_step == max(reached, step)
 
@@ -69,8 +75,9 @@ def test_failed_cycles_without_progress_end_the_job(
 ) -> None:
     """The count and the number stand in the record, whichever node writes the next one; restarts are left."""
     now = replace(FIRST, iteration=before, stalled=stalled)
-    ending = replace(BEGAN, now=now, step=steps, iteration=found, least_progress=100)
-    record = ending.restart("it failed", 10, reset=False, exit_code=5, most_stalled=most, no_restart_code=42)
+    ending = replace(BEGAN, now=now, step=steps, iteration=found)
+    ending = _set(ending, max_restarts=10, least_progress=100, most_stalled=most, no_restart_code=42)
+    record = ending.restart("it failed", exit_code=5)
     assert (record.kind, record.stalled, record.iteration) == expected
     assert record.no_progress == (record.kind is Kind.END)
     assert record.is_trouble, "evidence is wanted whatever the exit code is"
@@ -81,10 +88,10 @@ def test_failed_cycles_without_progress_end_the_job(
 def test_one_measure_of_progress_counts_for_both_budgets() -> None:
     """Steps were made, and nothing was saved: with a number that is no progress, without one it is."""
     now = replace(FIRST, restarts=1, reached_step=5, iteration=10)
-    ending = replace(BEGAN, now=now, step=90)
-    assert ending.restart("it failed", 1, reset=True).kind is Kind.RESTART
-    assert replace(ending, iteration=10).restart("it failed", 1, reset=True).kind is Kind.END
-    assert replace(ending, iteration=11).restart("it failed", 1, reset=True).restarts == 1
+    ending = _set(replace(BEGAN, now=now, step=90), max_restarts=1, reset_on_progress=True)
+    assert ending.restart("it failed").kind is Kind.RESTART
+    assert replace(ending, iteration=10).restart("it failed").kind is Kind.END
+    assert replace(ending, iteration=11).restart("it failed").restarts == 1
 
 
 def test_record_without_a_failure_keeps_count_and_number() -> None:
@@ -95,9 +102,9 @@ def test_record_without_a_failure_keeps_count_and_number() -> None:
 
 
 def test_restart_with_all_nodes_keeps_the_membership() -> None:
-    record = BEGAN.restart("a rank failed", 3, reset=False)
+    record = BEGAN.restart("a rank failed")
     assert (record.gather, record.formed, record.base) == (False, 0, 0)
-    again = replace(BEGAN, now=record).restart("again", 3, reset=False)
+    again = replace(BEGAN, now=record).restart("again")
     assert (again.gather, again.formed, again.base) == (False, 0, 0)
 
 
@@ -108,14 +115,14 @@ def test_restart_with_all_nodes_keeps_the_membership() -> None:
 def test_restart_forms_a_membership_when_nodes_change(
     lost: tuple[str, ...], waiting: int, room: int, gather: bool
 ) -> None:
-    record = replace(BEGAN, waiting=waiting, room=room).restart("it failed", 3, reset=False, lost=lost)
+    record = replace(BEGAN, waiting=waiting, room=room).restart("it failed", lost=lost)
     assert record.gather == gather
     assert record.lost == lost
 
 
 def test_restart_forms_a_membership_where_that_is_asked_for() -> None:
     """A rank that only lost a peer: a whole node may be gone, without being known as lost."""
-    record = BEGAN.restart("connection closed by peer", 3, reset=False, gather=True)
+    record = BEGAN.restart("connection closed by peer", gather=True)
     assert record.gather and record.lost == ()
 
 
@@ -125,7 +132,7 @@ def test_role_ranks_count_the_nodes_of_one_role() -> None:
 
 
 def test_call_off_remembers_lost_nodes_and_has_a_budget() -> None:
-    record = BEGAN.restart("node b is gone", 3, reset=False, lost=["b"])
+    record = BEGAN.restart("node b is gone", lost=["b"])
     for number in range(CALL_OFF_BUDGET):
         record = replace(BEGAN, now=record, began=False).call_off("no answer", [f"c{number}"])
         assert record.kind is Kind.JOIN
@@ -161,7 +168,7 @@ def test_decode_of_any_value_is_a_record(value: object) -> None:
     """A launcher of another version, or a foreign program, may have written it."""
     record = CycleRecord.decode(json.dumps(value), 4)
     assert record.cycle == 4
-    assert replace(BEGAN, now=record).restart("it failed", 3, reset=True).cycle == 5
+    assert replace(BEGAN, now=record).restart("it failed").cycle == 5
     assert CycleRecord.decode(record.encode(), 4) == record
 
 

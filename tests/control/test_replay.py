@@ -18,8 +18,15 @@ from holdfast.cli.main import main
 from holdfast.fault_tolerance.launcher.control import messages as m
 from holdfast.fault_tolerance.launcher.control import running
 from holdfast.fault_tolerance.launcher.control.agreed_stop import AgreedStop
-from holdfast.fault_tolerance.launcher.control.node import Node, Preempt, Rank, Settings
-from holdfast.fault_tolerance.launcher.control.records import CycleRecord, Kind, Member, Membership, View
+from holdfast.fault_tolerance.launcher.control.node import Node, Preempt, Rank
+from holdfast.fault_tolerance.launcher.control.records import (
+    CycleRecord,
+    Kind,
+    Member,
+    Membership,
+    Settings,
+    View,
+)
 from holdfast.fault_tolerance.launcher.recorder import (
     MODULES,
     TYPES,

@@ -37,7 +37,6 @@ CORE = {
     "holdfast.fault_tolerance.launcher.control.controller",
     "holdfast.fault_tolerance.launcher.control.exiting",
     "holdfast.fault_tolerance.launcher.control.gathering",
-    "holdfast.fault_tolerance.launcher.control.liveness",
     "holdfast.fault_tolerance.launcher.control.messages",
     "holdfast.fault_tolerance.launcher.control.node",
     "holdfast.fault_tolerance.launcher.control.records",

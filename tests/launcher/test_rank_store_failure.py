@@ -37,6 +37,16 @@ store_host._store = refuse
 store_host.serve(int(sys.argv[1]))
 """
 
+PATIENT = f"""
+import sys
+from holdfast.fault_tolerance.launcher.main import console
+from holdfast.fault_tolerance.launcher.warm import forked, zygotes
+
+forked.FORKS = zygotes.FORKS = 60.0
+sys.argv[:] = sys.argv[{len(LAUNCHER)}:]
+console()
+"""
+
 CONNECTS = """
 import torch.distributed as dist
 say("starts")
@@ -94,9 +104,15 @@ def test_rank_store_host_that_is_killed_costs_a_restart(jobs: Jobs) -> None:
     assert ENDED in restart["reason"]
 
 
-def test_rank_store_host_forked_is_no_first_victim_of_the_oom_killer(jobs: Jobs) -> None:
-    """Unlike the zygote that it is forked from: without the store the cycle is lost."""
-    job = jobs(CONNECTS + "wait()\n", "--ft-warm-start=on", nproc=1)
+def test_rank_store_host_forked_is_no_first_victim_of_the_oom_killer(jobs: Jobs, tmp_path: Path) -> None:
+    """Unlike the zygote that it is forked from: without the store the cycle is lost.
+
+    The launcher waits longer for the fork than usual: on a busy machine it would start the host cold.
+    """
+    launcher = tmp_path / "launcher.py"
+    launcher.write_text(PATIENT)
+    flags = ["--ft-warm-start=on", "--nproc-per-node=1"]
+    job = jobs.command(*flags, jobs.script(CONNECTS + "wait()\n"), under=[sys.executable, str(launcher)])
     job.hear("met", ranks=[0])
     children = psutil.Process(job.pid).children()
     scores = {each.name(): Path(f"/proc/{each.pid}/oom_score_adj").read_text() for each in children}

@@ -24,10 +24,10 @@ def test_both_launchers_say_that_they_were_given_different_numbers_of_nodes(clus
     a.wait_for("waits for other nodes")
     b = cluster.launch("b", script, nnodes="3")
     b.wait_for(
-        rf"node \S+:{b.pid} was started with --nnodes 3, node \S+:{a.pid} with --nnodes 2: they may wait"
+        rf"node \S+:{b.pid} was started with --nnodes 3, node \S+:{a.pid} with --nnodes 2: the job may never"
     )
     a.wait_for(
-        rf"node \S+:{a.pid} was started with --nnodes 2, node \S+:{b.pid} with --nnodes 3: they may wait"
+        rf"node \S+:{a.pid} was started with --nnodes 2, node \S+:{b.pid} with --nnodes 3: the job may never"
     )
     for node in b, a:
         node.spawned.stop(signal.SIGTERM)

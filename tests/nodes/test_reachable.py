@@ -58,10 +58,10 @@ def test_a_port_of_another_process_is_not_ours(spawn: Spawner) -> None:
 def test_port_0_is_the_port_on_which_the_store_listens(spawn: Spawner) -> None:
     """`--rdzv-endpoint localhost:0` is torchrun's way to start one node: its launcher must find its own store again."""
     code = (
-        "from holdfast.fault_tolerance.launcher.rendezvous import Endpoint, meet; "
+        "from holdfast.fault_tolerance.launcher.rendezvous import meet; "
         "from torch.distributed.elastic.rendezvous import RendezvousParameters; "
         "met = meet(RendezvousParameters('c10d', 'localhost:0', 'job', 1, 1), 'a'); "
-        "print(met.is_host, met.port > 0, Endpoint('127.0.0.1', met.port).refuses())"
+        "print(met.is_host, met.endpoint.port > 0, met.endpoint.refuses())"
     )
     asked = spawn([sys.executable, "-c", code])
     assert asked.wait() == 0

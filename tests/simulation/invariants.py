@@ -376,7 +376,7 @@ class CheckedWorld(World):
             if not launcher.alive or not isinstance(launcher.node.phase, Confirm) or launcher.touched & ODD:
                 continue
             since = self.now - (launcher.clock - launcher.node.phase.since)
-            names, limit = launcher.node.members.names, 3.5 + 4 * self.scenario.latency
+            names, limit = launcher.node.membership.names, 3.5 + 4 * self.scenario.latency
             waited = [
                 name for name in names if self.now - max(self.left_at.get(name, self.now), since) > limit
             ]

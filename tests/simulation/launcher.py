@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.fault_tolerance.launcher.control import controller
 from holdfast.fault_tolerance.launcher.control import messages as m
-from holdfast.fault_tolerance.launcher.control.node import Settings
+from holdfast.fault_tolerance.launcher.control.records import Settings
 from holdfast.fault_tolerance.stop.rules import (
     COMMIT,
     ENDED,

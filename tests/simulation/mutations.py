@@ -17,7 +17,6 @@ from holdfast.fault_tolerance.launcher.control import (
     controller,
     exiting,
     gathering,
-    liveness,
     messages,
     node,
     records,
@@ -58,7 +57,7 @@ def _kills_the_finished(node: node.Node, rank: node.Rank, waited: float, now: fl
     return [messages.KillRank(rank.local, waited, "stays")]
 
 
-def _one_broken_connection_ends_it(self: liveness.StoreContact, patience: float, now: float) -> bool:
+def _one_broken_connection_ends_it(self: node.StoreContact, patience: float, now: float) -> bool:
     return now - self.answered > 2.5
 
 
@@ -116,8 +115,12 @@ def _signal_is_lost_in_stop(
 def _spares_before_those_that_trained(patch: pytest.MonkeyPatch) -> None:
     original = gathering.place
 
-    def place(nodes: Any, previous: Any, most: int, **facts: Any) -> Any:
-        return original(nodes, None, most, **facts, behind=previous.names if previous else ())
+    def place(nodes: Any, previous: Any, most: int) -> Any:
+        spares = original(
+            [node for node in nodes if node.node not in previous.names], records.Membership(()), most
+        )
+        trained = [node for node in nodes if node.node in previous.names]
+        return spares + original(trained, records.Membership(()), most - len(spares))
 
     patch.setattr(gathering, "place", place)
 
@@ -214,7 +217,7 @@ MUTATIONS = (
     Mutation("a node leaves without a reason", _replace(node.Leave, _leaves_in_silence)),
     Mutation(
         "one broken connection ends a launcher",
-        _set(liveness.StoreContact, "host_lost", _one_broken_connection_ends_it),
+        _set(node.StoreContact, "host_lost", _one_broken_connection_ends_it),
         ("cut", "suspend"),
     ),
     Mutation(
@@ -265,7 +268,7 @@ MUTATIONS = (
     Mutation("a rank that saves has no more time than others", _set(stopping, "SAVING", 0.0)),
     Mutation(
         "a suspended launcher counts as lost",
-        _set(liveness.LocalProgress, "patience", lambda self, limit: limit),
+        _set(node.LocalProgress, "patience", lambda self, limit: limit),
         ("suspend",),
     ),
     Mutation("restarts to let nodes join are not limited", _set(records, "JOIN_INTERVAL", 0.0), SPARES),

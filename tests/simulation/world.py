@@ -18,8 +18,7 @@ from typing import Any
 
 from holdfast.fault_tolerance.launcher.control import controller
 from holdfast.fault_tolerance.launcher.control import messages as m
-from holdfast.fault_tolerance.launcher.control.node import Settings
-from holdfast.fault_tolerance.launcher.control.records import Member, Membership
+from holdfast.fault_tolerance.launcher.control.records import Member, Membership, Settings
 
 from .launcher import Launcher, Store
 from .training import HANG_LIMIT, Group, SimRank

@@ -136,10 +136,8 @@ def idle_in_a_row(attempts: Sequence[Attempt]) -> list[Attempt]:
     return row
 
 
-def nodes_to_exclude(
-    attempts: Iterable[Attempt], *, after: int = 2, at_most: int | None = None
-) -> tuple[str, ...]:
-    """Nodes that were the first to fail in at least `after` attempts, the worst first, `at_most` of them.
+def nodes_to_exclude(attempts: Iterable[Attempt], *, after: int = 2) -> tuple[str, ...]:
+    """Nodes that were the first to fail in at least `after` attempts, the worst first.
 
     A failure that looks the same on several nodes (but for numbers in its text) is the program's, and counts for none.
     """
@@ -152,8 +150,9 @@ def nodes_to_exclude(
     for attempt in failed:
         if attempt.kind is Kind.NODE_LOST or len(where[_likeness(attempt)]) == 1:
             counts[attempt.node] += 1
-    worst = sorted((node for node in counts if counts[node] >= after), key=lambda node: (-counts[node], node))
-    return tuple(worst[:at_most])
+    return tuple(
+        sorted((node for node in counts if counts[node] >= after), key=lambda node: (-counts[node], node))
+    )
 
 
 def _with_progress(attempts: Sequence[Attempt]) -> Iterator[tuple[Attempt, bool]]:

@@ -13,12 +13,14 @@ from __future__ import annotations
 import gc
 import logging
 import signal
+import threading
 import time
 import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
+from holdfast.in_time import TooLate, UnderWay
 from holdfast.journal.writer import Journal
 
 from ..monitor.deadlines import SECOND, Suspensions, was_suspended
@@ -26,10 +28,10 @@ from .console import best_effort
 from .control import messages as m
 from .control import next_deadline, watched_keys
 from .control.messages import Action, Event
-from .control.node import Node, Settings
+from .control.node import READING, Node
+from .control.records import Settings
 from .exit_codes import Outcome
 from .inbox import Inbox
-from .iteration_file import IterationFile
 from .local_ranks import LocalRanks
 from .monitor_keeper import MonitorMessage
 from .rank_store import RankStores
@@ -98,9 +100,7 @@ class Driver:
         self._node: Node
         self._events: deque[Event] = deque()
         self._ticked_at = self._checked_at = 0.0
-        self._exits_at: float | None = (
-            None  # of the ranks whose exits this turn has found, in monotonic seconds
-        )
+        self._exits_at: float | None = None  # when this turn found that ranks had ended, in monotonic seconds
         self._store_of = -1  # the cycle for which a store of the ranks was opened last
         self._no_rank_store = ""  # why the ranks' store of this cycle could not be opened
         self._exit: m.Exit | None = None
@@ -178,11 +178,12 @@ class Driver:
                 # first one to fail may be a matter of a millisecond.
                 now = self._exits_at = self._exits_at or time.monotonic()
                 tick = self._tick()
-                before = list(self._ranks.before_exit(item, now))
+                before = list(self._ranks.before_exit(item))
                 self._send(*before, tick, self._ranks.exited(item, now), at=now)
             case Sweep():
                 self._send(*self._ranks.swept(item))
-            case m.ExitDescribed() if self._ranks.described(item):
+            case m.ExitDescribed():
+                self._ranks.reports.describe(item)
                 self._send(item)
             case m.Signal() | m.EvidenceTaken() | m.Reported() | m.IterationRead():
                 self._send(item)
@@ -203,14 +204,10 @@ class Driver:
     def _tick(self) -> m.Tick:
         """The state of the node now."""
         self._ticked_at = self._clock.now()
-        contact = self._store.contact()
         is_open = self._store_of == self._node.record.cycle
-        return replace(
-            self._ranks.state(self._clock.since),
-            contact=contact.ago,
-            round_trip=contact.round_trip,
-            refused=contact.refused,
-            rank_store=(self._no_rank_store or self._rank_stores.failure) if is_open else "",
+        rank_store = (self._no_rank_store or self._rank_stores.failure) if is_open else ""
+        return self._ranks.with_state(
+            replace(self._store.contact(), rank_store=rank_store), self._clock.since
         )
 
     # -- actions ----------------------------------------------------------------------------------------------
@@ -249,7 +246,7 @@ class Driver:
                 self._rank_stores.hold()
                 self._ranks.sweep(linger)
             case m.Report(record=record):
-                members = self._node.members.names
+                members = self._node.membership.names
                 lost = [] if record is None else [each for each in record.lost if each in members]
                 if not self._ranks.report(action, tuple(lost)):
                     self._events.append(m.Reported(self._node.record.cycle))
@@ -273,3 +270,62 @@ class Driver:
 def _urgency(item: object) -> int:
     order = MonitorMessage, m.Signal, RankExit
     return next((number for number, kind in enumerate(order) if isinstance(item, kind)), len(order))
+
+
+# -- the iteration of the last checkpoint ----------------------------------------------------------------------
+
+
+class IterationFile:
+    """`checkpoint_iteration_file`: has the iteration of the last checkpoint, and may not exist yet.
+
+    It is read in a thread; each reading posts one `IterationRead`. The reason why there is no number is logged and
+    recorded once.
+    Does not cover: who writes the file, and whether the checkpoint of that iteration is complete. A filesystem that
+    hangs keeps one thread for good.
+    """
+
+    def __init__(self, path: str, post: Callable[[object], None], record: Callable[..., None]) -> None:
+        self._path, self._post, self._record = path, post, record
+        self._lock = threading.Lock()  # held by one reading after the other
+        self._call: UnderWay[int] | None = None  # the newest; one that hangs is not followed by another
+        self._reported: set[str] = set()
+        self._is_first = True
+
+    def read(self, cycle: int) -> None:
+        """Begin a reading; its answer is for this cycle."""
+        try:
+            UnderWay(lambda: self._read(cycle))
+        except RuntimeError as error:
+            self._answer(cycle, -1, str(error))
+
+    def _read(self, cycle: int) -> None:
+        with self._lock:
+            try:
+                if self._call is None or self._call.is_done:  # what an earlier one has found since is old
+                    self._call = UnderWay(self._number)
+                number, why = self._call.answer(READING), ""
+            except TooLate:
+                self._answer(cycle, -1, f"its filesystem has not answered for {READING:g} s")
+                return
+            except FileNotFoundError as error:
+                number, why = 0, "" if self._is_first else str(error.strerror)
+            except (OSError, ValueError, RuntimeError) as error:
+                number, why = -1, str(getattr(error, "strerror", None) or error)
+            self._call, self._is_first = None, False
+            self._answer(cycle, number, why)
+
+    def _number(self) -> int:
+        with open(self._path, "rb") as file:
+            text = file.read(100).decode(errors="replace").strip()
+        if not text.isdecimal() or len(text) > 18:  # the journal has numbers of 64 bits
+            raise ValueError(f"{text!r} is no iteration")
+        return int(text)
+
+    def _answer(self, cycle: int, number: int, why: str) -> None:
+        if why and why not in self._reported:
+            self._reported.add(why)
+            counts = "does not count as one without progress" if number < 0 else "counts from iteration 0"
+            text = "checkpoint_iteration_file %s: %s. Cycle %d %s. Check the path"
+            logger.warning(text, self._path, why, cycle, counts)
+            self._record("iteration_unread", file=self._path, reason=why)
+        self._post(m.IterationRead(cycle, number))

@@ -69,10 +69,9 @@ class Inbox:
         self._interruptible = True  # before the queue is read: no signal falls between the two
         try:
             waiting = self.drain()
-            if stop := next(
-                (event for event in waiting if isinstance(event, Signal) and event.is_stop), None
-            ):
-                raise Interrupted(signal.Signals(stop.number))
+            for event in waiting:
+                if isinstance(event, Signal) and event.is_stop:
+                    raise Interrupted(signal.Signals(event.number))
             for event in waiting:
                 if not isinstance(event, Signal):
                     self._posted.put(event)
@@ -112,20 +111,15 @@ class Inbox:
         """Events, after at most `timeout` seconds."""
         events = self.drain()
         for key, _ in self._selector.select(0 if events else max(0.0, timeout)):
-            if key.data is None:
-                self._swallow()
+            if key.data is None:  # only woken
+                with suppress(BlockingIOError):
+                    while self._reader.recv(4096):
+                        pass
                 continue
             event = key.data()
             if event is not None:
                 events.append(event)
         return events + self.drain()
-
-    def _swallow(self) -> None:
-        try:
-            while self._reader.recv(4096):
-                pass
-        except OSError:
-            pass
 
     def close(self) -> None:
         """Give the signals back and close the descriptors."""

@@ -46,11 +46,7 @@ ANSWER = 10.0  # seconds for an answer of the store
 IN_A_HURRY = 1.0  # seconds in which a report under way is written with what there is by then
 DRIVER = 1.2  # seconds that a GPU's driver has to report its errors
 FOLDER, IN_FULL = "folder", "full"  # whether a node has written its evidence in full: "yes" or "no"
-FIRST_POLL, LONGEST_POLL = (
-    0.1,
-    2.0,
-)  # seconds between two reads of the store: thousands of nodes do so at once
-
+FIRST_POLL, LONGEST_POLL = 0.1, 2.0  # seconds between two reads of the store, by thousands of nodes at once
 
 Complete = Callable[[], tuple[NodeEvidence, "float | None"]]
 """The evidence with how the ranks ended, and when it was complete (monotonic seconds; None: there was none)."""
@@ -75,29 +71,12 @@ class Summary:
         return plain or (verdict.kind, verdict.rank) == self.logged
 
 
-class SharedEvidence:
-    """What the nodes of one cycle write to each other about an incident in it: keys `incident/N/*` of the store."""
-
-    def __init__(self, store: StoreClient, cycle: int) -> None:
-        self._store, self._cycle = store, cycle
-
-    def put(self, name: str, text: str) -> None:
-        """Write it. Raises StoreGone."""
-        self._store.ask(Put(self._key(name), text), ANSWER)
-
-    def read(self, name: str) -> str:
-        """The text; "" where it was not written. Raises StoreGone."""
-        return self._store.ask(self._key(name), ANSWER)
-
-    def _key(self, name: str) -> str:
-        return f"{key('incident', self._cycle)}/{name}"
-
-
 class Reporter:
     """Makes this node's reports; `post` gets `Reported` after each.
 
     Args:
-        store: The job's store, through which the nodes exchange evidence; None in a job of one node.
+        store: The job's store, through which the nodes exchange evidence (keys `incident/N/*`); None in a job of one
+            node.
     """
 
     def __init__(
@@ -130,7 +109,7 @@ class Reporter:
         return True
 
     def close(self) -> None:
-        """Wait a moment for what is under way; then it has to be written with what there is."""
+        """Wait for the reports under way; those that take longer are written with the evidence they have by then."""
         self._join(AT_THE_END)
         self._hurry.set()
         self._join(IN_A_HURRY)
@@ -141,10 +120,9 @@ class Reporter:
             thread.join(max(0.0, until - time.monotonic()))
 
     def _run(self, work: Any, complete: Complete, context: NodeContext, summary: Summary) -> None:
-        shared = SharedEvidence(self._store, context.cycle) if self._store is not None else None
         try:
             evidence, ready = complete()
-            work(redacted(evidence, os.environ), ready, summary, shared)
+            work(redacted(evidence, os.environ), ready, summary)
         except OSError as error:
             where = error.filename or self._run_dir
             logger.warning("no report of this incident: %s: %s", where, error.strerror or error)
@@ -154,73 +132,53 @@ class Reporter:
         finally:
             self._post(Reported(context.cycle))
 
-    def _give(
-        self, evidence: NodeEvidence, ready: float | None, summary: Summary, shared: SharedEvidence
-    ) -> None:
-        """To the node that makes the report; where that does not, this one makes it of its own evidence."""
-        number = evidence.node_rank
+    def _put(self, cycle: int, name: str, text: str) -> None:
+        """Write it for the other nodes. Raises StoreGone."""
+        assert self._store is not None
+        self._store.ask(Put(f"{key('incident', cycle)}/{name}", text), ANSWER)
+
+    def _read(self, cycle: int, name: str) -> str:
+        """What a node has written; "" where it has not. Raises StoreGone."""
+        assert self._store is not None
+        return self._store.ask(f"{key('incident', cycle)}/{name}", ANSWER)
+
+    def _give(self, evidence: NodeEvidence, ready: float | None, summary: Summary) -> None:
+        """Send the evidence to the node that makes the report; where that node does not, make a report from it here."""
+        number, cycle = evidence.node_rank, evidence.cycle
         with contextlib.suppress(StoreGone):
-            shared.put(str(number), packed(evidence))
+            self._put(cycle, str(number), packed(evidence))
             for pause in poll_pauses(number):
-                if (place := shared.read(FOLDER)) or self._hurry.wait(pause):
+                if (place := self._read(cycle, FOLDER)) or self._hurry.wait(pause):
                     break
             if place:
-                is_shared = (
-                    stored.find_incident_dir(
-                        self._run_dir, evidence.run_id, evidence.cycle, since=summary.since
-                    )
-                    == place
-                )
+                own = stored.find_incident_dir(self._run_dir, evidence.run_id, cycle, since=summary.since)
                 try:
-                    if is_shared:
+                    if own == place:
                         stored.write_fragment(place, evidence)
                 finally:
-                    shared.put(f"{number}/{IN_FULL}", "yes" if is_shared else "no")
+                    self._put(cycle, f"{number}/{IN_FULL}", "yes" if own == place else "no")
                 return
-        self._write(evidence, (evidence,), ready, summary)
+        place = stored.allocate_incident_dir(self._run_dir, evidence.run_id, cycle, since=summary.since)
+        self._announce(place, evidence, _write(place, evidence), ready, summary)
 
-    def _make(
-        self, evidence: NodeEvidence, ready: float | None, summary: Summary, shared: SharedEvidence | None
-    ) -> None:
-        """Of this node's evidence first, whatever happens meanwhile; then of all nodes', and with the GPUs' facts."""
-        place = ""
-        if evidence.nodes > 1 or nvidia.find_driver():
-            if shared is not None and evidence.nodes > 1:
-                place = stored.allocate_incident_dir(
-                    self._run_dir, evidence.run_id, evidence.cycle, since=summary.since
-                )
-                with contextlib.suppress(StoreGone):
-                    shared.put(FOLDER, place)
-                stored.write_fragment(place, evidence)
-            self._write(evidence, (evidence,), ready, summary, announce=False)
+    def _make(self, evidence: NodeEvidence, ready: float | None, summary: Summary) -> None:
+        """Make the report from this node's evidence, then again with all nodes' evidence and the GPUs' facts."""
+        run_id, cycle = evidence.run_id, evidence.cycle
+        place = stored.allocate_incident_dir(self._run_dir, run_id, cycle, since=summary.since)
+        has_others = self._store is not None and evidence.nodes > 1
+        if has_others:
+            with contextlib.suppress(StoreGone):
+                self._put(cycle, FOLDER, place)
+            stored.write_fragment(place, evidence)
+        if has_others or nvidia.find_driver():
+            _write(place, evidence)
         faults, facts = gpu_facts(time.monotonic() + DRIVER)
-        others, notes = self._others(evidence, shared, place) if shared is not None and place else ([], ())
-        evidence = replace(
-            evidence, faults=(*evidence.faults, *faults), notes=(*evidence.notes, *facts, *notes)
-        )
-        self._write(evidence, (evidence, *others), ready, summary)
+        others, notes = self._others(evidence, place) if has_others else ([], ())
+        notes = (*evidence.notes, *facts, *notes)
+        evidence = replace(evidence, faults=(*evidence.faults, *faults), notes=notes)
+        self._announce(place, evidence, _write(place, evidence, *others), ready, summary)
 
-    def _write(
-        self,
-        own: NodeEvidence,
-        nodes: tuple[NodeEvidence, ...],
-        ready: float | None,
-        summary: Summary,
-        *,
-        announce: bool = True,
-    ) -> str:
-        """The report of these nodes' evidence, in the log and the journal too; returns its folder."""
-        place = stored.allocate_incident_dir(self._run_dir, own.run_id, own.cycle, since=summary.since)
-        case = Case(nodes)
-        judgement = judged(case)
-        stored.write_report(place, case, judgement)
-        if announce:
-            self._announce(place, own, judgement.verdict, ready, summary)
-        return place
-
-    def _others(
-        self, own: NodeEvidence, shared: SharedEvidence, place: str
-    ) -> tuple[list[NodeEvidence], tuple[str, ...]]:
+    def _others(self, own: NodeEvidence, place: str) -> tuple[list[NodeEvidence], tuple[str, ...]]:
         """What the other nodes have written, as soon as all have, or time is up; and notes on what cannot be read."""
         numbers = [number for number in range(own.nodes) if number != own.node_rank]
         texts: dict[int, str] = {}
@@ -231,10 +189,10 @@ class Reporter:
         with contextlib.suppress(StoreGone):
             while True:
                 for number in numbers:
-                    if number not in texts and (text := shared.read(str(number))):
+                    if number not in texts and (text := self._read(own.cycle, str(number))):
                         texts[number] = text
                     if number in texts and not in_full.get(number):
-                        in_full[number] = shared.read(f"{number}/{IN_FULL}")
+                        in_full[number] = self._read(own.cycle, f"{number}/{IN_FULL}")
                 missing = sum(1 for number in numbers if not in_full.get(number))
                 if missing <= enough or time.monotonic() > until or self._hurry.wait(pause):
                     break
@@ -274,6 +232,13 @@ class Reporter:
         else:
             what = own.cycle, sentence, verdict.confidence, report
             logger.warning("verdict on cycle %d: %s (confidence %s). Report: %s", *what)
+
+
+def _write(place: str, *nodes: NodeEvidence) -> Verdict:
+    """Write the report of these nodes' evidence into its folder."""
+    judgement = judged(case := Case(nodes))
+    stored.write_report(place, case, judgement)
+    return judgement.verdict
 
 
 def poll_pauses(number: int) -> Iterator[float]:

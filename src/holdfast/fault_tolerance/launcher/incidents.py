@@ -59,27 +59,26 @@ class Incidents:
         self._boards, self._journal, self._run_dir, self._store = boards, journal, run_dir, store
         self._post = post
         self._reporter: Reporter | None = None
-        self._context = NodeContext()
+        self._counts: UnderWay[OomWatch] | None = None
+        self._file = ""  # the monitor's evidence
+        self._forget(NodeContext())
+
+    def _forget(self, context: NodeContext) -> None:
+        """Forget the last cycle."""
+        self._forget_file()
+        self._forget_memory()
+        self._context, self._began = context, time.time()
         self._captured: NodeEvidence | None = None
         self._under_way: UnderWay[NodeEvidence] | None = None
         self._logged: tuple[str, int | None] = ("", None)
-        self._file = ""
         self._monitor_captures_until = 0.0  # monotonic seconds
         self._wants_evidence = ""  # the trigger, where the cycle ends and evidence is taken
         self._is_concluded = False
-        self._began = 0.0
         self._at_exit: dict[int, RankEvidence] = {}  # by local rank, while its process did not end
-        self._memory: OomWatch | None = None
-        self._counts: UnderWay[OomWatch] | None = None
 
     def begin_cycle(self, context: NodeContext) -> None:
         """A cycle begins: write its context for the monitor, and forget the last cycle."""
-        self._context = context
-        self._forget_file()
-        self._captured, self._under_way, self._logged = None, None, ("", None)
-        self._monitor_captures_until, self._wants_evidence = 0.0, ""
-        self._is_concluded, self._began, self._at_exit = False, time.time(), {}
-        self._forget_memory()
+        self._forget(context)
         with contextlib.suppress(RuntimeError):  # no thread can be started
             self._counts = UnderWay(self._prepared)
         with contextlib.suppress(OSError):
@@ -105,9 +104,9 @@ class Incidents:
         """
         file = str(verdict.pop("evidence", ""))
         sentence = verdict.pop("sentence", "")
-        if is_late and file:
+        if is_late:
             _remove(file)
-        elif not is_late:
+        else:
             self._forget_file()
             self._monitor_captures_until = 0.0
             self._file, self._under_way = file, None
@@ -121,8 +120,7 @@ class Incidents:
     def take_capture(self, file: str | None, *, is_late: bool) -> EvidenceTaken | None:
         """The monitor begins to take evidence of a hang, or (with a file, or "") it has done so without a verdict."""
         if is_late:
-            if file:
-                _remove(file)
+            _remove(file or "")
             return None
         if file is None:
             self._monitor_captures_until = time.monotonic() + MONITOR
@@ -131,7 +129,7 @@ class Incidents:
         if self._wants_evidence:
             self._forget_file()
             self._file = file
-        elif file:
+        else:
             _remove(file)  # the rank continued, and so does the job
         return EvidenceTaken(self._context.cycle, self._wants_evidence)
 
@@ -178,7 +176,7 @@ class Incidents:
 
     def describe_exit(self, group: RankGroup, local: int) -> None:
         """Find out what keeps the process of this local rank; the answer is posted as `ExitDescribed`."""
-        folder, context = os.path.dirname(self._boards.path(0)), self._context
+        folder, context, at_exit = os.path.dirname(self._boards.path(0)), self._context, self._at_exit
         known = [each for each in self._known(group) if each[1] == local]
 
         def work() -> None:
@@ -194,12 +192,11 @@ class Incidents:
                     (found,) = gather(ranks, until, ask=True, may_signal=True)
                     if len(found.stacks) < 2 and time.monotonic() < until:  # its thread had no processor time
                         (found,) = gather(ranks, until, ask=True, may_signal=True)
-                self._at_exit[local] = found
+                at_exit[local] = found
                 text = redacted_text(kept_by(found), os.environ)
             except Exception as error:
-                self._journal.record(
-                    "launcher_error", what="the description of a rank at its end", error=repr(error)
-                )
+                what = "the description of a rank at its end"
+                self._journal.record("launcher_error", what=what, error=repr(error))
             finally:
                 self._post(ExitDescribed(context.cycle, local, text))
 
@@ -207,18 +204,16 @@ class Incidents:
 
     def _finish(self, seconds: float = 0.0) -> None:
         """Take over what is under way, if it is done within `seconds`; this may be called again later."""
-        if self._under_way is not None:
-            with contextlib.suppress(TooLate):
-                under_way, self._under_way = self._under_way, None
-                try:
-                    captured = under_way.answer(seconds)
-                except TooLate:
-                    self._under_way = under_way
-                    raise
-                except Exception as error:  # the report has how the ranks ended, at least
-                    self._journal.record("launcher_error", what="the taking of evidence", error=repr(error))
-                    return
-                self._captured = captured if self._captured is None else _both(self._captured, captured)
+        if self._under_way is None:
+            return
+        try:
+            captured = self._under_way.answer(seconds)
+            self._captured = captured if self._captured is None else _both(self._captured, captured)
+        except TooLate:
+            return
+        except Exception as error:  # the report has how the ranks ended, at least
+            self._journal.record("launcher_error", what="the taking of evidence", error=repr(error))
+        self._under_way = None
 
     def _known(self, group: RankGroup) -> list[RankId]:
         boards = self._boards.snapshots()
@@ -254,56 +249,43 @@ class Incidents:
         ended = list(failures)
         named = ended[0].exit.rank if ended else None
         summary = Summary(reporter, self._began, self._logged, named)
-        memory, self._memory = self._memory_watch(), None
-        evidence, at_exit = self._evidence(), self._at_exit
+        self._finish()
+        file, self._file = self._file, ""
+        memory, captured, at_exit = self._take_memory(), self._captured, self._at_exit
+        context = self._context
 
         def complete() -> tuple[NodeEvidence, float | None]:
-            found, ready = evidence()
+            from holdfast.incidents.capture.capture import load_spill, without_evidence
+
+            found = captured  # the monitor's, or ours, or none
+            if file:
+                with contextlib.suppress(OSError, ValueError):
+                    found = load_spill(file)
+            ready = None if found is None else found.mono + found.took
+            if found is None:
+                found = replace(without_evidence(context, "hang" if file else "crash"), notes=(NOTHING,))
             found = completed(replace(found, reason=reason, lost_nodes=lost_nodes), group, ended, memory)
             ranks = tuple(_with_stacks(rank, at_exit.get(rank.local_rank)) for rank in found.ranks)
             return replace(found, ranks=ranks), ready
 
         if self._reporter is None:
-            node = self._context.node
-            self._reporter = Reporter(node, self._run_dir, self._journal, self._store, self._post)
-        return self._reporter.begin(complete, self._context, summary)
-
-    def _evidence(self) -> Callable[[], tuple[NodeEvidence, float | None]]:
-        """What gives the evidence of this cycle: the monitor's, or ours, or none."""
-        file, self._file = self._file, ""
-        self._finish()
-        captured, context = self._captured, self._context
-
-        def get() -> tuple[NodeEvidence, float | None]:
-            own = captured
-            if file:
-                from holdfast.incidents.capture.capture import load_spill
-
-                with contextlib.suppress(OSError, ValueError):
-                    own = load_spill(file)
-            if own is None:
-                return _nothing(context, "hang" if file else "crash"), None
-            return own, own.mono + own.took
-
-        return get
+            self._reporter = Reporter(context.node, self._run_dir, self._journal, self._store, self._post)
+        return self._reporter.begin(complete, context, summary)
 
     def _forget_file(self) -> None:
-        if self._file:
-            _remove(self._file)
+        _remove(self._file)
         self._file = ""
 
-    def _forget_memory(self) -> None:
-        memory, self._memory = self._memory_watch(), None
-        if memory is not None:
-            memory.close()
+    def _take_memory(self) -> OomWatch | None:
+        """What the kernel's counts were when the cycle began, if they are known by now; the caller closes it."""
+        counts, self._counts = self._counts, None
+        with contextlib.suppress(Exception):  # too late, or it failed: nothing is known then
+            return counts.answer(FOR_MEMORY) if counts is not None else None
+        return None
 
-    def _memory_watch(self) -> OomWatch | None:
-        """What the kernel's counts were when the cycle began, if they are known by now."""
-        if self._memory is None and self._counts is not None:
-            with contextlib.suppress(Exception):  # too late, or it failed: nothing is known then
-                self._memory = self._counts.answer(FOR_MEMORY)
-            self._counts = None
-        return self._memory
+    def _forget_memory(self) -> None:
+        if memory := self._take_memory():
+            memory.close()
 
     def close(self) -> None:
         """The launcher ends: wait a moment for reports that are under way."""
@@ -314,6 +296,7 @@ class Incidents:
 
 
 def _remove(file: str) -> None:
+    """The file of this name; "": there is none."""
     with contextlib.suppress(OSError):
         os.unlink(file)
 
@@ -333,10 +316,3 @@ def _with_stacks(rank: RankEvidence, at_exit: RankEvidence | None) -> RankEviden
     if at_exit is None or rank.stacks:
         return rank
     return replace(rank, stacks=at_exit.stacks, stacks_from=at_exit.stacks_from, no_stacks=at_exit.no_stacks)
-
-
-def _nothing(context: NodeContext, trigger: str) -> NodeEvidence:
-    """Where no evidence could be had: the report still has how the ranks ended."""
-    from holdfast.incidents.capture.capture import without_evidence
-
-    return replace(without_evidence(context, trigger), notes=(NOTHING,))

@@ -29,8 +29,7 @@ from ..timeouts.effective_timeouts import Advice, configured_timeouts, describe
 from . import console, store_host
 from .command_line.checks import NO_ID, make_log_dir
 from .command_line.torch_options import rdzv_settings
-from .control.node import Settings
-from .control.records import Member
+from .control.records import Member, Settings
 from .driver import Driver
 from .exit_codes import Outcome, of_stop
 from .inbox import Inbox, Interrupted
@@ -44,7 +43,7 @@ from .ranks.cycle_log import CycleLog
 from .ranks.output import HEALTH_PORT, WATCHDOG
 from .ranks.prologue_path import flight_recorder, with_prologue
 from .ranks.start import RankStarter
-from .rendezvous import Endpoint, StoreUnreachable, endpoint_of, meet, parameters_of, prefix_of
+from .rendezvous import LOOPBACK, StoreUnreachable, meet, parameters_of
 from .store import LocalStore, StoreClient
 from .warm.pool import Ahead
 from .warm.preload_list import script_text
@@ -53,7 +52,6 @@ if TYPE_CHECKING:
     from .command_line.ft_options import LauncherOptions
 
 logger = logging.getLogger("holdfast.launcher")
-LOOPBACK = "127.0.0.1"
 IMPORTS, IMPORTS_OF_SEVERAL = 120.0, 5.0
 """Seconds for imports ahead of the first ranks, in jobs of one node and of several."""
 JOIN_TIMEOUT, LAST_CALL = 600.0, 30.0
@@ -215,20 +213,10 @@ def _join(
     me = Member(node, int(given.nproc_per_node), LOOPBACK, order=order, role=given.role)
     if given.is_one_node:
         return LocalStore(), me, True
-    from torch.distributed import PrefixStore
-
     nodes = (given.least_nodes, given.most_nodes)
     parameters = parameters_of(given, nodes, run_id, rdzv_settings(given.rdzv_conf))
-    where = endpoint_of(parameters)
     meeting = meet(parameters, node)
-    host = LOOPBACK if meeting.is_host else where.host
-    prefix, endpoint = prefix_of(parameters), Endpoint(host, meeting.port)
-    client = StoreClient(
-        PrefixStore(prefix, meeting.store),
-        lambda: PrefixStore(prefix, meeting.store.clone()),  # type: ignore[attr-defined]  # torch's stubs
-        endpoint,
-        inbox.wake,
-    )
+    client = StoreClient(meeting.store, meeting.connect, meeting.endpoint, inbox.wake)
     return client, replace(me, node=meeting.name, address=meeting.address), meeting.is_host
 
 

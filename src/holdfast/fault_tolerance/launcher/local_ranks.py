@@ -15,6 +15,7 @@ import logging
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from holdfast.incidents.capture.context import NodeContext
 from holdfast.journal.writer import Journal
@@ -28,7 +29,7 @@ from ..timeouts.kept_timeouts import record_steps
 from .console import best_effort
 from .control import messages as m
 from .control.messages import Event
-from .control.node import Settings
+from .control.records import Settings
 from .inbox import Inbox
 from .incidents import Incidents
 from .monitor_keeper import MonitorKeeper
@@ -78,9 +79,9 @@ class LocalRanks:
         self._control, self._monitor, self._journal = control, monitor, journal
         self._incidents, self._advice, self._ahead = incidents, advice, ahead
         self._rank_stores = rank_stores
-        self._reports = RankReports(settings.me.node, boards, journal, incidents)
+        self.reports = RankReports(settings.me.node, boards, journal, incidents)
         self._states = ProcessStates()
-        self._group: RankGroup | None = None
+        self._group = RankGroup({}, {}, inbox)
         self._cycle = 0
         self._is_over = True  # no rank of the cycle is left
         self._progress = ProgressLog(0, 0.0)
@@ -92,8 +93,8 @@ class LocalRanks:
     @property
     def _spared(self) -> set[int]:
         """Children of this launcher that no rank has left behind, or that cannot be ended."""
-        pool, group = self._ahead.pool, self._group
-        stuck = set(group.running.values()) if group is not None and self._sweep is not None else set()
+        pool = self._ahead.pool
+        stuck = set(self._group.running.values()) if self._sweep is not None else set()
         own = {self._monitor.pid} | self._rank_stores.pids | (pool.pids if pool else set())
         from holdfast.incidents.capture.py_spy import RUNNING
 
@@ -108,7 +109,7 @@ class LocalRanks:
         if page := self._boards.open(cycle, me.ranks):
             self._control = page
             self._monitor.move_to(page)
-        self._reports.begin_cycle(cycle)
+        self.reports.begin_cycle(cycle)
         number, count = members.index(me.node), len(members.members)
         context = NodeContext(me.node, number, count, members.world_size, self._run_id, cycle, time.time())
         with best_effort("the preparation of incident reports", self._journal.record):
@@ -137,53 +138,55 @@ class LocalRanks:
     def take_message(self, message: dict[str, object]) -> Iterator[Event]:
         """A message of the monitor, as an event if it means one."""
         with best_effort("a message of the monitor", self._journal.record):
-            event = self._reports.take(message)
+            event = self.reports.take(message)
             if event is not None and not self._is_over:
                 yield event
 
     def owns(self, found: RankExit) -> bool:
         """Whether it is the exit of a rank of this cycle."""
-        return self._group is not None and self._group.exits.get(found.local_rank) is found
+        return self._group.exits.get(found.local_rank) is found
 
-    def before_exit(self, found: RankExit, now: float) -> Iterator[Event]:
+    def before_exit(self, found: RankExit) -> Iterator[Event]:
         """What the monitor, the boards and the other ranks report when a rank has ended; it may explain that."""
+        yield from self._last_messages()
+        self.reports.final_scan(found.local_rank, found.rank, found.pid)
+        yield from self.reports.requests(self._boards.snapshots())
+        yield from self.uncaught()
+
+    def _last_messages(self) -> Iterator[Event]:
+        """What the monitor has reported and this launcher has not read yet."""
         for message in self._monitor.messages():
             yield from self.take_message(message.fields)
-        self._reports.final_scan(found.local_rank, found.rank, found.pid)
-        yield from self._reports.requests(self._boards.snapshots())
-        if self._group is not None and not self._signalled:
-            yield from self._reports.uncaught(self._group)
 
     def uncaught(self) -> Iterator[Event]:
         """The ranks that still run although an uncaught exception has ended their main thread."""
         with best_effort("the report of an exception", self._journal.record):
-            if self._group is not None and not self._is_over and not self._signalled:
-                yield from self._reports.uncaught(self._group)
+            if not self._is_over and not self._signalled:
+                yield from self.reports.uncaught(self._group)
 
     def exited(self, found: RankExit, now: float) -> m.RankExited:
         """A rank has ended; `now` in monotonic seconds."""
-        return self._reports.exited(found, self._signalled, now)
+        return self.reports.exited(found, self._signalled, now)
 
     def noticed(self) -> m.Signal | None:
         """A rank received a stop signal, not from this launcher, and has written so on its page."""
         found = None if self._signalled or self._is_over else self._boards.stops.noticed()
-        if found is None or found == self._noticed or self._reports.has_verdict(found[0]):
+        if found is None or found == self._noticed or self.reports.has_verdict(found[0]):
             return None
         self._noticed = found
         return m.Signal(found[1], f"rank {found[0]}")
 
-    def state(self, idle_for: Callable[[int], float]) -> m.Tick:
-        """The state of the ranks now; `idle_for` has the seconds since a moment in monotonic nanoseconds."""
-        group = self._group
-        if group is not None and not self._is_over:
+    def with_state(self, tick: m.Tick, idle_for: Callable[[int], float]) -> m.Tick:
+        """The tick with the state of the ranks; `idle_for` has the seconds since a moment in monotonic nanoseconds."""
+        group, stops = self._group, self._boards.stops
+        if not self._is_over:
             self._states.refresh(group.running, group.killed, time.monotonic())
-        ended = group.exits if group is not None else {}
-        stops = self._boards.stops
-        return m.Tick(
+        return replace(
+            tick,
             boards={local: _board(board, idle_for) for local, board in self._boards.snapshots().items()},
             cpu=self._states.cpu,
             blocked=self._states.blocked,
-            stop_views=tuple(stops.views(ended.__contains__)) if stops else (),
+            stop_views=tuple(stops.views(group.exits.__contains__)) if stops else (),
         )
 
     def every_second(self) -> bool:
@@ -193,10 +196,10 @@ class LocalRanks:
             return False
         now = time.monotonic()
         self._monitor.check(now)
-        if self._is_over or self._group is None:
+        if self._is_over:
             return False
         orphans.reap(self._spared | set(self._group.running.values()))
-        steady = self._reports.has_first_signs or now - self._started_at > QUIET
+        steady = self.reports.has_first_signs or now - self._started_at > QUIET
         with best_effort("the preparation of the next cycle", self._journal.record):
             self._ahead.check(now, self._boards.modules_path, steady=steady)
         self._record_progress("interval")
@@ -221,21 +224,18 @@ class LocalRanks:
 
     def hold_verdicts(self) -> None:
         """From here on the monitor judges no rank of this cycle."""
-        self._reports.mark_down()
+        self.reports.mark_down()
         self._control.enter(STOPPING, self._cycle)
 
     def capture(self, action: m.TakeEvidence) -> None:
         """Take evidence, in a thread."""
-        self._reports.mark_down()
+        self.reports.mark_down()
         self._record_progress("incident")
         with best_effort("the taking of evidence", self._journal.record):
-            if self._group is not None:
-                self._incidents.capture(self._group, action.trigger, action.rank, action.seconds)
+            self._incidents.capture(self._group, action.trigger, action.rank, action.seconds)
 
     def signal(self, number: signal.Signals, seconds_left: float | None) -> None:
         """Signal the ranks. With a limit it is passed on for good: the ranks find on their pages how long they have."""
-        if self._group is None:
-            return
         if seconds_left is not None:
             self._boards.stops.ask(number, time.monotonic() + seconds_left)
         is_passed_on = number in m.PASSED_ON
@@ -253,20 +253,10 @@ class LocalRanks:
     def describe_exit(self, local: int) -> None:
         """Find out what keeps the process of a rank whose main thread has ended, in a thread."""
         with best_effort("the description of a rank at its end", self._journal.record):
-            if self._group is not None:
-                self._incidents.describe_exit(self._group, local)
-
-    def described(self, event: m.ExitDescribed) -> m.ExitDescribed | None:
-        """The answer, if it is about a rank of this cycle."""
-        if event.cycle != self._cycle or self._is_over:
-            return None
-        self._reports.describe(event.local, event.kept_by)
-        return event
+            self._incidents.describe_exit(self._group, local)
 
     def kill(self, action: m.KillRank) -> None:
         """End one rank by a signal."""
-        if self._group is None:
-            return
         rank, pid = self._group.rank_of(action.local), self._group.pid_of(action.local)
         name = signal.Signals(action.number).name
         logger.warning("rank %d (pid %d) %s: %s sent", rank, pid, action.why, name)
@@ -296,25 +286,22 @@ class LocalRanks:
         group, self._sweep = self._group, None
         self._monitor.is_held = False
         if sweep.is_late:
-            logger.warning(
-                "the processes that the ranks left behind cannot be listed: they are not waited for"
-            )
+            text = "/proc cannot be read. The job continues, but processes that the ranks left behind may still run"
+            logger.warning(text)
         if sweep.ended:
             self._journal.record("swept", pids=sorted(sweep.ended))
         if sweep.left:
             text = "processes that the ranks left behind could not be ended: %s"
             logger.warning(text, describe_blocked(sweep.left))
-        for message in self._monitor.messages():
-            yield from self.take_message(message.fields)
-        if group is not None:
-            for local in group.local_ranks:
-                self._reports.final_scan(local, group.rank_of(local), group.pid_of(local))
-            self._record_progress("cycle_end")
-            with best_effort("the record of the steps' times", self._journal.record):
-                record_steps(self._journal, self._boards, group, self._cycle, self._safety_factor)
-            if stuck := set(group.running.values()):
-                logger.error("%s did not end even by SIGKILL", describe_blocked(stuck))
-            group.close()
+        yield from self._last_messages()
+        for local in group.local_ranks:
+            self.reports.final_scan(local, group.rank_of(local), group.pid_of(local))
+        self._record_progress("cycle_end")
+        with best_effort("the record of the steps' times", self._journal.record):
+            record_steps(self._journal, self._boards, group, self._cycle, self._safety_factor)
+        if stuck := set(group.running.values()):
+            logger.error("%s did not end even by SIGKILL", describe_blocked(stuck))
+        group.close()
         with best_effort("the list of modules", self._journal.record):
             self._ahead.end_cycle(self._boards.modules_path)
         self._starter.output.end()
@@ -329,12 +316,9 @@ class LocalRanks:
         Args:
             lost: The members of this cycle that are lost.
         """
-        group, record, node = self._group, action.record, self._settings.me.node
-        is_begun = False
-        if group is None:
-            return False
+        group, record, node, is_begun = self._group, action.record, self._settings.me.node, False
         with best_effort("the report of the failures", self._journal.record):
-            found = [self._reports.ended(group.exits[each]) for each in action.failed if each in group.exits]
+            found = [self.reports.ended(group.exits[each]) for each in action.failed if each in group.exits]
             found = failures.in_full(found, self._files_of, self._starter.output.log_dir)
             if len(found) > 1:
                 from .incident_report import in_order  # a launcher starts without it
@@ -356,10 +340,8 @@ class LocalRanks:
     def _files_of(self, local: int) -> tuple[str, list[str]]:
         """Torch's error file of a local rank, and the files that may hold its stderr."""
         files = self._starter.output.files
-        return files.error_files.get(local, ""), [
-            files.stderrs.get(local, ""),
-            self._boards.stderr_path(local),
-        ]
+        stderrs = [files.stderrs.get(local, ""), self._boards.stderr_path(local)]
+        return files.error_files.get(local, ""), stderrs
 
     def end_all(self) -> None:
         """End what still runs of the ranks, by force, and wait for that."""
@@ -367,13 +349,12 @@ class LocalRanks:
             sweep = self._sweep or Sweep(lambda: self._spared, lambda sweep: None)
             sweep.wait()
             self._is_over = True
-            if self._group is not None:
-                self._group.close()
-        self._group, self._sweep = None, None
+            self._group.close()
+        self._group, self._sweep = RankGroup({}, {}, self._inbox), None
         self._starter.output.end()
 
     def close(self) -> None:
-        """Nothing is left: no rank, no report that was begun, no board."""
+        """End the ranks, finish the reports under way, and remove the boards."""
         for end in self.end_all, self._incidents.close, self._boards.close:
             with best_effort("the end of the launcher", self._journal.record):
                 end()

@@ -16,6 +16,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ..monitor.control import SCAN, Channel, ControlPage
@@ -56,15 +57,18 @@ class MonitorKeeper:
         warm_up: int = 0,
         on_replaced: Callable[[str], object],
     ) -> None:
-        self._directory = directory
-        self._control = control
-        self._inbox = inbox
-        self._check_interval = check_interval
-        self._termination = termination
-        self._patience = patience
-        self._early_detection = early_detection
-        self._warm_up = warm_up
-        self._on_replaced = on_replaced
+        self._control, self._inbox, self._on_replaced = control, inbox, on_replaced
+        self._settings = partial(
+            Settings,
+            directory=directory,
+            launcher_pid=os.getpid(),
+            launcher_start=proc.start_time(os.getpid()) or 0,
+            check_interval=check_interval,
+            termination=termination,
+            grace=patience,
+            early_detection=early_detection,
+            warm_up=warm_up,
+        )
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._handle = -1  # pidfd: readable once the monitor has ended
@@ -103,7 +107,8 @@ class MonitorKeeper:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
-                self._process = self._popen(theirs.fileno())
+                settings = self._settings(epoch=self._control.epoch, channel=theirs.fileno())
+                self._process = start(MAIN, settings, theirs.fileno())
                 self._handle = os.pidfd_open(self._process.pid)
             except OSError:
                 ours.close()
@@ -113,21 +118,6 @@ class MonitorKeeper:
         self._inbox.watch(channel.fileno(), lambda: self._on_readable(channel))
         handle = self._handle
         self._inbox.watch(handle, lambda: self._on_end(handle))
-
-    def _popen(self, channel: int) -> subprocess.Popen[bytes]:
-        settings = Settings(
-            directory=self._directory,
-            epoch=self._control.epoch,
-            launcher_pid=os.getpid(),
-            launcher_start=proc.start_time(os.getpid()) or 0,
-            channel=channel,
-            check_interval=self._check_interval,
-            termination=self._termination,
-            grace=self._patience,
-            early_detection=self._early_detection,
-            warm_up=self._warm_up,
-        )
-        return start(MAIN, settings, channel)
 
     def _on_readable(self, channel: Channel) -> None:
         if channel is not self._channel:

@@ -18,11 +18,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from ..board.values import Snapshot
+from ..monitor.deadlines import SECOND
 
 INTERVAL = 300.0
 """Seconds between two events of a cycle."""
-
-SECOND = 1_000_000_000
 
 Boards = Mapping[int, Snapshot]
 """By local rank."""

@@ -95,7 +95,9 @@ class RankReports:
         elif kind == "recovered":
             console.logger.warning("%s", console.recovered(self._node, message))
         elif kind == "overdue":
-            self._log_overdue(message)
+            verdict = self._verdicts.get(int(message["local_rank"]))
+            if verdict is None or verdict["overdue_rank"] != message["rank"]:  # else the log has it already
+                console.logger.warning("%s", console.overdue(self._node, message))
         elif kind == "unreadable":
             console.logger.warning("%s", message["text"])
         self._journal.record(kind, **message)
@@ -110,12 +112,6 @@ class RankReports:
         end = RankExit(message["rank"], local, message["pid"], -signal.SIGKILL, time.monotonic())
         return m.Verdict(local, self.failure(end).meaning)
 
-    def _log_overdue(self, message: dict[str, Any]) -> None:
-        """Log a rank that is past its timeout, unless the line on the hang was about the same."""
-        verdict = self._verdicts.get(int(message["local_rank"]))
-        if verdict is None or verdict["overdue_rank"] != message["rank"]:
-            console.logger.warning("%s", console.overdue(self._node, message))
-
     def _request(self, rank: int, action: str, description: str) -> m.Event | None:
         if (rank, action) in self._requested:
             return None
@@ -123,7 +119,7 @@ class RankReports:
         return m.Requested(rank, action, description)
 
     def _resume(self, kind: str, message: dict[str, Any]) -> None:
-        """Log once when a restarted job trains again: a step is better news than a heartbeat."""
+        """Log once when a restarted job trains again, with the step if there is one."""
         if self._down_since is None or kind in ("rank_connect", "first_section"):
             return
         if float(message["at"]) < self._down_since:
@@ -155,7 +151,7 @@ class RankReports:
     # -- failures ---------------------------------------------------------------------------------------------
 
     def failure(self, found: RankExit) -> Failure:
-        """What is at hand on a rank that has ended; nothing is read from a disk."""
+        """Why a rank has ended, as far as its board and the monitor show; no disk is read."""
         local = found.local_rank
         known = failures.at_hand(found, self._boards.error_path(local), self._verdicts.get(local))
         return replace(known, kept_by=self._kept_by.get(local, ""))
@@ -177,9 +173,10 @@ class RankReports:
                 text = "an uncaught exception, whose text is not known"
             yield m.RankFailing(local, found.cause, text, now - found.began)
 
-    def describe(self, local: int, kept_by: str) -> None:
+    def describe(self, found: m.ExitDescribed) -> None:
         """What keeps the process of a rank whose main thread has ended."""
-        self._kept_by[local] = kept_by
+        if found.cycle == self._cycle:
+            self._kept_by[found.local] = found.kept_by
 
     def ended(self, found: RankExit) -> Failure:
         """What is known of a rank that has ended."""

@@ -44,7 +44,7 @@ class RankStore:
     """A port that the kernel chose, at which the ranks find their store. Raises OSError when no port can be had."""
 
     def __init__(self, address: str) -> None:
-        self.listener = _listen_at(address) or _listen_everywhere()
+        self.listener = _listen(address)
         self.port: int = self.listener.getsockname()[1]
         self.failure = ""
         """Why there is no store behind the port, once that has failed."""
@@ -73,7 +73,7 @@ class RankStores:
 
     @property
     def pids(self) -> set[int]:
-        """The host: no rank has left it behind."""
+        """The host's pid, which a sweep must spare; empty where there is no host."""
         return {self._process.pid} if self._process else set()
 
     def open(self) -> tuple[str, int]:
@@ -210,29 +210,16 @@ def start_cold() -> Host:
 # -- its socket -------------------------------------------------------------------------------------------------
 
 
-def _listen_at(address: str) -> socket.socket | None:
-    """At this address only; None when it is a name, or none of this machine's addresses."""
-    try:
-        family, _, _, _, place = socket.getaddrinfo(
-            address, 0, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
-        )[0]
-    except socket.gaierror:
-        return None
-    listener = socket.socket(family)
-    try:
-        listener.bind(place)
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        if error.errno == errno.EADDRNOTAVAIL:
-            return None
-        raise
-    return listener
-
-
-def _listen_everywhere() -> socket.socket:
-    try:
-        listener = socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG)
-    except (OSError, ValueError):
-        listener = socket.create_server(("", 0), backlog=BACKLOG)
-    return listener
+def _listen(address: str) -> socket.socket:
+    """At this address only; at all of them when it is a name, or none of this machine's addresses."""
+    with suppress(socket.gaierror):
+        found = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        family, _, _, _, place = found[0]
+        try:
+            return socket.create_server(place, family=family, backlog=BACKLOG)
+        except OSError as error:
+            if error.errno != errno.EADDRNOTAVAIL:
+                raise
+    with suppress(OSError, ValueError):
+        return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG)
+    return socket.create_server(("", 0), backlog=BACKLOG)

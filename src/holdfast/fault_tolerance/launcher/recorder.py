@@ -32,14 +32,14 @@ from typing import Any
 from ...journal.event import LONGEST_TEXT
 from ..errors import HoldfastError
 from ..stop.rules import RankView, Word
-from .control import agreed_stop, controller, liveness, messages, node, records
+from .control import agreed_stop, controller, messages, node, records
 from .control import messages as m
-from .control.node import Node, Settings
-from .control.records import key
+from .control.node import Node
+from .control.records import Settings, key
 
 # -- values as JSON -------------------------------------------------------------------------------------------
 
-MODULES = (agreed_stop, liveness, messages, node, records)
+MODULES = (agreed_stop, messages, node, records)
 TYPES: dict[str, type] = {
     name: value
     for module in MODULES
@@ -52,18 +52,7 @@ TYPES: dict[str, type] = {
 def _empty(field: Field[Any]) -> Any:
     """The value for which a field is left out: its default, if that is empty; else `MISSING`."""
     default = field.default if field.default_factory is MISSING else field.default_factory()
-    is_empty = not default and type(default) in (
-        type(None),
-        bool,
-        int,
-        float,
-        str,
-        tuple,
-        frozenset,
-        dict,
-        set,
-    )
-    return default if is_empty else MISSING
+    return MISSING if default else default
 
 
 FIELDS: dict[Any, dict[str, Any]] = {
@@ -92,22 +81,18 @@ def encode(value: Any) -> Any:
     if (names := FIELDS.get(type(value))) is not None:
         found = {name: each for name, empty in names.items() if (each := getattr(value, name)) != empty}
         return {"$": type(value).__name__, **{name: encode(each) for name, each in found.items()}}
+    if type(value) is records.View:
+        return {"$": "View", "value": dict(value)}
     if isinstance(value, Mapping):
-        return _encode_mapping(value)
+        if all(type(name) is str and name != "$" for name in value):
+            return {name: encode(each) for name, each in value.items()}
+        return {"$": "dict", "value": [[encode(name), encode(each)] for name, each in value.items()]}
     if isinstance(value, tuple):
         return [encode(each) for each in value]
     if type(value).__name__ in COLLECTIONS:
         ordered = value if isinstance(value, list) else sorted(value, key=repr)
         return {"$": type(value).__name__, "value": [encode(each) for each in ordered]}
     return {"$": "repr", "value": repr(value)}
-
-
-def _encode_mapping(value: Mapping[Any, Any]) -> Any:
-    if type(value) is records.View:
-        return {"$": "View", "value": dict(value)}
-    if all(type(name) is str and name != "$" for name in value):
-        return {name: encode(each) for name, each in value.items()}
-    return {"$": "dict", "value": [[encode(name), encode(each)] for name, each in value.items()]}
 
 
 def pack(value: Any) -> Any:
@@ -279,43 +264,32 @@ def _frozen(value: Any) -> Any:
 
 
 def observations(node: Node) -> Observations:
-    """What the controller observed. It does not change with the node."""
+    """What the controller observed, by field of `Node`. It does not change with the node."""
+    contact = node.contact
     return {
         "tick": node.tick,
         "ticked_at": node.ticked_at,
-        "answered": node.contact.answered,
-        "since": dict(node.contact.since),
-        "has_moved": set(node.contact.has_moved),
+        "contact": replace(contact, since=dict(contact.since), has_moved=set(contact.has_moved)),
         "progress": copy(node.progress),
         "view": dict(node.view),
     }
 
 
 def changes(now: Observations, before: Observations) -> Observations:
-    """What is new; of dictionaries and sets the new entries. An input that was left out removes none."""
-    found: Observations = {}
-    for name, value in now.items():
-        old = before.get(name)
-        if isinstance(value, dict) and isinstance(old, dict):
-            value = {each: value[each] for each in value if each not in old or old[each] != value[each]}
-        elif isinstance(value, set) and isinstance(old, set):
-            value = value - old
-        elif value == old:
-            continue
-        if value or not isinstance(value, dict | set):
-            found[name] = value
-    return found
+    """What is new; of the view the new values. An input that was left out removes none."""
+    found = {name: value for name, value in now.items() if name != "view" and value != before.get(name)}
+    old = before.get("view", {})
+    view = {each: value for each, value in now["view"].items() if old.get(each) != value}
+    return found | ({"view": view} if view else {})
 
 
 def restore(node: Node, observed: Observations) -> None:
     """Take over what :func:`changes` has found."""
-    node.tick = observed.get("tick", node.tick)
-    node.ticked_at = observed.get("ticked_at", node.ticked_at)
-    node.progress = observed.get("progress", node.progress)
-    node.contact.answered = observed.get("answered", node.contact.answered)
-    node.contact.since.update(observed.get("since", {}))
-    node.contact.has_moved |= observed.get("has_moved", set())
-    node.view.update(observed.get("view", {}))
+    for name, value in observed.items():
+        if name == "view":
+            node.view.update(value)
+        elif name in OBSERVED:
+            setattr(node, name, value)
 
 
 def describe(error: Exception) -> str:

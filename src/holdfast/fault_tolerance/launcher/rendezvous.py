@@ -15,7 +15,8 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -32,6 +33,7 @@ LOG_AFTER = 2.0
 CHECK = "check that node 0 is up, the address and the port"
 DEFAULT_PORT = 29400
 """torch's default for the store of a c10d rendezvous."""
+LOOPBACK = "127.0.0.1"
 LISTEN = "0A"  # proc(5), /proc/net/tcp: state of a listening socket
 
 
@@ -60,11 +62,6 @@ class Endpoint:
         return f"{self.host}:{self.port}"
 
 
-def refused(host: Endpoint) -> str:
-    """The reason to leave where the store's host answers that its server is gone."""
-    return f"no process listens at {host} any more"
-
-
 def parameters_of(
     given: SimpleNamespace, nodes: tuple[int, int], run_id: str, settings: Mapping[str, str]
 ) -> RendezvousParameters:
@@ -75,11 +72,6 @@ def parameters_of(
     return RendezvousParameters(
         given.rdzv_backend, given.rdzv_endpoint, run_id, least, most, local_addr=given.local_addr, **settings
     )
-
-
-def endpoint_of(parameters: RendezvousParameters) -> Endpoint:
-    """Where the store is, as the user gave it."""
-    return parse_endpoint(parameters.endpoint)
 
 
 def parse_endpoint(text: str) -> Endpoint:
@@ -103,10 +95,11 @@ class Meeting:
     """A connection to the job's store, and this launcher in the job."""
 
     store: Store
+    connect: Callable[[], Store]  # makes another connection
+    endpoint: Endpoint  # where the store listens, also where port 0 was given
     name: str  # that no other launcher of the job has or had
     address: str  # at which the other nodes reach this one
     is_host: bool  # of the store
-    port: int  # on which the store listens, also where port 0 was given
 
 
 def meet(parameters: RendezvousParameters, node: str) -> Meeting:
@@ -121,37 +114,36 @@ def meet(parameters: RendezvousParameters, node: str) -> Meeting:
     from torch.distributed.elastic.rendezvous import RendezvousError
     from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
 
+    where, prefix = parse_endpoint(parameters.endpoint), f"holdfast/{parameters.run_id}"
+
     def call_all() -> Meeting:
-        store, where = create_backend(parameters)[1], endpoint_of(parameters)
-        port = where.port or getattr(store, "port", 0)
+        bare = create_backend(parameters)[1]
+        store, port = PrefixStore(prefix, bare), where.port or getattr(bare, "port", 0)
         is_host = listens_on(port)
-        address = parameters.local_addr or own_address(where.host, is_host=is_host)
         return Meeting(
-            store, register(PrefixStore(prefix_of(parameters), store), node), address, is_host, port
+            store,
+            lambda: PrefixStore(prefix, bare.clone()),  # type: ignore[attr-defined]  # torch's stubs
+            Endpoint(LOOPBACK if is_host else where.host, port),
+            register(store, node),
+            parameters.local_addr or own_address(where.host, is_host=is_host),
+            is_host,
         )
 
     text = "node %s tries to reach the rendezvous store at %s (%s)"
-    timer = threading.Timer(LOG_AFTER, logger.warning, (text, node, endpoint_of(parameters), CHECK))
+    timer = threading.Timer(LOG_AFTER, logger.warning, (text, node, where, CHECK))
     timer.daemon = True
     timer.start()
     try:
         call = UnderWay(call_all)  # each of these may block for as long as the host is stopped
         while True:
-            try:
+            with suppress(TooLate):
                 return call.answer(0.1)  # signal handlers run between two of these
-            except TooLate:
-                continue
     except (RendezvousError, RuntimeError) as error:
         raise StoreUnreachable(
             f"the rendezvous store at {parameters.endpoint} cannot be reached: {CHECK}"
         ) from error
     finally:
         timer.cancel()
-
-
-def prefix_of(parameters: RendezvousParameters) -> str:
-    """Of the launchers' keys in the store."""
-    return f"holdfast/{parameters.run_id}"
 
 
 def register(store: Store, name: str) -> str:
@@ -195,26 +187,14 @@ def _address_towards(host: str) -> str:
 
 def listens_on(port: int) -> bool:
     """Whether this very process has a listening TCP socket on `port`."""
-    inodes = _own_sockets()
-    for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
-        try:
-            with open(table) as file:
-                rows = [line.split() for line in file.readlines()[1:]]
-        except OSError:
-            continue
-        for row in rows:
-            if row[3] == LISTEN and int(row[1].rpartition(":")[2], 16) == port and row[9] in inodes:
-                return True
-    return False
-
-
-def _own_sockets() -> set[str]:
-    found = set()
+    inodes = set()
     for name in os.listdir("/proc/self/fd"):
-        try:
-            target = os.readlink(f"/proc/self/fd/{name}")
-        except OSError:
-            continue
-        if target.startswith("socket:["):
-            found.add(target[8:-1])
-    return found
+        with suppress(OSError):
+            inodes.add(os.readlink(f"/proc/self/fd/{name}").removeprefix("socket:"))
+    for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
+        with suppress(OSError), open(table) as file:
+            for row in (line.split() for line in file.readlines()[1:]):
+                is_here = int(row[1].rpartition(":")[2], 16) == port
+                if row[3] == LISTEN and is_here and f"[{row[9]}]" in inodes:
+                    return True
+    return False

@@ -71,9 +71,8 @@ class _Replay:
             self._node = None
         self._number = number if isinstance(number, int) else -1
         try:
-            text, differences, is_decision = (
-                self._snapshot(event) if event.kind == "controller" else self._decision(event)
-            )
+            run = self._snapshot if event.kind == "controller" else self._decision
+            text, differences, is_decision = run(event)
         except Exception as error:  # a value of another version, or one that its controller cannot use
             self._node = None
             why = str(error) if isinstance(error, Unreadable) else f"it cannot be replayed: {describe(error)}"
@@ -91,11 +90,8 @@ class _Replay:
         self._node = found
         reached, actions = controller.begin(found.settings, found.now)
         decided, text = tuple(without_heartbeat(reached, actions)), f"begin: {shown(found.settings)}"
-        differences = (
-            *_differences(_value(event, "actions", tuple), decided),
-            *_state_differences(found, reached),
-        )
-        return _with_actions(text, decided), differences, True
+        differences = _differences(_value(event, "actions", tuple), decided)
+        return _with_actions(text, decided), (*differences, *_state_differences(found, reached)), True
 
     def _decision(self, event: Event) -> tuple[str, tuple[str, ...], bool]:
         """Run one input through today's controller."""
@@ -115,12 +111,8 @@ class _Replay:
             failure = describe(error)
         if "error" in event.fields or failure:
             recorded = str(event.get("error", "no error"))
-            same = recorded == failure
-            differences = (
-                ()
-                if same
-                else (f"recorded: {escaped(recorded)}", f"today:    {escaped(failure or 'no error')}")
-            )
+            lines = f"recorded: {escaped(recorded)}", f"today:    {escaped(failure or 'no error')}"
+            differences = lines if recorded != failure else ()
         else:
             differences = _differences(_value(event, "actions", tuple), actions)
         return _with_actions(f"{phase} {shown(taken)}", actions), differences, True

@@ -19,9 +19,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .control.messages import Append, Cas, Put, StoreView
+from .control.messages import Append, Cas, Put, StoreView, Tick
 from .control.records import OF_A_CYCLE
-from .rendezvous import Endpoint, refused
+from .rendezvous import Endpoint
 
 if TYPE_CHECKING:
     from torch.distributed import Store as TorchStore
@@ -39,15 +39,6 @@ ABSENT = "-"
 
 class StoreGone(Exception):
     """The store did not answer in time, or the launcher ends."""
-
-
-@dataclass(frozen=True, slots=True)
-class Contact:
-    """How well the store answers: seconds since the last answer, seconds of a round trip, and why it refuses."""
-
-    ago: float = 0.0
-    round_trip: float = 0.0
-    refused: str = ""
 
 
 @dataclass(eq=False, slots=True)
@@ -112,9 +103,9 @@ class LocalStore:
         self._delivered[key] = self._values.get(key, "")
         self._views.append(StoreView(key, self._delivered[key]))
 
-    def contact(self) -> Contact:
+    def contact(self) -> Tick:
         """It always answers."""
-        return Contact()
+        return Tick()
 
     def drain(self, seconds: float) -> None:
         """All operations are carried out already."""
@@ -192,8 +183,8 @@ class StoreClient:
             self._views.clear()
         return found
 
-    def contact(self) -> Contact:
-        """How well the store answers. A connection that swallows operations is replaced here."""
+    def contact(self) -> Tick:
+        """A tick that has how well the store answers. A connection that swallows operations is replaced here."""
         now = time.monotonic()
         ago = now - self._answered
         with self._changed:
@@ -204,7 +195,7 @@ class StoreClient:
                     self._start(None)
                 except RuntimeError:  # no thread can be started: the connection stays
                     self._generation -= 1
-        return Contact(ago, self._round_trip, self._refused)
+        return Tick(ago, self._round_trip, self._refused)
 
     def ask(self, operation: Operation | str, seconds: float) -> str:
         """Carry out an operation, or read a key, and wait for it; for other threads than the launcher's.
@@ -267,7 +258,7 @@ class StoreClient:
                 now = time.monotonic()
                 since = now if since is None else since
                 if now - since >= REFUSED and not self._is_over(generation):
-                    self._refused = refused(self._endpoint)
+                    self._refused = f"no process listens at {self._endpoint} any more"
             else:
                 since = None
                 with suppress(RuntimeError):
@@ -329,10 +320,8 @@ def _read(store: TorchStore, keys: list[str], known: Mapping[str, str]) -> dict[
     present = [key for key in keys if known.get(key)]
     found = {key: _read_one(store, key) for key in keys if key not in present or len(present) == 1}
     if len(present) > 1:
-        values = store.multi_get(present)
-        found.update(
-            (key, value.decode(errors="replace")) for key, value in zip(present, values, strict=True)
-        )
+        for key, value in zip(present, store.multi_get(present), strict=True):
+            found[key] = value.decode(errors="replace")
     return found
 
 

@@ -3,7 +3,7 @@
 No torch, no clock, no I/O, no thread: the driver sends events and carries out actions.
 Reading order: :mod:`.records` (what the nodes agree on), :mod:`.messages` (events and actions), :mod:`.node` (the state
 and its phases), :mod:`.controller` (`step`), then the phases: :mod:`.gathering`, :mod:`.running`, :mod:`.stopping`.
-:mod:`.liveness` decides whether another node is lost, :mod:`.agreed_stop` at which step all ranks stop.
+:mod:`.agreed_stop` decides at which step all ranks stop.
 """
 
 from __future__ import annotations

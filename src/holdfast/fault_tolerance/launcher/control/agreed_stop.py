@@ -22,7 +22,7 @@ from ...stop import rules
 from ...stop.rules import ASK, COMMIT, LATE, TAKES_PART, WITHDRAW, RankView, Word, batches_of, describe
 from . import messages as m
 from .messages import Action, Log
-from .records import encode, key
+from .records import encode
 
 if TYPE_CHECKING:
     from .node import Node
@@ -41,11 +41,6 @@ NAMED = 8
 ALONE = "each rank stops by itself, or is ended by --term-timeout"
 
 
-def stop_key(node: Node) -> str:
-    """A node of this cycle received a stop signal."""
-    return key("stop", node.record.cycle)
-
-
 def has_participants(node: Node) -> bool:
     """Whether a rank of this node takes part in agreed stops."""
     return any(view.state == TAKES_PART for view in node.tick.stop_views)
@@ -57,12 +52,9 @@ def decline(node: Node) -> list[Action]:
     absent = () if over else tuple(view.rank for view in node.tick.stop_views)
     if node.is_leader:
         word = Word(WITHDRAW, 1, absent=absent, why=rules.why_over(over) if over else "")
-        return node.once(m.Cas(key("word", node.record.cycle), "", word.encode()))
-    return node.once(
-        m.Append(
-            key("arrived", node.record.cycle), encode({"node": node.name, "over": over, "absent": absent})
-        )
-    )
+        return node.once(m.Cas(node.key("word"), "", word.encode()))
+    line = encode({"node": node.name, "over": over, "absent": absent})
+    return node.once(m.Append(node.key("arrived"), line))
 
 
 @dataclass(slots=True)
@@ -97,7 +89,7 @@ class AgreedStop:
             if not has_participants(node):
                 return self._decline(node) if now - self.since >= LATE else []
             self._has_begun = True
-            wanted = m.Cas(stop_key(node), "", encode({"node": node.name, "signal": self.signal}))
+            wanted = m.Cas(node.key("stop"), "", encode({"node": node.name, "signal": self.signal}))
             record = m.journal("stop_wanted", signal=Signals(self.signal).name, nodes=node.nodes)
             return [record, *(node.once(wanted) if node.nodes > 1 else [])]
         actions = self._read(node, now)
@@ -119,7 +111,7 @@ class AgreedStop:
 
     def _read(self, node: Node, now: float) -> list[Action]:
         """Take over the word that counts, write it to the pages, and log a final one."""
-        if node.nodes > 1 and (text := node.read(key("word", node.record.cycle))):
+        if node.nodes > 1 and (text := node.read(node.key("word"))):
             self.word, self._current = _word(text), text
             if text == self._pending:
                 self._pending = ""
@@ -137,7 +129,7 @@ class AgreedStop:
         if self._pending:
             return []
         self._pending = word.encode()
-        return [m.Cas(key("word", node.record.cycle), self._current, self._pending)]
+        return [m.Cas(node.key("word"), self._current, self._pending)]
 
     def _withdraw(self, node: Node, why: str, absent: tuple[int, ...] = ()) -> list[Action]:
         if self._pending and _word(self._pending).kind == WITHDRAW:
@@ -184,7 +176,7 @@ class AgreedStop:
 
     def _answers(self, node: Node) -> dict[str, dict[str, Any]]:
         """What the other nodes have written: their reports, or their answers to the newest proposal."""
-        name = key("arrived" if self.word is None else "answers", node.record.cycle)
+        name = node.key("arrived" if self.word is None else "answers")
         node.read(name)
         number = None if self.word is None else self.word.number
         lines = {each: line for each, line in node.view.log(name).items() if line.get("number") == number}
@@ -195,7 +187,7 @@ class AgreedStop:
 
     def _follow(self, node: Node, speed: float, delay: float, now: float) -> list[Action]:
         report = self._report(node, speed, delay, now)
-        arrived = m.Append(key("arrived", node.record.cycle), encode(report)) if report else None
+        arrived = m.Append(node.key("arrived"), encode(report)) if report else None
         actions = node.once(arrived) if arrived else []
         word, views = self.word, node.tick.stop_views
         if word is None or word.final or self._answered == word.number:
@@ -206,7 +198,7 @@ class AgreedStop:
         self._answered = word.number
         answer = {"node": node.name, "number": word.number, "yes": bool(yes), "over": over}
         line = encode({**answer, "farthest": rules.farthest(views)})
-        return [*actions, m.Append(key("answers", node.record.cycle), line)]
+        return [*actions, m.Append(node.key("answers"), line)]
 
     def _report(self, node: Node, speed: float, delay: float, now: float) -> dict[str, Any] | None:
         """The first line of this node; None: it is too early."""
@@ -239,9 +231,9 @@ class AgreedStop:
         if node.nodes == 1:
             missing = []
         elif node.is_leader:
-            missing = [name for name in node.members.names[1:] if name not in self._answers(node)][:NAMED]
+            missing = [name for name in node.membership.names[1:] if name not in self._answers(node)][:NAMED]
         else:
-            missing = [node.members.leader]
+            missing = [node.membership.leader]
         for name in missing:
             if node.is_lost(name, VANISHED, now):
                 return self._withdraw(node, f"the launcher of node {name} is gone")
@@ -271,12 +263,11 @@ class AgreedStop:
             values = {"place": place, "milliseconds": spent, "proposals": word.number}
             return [Log(f"all ranks stop {place}", logging.INFO), m.journal("stop_agreed", **values)]
         self.is_closed = True
-        verb = "does" if len(word.absent) == 1 else "do"
-        who = (
-            f"{_cut([f'rank {rank}' for rank in word.absent])} {verb} not take part"
-            if word.absent
-            else word.why
+        ranks, verb = (
+            _cut([f"rank {rank}" for rank in word.absent]),
+            "does" if len(word.absent) == 1 else "do",
         )
+        who = f"{ranks} {verb} not take part" if word.absent else word.why
         record = m.journal("stop_withdrawn", reason=who)
         if all(each.over for each in views):
             return [record]

@@ -8,15 +8,15 @@ is here; the functions of the phases have the rest.
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Callable, Mapping
 
 from ..exit_codes import Outcome
 from . import exiting, gathering, running, stopping
 from . import messages as m
-from .liveness import BEAT
 from .messages import Action, Event, Log, journal
-from .node import Confirm, Done, Gather, Leave, Node, Preempt, Run, Settings, Settle, Start, Stop
-from .records import HOST, LAUNCHERS, CycleRecord, encode, key
+from .node import BEAT, SAVING, Confirm, Done, Gather, Leave, Node, Preempt, Run, Settle, Start, Stop
+from .records import HOST, LAUNCHERS, CycleRecord, Kind, Settings, encode, key
 
 Handler = Callable[..., list[Action]]
 
@@ -123,8 +123,12 @@ def _follow(node: Node) -> list[Action]:
         phase.next = record
     elif isinstance(phase, Gather | Confirm):
         return stopping.move_on(node, record, node.now)
-    else:
-        running.stop_for(node, record)
+    elif record.preempted and isinstance(phase, Run | Settle):
+        node.phase = Preempt(signal.SIGTERM, f"node {record.node}")
+    else:  # the ranks run or are done
+        has_succeeded = isinstance(phase, Done) and record.kind is Kind.END and record.exit_code == 0
+        linger, has_failed = SAVING if has_succeeded else 0.0, isinstance(phase, Settle)
+        node.phase = Stop(record.reason, next=record, linger=linger, has_failed=has_failed)
     return []
 
 

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from ..exit_codes import Outcome
 from . import messages as m
-from .liveness import BUSY
 from .messages import Action, Event, Log, journal
-from .node import SAVING, Confirm, Gather, Leave, Node, Start
+from .node import BUSY, SAVING, Confirm, Gather, Leave, Node, Start
 from .records import HOST, LEFT, Member, Membership, decode, encode, key, whole_number
 
 LOG_AFTER = 2.0
@@ -35,64 +35,25 @@ SPARES_WAIT = 2.0
 # -- the order of nodes ---------------------------------------------------------------------------------------
 
 
-def place(
-    nodes: Collection[Member],
-    previous: Membership | None,
-    most: int,
-    *,
-    segment: int = 0,
-    behind: Collection[str] = (),
-) -> tuple[Member, ...]:
+def place(nodes: Collection[Member], previous: Membership, most: int) -> tuple[Member, ...]:
     """Choose at most `most` of the nodes, in order.
 
     Nodes of the previous membership keep their places, and a new node takes the place of a lost one. New nodes are
-    ordered by their number (`--node-rank`, `SLURM_PROCID`, `GROUP_RANK`), then by name, node2 before node10. With
-    `segment`, the result consists of complete groups of `segment` nodes of one domain each. The nodes named in `behind`
-    come after all others.
+    ordered by their number (`--node-rank`, `SLURM_PROCID`, `GROUP_RANK`), then by name, node2 before node10.
     """
-    size = segment or 1
-    before = previous.names if previous else ()
-    trained = {node.node: node for node in nodes if node.node in before and node.node not in behind}
-    new = sorted((node for node in nodes if node.node not in trained), key=lambda node: _order(node, behind))
-    free = {node.node: node for node in [*(trained[name] for name in before if name in trained), *new]}
-    blocks = [before[at : at + size] for at in range(0, len(before), size)]
-    kept: list[list[Member] | None] = []
-    for block in blocks:  # groups that trained, completed from their domain
-        group = _completed(block, trained, [node for node in new if node.node in free], segment)
-        kept.append(group)
-        for node in group or ():
-            del free[node.node]
-    rest: list[list[Member]] = []
-    for domain in dict.fromkeys(_domain(node, segment) for node in free.values()):
-        left = [node for node in free.values() if _domain(node, segment) == domain]
-        rest += [left[at : at + size] for at in range(0, len(left) - size + 1, size)]
-    rest = rest[: max(0, most // size - sum(group is not None for group in kept))]
-    groups = [group if group is not None else rest.pop(0) if rest else [] for group in kept]
-    return tuple(node for group in [*filter(None, groups), *rest][: most // size] for node in group)
-
-
-def _completed(
-    block: Sequence[str], trained: Mapping[str, Member], new: Sequence[Member], segment: int
-) -> list[Member] | None:
-    """The group of this block with its lost nodes replaced from the same domain; None where that is not possible."""
-    domains = {_domain(trained[name], segment) for name in block if name in trained}
-    if len(domains) != 1:
-        return None
-    spares = [node for node in new if _domain(node, segment) in domains]
-    group = [
-        trained[name] if name in trained else spares.pop(0) for name in block if name in trained or spares
+    trained = {node.node: node for node in nodes if node.node in previous.names}
+    new = sorted((node for node in nodes if node.node not in trained), key=_order)
+    new = new[: max(0, most - len(trained))]
+    kept = [
+        trained[name] if name in trained else new.pop(0) for name in previous.names if name in trained or new
     ]
-    return group if len(group) == (segment or 1) else None
+    return (*kept, *new)[:most]
 
 
-def _domain(node: Member, segment: int) -> str:
-    return (node.domain or node.node.partition(":")[0]) if segment else node.node
-
-
-def _order(node: Member, behind: Collection[str]) -> tuple[bool, bool, int, list[tuple[bool, int, str]]]:
+def _order(node: Member) -> tuple[bool, int, list[tuple[bool, int, str]]]:
     parts = [part for part in re.split(r"(\d+)", node.node) if part]
     natural = [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts]
-    return node.node in behind, node.order < 0, node.order, natural
+    return node.order < 0, node.order, natural
 
 
 # -- GATHER ---------------------------------------------------------------------------------------------------
@@ -107,8 +68,9 @@ def enter_gather(node: Node, phase: Gather, now: float) -> list[Action]:
 def on_gather(node: Node, phase: Gather, event: Event, now: float) -> list[Action]:
     """One event while the membership is formed, or while this node waits as a spare."""
     record = node.record
-    ask = m.Append(key("join", record.cycle), encode(replace(node.settings.me, nnodes=node.settings.nnodes)))
-    contradiction = _compare_with_host(node, phase)
+    ask = m.Append(node.key("join"), encode(replace(node.settings.me, nnodes=node.settings.nnodes)))
+    is_compared = node.settings.is_host or phase.has_compared
+    contradiction = [] if is_compared else _compare_nnodes(node, phase, [decode(node.read(HOST, 1.0))])
     if members := node.read(key("members", record.formed)):
         if not node.settings.is_host and HOST not in node.view:
             return []  # not read yet
@@ -132,7 +94,7 @@ def on_gather(node: Node, phase: Gather, event: Event, now: float) -> list[Actio
 
 
 def _chooses(node: Node, phase: Gather, now: float) -> bool:
-    """Whether this node chooses: it hosts the store, or the launcher that does is not there."""
+    """Whether this node chooses: it hosts the store, or the launcher that hosts it is lost."""
     if node.settings.is_host:
         return True
     host = decode(node.read(HOST, 1.0)).get("node")
@@ -144,20 +106,19 @@ def _chooses(node: Node, phase: Gather, now: float) -> bool:
 def _choose(node: Node, phase: Gather, event: Event, now: float) -> list[Action]:
     """Form the membership as soon as the nodes that are to take part have joined."""
     settings, record = node.settings, node.record
-    node.read(key("join", record.cycle))
+    node.read(node.key("join"))
     node.read(LEFT, 1.0)
     before = node.read(key("members", record.base)) if record.base >= 0 else ""
     if (record.base >= 0 and not before) or LEFT not in node.view:
         return []  # not read yet
-    if not isinstance(event, m.Tick) and getattr(event, "key", "") not in (key("join", record.cycle), LEFT):
+    if not isinstance(event, m.Tick) and getattr(event, "key", "") not in (node.key("join"), LEFT):
         return []
-    previous = Membership.decode(before) if before else None
-    joined = {name: Member.decode(line) for name, line in node.view.log(key("join", record.cycle)).items()}
-    left = node.view.log(LEFT)
-    joined = {name: member for name, member in joined.items() if name not in left}
-    actions = _compare_nnodes(node, phase, joined)
+    previous = Membership.decode(before)
+    lines = node.view.log(node.key("join"))
+    joined = {name: Member.decode(line) for name, line in lines.items() if name not in node.view.log(LEFT)}
+    actions = _compare_nnodes(node, phase, [lines[name] for name in joined])
     waits = missing(node, previous, joined, now)
-    chosen = place(joined.values(), previous, settings.most, segment=settings.segment)
+    chosen = place(joined.values(), previous, settings.most)
     if len(chosen) < settings.least:
         phase.quorum_since = None
         is_early = waits and now - phase.since < settings.join_timeout
@@ -166,27 +127,25 @@ def _choose(node: Node, phase: Gather, event: Event, now: float) -> list[Action]
     waited = now - phase.quorum_since
     if waits and waited < settings.last_call + SAVING:
         return actions
-    if previous is None and len(chosen) < settings.most and waited < settings.last_call:
-        return actions
-    new = len(joined) - sum(name in joined for name in (previous.names if previous else ()))
-    if previous is not None and len(chosen) < settings.most and new < record.waiting and waited < SPARES_WAIT:
-        return actions
-    return [*actions, *node.once(m.Cas(key("members", record.cycle), "", Membership(chosen).encode()))]
+    if len(chosen) < settings.most:
+        new = len(joined) - sum(name in joined for name in previous.names)
+        is_early = new < record.waiting and waited < SPARES_WAIT if before else waited < settings.last_call
+        if is_early:
+            return actions
+    return [*actions, *node.once(m.Cas(node.key("members"), "", Membership(chosen).encode()))]
 
 
-def missing(node: Node, previous: Membership | None, joined: Collection[str], now: float) -> list[str]:
+def missing(node: Node, previous: Membership, joined: Collection[str], now: float) -> list[str]:
     """The nodes that trained until now, have not joined yet, and whose heartbeats move."""
-    names = [
-        name for name in (previous.names if previous else ()) if name not in {*joined, *node.record.lost}
-    ]
+    names = [name for name in previous.names if name not in {*joined, *node.record.lost}]
     return [name for name in names if not node.is_lost(name, node.settings.node_timeout, now)]
 
 
 def _time_out(
-    node: Node, phase: Gather, previous: Membership | None, joined: Collection[str], now: float
+    node: Node, phase: Gather, previous: Membership, joined: Collection[str], now: float
 ) -> list[Action]:
     """The job ends when too few nodes have come in time, or all that trained received a stop signal."""
-    left, before = node.view.log(LEFT), previous.names if previous else ()
+    left, before = node.view.log(LEFT), previous.names
     if end := _end_if_all_preempted(node, before, now):
         return end
     gone = {name: left[name] for name in before if name in left}
@@ -225,31 +184,15 @@ def _end_if_all_preempted(node: Node, names: Collection[str], now: float) -> lis
     return node.propose(node.ending(now).end("preempted", code, preempted=True))
 
 
-def _compare_nnodes(node: Node, phase: Gather, joined: Mapping[str, Member]) -> list[Action]:
-    """Launchers with another --nnodes may wait for each other without end: the one that chooses logs that."""
-    other = next((each for each in joined.values() if each.nnodes != node.settings.nnodes), None)
+def _compare_nnodes(node: Node, phase: Gather, others: Iterable[Mapping[str, Any]]) -> list[Action]:
+    """Log the first launcher with another --nnodes: the two may wait for each other without end."""
+    own = node.settings.nnodes
+    other = next((each for each in others if each.get("nnodes", own) != own), None)
     if other is None or phase.has_compared:
         return []
     phase.has_compared = True
-    return [_contradiction(node, other.node, other.nnodes)]
-
-
-def _compare_with_host(node: Node, phase: Gather) -> list[Action]:
-    """A node with another --nnodes than the store's host logs that as well."""
-    if node.settings.is_host or phase.has_compared:
-        return []
-    host = decode(node.read(HOST, 1.0))
-    if host.get("nnodes", node.settings.nnodes) == node.settings.nnodes:
-        return []
-    phase.has_compared = True
-    return [_contradiction(node, str(host["node"]), str(host["nnodes"]))]
-
-
-def _contradiction(node: Node, other: str, theirs: str) -> Log:
-    return Log(
-        f"node {node.name} was started with --nnodes {node.settings.nnodes}, node {other} with --nnodes {theirs}: "
-        "they may wait for each other in vain; give all launchers of a job the same"
-    )
+    text = f"node {node.name} was started with --nnodes {own}, node {other['node']} with --nnodes {other['nnodes']}"
+    return [Log(f"{text}: the job may never start. Give all launchers of a job the same --nnodes")]
 
 
 def _watch_members(node: Node, event: Event, now: float) -> list[Action]:
@@ -259,7 +202,7 @@ def _watch_members(node: Node, event: Event, now: float) -> list[Action]:
     """
     if not isinstance(event, m.Tick) or node.next_key not in node.view:
         return []
-    names, left = node.members.names, node.view.log(LEFT)
+    names, left = node.membership.names, node.view.log(LEFT)
     there = [name for name in names if name not in left]
     if there and not node.is_lost(there[0], node.settings.node_timeout, now):
         return []  # one is enough to watch while it lives
@@ -300,7 +243,7 @@ def enter_confirm(node: Node, phase: Confirm, now: float) -> list[Action]:
     """Acknowledge the membership."""
     phase.since = now
     opens = [m.OpenRankStore(node.record.cycle)] if node.is_leader else []
-    return [m.Append(key("ack", node.record.cycle), encode({"node": node.name})), *opens]
+    return [m.Append(node.key("ack"), encode({"node": node.name})), *opens]
 
 
 def on_confirm(node: Node, phase: Confirm, event: Event, now: float) -> list[Action]:
@@ -308,35 +251,35 @@ def on_confirm(node: Node, phase: Confirm, event: Event, now: float) -> list[Act
     cycle = node.record.cycle
     if isinstance(event, m.RankStoreOpen) and event.cycle == cycle:
         phase.go = encode({"address": event.address, "port": event.port})
-    if go := node.view.get(key("go", cycle)) if node.is_leader else node.read(key("go", cycle)):
+    if go := node.view.get(node.key("go")) if node.is_leader else node.read(node.key("go")):
         if node.is_reading(now):
             return []  # what the ranks are about to save would count as saved before
         where = decode(go)
         node.phase = Start(str(where.get("address", "")), whole_number(where, "port"))
         return []
     if phase.go:
-        node.read(key("ack", cycle))
+        node.read(node.key("ack"))
         if isinstance(event, m.StoreView | m.RankStoreOpen) and _all_ready(node):
-            return node.once(m.Cas(key("go", cycle), "", phase.go))
+            return node.once(m.Cas(node.key("go"), "", phase.go))
     if node.tick.rank_store and node.is_leader:
         node.phase = Leave(Outcome.NOT_STARTED.code, node.tick.rank_store, "failed")
         return []
     node.read(LEFT, 1.0)
-    if gone := node.view.log(LEFT).keys() & set(node.members.names):
+    if gone := node.view.log(LEFT).keys() & set(node.membership.names):
         return node.propose(node.without(min(gone), now))
-    neighbour = node.members.neighbour(node.name)
+    neighbour = node.membership.neighbour(node.name)
     if neighbour and node.is_lost(neighbour, node.settings.node_timeout, now):
         reason = f"node {neighbour} of cycle {cycle} did not answer"
         return node.propose(node.ending(now).call_off(reason, [neighbour]))
     if now - phase.since >= node.settings.join_timeout:
-        late = [name for name in node.members.names if name not in node.view.log(key("ack", cycle))]
+        late = [name for name in node.membership.names if name not in node.view.log(node.key("ack"))]
         reason = f"cycle {cycle} could not begin within {node.settings.join_timeout:g} s"
         return node.propose(node.ending(now).call_off(reason, late if node.is_leader else ()))
     return []
 
 
 def _all_ready(node: Node) -> bool:
-    return node.view.log(key("ack", node.record.cycle)).keys() >= set(node.members.names)
+    return node.view.log(node.key("ack")).keys() >= set(node.membership.names)
 
 
 def members_not_back(node: Node) -> list[Action]:
@@ -344,5 +287,5 @@ def members_not_back(node: Node) -> list[Action]:
     before = node.view.get(key("members", node.record.base), "")
     if not (node.is_leader and node.record.gather and before):
         return []
-    names = [name for name in Membership.decode(before).names if name not in node.members.names]
+    names = [name for name in Membership.decode(before).names if name not in node.membership.names]
     return [journal("node_not_back", cycle=node.record.base, lost=names)] if names else []

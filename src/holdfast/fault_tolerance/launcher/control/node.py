@@ -1,4 +1,4 @@
-"""The state of one node: what the user set, the cycle it is in, its ranks, and the phase with what that waits for.
+"""The state of one node: the cycle it is in, its ranks, and the phase with what that waits for.
 
 One function changes a `Node`: :func:`.controller.step`, through the functions of the phases (:mod:`.gathering`,
 :mod:`.running`, :mod:`.stopping`). A phase that ends sets `node.phase` to the next one; `step` then enters it.
@@ -10,51 +10,27 @@ One function changes a `Node`: :func:`.controller.step`, through the functions o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ..ranks.exits import DO_NOT_REQUEUE, as_exit_code
+from ..ranks.exits import as_exit_code
 from . import messages as m
 from .agreed_stop import AgreedStop
-from .liveness import LocalProgress, StoreContact
-from .messages import NEVER, Action
-from .records import FIRST, HOST, LAUNCHERS, LEFT, CycleRecord, Ending, Kind, Member, Membership, View, key
+from .messages import NEVER, Action, Board
+from .records import FIRST, HOST, LAUNCHERS, LEFT, CycleRecord, Ending, Kind, Membership, Settings, View, key
 
 SAVING = 30.0
 """Seconds for a rank that may be saving: with an open `checkpointing` section, or preempted."""
 READING = 1.0
 """Seconds for the filesystem that has the iteration of the last checkpoint."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What the user set, and what the node is. Times in seconds."""
-
-    me: Member
-    least: int = 1
-    most: int = 1
-    is_host: bool = True  # of the job's store
-    is_alone: bool = False  # one node, and no address at which others could join
-    store: str = ""  # the store's address, for people
-    max_restarts: int = 0
-    reset_on_progress: bool = False
-    node_timeout: float = 10.0
-    join_timeout: float = 600.0
-    last_call: float = 30.0
-    term_timeout: float = NEVER
-    stop_timeout: float = 15.0
-    exit_timeout: float = 10.0  # for a process whose main thread an exception has ended
-    finished_timeout: float = NEVER  # for one whose script has finished
-    preempted_code: int = 0
-    iteration_file: str = ""  # has the iteration of the last checkpoint; "": progress is not measured by it
-    least_progress: int = 1  # iterations that count as progress
-    most_stalled: int = 0  # failed cycles in a row without progress that end the job; 0: never
-    no_restart_code: int = DO_NOT_REQUEUE  # exit code then
-    segment: int = 0  # --ft-segment: nodes in complete groups of one domain; 0: no groups
-
-    @property
-    def nnodes(self) -> str:
-        """As `--nnodes` has it."""
-        return str(self.least) if self.least == self.most else f"{self.least}:{self.most}"
+BEAT = 1.0
+"""Seconds between two heartbeats."""
+HOST_SILENT = 5.0
+"""Seconds more than for a node before a store that does not answer is given up."""
+IDLE_CPU = 0.05
+"""CPU seconds per second below which ranks without a board count as idle."""
+BUSY = 3.0
+"""Times the limit for ranks without a board that keep a CPU busy, and where no rank runs."""
 
 
 @dataclass(slots=True)
@@ -102,6 +78,69 @@ class Rank:
     def obeyed(self, number: int) -> bool:
         """Whether it ended by this signal, or with the code that a shell gives for it, or with 0."""
         return self.exit_code in (0, 128 + number) and not (self.status and self.has_raised)
+
+
+# -- whether other nodes are alive ------------------------------------------------------------------------------
+#
+# Each node writes a heartbeat to the store, a number that grows every second. Another node watches it by its own
+# monotonic clock: the clocks of two nodes are never compared. A heartbeat that does not move means that the launcher is
+# dead, suspended or unreachable. That alone is no reason to restart, because ranks may train while their launcher is
+# suspended. So the ranks of the observing node must have stopped making progress too.
+#
+# Does not cover: local ranks without a board that keep a CPU busy, for which three times the limit is waited; and a
+# network so slow that a heartbeat does not move while the ranks wait: the node is taken for a lost one.
+
+
+@dataclass(slots=True)
+class LocalProgress:
+    """The activity of the local ranks over one cycle."""
+
+    idle_for: float | None = None  # seconds since any rank wrote to its board; None: no rank is connected
+    cpu: float = 1.0
+    longest_gap: float | None = None  # the longest such time after which a rank still wrote again
+
+    def update(self, boards: Mapping[int, Board], cpu: float) -> None:
+        """Take the boards of now."""
+        idle = min((board.idle_for for board in boards.values() if board.idle_for is not None), default=None)
+        if idle is not None and self.idle_for is not None and idle < self.idle_for:
+            self.longest_gap = max(self.longest_gap or 0.0, self.idle_for)
+        self.idle_for, self.cpu = idle, cpu
+
+    def patience(self, limit: float) -> float:
+        """For how many seconds the heartbeat of another node may not move. Until a rank has written twice, its usual
+        gap is taken to be `limit`."""
+        if self.idle_for is not None:
+            gap = limit if self.longest_gap is None else self.longest_gap
+            return limit if self.idle_for >= max(limit / 2, 2 * gap) else NEVER
+        return limit if self.cpu < IDLE_CPU else BUSY * limit
+
+
+@dataclass(slots=True)
+class StoreContact:
+    """When the store last answered, and since when each watched heartbeat has not moved."""
+
+    answered: float = 0.0
+    since: dict[str, float] = field(default_factory=dict)  # by key
+    has_moved: set[str] = field(default_factory=set)  # keys whose value changed while they were watched
+
+    def stalled_for(self, key: str, now: float) -> float:
+        """Seconds for which the value of this key has not moved, as of the last answer; from the first call on."""
+        return self.answered - self.since.setdefault(key, now)
+
+    def host_lost(self, patience: float, now: float) -> bool:
+        """Whether the store has been silent for so long that this node must leave."""
+        return now - self.answered >= HOST_SILENT + patience
+
+    def moved(self, key: str, now: float) -> None:
+        """The value of a key has changed."""
+        if key in self.since:
+            self.since[key] = now
+            self.has_moved.add(key)
+
+    def clear(self) -> None:
+        """Forget all keys: the next phase watches others."""
+        self.since.clear()
+        self.has_moved.clear()
 
 
 # -- phases: what each one waits for --------------------------------------------------------------------------
@@ -220,7 +259,7 @@ class Node:
 
     settings: Settings
     record: CycleRecord = FIRST  # of the cycle that runs or is being formed
-    membership: Membership | None = None  # of that cycle, or the one before
+    membership: Membership = field(default_factory=lambda: Membership(()))  # of that cycle, or the one before
     has_begun: bool = False  # its ranks were started
     phase: Phase = field(default_factory=Gather)
     entered: Phase | None = None  # the phase that `step` has entered last
@@ -251,24 +290,23 @@ class Node:
         return self.settings.me.node
 
     @property
-    def members(self) -> Membership:
-        """The membership; empty before the first one."""
-        return self.membership or Membership(())
-
-    @property
     def takes_part(self) -> bool:
         """Whether the membership has this node."""
-        return self.name in self.members.names
+        return self.name in self.membership.names
 
     @property
     def is_leader(self) -> bool:
         """Whether this is node 0 of the membership."""
-        return self.members.names[:1] == (self.name,)
+        return self.membership.names[:1] == (self.name,)
 
     @property
     def nodes(self) -> int:
         """How many nodes the job has; before the first membership, how many it may have."""
-        return len(self.members.names) or self.settings.most
+        return len(self.membership.names) or self.settings.most
+
+    def key(self, kind: str) -> str:
+        """The key of this kind for the cycle that runs or is being formed."""
+        return key(kind, self.record.cycle)
 
     @property
     def next_key(self) -> str:
@@ -278,13 +316,8 @@ class Node:
     @property
     def waiting(self) -> int:
         """How many nodes wait for a place."""
-        written = self.view.get(key("waiting", self.record.cycle), "")
+        written = self.view.get(self.key("waiting"), "")
         return int(written) if written.isdecimal() else self.record.waiting
-
-    @property
-    def is_needed(self) -> bool:
-        """Whether too few nodes are left for the job without this one."""
-        return self.nodes - 1 + self.waiting < self.settings.least
 
     @property
     def running(self) -> list[Rank]:
@@ -364,15 +397,14 @@ class Node:
         boards = self.tick.boards.values() if self.has_begun else ()
         return Ending(
             self.record,
+            self.settings,
             self.has_begun,
-            self.name,
             self.job_time(now),
             waiting=self.waiting,
             room=max(0, self.settings.most - self.nodes),
             step=max((board.step for board in boards), default=-1),
             checkpoints=sum(board.checkpoints for board in boards),
             iteration=self.iteration if self.has_begun else -1,
-            least_progress=self.settings.least_progress,
         )
 
     def departure(self, phase: Leave, now: float) -> CycleRecord | None:

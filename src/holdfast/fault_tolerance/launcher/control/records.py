@@ -11,6 +11,7 @@ that cannot be read counts as one that lets nodes join: launchers of two version
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from enum import Enum
@@ -58,7 +59,7 @@ host        value    the node that hosts the store, and its --nnodes
 launchers   log      all launchers of the job
 left        log      those that left, with the reason
 name/NODE   once     a token of the launcher that has this name, see `rendezvous.register`
-incident/N/* value   the nodes' evidence of an incident, see `incident_report.SharedEvidence`
+incident/N/* value   the nodes' evidence of an incident, see `incident_report.Reporter`
 """
 """The keys of the job's store. "once": by compare-and-set on nothing; "swapped": on the value before."""
 OF_A_CYCLE = {"cycle", "join", "ack", "go", "waiting", "done", "stop", "word", "arrived", "answers"}
@@ -144,7 +145,6 @@ class Member:
     ranks: int = 1
     address: str = ""
     order: int = -1  # --node-rank, SLURM_PROCID or GROUP_RANK; -1: not given
-    domain: str = ""  # the node domain
     nnodes: str = ""  # its --nnodes
     role: str = ""  # its --role
 
@@ -244,9 +244,8 @@ class CycleRecord:
             return cls(cycle, Kind.JOIN, "its cycle record is of another version and cannot be read")
         for name, of in ("lost", str), ("joins", float):
             found = values.get(name)
-            values[name] = (
-                tuple(each for each in found if type(each) is of) if isinstance(found, list) else ()
-            )
+            items = found if isinstance(found, list) else []
+            values[name] = tuple(each for each in items if type(each) is of)
         record = _built(cls, values, cycle=cycle, kind=kind)
         return record if record.base >= 0 else replace(record, gather=True)
 
@@ -269,6 +268,37 @@ LATER = {"no_progress": False, "iteration": -1, "stalled": 0}
 """Fields that are left out of a value at their default."""
 
 
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the user set, and what the node is. Times in seconds."""
+
+    me: Member
+    least: int = 1
+    most: int = 1
+    is_host: bool = True  # of the job's store
+    is_alone: bool = False  # one node, and no address at which others could join
+    store: str = ""  # the store's address, for people
+    max_restarts: int = 0
+    reset_on_progress: bool = False
+    node_timeout: float = 10.0
+    join_timeout: float = 600.0
+    last_call: float = 30.0
+    term_timeout: float = math.inf
+    stop_timeout: float = 15.0
+    exit_timeout: float = 10.0  # for a process whose main thread an exception has ended
+    finished_timeout: float = math.inf  # for one whose script has finished
+    preempted_code: int = 0
+    iteration_file: str = ""  # has the iteration of the last checkpoint; "": progress is not measured by it
+    least_progress: int = 1  # iterations that count as progress
+    most_stalled: int = 0  # failed cycles in a row without progress that end the job; 0: never
+    no_restart_code: int = DO_NOT_REQUEUE  # exit code then
+
+    @property
+    def nnodes(self) -> str:
+        """As `--nnodes` has it."""
+        return str(self.least) if self.least == self.most else f"{self.least}:{self.most}"
+
+
 # -- the next record ------------------------------------------------------------------------------------------
 
 
@@ -277,15 +307,14 @@ class Ending:
     """The end of cycle `now` as one node sees it, from which the next record is made."""
 
     now: CycleRecord
+    settings: Settings  # of the node that writes the next record
     began: bool  # the ranks were started
-    node: str  # that writes the next record
     job_time: float  # seconds
     waiting: int = 0  # nodes that wait for a place
     room: int = 0  # more nodes that could take part
     step: int = -1  # the highest that this node's ranks reached in the cycle
     checkpoints: int = 0  # that they finished in it
     iteration: int = -1  # of the last checkpoint, read after the failure; -1: no number was read
-    least_progress: int = 1  # iterations
 
     @property
     def is_measured(self) -> bool:
@@ -296,7 +325,7 @@ class Ending:
     def has_advanced(self) -> bool:
         """Whether the cycle made progress: by saved iterations where they were read, else by steps and checkpoints."""
         if self.is_measured:
-            return self.iteration >= self.now.iteration + self.least_progress
+            return self.iteration >= self.now.iteration + self.settings.least_progress
         return self.step > self.now.reached_step or self.checkpoints > 0
 
     @property
@@ -316,7 +345,7 @@ class Ending:
             now.cycle + 1,
             kind,
             reason,
-            self.node,
+            self.settings.me.node,
             restarts=now.restarts,
             reached_step=max(now.reached_step, self.step),
             iteration=now.iteration,
@@ -334,26 +363,23 @@ class Ending:
     def restart(
         self,
         reason: str,
-        limit: int,
         *,
-        reset: bool,
         exit_code: int = Outcome.NO_RESTART_LEFT.code,
         lost: Iterable[str] = (),
         gather: bool = False,
-        most_stalled: int = 0,
-        no_restart_code: int = DO_NOT_REQUEUE,
     ) -> CycleRecord:
-        """After a failure: a restart if one is left of `limit`, else the end with `exit_code`.
+        """After a failure: a restart if one of `max_restarts` is left, else the end with `exit_code`.
 
-        With `reset` only restarts in a row without progress count. A lost node, and a cycle whose ranks never
-        started, count as well. With `gather` the membership is formed anew although no node is known to be lost.
-        After `most_stalled` failed cycles in a row without progress the job ends with `no_restart_code`; 0: never.
+        With `reset_on_progress` only restarts in a row without progress count. A lost node, and a cycle whose ranks
+        never started, count as well. With `gather` the membership is formed anew although no node is known to be lost.
+        After `most_stalled` failed cycles in a row without progress the job ends with `no_restart_code`.
         """
+        settings = self.settings
         iteration = self.iteration if self.iteration >= 0 else self.now.iteration
-        used = 0 if reset and self.has_advanced else self.now.restarts
-        if 0 < most_stalled <= self.stalled:
-            record = replace(self.end(reason, no_restart_code), no_progress=True)
-        elif used < limit:
+        used = 0 if settings.reset_on_progress and self.has_advanced else self.now.restarts
+        if 0 < settings.most_stalled <= self.stalled:
+            record = replace(self.end(reason, settings.no_restart_code), no_progress=True)
+        elif used < settings.max_restarts:
             record = self.next(Kind.RESTART, reason, lost=lost, restarts=used + 1)
             record = replace(record, gather=record.gather or gather)
         else:

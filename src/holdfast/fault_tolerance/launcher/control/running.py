@@ -19,11 +19,10 @@ from ..exit_codes import Outcome
 from . import agreed_stop
 from . import messages as m
 from .exiting import record_description, watch_exits
-from .gathering import members_not_back, place
-from .liveness import BUSY, LocalProgress
+from .gathering import members_not_back
 from .messages import PASSED_ON, Action, Event, Log, journal
-from .node import READING, SAVING, Done, Leave, Node, Preempt, Rank, Run, Settle, Start, Stop
-from .records import LEFT, CycleRecord, Kind, Member, decode, encode, key, whole_number
+from .node import BUSY, READING, Done, Leave, LocalProgress, Node, Preempt, Rank, Run, Settle, Start, Stop
+from .records import LEFT, Kind, decode, encode, key, whole_number
 from .stopping import exit_code, failed_ranks, leave_by_request, record_exit
 
 CAUSE = 1.0
@@ -42,7 +41,7 @@ STOPPING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, *PASSE
 
 def enter_start(node: Node, phase: Start, now: float) -> list[Action]:
     """All members are ready: start the ranks."""
-    members, cycle = node.members, node.record.cycle
+    members, cycle = node.membership, node.record.cycle
     first = members.first_rank(node.name)
     node.ranks = {local: Rank(local, first + local) for local in range(node.settings.me.ranks)}
     node.progress, node.newcomers, node.has_begun = LocalProgress(), 0, True
@@ -58,23 +57,22 @@ def enter_start(node: Node, phase: Start, now: float) -> list[Action]:
 
 def on_start(node: Node, phase: Start, event: Event, now: float) -> list[Action]:
     """The ranks have started, or could not be."""
-    if isinstance(event, m.Signal) and event.is_stop:
-        node.pending = event
-    if isinstance(event, m.Requested):
-        node.request = event
-    elif isinstance(event, m.RankExited):
-        record_exit(node, event, now)
-    elif isinstance(event, m.Verdict | m.RankFailing):
-        record_report(node, event, now)
-    if not isinstance(event, m.Started):
-        return []
-    if not event.failure:
-        for local, pid in event.pids.items():
-            node.ranks[local].pid = pid
-        node.phase = Run()
-        return []
-    node.ranks, why = {}, f"its ranks could not be started: {event.failure}"
-    node.phase = Leave(Outcome.NOT_STARTED.code, why, "failed")
+    match event:
+        case m.Signal() if event.is_stop:
+            node.pending = event
+        case m.Requested():
+            node.request = event
+        case m.RankExited():
+            record_exit(node, event, now)
+        case m.Verdict() | m.RankFailing():
+            record_report(node, event, now)
+        case m.Started(failure="", pids=pids):
+            for local, pid in pids.items():
+                node.ranks[local].pid = pid
+            node.phase = Run()
+        case m.Started(failure):
+            node.ranks, why = {}, f"its ranks could not be started: {failure}"
+            node.phase = Leave(Outcome.NOT_STARTED.code, why, "failed")
     return []
 
 
@@ -140,12 +138,10 @@ def on_request(node: Node, event: m.Requested, now: float) -> list[Action]:
     node.request = event
     leave = leave_by_request(node, event)
     record = node.departure(leave, now)
-    actions: list[Action] = []
-    if leave.departs == "shutdown":
-        actions.append(Log(f"shutting the whole job down: {leave.reason}"))
-    else:
-        actions.append(Log(f"node {node.name} leaves the job: {leave.reason}"))
-        actions.append(journal("node_excluded", reason=leave.reason))
+    actions: list[Action] = [Log(f"shutting the whole job down: {leave.reason}")]
+    if leave.departs != "shutdown":
+        text = f"node {node.name} leaves the job: {leave.reason}"
+        actions = [Log(text), journal("node_excluded", reason=leave.reason)]
     return [*actions, *(node.propose(record) if record else [])]
 
 
@@ -169,7 +165,7 @@ def silence_limit(node: Node) -> float:
 
 def watch_neighbour(node: Node, now: float, local_ranks: str) -> list[Action]:
     """Restart without the next node in the ring when it is lost."""
-    name = node.members.neighbour(node.name)
+    name = node.membership.neighbour(node.name)
     if not name or not node.is_lost(name, silence_limit(node), now) or node.has_proposed:
         return []
     if name in node.view.log(LEFT):
@@ -178,29 +174,6 @@ def watch_neighbour(node: Node, now: float, local_ranks: str) -> list[Action]:
     why = f"node {name} is gone: no sign of it for {waited:.1f} s, and the local ranks {local_ranks}"
     found: list[Action] = [Log(f"NODE LOST: {why}"), journal("node_lost", lost=name, waited=round(waited, 3))]
     return restart(node, why, now, found, lost=(name,))
-
-
-def _restart(
-    node: Node,
-    why: str,
-    now: float,
-    *,
-    lost: tuple[str, ...] = (),
-    code: int = Outcome.NO_RESTART_LEFT.code,
-    gather: bool = False,
-) -> CycleRecord:
-    """A restart if one is left, else the job's end."""
-    settings = node.settings
-    return node.ending(now).restart(
-        why,
-        settings.max_restarts,
-        reset=settings.reset_on_progress,
-        exit_code=code,
-        lost=lost,
-        gather=gather,
-        most_stalled=settings.most_stalled,
-        no_restart_code=settings.no_restart_code,
-    )
 
 
 def restart(
@@ -216,7 +189,7 @@ def restart(
     is_old = node.read_until is None or now - node.read_until >= READING
     if is_old and (reads := node.read_iteration(now)):
         return reads
-    settings, record = node.settings, _restart(node, why, now, lost=lost)
+    settings, record = node.settings, node.ending(now).restart(why, lost=lost)
     actions = found
     if record.kind is Kind.END and not record.no_progress and not node.has_proposed:
         used = f"{record.restarts} of {settings.max_restarts} used"
@@ -226,30 +199,23 @@ def restart(
 
 def _watch_newcomers(node: Node, now: float) -> list[Action]:
     """On node 0: count the nodes that wait for a place, and let them in when there is room."""
-    cycle = node.record.cycle
     if node.settings.is_alone:
         return []
     if not node.is_leader:
-        node.read(key("waiting", cycle), 1.0)
+        node.read(node.key("waiting"), 1.0)
         return []
-    node.read(key("join", cycle), 1.0)
-    gone = {*node.members.names, *node.view.log(LEFT)}
-    names = [name for name in node.view.log(key("join", cycle)) if name not in gone][-NEWCOMERS:]
+    node.read(node.key("join"), 1.0)
+    gone = {*node.membership.names, *node.view.log(LEFT)}
+    names = [name for name in node.view.log(node.key("join")) if name not in gone][-NEWCOMERS:]
     lost = [name for name in names if node.is_lost(name, node.settings.node_timeout, now)]
     alive = sum(name not in lost and key("alive", name) in node.contact.has_moved for name in names)
     actions: list[Action] = []
     if alive != node.newcomers:
         node.newcomers = alive
-        node.view[key("waiting", cycle)] = str(alive)
-        actions.append(m.Put(key("waiting", cycle), str(alive)))
-    asked = [Member.decode(node.view.log(key("join", cycle))[name]) for name in names if name not in lost]
-    if not alive or node.nodes >= node.settings.most or node.has_proposed:
-        return actions
-    chosen = place(
-        [*node.members.members, *asked], node.members, node.settings.most, segment=node.settings.segment
-    )
-    more = len(chosen) - node.nodes
-    record = node.ending(now).join(more) if more > 0 else None
+        node.view[node.key("waiting")] = str(alive)
+        actions.append(m.Put(node.key("waiting"), str(alive)))
+    more = min(len(names) - len(lost), node.settings.most - node.nodes)
+    record = node.ending(now).join(more) if alive and more > 0 and not node.has_proposed else None
     return [*actions, *(node.propose(record) if record else [])]
 
 
@@ -257,7 +223,7 @@ def watch_stop(node: Node, phase: Run | Done, now: float) -> list[Action]:
     """Another node received a stop signal: the ranks here stop too if they take part in that."""
     if node.nodes == 1:
         return []
-    wanted = decode(node.read(agreed_stop.stop_key(node), 1.0))
+    wanted = decode(node.read(node.key("stop"), 1.0))
     if not wanted or not node.tick.stop_views:
         return []
     phase.stop_seen = now if phase.stop_seen is None else phase.stop_seen
@@ -312,7 +278,7 @@ def on_settle(node: Node, phase: Settle, event: Event, now: float) -> list[Actio
     ended = [rank for rank in failed if not rank.is_running] or failed
     # What these ranks lost is no rank of this node: a whole node may be gone.
     gather = found.only_lost_peer and node.nodes > 1
-    record = _restart(node, reason, now, code=exit_code(ended), gather=gather)
+    record = node.ending(now).restart(reason, exit_code=exit_code(ended), gather=gather)
     if record.kind is Kind.END and not node.settings.is_alone and now < node.evidence_until:
         phase.until = node.evidence_until  # a rank that fails at the same moment counts for the exit code
         return []
@@ -341,7 +307,7 @@ def _may_be_signalled(failed: list[Rank]) -> bool:
 
 def enter_done(node: Node, phase: Done, now: float) -> list[Action]:
     """The local ranks are done."""
-    return [m.Append(key("done", node.record.cycle), encode({"node": node.name}))]
+    return [m.Append(node.key("done"), encode({"node": node.name}))]
 
 
 def on_done(node: Node, phase: Done, event: Event, now: float) -> list[Action]:
@@ -349,11 +315,11 @@ def on_done(node: Node, phase: Done, event: Event, now: float) -> list[Action]:
     if node.nodes > 1:
         node.read(LEFT, 1.0)
     left = node.view.log(LEFT)
-    if node.name == next((name for name in node.members.names if name not in left), ""):
-        node.read(key("done", node.record.cycle), node.slow)
+    if node.name == next((name for name in node.membership.names if name not in left), ""):
+        node.read(node.key("done"), node.slow)
         if isinstance(event, m.StoreView):
             return _end_if_all_done(node, now)
-    neighbour = node.members.neighbour(node.name)
+    neighbour = node.membership.neighbour(node.name)
     if left.get(neighbour, {}).get("preempted"):
         neighbour = ""  # it ends by itself
     actions = watch_neighbour(node, now, "are done") if neighbour else []
@@ -361,25 +327,12 @@ def on_done(node: Node, phase: Done, event: Event, now: float) -> list[Action]:
 
 
 def _end_if_all_done(node: Node, now: float) -> list[Action]:
-    names, left = node.members.names, node.view.log(LEFT)
+    names, left = node.membership.names, node.view.log(LEFT)
     preempted = {name: line for name, line in left.items() if line.get("preempted")}
-    if not {*node.view.log(key("done", node.record.cycle)), *preempted} >= set(names):
+    if not {*node.view.log(node.key("done")), *preempted} >= set(names):
         return []
-    done = node.view.log(key("done", node.record.cycle))
+    done = node.view.log(node.key("done"))
     codes = [whole_number(preempted[name], "code") for name in names if name not in done]
     if codes:
         return node.propose(node.ending(now).end("preempted", max(codes), preempted=True))
     return node.propose(node.ending(now).end("all ranks succeeded", Outcome.SUCCEEDED.code))
-
-
-# -- the next record --------------------------------------------------------------------------------------------
-
-
-def stop_for(node: Node, record: CycleRecord) -> None:
-    """The next cycle's record counts while the ranks run or are done: stop them, for it or for the job's end."""
-    if record.kind is Kind.END and record.preempted and isinstance(node.phase, Run | Settle):
-        node.phase = Preempt(signal.SIGTERM, f"node {record.node}")
-        return
-    is_done = isinstance(node.phase, Done) and record.kind is Kind.END and record.exit_code == 0
-    has_failed = isinstance(node.phase, Settle)
-    node.phase = Stop(record.reason, next=record, linger=SAVING if is_done else 0.0, has_failed=has_failed)

@@ -20,7 +20,7 @@ from ..ranks.exits import FAILED
 from . import messages as m
 from .agreed_stop import AgreedStop
 from .messages import NEVER, Action, Event, Log, journal
-from .node import SAVING, Gather, Leave, Node, Preempt, Rank, Settings, Stop
+from .node import SAVING, Gather, Leave, Node, Preempt, Rank, Stop
 from .records import LAUNCHERS, LEFT, CycleRecord, Kind, encode
 
 EVIDENCE, LOOK = 1.0, 0.02
@@ -204,7 +204,13 @@ def move_on(node: Node, record: CycleRecord, now: float) -> list[Action]:
             text = f"the job ends with exit code {record.exit_code}; reason from node {record.node}: {record.reason}"
             actions.append(Log(text, logging.ERROR))
         if record.no_progress:
-            reason = without_progress(record, node.settings)
+            cycles = f"{record.stalled} failed cycles in a row" if record.stalled > 1 else "1 failed cycle"
+            file = node.settings.iteration_file or f"the checkpoint_iteration_file of node {record.node}"
+            reason = (
+                f"no progress in {cycles}: {file} still has iteration {record.iteration}. The job ends with exit code "
+                f"{record.exit_code}: repair the cause of the failures before it starts again, or raise "
+                "max_no_progress_cycles"
+            )
             actions.append(Log(reason, logging.ERROR))
         node.phase = Leave(record.exit_code, reason, is_preempted=record.preempted, is_agreed=True)
         return actions
@@ -235,16 +241,6 @@ def move_on(node: Node, record: CycleRecord, now: float) -> list[Action]:
         Log(f"restarting all {settings.me.ranks} local ranks{spent}{why}"),
         journal("restart", cycle=record.cycle, **values),
     ]
-
-
-def without_progress(record: CycleRecord, settings: Settings) -> str:
-    """Why the job ends although restarts may be left, and what to do."""
-    cycles = f"{record.stalled} failed cycles in a row" if record.stalled > 1 else "1 failed cycle"
-    file = settings.iteration_file or f"the checkpoint_iteration_file of node {record.node}"
-    return (
-        f"no progress in {cycles}: {file} still has iteration {record.iteration}. The job ends with exit code "
-        f"{record.exit_code}: repair the cause of the failures before it starts again, or raise max_no_progress_cycles"
-    )
 
 
 # -- PREEMPT --------------------------------------------------------------------------------------------------
@@ -292,14 +288,13 @@ def on_preempt(node: Node, phase: Preempt, event: Event, now: float) -> list[Act
         return [*actions, *_log_slow(node, phase, now)]
     if phase.agreed is not None:
         actions += phase.agreed.close(node)
-    actions += _log_followers(node, phase.number)
-    node.phase = _after_preempt(node, phase, now)
-    return actions
+    failed, lines = _after_signal(node, phase.number)
+    node.phase = _after_preempt(node, phase, failed)
+    return [*actions, *lines]
 
 
-def _after_preempt(node: Node, phase: Preempt, now: float) -> Stop:
+def _after_preempt(node: Node, phase: Preempt, failed: list[Rank]) -> Stop:
     """The ranks have left. What they left running has time to end where they all ended by themselves."""
-    failed = failed_by_themselves(node, phase.number)
     leave = leave_by_signal(node, phase.number)
     is_interrupt = phase.number == signal.SIGINT  # the user ended the ranks; how they did so does not matter
     is_stuck = any(rank.is_stuck for rank in node.ranks.values())
@@ -330,32 +325,24 @@ def _log_slow(node: Node, phase: Preempt, now: float) -> list[Action]:
     return [Log(f"still there after SIGINT: rank {ranks}. Ctrl-C again ends them at once{when}")]
 
 
-def _log_followers(node: Node, number: int) -> list[Action]:
-    """The ranks that only lost a peer, or their data-loader workers, to the signal."""
+def _after_signal(node: Node, number: int) -> tuple[list[Rank], list[Action]]:
+    """The ranks that failed by themselves; and lines on those that only lost a peer, or their data-loader workers, to
+    the signal."""
+    failed: list[Rank] = []
     actions: list[Action] = []
     for rank in node.ranks.values():
-        if (
-            not rank.is_stuck
-            and not rank.obeyed(number)
-            and not rank.verdict
-            and rank.cause is not m.Cause.OWN
-        ):
+        if rank.is_stuck or rank.obeyed(number):
+            continue
+        if rank.verdict or rank.cause is m.Cause.OWN:
+            if rank.exit_code == 128 + number:  # an exception was ending it when the signal did
+                rank.status = FAILED
+            failed.append(rank)
+        else:
             lost_worker = rank.cause is m.Cause.LOST_WORKER
             who = "its data-loader workers" if lost_worker else "a rank that it was connected to"
             text = f"rank {rank.number}: {who} ended by {signal.Signals(number).name}: {rank.text}"
             actions.append(Log(text))
-    return actions
-
-
-def failed_by_themselves(node: Node, number: int) -> list[Rank]:
-    """The ranks that neither obeyed the signal nor only lost a peer, or their data-loader workers, to it."""
-    failed = []
-    for rank in node.ranks.values():
-        if not rank.is_stuck and not rank.obeyed(number) and (rank.verdict or rank.cause is m.Cause.OWN):
-            if rank.exit_code == 128 + number:  # an exception was ending it when the signal did
-                rank.status = FAILED
-            failed.append(rank)
-    return failed
+    return failed, actions
 
 
 # -- LEAVE ----------------------------------------------------------------------------------------------------
@@ -378,7 +365,7 @@ def leave_by_request(node: Node, request: m.Requested) -> Leave:
     why = f"rank {request.rank} (node {node.name}) requested it: {request.description}"
     if request.action == "shutdown_workload":
         return Leave(Outcome.SHUT_DOWN.code, why, "shutdown")
-    if node.is_needed:
+    if node.nodes - 1 + node.waiting < node.settings.least:
         left = f"{node.nodes - 1} of {node.settings.nnodes}"
         return Leave(Outcome.EXCLUDED_LAST.code, f"{why}. Too few nodes are left: {left}", "excluded")
     return Leave(Outcome.EXCLUDED.code, why, "excluded")
@@ -398,13 +385,10 @@ def enter_leave(node: Node, phase: Leave, now: float) -> list[Action]:
     if phase.is_silent:
         phase.has_ended = True
         return [end, m.Exit(phase.code, 0.0)]
-    actions: list[Action] = [end]
-    if phase.departs == "failed":
-        actions += [
-            Log(f"node {node.name} leaves the job: {phase.reason}", logging.ERROR),
-            journal("job_lost", reason=phase.reason, host=""),
-        ]
-    return actions
+    if phase.departs != "failed":
+        return [end]
+    text = f"node {node.name} leaves the job: {phase.reason}"
+    return [end, Log(text, logging.ERROR), journal("job_lost", reason=phase.reason, host="")]
 
 
 def on_leave(node: Node, phase: Leave, event: Event, now: float) -> list[Action]:
