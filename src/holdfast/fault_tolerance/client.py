@@ -30,7 +30,15 @@ from .board import BoardWriter, Request
 from .board.writer import Observer
 from .errors import BoardError, NotReady, RankMonitorClientError
 from .timeouts.effective_timeouts import EffectiveTimeouts, configured_timeouts
-from .timeouts.learned_timeouts import KEY, Floors, HeartbeatTimeouts, SectionTimeouts
+from .timeouts.learned_timeouts import (
+    HEARTBEAT,
+    KEY,
+    OUT_OF_SECTION,
+    SECTION,
+    Floors,
+    HeartbeatTimeouts,
+    SectionTimeouts,
+)
 from .timeouts.observed_durations import Intervals, longest_over_ranks
 
 if TYPE_CHECKING:
@@ -209,7 +217,7 @@ class RankMonitorClient:
         Ready when some rank has sent two heartbeats; otherwise False with `skip_if_not_ready`, else
         RankMonitorClientError, on every rank alike.
         """
-        writer, factor = self._ready(), self._safety_factor()
+        writer = self._ready()
         identity = writer.identity
         started = identity.started_ns if identity else self._started_ns
 
@@ -217,11 +225,7 @@ class RankMonitorClient:
             last = writer.last_heartbeat_ns
             return self._intervals.heartbeats(started, running_ns=monotonic_ns() - last if last else 0)
 
-        def learn() -> None:
-            longest = longest_over_ranks(measure, process_group)
-            self._limits.learn_heartbeats(longest, factor, log=self._logs())
-
-        return self._learned(learn, skip_if_not_ready)
+        return self._learn(HEARTBEAT, measure, None, skip_if_not_ready, process_group)
 
     def calculate_and_set_timeouts(self, skip_if_not_ready: bool = False) -> bool:
         """`calculate_and_set_hb_timeouts`, under its name of NVRx before 0.3."""
@@ -243,27 +247,24 @@ class RankMonitorClient:
         Ready when each of them was seen on some rank; otherwise False with `skip_if_not_ready`, else
         RankMonitorClientError, on every rank alike.
         """
-        writer, factor = self._ready(), self._safety_factor()
+        writer = self._ready()
         known = self._limits.section.section if self._limits.section else {}
+        names = selected_sections
+        if names is not None and calc_out_of_section:
+            names = [*names, OUT_OF_SECTION]
 
         def measure() -> dict[str, float]:
             out_since, opened, now = writer.out_of_section_since_ns, writer.opened_ns, monotonic_ns()
-            return self._intervals.sections(
+            seconds = self._intervals.sections(
                 also=known,
                 running_out_ns=now - out_since if out_since else 0,
                 running_ns={name: now - since for name, since in opened.items()},
             )
+            if not calc_out_of_section:
+                del seconds[OUT_OF_SECTION]
+            return seconds
 
-        def learn() -> None:
-            self._limits.learn_sections(
-                longest_over_ranks(measure, process_group),
-                selected_sections,
-                factor,
-                out_of_section=calc_out_of_section,
-                log=self._logs(),
-            )
-
-        return self._learned(learn, skip_if_not_ready)
+        return self._learn(SECTION, measure, names, skip_if_not_ready, process_group)
 
     def state_dict(self) -> dict[str, Any]:
         """The learned limits, JSON-serialisable and the same on every rank; at any time."""
@@ -287,9 +288,22 @@ class RankMonitorClient:
             _log.warning("no launcher receives the request %r: this process has no board", str(req))
         writer.request(Request(_ON_THE_BOARD[req.action], req.description))
 
-    def _learned(self, learn: Callable[[], None], skip: bool) -> bool:
+    def _learn(
+        self,
+        part: str,
+        measure: Callable[[], dict[str, float]],
+        names: Collection[str] | None,
+        skip: bool,
+        group: Any,
+    ) -> bool:
+        """Learn the timeouts of these names, or of all that `measure` has; see `calculate_and_set_hb_timeouts`."""
+        assert self.cfg is not None
         try:
-            learn()
+            longest = longest_over_ranks(measure, group)
+            # All ranks agreed on it: one logs it.
+            log = self.rank_info is None or self.rank_info.global_rank <= 0
+            names = sorted(longest) if names is None else names
+            self._limits.learn(part, longest, names, self.cfg.safety_factor, log=log)
         except NotReady:
             if skip:
                 return False
@@ -301,14 +315,6 @@ class RankMonitorClient:
         if self._writer is None:
             _not_initialized()
         return self._writer
-
-    def _safety_factor(self) -> float:
-        assert self.cfg is not None
-        return self.cfg.safety_factor
-
-    def _logs(self) -> bool:
-        # All ranks agreed on it: one logs it.
-        return self.rank_info is None or self.rank_info.global_rank <= 0
 
 
 def _not_initialized(*_: object) -> NoReturn:

@@ -20,8 +20,7 @@ from holdfast.prefixed_log import log as _log
 from ..board import Limits, Snapshot
 from ..errors import NotReady, RankMonitorClientError
 from . import learned_timeouts as rules
-from .learned_timeouts import Floors, HeartbeatTimeouts, SectionTimeouts
-from .observed_durations import INITIAL, OUT_OF_SECTION, SUBSEQUENT
+from .learned_timeouts import HEARTBEAT, Floors, HeartbeatTimeouts, SectionTimeouts
 
 if TYPE_CHECKING:
     from ..config import FaultToleranceConfig
@@ -168,42 +167,31 @@ class EffectiveTimeouts:
             self._initial_set_by_user,
         )
 
-    def learn_heartbeats(self, longest: Mapping[str, float], factor: float, *, log: bool) -> None:
-        """Learn from what `Intervals.heartbeats` gave, agreed over all ranks; `log` logs the result.
-
-        Raises NotReady if no rank has sent two heartbeats.
-        """
-        assert self.heartbeat is not None
-        initial, subsequent = longest[INITIAL], longest[SUBSEQUENT]
-        if initial <= 0 or subsequent <= 0:
-            raise NotReady(["no rank has sent two heartbeats"])
-        self.heartbeat = rules.learn_heartbeats(self.heartbeat, initial, subsequent, factor, self._floors)
-        if log:
-            self._log_learned(self.heartbeat)
-
-    def learn_sections(
-        self,
-        longest: Mapping[str, float],
-        selected: Collection[str] | None,
-        factor: float,
-        *,
-        out_of_section: bool,
-        log: bool,
+    def learn(
+        self, part: str, longest: Mapping[str, float], names: Collection[str], factor: float, *, log: bool
     ) -> None:
-        """Learn from what `Intervals.sections` gave, agreed over all ranks. None selects all of its sections.
+        """Learn the timeouts of these names from what `Intervals` gave, agreed over all ranks; `log` logs the result.
 
-        Raises NotReady if one of the selected sections was never closed, or no time out of section was seen.
+        Args:
+            part: `HEARTBEAT` or `SECTION`.
+
+        Raises NotReady if one of them was not observed by any rank.
         """
-        assert self.section is not None
-        if selected is None:
-            selected = sorted(set(longest) - {OUT_OF_SECTION})
-        out = longest[OUT_OF_SECTION] if out_of_section else None
-        if missing := rules.unobserved(longest, selected, out):
+        if missing := rules.unobserved(part, longest, names):
             raise NotReady(missing)
-        chosen = {name: longest[name] for name in selected}
-        self.section = rules.learn_sections(self.section, chosen, out, factor, self._floors)
+        seconds = {name: longest[name] for name in names}
+        current = self.heartbeat if part == HEARTBEAT else self.section
+        assert current is not None
+        learned = rules.learn(current, seconds, factor, self._floors)
+        setattr(self, part, learned)
         if log:
-            self._log_learned(self.section)
+            _log.info("%s", learned)
+            if at_floor := rules.at_floor(learned, self._floors):
+                _log.info(
+                    "learned timeouts were raised to their floor: %s (HOLDFAST_LEARNED_FLOOR and "
+                    "HOLDFAST_LEARNED_INITIAL_FLOOR set it)",
+                    ", ".join(at_floor),
+                )
 
     def _apply(self, heartbeat: HeartbeatTimeouts | None, section: SectionTimeouts | None) -> None:
         assert self.heartbeat is not None and self.section is not None
@@ -216,12 +204,3 @@ class EffectiveTimeouts:
                 *rules.at_floor(self.section, self._floors),
             ]
             _log.info("loaded timeouts were raised to their floor: %s", ", ".join(at_floor))
-
-    def _log_learned(self, timeouts: HeartbeatTimeouts | SectionTimeouts) -> None:
-        _log.info("%s", timeouts)
-        if at_floor := rules.at_floor(timeouts, self._floors):
-            _log.info(
-                "learned timeouts were raised to their floor: %s (HOLDFAST_LEARNED_FLOOR and "
-                "HOLDFAST_LEARNED_INITIAL_FLOOR set it)",
-                ", ".join(at_floor),
-            )
