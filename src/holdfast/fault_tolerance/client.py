@@ -27,7 +27,6 @@ from holdfast.prefixed_log import log as _log
 
 from . import environment, optimizer_steps
 from .board import BoardWriter, Request
-from .board.writer import Observer
 from .errors import BoardError, NotReady, RankMonitorClientError
 from .timeouts.effective_timeouts import EffectiveTimeouts, configured_timeouts
 from .timeouts.learned_timeouts import (
@@ -347,7 +346,7 @@ class Section:
 _ATTACHED: weakref.WeakSet[BoardWriter] = weakref.WeakSet()
 
 
-def _attach(observer: Observer, *, required: bool) -> BoardWriter:
+def _attach(intervals: Intervals, *, required: bool) -> BoardWriter:
     """This rank's writer; one over private memory where there is no board to write.
 
     Raises RankMonitorClientError if the environment names no board although one is `required`, and if another client
@@ -360,14 +359,14 @@ def _attach(observer: Observer, *, required: bool) -> BoardWriter:
                 f"{environment.BOARD} is not set: start the program with ft_launcher, or use "
                 "RankMonitorClient(required=False) to run it without supervision"
             )
-        return BoardWriter(None, observer)
+        return BoardWriter(None, intervals)
     optimizer_steps.give_way()
     if any(writer.attached for writer in _ATTACHED):
         raise RankMonitorClientError(
             "another RankMonitorClient of this process is initialised already; share it, or shut it down first"
         )
     try:
-        writer = _RankWriter(path, observer, on_new_section=_log_new_section)
+        writer = _RankWriter(path, intervals, on_new_section=_log_new_section)
     except BoardError as error:
         _log.warning(
             "this process (pid %d) does not report what it does: %s. A hang of it is not found; only a limit that the "
@@ -375,7 +374,7 @@ def _attach(observer: Observer, *, required: bool) -> BoardWriter:
             os.getpid(),
             error,
         )
-        return BoardWriter(None, observer)
+        return BoardWriter(None, intervals)
     _ATTACHED.add(writer)
     writer.register_for_dumps()
     return writer

@@ -180,7 +180,7 @@ class EffectiveTimeouts:
         if missing := rules.unobserved(part, longest, names):
             raise NotReady(missing)
         seconds = {name: longest[name] for name in names}
-        current = self.heartbeat if part == HEARTBEAT else self.section
+        current: Any = self.heartbeat if part == HEARTBEAT else self.section
         assert current is not None
         learned = rules.learn(current, seconds, factor, self._floors)
         setattr(self, part, learned)
