@@ -56,7 +56,7 @@ class StopPoint:
         if not board:
             return None
         try:
-            return cls(P.PageFile(P.page_path(board), held=True))
+            return cls(P.PageFile(P.page_path(board), locked=True))
         except (
             FileNotFoundError
         ):  # not by a launcher: a `RankMonitorServer`. Or it had no room, and has logged that
