@@ -48,7 +48,6 @@ CORE = {
     "holdfast.fault_tolerance.launcher.ranks.exits",
     "holdfast.fault_tolerance.settings_history",
     "holdfast.fault_tolerance.monitor.deadlines",
-    "holdfast.fault_tolerance.monitor.milestones",
     "holdfast.fault_tolerance.stop.rules",
     "holdfast.fault_tolerance.timeouts.learned_timeouts",
     "holdfast.fault_tolerance.timeouts.learning_conditions",

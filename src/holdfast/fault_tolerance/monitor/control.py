@@ -14,6 +14,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from ..board.mapped import Page
@@ -28,6 +29,22 @@ FILE = "control"
 _, _EPOCH, _CYCLE, _PHASE, _TICK, _SCANNED, _NEXT_SCAN, _COUNT, _SPANS = range(9)
 
 IDLE, RUNNING, STOPPING = 0, 1, 2  # phases: verdicts are given in RUNNING only
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The monitor's argument; seconds throughout."""
+
+    directory: str  # the launcher's, with the control page and a folder for each cycle
+    epoch: int  # of this monitor; another number on the control page means that it is superseded
+    launcher_pid: int
+    launcher_start: int
+    channel: int
+    check_interval: float  # longest time between two scans
+    termination: int  # the first signal to a hung rank; SIGKILL follows after `grace`
+    grace: float
+    early_detection: bool = False
+    warm_up: int = 0  # steps of a rank that may take longer than others
 
 
 class ControlPage(Page):

@@ -1,5 +1,7 @@
 """When a rank is hung: pure functions from a board's snapshot to the moments at which a limit is passed.
 
+Also the milestones of a rank, each of which is reported once.
+
 Source: the documented heartbeat and section limits (docs: sections and heartbeats). Every open section counts,
 an outer one even while inner ones open and close. Before a rank has connected, a limit binds only if the user set
 it: a script that does not use Holdfast is never killed for its silence. Its counted steps are heartbeats then.
@@ -19,10 +21,11 @@ seconds, the planned sleep plus `OVERSLEPT`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
-from ..board import Snapshot
+from ..board import BoardEvent, Snapshot
 from ..board.values import CHECKPOINTING
 
 SECOND = 1_000_000_000
@@ -191,3 +194,64 @@ def next_scan(board: Snapshot, suspensions: Suspensions, now_ns: int, warm_up: i
     could_begin_now = now_ns + nanoseconds(shortest_limit(board))
     passed_first = earliest(deadlines(board, suspensions, warm_up))
     return min(could_begin_now, passed_first.at_ns) if passed_first else could_begin_now
+
+
+@dataclass(slots=True)
+class Milestones:
+    """What of one rank was reported already: connected, first heartbeat, step and section, a request, being late.
+
+    Does not cover: events that were overwritten in the ring between two scans; a first heartbeat or step then has the
+    time of the oldest one that is still on the ring. (A heartbeat with a step is an event of kind "step".)
+    """
+
+    reported: set[str] = field(default_factory=set)
+    suspected_since: int = 0
+    request: tuple[str, str] | None = None
+
+    def poll(self, board: Snapshot, events: Callable[[], list[BoardEvent]]) -> Iterator[dict[str, Any]]:
+        """Each milestone once, with the moment it happened; `events` is asked for the board's ring when needed.
+
+        The step comes before the heartbeat that brought it: it has more detail.
+        """
+        for event, kinds, happened in (
+            ("rank_connect", ("connect",), board.connected),
+            ("first_step", ("step",), board.step is not None),
+            ("first_heartbeat", ("heartbeat", "step"), board.heartbeat_count > 0),
+            ("first_section", ("start",), board.section_count > 0),
+        ):
+            if happened and event not in self.reported:
+                self.reported.add(event)
+                yield {"event": event, **_first(events(), kinds, board)}
+        if board.request and (board.request.action, board.request.description) != self.request:
+            self.request = (board.request.action, board.request.description)
+            yield {"event": "request", "action": self.request[0], "description": self.request[1]}
+
+    def suspicion(self, deadline: Deadline | None, now_ns: int) -> Iterator[dict[str, Any]]:
+        """Once per interval: most of a limit has gone by."""
+        if deadline is None or deadline.since_ns == self.suspected_since:
+            return
+        if now_ns >= suspicion_at(deadline):
+            self.suspected_since = deadline.since_ns
+            yield {
+                "event": "suspicion",
+                "reason": deadline.reason,
+                "section": deadline.section,
+                "waited": round(deadline.waited(now_ns), 3),
+                "limit": deadline.limit,
+            }
+
+
+def _first(events: list[BoardEvent], kinds: tuple[str, ...], board: Snapshot) -> dict[str, Any]:
+    """When the ring first has one of these kinds, and at which step; the last activity where the ring has none."""
+    found = next((event for event in events if event.kind in kinds), None)
+    first: dict[str, Any] = {"at": (found.at_ns if found else board.last_activity_ns) / SECOND}
+    if kinds == ("step",):
+        first["step"] = found.value if found else board.step
+        if board.counted:  # from the start of this process: not the training's own number
+            first["counted"] = True
+    return first
+
+
+def suspicion_at(deadline: Deadline) -> int:
+    """The moment at which a rank is called late in the journal."""
+    return deadline.at_ns - nanoseconds((1 - SUSPICION) * deadline.limit)

@@ -27,13 +27,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from ..processes import kill, proc
-from .control import Channel
+from .control import Channel, Settings
 from .hang_handler import import_capture
-from .watch import Terminator, Watch
+from .watch import Watch
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -59,22 +59,6 @@ SHIELDED = (
 )
 IDLE = 0.1  # seconds of sleep in which imports delay nothing
 ENOUGH = 5  # scans after which they are made in any case
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The monitor's argument; seconds throughout."""
-
-    directory: str
-    epoch: int
-    launcher_pid: int
-    launcher_start: int
-    channel: int
-    check_interval: float
-    termination: int
-    grace: float
-    early_detection: bool = False
-    warm_up: int = 0  # steps
 
 
 def command(module: str, argument: str) -> list[str]:
@@ -117,17 +101,7 @@ def main() -> int:
     ignore_signals()
     settings = Settings(**json.loads(sys.argv[-1]))
     channel = Channel(socket.socket(fileno=settings.channel))
-    terminator = Terminator(settings.termination, settings.grace)
-    early_for = settings.launcher_pid if settings.early_detection else 0
-    watch = Watch(
-        settings.directory,
-        settings.epoch,
-        settings.check_interval,
-        terminator,
-        channel.send,
-        early_for,
-        settings.warm_up,
-    )
+    watch = Watch(settings, channel.send)
     launcher = open_process(settings.launcher_pid, settings.launcher_start)
     if launcher is not None and not run(watch, channel, launcher):
         return 0
