@@ -88,6 +88,7 @@ class RankMonitorClient:
         self._limits = EffectiveTimeouts(learned_floors or environment.floors())
         self._intervals = Intervals()
         self._writer: BoardWriter | None = None
+        self._unregister: Callable[[], object] | None = None
         self._started_ns = 0
         # Bound once: an attribute of the writer would cost the hot path two lookups more.
         self._beat: Callable[..., None] = _not_initialized
@@ -135,6 +136,7 @@ class RankMonitorClient:
         if self._writer is not None:
             raise RankMonitorClientError("this RankMonitorClient is initialised already; initialise it once")
         writer = _attach(self._intervals, required=self._required)
+        self._unregister = _register_for_dumps(writer) if writer.attached else None
         on_board = writer.limits
         self.cfg = environment.settings(os.environ.get(environment.BOARD, ""), on_board)
         self._limits.configure(
@@ -157,6 +159,8 @@ class RankMonitorClient:
         if writer is not None:
             self._beat = self._open = self._close = _not_initialized
             writer.finish()
+            if self._unregister is not None:
+                self._unregister()
             writer.detach()
 
     def send_heartbeat(self) -> None:
@@ -366,7 +370,7 @@ def _attach(intervals: Intervals, *, required: bool) -> BoardWriter:
             "another RankMonitorClient of this process is initialised already; share it, or shut it down first"
         )
     try:
-        writer = _RankWriter(path, intervals, on_new_section=_log_new_section)
+        writer = BoardWriter(path, intervals, on_new_section=_log_new_section)
     except BoardError as error:
         _log.warning(
             "this process (pid %d) does not report what it does: %s. A hang of it is not found; only a limit that the "
@@ -376,34 +380,26 @@ def _attach(intervals: Intervals, *, required: bool) -> BoardWriter:
         )
         return BoardWriter(None, intervals)
     _ATTACHED.add(writer)
-    writer.register_for_dumps()
     return writer
 
 
-class _RankWriter(BoardWriter):
-    """While it is attached, this process answers where it is (`launcher/ranks/prologue/introspection.py`)."""
+def _register_for_dumps(writer: BoardWriter) -> Callable[[], object] | None:
+    """Let this process answer where it is (`launcher/ranks/prologue/introspection.py`). Returns what undoes that.
 
-    _unregister: Callable[[], object] | None = None
+    A rank that is not the launcher's, or that has no torch.distributed, is registered in no other way.
+    """
+    try:
+        from .launcher.ranks.prologue import introspection
 
-    def register_for_dumps(self) -> None:
-        """A rank that is not the launcher's, or that has no torch.distributed, is registered in no other way."""
-        try:
-            from .launcher.ranks.prologue import introspection
-
-            undo = introspection.connect(os.environ)
-            if undo is not None:
-                finalizer = weakref.finalize(self, undo)  # also where the client is just forgotten
-                finalizer.atexit = False
-                self._unregister = finalizer
-        except Exception as error:
-            _log.debug("this process cannot be asked where it is: %r", error)
-
-    def detach(self) -> None:
-        """As a `BoardWriter` does; a process that is not the launcher's rank is no longer registered."""
-        undo, self._unregister = self._unregister, None
-        if undo is not None:
-            undo()
-        super().detach()
+        undo = introspection.connect(os.environ)
+    except Exception as error:
+        _log.debug("this process cannot be asked where it is: %r", error)
+        return None
+    if undo is None:
+        return None
+    finalizer = weakref.finalize(writer, undo)  # also where the client is just forgotten
+    finalizer.atexit = False
+    return finalizer
 
 
 def _log_new_section(name: str) -> None:

@@ -30,9 +30,10 @@ from .board import Board, Identity
 from .board.mapped import MappedFile
 from .errors import BoardUnavailable, HoldfastError
 from .monitor.control import RUNNING, SCAN, Channel, ControlPage, Settings
-from .monitor.main import ignore_signals, open_process, run, start
+from .monitor.main import ignore_signals, run, start
 from .monitor.watch import Watch
 from .processes import proc
+from .processes.kill import open_pidfd
 from .timeouts.effective_timeouts import configured_timeouts
 
 if TYPE_CHECKING:
@@ -245,7 +246,7 @@ def main() -> int:
     settings = ServerSettings(**json.loads(sys.argv[-1]))
     console.set_up(settings.log_level)
     try:
-        starter = open_process(settings.launcher_pid, settings.launcher_start)
+        starter = open_pidfd(settings.launcher_pid, settings.launcher_start)
         if starter is not None:
             run(ServerWatch(settings), Channel(socket.socket(fileno=settings.channel)), starter)
     finally:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+SECOND = 1_000_000_000
 CHECKPOINTING = "checkpointing"  # the documented section whose end is a checkpoint
 
 

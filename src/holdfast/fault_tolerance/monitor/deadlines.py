@@ -27,19 +27,15 @@ from typing import Any
 
 from ..board import BoardEvent, Snapshot
 from ..board.values import CHECKPOINTING
+from ..board.values import SECOND as SECOND
 
-SECOND = 1_000_000_000
 STEP = "step"  # the documented section of one training step
 OVERSLEPT = 1 * SECOND  # a scan that comes this much later than planned means that the node was suspended
 SAVING = 30.0  # seconds for a checkpoint after an exception, where its section has no limit
-WAKEUP_GRACE = (
-    1 * SECOND
-)  # an interval caught in a suspension lasts at least this long after it: all wake up at once
+WAKEUP_GRACE = 1 * SECOND  # an interval caught in a suspension lasts at least this long after it
 KEPT = 100  # suspensions that are remembered
 SUSPICION = 0.8  # share of a limit after which the journal notes that a rank is late
-LONGEST = (
-    1e9  # seconds; a longer limit is cut to these thirty years, because 1e300 s are no number of nanoseconds
-)
+LONGEST = 1e9  # seconds (thirty years); a longer limit is cut to it: 1e300 s are no number of nanoseconds
 
 
 def was_suspended(planned_ns: int, now_ns: int) -> bool:
@@ -181,19 +177,24 @@ def earliest(found: Iterable[Deadline]) -> Deadline | None:
     return min(found, key=lambda deadline: deadline.at_ns, default=None)
 
 
-def shortest_limit(board: Snapshot) -> float:
-    """Seconds in which a limit that does *not yet* run could be passed; infinite when there is none."""
-    limits = board.limits
-    every = [limits.initial, limits.subsequent, limits.out_of_section, *limits.sections.values()]
-    return min((limit for limit in every if limit is not None), default=float("inf"))
-
-
 def next_scan(board: Snapshot, suspensions: Suspensions, now_ns: int, warm_up: int = 0) -> int:
     """When this rank has to be scanned again: whatever it does meanwhile, no limit that is on its board now is passed
     before. (Limits that it puts in force meanwhile are seen at the next scan.)"""
-    could_begin_now = now_ns + nanoseconds(shortest_limit(board))
+    limits = board.limits
+    every = [limits.initial, limits.subsequent, limits.out_of_section, *limits.sections.values()]
+    shortest = min((limit for limit in every if limit is not None), default=LONGEST)
+    could_begin_now = now_ns + nanoseconds(shortest)
     passed_first = earliest(deadlines(board, suspensions, warm_up))
     return min(could_begin_now, passed_first.at_ns) if passed_first else could_begin_now
+
+
+MILESTONES = {
+    "rank_connect": ("connect",),
+    "first_step": ("step",),
+    "first_heartbeat": ("heartbeat", "step"),
+    "first_section": ("start",),
+}
+"""Each with the kinds of events in a board's ring that show it."""
 
 
 @dataclass(slots=True)
@@ -213,13 +214,14 @@ class Milestones:
 
         The step comes before the heartbeat that brought it: it has more detail.
         """
-        for event, kinds, happened in (
-            ("rank_connect", ("connect",), board.connected),
-            ("first_step", ("step",), board.step is not None),
-            ("first_heartbeat", ("heartbeat", "step"), board.heartbeat_count > 0),
-            ("first_section", ("start",), board.section_count > 0),
-        ):
-            if happened and event not in self.reported:
+        happened = (
+            board.connected,
+            board.step is not None,
+            board.heartbeat_count > 0,
+            board.section_count > 0,
+        )
+        for (event, kinds), has_happened in zip(MILESTONES.items(), happened, strict=True):
+            if has_happened and event not in self.reported:
                 self.reported.add(event)
                 yield {"event": event, **_first(events(), kinds, board)}
         if board.request and (board.request.action, board.request.description) != self.request:

@@ -39,14 +39,8 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 PACKAGE_ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
-KEPT = (
-    "LD_LIBRARY_PATH",
-    "LANG",
-    "LC_ALL",
-    "LC_CTYPE",
-    "TZ",
-    "TMPDIR",
-)  # loading, text and time of log lines
+# For loading, text and the time of log lines.
+KEPT = ("LD_LIBRARY_PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
 OURS = "HOLDFAST_"  # a variable of ours that marks all processes of a job marks the monitor as well
 SHIELDED = (
     signal.SIGTERM,
@@ -102,24 +96,12 @@ def main() -> int:
     settings = Settings(**json.loads(sys.argv[-1]))
     channel = Channel(socket.socket(fileno=settings.channel))
     watch = Watch(settings, channel.send)
-    launcher = open_process(settings.launcher_pid, settings.launcher_start)
+    launcher = kill.open_pidfd(settings.launcher_pid, settings.launcher_start)
     if launcher is not None and not run(watch, channel, launcher):
         return 0
     if not watch.is_superseded:
         clean_up(watch, settings.directory)
     return 0
-
-
-def open_process(pid: int, start_time: int) -> int | None:
-    """A pidfd of the process that started this one; None when it is gone."""
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return None
-    if proc.start_time(pid) == start_time:
-        return handle
-    os.close(handle)
-    return None
 
 
 def run(watch: Watch, channel: Channel, launcher: int) -> bool:

@@ -68,7 +68,22 @@ def describe(limits: Limits) -> str:
     return f"{for_all}for ranks that connect: {', '.join(connected)}"
 
 
-def contradictions(resolved: ResolvedConfig, boards: Iterable[Snapshot]) -> Iterator[str]:
+class Advice:
+    """Logs each contradiction once in the life of a launcher."""
+
+    def __init__(self, resolved: ResolvedConfig) -> None:
+        self._resolved = resolved
+        self._logged: set[str] = set()
+
+    def on(self, boards: Iterable[Snapshot]) -> None:
+        """Check the ranks' boards; cheap enough for once a second."""
+        for sentence in _contradictions(self._resolved, boards):
+            if sentence not in self._logged:
+                self._logged.add(sentence)
+                logger.warning("%s", sentence)
+
+
+def _contradictions(resolved: ResolvedConfig, boards: Iterable[Snapshot]) -> Iterator[str]:
     """What does not fit, given the boards of the ranks so far."""
     connected = [board for board in boards if board.connected]
     beats = max((board.heartbeat_count for board in connected), default=0)
@@ -97,21 +112,6 @@ def contradictions(resolved: ResolvedConfig, boards: Iterable[Snapshot]) -> Iter
             f"{which} is set ({origins[which]}), but the ranks open no sections, they only send heartbeats: it finds "
             "no hang. Set rank_heartbeat_timeout instead"
         )
-
-
-class Advice:
-    """Logs each contradiction once in the life of a launcher."""
-
-    def __init__(self, resolved: ResolvedConfig) -> None:
-        self._resolved = resolved
-        self._logged: set[str] = set()
-
-    def on(self, boards: Iterable[Snapshot]) -> None:
-        """Check the ranks' boards; cheap enough for once a second."""
-        for sentence in contradictions(self._resolved, boards):
-            if sentence not in self._logged:
-                self._logged.add(sentence)
-                logger.warning("%s", sentence)
 
 
 class EffectiveTimeouts:

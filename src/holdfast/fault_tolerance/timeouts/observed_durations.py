@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..board import Limits, Snapshot
+from ..board.values import SECOND as SECOND
 from ..errors import NotReady
 from .learned_timeouts import INITIAL, OUT_OF_SECTION, SUBSEQUENT
 
 if TYPE_CHECKING:
     import torch
 
-SECOND = 1e9
 RUNNING = "\0"
 """Stands before the name of something that has not ended yet: its age."""
 _ABSENT = -1.0
