@@ -51,9 +51,8 @@ NAME_BYTES = NAME_WORDS * WORD
 REQUEST_BYTES = 1024
 
 # Page 0, in words from the start of the file.
-P_MAGIC, P_VERSION, P_SIZE, P_SEQUENCE, P_PID, P_START_TIME, P_RANK, P_LOCAL_RANK, P_CYCLE, P_STARTED = range(
-    10
-)
+P_MAGIC, P_VERSION, P_SIZE, P_SEQUENCE = range(4)
+P_PID, P_START_TIME, P_RANK, P_LOCAL_RANK, P_CYCLE, P_STARTED = range(4, 10)  # the fields of `Identity`
 P_SUCCESSIVE = 10  # 1: any process may write, one after another
 P_WORDS = 11
 

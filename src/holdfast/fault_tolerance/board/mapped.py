@@ -21,7 +21,8 @@ import mmap
 import os
 import stat
 import struct
-from typing import TYPE_CHECKING, ClassVar
+import weakref
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import BoardError
 
@@ -48,6 +49,22 @@ def create(path: str, size: int) -> memoryview:
 def private_words(size: int) -> memoryview:
     """Memory like a mapped file of `size` bytes, which no other process sees."""
     return memoryview(bytearray(size)).cast("q")
+
+
+_INHERITED: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def detach_in_child(user: Any) -> None:
+    """Call `user._after_fork_in_child()` in each forked child, which is not to write this process's pages."""
+    _INHERITED.add(user)
+
+
+def _detach_all_in_child() -> None:
+    for user in list(_INHERITED):
+        user._after_fork_in_child()
+
+
+os.register_at_fork(after_in_child=_detach_all_in_child)
 
 
 class MappedFile:

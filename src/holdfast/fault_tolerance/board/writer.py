@@ -24,7 +24,6 @@ from __future__ import annotations
 import _thread
 import os
 import threading
-import weakref
 from collections.abc import Callable
 from operator import index
 from time import monotonic_ns
@@ -58,7 +57,7 @@ from .layout import (
     STEP,
     STEPPED,
 )
-from .mapped import MappedFile, private_words
+from .mapped import MappedFile, detach_in_child, private_words
 from .reader import read_identity
 from .values import Identity, Limits, Request
 
@@ -113,7 +112,7 @@ class BoardWriter:
         self._longest_gap = -1  # between two heartbeats, as the observer has it
         self._over = False  # supervision has ended
         self._overflowed = False
-        _WRITERS.add(self)
+        detach_in_child(self)
 
     def heartbeat(self, step: int | None = None) -> None:
         """The rank is alive and, if given, at this step (an integer of 62 bits: TypeError, ValueError otherwise)."""
@@ -427,12 +426,3 @@ def reset(words: memoryview, owner: tuple[int, int] | None = None) -> None:
 
 
 _ALL_CLOSED = memoryview(bytearray((L.SPENT - L.SINCE) * L.WORD)).cast("q")
-_WRITERS: weakref.WeakSet[BoardWriter] = weakref.WeakSet()
-
-
-def _detach_all_in_child() -> None:
-    for writer in list(_WRITERS):
-        writer._after_fork_in_child()
-
-
-os.register_at_fork(after_in_child=_detach_all_in_child)
