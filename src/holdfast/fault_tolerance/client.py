@@ -27,6 +27,7 @@ from holdfast.prefixed_log import log as _log
 
 from . import environment, optimizer_steps
 from .board import BoardWriter, Request
+from .board.layout import REQUEST_ACTIONS
 from .errors import BoardError, NotReady, RankMonitorClientError
 from .timeouts.effective_timeouts import EffectiveTimeouts, configured_timeouts
 from .timeouts.learned_timeouts import (
@@ -51,13 +52,6 @@ class WorkloadAction(Enum):
     Continue = 0
     ExcludeThisNode = 1
     ShutdownWorkload = 2
-
-
-_ON_THE_BOARD = {
-    WorkloadAction.Continue: "continue",
-    WorkloadAction.ExcludeThisNode: "exclude_this_node",
-    WorkloadAction.ShutdownWorkload: "shutdown_workload",
-}
 
 
 @dataclass
@@ -289,7 +283,7 @@ class RankMonitorClient:
             raise RankMonitorClientError(f"a WorkloadControlRequest is needed, not {type(req).__name__}")
         if not writer.attached:
             _log.warning("no launcher receives the request %r: this process has no board", str(req))
-        writer.request(Request(_ON_THE_BOARD[req.action], req.description))
+        writer.request(Request(REQUEST_ACTIONS[req.action.value], req.description))
 
     def _learn(
         self,

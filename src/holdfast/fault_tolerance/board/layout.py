@@ -103,6 +103,7 @@ FLAG_FINISHED = 2
 LIMIT_FLAG_INITIAL_BY_USER = 1
 LIMIT_FLAG_SUBSEQUENT_BY_USER = 2
 
+# In the order of the values of `WorkloadAction`.
 REQUEST_ACTIONS = ("continue", "exclude_this_node", "shutdown_workload")
 EVENT_KINDS = ("connect", "heartbeat", "start", "end", "step", "checkpoint", "mark", "finish")
 CONNECT, HEARTBEAT, START, END, STEPPED, CHECKPOINT, MARK, FINISH = range(len(EVENT_KINDS))

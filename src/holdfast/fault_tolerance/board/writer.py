@@ -149,7 +149,9 @@ class BoardWriter:
         try:
             slot = self._slots[name]
         except KeyError:
-            slot = self._new_section(name)
+            slot = self._new_slot(name)
+            if self._on_new_section is not None:
+                self._without_lock(self._on_new_section, name)
         with self._lock:
             now = monotonic_ns()
             opened = self._opened
@@ -329,12 +331,6 @@ class BoardWriter:
             rare[:] = draft
             rare[L.RARE_SEQUENCE] = draft[L.RARE_SEQUENCE] + 1
             return result
-
-    def _new_section(self, name: str) -> int:
-        slot = self._new_slot(name)
-        if self._on_new_section is not None:
-            self._without_lock(self._on_new_section, name)
-        return slot
 
     def _new_slot(self, name: str) -> int:
         """The slot of a name that is used for the first time."""
