@@ -133,7 +133,11 @@ class Board(BoardReader):
         except FileExistsError as error:
             raise BoardError(f"{path}: a board exists already; every cycle has its own") from error
         except OSError as error:
-            raise BoardUnavailable(_unavailable(path, error)) from error
+            advice = _ADVICE.get(error.errno or 0, "check that this user can make files there")
+            raise BoardUnavailable(
+                f"{path}: no shared memory for a board ({error.strerror or error}; {L.BOARD_BYTES} bytes needed): "
+                f"the rank runs without supervision; {advice}"
+            ) from error
         L.write_limits(words[_RANK_PART + L.RARE :], limits)
         words[L.P_SUCCESSIVE] = successive
         words[L.P_SIZE] = L.BOARD_BYTES
@@ -199,11 +203,3 @@ _ADVICE = {
     errno.EDQUOT: _SPACE,
     errno.ENOMEM: "free memory on this machine",
 }
-
-
-def _unavailable(path: str, error: OSError) -> str:
-    advice = _ADVICE.get(error.errno or 0, "check that this user can make files there")
-    return (
-        f"{path}: no shared memory for a board ({error.strerror or error}; {L.BOARD_BYTES} bytes needed): "
-        f"the rank runs without supervision; {advice}"
-    )

@@ -114,7 +114,8 @@ def _intervals(board: Snapshot) -> Iterator[tuple[int, float | None, str, str]]:
     if board.last_heartbeat_ns > board.connected_ns:
         binds = board.connected or limits.subsequent_set_by_user
         yield board.last_heartbeat_ns, limits.subsequent if binds else None, "heartbeat", ""
-    elif not _used_sections(board):
+    elif not board.section_count or board.out_of_section_since_ns == board.connected_ns:
+        # It has opened no section since it connected, perhaps a second time.
         since = _initial_since(board)
         if since is not None:
             yield since, limits.initial, "initial_heartbeat", ""
@@ -147,11 +148,6 @@ def _after_main_end(
             return max(since, board.main_ended_ns), SAVING
         return since, limit
     return since, None if since < board.main_ended_ns or reason == "out_of_section" else limit
-
-
-def _used_sections(board: Snapshot) -> bool:
-    """Whether a section was opened since the rank connected (a second connecting begins to count anew)."""
-    return board.section_count > 0 and board.out_of_section_since_ns != board.connected_ns
 
 
 def _initial_since(board: Snapshot) -> int | None:

@@ -183,7 +183,17 @@ class HangHandler:
         if self._case and self._case[0].local_rank not in self._boards:
             self._abandon()  # it was dropped
         if self._case:
-            return self._follow(*self._case, suspensions, now)
+            case, capture, noticed = self._case
+            captured = capture.result(now)
+            if captured is None:
+                return now + POLL
+            self._case = None
+            try:
+                self._conclude(case, captured, noticed, suspensions, now)
+            except Exception as error:
+                self._drop(case.local_rank, error)
+                self._close_capture(captured)
+            return now
         free = [
             each for each in overdue if now >= self._accused_until or each.passed.since_ns > self._accused_at
         ]
@@ -239,20 +249,6 @@ class HangHandler:
                 if board.identity:
                     found[local_rank] = board
         return found
-
-    def _follow(
-        self, overdue: Overdue, capture: EvidenceCapture, noticed: int, suspensions: Suspensions, now: int
-    ) -> int:
-        captured = capture.result(now)
-        if captured is None:
-            return now + POLL
-        self._case = None
-        try:
-            self._conclude(overdue, captured, noticed, suspensions, now)
-        except Exception as error:
-            self._drop(overdue.local_rank, error)
-            self._close_capture(captured)
-        return now
 
     def _conclude(
         self, overdue: Overdue, captured: Captured, noticed: int, suspensions: Suspensions, now: int

@@ -106,16 +106,14 @@ class Watch:
             self._report_unreadable(f"cycle {cycle} is not watched: {error}")
             return
         for name in sorted(names):
-            if name.endswith(".board"):
-                self._open_board(os.path.join(folder, name))
-
-    def _open_board(self, path: str) -> None:
-        try:
-            local_rank = int(os.path.basename(path).removesuffix(".board"))
-            self._boards[local_rank] = BoardReader(path)
-            self._milestones[local_rank] = Milestones()
-        except (BoardError, ValueError) as error:
-            self._report_unreadable(f"this rank is not watched, the others are: {error}")
+            if not name.endswith(".board"):
+                continue
+            try:
+                local_rank = int(name.removesuffix(".board"))
+                self._boards[local_rank] = BoardReader(os.path.join(folder, name))
+                self._milestones[local_rank] = Milestones()
+            except (BoardError, ValueError) as error:
+                self._report_unreadable(f"this rank is not watched, the others are: {error}")
 
     def _may_act(self) -> bool:
         return not self.is_superseded and self._control.phase == RUNNING

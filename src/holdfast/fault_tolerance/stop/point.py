@@ -124,7 +124,10 @@ class StopPoint:
         if words[P.NUMBER] == self._settled:
             words[P.POSITION] = position
             return False
-        return self._consider(position)
+        began = time.monotonic()
+        while (then := self._look(position)) == WAIT:
+            began = self._wait(began)
+        return then == STOP
 
     def passes_early(self, position: int) -> bool:
         """At the begin of the batch that leads to this boundary. True: no stop is proposed, and from now on this rank
@@ -136,25 +139,9 @@ class StopPoint:
         return True
 
     @property
-    def words(self) -> memoryview:
-        """The page's words, for who does what `passes_early` does by itself; until `end`."""
-        return self._words
-
-    @property
-    def settled(self) -> int:
-        """The number of the last proposal that needs no more attention."""
-        return self._settled
-
-    @property
     def attentive(self) -> bool:
         """Whether there is a proposal that this rank has not done with."""
         return bool(self._words[P.NUMBER] != self._settled)
-
-    def _consider(self, position: int) -> bool:
-        began = time.monotonic()
-        while (then := self._look(position)) == WAIT:
-            began = self._wait(began)
-        return then == STOP
 
     def _look(self, position: int) -> str:
         """Answer the current proposal: GO, WAIT or STOP."""
