@@ -20,7 +20,7 @@ from holdfast.prefixed_log import log as _log
 from ..board import Limits, Snapshot
 from ..errors import NotReady, RankMonitorClientError
 from . import learned_timeouts as rules
-from .learned_timeouts import HEARTBEAT, Floors, HeartbeatTimeouts, SectionTimeouts
+from .learned_timeouts import Floors, HeartbeatTimeouts, SectionTimeouts
 
 if TYPE_CHECKING:
     from ..config import FaultToleranceConfig
@@ -180,10 +180,8 @@ class EffectiveTimeouts:
         if missing := rules.unobserved(part, longest, names):
             raise NotReady(missing)
         seconds = {name: longest[name] for name in names}
-        current: Any = self.heartbeat if part == HEARTBEAT else self.section
-        assert current is not None
-        learned = rules.learn(current, seconds, factor, self._floors)
-        setattr(self, part, learned)
+        learned: Any = rules.learn(getattr(self, part), seconds, factor, self._floors)
+        setattr(self, part, learned)  # the attributes are named like the parts of a state
         if log:
             _log.info("%s", learned)
             if at_floor := rules.at_floor(learned, self._floors):
