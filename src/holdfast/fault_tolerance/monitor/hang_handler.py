@@ -38,10 +38,8 @@ if TYPE_CHECKING:
     from .watch import EarlyWatch
 
 Send = Callable[[dict[str, Any]], object]
-HANG, EARLY = (
-    "hang",
-    "early",
-)  # triggers of the evidence; in a `Deadline` EARLY means that no limit was passed
+# Triggers of the evidence; as the reason of a `Deadline` EARLY means that no limit was passed.
+HANG, EARLY = "hang", "early"
 MOST_OTHERS = 64  # ranks described besides the hung one
 CYCLE_GOES_ON = 2.0  # seconds after the grace period; then another rank is accused: the cycle did not end
 
@@ -316,7 +314,10 @@ class HangHandler:
     def _verdict(self, overdue: Overdue, captured: Captured, now: int) -> tuple[int, dict[str, Any]]:
         """The local rank that is accused, and the message: on the overdue rank, or on the one that it waits for."""
         boards = {**self._snapshots(), overdue.local_rank: overdue.board}
-        ranks = {key: describe(board, now) for key, board in boards.items()}
+        ranks: dict[int, dict[str, Any]] = {}
+        for key, board in boards.items():
+            with contextlib.suppress(Exception):  # as in `_snapshots`
+                ranks[key] = describe(board, now)
         verdict = captured.verdict or _judged_by_boards(overdue, boards, now)
         accused, text = overdue.local_rank, overdue.passed.text(now)
         if verdict.confidence != "low":
