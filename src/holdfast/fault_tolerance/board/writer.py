@@ -25,6 +25,7 @@ import _thread
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from operator import index
 from time import monotonic_ns
 from typing import TYPE_CHECKING, TypeVar
@@ -354,7 +355,8 @@ class BoardWriter:
     def _without_lock(self, log: Callable[..., object], *args: object) -> None:
         """Call `log`, which may block; in a thread where this one has the lock: in a signal handler in a heartbeat."""
         if self._lock._is_owned():  # type: ignore[attr-defined]
-            _thread.start_new_thread(log, args)
+            with suppress(RuntimeError):  # no thread can be started: the line is lost
+                _thread.start_new_thread(log, args)
         else:
             log(*args)
 
