@@ -27,10 +27,6 @@ not a batch later. The hook after the batch, which that takes, costs nothing bes
 class Point(Protocol):
     """Where a rank may be asked to stop: a `StopPoint`."""
 
-    @property
-    def words(self) -> memoryview: ...
-    @property
-    def settled(self) -> int: ...
     def passes_early(self, position: int) -> bool: ...
 
 

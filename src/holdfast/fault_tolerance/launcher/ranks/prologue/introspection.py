@@ -18,7 +18,7 @@ import sys
 if __package__:
     from .rank_answer import MODULE, answers
 else:  # beside the script of a rank: no package
-    from rank_answer import MODULE, answers
+    from rank_answer import MODULE, answers  # type: ignore[import-not-found,no-redef]
 
 TYPE_CHECKING = False  # `typing` would be an import more in every rank
 if TYPE_CHECKING:
