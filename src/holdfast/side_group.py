@@ -84,22 +84,20 @@ class SideGroup:
         import torch
         import torch.distributed as dist
 
+        if self.process_group is None:
+            return list(values)
         tensor = torch.tensor(list(values), dtype=torch.float64)
-
-        def collective() -> None:
-            options: Any = dist.AllreduceOptions()
-            options.reduceOp = dist.ReduceOp.MAX
-            # The operation itself must end: closing a group waits for those that have not.
-            options.timeout = self._duration(patience)
-            _wait(self.process_group.allreduce([tensor], options), meanwhile)
-
-        self._do(collective)
+        options: Any = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp.MAX
+        self._do("allreduce", tensor, options, patience, meanwhile)
         return list(tensor.tolist())
 
     def broadcast(self, values: Sequence[float], *, patience: float | None = None) -> list[float]:
         """Rank 0's, on every rank. Raises CollectiveFailed."""
         import torch
 
+        if self.process_group is None:
+            return list(values)
         tensor = torch.tensor(list(values), dtype=torch.float64)
         self._broadcast(tensor, patience)
         return list(tensor.tolist())
@@ -133,24 +131,24 @@ class SideGroup:
     def _broadcast(self, tensor: Any, patience: float | None) -> None:
         import torch.distributed as dist
 
-        def collective() -> None:
-            options: Any = dist.BroadcastOptions()
-            options.rootRank = options.rootTensor = 0
-            options.timeout = self._duration(patience)
-            _wait(self.process_group.broadcast([tensor], options), None)
+        options: Any = dist.BroadcastOptions()
+        options.rootRank = options.rootTensor = 0
+        self._do("broadcast", tensor, options, patience)
 
-        self._do(collective)
-
-    def _duration(self, patience: float | None) -> datetime.timedelta:
-        return datetime.timedelta(seconds=self._timeout if patience is None else patience)
-
-    def _do(self, collective: Any) -> None:
-        if self.process_group is None:
-            return
+    def _do(
+        self,
+        operation: str,
+        tensor: Any,
+        options: Any,
+        patience: float | None,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
         if self.failed:
             raise CollectiveFailed(self.failed)
+        # The operation itself must end: closing a group waits for those that have not.
+        options.timeout = datetime.timedelta(seconds=self._timeout if patience is None else patience)
         try:
-            collective()
+            _wait(getattr(self.process_group, operation)([tensor], options), meanwhile)
         except RuntimeError as error:
             self.failed = _first_line(error)
             raise CollectiveFailed(self.failed) from error

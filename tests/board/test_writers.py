@@ -96,6 +96,25 @@ def test_a_signal_handler_may_write_in_the_middle_of_a_write(board: Board, write
     assert snapshot.heartbeat_count == beats + handled
 
 
+def test_new_section_in_a_heartbeat_logs_without_the_lock() -> None:
+    """A signal handler in a heartbeat opens a new section, and the log line of that waits for a full pipe."""
+    logging, read = threading.Event(), threading.Event()
+
+    def log(_: str) -> None:
+        logging.set()
+        read.wait(10)
+
+    writer = BoardWriter(None, on_new_section=log)
+    writer._observe_heartbeat = lambda *_: writer.start_section("saving")  # type: ignore[assignment,return-value]
+    writer.heartbeat()
+    assert logging.wait(10) and list(writer.opened_ns) == ["saving"]
+    other = threading.Thread(target=writer.heartbeat, daemon=True)
+    other.start()
+    other.join(10)
+    assert not other.is_alive()
+    read.set()
+
+
 def test_letting_go_of_the_board_disturbs_no_other_thread(board: Board) -> None:
     writer = BoardWriter(board.path)
     together = threading.Barrier(3)

@@ -13,11 +13,15 @@ from hypothesis import strategies as st
 from holdfast.fault_tolerance import HeartbeatTimeouts, SectionTimeouts
 from holdfast.fault_tolerance.board import Limits
 from holdfast.fault_tolerance.timeouts.learned_timeouts import (
+    HEARTBEAT,
+    INITIAL,
+    OUT_OF_SECTION,
+    SECTION,
+    SUBSEQUENT,
     Floors,
     at_floor,
     from_state,
-    learn_heartbeats,
-    learn_sections,
+    learn,
     learned,
     over,
     raised_to_floor,
@@ -76,7 +80,7 @@ def test_heartbeat_limits(
     floors: Floors,
 ) -> None:
     current = HeartbeatTimeouts(initial, subsequent, were_learned)
-    new = learn_heartbeats(current, first, gap, factor, floors)
+    new = learn(current, {INITIAL: first, SUBSEQUENT: gap}, factor, floors)
     assert new.were_calculated and new.are_valid
     assert new.initial == learned(first, factor, floors.initial, initial if were_learned else None)
     assert new.subsequent == learned(gap, factor, floors.general, subsequent if were_learned else None)
@@ -87,7 +91,7 @@ def test_heartbeat_limits(
 def test_only_the_selected_sections_change(
     current: SectionTimeouts, longest: dict[str, float], out: float | None, factor: float, floors: Floors
 ) -> None:
-    new = learn_sections(current, longest, out, factor, floors)
+    new = learn(current, longest if out is None else {**longest, OUT_OF_SECTION: out}, factor, floors)
     assert set(new.section) == set(current.section) | set(longest)
     assert new.calculated_sections == current.calculated_sections | set(longest)
     for name, limit in new.section.items():
@@ -137,9 +141,9 @@ def test_floor_is_the_lesser_of_default_and_configured(
     limits = Limits(configured, configured, {name: configured}, configured)
     bounded = replace(floors, configured=limits)
     pairs = [
-        (bounded.first_heartbeat, floors.initial),
-        (bounded.heartbeat, floors.general),
-        (bounded.out_of_section, floors.general),
+        (bounded.of_heartbeat(INITIAL), floors.initial),
+        (bounded.of_heartbeat(SUBSEQUENT), floors.general),
+        (bounded.of_section(OUT_OF_SECTION), floors.general),
         (bounded.of_section(name), floors.of_section(name)),
     ]
     for floor, default in pairs:
@@ -148,9 +152,9 @@ def test_floor_is_the_lesser_of_default_and_configured(
 
 def test_the_default_floors() -> None:
     floors = Floors()
-    heartbeat = learn_heartbeats(HeartbeatTimeouts(), 0.078, 0.0004, 5.0, floors)
+    heartbeat = learn(HeartbeatTimeouts(), {INITIAL: 0.078, SUBSEQUENT: 0.0004}, 5.0, floors)
     assert (heartbeat.initial, heartbeat.subsequent) == (300.0, 10.0)
-    section = learn_sections(SectionTimeouts(), {"setup": 0.0004, "step": 0.0004}, 0.1, 5.0, floors)
+    section = learn(SectionTimeouts(), {"setup": 0.0004, "step": 0.0004, OUT_OF_SECTION: 0.1}, 5.0, floors)
     assert (section.section, section.out_of_section) == ({"setup": 300.0, "step": 10.0}, 10.0)
     assert at_floor(heartbeat, floors) == ["initial heartbeat 300 s", "heartbeat 10 s"]
     assert at_floor(section, floors) == [
@@ -158,7 +162,7 @@ def test_the_default_floors() -> None:
         "section 'step' 10 s",
         "out of section 10 s",
     ]
-    slow = learn_heartbeats(HeartbeatTimeouts(), 100, 100, 5.0, floors)
+    slow = learn(HeartbeatTimeouts(), {INITIAL: 100, SUBSEQUENT: 100}, 5.0, floors)
     assert at_floor(slow, floors) == []
 
 
@@ -183,13 +187,16 @@ def test_limits_can_be_read() -> None:
 
 
 def test_what_is_missing_is_said() -> None:
-    assert unobserved({"step": 1.0}, ["step"], 2.0) == []
-    assert unobserved({"step": 0.0}, ["step", "setup"], 0.0) == [
+    assert unobserved(SECTION, {"step": 1.0, OUT_OF_SECTION: 2.0}, ["step", OUT_OF_SECTION]) == []
+    assert unobserved(SECTION, {"step": 0.0, OUT_OF_SECTION: 0.0}, ["step", "setup", OUT_OF_SECTION]) == [
         "section 'step' was never closed",
         "section 'setup' was never closed",
         "no time out of section was seen",
     ]
-    assert unobserved({}, [], None) == []
+    assert unobserved(SECTION, {}, []) == []
+    assert unobserved(HEARTBEAT, {INITIAL: 1.0, SUBSEQUENT: 0.0}, [INITIAL, SUBSEQUENT]) == [
+        "no rank has sent two heartbeats"
+    ]
 
 
 @given(SECONDS, SECONDS, section_timeouts())

@@ -10,12 +10,10 @@ from hypothesis import strategies as st
 
 from holdfast.fault_tolerance.board import BoardWriter
 from holdfast.fault_tolerance.board import writer as writer_module
+from holdfast.fault_tolerance.timeouts.learned_timeouts import INITIAL, OUT_OF_SECTION, SUBSEQUENT
 from holdfast.fault_tolerance.timeouts.observed_durations import (
-    INITIAL,
-    OUT_OF_SECTION,
     RUNNING,
     SECOND,
-    SUBSEQUENT,
     Intervals,
     StepTimes,
     step_times,

@@ -46,7 +46,6 @@ CORE = {
     "holdfast.fault_tolerance.launcher.progress",
     "holdfast.fault_tolerance.launcher.ranks.exits",
     "holdfast.fault_tolerance.monitor.deadlines",
-    "holdfast.fault_tolerance.monitor.milestones",
     "holdfast.fault_tolerance.stop.rules",
     "holdfast.fault_tolerance.timeouts.learned_timeouts",
     "holdfast.fault_tolerance.timeouts.learning_conditions",

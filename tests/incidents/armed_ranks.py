@@ -18,7 +18,7 @@ import sys
 sys.path.insert(0, {PROLOGUE!r})
 import optimizer_hook, introspection, os
 sys.path.pop(0)
-for name in ("optimizer_hook", "introspection"):
+for name in ("optimizer_hook", "introspection", "rank_answer"):
     del sys.modules[name]
 introspection.arm(os.environ, optimizer_hook._after_import)
 

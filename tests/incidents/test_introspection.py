@@ -51,7 +51,7 @@ say("blocked", signal.pthread_sigmask(signal.SIG_BLOCK, []))
 say("next", os.open("/dev/null", os.O_RDONLY))
 there = [number for number in range(3, 1024) if os.path.exists(f"/proc/self/fd/{number}")]
 say("inherited", [number for number in there if os.get_inheritable(number)])
-say("modules", {"faulthandler", "introspection", "optimizer_hook"} & set(sys.modules))
+say("modules", {"faulthandler", "introspection", "optimizer_hook", "rank_answer"} & set(sys.modules))
 import faulthandler
 faulthandler.enable(); say("usable", faulthandler.is_enabled())
 """

@@ -16,9 +16,9 @@ import pytest
 from holdfast.fault_tolerance.board import Board, Limits
 from holdfast.fault_tolerance.launcher.monitor_keeper import MAIN
 from holdfast.fault_tolerance.launcher.ranks.boards import private_directory
-from holdfast.fault_tolerance.monitor.control import RUNNING, ControlPage
-from holdfast.fault_tolerance.monitor.main import Settings, clean_up, start
-from holdfast.fault_tolerance.monitor.watch import Terminator, Watch
+from holdfast.fault_tolerance.monitor.control import RUNNING, ControlPage, Settings
+from holdfast.fault_tolerance.monitor.main import clean_up, start
+from holdfast.fault_tolerance.monitor.watch import Watch
 from holdfast.fault_tolerance.processes import proc
 from tests.processes import Spawned, Spawner, alive, wait_until
 
@@ -56,7 +56,8 @@ def test_no_environment_is_read_before_the_ranks_have_ended(
         return False
 
     monkeypatch.setattr(proc, "has_environment", has_environment)
-    clean_up(Watch(folder, 0, 1.0, Terminator(signal.SIGKILL, 1.0), lambda _: None), folder)
+    settings = Settings(folder, 0, 0, 0, -1, 1.0, signal.SIGKILL, 1.0)
+    clean_up(Watch(settings, lambda _: None), folder)
     assert [rank.wait() for rank in ranks] == [-signal.SIGTERM, -signal.SIGKILL]
     assert set(seen) == {(False, False)}
 

@@ -84,7 +84,7 @@ def test_a_second_page_in_one_folder_is_refused(page: ControlPage, folder: str) 
 
 def test_another_file_is_no_page(folder: str) -> None:
     Path(folder, FILE).write_bytes(bytes(4096))
-    with pytest.raises(ValueError, match="is not a control page of this version of holdfast"):
+    with pytest.raises(BoardError, match="no control page of this version of holdfast"):
         ControlPage(folder)
 
 

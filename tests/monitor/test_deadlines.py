@@ -14,7 +14,6 @@ from holdfast.fault_tolerance.monitor.deadlines import (
     deadlines,
     earliest,
     next_scan,
-    shortest_limit,
 )
 
 from .values import at, connected, snapshot
@@ -257,9 +256,8 @@ def test_what_is_said_has_the_documented_words(deadline: Deadline, text: str) ->
 
 
 def test_the_shortest_limit_is_over_all_that_could_begin() -> None:
-    assert shortest_limit(snapshot()) == float("inf")
     limits = Limits(initial=9.0, subsequent=8.0, sections={"a": 3.0, "b": None}, out_of_section=4.0)
-    assert shortest_limit(snapshot(limits=limits)) == 3.0
+    assert next_scan(snapshot(limits=limits), Suspensions(), at(7)) == at(10)
 
 
 class TestEndedMainThread:

@@ -7,8 +7,14 @@ from typing import Any
 import pytest
 
 from holdfast.fault_tolerance.board import BoardEvent, Limits, Request, Snapshot
-from holdfast.fault_tolerance.monitor.deadlines import Deadline, Suspensions, deadlines, earliest
-from holdfast.fault_tolerance.monitor.milestones import Milestones, suspicion_at
+from holdfast.fault_tolerance.monitor.deadlines import (
+    Deadline,
+    Milestones,
+    Suspensions,
+    deadlines,
+    earliest,
+    suspicion_at,
+)
 
 from .values import START, at, connected, snapshot
 

@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 
 from holdfast.fault_tolerance.board import Board, BoardWriter, Identity, Limits, layout
 from holdfast.fault_tolerance.launcher.monitor_keeper import MAIN
-from holdfast.fault_tolerance.monitor.deadlines import Suspensions, deadlines, next_scan
+from holdfast.fault_tolerance.monitor.deadlines import Milestones, Suspensions, deadlines, next_scan
 from holdfast.fault_tolerance.monitor.hang_handler import describe
 from holdfast.fault_tolerance.monitor.main import command
-from holdfast.fault_tolerance.monitor.milestones import Milestones
 from tests.processes import Spawner
 
 from .node import Node

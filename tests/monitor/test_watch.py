@@ -14,8 +14,8 @@ import pytest
 
 from holdfast.fault_tolerance.board import Board, BoardWriter, Limits
 from holdfast.fault_tolerance.launcher.ranks.boards import private_directory
-from holdfast.fault_tolerance.monitor.control import RUNNING, ControlPage
-from holdfast.fault_tolerance.monitor.watch import Terminator, Watch
+from holdfast.fault_tolerance.monitor.control import RUNNING, ControlPage, Settings
+from holdfast.fault_tolerance.monitor.watch import Watch
 from holdfast.fault_tolerance.processes import proc
 from tests.processes import Spawned, Spawner, wait_until
 
@@ -57,7 +57,7 @@ def ranks(folder: str, spawn: Spawner) -> Iterator[list[Spawned]]:
 def _look(folder: str) -> list[dict[str, Any]]:
     """What a monitor says from its first look to its verdict."""
     said: list[dict[str, Any]] = []
-    watch = Watch(folder, 0, 1.0, Terminator(signal.SIGKILL, grace=1.0), said.append)
+    watch = Watch(Settings(folder, 0, 0, 0, -1, 1.0, signal.SIGKILL, 1.0), said.append)
     with contextlib.closing(watch):
 
         def judged() -> bool:

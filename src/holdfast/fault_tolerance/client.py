@@ -27,10 +27,18 @@ from holdfast.prefixed_log import log as _log
 
 from . import environment, optimizer_steps
 from .board import BoardWriter, Request
-from .board.writer import Observer
+from .board.layout import REQUEST_ACTIONS
 from .errors import BoardError, NotReady, RankMonitorClientError
 from .timeouts.effective_timeouts import EffectiveTimeouts, configured_timeouts
-from .timeouts.learned_timeouts import KEY, Floors, HeartbeatTimeouts, SectionTimeouts
+from .timeouts.learned_timeouts import (
+    HEARTBEAT,
+    KEY,
+    OUT_OF_SECTION,
+    SECTION,
+    Floors,
+    HeartbeatTimeouts,
+    SectionTimeouts,
+)
 from .timeouts.observed_durations import Intervals, longest_over_ranks
 
 if TYPE_CHECKING:
@@ -44,13 +52,6 @@ class WorkloadAction(Enum):
     Continue = 0
     ExcludeThisNode = 1
     ShutdownWorkload = 2
-
-
-_ON_THE_BOARD = {
-    WorkloadAction.Continue: "continue",
-    WorkloadAction.ExcludeThisNode: "exclude_this_node",
-    WorkloadAction.ShutdownWorkload: "shutdown_workload",
-}
 
 
 @dataclass
@@ -81,6 +82,7 @@ class RankMonitorClient:
         self._limits = EffectiveTimeouts(learned_floors or environment.floors())
         self._intervals = Intervals()
         self._writer: BoardWriter | None = None
+        self._unregister: Callable[[], object] | None = None
         self._started_ns = 0
         # Bound once: an attribute of the writer would cost the hot path two lookups more.
         self._beat: Callable[..., None] = _not_initialized
@@ -128,6 +130,7 @@ class RankMonitorClient:
         if self._writer is not None:
             raise RankMonitorClientError("this RankMonitorClient is initialised already; initialise it once")
         writer = _attach(self._intervals, required=self._required)
+        self._unregister = _register_for_dumps(writer) if writer.attached else None
         on_board = writer.limits
         self.cfg = environment.settings(os.environ.get(environment.BOARD, ""), on_board)
         self._limits.configure(
@@ -150,6 +153,8 @@ class RankMonitorClient:
         if writer is not None:
             self._beat = self._open = self._close = _not_initialized
             writer.finish()
+            if self._unregister is not None:
+                self._unregister()
             writer.detach()
 
     def send_heartbeat(self) -> None:
@@ -209,7 +214,7 @@ class RankMonitorClient:
         Ready when some rank has sent two heartbeats; otherwise False with `skip_if_not_ready`, else
         RankMonitorClientError, on every rank alike.
         """
-        writer, factor = self._ready(), self._safety_factor()
+        writer = self._ready()
         identity = writer.identity
         started = identity.started_ns if identity else self._started_ns
 
@@ -217,11 +222,7 @@ class RankMonitorClient:
             last = writer.last_heartbeat_ns
             return self._intervals.heartbeats(started, running_ns=monotonic_ns() - last if last else 0)
 
-        def learn() -> None:
-            longest = longest_over_ranks(measure, process_group)
-            self._limits.learn_heartbeats(longest, factor, log=self._logs())
-
-        return self._learned(learn, skip_if_not_ready)
+        return self._learn(HEARTBEAT, measure, None, skip_if_not_ready, process_group)
 
     def calculate_and_set_timeouts(self, skip_if_not_ready: bool = False) -> bool:
         """`calculate_and_set_hb_timeouts`, under its name of NVRx before 0.3."""
@@ -243,27 +244,24 @@ class RankMonitorClient:
         Ready when each of them was seen on some rank; otherwise False with `skip_if_not_ready`, else
         RankMonitorClientError, on every rank alike.
         """
-        writer, factor = self._ready(), self._safety_factor()
+        writer = self._ready()
         known = self._limits.section.section if self._limits.section else {}
+        names = selected_sections
+        if names is not None and calc_out_of_section:
+            names = [*names, OUT_OF_SECTION]
 
         def measure() -> dict[str, float]:
             out_since, opened, now = writer.out_of_section_since_ns, writer.opened_ns, monotonic_ns()
-            return self._intervals.sections(
+            seconds = self._intervals.sections(
                 also=known,
                 running_out_ns=now - out_since if out_since else 0,
                 running_ns={name: now - since for name, since in opened.items()},
             )
+            if not calc_out_of_section:
+                del seconds[OUT_OF_SECTION]
+            return seconds
 
-        def learn() -> None:
-            self._limits.learn_sections(
-                longest_over_ranks(measure, process_group),
-                selected_sections,
-                factor,
-                out_of_section=calc_out_of_section,
-                log=self._logs(),
-            )
-
-        return self._learned(learn, skip_if_not_ready)
+        return self._learn(SECTION, measure, names, skip_if_not_ready, process_group)
 
     def state_dict(self) -> dict[str, Any]:
         """The learned limits, JSON-serialisable and the same on every rank; at any time."""
@@ -285,11 +283,24 @@ class RankMonitorClient:
             raise RankMonitorClientError(f"a WorkloadControlRequest is needed, not {type(req).__name__}")
         if not writer.attached:
             _log.warning("no launcher receives the request %r: this process has no board", str(req))
-        writer.request(Request(_ON_THE_BOARD[req.action], req.description))
+        writer.request(Request(REQUEST_ACTIONS[req.action.value], req.description))
 
-    def _learned(self, learn: Callable[[], None], skip: bool) -> bool:
+    def _learn(
+        self,
+        part: str,
+        measure: Callable[[], dict[str, float]],
+        names: Collection[str] | None,
+        skip: bool,
+        group: Any,
+    ) -> bool:
+        """Learn the timeouts of these names, or of all that `measure` has; see `calculate_and_set_hb_timeouts`."""
+        assert self.cfg is not None
         try:
-            learn()
+            longest = longest_over_ranks(measure, group)
+            # All ranks agreed on it: one logs it.
+            log = self.rank_info is None or self.rank_info.global_rank <= 0
+            names = sorted(longest) if names is None else names
+            self._limits.learn(part, longest, names, self.cfg.safety_factor, log=log)
         except NotReady:
             if skip:
                 return False
@@ -301,14 +312,6 @@ class RankMonitorClient:
         if self._writer is None:
             _not_initialized()
         return self._writer
-
-    def _safety_factor(self) -> float:
-        assert self.cfg is not None
-        return self.cfg.safety_factor
-
-    def _logs(self) -> bool:
-        # All ranks agreed on it: one logs it.
-        return self.rank_info is None or self.rank_info.global_rank <= 0
 
 
 def _not_initialized(*_: object) -> NoReturn:
@@ -341,7 +344,7 @@ class Section:
 _ATTACHED: weakref.WeakSet[BoardWriter] = weakref.WeakSet()
 
 
-def _attach(observer: Observer, *, required: bool) -> BoardWriter:
+def _attach(intervals: Intervals, *, required: bool) -> BoardWriter:
     """This rank's writer; one over private memory where there is no board to write.
 
     Raises RankMonitorClientError if the environment names no board although one is `required`, and if another client
@@ -354,14 +357,14 @@ def _attach(observer: Observer, *, required: bool) -> BoardWriter:
                 f"{environment.BOARD} is not set: start the program with ft_launcher, or use "
                 "RankMonitorClient(required=False) to run it without supervision"
             )
-        return BoardWriter(None, observer)
+        return BoardWriter(None, intervals)
     optimizer_steps.give_way()
     if any(writer.attached for writer in _ATTACHED):
         raise RankMonitorClientError(
             "another RankMonitorClient of this process is initialised already; share it, or shut it down first"
         )
     try:
-        writer = _RankWriter(path, observer, on_new_section=_log_new_section)
+        writer = BoardWriter(path, intervals, on_new_section=_log_new_section)
     except BoardError as error:
         _log.warning(
             "this process (pid %d) does not report what it does: %s. A hang of it is not found; only a limit that the "
@@ -369,36 +372,28 @@ def _attach(observer: Observer, *, required: bool) -> BoardWriter:
             os.getpid(),
             error,
         )
-        return BoardWriter(None, observer)
+        return BoardWriter(None, intervals)
     _ATTACHED.add(writer)
-    writer.register_for_dumps()
     return writer
 
 
-class _RankWriter(BoardWriter):
-    """While it is attached, this process answers where it is (`launcher/ranks/prologue/introspection.py`)."""
+def _register_for_dumps(writer: BoardWriter) -> Callable[[], object] | None:
+    """Let this process answer where it is (`launcher/ranks/prologue/introspection.py`). Returns what undoes that.
 
-    _unregister: Callable[[], object] | None = None
+    A rank that is not the launcher's, or that has no torch.distributed, is registered in no other way.
+    """
+    try:
+        from .launcher.ranks.prologue import introspection
 
-    def register_for_dumps(self) -> None:
-        """A rank that is not the launcher's, or that has no torch.distributed, is registered in no other way."""
-        try:
-            from .launcher.ranks.prologue import introspection
-
-            undo = introspection.connect(os.environ)
-            if undo is not None:
-                finalizer = weakref.finalize(self, undo)  # also where the client is just forgotten
-                finalizer.atexit = False
-                self._unregister = finalizer
-        except Exception as error:
-            _log.debug("this process cannot be asked where it is: %r", error)
-
-    def detach(self) -> None:
-        """As a `BoardWriter` does; a process that is not the launcher's rank is no longer registered."""
-        undo, self._unregister = self._unregister, None
-        if undo is not None:
-            undo()
-        super().detach()
+        undo = introspection.connect(os.environ)
+    except Exception as error:
+        _log.debug("this process cannot be asked where it is: %r", error)
+        return None
+    if undo is None:
+        return None
+    finalizer = weakref.finalize(writer, undo)  # also where the client is just forgotten
+    finalizer.atexit = False
+    return finalizer
 
 
 def _log_new_section(name: str) -> None:

@@ -78,12 +78,10 @@ class CountedSteps(BoardWriter):
     """`hook(optimizer, args, kwargs)` is for torch, which calls it after each step. `ignored` reports that torch only
     traces the hook (`torch.compiler.is_dynamo_compiling`). Raises BoardError as a BoardWriter does."""
 
-    __slots__ = ("hook",)
-
     def __init__(self, path: str, ignored: Callable[[], bool]) -> None:
         super().__init__(path)
         self._observe_heartbeat = self._record_time
-        self.hook = _counting(self._heartbeat_at, ignored)
+        self.hook = _counting(self.heartbeat, ignored)
 
     def _record_time(self, now_ns: int, gap_ns: int) -> None:
         """When the first step ended, then the longest time between two."""

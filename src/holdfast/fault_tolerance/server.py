@@ -17,7 +17,6 @@ import contextlib
 import json
 import logging
 import os
-import select
 import shutil
 import socket
 import subprocess
@@ -30,11 +29,11 @@ from . import environment
 from .board import Board, Identity
 from .board.mapped import MappedFile
 from .errors import BoardUnavailable, HoldfastError
-from .monitor.control import RUNNING, ControlPage
-from .monitor.hang_handler import import_capture
-from .monitor.main import ignore_signals, open_process, start
-from .monitor.watch import Terminator, Watch
+from .monitor.control import RUNNING, SCAN, Channel, ControlPage, Settings
+from .monitor.main import ignore_signals, run, start
+from .monitor.watch import Watch
 from .processes import proc
+from .processes.kill import open_pidfd
 from .timeouts.effective_timeouts import configured_timeouts
 
 if TYPE_CHECKING:
@@ -42,7 +41,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("holdfast.monitor")
 MODULE = "holdfast.fault_tolerance.server"
-FOLDER = "cycle-0"
+BOARD = os.path.join("cycle-0", "0.board")
+EPOCH = 1  # of the one monitor on its control page
 GRACE = 5.0  # seconds between the termination signal and SIGKILL, as in the launcher
 RANK_POLL = 0.2  # seconds; a limit shorter than this is met this much late by a rank that has just connected
 
@@ -108,21 +108,22 @@ class RankMonitorProcess:
 
     def __init__(self, folder: str, path: str, cfg: FaultToleranceConfig) -> None:
         self._folder, self._path = folder, path
-        ours, theirs = socket.socketpair()
-        self._channel = ours
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._channel = Channel(ours)
         with theirs:
-            settings = Settings(
+            settings = ServerSettings(
                 directory=folder,
-                path=path,
-                starter_pid=os.getpid(),
-                starter_start=proc.start_time(os.getpid()) or 0,
+                epoch=EPOCH,
+                launcher_pid=os.getpid(),
+                launcher_start=proc.start_time(os.getpid()) or 0,
                 channel=theirs.fileno(),
-                check_interval=cfg.workload_check_interval,
+                check_interval=min(cfg.workload_check_interval, RANK_POLL),
                 termination=int(cfg.rank_termination_signal),
                 grace=GRACE,
-                log_level=cfg.log_level,
-                rank=os.environ.get("RANK", ""),
                 warm_up=cfg.num_warmup_iterations,
+                path=path,
+                rank=os.environ.get("RANK", ""),
+                log_level=cfg.log_level,
             )
             self._process = start(MODULE, settings, theirs.fileno())
 
@@ -142,8 +143,11 @@ class RankMonitorProcess:
 
     def terminate(self) -> None:
         """Ask it to end; `join` waits for that. It ignores SIGTERM, which a scheduler may send to all processes."""
-        with contextlib.suppress(OSError):
-            self._channel.send(b"end")
+        with contextlib.suppress(OSError, HoldfastError):
+            control = ControlPage(self._folder)
+            control.epoch = EPOCH + 1
+            control.close()
+            self._channel.send(SCAN)
 
     def kill(self) -> None:
         """End it at once."""
@@ -169,7 +173,7 @@ def _private_folder(path: str) -> str:
 def _furnish(folder: str, cfg: FaultToleranceConfig) -> None:
     """Everything that the monitor and the rank expect in the folder."""
     board = Board.create(
-        os.path.join(folder, FOLDER, "0.board"),
+        os.path.join(folder, BOARD),
         configured_timeouts(cfg, initial_set_by_user=False),
         successive=True,
     )
@@ -177,7 +181,7 @@ def _furnish(folder: str, cfg: FaultToleranceConfig) -> None:
     with open(board.path + environment.CONFIG_SUFFIX, "w", encoding="utf-8") as file:
         json.dump(cfg.to_dict(), file)
     control = ControlPage.create(folder)
-    control.epoch = 1
+    control.epoch = EPOCH
     control.enter(RUNNING, 0)
     control.close()
 
@@ -190,43 +194,39 @@ def _point(path: str, folder: str) -> None:
     except OSError:
         pass  # nothing there, or no symlink: the next call raises then
     try:
-        os.symlink(os.path.join(folder, FOLDER, "0.board"), path)
+        os.symlink(os.path.join(folder, BOARD), path)
     except OSError as error:
         raise HoldfastError(f"{path} cannot be made to lead to a board: {error.strerror or error}") from error
 
 
 @dataclass(frozen=True)
-class Settings:
-    """The monitor's argument; seconds throughout."""
+class ServerSettings(Settings):
+    """The monitor's argument."""
 
-    directory: str
-    path: str
-    starter_pid: int
-    starter_start: int
-    channel: int
-    check_interval: float
-    termination: int
-    grace: float
-    log_level: int
-    rank: str
-    warm_up: int  # steps
+    path: str = ""
+    rank: str = ""
+    log_level: int = logging.INFO
 
 
-class RankBinding:
-    """Binds the board to the process that has connected, whenever another one has."""
+class ServerWatch(Watch):
+    """Before each scan it binds the board to the process that has connected, whenever another one has."""
 
-    def __init__(self, path: str, rank: str) -> None:
-        self._path = path
-        self._rank = rank
-        self._board = Board(path)
+    def __init__(self, settings: ServerSettings) -> None:
+        super().__init__(settings, report)
+        self._rank = settings.rank
+        self._board = Board(os.path.join(settings.directory, BOARD))
         self._connected_ns = 0
 
-    def update(self) -> None:
-        """Bind the board to the process that has its lock."""
+    def scan(self) -> float:
+        """As a `Watch` does: a verdict must be on the process that the board shows now."""
+        self._bind()
+        return super().scan()
+
+    def _bind(self) -> None:
         board = self._board.snapshot()
         if not board.connected or board.finished or board.connected_ns == self._connected_ns:
             return
-        with MappedFile(self._path) as file:
+        with MappedFile(self._board.path) as file:
             pid = file.lock_owner()
         started = proc.start_time(pid) if pid else None
         if pid is None or started is None:
@@ -237,52 +237,22 @@ class RankBinding:
         self._connected_ns = board.connected_ns
         logger.debug("rank %d (pid %d) is watched", rank, pid)
 
-    def close(self) -> None:
-        """Unmap the board."""
-        self._board.close()
-
 
 def main() -> int:
     """The monitor: watch until asked to end or until the starter has ended, then remove the board."""
     from .launcher import console
 
     ignore_signals()
-    settings = Settings(**json.loads(sys.argv[-1]))
+    settings = ServerSettings(**json.loads(sys.argv[-1]))
     console.set_up(settings.log_level)
     try:
-        starter = open_process(settings.starter_pid, settings.starter_start)
+        starter = open_pidfd(settings.launcher_pid, settings.launcher_start)
         if starter is not None:
-            run(settings, starter)
+            run(ServerWatch(settings), Channel(socket.socket(fileno=settings.channel)), starter)
     finally:
         remove(settings.directory, settings.path)
         console.flush()
     return 0
-
-
-def run(settings: Settings, starter: int) -> None:
-    """Scan and sleep."""
-    terminator = Terminator(settings.termination, settings.grace)
-    watch = Watch(
-        settings.directory, 1, settings.check_interval, terminator, report, warm_up=settings.warm_up
-    )
-    binding = RankBinding(os.path.join(settings.directory, FOLDER, "0.board"), settings.rank)
-    channel = socket.socket(fileno=settings.channel)
-    import_capture()
-    poller = select.poll()
-    poller.register(starter, select.POLLIN)
-    poller.register(channel, select.POLLIN)
-    while True:
-        binding.update()  # before every scan: a verdict must be on the process that the board shows now
-        sleep = min(watch.scan(), RANK_POLL)
-        ready = dict(poller.poll(int(sleep * 1000) + 1))
-        if starter in ready:
-            break
-        if channel.fileno() in ready:
-            if channel.recv(16):
-                break
-            poller.unregister(channel)  # the starter dropped its handle; its end is what counts
-    watch.close()
-    binding.close()
 
 
 def report(message: dict[str, Any]) -> None:
@@ -304,7 +274,7 @@ def report(message: dict[str, Any]) -> None:
         logger.error("%s", message["text"])
     elif event == "request":
         logger.warning(
-            "rank %s asks to %s (%s): no ft_launcher here that could do it",
+            "rank %s requests %s (%s): ignored, because no ft_launcher started it",
             message["rank"],
             message["action"].replace("_", " "),
             message["description"],

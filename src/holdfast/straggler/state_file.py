@@ -210,7 +210,7 @@ class _Writer:
             self._warned = True
             log.warning(
                 "straggler state file %s cannot be written: %s. Verdicts are not affected now; after a restart the "
-                "ranks' past is learned anew. This is said once",
+                "ranks' history starts empty. This warning is logged once",
                 self._path,
                 problem,
             )

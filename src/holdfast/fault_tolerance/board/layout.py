@@ -51,9 +51,8 @@ NAME_BYTES = NAME_WORDS * WORD
 REQUEST_BYTES = 1024
 
 # Page 0, in words from the start of the file.
-P_MAGIC, P_VERSION, P_SIZE, P_SEQUENCE, P_PID, P_START_TIME, P_RANK, P_LOCAL_RANK, P_CYCLE, P_STARTED = range(
-    10
-)
+P_MAGIC, P_VERSION, P_SIZE, P_SEQUENCE = range(4)
+P_PID, P_START_TIME, P_RANK, P_LOCAL_RANK, P_CYCLE, P_STARTED = range(4, 10)  # the fields of `Identity`
 P_SUCCESSIVE = 10  # 1: any process may write, one after another
 P_WORDS = 11
 
@@ -104,6 +103,7 @@ FLAG_FINISHED = 2
 LIMIT_FLAG_INITIAL_BY_USER = 1
 LIMIT_FLAG_SUBSEQUENT_BY_USER = 2
 
+# In the order of the values of `WorkloadAction`.
 REQUEST_ACTIONS = ("continue", "exclude_this_node", "shutdown_workload")
 EVENT_KINDS = ("connect", "heartbeat", "start", "end", "step", "checkpoint", "mark", "finish")
 CONNECT, HEARTBEAT, START, END, STEPPED, CHECKPOINT, MARK, FINISH = range(len(EVENT_KINDS))

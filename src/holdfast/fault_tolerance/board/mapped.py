@@ -21,8 +21,13 @@ import mmap
 import os
 import stat
 import struct
+import weakref
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import BoardError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux: type, whence, start, length, pid
 
@@ -44,6 +49,22 @@ def create(path: str, size: int) -> memoryview:
 def private_words(size: int) -> memoryview:
     """Memory like a mapped file of `size` bytes, which no other process sees."""
     return memoryview(bytearray(size)).cast("q")
+
+
+_INHERITED: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def detach_in_child(user: Any) -> None:
+    """Call `user._after_fork_in_child()` in each forked child, which is not to write this process's pages."""
+    _INHERITED.add(user)
+
+
+def _detach_all_in_child() -> None:
+    for user in list(_INHERITED):
+        user._after_fork_in_child()
+
+
+os.register_at_fork(after_in_child=_detach_all_in_child)
 
 
 class MappedFile:
@@ -108,3 +129,47 @@ class MappedFile:
 
     def __del__(self) -> None:
         self.close()  # also of a client that was dropped without a shutdown, and of a file that was refused
+
+
+class Page:
+    """A mapped file of one page: its `words`, of which the first is the magic.
+
+    With `locked`, this process is the only one that has it so. Raises BoardError when the file is no page of this
+    version and this user's, or another process has it locked; OSError when it cannot be opened.
+    """
+
+    SIZE: ClassVar[int] = 4096
+    MAGIC: ClassVar[int]
+    KIND: ClassVar[str]
+
+    def __init__(self, path: str, *, locked: bool = False) -> None:
+        self._file: MappedFile | None = None
+        file = MappedFile(path)
+        if file.size != self.SIZE:
+            raise BoardError(f"{path}: no {self.KIND}: {file.size} bytes found, {self.SIZE} expected")
+        self.words = file.words(self.SIZE)
+        if self.words[0] != self.MAGIC:
+            raise BoardError(f"{path}: no {self.KIND} of this version of holdfast")
+        if locked and not file.lock():
+            raise BoardError(
+                f"{path}: another process of this rank takes part already; process {os.getpid()} "
+                "(a child of it?) does not"
+            )
+        if locked:
+            self._file = file
+
+    @classmethod
+    def create(cls, path: str) -> Self:
+        """A fresh page, allocated in full; the file is 0600. OSError when it cannot be made."""
+        page = cls.__new__(cls)
+        page._file = None
+        page.words = create(path, cls.SIZE)
+        page.words[0] = cls.MAGIC
+        return page
+
+    def close(self) -> None:
+        """Let go of the page. The memory is unmapped when the last view of it is dropped. Safe to call twice."""
+        self.words = private_words(self.SIZE)
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()

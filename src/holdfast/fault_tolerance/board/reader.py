@@ -42,11 +42,70 @@ class BoardReader:
 
     def snapshot(self) -> Snapshot:
         """The values on the board now; takes at most a few milliseconds whatever the rank does."""
-        return read_snapshot(self._words)
+        identity, head_consistent = _identity(self._words)
+        part = self._words[_RANK_PART : _RANK_PART + L.STATE_WORDS]
+        words, consistent = _stable_copy(part[: L.RARE], L.SEQUENCE)
+        # Second: it names what is open in the first.
+        rare, rare_consistent = _stable_copy(part[L.RARE :], L.RARE_SEQUENCE)
+        names = L.section_names(rare)
+        since = {name: words[L.SINCE + slot] for slot, name in enumerate(names)}
+        totals = {
+            name: SectionTotal(words[L.CLOSED + slot], words[L.SPENT + slot])
+            for slot, name in enumerate(names)
+            if words[L.CLOSED + slot]
+        }
+        saved = totals.get(L.CHECKPOINTING)
+        # A Python below a rank that is a shell script may have marked the board before it was bound to the rank.
+        is_its_own = identity is not None and words[L.MAIN_ENDED_PID] == identity.pid
+        main_ended = words[L.MAIN_ENDED] if is_its_own else 0
+        return Snapshot(
+            identity=identity,
+            connected=bool(words[L.FLAGS] & L.FLAG_CONNECTED),
+            finished=bool(words[L.FLAGS] & L.FLAG_FINISHED),
+            connected_ns=words[L.CONNECTED_AT],
+            heartbeat_count=words[L.HEARTBEATS],
+            last_heartbeat_ns=words[L.LAST_HEARTBEAT],
+            step=words[L.STEP] - 1 if words[L.STEP] else None,
+            section_count=words[L.SECTIONS_OPENED],
+            open_sections=tuple(
+                OpenSection(name, at) for name, at in sorted(since.items(), key=lambda item: item[1]) if at
+            ),
+            out_of_section_since_ns=words[L.OUT_SINCE],
+            last_activity_ns=max(words[L.LAST_HEARTBEAT], words[L.LAST_EDGE]),
+            checkpoints=words[L.CHECKPOINTS] + (saved.count if saved else 0),
+            limits=L.read_limits(rare),
+            request=L.read_request(rare),
+            consistent=consistent and rare_consistent and head_consistent,
+            first_step_ns=words[L.FIRST_STEP],
+            longest_step_ns=words[L.LONGEST_STEP],
+            checkpoint_step=words[L.CHECKPOINT_STEP] - 1 if words[L.CHECKPOINT_STEP] else None,
+            main_ended_ns=abs(main_ended),
+            main_raised=main_ended < 0,
+            section_totals=totals,
+        )
 
     def events(self) -> list[BoardEvent]:
-        """The flight record, oldest first: at most the last `layout.RING_EVENTS` events."""
-        return read_events(self._words)
+        """The flight record, oldest first: at most the last `layout.RING_EVENTS` events.
+
+        Events that were overwritten while it was copied are left out, so none is ever torn.
+        """
+        part = self._words[_RANK_PART:]
+        end = part[L.SEQUENCE] >> 1  # read before the ring: all events below it are complete
+        ring = memoryview(bytes(part[L.RING : L.RANK_WORDS])).cast("q")
+        names = L.section_names(part[L.RARE :])
+        # The slot of this one may be in use by the event being written.
+        overwritten = (part[L.SEQUENCE] >> 1) - L.RING_EVENTS
+        events = []
+        for number in range(max(part[L.FIRST_EVENT], overwritten + 1), end):
+            at = (number & L.RING_MASK) * L.EVENT_WORDS
+            when, code, value = ring[at : at + 3]
+            kind, slot = code & ((1 << L.KIND_BITS) - 1), (code >> L.KIND_BITS) - 1
+            if kind < len(L.EVENT_KINDS):
+                name = names[slot] if 0 <= slot < len(names) else ""
+                events.append(
+                    BoardEvent(L.EVENT_KINDS[kind], when, name, value if kind in L.WITH_VALUE else 0)
+                )
+        return events
 
     def close(self) -> None:
         """Unmap the board; the file stays, and so does what others have mapped. Safe to call twice."""
@@ -74,7 +133,11 @@ class Board(BoardReader):
         except FileExistsError as error:
             raise BoardError(f"{path}: a board exists already; every cycle has its own") from error
         except OSError as error:
-            raise BoardUnavailable(_unavailable(path, error)) from error
+            advice = _ADVICE.get(error.errno or 0, "check that this user can make files there")
+            raise BoardUnavailable(
+                f"{path}: no shared memory for a board ({error.strerror or error}; {L.BOARD_BYTES} bytes needed): "
+                f"the rank runs without supervision; {advice}"
+            ) from error
         L.write_limits(words[_RANK_PART + L.RARE :], limits)
         words[L.P_SUCCESSIVE] = successive
         words[L.P_SIZE] = L.BOARD_BYTES
@@ -95,72 +158,6 @@ class Board(BoardReader):
         words[L.P_CYCLE] = identity.cycle
         words[L.P_STARTED] = identity.started_ns
         words[L.P_SEQUENCE] += 1
-
-
-def read_snapshot(board: memoryview) -> Snapshot:
-    """Decode a whole board given as 8-byte words."""
-    identity, head_consistent = _identity(board)
-    part = board[_RANK_PART : _RANK_PART + L.STATE_WORDS]
-    words, consistent = _stable_copy(part[: L.RARE], L.SEQUENCE)
-    rare, rare_consistent = _stable_copy(
-        part[L.RARE :], L.RARE_SEQUENCE
-    )  # second: it names what is open in the first
-    names = L.section_names(rare)
-    opened = (
-        OpenSection(name, words[L.SINCE + slot]) for slot, name in enumerate(names) if words[L.SINCE + slot]
-    )
-    totals = {
-        name: SectionTotal(words[L.CLOSED + slot], words[L.SPENT + slot])
-        for slot, name in enumerate(names)
-        if words[L.CLOSED + slot]
-    }
-    saved = totals.get(L.CHECKPOINTING)
-    # A Python below a rank that is a shell script may have marked the board before it was bound to the rank.
-    is_its_own = identity is not None and words[L.MAIN_ENDED_PID] == identity.pid
-    main_ended = words[L.MAIN_ENDED] if is_its_own else 0
-    return Snapshot(
-        identity=identity,
-        connected=bool(words[L.FLAGS] & L.FLAG_CONNECTED),
-        finished=bool(words[L.FLAGS] & L.FLAG_FINISHED),
-        connected_ns=words[L.CONNECTED_AT],
-        heartbeat_count=words[L.HEARTBEATS],
-        last_heartbeat_ns=words[L.LAST_HEARTBEAT],
-        step=words[L.STEP] - 1 if words[L.STEP] else None,
-        section_count=words[L.SECTIONS_OPENED],
-        open_sections=tuple(sorted(opened, key=lambda section: section.since_ns)),
-        out_of_section_since_ns=words[L.OUT_SINCE],
-        last_activity_ns=max(words[L.LAST_HEARTBEAT], words[L.LAST_EDGE]),
-        checkpoints=words[L.CHECKPOINTS] + (saved.count if saved else 0),
-        limits=L.read_limits(rare),
-        request=L.read_request(rare),
-        consistent=consistent and rare_consistent and head_consistent,
-        first_step_ns=words[L.FIRST_STEP],
-        longest_step_ns=words[L.LONGEST_STEP],
-        checkpoint_step=words[L.CHECKPOINT_STEP] - 1 if words[L.CHECKPOINT_STEP] else None,
-        main_ended_ns=abs(main_ended),
-        main_raised=main_ended < 0,
-        section_totals=totals,
-    )
-
-
-def read_events(board: memoryview) -> list[BoardEvent]:
-    """Decode the ring. Events that were overwritten while we copied it are left out, so none is ever torn."""
-    part = board[_RANK_PART:]
-    end = part[L.SEQUENCE] >> 1  # read before the ring: all events below it are complete
-    ring = memoryview(bytes(part[L.RING : L.RANK_WORDS])).cast("q")
-    names = L.section_names(part[L.RARE :])
-    overwritten = (
-        part[L.SEQUENCE] >> 1
-    ) - L.RING_EVENTS  # this one's slot may be in use by the event being written
-    events = []
-    for number in range(max(part[L.FIRST_EVENT], overwritten + 1), end):
-        at = (number & L.RING_MASK) * L.EVENT_WORDS
-        when, code, value = ring[at : at + 3]
-        kind, slot = code & ((1 << L.KIND_BITS) - 1), (code >> L.KIND_BITS) - 1
-        if kind < len(L.EVENT_KINDS):
-            name = names[slot] if 0 <= slot < len(names) else ""
-            events.append(BoardEvent(L.EVENT_KINDS[kind], when, name, value if kind in L.WITH_VALUE else 0))
-    return events
 
 
 def read_identity(board: memoryview) -> Identity | None:
@@ -206,11 +203,3 @@ _ADVICE = {
     errno.EDQUOT: _SPACE,
     errno.ENOMEM: "free memory on this machine",
 }
-
-
-def _unavailable(path: str, error: OSError) -> str:
-    advice = _ADVICE.get(error.errno or 0, "check that this user can make files there")
-    return (
-        f"{path}: no shared memory for a board ({error.strerror or error}; {L.BOARD_BYTES} bytes needed): "
-        f"the rank runs without supervision; {advice}"
-    )

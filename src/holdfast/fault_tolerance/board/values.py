@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+SECOND = 1_000_000_000
 CHECKPOINTING = "checkpointing"  # the documented section whose end is a checkpoint
 
 
@@ -92,9 +93,7 @@ class Snapshot:
     checkpoint_step: int | None = None  # at the last checkpoint; None = no checkpoint, or no step was given
     main_ended_ns: int = 0  # when the main thread ended; 0 = it runs
     main_raised: bool = False  # an uncaught exception ended it
-    section_totals: Mapping[str, SectionTotal] = field(
-        default_factory=dict
-    )  # of sections that were ever closed
+    section_totals: Mapping[str, SectionTotal] = field(default_factory=dict)  # of sections ever closed
 
     @property
     def counted(self) -> bool:

@@ -14,21 +14,21 @@ after the last writer has ended (a shell script that starts one program after an
 helper, an evaluation script say, would keep a hung rank alive. A forked child (a data loader's worker) inherits the
 writer but not the board: in the child everything goes to private memory.
 
-Does not cover: a tracing profiler or a debugger in the rank, which may run code between any two lines. A signal handler
-that opens a new section in the middle of a heartbeat logs with the lock. A fork that bypasses Python's own
-(`os.fork`, `multiprocessing`), made by a C library that then runs Python code in the child. Processes of different
-pid namespaces.
+Does not cover: a tracing profiler or a debugger in the rank, which may run code between any two lines. A fork that
+bypasses Python's own (`os.fork`, `multiprocessing`), made by a C library that then runs Python code in the child.
+Processes of different pid namespaces.
 """
 
 from __future__ import annotations
 
+import _thread
 import os
 import threading
-import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from operator import index
 from time import monotonic_ns
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.prefixed_log import log as _log
 
@@ -58,32 +58,15 @@ from .layout import (
     STEP,
     STEPPED,
 )
-from .mapped import MappedFile, private_words
+from .mapped import MappedFile, detach_in_child, private_words
 from .reader import read_identity
 from .values import Identity, Limits, Request
 
+if TYPE_CHECKING:
+    from ..timeouts.observed_durations import Intervals
+
 _T = TypeVar("_T")
 _STEP_LIMIT = 1 << 62
-
-
-class Observer(Protocol):
-    """Is called inside the writer's lock; must be quick. Nanoseconds.
-
-    Called for the first heartbeat (with a gap of 0), and for each interval that may be the longest of its kind so far;
-    shorter ones may be left out.
-    """
-
-    def heartbeat(self, now_ns: int, gap_ns: int) -> None: ...
-    def in_section(self, name: str, spent_ns: int) -> None: ...
-    def out_of_section(self, spent_ns: int) -> None: ...
-
-
-class NoObserver:
-    """Observes nothing."""
-
-    def heartbeat(self, now_ns: int, gap_ns: int) -> None: ...
-    def in_section(self, name: str, spent_ns: int) -> None: ...
-    def out_of_section(self, spent_ns: int) -> None: ...
 
 
 class BoardWriter:
@@ -94,50 +77,28 @@ class BoardWriter:
 
     Args:
         path: the board's file.
-        observer: is called for every heartbeat and section edge.
+        intervals: is called inside the lock for the first heartbeat, for each gap between two that may be the longest,
+            and for every section edge.
         on_new_section: is called at the first opening of a section that was not named before, and that therefore has
-            no limit. It may block: no other thread waits for it.
+            no limit. It may block: it is called without the lock.
 
     Raises:
         BoardError: `path` is not a board of this version and this user's, or another process writes it.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_beats",
-        "_file",
-        "_identity",
-        "_last_beat",
-        "_lock",
-        "_longest_gap",
-        "_observe_heartbeat",
-        "_observe_inside",
-        "_observe_outside",
-        "_on_new_section",
-        "_opened",
-        "_opened_ever",
-        "_out_since",
-        "_over",
-        "_overflowed",
-        "_sequence",
-        "_slots",
-        "_words",
-    )
-
     def __init__(
         self,
         path: str | None,
-        observer: Observer | None = None,
+        intervals: Intervals | None = None,
         on_new_section: Callable[[str], None] | None = None,
     ) -> None:
         self._file: MappedFile | None = None
         self._identity, words = private_words(L.IDENTITY_BYTES), private_words(L.RANK_BYTES)
         if path is not None:
             self._file, self._identity, words = _claim(path)
-        observer = observer or NoObserver()
-        self._observe_heartbeat = observer.heartbeat
-        self._observe_inside = observer.in_section
-        self._observe_outside = observer.out_of_section
+        self._observe_heartbeat = intervals.heartbeat if intervals else _ignore
+        self._observe_inside = intervals.in_section if intervals else _ignore
+        self._observe_outside = intervals.out_of_section if intervals else _ignore
         self._on_new_section = on_new_section
         self._lock = threading.RLock()
         self._words = words
@@ -152,48 +113,31 @@ class BoardWriter:
         self._longest_gap = -1  # between two heartbeats, as the observer has it
         self._over = False  # supervision has ended
         self._overflowed = False
-        _WRITERS.add(self)
+        detach_in_child(self)
 
     def heartbeat(self, step: int | None = None) -> None:
         """The rank is alive and, if given, at this step (an integer of 62 bits: TypeError, ValueError otherwise)."""
         if step is not None:
-            self._heartbeat_at(step)
-            return
+            step = index(step)
+            if not -_STEP_LIMIT < step < _STEP_LIMIT:
+                raise ValueError(f"step {step} is out of range")
         with self._lock:
             now = monotonic_ns()
             words = self._words
             self._beats = beats = self._beats + 1
+            if step is None:
+                kind, value, last_step = HEARTBEAT, 0, words[STEP]
+            else:
+                kind, value, last_step = STEPPED, step, step + 1
             sequence = self._sequence
             entry = RING + (sequence >> 1 & RING_MASK) * EVENT_WORDS
             words[SEQUENCE] = sequence + 1
             words[HEARTBEATS] = beats
             words[LAST_HEARTBEAT] = now
+            words[STEP] = last_step
             words[entry] = now
-            words[entry + 1] = HEARTBEAT
-            words[SEQUENCE] = self._sequence = sequence + 2
-            last, self._last_beat = self._last_beat, now
-            gap = now - last if last else 0
-            if gap > self._longest_gap:
-                self._longest_gap = gap
-                self._observe_heartbeat(now, gap)
-
-    def _heartbeat_at(self, step: int) -> None:
-        step = index(step)
-        if not -_STEP_LIMIT < step < _STEP_LIMIT:
-            raise ValueError(f"step {step} is out of range")
-        with self._lock:
-            now = monotonic_ns()
-            words = self._words
-            self._beats = beats = self._beats + 1
-            sequence = self._sequence
-            entry = RING + (sequence >> 1 & RING_MASK) * EVENT_WORDS
-            words[SEQUENCE] = sequence + 1
-            words[HEARTBEATS] = beats
-            words[LAST_HEARTBEAT] = now
-            words[STEP] = step + 1
-            words[entry] = now
-            words[entry + 1] = STEPPED
-            words[entry + 2] = step
+            words[entry + 1] = kind
+            words[entry + 2] = value
             words[SEQUENCE] = self._sequence = sequence + 2
             last, self._last_beat = self._last_beat, now
             gap = now - last if last else 0
@@ -206,7 +150,9 @@ class BoardWriter:
         try:
             slot = self._slots[name]
         except KeyError:
-            slot = self._new_section(name)
+            slot = self._new_slot(name)
+            if self._on_new_section is not None:
+                self._without_lock(self._on_new_section, name)
         with self._lock:
             now = monotonic_ns()
             opened = self._opened
@@ -387,14 +333,8 @@ class BoardWriter:
             rare[L.RARE_SEQUENCE] = draft[L.RARE_SEQUENCE] + 1
             return result
 
-    def _new_section(self, name: str) -> int:
-        slot = self._new_slot(name)
-        if self._on_new_section is not None:
-            self._on_new_section(name)
-        return slot
-
     def _new_slot(self, name: str) -> int:
-        """The slot of a name that is used for the first time. Logs, so it is called without the lock."""
+        """The slot of a name that is used for the first time."""
         if not isinstance(name, str):
             raise TypeError(f"a name is a string, not {type(name).__name__}")
         if not name:
@@ -403,7 +343,8 @@ class BoardWriter:
         self._slots[name] = slot
         if slot == L.OTHERS and not self._overflowed:
             self._overflowed = True
-            _log.warning(
+            self._without_lock(
+                _log.warning,
                 "more than %d different section names: %r and later new ones are not supervised; "
                 "use a fixed set of names",
                 L.MAX_SECTIONS,
@@ -411,10 +352,22 @@ class BoardWriter:
             )
         return slot
 
+    def _without_lock(self, log: Callable[..., object], *args: object) -> None:
+        """Call `log`, which may block; in a thread where this one has the lock: in a signal handler in a heartbeat."""
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            with suppress(RuntimeError):  # no thread can be started: the line is lost
+                _thread.start_new_thread(log, args)
+        else:
+            log(*args)
+
     def _after_fork_in_child(self) -> None:
         # Another thread of the parent may have held the lock; it does not exist here.
         self._lock = threading.RLock()
         self.detach()
+
+
+def _ignore(*_: object) -> None:
+    """Observes nothing."""
 
 
 def _claim(path: str) -> tuple[MappedFile, memoryview, memoryview]:
@@ -471,12 +424,3 @@ def reset(words: memoryview, owner: tuple[int, int] | None = None) -> None:
 
 
 _ALL_CLOSED = memoryview(bytearray((L.SPENT - L.SINCE) * L.WORD)).cast("q")
-_WRITERS: weakref.WeakSet[BoardWriter] = weakref.WeakSet()
-
-
-def _detach_all_in_child() -> None:
-    for writer in list(_WRITERS):
-        writer._after_fork_in_child()
-
-
-os.register_at_fork(after_in_child=_detach_all_in_child)

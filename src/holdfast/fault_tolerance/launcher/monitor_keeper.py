@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ..monitor.control import SCAN, Channel, ControlPage
-from ..monitor.main import Settings, start
+from ..monitor.control import SCAN, Channel, ControlPage, Settings
+from ..monitor.main import start
 from ..processes import proc
 from .inbox import Inbox
 

@@ -16,7 +16,7 @@ from typing import Any
 from holdfast.journal.writer import Journal
 
 from ..board import Snapshot
-from ..monitor.deadlines import SECOND
+from ..monitor.deadlines import MILESTONES, SECOND
 from . import console
 from .console import best_effort
 from .control import messages as m
@@ -27,7 +27,6 @@ from .ranks.exits import RankExit, obeyed
 from .ranks.failures import Failure
 from .ranks.processes import RankGroup
 
-MILESTONES = {"rank_connect", "first_step", "first_heartbeat", "first_section"}
 UNHANDLED = 1
 """The exit code of a Python process that an exception ended."""
 

@@ -14,105 +14,114 @@ import json
 import os
 import socket
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from ..board import mapped
+from ..board.mapped import Page
 from .deadlines import KEPT, Suspensions
 
 LARGEST = 1 << 16
 SCAN = {"do": "scan"}  # the launcher's only request: scan the boards now
 
 FILE = "control"
-MAGIC = 0x31304C5254434648  # "HFCTRL01"
-SIZE = 4096
 
 # Words of the page. The suspensions are a ring of `KEPT` pairs (start, end).
-_MAGIC, _EPOCH, _CYCLE, _PHASE, _TICK, _SCANNED, _NEXT_SCAN, _COUNT, _SPANS = range(9)
+_, _EPOCH, _CYCLE, _PHASE, _TICK, _SCANNED, _NEXT_SCAN, _COUNT, _SPANS = range(9)
 
 IDLE, RUNNING, STOPPING = 0, 1, 2  # phases: verdicts are given in RUNNING only
 
 
-class ControlPage:
-    """Access to the page; `create` in the launcher, the constructor in the monitor. BoardError if it is no file of
-    this user's."""
+@dataclass(frozen=True)
+class Settings:
+    """The monitor's argument; seconds throughout."""
+
+    directory: str  # the launcher's, with the control page and a folder for each cycle
+    epoch: int  # of this monitor; another number on the control page means that it is superseded
+    launcher_pid: int
+    launcher_start: int
+    channel: int
+    check_interval: float  # longest time between two scans
+    termination: int  # the first signal to a hung rank; SIGKILL follows after `grace`
+    grace: float
+    early_detection: bool = False
+    warm_up: int = 0  # steps of a rank that may take longer than others
+
+
+class ControlPage(Page):
+    """Access to the page; `create` in the launcher, the constructor in the monitor."""
+
+    MAGIC = 0x31304C5254434648  # "HFCTRL01"
+    KIND = "control page"
 
     def __init__(self, directory: str) -> None:
-        with mapped.MappedFile(os.path.join(directory, FILE)) as file:
-            self._words = file.words(SIZE)
-        if self._words[_MAGIC] != MAGIC:
-            raise ValueError(f"{directory}/{FILE} is not a control page of this version of holdfast")
+        super().__init__(os.path.join(directory, FILE))
 
     @classmethod
     def create(cls, directory: str) -> ControlPage:
         """A fresh page, allocated in full so that no later store can fail."""
-        mapped.create(os.path.join(directory, FILE), SIZE)[_MAGIC] = MAGIC
-        return cls(directory)
+        return super().create(os.path.join(directory, FILE))
 
     @property
     def epoch(self) -> int:
         """Number of the monitor in charge."""
-        return self._words[_EPOCH]
+        return self.words[_EPOCH]
 
     @epoch.setter
     def epoch(self, value: int) -> None:
-        self._words[_EPOCH] = value
+        self.words[_EPOCH] = value
 
     @property
     def cycle(self) -> int:
         """The restart cycle whose boards are to be watched."""
-        return self._words[_CYCLE]
+        return self.words[_CYCLE]
 
     @property
     def phase(self) -> int:
         """IDLE, RUNNING or STOPPING."""
-        return self._words[_PHASE]
+        return self.words[_PHASE]
 
     def enter(self, phase: int, cycle: int) -> None:
         """Set cycle and phase; the phase last, so that a cycle is never watched before it has boards."""
-        self._words[_PHASE] = IDLE
-        self._words[_CYCLE] = cycle
-        self._words[_PHASE] = phase
+        self.words[_PHASE] = IDLE
+        self.words[_CYCLE] = cycle
+        self.words[_PHASE] = phase
 
     @property
     def tick(self) -> int:
         """Rises with every scan of the monitor in charge."""
-        return self._words[_TICK]
+        return self.words[_TICK]
 
     @property
     def last_scan(self) -> tuple[int, int]:
         """When a monitor last scanned the boards, and the planned next scan (monotonic nanoseconds; 0: never)."""
-        return self._words[_SCANNED], self._words[_NEXT_SCAN]
+        return self.words[_SCANNED], self.words[_NEXT_SCAN]
 
     def record_scan(self, scanned_ns: int, next_ns: int) -> None:
         """The monitor has scanned the boards, and plans its next scan."""
-        self._words[_SCANNED] = scanned_ns
-        self._words[_NEXT_SCAN] = next_ns
-        self._words[_TICK] += 1
+        self.words[_SCANNED] = scanned_ns
+        self.words[_NEXT_SCAN] = next_ns
+        self.words[_TICK] += 1
 
     @property
     def suspensions(self) -> Suspensions:
         """The suspensions of this node, as all monitors of this job have noticed them."""
-        count = self._words[_COUNT]
+        count = self.words[_COUNT]
         at = [_SPANS + 2 * (number % KEPT) for number in range(max(0, count - KEPT), count)]
-        return Suspensions(tuple((self._words[word], self._words[word + 1]) for word in at))
+        return Suspensions(tuple((self.words[word], self.words[word + 1]) for word in at))
 
     def add_suspension(self, start_ns: int, end_ns: int) -> None:
         """One more; the count last, so that a monitor which dies in between has added none.
 
         One that begins where the last began is the same, noticed again by a successor: it is not counted twice.
         """
-        count = self._words[_COUNT]
+        count = self.words[_COUNT]
         last = _SPANS + 2 * ((count - 1) % KEPT)
-        if count and self._words[last] == start_ns:
-            self._words[last + 1] = end_ns
+        if count and self.words[last] == start_ns:
+            self.words[last + 1] = end_ns
             return
         at = _SPANS + 2 * (count % KEPT)
-        self._words[at], self._words[at + 1] = start_ns, end_ns
-        self._words[_COUNT] = count + 1
-
-    def close(self) -> None:
-        """Unmap the page."""
-        self._words.release()
+        self.words[at], self.words[at + 1] = start_ns, end_ns
+        self.words[_COUNT] = count + 1
 
 
 class Channel:

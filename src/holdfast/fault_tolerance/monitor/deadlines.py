@@ -1,5 +1,7 @@
 """When a rank is hung: pure functions from a board's snapshot to the moments at which a limit is passed.
 
+Also the milestones of a rank, each of which is reported once.
+
 Source: the documented heartbeat and section limits (docs: sections and heartbeats). Every open section counts,
 an outer one even while inner ones open and close. Before a rank has connected, a limit binds only if the user set
 it: a script that does not use Holdfast is never killed for its silence. Its counted steps are heartbeats then.
@@ -19,24 +21,21 @@ seconds, the planned sleep plus `OVERSLEPT`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
-from ..board import Snapshot
+from ..board import BoardEvent, Snapshot
 from ..board.values import CHECKPOINTING
+from ..board.values import SECOND as SECOND
 
-SECOND = 1_000_000_000
 STEP = "step"  # the documented section of one training step
 OVERSLEPT = 1 * SECOND  # a scan that comes this much later than planned means that the node was suspended
 SAVING = 30.0  # seconds for a checkpoint after an exception, where its section has no limit
-WAKEUP_GRACE = (
-    1 * SECOND
-)  # an interval caught in a suspension lasts at least this long after it: all wake up at once
+WAKEUP_GRACE = 1 * SECOND  # an interval caught in a suspension lasts at least this long after it
 KEPT = 100  # suspensions that are remembered
 SUSPICION = 0.8  # share of a limit after which the journal notes that a rank is late
-LONGEST = (
-    1e9  # seconds; a longer limit is cut to these thirty years, because 1e300 s are no number of nanoseconds
-)
+LONGEST = 1e9  # seconds (thirty years); a longer limit is cut to it: 1e300 s are no number of nanoseconds
 
 
 def was_suspended(planned_ns: int, now_ns: int) -> bool:
@@ -115,7 +114,8 @@ def _intervals(board: Snapshot) -> Iterator[tuple[int, float | None, str, str]]:
     if board.last_heartbeat_ns > board.connected_ns:
         binds = board.connected or limits.subsequent_set_by_user
         yield board.last_heartbeat_ns, limits.subsequent if binds else None, "heartbeat", ""
-    elif not _used_sections(board):
+    elif not board.section_count or board.out_of_section_since_ns == board.connected_ns:
+        # It has opened no section since it connected, perhaps a second time.
         since = _initial_since(board)
         if since is not None:
             yield since, limits.initial, "initial_heartbeat", ""
@@ -150,11 +150,6 @@ def _after_main_end(
     return since, None if since < board.main_ended_ns or reason == "out_of_section" else limit
 
 
-def _used_sections(board: Snapshot) -> bool:
-    """Whether a section was opened since the rank connected (a second connecting begins to count anew)."""
-    return board.section_count > 0 and board.out_of_section_since_ns != board.connected_ns
-
-
 def _initial_since(board: Snapshot) -> int | None:
     """When the wait for a first sign of life began, None where there is no such wait.
 
@@ -178,16 +173,83 @@ def earliest(found: Iterable[Deadline]) -> Deadline | None:
     return min(found, key=lambda deadline: deadline.at_ns, default=None)
 
 
-def shortest_limit(board: Snapshot) -> float:
-    """Seconds in which a limit that does *not yet* run could be passed; infinite when there is none."""
-    limits = board.limits
-    every = [limits.initial, limits.subsequent, limits.out_of_section, *limits.sections.values()]
-    return min((limit for limit in every if limit is not None), default=float("inf"))
-
-
 def next_scan(board: Snapshot, suspensions: Suspensions, now_ns: int, warm_up: int = 0) -> int:
     """When this rank has to be scanned again: whatever it does meanwhile, no limit that is on its board now is passed
     before. (Limits that it puts in force meanwhile are seen at the next scan.)"""
-    could_begin_now = now_ns + nanoseconds(shortest_limit(board))
+    limits = board.limits
+    every = [limits.initial, limits.subsequent, limits.out_of_section, *limits.sections.values()]
+    shortest = min((limit for limit in every if limit is not None), default=LONGEST)
+    could_begin_now = now_ns + nanoseconds(shortest)
     passed_first = earliest(deadlines(board, suspensions, warm_up))
     return min(could_begin_now, passed_first.at_ns) if passed_first else could_begin_now
+
+
+MILESTONES = {
+    "rank_connect": ("connect",),
+    "first_step": ("step",),
+    "first_heartbeat": ("heartbeat", "step"),
+    "first_section": ("start",),
+}
+"""Each with the kinds of events in a board's ring that show it."""
+
+
+@dataclass(slots=True)
+class Milestones:
+    """What of one rank was reported already: connected, first heartbeat, step and section, a request, being late.
+
+    Does not cover: events that were overwritten in the ring between two scans; a first heartbeat or step then has the
+    time of the oldest one that is still on the ring. (A heartbeat with a step is an event of kind "step".)
+    """
+
+    reported: set[str] = field(default_factory=set)
+    suspected_since: int = 0
+    request: tuple[str, str] | None = None
+
+    def poll(self, board: Snapshot, events: Callable[[], list[BoardEvent]]) -> Iterator[dict[str, Any]]:
+        """Each milestone once, with the moment it happened; `events` is asked for the board's ring when needed.
+
+        The step comes before the heartbeat that brought it: it has more detail.
+        """
+        happened = (
+            board.connected,
+            board.step is not None,
+            board.heartbeat_count > 0,
+            board.section_count > 0,
+        )
+        for (event, kinds), has_happened in zip(MILESTONES.items(), happened, strict=True):
+            if has_happened and event not in self.reported:
+                self.reported.add(event)
+                yield {"event": event, **_first(events(), kinds, board)}
+        if board.request and (board.request.action, board.request.description) != self.request:
+            self.request = (board.request.action, board.request.description)
+            yield {"event": "request", "action": self.request[0], "description": self.request[1]}
+
+    def suspicion(self, deadline: Deadline | None, now_ns: int) -> Iterator[dict[str, Any]]:
+        """Once per interval: most of a limit has gone by."""
+        if deadline is None or deadline.since_ns == self.suspected_since:
+            return
+        if now_ns >= suspicion_at(deadline):
+            self.suspected_since = deadline.since_ns
+            yield {
+                "event": "suspicion",
+                "reason": deadline.reason,
+                "section": deadline.section,
+                "waited": round(deadline.waited(now_ns), 3),
+                "limit": deadline.limit,
+            }
+
+
+def _first(events: list[BoardEvent], kinds: tuple[str, ...], board: Snapshot) -> dict[str, Any]:
+    """When the ring first has one of these kinds, and at which step; the last activity where the ring has none."""
+    found = next((event for event in events if event.kind in kinds), None)
+    first: dict[str, Any] = {"at": (found.at_ns if found else board.last_activity_ns) / SECOND}
+    if kinds == ("step",):
+        first["step"] = found.value if found else board.step
+        if board.counted:  # from the start of this process: not the training's own number
+            first["counted"] = True
+    return first
+
+
+def suspicion_at(deadline: Deadline) -> int:
+    """The moment at which a rank is called late in the journal."""
+    return deadline.at_ns - nanoseconds((1 - SUSPICION) * deadline.limit)

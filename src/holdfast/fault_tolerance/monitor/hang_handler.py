@@ -27,23 +27,21 @@ from holdfast.incidents.capture.context import NodeContext, Trigger
 
 from ..board import BoardReader, Identity, Snapshot
 from ..processes import proc
+from .control import Settings
 from .deadlines import SECOND, Deadline, Suspensions, deadlines, earliest, was_suspended
+from .terminator import Terminator
 
 if TYPE_CHECKING:
     from holdfast.incidents.evidence import PassedLimit
     from holdfast.incidents.verdict import Verdict
 
-    from .watch import EarlyWatch, Terminator
+    from .watch import EarlyWatch
 
 Send = Callable[[dict[str, Any]], object]
-HANG, EARLY = (
-    "hang",
-    "early",
-)  # triggers of the evidence; the second is also the reason where no limit was passed
+# Triggers of the evidence; as the reason of a `Deadline` EARLY means that no limit was passed.
+HANG, EARLY = "hang", "early"
 MOST_OTHERS = 64  # ranks described besides the hung one
-CYCLE_GOES_ON = (
-    2.0  # seconds after the grace period; then another rank is accused, since the cycle did not end
-)
+CYCLE_GOES_ON = 2.0  # seconds after the grace period; then another rank is accused: the cycle did not end
 
 LONGEST = 2.0  # seconds after which the rank is ended with the evidence found by then
 FOR_VERDICT = 0.3  # seconds of it that are left for the verdict and for writing
@@ -56,7 +54,13 @@ class Overdue:
 
     passed: Deadline
     local_rank: int
+    who: Identity
     board: Snapshot
+
+    @property
+    def is_early(self) -> bool:
+        """Whether there is a sign of a hang before a limit is passed."""
+        return self.passed.reason == EARLY
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,16 +153,15 @@ class HangHandler:
 
     def __init__(
         self,
-        directory: str,
+        settings: Settings,
         boards: Mapping[int, BoardReader],
         terminator: Terminator,
         send: Send,
         may_act: Callable[[], bool],
         drop: Callable[[int, Exception], object],
-        warm_up: int = 0,
     ) -> None:
-        self._directory, self._boards, self._terminator = directory, boards, terminator
-        self._send, self._may_act, self._drop, self._warm_up = send, may_act, drop, warm_up
+        self._settings, self._boards, self._terminator = settings, boards, terminator
+        self._send, self._may_act, self._drop = send, may_act, drop
         self._case: tuple[Overdue, EvidenceCapture, int] | None = None  # the rank, and when it was noticed
         self.begin_cycle(-1, None)
 
@@ -178,15 +181,25 @@ class HangHandler:
         if self._case and self._case[0].local_rank not in self._boards:
             self._abandon()  # it was dropped
         if self._case:
-            return self._follow(*self._case, suspensions, now)
+            case, capture, noticed = self._case
+            captured = capture.result(now)
+            if captured is None:
+                return now + POLL
+            self._case = None
+            try:
+                self._conclude(case, captured, noticed, suspensions, now)
+            except Exception as error:
+                self._drop(case.local_rank, error)
+                self._close_capture(captured)
+            return now
         free = [
             each for each in overdue if now >= self._accused_until or each.passed.since_ns > self._accused_at
         ]
         for each in sorted(free, key=lambda one: one.passed.at_ns):
             try:
-                if each.passed.reason == EARLY or _is_running(each.board):
+                if each.is_early or _is_running(each.who):
                     self._send({"event": "capture", "cycle": self._cycle})
-                    self._case = each, self._start_capture(each, overdue, now), now
+                    self._case = each, self._start_capture(each, now), now
                     return now + POLL
             except Exception as error:
                 self._drop(each.local_rank, error)
@@ -214,37 +227,26 @@ class HangHandler:
         """No verdict follows from this evidence; the launcher removes the file."""
         self._send({"event": "evidence", "evidence": captured.file, "cycle": self._cycle})
 
-    def _start_capture(self, overdue: Overdue, all_overdue: list[Overdue], now: int) -> EvidenceCapture:
-        capture = EvidenceCapture(self._directory, self._cycle, now)
+    def _start_capture(self, overdue: Overdue, now: int) -> EvidenceCapture:
+        capture = EvidenceCapture(self._settings.directory, self._cycle, now)
         with contextlib.suppress(Exception):  # a hung rank is ended with evidence or without
-            ranks = {}
-            for local_rank, reader in self._boards.items():
-                with contextlib.suppress(Exception):
-                    if identity := reader.snapshot().identity:
-                        ranks[local_rank] = identity
+            ranks = {key: who for key, board in self._snapshots().items() if (who := board.identity)}
             passed = {
-                each.board.identity.rank: _passed_limit(each.passed, now)
-                for each in all_overdue
-                if each.board.identity and each.passed.reason != EARLY
+                each.who.rank: _passed_limit(each.passed, now) for each in self._overdue if not each.is_early
             }
-            accused = overdue.board.identity.rank if overdue.board.identity else None
-            trigger = EARLY if overdue.passed.reason == EARLY else HANG
-            capture.start(ranks, Trigger(trigger, accused, passed))
+            trigger = EARLY if overdue.is_early else HANG
+            capture.start(ranks, Trigger(trigger, overdue.who.rank, passed))
         return capture
 
-    def _follow(
-        self, overdue: Overdue, capture: EvidenceCapture, noticed: int, suspensions: Suspensions, now: int
-    ) -> int:
-        captured = capture.result(now)
-        if captured is None:
-            return now + POLL
-        self._case = None
-        try:
-            self._conclude(overdue, captured, noticed, suspensions, now)
-        except Exception as error:
-            self._drop(overdue.local_rank, error)
-            self._close_capture(captured)
-        return now
+    def _snapshots(self) -> dict[int, Snapshot]:
+        """The boards of all ranks now. One that cannot be read must not keep the hung rank from being ended."""
+        found = {}
+        for local_rank, reader in self._boards.items():
+            with contextlib.suppress(Exception):
+                board = reader.snapshot()
+                if board.identity:
+                    found[local_rank] = board
+        return found
 
     def _conclude(
         self, overdue: Overdue, captured: Captured, noticed: int, suspensions: Suspensions, now: int
@@ -265,82 +267,69 @@ class HangHandler:
         self._send(verdict)
         self._report_overdue(now)
         self._accused_at = now
-        self._accused_until = now + int((self._terminator.grace + CYCLE_GOES_ON) * SECOND)
+        self._accused_until = now + int((self._settings.grace + CYCLE_GOES_ON) * SECOND)
         if sent := self._terminator.terminate(who, now):
-            message = {
-                "event": "signal_sent",
-                "rank": who.rank,
-                "pid": who.pid,
-                "signal": sent,
-                "by": "monitor",
-            }
-            self._send({**message, "cycle": self._cycle})
+            self._send({"event": "signal_sent", **self._rank(who), "signal": sent, "by": "monitor"})
 
     def _report_overdue(self, now: int) -> None:
         """Each rank that is past its timeout while a hang is handled, once: the accused one and others."""
         for each in self._overdue:
-            who, passed, key = each.board.identity, each.passed, (each.local_rank, each.passed.since_ns)
-            if who is None or passed.reason == EARLY or key in self._reported or not _is_running(each.board):
+            key = (each.local_rank, each.passed.since_ns)
+            if each.is_early or key in self._reported or not _is_running(each.who):
                 continue
             self._reported.add(key)
-            message = {
-                "event": "overdue",
-                "rank": who.rank,
-                "local_rank": who.local_rank,
-                "pid": who.pid,
-                "cycle": self._cycle,
-                "reason": passed.reason,
-                "section": passed.section,
-                "waited": round(passed.waited(now), 3),
-                "limit": passed.limit,
-                "text": passed.text(now),
-            }
-            self._send(message)
+            facts = {**_limit_facts(each.passed, now), "text": each.passed.text(now)}
+            self._send(
+                {"event": "overdue", **self._rank(each.who), "local_rank": each.who.local_rank, **facts}
+            )
+
+    def _rank(self, who: Identity) -> dict[str, Any]:
+        return {"rank": who.rank, "pid": who.pid, "cycle": self._cycle}
 
     def _is_still_overdue(self, overdue: Overdue, suspensions: Suspensions, now: int) -> bool:
         """Checked last before acting: the rank runs, the same limit is passed, the node was not suspended meanwhile,
         and this monitor is in charge."""
         if was_suspended(now, time.monotonic_ns()):
             return False
-        if overdue.passed.reason == EARLY:
+        if overdue.is_early:
             return self._early is not None and self._early.still_confirmed(overdue) and self._may_act()
-        board = self._boards[overdue.local_rank].snapshot()
-        same = earliest(deadlines(board, suspensions, self._warm_up)) == overdue.passed
-        return same and _is_running(board) and self._may_act()
+        same = self._earliest(overdue.local_rank, suspensions) == overdue.passed
+        return same and _is_running(overdue.who) and self._may_act()
 
     def _report_recovery(self, overdue: Overdue, noticed: int) -> None:
         """A limit was passed and no rank was signalled for it: the user who set the limit is informed."""
-        who = overdue.board.identity
-        if overdue.passed.reason == EARLY:
+        if overdue.is_early:
             return  # no limit was passed
-        board = self._boards[overdue.local_rank].snapshot()
-        again = earliest(deadlines(board, Suspensions(), self._warm_up))
+        again = self._earliest(overdue.local_rank, Suspensions())
         if again is not None and again.since_ns == overdue.passed.since_ns:
             return  # the node was suspended meanwhile, and the rank got the time back
-        if who is not None and self._may_act() and _is_running(overdue.board):
-            message = {"event": "recovered", "rank": who.rank, "pid": who.pid, "cycle": self._cycle}
-            text = overdue.passed.text(noticed)
-            self._send({**message, "reason": overdue.passed.reason, "text": text})
+        if self._may_act() and _is_running(overdue.who):
+            facts = {"reason": overdue.passed.reason, "text": overdue.passed.text(noticed)}
+            self._send({"event": "recovered", **self._rank(overdue.who), **facts})
+
+    def _earliest(self, local_rank: int, suspensions: Suspensions) -> Deadline | None:
+        board = self._boards[local_rank].snapshot()
+        return earliest(deadlines(board, suspensions, self._settings.warm_up))
 
     def _verdict(self, overdue: Overdue, captured: Captured, now: int) -> tuple[int, dict[str, Any]]:
         """The local rank that is accused, and the message: on the overdue rank, or on the one that it waits for."""
-        described, text = describe(overdue.board, now), overdue.passed.text(now)
-        ranks = {**self._others(overdue.local_rank, now), overdue.local_rank: described}
-        verdict = captured.verdict or _judged_by_boards(overdue, ranks, now)
-        accused = overdue.local_rank
+        boards = {**self._snapshots(), overdue.local_rank: overdue.board}
+        ranks: dict[int, dict[str, Any]] = {}
+        for key, board in boards.items():
+            with contextlib.suppress(Exception):  # as in `_snapshots`
+                ranks[key] = describe(board, now)
+        verdict = captured.verdict or _judged_by_boards(overdue, boards, now)
+        accused, text = overdue.local_rank, overdue.passed.text(now)
         if verdict.confidence != "low":
             blamed = (key for key, each in ranks.items() if each["rank"] == verdict.rank)
             accused = next((key for key in blamed if key == accused or self._may_be_accused(key)), accused)
         if accused != overdue.local_rank:
-            text = f"Rank {described['rank']}: {text} {verdict.sentence}"
+            text = f"Rank {overdue.who.rank}: {text} {verdict.sentence}"
         return accused, {
             "event": "verdict",
             "at": now / SECOND,
-            "reason": overdue.passed.reason,
-            "section": overdue.passed.section,
-            "overdue_rank": described["rank"],
-            "waited": round(overdue.passed.waited(now), 3),
-            "limit": overdue.passed.limit,
+            "overdue_rank": overdue.who.rank,
+            **_limit_facts(overdue.passed, now),
             "text": text,
             "signal": self._terminator.signal_name,
             **ranks[accused],
@@ -348,21 +337,9 @@ class HangHandler:
             "others": [ranks[key] for key in sorted(ranks) if key != accused][:MOST_OTHERS],
         }
 
-    def _others(self, local_rank: int, now: int) -> dict[int, dict[str, Any]]:
-        """The neighbours are evidence: one that cannot be read must not keep the hung rank from being ended."""
-        found: dict[int, dict[str, Any]] = {}
-        for key, other in self._boards.items():
-            if key != local_rank:
-                with contextlib.suppress(Exception):
-                    board = other.snapshot()
-                    if board.identity:
-                        found[key] = describe(board, now)
-        return found
-
     def _may_be_accused(self, local_rank: int) -> bool:
-        board = self._boards[local_rank].snapshot()
-        signalled = board.identity is None or self._terminator.has_signalled(board.identity)
-        return _is_running(board) and not signalled
+        who = self._boards[local_rank].snapshot().identity
+        return who is not None and _is_running(who) and not self._terminator.has_signalled(who)
 
 
 def describe(board: Snapshot, now_ns: int) -> dict[str, Any]:
@@ -372,7 +349,6 @@ def describe(board: Snapshot, now_ns: int) -> dict[str, Any]:
     """
     assert board.identity is not None
     who = board.identity
-    found = proc.stat(who.pid)
     since = board.open_sections[-1].since_ns if board.open_sections else board.last_activity_ns
     return {
         "rank": who.rank,
@@ -386,30 +362,27 @@ def describe(board: Snapshot, now_ns: int) -> dict[str, Any]:
         "heartbeats": board.heartbeat_count,
         "connected": board.connected,
         "finished": board.finished,
-        "state": found.state if found else "gone",
+        "state": _state(who),
         "wait_channel": proc.wait_channel(who.pid),
     }
 
 
-def _judged_by_boards(overdue: Overdue, ranks: Mapping[int, Mapping[str, Any]], now: int) -> Verdict:
+def _judged_by_boards(overdue: Overdue, boards: Mapping[int, Snapshot], now: int) -> Verdict:
     """Without evidence: by the boards and the states of the processes alone."""
     from holdfast.incidents import evidence as e
+    from holdfast.incidents.capture.rank_probe import board_facts
     from holdfast.incidents.rules import judge
 
     found = []
-    for key, each in ranks.items():
-        facts = e.BoardFacts(
-            connected=each["connected"],
-            finished=each["finished"],
-            heartbeats=each["heartbeats"],
-            step=each["step"],
-            silent=each["silent"],
-        )
+    for key, board in boards.items():
+        who = board.identity
+        assert who is not None
         passed = _passed_limit(overdue.passed, now) if key == overdue.local_rank else None
-        process = e.Process(state=each["state"])
-        found.append(e.RankEvidence(each["rank"], key, each["pid"], "", facts, process, passed=passed))
-    accused = ranks[overdue.local_rank]["rank"]
-    return judge(e.Case((e.NodeEvidence("", HANG, accused=accused, ranks=tuple(found)),))).verdict
+        process = e.Process(state=_state(who))
+        found.append(
+            e.RankEvidence(who.rank, key, who.pid, "", board_facts(board, (), now), process, passed=passed)
+        )
+    return judge(e.Case((e.NodeEvidence("", HANG, accused=overdue.who.rank, ranks=tuple(found)),))).verdict
 
 
 def _from_evidence(captured: Captured) -> dict[str, Any]:
@@ -427,13 +400,26 @@ def _from_evidence(captured: Captured) -> dict[str, Any]:
     }
 
 
+def _limit_facts(passed: Deadline, now_ns: int) -> dict[str, Any]:
+    return {
+        "reason": passed.reason,
+        "section": passed.section,
+        "waited": round(passed.waited(now_ns), 3),
+        "limit": passed.limit,
+    }
+
+
 def _passed_limit(passed: Deadline, now_ns: int) -> PassedLimit:
     from holdfast.incidents.evidence import PassedLimit
 
-    waited = round(passed.waited(now_ns), 3)
-    return PassedLimit(passed.reason, waited, passed.limit, passed.section, passed.text(now_ns))
+    return PassedLimit(**_limit_facts(passed, now_ns), text=passed.text(now_ns))
 
 
-def _is_running(board: Snapshot) -> bool:
+def _state(who: Identity) -> str:
+    found = proc.stat(who.pid)
+    return found.state if found else "gone"
+
+
+def _is_running(who: Identity) -> bool:
     """Whether the rank's process is still the one that was started, and is not ending."""
-    return board.identity is not None and proc.is_running(board.identity.pid, board.identity.start_time)
+    return proc.is_running(who.pid, who.start_time)

@@ -27,26 +27,20 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from ..processes import kill, proc
-from .control import Channel
+from .control import Channel, Settings
 from .hang_handler import import_capture
-from .watch import Terminator, Watch
+from .watch import Watch
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 PACKAGE_ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
-KEPT = (
-    "LD_LIBRARY_PATH",
-    "LANG",
-    "LC_ALL",
-    "LC_CTYPE",
-    "TZ",
-    "TMPDIR",
-)  # loading, text and time of log lines
+# For loading, text and the time of log lines.
+KEPT = ("LD_LIBRARY_PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
 OURS = "HOLDFAST_"  # a variable of ours that marks all processes of a job marks the monitor as well
 SHIELDED = (
     signal.SIGTERM,
@@ -59,22 +53,6 @@ SHIELDED = (
 )
 IDLE = 0.1  # seconds of sleep in which imports delay nothing
 ENOUGH = 5  # scans after which they are made in any case
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The monitor's argument; seconds throughout."""
-
-    directory: str
-    epoch: int
-    launcher_pid: int
-    launcher_start: int
-    channel: int
-    check_interval: float
-    termination: int
-    grace: float
-    early_detection: bool = False
-    warm_up: int = 0  # steps
 
 
 def command(module: str, argument: str) -> list[str]:
@@ -117,35 +95,13 @@ def main() -> int:
     ignore_signals()
     settings = Settings(**json.loads(sys.argv[-1]))
     channel = Channel(socket.socket(fileno=settings.channel))
-    terminator = Terminator(settings.termination, settings.grace)
-    early_for = settings.launcher_pid if settings.early_detection else 0
-    watch = Watch(
-        settings.directory,
-        settings.epoch,
-        settings.check_interval,
-        terminator,
-        channel.send,
-        early_for,
-        settings.warm_up,
-    )
-    launcher = open_process(settings.launcher_pid, settings.launcher_start)
+    watch = Watch(settings, channel.send)
+    launcher = kill.open_pidfd(settings.launcher_pid, settings.launcher_start)
     if launcher is not None and not run(watch, channel, launcher):
         return 0
     if not watch.is_superseded:
         clean_up(watch, settings.directory)
     return 0
-
-
-def open_process(pid: int, start_time: int) -> int | None:
-    """A pidfd of the process that started this one; None when it is gone."""
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return None
-    if proc.start_time(pid) == start_time:
-        return handle
-    os.close(handle)
-    return None
 
 
 def run(watch: Watch, channel: Channel, launcher: int) -> bool:

@@ -8,17 +8,24 @@ Does not cover: hangs of the launcher itself, and of ranks on other nodes.
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ..board import BoardError, BoardReader, Identity
-from ..processes.kill import send_verified
-from .control import RUNNING, ControlPage
-from .deadlines import SECOND, Deadline, deadlines, earliest, next_scan, was_suspended
+from ..board import BoardError, BoardReader
+from .control import RUNNING, ControlPage, Settings
+from .deadlines import (
+    SECOND,
+    Deadline,
+    Milestones,
+    deadlines,
+    earliest,
+    next_scan,
+    suspicion_at,
+    was_suspended,
+)
 from .hang_handler import EARLY, HangHandler, Overdue, Send
-from .milestones import Milestones, suspicion_at
+from .terminator import Terminator
 
 if TYPE_CHECKING:
     from holdfast.incidents.early import Sign
@@ -29,49 +36,25 @@ UNTIL_ACTED_ON = "TZ"  # states in which a rank stays until another process acts
 
 
 class Watch:
-    """The boards of the cycle that runs now.
+    """The boards of the cycle that runs now; `send` takes each message for the launcher."""
 
-    Args:
-        directory: The launcher's, with the control page and a folder for each cycle.
-        epoch: This monitor's; another number on the control page means that it is superseded.
-        check_interval: Longest time between two scans, in seconds; cut to `LONGEST_SLEEP`.
-        terminator: Ends hung ranks.
-        send: Takes each message for the launcher.
-        early_for: The launcher's pid where early detection is wanted.
-        warm_up: The first steps of a rank that may take longer than others.
-    """
-
-    def __init__(
-        self,
-        directory: str,
-        epoch: int,
-        check_interval: float,
-        terminator: Terminator,
-        send: Send,
-        early_for: int = 0,
-        warm_up: int = 0,
-    ) -> None:
-        self._directory = directory
-        self._control = ControlPage(directory)
-        self._epoch = epoch
-        self._longest = int(min(check_interval, LONGEST_SLEEP) * SECOND)
-        self._terminator = terminator
+    def __init__(self, settings: Settings, send: Send) -> None:
+        self._settings = settings
+        self._control = ControlPage(settings.directory)
+        self._longest = int(min(settings.check_interval, LONGEST_SLEEP) * SECOND)
+        self._terminator = Terminator(settings.termination, settings.grace)
         self._send = send
         self._cycle = -1
         self._boards: dict[int, BoardReader] = {}
         self._milestones: dict[int, Milestones] = {}
         self._suspensions = self._control.suspensions
-        self._early_for = early_for
         self._early: EarlyWatch | None = None
-        self._warm_up = warm_up
-        self._handler = HangHandler(
-            directory, self._boards, terminator, send, self._may_act, self._drop, warm_up
-        )
+        self._handler = HangHandler(settings, self._boards, self._terminator, send, self._may_act, self._drop)
 
     @property
     def is_superseded(self) -> bool:
         """Whether the launcher has put another monitor in charge."""
-        return self._control.epoch != self._epoch
+        return self._control.epoch != self._settings.epoch
 
     def scan(self) -> float:
         """Scan the boards and act; returns how many seconds may pass before the next scan."""
@@ -112,27 +95,25 @@ class Watch:
             return
         self._close_boards()
         self._cycle = cycle
-        if self._early_for:
-            self._early = EarlyWatch(self._early_for)
+        if self._settings.early_detection:
+            self._early = EarlyWatch(self._settings.launcher_pid)
         self._handler.begin_cycle(cycle, self._early)
         self._terminator.reset()
-        folder = os.path.join(self._directory, f"cycle-{cycle}")
+        folder = os.path.join(self._settings.directory, f"cycle-{cycle}")
         try:
             names = os.listdir(folder)
         except OSError as error:
             self._report_unreadable(f"cycle {cycle} is not watched: {error}")
             return
         for name in sorted(names):
-            if name.endswith(".board"):
-                self._open_board(os.path.join(folder, name))
-
-    def _open_board(self, path: str) -> None:
-        try:
-            local_rank = int(os.path.basename(path).removesuffix(".board"))
-            self._boards[local_rank] = BoardReader(path)
-            self._milestones[local_rank] = Milestones()
-        except (BoardError, ValueError) as error:
-            self._report_unreadable(f"this rank is not watched, the others are: {error}")
+            if not name.endswith(".board"):
+                continue
+            try:
+                local_rank = int(name.removesuffix(".board"))
+                self._boards[local_rank] = BoardReader(os.path.join(folder, name))
+                self._milestones[local_rank] = Milestones()
+            except (BoardError, ValueError) as error:
+                self._report_unreadable(f"this rank is not watched, the others are: {error}")
 
     def _may_act(self) -> bool:
         return not self.is_superseded and self._control.phase == RUNNING
@@ -155,7 +136,7 @@ class Watch:
         if board.identity is None or board.identity.cycle != self._cycle:
             return now + NOT_YET
         milestones = self._milestones[local_rank]
-        first = earliest(deadlines(board, self._suspensions, self._warm_up))
+        first = earliest(deadlines(board, self._suspensions, self._settings.warm_up))
         who = {"rank": board.identity.rank, "pid": board.identity.pid, "cycle": self._cycle}
         for news in milestones.poll(board, self._boards[local_rank].events):
             self._send({**who, **news})
@@ -164,9 +145,9 @@ class Watch:
         if first is None or self._terminator.has_signalled(board.identity):
             return now + self._longest
         if now >= first.at_ns:
-            overdue.append(Overdue(first, local_rank, board))
+            overdue.append(Overdue(first, local_rank, board.identity, board))
             return now + self._longest
-        wake = next_scan(board, self._suspensions, now, self._warm_up)
+        wake = next_scan(board, self._suspensions, now, self._settings.warm_up)
         return min(wake, suspicion_at(first)) if milestones.suspected_since != first.since_ns else wake
 
     def _scan_early(self, now: int, overdue: list[Overdue]) -> int | None:
@@ -176,7 +157,7 @@ class Watch:
         try:
             wake = self._early.scan(now, self._boards)
             if not overdue and (found := self._early.overdue(self._boards)):
-                if found.board.identity and not self._terminator.has_signalled(found.board.identity):
+                if not self._terminator.has_signalled(found.who):
                     overdue.append(found)
             return wake
         except Exception as error:
@@ -208,63 +189,6 @@ class Watch:
             board.close()
         self._boards.clear()
         self._milestones.clear()
-
-
-class Terminator:
-    """Ends hung ranks: SIGCONT, the configured signal, SIGKILL after the grace period.
-
-    The process is checked by pid and start time behind a pidfd before each signal. One that was signalled is
-    remembered until the next cycle, so it gets each signal once.
-    Does not cover: a process that even SIGKILL cannot end (uninterruptible sleep); the launcher reports that one.
-    """
-
-    def __init__(self, termination: int, grace: float) -> None:
-        """`termination` is the first signal, `grace` the seconds between it and SIGKILL."""
-        self.termination, self.grace = termination, grace
-        self._pending: dict[Identity, int] = {}  # when SIGKILL follows, in monotonic nanoseconds
-        self._done: set[Identity] = set()
-
-    @property
-    def signal_name(self) -> str:
-        """Name of the first signal."""
-        return signal.Signals(self.termination).name
-
-    def has_signalled(self, who: Identity) -> bool:
-        """Whether this rank was signalled already."""
-        return who in self._pending or who in self._done
-
-    def terminate(self, who: Identity, now_ns: int) -> str | None:
-        """Send the first signal; its name, or None when the process is not the one meant or is gone."""
-        if self.termination == signal.SIGKILL:
-            self._done.add(who)
-        else:
-            self._pending[who] = now_ns + int(self.grace * SECOND)
-            # A stopped process acts on a signal only when it continues (SIGKILL needs no such help).
-            send_verified(who.pid, who.start_time, signal.SIGCONT)
-        sent = send_verified(who.pid, who.start_time, self.termination)
-        return self.signal_name if sent else None
-
-    def kill_expired(self, now_ns: int) -> list[Identity]:
-        """SIGKILL for each rank whose grace period is over; returns those that still existed."""
-        due = [who for who, at in self._pending.items() if at <= now_ns]
-        for who in due:
-            del self._pending[who]
-            self._done.add(who)
-        return [who for who in due if send_verified(who.pid, who.start_time, signal.SIGKILL)]
-
-    def extend(self, by_ns: int) -> None:
-        """The node was suspended: a grace period is time in which a rank could have ended."""
-        self._pending = {who: at + by_ns for who, at in self._pending.items()}
-
-    @property
-    def next_ns(self) -> int | None:
-        """When the next SIGKILL is due."""
-        return min(self._pending.values(), default=None)
-
-    def reset(self) -> None:
-        """A new cycle: its ranks are other processes."""
-        self._pending.clear()
-        self._done.clear()
 
 
 class EarlyWatch:
@@ -301,15 +225,18 @@ class EarlyWatch:
         if sign is None or sign.local_rank not in boards:
             return None
         board, since = boards[sign.local_rank].snapshot(), int(sign.since * SECOND)
-        return Overdue(Deadline(since, since, 0.0, EARLY, sentence=sign.text), sign.local_rank, board)
+        if board.identity is None:
+            return None
+        passed = Deadline(since, since, 0.0, EARLY, sentence=sign.text)
+        return Overdue(passed, sign.local_rank, board.identity, board)
 
     def still_confirmed(self, overdue: Overdue) -> bool:
         """Whether the sign still holds, checked last before the rank is signalled."""
         from holdfast.incidents.early import state
 
-        who, sign = overdue.board.identity, self._sign
+        sign = self._sign
         same = sign is not None and sign.local_rank == overdue.local_rank
-        if same and who is not None and state(who.pid) in UNTIL_ACTED_ON:
+        if same and state(overdue.who.pid) in UNTIL_ACTED_ON:
             return True
         self._sign = None  # or the next scan would take it for a new one
         return False

@@ -18,7 +18,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from . import proc
 
@@ -28,16 +28,27 @@ POLL = 0.01
 @contextmanager
 def verified(pid: int, start_time: int) -> Iterator[int | None]:
     """A pidfd for exactly this process, or None when it is gone or the pid now belongs to another one."""
+    handle = None
+    with suppress(OSError):
+        handle = open_pidfd(pid, start_time)
+    try:
+        yield handle
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def open_pidfd(pid: int, start_time: int) -> int | None:
+    """A pidfd for exactly this process; None when it is gone. OSError where the descriptor cannot be made."""
     try:
         handle = os.pidfd_open(pid)
-    except OSError:
-        yield None
-        return
-    try:
-        # Checked after the handle exists: from here on the handle cannot come to mean another process.
-        yield handle if proc.start_time(pid) == start_time else None
-    finally:
-        os.close(handle)
+    except ProcessLookupError:
+        return None
+    # Checked after the handle exists: from here on the handle cannot come to mean another process.
+    if proc.start_time(pid) == start_time:
+        return handle
+    os.close(handle)
+    return None
 
 
 def send(handle: int, number: int) -> bool:

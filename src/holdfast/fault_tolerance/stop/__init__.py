@@ -1,7 +1,7 @@
 """The agreed stop: all ranks of a job stop at the same place of their training, without a collective in every step.
 
 For training programs: `StopPoint`, the rank's side, and `position`, a rank's place as a number (with `in_loader` where
-a validation has several data loaders). The launchers agree on the place, by the rules and values of this room.
+a validation has several data loaders). The launchers agree on the place by the rules of this package.
 Nothing is loaded until it is asked for; no torch.
 """
 

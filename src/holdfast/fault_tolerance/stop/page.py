@@ -14,21 +14,18 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import signal
 from collections.abc import Callable, Mapping
 
-from ..board.mapped import MappedFile, create, private_words
-from ..errors import BoardError
+from ..board.mapped import Page
 from .rules import COMMIT, NEVER, WITHDRAW, RankView, Word
 
 logger = logging.getLogger("holdfast.launcher")
 SUFFIX = ".stop"
-SIZE = 4096
-MAGIC = 0x3130504F54534648  # "HFSTOP01"
+SIZE = Page.SIZE
 
 # The launcher's words.
-MAGIC_WORD, NUMBER, COMMITTED, WITHDRAWN, ASKED, DEADLINE = range(6)
+_, NUMBER, COMMITTED, WITHDRAWN, ASKED, DEADLINE = range(6)
 PLACES = 16  # slots of the last proposals' places
 SLOTS = 8
 # The rank's words, on a cache line of their own.
@@ -61,51 +58,11 @@ def write(words: memoryview, word: Word) -> None:
         words[COMMITTED] = word.number
 
 
-class PageFile:
-    """A mapped page: `words`. With `held`, this process is the only one that holds it so (the rank's side).
+class PageFile(Page):
+    """A mapped page; `locked` on the rank's side."""
 
-    Raises BoardError when the file is no page of this version and this user's, or another process holds it;
-    FileNotFoundError when there is none.
-    """
-
-    def __init__(self, path: str, *, held: bool = False) -> None:
-        self._file: MappedFile | None = None
-        try:
-            file = MappedFile(path)
-            if file.size != SIZE:
-                raise BoardError(
-                    f"{path}: no page for an agreed stop: {file.size} bytes found, {SIZE} expected"
-                )
-            self.words = file.words(SIZE)
-            if self.words[MAGIC_WORD] != MAGIC:
-                raise BoardError(f"{path}: no page for an agreed stop of this version of holdfast")
-            if held:
-                if not file.lock():
-                    raise BoardError(
-                        f"{path}: another process of this rank takes part already; process {os.getpid()} "
-                        "(a child of it?) does not"
-                    )
-                self._file = file
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise BoardError(f"{path}: no page for an agreed stop: {error.strerror or error}") from error
-
-    @classmethod
-    def create(cls, path: str) -> PageFile:
-        """A fresh page, allocated in full; the file is 0600. OSError when it cannot be made."""
-        page = cls.__new__(cls)
-        page._file = None
-        page.words = create(path, SIZE)
-        page.words[MAGIC_WORD] = MAGIC
-        return page
-
-    def close(self) -> None:
-        """Let go of the page. The memory is unmapped when the last view of it is dropped. Safe to call twice."""
-        self.words = private_words(SIZE)
-        file, self._file = self._file, None
-        if file is not None:
-            file.close()
+    MAGIC = 0x3130504F54534648  # "HFSTOP01"
+    KIND = "page for an agreed stop"
 
 
 class StopPages:

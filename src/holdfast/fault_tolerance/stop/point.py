@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import os
 import time
-import weakref
 from collections.abc import Callable
 
 from holdfast.prefixed_log import log as _log
 
 from .. import environment
-from ..board.mapped import private_words
+from ..board.mapped import detach_in_child, private_words
 from ..errors import BoardError
 from . import page as P
 from .rules import ENDED, GO, STOP, TAKES_PART, WAIT, at_boundary
@@ -44,7 +43,7 @@ class StopPoint:
         self._settled = 0  # the number of the last proposal that needs no more attention
         self._stopped = False
         self.waiting: Callable[[], None] | None = None
-        _POINTS.add(self)
+        detach_in_child(self)
 
     @classmethod
     def find(cls) -> StopPoint | None:
@@ -56,10 +55,10 @@ class StopPoint:
         if not board:
             return None
         try:
-            return cls(P.PageFile(P.page_path(board), held=True))
+            return cls(P.PageFile(P.page_path(board), locked=True))
         except (
             FileNotFoundError
-        ):  # not by a launcher: a `RankMonitorServer`. Or it had no room, and has logged that
+        ):  # no launcher: a `RankMonitorServer`. Or no memory, which the launcher has logged
             return None
         except (BoardError, OSError, ValueError) as error:
             why = str(error)
@@ -73,9 +72,7 @@ class StopPoint:
         words = self._words
         words[P.POSITION] = words[P.AT] = 0
         self._settled = words[P.WITHDRAWN]
-        self._stopped = (
-            words[P.COMMITTED] != 0
-        )  # asked to stop before: also in another training of the same process
+        self._stopped = words[P.COMMITTED] != 0  # also in another training of the same process
         words[P.STATE] = TAKES_PART
 
     def end(self) -> None:
@@ -127,7 +124,10 @@ class StopPoint:
         if words[P.NUMBER] == self._settled:
             words[P.POSITION] = position
             return False
-        return self._consider(position)
+        began = time.monotonic()
+        while (then := self._look(position)) == WAIT:
+            began = self._wait(began)
+        return then == STOP
 
     def passes_early(self, position: int) -> bool:
         """At the begin of the batch that leads to this boundary. True: no stop is proposed, and from now on this rank
@@ -139,25 +139,9 @@ class StopPoint:
         return True
 
     @property
-    def words(self) -> memoryview:
-        """The page's words, for who does what `passes_early` does by itself; until `end`."""
-        return self._words
-
-    @property
-    def settled(self) -> int:
-        """The number of the last proposal that needs no more attention."""
-        return self._settled
-
-    @property
     def attentive(self) -> bool:
         """Whether there is a proposal that this rank has not done with."""
         return bool(self._words[P.NUMBER] != self._settled)
-
-    def _consider(self, position: int) -> bool:
-        began = time.monotonic()
-        while (then := self._look(position)) == WAIT:
-            began = self._wait(began)
-        return then == STOP
 
     def _look(self, position: int) -> str:
         """Answer the current proposal: GO, WAIT or STOP."""
@@ -204,14 +188,3 @@ def _proposal(words: memoryview) -> tuple[int, int]:
         place = words[P.PLACES + number % P.SLOTS]
         if words[P.NUMBER] == number:
             return number, place
-
-
-_POINTS: weakref.WeakSet[StopPoint] = weakref.WeakSet()
-
-
-def _let_go_in_child() -> None:
-    for point in list(_POINTS):
-        point._after_fork_in_child()
-
-
-os.register_at_fork(after_in_child=_let_go_in_child)

@@ -21,7 +21,6 @@ from ..board import Limits, Snapshot
 from ..errors import NotReady, RankMonitorClientError
 from . import learned_timeouts as rules
 from .learned_timeouts import Floors, HeartbeatTimeouts, SectionTimeouts
-from .observed_durations import INITIAL, OUT_OF_SECTION, SUBSEQUENT
 
 if TYPE_CHECKING:
     from ..config import FaultToleranceConfig
@@ -69,7 +68,22 @@ def describe(limits: Limits) -> str:
     return f"{for_all}for ranks that connect: {', '.join(connected)}"
 
 
-def contradictions(resolved: ResolvedConfig, boards: Iterable[Snapshot]) -> Iterator[str]:
+class Advice:
+    """Logs each contradiction once in the life of a launcher."""
+
+    def __init__(self, resolved: ResolvedConfig) -> None:
+        self._resolved = resolved
+        self._logged: set[str] = set()
+
+    def on(self, boards: Iterable[Snapshot]) -> None:
+        """Check the ranks' boards; cheap enough for once a second."""
+        for sentence in _contradictions(self._resolved, boards):
+            if sentence not in self._logged:
+                self._logged.add(sentence)
+                logger.warning("%s", sentence)
+
+
+def _contradictions(resolved: ResolvedConfig, boards: Iterable[Snapshot]) -> Iterator[str]:
     """What does not fit, given the boards of the ranks so far."""
     connected = [board for board in boards if board.connected]
     beats = max((board.heartbeat_count for board in connected), default=0)
@@ -98,21 +112,6 @@ def contradictions(resolved: ResolvedConfig, boards: Iterable[Snapshot]) -> Iter
             f"{which} is set ({origins[which]}), but the ranks open no sections, they only send heartbeats: it finds "
             "no hang. Set rank_heartbeat_timeout instead"
         )
-
-
-class Advice:
-    """Logs each contradiction once in the life of a launcher."""
-
-    def __init__(self, resolved: ResolvedConfig) -> None:
-        self._resolved = resolved
-        self._logged: set[str] = set()
-
-    def on(self, boards: Iterable[Snapshot]) -> None:
-        """Check the ranks' boards; cheap enough for once a second."""
-        for sentence in contradictions(self._resolved, boards):
-            if sentence not in self._logged:
-                self._logged.add(sentence)
-                logger.warning("%s", sentence)
 
 
 class EffectiveTimeouts:
@@ -168,42 +167,29 @@ class EffectiveTimeouts:
             self._initial_set_by_user,
         )
 
-    def learn_heartbeats(self, longest: Mapping[str, float], factor: float, *, log: bool) -> None:
-        """Learn from what `Intervals.heartbeats` gave, agreed over all ranks; `log` logs the result.
-
-        Raises NotReady if no rank has sent two heartbeats.
-        """
-        assert self.heartbeat is not None
-        initial, subsequent = longest[INITIAL], longest[SUBSEQUENT]
-        if initial <= 0 or subsequent <= 0:
-            raise NotReady(["no rank has sent two heartbeats"])
-        self.heartbeat = rules.learn_heartbeats(self.heartbeat, initial, subsequent, factor, self._floors)
-        if log:
-            self._log_learned(self.heartbeat)
-
-    def learn_sections(
-        self,
-        longest: Mapping[str, float],
-        selected: Collection[str] | None,
-        factor: float,
-        *,
-        out_of_section: bool,
-        log: bool,
+    def learn(
+        self, part: str, longest: Mapping[str, float], names: Collection[str], factor: float, *, log: bool
     ) -> None:
-        """Learn from what `Intervals.sections` gave, agreed over all ranks. None selects all of its sections.
+        """Learn the timeouts of these names from what `Intervals` gave, agreed over all ranks; `log` logs the result.
 
-        Raises NotReady if one of the selected sections was never closed, or no time out of section was seen.
+        Args:
+            part: `HEARTBEAT` or `SECTION`.
+
+        Raises NotReady if one of them was not observed by any rank.
         """
-        assert self.section is not None
-        if selected is None:
-            selected = sorted(set(longest) - {OUT_OF_SECTION})
-        out = longest[OUT_OF_SECTION] if out_of_section else None
-        if missing := rules.unobserved(longest, selected, out):
+        if missing := rules.unobserved(part, longest, names):
             raise NotReady(missing)
-        chosen = {name: longest[name] for name in selected}
-        self.section = rules.learn_sections(self.section, chosen, out, factor, self._floors)
+        seconds = {name: longest[name] for name in names}
+        learned: Any = rules.learn(getattr(self, part), seconds, factor, self._floors)
+        setattr(self, part, learned)  # the attributes are named like the parts of a state
         if log:
-            self._log_learned(self.section)
+            _log.info("%s", learned)
+            if at_floor := rules.at_floor(learned, self._floors):
+                _log.info(
+                    "learned timeouts were raised to their floor: %s (HOLDFAST_LEARNED_FLOOR and "
+                    "HOLDFAST_LEARNED_INITIAL_FLOOR set it)",
+                    ", ".join(at_floor),
+                )
 
     def _apply(self, heartbeat: HeartbeatTimeouts | None, section: SectionTimeouts | None) -> None:
         assert self.heartbeat is not None and self.section is not None
@@ -216,12 +202,3 @@ class EffectiveTimeouts:
                 *rules.at_floor(self.section, self._floors),
             ]
             _log.info("loaded timeouts were raised to their floor: %s", ", ".join(at_floor))
-
-    def _log_learned(self, timeouts: HeartbeatTimeouts | SectionTimeouts) -> None:
-        _log.info("%s", timeouts)
-        if at_floor := rules.at_floor(timeouts, self._floors):
-            _log.info(
-                "learned timeouts were raised to their floor: %s (HOLDFAST_LEARNED_FLOOR and "
-                "HOLDFAST_LEARNED_INITIAL_FLOOR set it)",
-                ", ".join(at_floor),
-            )

@@ -275,7 +275,8 @@ def record_steps(
             before = None
         current = before or rules.HeartbeatTimeouts()
         floors = replace(environment.floors(), configured=times.configured)
-        timeouts = rules.learn_heartbeats(current, times.first, times.longest, safety_factor, floors)
+        longest = {rules.INITIAL: times.first, rules.SUBSEQUENT: times.longest}
+        timeouts = rules.learn(current, longest, safety_factor, floors)
         write(path, rules.to_state(timeouts, None))
 
     try:

@@ -12,9 +12,9 @@ are taken for hung.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple, TypeVar
 
 from ..board import Limits
 from .learning_conditions import SETUP
@@ -26,7 +26,17 @@ HEARTBEAT, SECTION = "heartbeat", "section"
 
 EMA_WEIGHT = 0.5
 
-Timeouts = TypeVar("Timeouts", "HeartbeatTimeouts", "SectionTimeouts")
+INITIAL, SUBSEQUENT = "initial", "subsequent"
+"""The names of the heartbeat timeouts."""
+OUT_OF_SECTION = ""
+"""Stands for the time outside of all sections, where sections are listed by name; no section has this name."""
+
+
+class Timeout(NamedTuple):
+    """Seconds, None is no timeout; and whether they were learned."""
+
+    seconds: float | None
+    is_learned: bool
 
 
 @dataclass
@@ -46,9 +56,20 @@ class HeartbeatTimeouts:
         return self.initial is not None and self.subsequent is not None
 
     def __str__(self) -> str:
-        return f"heartbeat timeouts: initial {_shown(self.initial, self.were_calculated)}, " + (
-            f"subsequent {_shown(self.subsequent, self.were_calculated)}"
-        )
+        return f"heartbeat timeouts: {_listed(self)}"
+
+    def _table(self) -> dict[str, Timeout]:
+        is_learned = bool(self.were_calculated)
+        return {INITIAL: Timeout(self.initial, is_learned), SUBSEQUENT: Timeout(self.subsequent, is_learned)}
+
+    @classmethod
+    def _of(cls, table: Mapping[str, Timeout]) -> HeartbeatTimeouts:
+        initial, subsequent = table[INITIAL], table[SUBSEQUENT]
+        return cls(initial.seconds, subsequent.seconds, initial.is_learned and subsequent.is_learned)
+
+    @staticmethod
+    def _floor(floors: Floors, name: str) -> float:
+        return floors.of_heartbeat(name)
 
 
 @dataclass
@@ -66,22 +87,46 @@ class SectionTimeouts:
     @property
     def were_calculated(self) -> bool:
         """True when all of them were learned."""
-        return self.calculated_sections == set(self.section) and self.is_out_of_section_calculated
+        return all(timeout.is_learned for timeout in self._table().values())
 
     @property
     def are_valid(self) -> bool:
         """True when every section and the time outside of sections have a timeout."""
-        return (
-            all(timeout is not None for timeout in self.section.values()) and self.out_of_section is not None
-        )
+        return all(timeout.seconds is not None for timeout in self._table().values())
 
     def __str__(self) -> str:
-        timeouts = [
-            f"{name} {_shown(timeout, name in self.calculated_sections)}"
-            for name, timeout in self.section.items()
-        ]
-        timeouts.append(f"out of section {_shown(self.out_of_section, self.is_out_of_section_calculated)}")
-        return "section timeouts: " + ", ".join(timeouts)
+        return f"section timeouts: {_listed(self)}"
+
+    def _table(self) -> dict[str, Timeout]:
+        learned = self.calculated_sections
+        table = {name: Timeout(seconds, name in learned) for name, seconds in self.section.items()}
+        return {**table, OUT_OF_SECTION: Timeout(self.out_of_section, self.is_out_of_section_calculated)}
+
+    @classmethod
+    def _of(cls, table: Mapping[str, Timeout]) -> SectionTimeouts:
+        sections = {name: timeout for name, timeout in table.items() if name != OUT_OF_SECTION}
+        seconds = {name: timeout.seconds for name, timeout in sections.items()}
+        learned = {name for name, timeout in sections.items() if timeout.is_learned}
+        return cls(seconds, table[OUT_OF_SECTION].seconds, learned, table[OUT_OF_SECTION].is_learned)
+
+    @staticmethod
+    def _floor(floors: Floors, name: str) -> float:
+        return floors.of_section(name)
+
+
+Timeouts = TypeVar("Timeouts", HeartbeatTimeouts, SectionTimeouts)
+
+
+def _listed(timeouts: HeartbeatTimeouts | SectionTimeouts) -> str:
+    return ", ".join(
+        f"{name or 'out of section'} "
+        + (
+            "none"
+            if timeout.seconds is None
+            else f"{timeout.seconds:.2f} s" + " (learned)" * timeout.is_learned
+        )
+        for name, timeout in timeouts._table().items()
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,23 +138,16 @@ class Floors:
     initial: float = 300.0
     configured: Limits = field(default_factory=Limits)
 
-    @property
-    def first_heartbeat(self) -> float:
-        """The floor of the initial heartbeat."""
-        return _lower(self.initial, self.configured.initial)
-
-    @property
-    def heartbeat(self) -> float:
-        """The floor of all later heartbeats."""
+    def of_heartbeat(self, name: str) -> float:
+        """The floor of `INITIAL` or `SUBSEQUENT`."""
+        if name == INITIAL:
+            return _lower(self.initial, self.configured.initial)
         return _lower(self.general, self.configured.subsequent)
 
-    @property
-    def out_of_section(self) -> float:
-        """The floor of the time outside of sections."""
-        return _lower(self.general, self.configured.out_of_section)
-
     def of_section(self, name: str) -> float:
-        """The floor of one section."""
+        """The floor of one section, or of `OUT_OF_SECTION`."""
+        if name == OUT_OF_SECTION:
+            return _lower(self.general, self.configured.out_of_section)
         return _lower(self.initial if name == SETUP else self.general, self.configured.sections.get(name))
 
 
@@ -121,77 +159,48 @@ def learned(longest: float, factor: float, floor: float, current: float | None =
     return max(timeout, floor)
 
 
-def learn_heartbeats(
-    current: HeartbeatTimeouts, initial: float, subsequent: float, factor: float, floors: Floors
-) -> HeartbeatTimeouts:
-    """The timeouts that follow `current`, given the longest durations over all ranks in seconds."""
-    before = current if current.were_calculated else HeartbeatTimeouts()
-    return HeartbeatTimeouts(
-        initial=learned(initial, factor, floors.first_heartbeat, before.initial),
-        subsequent=learned(subsequent, factor, floors.heartbeat, before.subsequent),
-        were_calculated=True,
-    )
+def learn(current: Timeouts, longest: Mapping[str, float], factor: float, floors: Floors) -> Timeouts:
+    """The timeouts that follow `current`; `longest` has the longest durations over all ranks in seconds, by name.
 
-
-def learn_sections(
-    current: SectionTimeouts,
-    longest: Mapping[str, float],
-    out_of_section: float | None,
-    factor: float,
-    floors: Floors,
-) -> SectionTimeouts:
-    """The timeouts that follow `current`. `longest` has the selected sections, all others keep their timeout; so does
-    the time out of section when `out_of_section` is None."""
-    section = dict(current.section)
+    A timeout that it does not name stays.
+    """
+    table = current._table()
     for name, seconds in longest.items():
-        before = section.get(name) if name in current.calculated_sections else None
-        section[name] = learned(seconds, factor, floors.of_section(name), before)
-    out, was_learned = current.out_of_section, current.is_out_of_section_calculated
-    if out_of_section is not None:
-        out = learned(out_of_section, factor, floors.out_of_section, out if was_learned else None)
-        was_learned = True
-    return SectionTimeouts(section, out, current.calculated_sections | set(longest), was_learned)
+        before = table.get(name)
+        in_force = before.seconds if before and before.is_learned else None
+        table[name] = Timeout(learned(seconds, factor, current._floor(floors, name), in_force), True)
+    return current._of(table)
 
 
-def unobserved(
-    longest: Mapping[str, float], selected: Collection[str], out_of_section: float | None
-) -> list[str]:
-    """What is missing before timeouts of the selected sections can be learned, in words; empty when ready."""
-    missing = [f"section {name!r} was never closed" for name in selected if longest.get(name, 0) <= 0]
-    if out_of_section is not None and out_of_section <= 0:
-        missing.append("no time out of section was seen")
-    return missing
+def unobserved(part: str, longest: Mapping[str, float], names: Iterable[str]) -> list[str]:
+    """What is missing before timeouts of these names can be learned, in words; empty when ready."""
+    unseen = [name for name in names if longest.get(name, 0) <= 0]
+    if part == HEARTBEAT:
+        return ["no rank has sent two heartbeats"] if unseen else []
+    return [
+        f"section {name!r} was never closed" if name else "no time out of section was seen" for name in unseen
+    ]
 
 
 def at_floor(timeouts: HeartbeatTimeouts | SectionTimeouts, floors: Floors) -> list[str]:
     """Which learned timeouts are as low as their floor, in words; they would be lower without it."""
-    learned_ones: list[tuple[str, float | None, float]] = []
-    if isinstance(timeouts, HeartbeatTimeouts):
-        if timeouts.were_calculated:
-            learned_ones.append(("initial heartbeat", timeouts.initial, floors.first_heartbeat))
-            learned_ones.append(("heartbeat", timeouts.subsequent, floors.heartbeat))
-    else:
-        for name in sorted(timeouts.calculated_sections):
-            learned_ones.append((f"section {name!r}", timeouts.section.get(name), floors.of_section(name)))
-        if timeouts.is_out_of_section_calculated:
-            learned_ones.append(("out of section", timeouts.out_of_section, floors.out_of_section))
-    return [f"{name} {floor:g} s" for name, timeout, floor in learned_ones if timeout == floor]
+    words = {INITIAL: "initial heartbeat", SUBSEQUENT: "heartbeat"}
+    if isinstance(timeouts, SectionTimeouts):
+        words = {name: f"section {name!r}" for name in timeouts.section} | {OUT_OF_SECTION: "out of section"}
+    return [
+        f"{words[name]} {timeout.seconds:g} s"
+        for name, timeout in timeouts._table().items()
+        if timeout.is_learned and timeout.seconds == timeouts._floor(floors, name)
+    ]
 
 
 def raised_to_floor(timeouts: Timeouts, floors: Floors) -> Timeouts:
     """The same timeouts, the learned ones at their floor at least: a state may come from a job without floors."""
-    if isinstance(timeouts, HeartbeatTimeouts):
-        if not timeouts.were_calculated:
-            return timeouts
-        initial = _at_least(timeouts.initial, floors.first_heartbeat)
-        return replace(timeouts, initial=initial, subsequent=_at_least(timeouts.subsequent, floors.heartbeat))
-    section = dict(timeouts.section)
-    for name in timeouts.calculated_sections:
-        section[name] = _at_least(section.get(name), floors.of_section(name))
-    out = timeouts.out_of_section
-    if timeouts.is_out_of_section_calculated:
-        out = _at_least(out, floors.out_of_section)
-    return replace(timeouts, section=section, out_of_section=out)
+    table = timeouts._table()
+    for name, timeout in table.items():
+        if timeout.is_learned and timeout.seconds is not None:
+            table[name] = Timeout(max(timeout.seconds, timeouts._floor(floors, name)), True)
+    return timeouts._of(table)
 
 
 def over(current: SectionTimeouts, loaded: SectionTimeouts) -> SectionTimeouts:
@@ -200,15 +209,9 @@ def over(current: SectionTimeouts, loaded: SectionTimeouts) -> SectionTimeouts:
     Learned timeouts always win. Timeouts that the state merely copied from its job's configuration are used only
     where today's configuration does not set them.
     """
-    section = {**loaded.section, **current.section}
-    section.update({name: loaded.section[name] for name in loaded.calculated_sections})
-    is_out_learned = loaded.is_out_of_section_calculated
-    return SectionTimeouts(
-        section,
-        loaded.out_of_section if is_out_learned else current.out_of_section,
-        loaded.calculated_sections | current.calculated_sections,
-        is_out_learned or current.is_out_of_section_calculated,
-    )
+    copied = loaded._table()
+    learned_ones = {name: timeout for name, timeout in copied.items() if timeout.is_learned}
+    return SectionTimeouts._of({**copied, **current._table(), **learned_ones})
 
 
 def to_state(heartbeat: HeartbeatTimeouts | None, section: SectionTimeouts | None) -> dict[str, Any]:
@@ -299,15 +302,5 @@ def _timeout(name: str, value: object) -> float | None:
     return float(value)
 
 
-def _at_least(timeout: float | None, floor: float) -> float | None:
-    return None if timeout is None else max(timeout, floor)
-
-
 def _lower(floor: float, configured: float | None) -> float:
     return floor if configured is None else min(floor, configured)
-
-
-def _shown(timeout: float | None, learned: bool | None) -> str:
-    if timeout is None:
-        return "none"
-    return f"{timeout:.2f} s" + (" (learned)" if learned else "")

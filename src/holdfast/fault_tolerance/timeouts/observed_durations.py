@@ -17,16 +17,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..board import Limits, Snapshot
+from ..board.values import SECOND as SECOND
 from ..errors import NotReady
+from .learned_timeouts import INITIAL, OUT_OF_SECTION, SUBSEQUENT
 
 if TYPE_CHECKING:
     import torch
 
-SECOND = 1e9
-INITIAL = "initial"
-SUBSEQUENT = "subsequent"
-OUT_OF_SECTION = ""
-"""Stands for the time outside of all sections, where sections are listed by name; no section has this name."""
 RUNNING = "\0"
 """Stands before the name of something that has not ended yet: its age."""
 _ABSENT = -1.0

@@ -23,7 +23,7 @@ from ...board import Board, BoardUnavailable, Identity, Limits, Snapshot
 from ...board.layout import BOARD_BYTES
 from ...monitor.control import FILE as CONTROL
 from ...monitor.control import ControlPage
-from ...monitor.milestones import Milestones
+from ...monitor.deadlines import Milestones
 from ...processes import proc
 from ...stop.page import SIZE as PAGE_BYTES
 from ...stop.page import StopPages

@@ -220,7 +220,7 @@ def _others_run(main: int) -> bool:
 
 def _parts() -> "list[object]":
     """The files beside this one, which the script shall not see: their names are free for its own modules."""
-    names = "optimizer_hook", "introspection", "main_end"
+    names = "optimizer_hook", "introspection", "main_end", "rank_answer"
     try:
         return [__import__(name) for name in names]
     except Exception:  # removed while the job runs
@@ -231,7 +231,7 @@ def _parts() -> "list[object]":
 
 
 def _wait_to_be_a_rank() -> None:
-    """In a zygote (see the launcher's room `warm`): import and fork; only a standby that is let through returns."""
+    """In a zygote (see the launcher's package `warm`): import and fork; only a standby that is let through returns."""
     given = os.environ.pop("HOLDFAST_ZYGOTE", "")
     if not given:
         return
@@ -259,7 +259,7 @@ _kept: list = []  # type: ignore[type-arg]  # the stream of which the last lines
 _is_zygote = "HOLDFAST_ZYGOTE" in os.environ
 _quiet = _quiet_interrupts()
 try:
-    _optimizer, _introspection, _main_end = _parts()  # before the folder is off the path
+    _optimizer, _introspection, _main_end, _ = _parts()  # before the folder is off the path
     _vanish()
     _let_torch_finish()
     try:  # noqa: SIM105
