@@ -170,10 +170,12 @@ def test_a_sleep_inside_a_checkpoint_is_the_programs_own() -> None:
     assert judge(case(rank(0), rank(1, "read", board=section))).kind == "checkpoint_io"
 
 
-def test_whatever_a_rank_does_in_its_data_section_is_data_loading() -> None:
-    section = board(sections=(OpenSection("step", 32.0), OpenSection("data_loading", 31.0)))
+@pytest.mark.parametrize("name", ["data_loading", "ckpt", "fetch_batch"])
+def test_a_name_of_the_programs_own_section_explains_nothing(name: str) -> None:
+    section = board(sections=(OpenSection("step", 32.0), OpenSection(name, 31.0)))
+    verdict = judge(case(rank(0), rank(1, "sleep", board=section)))
 
-    assert judge(case(rank(0), rank(1, "sleep", board=section))).kind == "data_loading"
+    assert verdict.kind == "user_code" and f"in section '{name}'" in verdict.sentence
 
 
 def test_a_native_wait_that_the_recorder_knows_is_a_collective() -> None:

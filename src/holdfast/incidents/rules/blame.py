@@ -261,7 +261,7 @@ def _outside(job: JobView) -> Verdict | None:
         recorder.records_completion(culprit.evidence.collectives)
     )
     if doing.strength is Strength.WEAK and (
-        (doing.kind == "lock" and not is_proven) or (culprit.may_wait_for_gpu and not is_alone)
+        (doing.kind == "lock" and not is_proven) or culprit.may_wait_for_gpu
     ):
         confidence = LOW  # it may wait for a peer: natively, or for its GPU
     elif doing.strength > Strength.WEAK and is_alone and waits > Strength.WEAK and job.is_complete:
@@ -483,9 +483,9 @@ def _meanwhile(job: JobView, culprit: RankView) -> str:
 
 
 def _silence(view: RankView) -> str:
-    """In which section, and for how long."""
+    """For how long there was no sign of life, and in which section the rank is."""
     board = view.evidence.board
     if board is None or board.silent < 1.0:
         return ""
-    section = f" in section {board.sections[-1].name}" if board.sections else ""
-    return f"{section}, last sign of life {seconds(board.silent)} ago"
+    section = f", in section '{board.sections[-1].name}'" if board.sections else ""
+    return f" (the rank's last sign of life: {seconds(board.silent)} ago{section})"

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from ...fault_tolerance.board.values import CHECKPOINTING
 from ..evidence import BoardFacts, Frame, Missing, Process, RankEvidence, StackSource, Target, Thread
 from ..verdict import FINISHED, IN_COLLECTIVE, RENDEZVOUS, TEARDOWN, Activity, Strength
 from . import places as P
@@ -59,8 +60,6 @@ _WAIT_OF_CHANNEL = tuple(
         (WRITE, r"sync|jbd2|writeback|balance_dirty"),
     )
 )
-_DATA = re.compile(r"data(?!base)|loader|fetch|batch", re.IGNORECASE)
-_CHECKPOINT = re.compile(r"checkpoint|ckpt", re.IGNORECASE)
 
 
 def activity(rank: RankEvidence, *, others_answer: bool = False) -> Activity:
@@ -251,15 +250,15 @@ def _outside(rank: RankEvidence, stack: Sequence[Frame], found: Sequence[str], o
     """The main thread is in none of torch's waits for peers."""
     innermost = called(stack[0])
     inside = f"{innermost}, from {own}" if own and innermost != own else own or innermost
-    purpose, before_own = _purpose(rank.board), found[: found.index(P.OWN)] if P.OWN in found else found
-    if P.LOADER in found or purpose == P.LOADER:
+    before_own = found[: found.index(P.OWN)] if P.OWN in found else found
+    if P.LOADER in found:
         call = next(
             (called(f) for f, place in zip(stack, found, strict=True) if place in (P.OWN, P.LOADER)),
             innermost,
         )
         inside = f"{call}, from {own}" if own and call != own else call
         text = f"waits for data in {inside}{worker_states(rank.process)}"
-        return Activity(rank.rank, "data_loading", text, STRONG if P.LOADER in found else WEAK, own)
+        return Activity(rank.rank, "data_loading", text, STRONG, own)
     if P.CHECKPOINT in found:
         return Activity(
             rank.rank, "checkpoint_io", f"waits for a checkpoint's storage in {inside}", STRONG, own
@@ -276,10 +275,6 @@ def _outside(rank: RankEvidence, stack: Sequence[Frame], found: Sequence[str], o
     activity = _of_kernel(rank, own or innermost)
     if P.LOGGING in before_own and activity.kind == "checkpoint_io":
         activity = replace(activity, kind="user_code")
-    if activity.kind == "data_loading" and any(
-        _CHECKPOINT.search(P.function_of(frame)) for frame in stack[:6]
-    ):
-        activity = replace(activity, kind="checkpoint_io")
     if P.IMPORT in found and activity.kind in ("user_code", "unknown", "data_loading"):
         return Activity(rank.rank, "startup", f"is still importing, in {own or innermost}", STRONG, own)
     return _with_purpose(rank, replace(activity, place=own))
@@ -301,22 +296,20 @@ def _with_purpose(rank: RankEvidence, found: Activity) -> Activity:
         places = [P.place_of(frame) for frame in thread.frames]
         if thread.main or _is_idle(thread):
             continue
-        seen = kernel.get(thread.tid) if thread.tid else None
+        seen = kernel.get(thread.tid) if thread.tid and _is_saving(rank.board) else None
         in_file = seen is not None and (
             seen.state == "D" or _channel(seen.wait_channel) in (READ, WRITE, PIPE)
         )
-        saves = in_file and any(_CHECKPOINT.search(P.function_of(frame)) for frame in thread.frames)
-        if P.CHECKPOINT in places or saves or P.LOADER in places:
+        if P.CHECKPOINT in places or in_file or P.LOADER in places:
             kind = "data_loading" if P.LOADER in places else "checkpoint_io"
             text = f"{found.text}; its thread {short(thread.name, 30)!r} is in {called(thread.frames[0])}"
             return replace(found, kind=kind, text=text)
     return found
 
 
-def _purpose(board: BoardFacts | None) -> str:
-    """What the innermost open section is for, by its name: the loader, a checkpoint, or '' where that is not clear."""
-    name = board.sections[-1].name if board and board.sections else ""
-    return P.CHECKPOINT if _CHECKPOINT.search(name) else P.LOADER if _DATA.search(name) else ""
+def _is_saving(board: BoardFacts | None) -> bool:
+    """Whether the innermost open section is the documented one for checkpoints."""
+    return board is not None and board.sections[-1:] != () and board.sections[-1].name == CHECKPOINTING
 
 
 # -- the kernel ------------------------------------------------------------------------------------------------
@@ -324,7 +317,7 @@ def _purpose(board: BoardFacts | None) -> str:
 
 def _of_kernel(rank: RankEvidence, at: str) -> Activity:
     """By the system call; `at` is the innermost Python call, '' where no stack shows it."""
-    process, purpose = rank.process, _purpose(rank.board)
+    process = rank.process
     wait = _waits_in(process) if process is not None else UNKNOWN
     where, call = (
         f" in {at}" if at else "",
@@ -348,15 +341,9 @@ def _of_kernel(rank: RankEvidence, at: str) -> Activity:
         ),
         UNKNOWN: ("user_code" if at else "unknown", "is" if at else "is at an unknown place", WEAK),
     }[wait]
-    if purpose == P.CHECKPOINT and wait in (READ, WRITE, FIFO, UNKNOWN):
+    if _is_saving(rank.board) and wait in (READ, WRITE, FIFO, UNKNOWN):
         kind, strength = "checkpoint_io", STRONG if wait else WEAK
-        text = (
-            f"waits for the storage of its checkpoint section{call}"
-            if wait
-            else "is in its checkpoint section"
-        )
-    elif purpose == P.LOADER and not at and process is not None and wait != UNKNOWN:
-        kind, text = "data_loading", f"is in its data section{worker_states(process)}"
+        text = f"waits for the storage of its checkpoint{call}" if wait else "saves a checkpoint"
     return Activity(rank.rank, kind, f"{text}{where}", strength, at)
 
 
