@@ -64,15 +64,14 @@ GUESSED = {"lock"}
 """A futex alone: a lock, or a wait for a peer."""
 
 
-def one_outside(where: str, wait: str = "all_reduce", *, long: bool = False) -> Verdict:
-    others = [rank(number, wait, long=long) for number in (0, 1, 3)]
-    return judge(case(*others, rank(2, where, long=long), world_size=4))
+def one_outside(where: str, wait: str = "all_reduce") -> Verdict:
+    others = [rank(number, wait) for number in (0, 1, 3)]
+    return judge(case(*others, rank(2, where), world_size=4))
 
 
-@pytest.mark.parametrize("long", [False, True], ids=["py-spy", "faulthandler"])
 @pytest.mark.parametrize("where", DOES)
-def test_the_one_rank_outside_of_the_collective_is_named_with_what_it_does(where: str, long: bool) -> None:
-    verdict = one_outside(where, long=long)
+def test_the_one_rank_outside_of_the_collective_is_named_with_what_it_does(where: str) -> None:
+    verdict = one_outside(where)
 
     assert (verdict.rank, verdict.kind) == (2, DOES[where])
     assert verdict.confidence == (LOW if where in GUESSED else MEDIUM if where in AMBIGUOUS else HIGH)

@@ -24,7 +24,7 @@ from ..evidence import (
     Raised,
     RankEvidence,
 )
-from ..rules.sentence import called
+from ..rules.sentence import called, spans_of
 from ..verdict import Activity
 
 T = TypeVar("T")
@@ -109,12 +109,7 @@ def grouped(items: Iterable[T], key: Callable[[T], K | None]) -> list[tuple[K, l
 
 def rank_ranges(numbers: Iterable[int], most: int = 6) -> str:
     """`0-4, 6-63`; of more than `most` runs the first ones, and how many ranks are left out."""
-    runs: list[tuple[int, int]] = []
-    for number in sorted(set(numbers)):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1] = (runs[-1][0], number)
-        else:
-            runs.append((number, number))
+    runs = spans_of(numbers)
     shown = runs[:most] if len(runs) > most + 1 else runs
     rest = sum(last - first + 1 for first, last in runs[len(shown) :])
     text = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in shown)

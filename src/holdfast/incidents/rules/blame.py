@@ -2,15 +2,14 @@
 
 1. A rank failed by itself: the first one.
 2. The launchers lost a node.
-3. All ranks move.
+3. All ranks move: by their boards, or from one collective to the next.
 4. A rank cannot run: stopped, gone, blocked in the kernel.
-5. All ranks enter one collective after another: slow, within one step.
-6. A rank ended with 0 while others wait for it.
-7. A rank holds a file lock for which others wait.
-8. A rank is in no collective, while others wait in one. Of several: the awaited, the motionless, the earliest.
-9. No rank waits for another.
-10. All wait: one is in another collective, or never came to the one of the others.
-11. A node sent no evidence; a rank is at another step; else the evidence does not single out a rank.
+5. A rank ended with 0 while others wait for it.
+6. A rank holds a file lock for which others wait.
+7. A rank is in no collective, while others wait in one. Of several: the awaited, the motionless, the earliest.
+8. No rank waits for another.
+9. All wait: one is in another collective, or never came to the one of the others.
+10. A rank is at an earlier step; a node sent no evidence; else the evidence does not single out a rank.
 
 Confidence is that of the weakest link: an edge or an activity that is only weak never accuses with more than "low".
 Does not cover: a network between nodes that lost what was sent; then all wait in the same collective.
@@ -170,29 +169,35 @@ def _early_exit(early: Sequence[RankView], waiting: Sequence[int], how: str) -> 
 
 
 def _all_move(job: JobView) -> Verdict | None:
-    """All that have not finished make progress."""
-    stuck = any(view.activity.kind in ("stopped", "exit") for view in job.living)
+    """All that have not finished make progress: by their boards, or they enter one collective after another."""
     running = [view for view in job.living if not (view.evidence.board and view.evidence.board.finished)]
-    if not running or stuck or job.failed or not all(job.moves(view) for view in running):
+    if not running or job.failed or any(view.activity.kind in ("stopped", "exit") for view in job.living):
         return None
     what = "the limit is too short, or all are slow" if job.is_suspected else "no rank is blocked"
-    count = len(running)
-    who = f"all {count} ranks make" if count > 1 else "the rank makes"
-    changed = all(view.evidence.board and view.evidence.board.moved for view in running)
-    confidence = HIGH if changed and not job.is_suspected else MEDIUM
-    return against_nobody("slow", f"{who} progress, by the boards: {what}", confidence)
+    who = f"all {len(running)} ranks make" if len(running) > 1 else "the rank makes"
+    if all(job.moves(view) for view in running):
+        changed = all(view.evidence.board and view.evidence.board.moved for view in running)
+        confidence = HIGH if changed and not job.is_suspected else MEDIUM
+        return against_nobody("slow", f"{who} progress, by the boards: {what}", confidence)
+    entered = [recorder.latest(view.evidence.collectives) for view in running]
+    longest = max(entry.ago if entry else float("inf") for entry in entered)
+    silent = min(view.evidence.board.silent if view.evidence.board else 0.0 for view in running)
+    if job.done or not job.is_suspected or not job.is_complete or longest * RECENT > silent:
+        return None
+    text = (
+        f"progress: the last collective of each began within {seconds(longest)}, the last sign of life was "
+    )
+    return against_nobody("slow", f"{who} {text}{seconds(silent)} ago at least: {what}", MEDIUM)
 
 
 def _cannot_run(job: JobView) -> Verdict | None:
     for kind in ("stopped", "exit", "uninterruptible"):
-        found = [view for view in job.living if view.activity.kind == kind and not _moves_in_kernel(view)]
+        found = [view for view in job.living if view.activity.kind == kind]
+        if kind == "uninterruptible":
+            found = [view for view in found if not moves(view.evidence)]
         if found:
             return _against_those(job, kind, found)
     return None
-
-
-def _moves_in_kernel(view: RankView) -> bool:
-    return view.activity.kind == "uninterruptible" and moves(view.evidence)
 
 
 def _against_those(job: JobView, kind: str, found: Sequence[RankView]) -> Verdict:
@@ -211,22 +216,6 @@ def _against_those(job: JobView, kind: str, found: Sequence[RankView]) -> Verdic
     those = f"; {wait(victims)} for it" if victims and job.waiting else ""
     text = f"{culprit.activity.text}{_silence(culprit)}{others}{those}"
     return against(culprit.evidence, kind, text, confidence, victims)
-
-
-def _all_continue(job: JobView) -> Verdict | None:
-    """All entered a collective long after the last sign of life of any of them."""
-    if not job.living or job.failed or job.done or not job.is_suspected or not job.is_complete:
-        return None
-    entered = [recorder.latest(view.evidence.collectives) for view in job.living]
-    silent = min(view.evidence.board.silent if view.evidence.board else 0.0 for view in job.living)
-    longest = max((entry.ago if entry else float("inf") for entry in entered), default=float("inf"))
-    if longest * RECENT > silent:
-        return None
-    text = (
-        f"all {len(job.living)} ranks enter one collective after another, the last {seconds(longest)} ago at most, "
-        f"without a sign of life for {seconds(silent)}: the limit is too short, or all are slow"
-    )
-    return against_nobody("slow", text, MEDIUM)
 
 
 def _ended_early(job: JobView) -> Verdict | None:
@@ -257,7 +246,7 @@ def _outside(job: JobView) -> Verdict | None:
         return _missing(job, culprit, is_alone)
     waits = max((view.activity.strength for view in job.waiting), default=Strength.STRONG)
     # A recorder that shows every collective of its own as completed proves that its native wait is for no peer.
-    is_proven = job.awaited("recorder", "peer").get(culprit.rank) is Strength.PROOF and (
+    is_proven = culprit.rank in job.sinks(Strength.PROOF) and (
         recorder.records_completion(culprit.evidence.collectives)
     )
     if doing.strength is Strength.WEAK and (
@@ -341,20 +330,6 @@ def _all_wait(job: JobView) -> Verdict | None:
     return replace(found, confidence=LOW) if found and not job.is_suspected else found
 
 
-def _elsewhere(job: JobView) -> Verdict | None:
-    if job.outside or not job.waiting or job.is_complete:
-        return None
-    where = job.waiting[0].activity.operation or "a collective"
-    if job.lost_node:
-        return against_nobody(
-            "node_lost", f"{wait(job.waiters)} in {where}; {job.lost_node.text}", MEDIUM, job.waiters
-        )
-    count = job.missing_nodes or 1
-    nodes = f"the {count} node{'s' if count > 1 else ''} that sent no evidence"
-    text = f"{wait(job.waiters)} in {where}; the cause is probably on {nodes}"
-    return against_nobody("elsewhere", text, MEDIUM if job.is_suspected else LOW, job.waiters)
-
-
 def _behind(job: JobView) -> Verdict | None:
     """Nothing but the boards: who is behind."""
     steps = {view.rank: view.step for view in job.living if view.step is not None}
@@ -373,36 +348,40 @@ def _behind(job: JobView) -> Verdict | None:
 
 
 def _undetermined(job: JobView) -> Verdict:
+    """A node sent no evidence, or the evidence does not single out a rank."""
+    all_wait = job.waiting and not job.outside
+    first = job.waiting[0] if job.waiting else None
+    where = first.activity.operation or "a collective" if first else ""
     if job.lost_node:
-        return against_nobody("node_lost", job.lost_node.text, MEDIUM, job.waiters)
-    if job.waiting and not job.outside:
-        first = job.waiting[0]
-        if any(view.activity.kind == RENDEZVOUS for view in job.waiting):
-            text = f"{wait(job.waiters)} in {first.activity.operation}: the address, port or world size may be wrong"
-            return against_nobody("startup", text, LOW, job.waiters)
-        entries = waits_in(first)
-        where = recorder.described(entries[0]) if entries else first.activity.operation
-        text = f"all {len(job.waiting)} ranks wait in {where} and none differs: the network may be the cause"
-        return against_nobody("unknown" if job.is_suspected else "slow", text, LOW, job.waiters)
-    text = f"the evidence does not single out one of the {len(job.ranks)} ranks"
-    needed = (
-        ""
-        if any(view.evidence.stacks for view in job.living)
-        else ": stacks or flight-recorder data are needed"
-    )
-    return against_nobody("unknown", text + needed, LOW)
+        waits = f"{wait(job.waiters)} in {where}; " if all_wait and not job.is_complete else ""
+        return against_nobody("node_lost", f"{waits}{job.lost_node.text}", MEDIUM, job.waiters)
+    if not first or not all_wait:
+        has_stacks = any(view.evidence.stacks for view in job.living)
+        needed = "" if has_stacks else ": stacks or flight-recorder data are needed"
+        text = f"the evidence does not single out one of the {len(job.ranks)} ranks{needed}"
+        return against_nobody("unknown", text, LOW)
+    if not job.is_complete:
+        count = job.missing_nodes or 1
+        nodes = f"the {count} node{'s' if count > 1 else ''} that sent no evidence"
+        text = f"{wait(job.waiters)} in {where}; the cause is probably on {nodes}"
+        return against_nobody("elsewhere", text, MEDIUM if job.is_suspected else LOW, job.waiters)
+    if any(view.activity.kind == RENDEZVOUS for view in job.waiting):
+        text = f"{wait(job.waiters)} in {where}: the address, port or world size may be wrong"
+        return against_nobody("startup", text, LOW, job.waiters)
+    entries = waits_in(first)
+    where = recorder.described(entries[0]) if entries else where
+    text = f"all {len(job.waiting)} ranks wait in {where} and none differs: the network may be the cause"
+    return against_nobody("unknown" if job.is_suspected else "slow", text, LOW, job.waiters)
 
 
 _RULES: tuple[Callable[[JobView], Verdict | None], ...] = (
     _all_move,
     _cannot_run,
-    _all_continue,
     _ended_early,
     _holder_of_a_lock,
     _outside,
     _no_rank_waits,
     _all_wait,
-    _elsewhere,
     _behind,
     _undetermined,
 )
@@ -414,7 +393,7 @@ _RULES: tuple[Callable[[JobView], Verdict | None], ...] = (
 def _chosen(job: JobView, candidates: Sequence[RankView]) -> tuple[RankView, bool]:
     """The likeliest culprit, and whether the evidence singled it out."""
     pool = list(candidates)
-    awaited = job.awaited("recorder", "peer")
+    awaited = job.sinks(Strength.STRONG)
     for narrower in (
         lambda view: view.rank in awaited,
         lambda view: not job.moves(view),

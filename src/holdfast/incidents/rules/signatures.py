@@ -8,7 +8,7 @@ Does not cover: whether a rank should be there. Only the others show that (`grap
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ...fault_tolerance.board.values import CHECKPOINTING
@@ -23,15 +23,8 @@ BUSY = 0.5  # share of the time between two samples that counts as computing
 RHYTHM = 3.0  # a rank moves that is silent for less than this many of its own longest intervals
 SHORT_SILENCE = 1.0  # seconds; a shorter silence means nothing
 
-COMPUTES, SLEEPS, FUTEX, FILE_LOCK, WAIT, CONNECTION = (
-    "computes",
-    "sleeps",
-    "futex",
-    "file_lock",
-    "wait",
-    "connection",
-)
-POLL, READ, WRITE, PIPE, FIFO, UNKNOWN = "poll", "read", "write", "pipe", "fifo", ""
+COMPUTES, SLEEPS, FUTEX, FILE_LOCK, WAIT = "computes", "sleeps", "futex", "file_lock", "wait"
+CONNECTION, POLL, READ, WRITE, PIPE, FIFO, UNKNOWN = "connection", "poll", "read", "write", "pipe", "fifo", ""
 _CALLS = {
     SLEEPS: "nanosleep clock_nanosleep pause rt_sigsuspend rt_sigtimedwait",
     FUTEX: "futex futex_waitv semop semtimedop",
@@ -64,7 +57,13 @@ _WAIT_OF_CHANNEL = tuple(
 
 def activity(rank: RankEvidence, *, others_answer: bool = False) -> Activity:
     """What this rank is doing. `others_answer`: helper threads of other ranks have answered."""
-    found = next(found for signature in _SIGNATURES if (found := signature(rank, others_answer)) is not None)
+    found = (
+        _of_process(rank)
+        or _pending(rank)
+        or _holds_gil(rank, others_answer)
+        or _of_stack(rank)
+        or _of_kernel(rank, "")
+    )
     is_finished = rank.board is not None and rank.board.finished
     if is_finished and found.kind in ("user_code", "lock", "child", "unknown"):
         text = f"has reported that it is finished and has not exited: it {found.text}"
@@ -90,43 +89,29 @@ def main_stack(rank: RankEvidence) -> tuple[Frame, ...] | None:
 # -- signatures, in their order --------------------------------------------------------------------------------
 
 
-def _ended(rank: RankEvidence, _: bool) -> Activity | None:
-    process = rank.process
-    if process is None or not (process.state == "gone" or process.state[:1] in ("Z", "X")):
+def _of_process(rank: RankEvidence) -> Activity | None:
+    """A process that has ended, is stopped, or is blocked in the kernel."""
+    process, number = rank.process, rank.rank
+    state = process.state[:1] if process else ""
+    if process is None:
         return None
-    if rank.board is not None and rank.board.finished:
-        return Activity(rank.rank, FINISHED, "has ended after it reported that it was finished", PROOF)
-    return Activity(rank.rank, "exit", "has ended, and its exit code is not recorded", WEAK)
-
-
-def _stopped(rank: RankEvidence, _: bool) -> Activity | None:
-    state = rank.process.state[:1] if rank.process else ""
-    if state not in ("T", "t"):
-        return None
-    by = "a debugger or tracer" if state == "t" else "a signal (SIGSTOP or its like)"
-    return Activity(rank.rank, "stopped", f"is stopped by {by}: state {state}", PROOF)
-
-
-def _uninterruptible(rank: RankEvidence, _: bool) -> Activity | None:
-    process = rank.process
-    if (
-        process is None
-        or process.state[:1] != "D"
-        or (process.sampled_over > 0 and _main_thread_ran(process))
-    ):
+    if process.state == "gone" or state in ("Z", "X"):
+        if rank.board is not None and rank.board.finished:
+            return Activity(number, FINISHED, "has ended after it reported that it was finished", PROOF)
+        return Activity(number, "exit", "has ended, and its exit code is not recorded", WEAK)
+    if state in ("T", "t"):
+        by = "a debugger or tracer" if state == "t" else "a signal (SIGSTOP or its like)"
+        return Activity(number, "stopped", f"is stopped by {by}: state {state}", PROOF)
+    was_sampled_twice = process.sampled_over > 0
+    if state != "D" or (was_sampled_twice and _main_thread_ran(process)):
         return None
     at = str(process.system_call) or process.wait_channel
     where = f" in {at}" if at else f", with {process.network_files[0]} open" if process.network_files else ""
-    is_idle = process.sampled_over > 0
-    return Activity(
-        rank.rank,
-        "uninterruptible",
-        f"is blocked in the kernel (state D){where}",
-        STRONG if is_idle else WEAK,
-    )
+    text = f"is blocked in the kernel (state D){where}"
+    return Activity(number, "uninterruptible", text, STRONG if was_sampled_twice else WEAK)
 
 
-def _pending(rank: RankEvidence, _: bool) -> Activity | None:
+def _pending(rank: RankEvidence) -> Activity | None:
     pending = recorder.oldest_pending(rank.collectives)
     if not pending:
         return None
@@ -142,7 +127,7 @@ def _holds_gil(rank: RankEvidence, others_answer: bool) -> Activity | None:
     is_silent = Missing.NO_ANSWER in (rank.no_collectives, rank.no_stacks)
     if not is_silent or rank.stacks_from is StackSource.RANK:
         return None
-    found = _by_stack(rank, others_answer) or _by_kernel(rank, others_answer)
+    found = _of_stack(rank) or _of_kernel(rank, "")
     if found.kind == "shutdown":
         return None
     where = f"; its main thread {found.text}" if found.kind != "unknown" else ""
@@ -150,35 +135,16 @@ def _holds_gil(rank: RankEvidence, others_answer: bool) -> Activity | None:
     return Activity(rank.rank, "gil", text, STRONG if others_answer else WEAK, found.place)
 
 
-def _by_stack(rank: RankEvidence, _: bool) -> Activity | None:
-    stack = main_stack(rank)
-    if stack is None:
-        if Missing.NO_PYTHON_FRAME is rank.no_stacks:
-            return Activity(rank.rank, "shutdown", "runs no Python any more, as at the end of its exit", WEAK)
-        return None
-    return _of_stack(rank, stack)
-
-
-def _by_kernel(rank: RankEvidence, _: bool) -> Activity:
-    return _of_kernel(rank, "")
-
-
-_SIGNATURES: tuple[Callable[[RankEvidence, bool], Activity | None], ...] = (
-    _ended,
-    _stopped,
-    _uninterruptible,
-    _pending,
-    _holds_gil,
-    _by_stack,
-    _by_kernel,
-)
-
-
 # -- the stack -------------------------------------------------------------------------------------------------
 
 
-def _of_stack(rank: RankEvidence, stack: Sequence[Frame]) -> Activity:
+def _of_stack(rank: RankEvidence) -> Activity | None:
     """The innermost call that means something decides; a data loader or a checkpoint around it gives the purpose."""
+    stack = main_stack(rank)
+    if stack is None:
+        if rank.no_stacks is not Missing.NO_PYTHON_FRAME:
+            return None
+        return Activity(rank.rank, "shutdown", "runs no Python any more, as at the end of its exit", WEAK)
     found = [P.place_of(frame) for frame in stack]
     if not stack or P.EXIT in found:
         text = f", in {called(stack[0])}" if stack else ": no Python frame is left"
@@ -220,9 +186,8 @@ def _in_backward(rank: RankEvidence, own: str) -> Activity:
     """Autograd runs the program's hooks on threads of its own, which Python did not start."""
     for thread in rank.stacks:
         if not thread.main and _is_hook(thread):
-            found = _of_stack(
-                replace(rank, process=None, stacks=(replace(thread, main=True),)), thread.frames
-            )
+            alone = replace(rank, process=None, stacks=(replace(thread, main=True),))
+            found = _of_stack(alone) or _of_kernel(alone, "")
             return replace(found, text=f"{found.text} (autograd's thread)", strength=STRONG)
     process = rank.process
     if process is not None and _is_computing(process):
