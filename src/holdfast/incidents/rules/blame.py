@@ -240,37 +240,39 @@ def _outside(job: JobView) -> Verdict | None:
         return None
     culprit, by_evidence = _chosen(job, job.outside)
     doing, is_alone = culprit.activity, len(job.outside) == 1
+    kind, text = doing.kind, f"it {doing.text}"
     if doing.strength is Strength.WEAK and (found := _all_wait(job)) is not None and found.rank is not None:
         return found
-    if doing.kind == "unknown":
-        return _missing(job, culprit, is_alone)
-    waits = max((view.activity.strength for view in job.waiting), default=Strength.STRONG)
-    # A recorder that shows every collective of its own as completed proves that its native wait is for no peer.
-    is_proven = culprit.rank in job.sinks(Strength.PROOF) and (
-        recorder.records_completion(culprit.evidence.collectives)
-    )
-    if doing.strength is Strength.WEAK and (
-        (doing.kind == "lock" and not is_proven) or culprit.may_wait_for_gpu
-    ):
-        confidence = LOW  # it may wait for a peer: natively, or for its GPU
-    elif doing.strength > Strength.WEAK and is_alone and waits > Strength.WEAK and job.is_complete:
+    if kind == "unknown":
+        kind, text = "missing_collective", "its activity is not known, as there is no stack of it"
+        confidence = MEDIUM if is_alone or by_evidence else LOW
+    elif doing.strength is Strength.WEAK and _may_wait_for_peer(job, culprit):
+        confidence = LOW
+    elif doing.strength > Strength.WEAK and is_alone and job.is_complete and _is_certain_wait(job):
         confidence = HIGH
     else:
-        confidence = MEDIUM if by_evidence or _is_common(job) else LOW
+        # Where the few ranks that are in no collective are all blocked in the same way, each is a culprit.
+        kinds = {view.activity.kind for view in job.outside}
+        is_common = len(kinds) == 1 and kind not in _UNSPECIFIC and len(job.outside) < len(job.waiters)
+        confidence = MEDIUM if by_evidence or is_common else LOW
     if job.moves(culprit):
         confidence = LOW
     others = [view.rank for view in job.outside if view is not culprit]
-    also = (
-        f" ({ranks(others)} {'is' if len(others) == 1 else 'are'} in no collective either)" if others else ""
-    )
-    text = f"{_how_far(job, culprit)}: it {doing.text}{_silence(culprit)}{also}{_meanwhile(job, culprit)}"
-    return against(culprit.evidence, doing.kind, text, _bounded(job, confidence, culprit), job.waiters)
+    verb = "is" if len(others) == 1 else "are"
+    also = f" ({ranks(others)} {verb} in no collective either)" if others else ""
+    text = f"{_how_far(job, culprit)}: {text}{_silence(culprit)}{also}{_meanwhile(job, culprit)}"
+    return against(culprit.evidence, kind, text, _bounded(job, confidence, culprit), job.waiters)
 
 
-def _is_common(job: JobView) -> bool:
-    """Whether the few ranks that are in no collective are all blocked in the same way: then each is a culprit."""
-    kinds = {view.activity.kind for view in job.outside}
-    return len(kinds) == 1 and not kinds & set(_UNSPECIFIC) and len(job.outside) < len(job.waiters)
+def _may_wait_for_peer(job: JobView, culprit: RankView) -> bool:
+    """Natively or for its GPU. A recorder that shows each of its collectives as completed proves that it does not."""
+    is_done = recorder.records_completion(culprit.evidence.collectives)
+    is_proven = is_done and culprit.rank in job.sinks(Strength.PROOF)
+    return culprit.may_wait_for_gpu or (culprit.activity.kind == "lock" and not is_proven)
+
+
+def _is_certain_wait(job: JobView) -> bool:
+    return not job.waiting or any(view.activity.strength > Strength.WEAK for view in job.waiting)
 
 
 def _holder_of_a_lock(job: JobView) -> Verdict | None:
@@ -282,19 +284,6 @@ def _holder_of_a_lock(job: JobView) -> Verdict | None:
             kind = "lock" if holder.activity.kind in _UNSPECIFIC else holder.activity.kind
             return against(holder.evidence, kind, text, _bounded(job, MEDIUM, holder), victims)
     return None
-
-
-def _missing(job: JobView, culprit: RankView, is_alone: bool) -> Verdict:
-    """Its activity is not known; whether it is behind at least is."""
-    steps = [view.step for view in job.waiting if view.step is not None]
-    why = "there is no stack of it"
-    if not is_alone and culprit.step is not None and steps and culprit.step < min(steps):
-        text = f"is at step {culprit.step}, the others at {min(steps)}; its activity is not known: {why}"
-        return against(culprit.evidence, "behind", text, _bounded(job, MEDIUM, culprit), job.waiters)
-    silence, meanwhile = _silence(culprit), _meanwhile(job, culprit)
-    text = f"{_how_far(job, culprit)}, and its activity is not known ({why}){silence}{meanwhile}"
-    confidence = _bounded(job, MEDIUM if is_alone else LOW, culprit)
-    return against(culprit.evidence, "missing_collective", text, confidence, job.waiters)
 
 
 def _no_rank_waits(job: JobView) -> Verdict | None:

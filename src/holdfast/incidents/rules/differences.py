@@ -125,12 +125,12 @@ def _in_a_cycle(job: JobView) -> Verdict | None:
     The one that left its own pattern is named, else the one for which all others wait.
     """
     edges = [edge for edge in job.direct if edge.strength is Strength.PROOF]
-    if not edges or job.sinks(Strength.STRONG):
-        return None
     views = {view.rank: view for view in job.waiting}
     waiters = {rank for edge in edges for rank in edge.waiters}
     awaited = {rank for edge in edges for rank in edge.awaited}
     in_cycle = sorted(waiters & awaited & views.keys())
+    if not in_cycle or awaited - views.keys():
+        return None
     off = [rank for rank in in_cycle if recorder.leaves_its_order(views[rank].evidence.collectives)]
     why = "by its own earlier steps another collective was next"
     if len(off) != 1:
@@ -144,7 +144,8 @@ def _in_a_cycle(job: JobView) -> Verdict | None:
         culprit = views[off[0]]
         text = f"{culprit.activity.text}; {why}"
         return against(culprit.evidence, MISMATCHED, text, MEDIUM, job.waiters)
-    one, other = views[edges[0].waiters[0]], views[edges[0].awaited[0]]
+    one = views[in_cycle[0]]
+    other = views[next(edge.awaited[0] for edge in edges if one.rank in edge.waiters)]
     cycle = f"rank {one.rank} {one.activity.text}, and rank {other.rank} {other.activity.text}"
     return _undecided(f"the ranks wait for each other in different collectives: {cycle}", job)
 
