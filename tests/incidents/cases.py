@@ -28,6 +28,7 @@ from holdfast.incidents.evidence import (
     StackSource,
     Thread,
 )
+from holdfast.incidents.schema_1 import system_call
 from holdfast.incidents.verdict import Verdict
 from tests.incidents.stacks_of_places import TEXT
 
@@ -78,7 +79,7 @@ def process(where: str = "all_reduce", **changes: Any) -> Process:
     if where in ("busy", "importing"):
         return replace(Process(state="R", cpu=0.05, switches=3, sampled_over=0.05), **changes)
     call, channel = _KERNEL.get(where, ("futex", "futex_do_wait"))
-    found = classify.system_call(call)
+    found = system_call(call)
     return replace(Process(state="S", system_call=found, wait_channel=channel, sampled_over=0.05), **changes)
 
 

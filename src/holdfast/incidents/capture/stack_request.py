@@ -27,6 +27,7 @@ from holdfast.fault_tolerance.processes import kill, proc
 
 from ..classify import is_p2p, peer_of
 from ..evidence import Collective, Frame, Missing, StackSource, Thread
+from ..wire import members_of
 
 FIRST_WORD = 0.06
 """Seconds for the helper thread's first word. It needs the interpreter's lock for it, which others give back within
@@ -38,7 +39,6 @@ WITHOUT_SIGNAL = 0.4
 RECORDER = 1.0
 """Seconds for the flight recorder's part, once the thread has begun to answer."""
 MOST_ANSWER = 1 << 20
-MOST_MEMBERS = 1 << 17
 MOST_STACK = 1 << 24
 """Bytes in the file of stacks after which no process is signalled any more."""
 POLL = 0.001
@@ -196,11 +196,7 @@ def _thread(value: dict[str, Any]) -> Thread:
 
 
 def _collectives(group: dict[str, Any]) -> list[Collective]:
-    members: list[int] = []
-    for first, count, step in group["members"]:
-        if not 0 < count <= MOST_MEMBERS - len(members):
-            raise ValueError("too many members")
-        members += [int(first) + number * int(step) for number in range(count)]
+    members = members_of(group["members"])
     found = []
     for each in group["entries"]:
         operation = str(each["operation"])
@@ -214,7 +210,7 @@ def _collectives(group: dict[str, Any]) -> list[Collective]:
                 str(each["dtype"]),
                 str(each["state"]),
                 float(each["ago"]),
-                tuple(members),
+                members,
                 p2p,
                 peer_of(operation, members) if p2p else None,
                 str(each.get("backend", "")),
