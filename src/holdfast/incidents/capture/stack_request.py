@@ -63,15 +63,14 @@ class StackReply:
     """False while the flight recorder's part is missing."""
 
 
-def request(prefix: str, pid: int, start_time: int, until: float, *, may_signal: bool) -> StackReply:
-    """Have this process report its stacks and its flight recorder.
+def request(prefix: str, pid: int, start_time: int, until: float) -> StackReply:
+    """Have this process report its stacks and its flight recorder, by a signal where its helper thread does not answer.
 
     Args:
         prefix: The path of its board without ``.board``; empty where it has none.
         pid: The process.
         start_time: Clock ticks since boot.
         until: Monotonic seconds.
-        may_signal: Whether it may be signalled where its helper thread does not answer.
     """
     if not prefix:
         return _nothing(Missing.NOT_ARMED)
@@ -84,7 +83,7 @@ def request(prefix: str, pid: int, start_time: int, until: float, *, may_signal:
         armed = read_armed(prefix)
         if armed is None or armed.pid != pid:
             return _nothing(Missing.NOT_ARMED)
-        return _request(prefix, armed, start_time, until, may_signal)
+        return _request(prefix, armed, start_time, until)
     except Exception as error:  # py-spy may still bring stacks
         return _nothing(Missing.FAILED, f"It could not be asked: {error!r} (please report this).")
 
@@ -93,7 +92,7 @@ def _nothing(why: Missing, *notes: str) -> StackReply:
     return StackReply(no_stacks=why, no_collectives=why, notes=notes)
 
 
-def _request(prefix: str, armed: Armed, start_time: int, until: float, may_signal: bool) -> StackReply:
+def _request(prefix: str, armed: Armed, start_time: int, until: float) -> StackReply:
     begun = time.monotonic()
     question, silent, notes = "", Missing.NO_HELPER, list[str]()
     if armed.thread:
@@ -102,7 +101,7 @@ def _request(prefix: str, armed: Armed, start_time: int, until: float, may_signa
         notes += [gone] if gone else []
     answer = _await_answer(prefix, armed.pid, question, min(until, begun + FIRST_WORD))
     stack = why_not = ""
-    if answer is None and may_signal:
+    if answer is None:
         stack, why_not = stack_by_signal(prefix, armed, start_time, until)
     if answer is None and question:
         last = LAST_WORD if stack else WITHOUT_SIGNAL
@@ -115,7 +114,7 @@ def _request(prefix: str, armed: Armed, start_time: int, until: float, may_signa
     thread = signalled_thread(stack)
     if thread is not None:
         return StackReply((thread,), StackSource.SIGNAL, no_collectives=silent, notes=tuple(notes))
-    no_stacks = (Missing.NO_PYTHON_FRAME if stack else Missing.NOT_SIGNALLED) if may_signal else silent
+    no_stacks = Missing.NO_PYTHON_FRAME if stack else Missing.NOT_SIGNALLED
     notes += [f"No stack by a signal: {why_not}."] if why_not else []
     return StackReply(no_stacks=no_stacks, no_collectives=silent, notes=tuple(notes))
 

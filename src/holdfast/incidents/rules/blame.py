@@ -18,10 +18,9 @@ Does not cover: a network between nodes that lost what was sent; then all wait i
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from ..evidence import Frame
 from ..verdict import (
     HIGH,
     IN_COLLECTIVE,
@@ -75,7 +74,11 @@ def _failed(job: JobView, ends: Sequence[End]) -> Verdict | None:
     if causes[0].kind == "mismatched_collective":
         return _mismatch(ends, causes[0])
     first = causes[0]
-    rivals = [other for other in causes[1:] if other.when - first.when < _uncertainty(job, first, other)]
+    rivals = [
+        other
+        for other in causes[1:]
+        if other.when - first.when < (SAME_MOMENT if first.rank.node == other.rank.node else job.clocks)
+    ]
     if rivals and first.rank.rank not in job.accused:
         # Clocks do not decide: the launcher of its node saw this one fail before anything was reported to it.
         first = next((other for other in rivals if other.rank.rank in job.accused), first)
@@ -94,14 +97,12 @@ def _failed(job: JobView, ends: Sequence[End]) -> Verdict | None:
     return against(first.rank, first.kind, f"{first.text}{after}{doubt}{followed}", confidence, victims)
 
 
-def _uncertainty(job: JobView, one: End, other: End) -> float:
-    return SAME_MOMENT if one.rank.node == other.rank.node else job.clocks
-
-
 def _mismatch(ends: Sequence[End], first: End) -> Verdict:
     """The message names the collective's other end, not the rank that is wrong: that is the one at another line."""
     lines = {
-        end.rank.rank: own for end in ends if end.rank.raised and (own := _own_frame(end.rank.raised.frames))
+        end.rank.rank: own
+        for end in ends
+        if end.rank.raised and (own := next(filter(P.is_own, end.rank.raised.frames), None))
     }
     off = recorder.odd(lines)
     culprit = next((end for end in ends if end.rank.rank in off), None) if len(off) == 1 else None
@@ -114,10 +115,6 @@ def _mismatch(ends: Sequence[End], first: End) -> Verdict:
     return against(
         (culprit or first).rank, "mismatched_collective", text, MEDIUM if culprit else LOW, victims
     )
-
-
-def _own_frame(frames: Iterable[Frame]) -> Frame | None:
-    return next((frame for frame in frames if P.is_own(frame)), None)
 
 
 def _nodes_lost(job: JobView) -> Verdict:
@@ -248,7 +245,12 @@ def _outside(job: JobView) -> Verdict | None:
         confidence = MEDIUM if is_alone or by_evidence else LOW
     elif doing.strength is Strength.WEAK and _may_wait_for_peer(job, culprit):
         confidence = LOW
-    elif doing.strength > Strength.WEAK and is_alone and job.is_complete and _is_certain_wait(job):
+    elif (
+        doing.strength > Strength.WEAK
+        and is_alone
+        and job.is_complete
+        and (not job.waiting or any(view.activity.strength > Strength.WEAK for view in job.waiting))
+    ):
         confidence = HIGH
     else:
         # Where the few ranks that are in no collective are all blocked in the same way, each is a culprit.

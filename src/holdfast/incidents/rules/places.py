@@ -97,16 +97,11 @@ def place_of(frame: Frame) -> str:
 
 @lru_cache(maxsize=8192)
 def _place(file: str, function: str) -> str:
-    if is_own_file(file):
-        return OWN
+    if file and not file.startswith("<frozen") and not _INSTALLED.search(file):
+        return OWN  # neither Python's nor an installed package's
     if function == "<module>" and not file.startswith("<frozen"):
         return LIBRARY  # torch.distributed while it is imported is no collective
     for place, files, functions in _PLACES:
         if files.search(file) and functions.match(function):
             return place
     return LIBRARY
-
-
-def is_own_file(file: str) -> bool:
-    """Whether a file belongs to the program: neither to Python nor to an installed package."""
-    return bool(file) and not file.startswith("<frozen") and _INSTALLED.search(file) is None
