@@ -240,17 +240,13 @@ def _outside(job: JobView) -> Verdict | None:
     kind, text = doing.kind, f"it {doing.text}"
     if doing.strength is Strength.WEAK and (found := _all_wait(job)) is not None and found.rank is not None:
         return found
+    waits = max((view.activity.strength for view in job.waiting), default=Strength.STRONG)
     if kind == "unknown":
         kind, text = "missing_collective", "its activity is not known, as there is no stack of it"
         confidence = MEDIUM if is_alone or by_evidence else LOW
     elif doing.strength is Strength.WEAK and _may_wait_for_peer(job, culprit):
         confidence = LOW
-    elif (
-        doing.strength > Strength.WEAK
-        and is_alone
-        and job.is_complete
-        and (not job.waiting or any(view.activity.strength > Strength.WEAK for view in job.waiting))
-    ):
+    elif doing.strength > Strength.WEAK and is_alone and job.is_complete and waits > Strength.WEAK:
         confidence = HIGH
     else:
         # Where the few ranks that are in no collective are all blocked in the same way, each is a culprit.
@@ -271,10 +267,6 @@ def _may_wait_for_peer(job: JobView, culprit: RankView) -> bool:
     is_done = recorder.records_completion(culprit.evidence.collectives)
     is_proven = is_done and culprit.rank in job.sinks(Strength.PROOF)
     return culprit.may_wait_for_gpu or (culprit.activity.kind == "lock" and not is_proven)
-
-
-def _is_certain_wait(job: JobView) -> bool:
-    return not job.waiting or any(view.activity.strength > Strength.WEAK for view in job.waiting)
 
 
 def _holder_of_a_lock(job: JobView) -> Verdict | None:

@@ -8,7 +8,7 @@ Does not cover: who is to blame (`blame`).
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -105,7 +105,7 @@ class JobView:
         self.lost_node: NodeFault | None = next(
             (fault for fault in self.faults if fault.kind is NodeFaultKind.NODE_LOST), None
         )
-        self.ranks = _ranks(nodes, self._time_of)
+        self.ranks = _ranks([(node, node.at - node.cycle_start * self.is_aligned) for node in nodes])
         numbers = {view.rank for view in self.ranks}
         self.accused = {node.accused for node in nodes} & numbers
         self.unseen = max(0, max((node.world_size for node in nodes), default=0) - len(numbers))
@@ -121,9 +121,6 @@ class JobView:
         self.waiting = [view for view in self.living if view.activity.waits_for_peers]
         self.outside = [view for view in self.living if not view.activity.waits_for_peers]
         self.waiters = [view.rank for view in (*self.waiting, *self.failed)]
-
-    def _time_of(self, node: NodeEvidence) -> float:
-        return node.at - node.cycle_start if self.is_aligned else node.at
 
     def moves(self, view: RankView) -> bool:
         """Whether its board shows progress: a rank that is half as silent as the overdue one does not."""
@@ -174,11 +171,12 @@ class JobView:
         return found
 
 
-def _ranks(nodes: Sequence[NodeEvidence], time_of: Callable[[NodeEvidence], float]) -> list[RankView]:
-    answered = any(rank.stacks_from is StackSource.RANK for node in nodes for rank in node.ranks)
-    faults = tuple(fault for node in nodes for fault in node.faults)
+def _ranks(nodes: Sequence[tuple[NodeEvidence, float]]) -> list[RankView]:
+    """Of nodes, each with the time of its capture on the clock of the whole case."""
+    answered = any(rank.stacks_from is StackSource.RANK for node, _ in nodes for rank in node.ranks)
+    faults = tuple(fault for node, _ in nodes for fault in node.faults)
     found = []
-    for node in nodes:
+    for node, at in nodes:
         for rank in node.ranks:
             if node.trigger in (HANG, EARLY, ELSEWHERE):
                 # The ranks were terminated: what they did after the capture only follows from that.
@@ -187,7 +185,7 @@ def _ranks(nodes: Sequence[NodeEvidence], time_of: Callable[[NodeEvidence], floa
                     rank, raised=raised, exit=None if rank.exit and rank.exit.ago < 0 else rank.exit
                 )
             others_answer = answered and rank.stacks_from is not StackSource.RANK
-            doing, end = activity(rank, others_answer=others_answer), end_of(rank, time_of(node), faults)
+            doing, end = activity(rank, others_answer=others_answer), end_of(rank, at, faults)
             if end is not None and end.role is not Role.TERMINATED:
                 kind = FINISHED if end.role is Role.DONE else FAILED
                 doing = Activity(rank.rank, kind, end.text, Strength.PROOF, doing.place)
