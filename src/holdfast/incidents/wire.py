@@ -48,16 +48,21 @@ def _names(kind: type) -> tuple[str, ...]:
     return tuple(each.name for each in fields(kind))
 
 
-def node_of(fragment: Mapping[str, Any]) -> NodeEvidence:
-    """A node's evidence of a fragment: `{"schema": 2, "node": {...}}`.
+def fragment(node: NodeEvidence) -> dict[str, Any]:
+    """A node's evidence as it is written, sent and kept: `{"schema": 2, "node": {...}}`."""
+    return {"schema": SCHEMA, "node": encoded(node)}
+
+
+def node_of(value: Mapping[str, Any]) -> NodeEvidence:
+    """The reverse of `fragment`; schema 1 is read as well.
 
     Raises:
         ValueError: It is no fragment, or of a schema that this version does not read.
     """
-    node = fragment.get("node") if isinstance(fragment, Mapping) else None
+    node = value.get("node") if isinstance(value, Mapping) else None
     if not isinstance(node, Mapping):
         raise ValueError('a fragment is an object {"schema": ..., "node": {...}}')
-    schema = fragment.get("schema")
+    schema = value.get("schema")
     if schema not in (1, SCHEMA):
         raise ValueError(f"schema {schema!r:.40} is not one of 1 and {SCHEMA}")
     if schema == 1:
@@ -195,19 +200,15 @@ LARGEST = 1 << 24
 
 def packed(node: NodeEvidence) -> str:
     """As text for the store: what verdicts are made of. Its full fragment has the rest."""
-    small = encoded(replace(node, ranks=tuple(_small(rank) for rank in node.ranks)))
-    text = json.dumps({"schema": SCHEMA, "node": small})
+    text = json.dumps(fragment(replace(node, ranks=tuple(_small(rank) for rank in node.ranks))))
     return base64.b64encode(zlib.compress(text.encode(), 6)).decode()
 
 
 def unpacked(text: str) -> NodeEvidence:
     """The reverse. Raises ValueError for anything else."""
     try:
-        value = json.loads(zlib.decompressobj().decompress(base64.b64decode(text), LARGEST))
-        if value["schema"] != SCHEMA:
-            raise ValueError(f"schema {value['schema']!r:.40} is not {SCHEMA}")
-        return decoded(NodeEvidence, value["node"])
-    except (zlib.error, RecursionError, KeyError, TypeError) as error:
+        return node_of(json.loads(zlib.decompressobj().decompress(base64.b64decode(text), LARGEST)))
+    except (zlib.error, RecursionError, TypeError) as error:
         raise ValueError(f"no packed evidence: {error}") from error
 
 

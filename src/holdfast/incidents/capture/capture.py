@@ -22,7 +22,7 @@ from functools import partial
 
 from ..evidence import Case, NodeEvidence, RankEvidence
 from ..verdict import LOW, Judgement, Verdict
-from ..wire import SCHEMA, decoded, encoded
+from ..wire import fragment, node_of
 from .context import NodeContext, Trigger
 from .rank_probe import SPIES, LocalRank, RankProbe
 
@@ -191,7 +191,7 @@ def spill(evidence: NodeEvidence, folder: str) -> str:
 def _written(handle: int, path: str, evidence: NodeEvidence) -> str:
     try:
         with open(handle, "wb") as file:
-            file.write(json.dumps({"schema": SCHEMA, "node": encoded(evidence)}).encode())
+            file.write(json.dumps(fragment(evidence)).encode())
         return path
     except BaseException:
         _remove(path)
@@ -203,9 +203,7 @@ def load_spill(path: str) -> NodeEvidence:
     with open(path, encoding="utf-8") as file:
         value = json.load(file)
     _remove(path)
-    if not isinstance(value, dict) or value.get("schema") != SCHEMA:
-        raise ValueError(f"{path}: no evidence of this version")
-    return decoded(NodeEvidence, value["node"])
+    return node_of(value)
 
 
 def _remove(path: str) -> None:
