@@ -8,7 +8,7 @@ Does not cover: who is to blame (`blame`).
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -247,69 +247,66 @@ def waits_in(view: RankView) -> list[Collective]:
 def _by_recorder(living: Sequence[RankView]) -> Iterator[Edge]:
     """Members of a group that have not entered the collective in which others of it wait, or whose GPU has not."""
     views = {view.rank: view for view in living}
-    waiting: dict[recorder.Group, dict[int, list[tuple[RankView, Collective]]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
+    waiting: dict[recorder.Group, dict[int, dict[int, Collective]]] = {}
     entered: dict[recorder.Group, set[int]] = defaultdict(set)
     for view in living:
         for entry in waits_in(view):
-            waiting[recorder.group_of(entry)][entry.sequence].append((view, entry))
+            of_group = waiting.setdefault(recorder.group_of(entry), {})
+            of_group.setdefault(entry.sequence, {})[view.rank] = entry
         for entry in view.evidence.collectives:
             entered[recorder.group_of(entry)].add(view.rank)
     for group, by_sequence in waiting.items():
         first, last = min(by_sequence), max(by_sequence)
-        is_missing = False
+        edges = []
         for sequence in sorted({*sorted(by_sequence)[:2], last}):
-            waiters, entry = by_sequence[sequence], by_sequence[sequence][0][1]
-            numbers = tuple(view.rank for view, _ in waiters)
-            proof = all(recorder.records_completion(view.evidence.collectives) for view, _ in waiters)
-            members = [rank for rank in entry.members or entered[group] if rank in views]
-            readable = [rank for rank in members if not recorder.is_missing(views[rank].evidence)]
+            waiters = by_sequence[sequence]
+            entry = next(iter(waiters.values()))
+            is_proof = all(recorder.records_completion(views[rank].evidence.collectives) for rank in waiters)
+            known = [views[rank].evidence for rank in entry.members or entered[group] if rank in views]
             missing = [
-                rank for rank in readable if not recorder.reached(views[rank].evidence.collectives, entry)
+                each.rank
+                for each in known
+                if not recorder.is_missing(each) and not recorder.reached(each.collectives, entry)
             ]
             if missing:
-                is_missing = True
-                yield Edge(numbers, tuple(missing), Strength.PROOF if proof else Strength.STRONG, "recorder")
-        if is_missing:
+                strength = Strength.PROOF if is_proof else Strength.STRONG
+                edges.append(Edge(tuple(waiters), tuple(missing), strength, "recorder"))
+        yield from edges
+        if edges or not is_proof:
             continue
-        if proof and first < last:
-            yield Edge(numbers, tuple(view.rank for view, _ in by_sequence[first]), Strength.STRONG, "gpu")
-        elif proof:
-            states = {view.rank: each.state for view, each in waiters}
-            late = [rank for rank in numbers if states[rank] == recorder.SCHEDULED]
-            started = tuple(rank for rank in numbers if states[rank] == recorder.STARTED)
-            if late and started:
-                yield Edge(started, tuple(late), Strength.STRONG, "gpu")
+        started, late = tuple(by_sequence[last]), tuple(by_sequence[first])
+        if first == last:
+            states = {rank: entry.state for rank, entry in by_sequence[last].items()}
+            started = tuple(rank for rank, state in states.items() if state == recorder.STARTED)
+            late = tuple(rank for rank, state in states.items() if state == recorder.SCHEDULED)
+        if started and late:
+            yield Edge(started, late, Strength.STRONG, "gpu")
 
 
 def _by_peer(living: Sequence[RankView]) -> Iterator[Edge]:
-    """Sends and receives whose peer, or its GPU, is not in the counterpart: by the recorder, else by the stack."""
-    pending = {view.rank: recorder.oldest_pending(view.evidence.collectives).values() for view in living}
+    """Sends and receives whose peer, or its GPU, is not in the counterpart: a send meets a receive."""
+    pending = {view.rank: _transfers(view) for view in living}
     for rank, entries in pending.items():
         for entry in entries:
-            if not entry.p2p or entry.peer is None:
+            if entry.peer is None:
                 continue
-            met = _counterparts(pending.get(entry.peer, ()), rank, entry)
+            met = [
+                each
+                for each in pending.get(entry.peer, ())
+                if each.peer == rank and recorder.is_send(each) != recorder.is_send(entry)
+            ]
             if not met:
                 yield Edge((rank,), (entry.peer,), Strength.PROOF, "peer")
             elif entry.state == recorder.STARTED and all(each.state == recorder.SCHEDULED for each in met):
                 yield Edge((rank,), (entry.peer,), Strength.STRONG, "gpu")
-    calls = {
-        view.rank: (view.evidence.peer, view.activity.operation.startswith("send"))
-        for view in living
-        if view.evidence.peer is not None and view.activity.waits_for_peers
-    }
-    for rank, (peer, sends) in calls.items():
-        is_recorded = any(entry.p2p for entry in pending[rank])
-        if peer is not None and not is_recorded and calls.get(peer) != (rank, not sends):
-            yield Edge((rank,), (peer,), Strength.PROOF, "peer")
 
 
-def _counterparts(entries: Iterable[Collective], rank: int, entry: Collective) -> list[Collective]:
-    """The counterparts of this rank's entry: a send meets a receive."""
-    sends = recorder.is_send(entry)
-    return [each for each in entries if each.p2p and each.peer == rank and recorder.is_send(each) != sends]
+def _transfers(view: RankView) -> list[Collective]:
+    """Its pending sends and receives: by the recorder, else the blocking one on its stack."""
+    found = [each for each in recorder.oldest_pending(view.evidence.collectives).values() if each.p2p]
+    if not found and view.evidence.peer is not None and view.activity.waits_for_peers:
+        found = [Collective(0, view.activity.operation, p2p=True, peer=view.evidence.peer)]
+    return found
 
 
 def _by_place(waiting: Sequence[RankView]) -> Iterator[Edge]:
