@@ -243,7 +243,7 @@ def _outside(job: JobView) -> Verdict | None:
     waits = max((view.activity.strength for view in job.waiting), default=Strength.STRONG)
     if kind == "unknown":
         kind, text = "missing_collective", "its activity is not known, as there is no stack of it"
-        confidence = MEDIUM if is_alone or by_evidence else LOW
+        confidence = MEDIUM if is_alone else LOW
     elif doing.strength is Strength.WEAK and _may_wait_for_peer(job, culprit):
         confidence = LOW
     elif doing.strength > Strength.WEAK and is_alone and job.is_complete and waits > Strength.WEAK:
@@ -299,8 +299,11 @@ def _no_rank_waits(job: JobView) -> Verdict | None:
     culprit, by_evidence = _chosen(job, pool)
     if culprit.activity.kind == "unknown":
         return None
-    is_certain = len(job.living) == 1 and culprit.activity.strength > Strength.WEAK and job.is_complete
+    is_alone, is_weak = len(job.living) == 1, culprit.activity.strength is Strength.WEAK
+    is_certain = is_alone and not is_weak and job.is_complete
     narrowed = by_evidence and (len(pool) == 1 or len(pool) < len(outside))
+    if is_weak and culprit.may_wait_for_gpu and not is_alone:
+        narrowed = False  # nothing shows that the others wait for it
     confidence = _bounded(job, HIGH if is_certain else MEDIUM if narrowed else LOW, culprit)
     text = f"{culprit.activity.text}{_silence(culprit)}"
     return against(culprit.evidence, culprit.activity.kind, text, confidence)
