@@ -20,6 +20,7 @@ from holdfast.visible import escaped
 
 from ..evidence import BoardFacts, Case, Frame, RankEvidence
 from ..rules.places import is_own
+from ..rules.sentence import seconds
 from ..verdict import FAILED, FINISHED, KINDS, Judgement
 from .next_steps import next_step
 from .text import (
@@ -39,7 +40,6 @@ from .wording import (
     evidence_lines,
     grouped,
     rank_ranges,
-    seconds,
     state,
     visible,
     visible_lines,

@@ -17,6 +17,7 @@ from types import MappingProxyType
 
 from ..evidence import CRASH, DIAGNOSE, EARLY, Case, Frame, RankEvidence, Thread
 from ..rules.places import is_own
+from ..rules.sentence import seconds
 from ..verdict import FAILED, FINISHED, KINDS, Activity, Edge, Judgement, Verdict
 from .next_steps import next_step
 from .wording import (
@@ -34,7 +35,6 @@ from .wording import (
     operation,
     passed,
     same_collectives,
-    seconds,
     state,
     step,
     visible,

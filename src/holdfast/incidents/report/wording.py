@@ -24,7 +24,7 @@ from ..evidence import (
     Raised,
     RankEvidence,
 )
-from ..rules.sentence import called, spans_of
+from ..rules.sentence import called, seconds, spans_of
 from ..verdict import Activity
 
 T = TypeVar("T")
@@ -79,15 +79,6 @@ def visible(text: object, longest: int = LONGEST) -> str:
 def visible_lines(text: str) -> list[str]:
     """The lines of a text from outside that are not blank, each safe to print."""
     return [visible(line.rstrip()) for line in text.splitlines() if line.strip()]
-
-
-def seconds(value: float) -> str:
-    """`31 s`, `1.5 s`, `0.02 s`, `12 min`, `3.5 h`: as many digits as a person reads."""
-    if value >= 7200:
-        return f"{value / 3600:.1f} h"
-    if value >= 600:
-        return f"{value / 60:.0f} min"
-    return f"{value:.0f} s" if value >= 10 else f"{value:.1f} s" if value >= 1 else f"{max(value, 0.0):.2f} s"
 
 
 def clock(at: float, form: str = "%H:%M:%S UTC") -> str:

@@ -81,8 +81,12 @@ def spans_of(numbers: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def seconds(value: float) -> str:
-    """`0.4 s`, `31 s`."""
-    return f"{value:.1f} s" if value < 10 else f"{value:.0f} s"
+    """`31 s`, `1.5 s`, `0.02 s`, `12 min`, `3.5 h`: as many digits as a person reads."""
+    if value >= 7200:
+        return f"{value / 3600:.1f} h"
+    if value >= 600:
+        return f"{value / 60:.0f} min"
+    return f"{value:.0f} s" if value >= 10 else f"{value:.1f} s" if value >= 1 else f"{max(value, 0.0):.2f} s"
 
 
 def short(text: str, limit: int = _SHOWN) -> str:
