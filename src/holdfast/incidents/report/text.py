@@ -22,7 +22,6 @@ from ..verdict import FAILED, FINISHED, KINDS, Activity, Edge, Judgement, Verdic
 from .next_steps import next_step
 from .wording import (
     LONGEST,
-    MISSING_TEXT,
     around_snapshot,
     call,
     clock,
@@ -417,10 +416,10 @@ def missing_data(view: IncidentView) -> Iterator[str]:
     yield from (f"node {visible(name, 60)}: lost, no report received" for name in lost[:GROUPS])
     if (missing := case.missing_nodes - len(lost)) > 0:
         yield f"{missing} of {missing + len(lost) + len(case.nodes)} nodes: no report received"
-    for why, ranks in grouped(case.ranks, lambda rank: MISSING_TEXT.get(rank.no_stacks)):
-        yield f"stacks of {counted([rank.rank for rank in ranks])}: {why}"
-    for why, ranks in grouped(case.ranks, lambda rank: MISSING_TEXT.get(rank.no_collectives)):
-        yield f"collectives of {counted([rank.rank for rank in ranks])}: {why}"
+    for why, ranks in grouped(case.ranks, lambda rank: rank.no_stacks or None):
+        yield f"stacks of {counted([rank.rank for rank in ranks])}: {why.text}"
+    for why, ranks in grouped(case.ranks, lambda rank: rank.no_collectives or None):
+        yield f"collectives of {counted([rank.rank for rank in ranks])}: {why.text}"
     if blind := [rank.rank for rank in case.ranks if rank.board is None]:
         yield f"board of {counted(blind)}: none, or it could not be read"
 

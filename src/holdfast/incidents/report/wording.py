@@ -18,7 +18,6 @@ from ..evidence import (
     Collective,
     Exit,
     Frame,
-    Missing,
     PassedLimit,
     Process,
     Raised,
@@ -44,24 +43,6 @@ STATES = MappingProxyType(
     }
 )
 """The one-letter codes of proc(5)."""
-
-MISSING_TEXT = MappingProxyType(
-    {
-        Missing.NOT_REQUESTED: "only requested when a rank hangs",
-        Missing.ENDED: "the process had ended",
-        Missing.STOPPED: "the process is stopped and cannot answer",
-        Missing.NOT_ARMED: "the process had not prepared to answer, or cannot answer any more",
-        Missing.NO_HELPER: "the process has no helper thread: neither a process group nor a client",
-        Missing.NO_ANSWER: "the helper thread did not answer: a thread holds the GIL, or it got no processor time",
-        Missing.NOT_SIGNALLED: "the signal that dumps the stack could not be sent, or was not answered",
-        Missing.NO_PYTHON_FRAME: "the main thread runs no Python",
-        Missing.TOO_LATE: "the answer was not complete in time",
-        Missing.NO_GROUP: "the program has no process group",
-        Missing.NOT_RECORDED: "torch's flight recorder is empty, switched off, or not comparable",
-        Missing.FAILED: "an error of the capture; the notes have it",
-    }
-)
-"""Why a part of the evidence is missing."""
 
 
 # -- texts and numbers -----------------------------------------------------------------------------------------
