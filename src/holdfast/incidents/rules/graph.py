@@ -68,7 +68,7 @@ class RankView:
     def may_wait_for_gpu(self) -> bool:
         """Whether it uses a processor, and no recorder shows whether it waits in a collective."""
         is_busy = self.activity.kind == "user_code" and is_computing(self.evidence)
-        return is_busy and recorder.is_missing(self.evidence)
+        return self.is_living and is_busy and recorder.is_missing(self.evidence)
 
     @property
     def step(self) -> int | None:
@@ -105,7 +105,8 @@ class JobView:
         self.lost_node: NodeFault | None = next(
             (fault for fault in self.faults if fault.kind is NodeFaultKind.NODE_LOST), None
         )
-        self.ranks = _ranks([(node, node.at - node.cycle_start * self.is_aligned) for node in nodes])
+        starts = [node.cycle_start if self.is_aligned else 0.0 for node in nodes]
+        self.ranks = _ranks([(node, node.at - start) for node, start in zip(nodes, starts, strict=True)])
         numbers = {view.rank for view in self.ranks}
         self.accused = {node.accused for node in nodes} & numbers
         self.unseen = max(0, max((node.world_size for node in nodes), default=0) - len(numbers))
@@ -181,15 +182,14 @@ def _ranks(nodes: Sequence[tuple[NodeEvidence, float]]) -> list[RankView]:
             if node.trigger in (HANG, EARLY, ELSEWHERE):
                 # The ranks were terminated: what they did after the capture only follows from that.
                 raised = None if rank.raised and rank.raised.ago < 0 else rank.raised
-                rank = replace(
-                    rank, raised=raised, exit=None if rank.exit and rank.exit.ago < 0 else rank.exit
-                )
+                end = None if rank.exit and rank.exit.ago < 0 else rank.exit
+                rank = replace(rank, raised=raised, exit=end)
             others_answer = answered and rank.stacks_from is not StackSource.RANK
-            doing, end = activity(rank, others_answer=others_answer), end_of(rank, at, faults)
-            if end is not None and end.role is not Role.TERMINATED:
-                kind = FINISHED if end.role is Role.DONE else FAILED
-                doing = Activity(rank.rank, kind, end.text, Strength.PROOF, doing.place)
-            found.append(RankView(rank, doing, end))
+            doing, ended = activity(rank, others_answer=others_answer), end_of(rank, at, faults)
+            if ended is not None and ended.role is not Role.TERMINATED:
+                kind = FINISHED if ended.role is Role.DONE else FAILED
+                doing = Activity(rank.rank, kind, ended.text, Strength.PROOF, doing.place)
+            found.append(RankView(rank, doing, ended))
     found.sort(key=lambda view: (view.rank, view.evidence.node, view.evidence.local_rank, view.evidence.pid))
     return _explained(found)
 
@@ -215,14 +215,10 @@ def _explained(ranks: list[RankView]) -> list[RankView]:
     sleeps = any(view.activity.waits_for_peers and not is_computing(view.evidence) for view in found)
     if sleeps and not any(recorder.records_completion(view.evidence.collectives) for view in found):
         return found
-    others = [view.activity for view in found if not (view.is_living and view.may_wait_for_gpu)]
+    others = [view.activity for view in found if not view.may_wait_for_gpu]
     is_held_up = any(not each.waits_for_peers and each.kind not in ("unknown", FAILED) for each in others)
-    return [
-        (view.as_waiting() if is_held_up else view.as_guess())
-        if view.is_living and view.may_wait_for_gpu
-        else view
-        for view in found
-    ]
+    changed = RankView.as_waiting if is_held_up else RankView.as_guess
+    return [changed(view) if view.may_wait_for_gpu else view for view in found]
 
 
 def _common_place(views: Sequence[RankView], ranks: int) -> str | None:
