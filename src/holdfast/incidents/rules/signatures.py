@@ -308,7 +308,9 @@ def _of_kernel(rank: RankEvidence, at: str) -> Activity:
     }[wait]
     if _is_saving(rank.board) and wait in (READ, WRITE, FIFO, UNKNOWN):
         kind, strength = "checkpoint_io", STRONG if wait else WEAK
-        text = f"waits for the storage of its checkpoint{call}" if wait else "saves a checkpoint"
+        text = (
+            f"waits for the storage of its checkpoint{call}" if wait else "is in its section 'checkpointing'"
+        )
     return Activity(rank.rank, kind, f"{text}{where}", strength, at)
 
 
