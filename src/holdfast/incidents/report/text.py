@@ -105,13 +105,10 @@ class IncidentView:
         if self.activity is None:
             at = clock(min((node.at for node in self.case.nodes), default=0.0))
             return f"{self.title}{f', detected at {at}' if at else ''}: {KINDS[self.verdict.kind]}"
-        since = since_when(self.culprit, self.activity, self._at()) if self.culprit else ""
+        at = next((node.at for node in self.case.nodes if node.node == self.verdict.node), 0.0)
+        since = since_when(self.culprit, self.activity, at) if self.culprit else ""
         who = f"{self.title}{f', {since}' if since else ''}: "
         return who + visible(self.activity.text, max(LONGEST - len(who), 80))
-
-    def _at(self) -> float:
-        nodes = [node.at for node in self.case.nodes if node.node == self.verdict.node]
-        return next(iter(nodes), 0.0)
 
     def facts(self, number: int) -> Iterator[str]:
         """`incident 0003`, `2026-11-22 03:10:07 UTC`, `job pretrain`, `cycle 2`: what is known of these."""

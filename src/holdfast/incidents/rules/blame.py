@@ -36,7 +36,7 @@ from . import recorder
 from .differences import difference
 from .exits import COLLATERAL, End, Role
 from .graph import JobView, RankView, waits_in
-from .sentence import against, against_nobody, ranks, seconds, short, wait
+from .sentence import against, against_nobody, called, ranks, seconds, short, wait
 from .signatures import is_computing, moves
 
 SAME_MOMENT = 0.1  # seconds between two ends of one node whose order is not known
@@ -106,10 +106,7 @@ def _mismatch(ends: Sequence[End], first: End) -> Verdict:
     }
     off = recorder.odd(lines)
     culprit = next((end for end in ends if end.rank.rank in off), None) if len(off) == 1 else None
-    at = ""
-    if culprit is not None:
-        frame = lines[culprit.rank.rank]
-        at = f", at {frame.file.rsplit('/', 1)[-1]}:{frame.line} where the others are not"
+    at = f", at {called(lines[culprit.rank.rank])} where the others are not" if culprit else ""
     text = f"was in another collective than its peers, or with other sizes{at}: {first.text}"
     victims = [end.rank.rank for end in ends]
     return against(
