@@ -105,8 +105,8 @@ class IncidentView:
         if self.activity is None:
             at = clock(min((node.at for node in self.case.nodes), default=0.0))
             return f"{self.title}{f', detected at {at}' if at else ''}: {KINDS[self.verdict.kind]}"
-        at = next((node.at for node in self.case.nodes if node.node == self.verdict.node), 0.0)
-        since = since_when(self.culprit, self.activity, at) if self.culprit else ""
+        captured = next((node.at for node in self.case.nodes if node.node == self.verdict.node), 0.0)
+        since = since_when(self.culprit, self.activity, captured) if self.culprit else ""
         who = f"{self.title}{f', {since}' if since else ''}: "
         return who + visible(self.activity.text, max(LONGEST - len(who), 80))
 
