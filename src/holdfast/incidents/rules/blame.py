@@ -178,10 +178,8 @@ def _all_move(job: JobView) -> Verdict | None:
     silent = min(view.evidence.board.silent if view.evidence.board else 0.0 for view in running)
     if job.done or not job.is_suspected or not job.is_complete or longest * RECENT > silent:
         return None
-    text = (
-        f"progress: the last collective of each began within {seconds(longest)}, the last sign of life was "
-    )
-    return against_nobody("slow", f"{who} {text}{seconds(silent)} ago at least: {what}", MEDIUM)
+    text = f"each began a collective within the last {seconds(longest)}, without a sign of life for {seconds(silent)}"
+    return against_nobody("slow", f"{who} progress: {text}: {what}", MEDIUM)
 
 
 def _cannot_run(job: JobView) -> Verdict | None:
