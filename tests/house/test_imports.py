@@ -64,6 +64,7 @@ CORE = {
     "holdfast.incidents.rules.recorder",
     "holdfast.incidents.rules.sentence",
     "holdfast.incidents.rules.signatures",
+    "holdfast.incidents.schema_1",
     "holdfast.incidents.verdict",
     "holdfast.incidents.wire",
     "holdfast.integrations.slurm.exclusion",

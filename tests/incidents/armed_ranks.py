@@ -74,11 +74,11 @@ class Rank:
         wait_until(lambda: (self.armed() or {}).get("thread"), what="the helper thread")
         return self
 
-    def ask(self, seconds: float = 2.0, *, may_signal: bool = True) -> StackReply:
+    def ask(self, seconds: float = 2.0) -> StackReply:
         """StackReply now; checks that no more time went by than it was given."""
         started = proc.start_time(self.process.pid) or 0
         begun = time.monotonic()
-        found = request(self.prefix, self.process.pid, started, begun + seconds, may_signal=may_signal)
+        found = request(self.prefix, self.process.pid, started, begun + seconds)
         assert time.monotonic() - begun < seconds + 1
         return found
 

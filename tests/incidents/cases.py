@@ -28,6 +28,7 @@ from holdfast.incidents.evidence import (
     StackSource,
     Thread,
 )
+from holdfast.incidents.schema_1 import system_call
 from holdfast.incidents.verdict import Verdict
 from tests.incidents.stacks_of_places import TEXT
 
@@ -60,19 +61,17 @@ INSTALLED = "/opt/venv/lib/python3.11/site-packages/"
 PYTHON = "/usr/lib/python3.11/"
 
 
-def frames(text: str, *, long: bool = False) -> tuple[Frame, ...]:
-    """Of a stack as py-spy prints it; `long`: with the functions' and files' names as faulthandler gives them."""
+def frames(text: str) -> tuple[Frame, ...]:
+    """Of a stack as py-spy prints it, with the files' whole paths."""
     found = (_LINE.match(line) for line in text.splitlines())
-    parts = [Frame(match[1], match[2], int(match[3])) for match in found if match]
-    return tuple(_as_faulthandler(frame) for frame in parts) if long else tuple(parts)
+    return tuple(Frame(match[1], _path(match[2]), int(match[3])) for match in found if match)
 
 
-def _as_faulthandler(frame: Frame) -> Frame:
-    file = frame.file
-    if not file.startswith("<"):
-        own = file.startswith(("train", "dataset", "slow"))
-        file = ("/home/me/job/" if own else INSTALLED if file.startswith("torch/") else PYTHON) + file
-    return replace(frame, function=frame.function.rsplit(".", 1)[-1], file=file)
+def _path(file: str) -> str:
+    if file.startswith("<"):
+        return file
+    own = file.startswith(("train", "dataset", "slow"))
+    return ("/home/me/job/" if own else INSTALLED if file.startswith("torch/") else PYTHON) + file
 
 
 def process(where: str = "all_reduce", **changes: Any) -> Process:
@@ -80,13 +79,13 @@ def process(where: str = "all_reduce", **changes: Any) -> Process:
     if where in ("busy", "importing"):
         return replace(Process(state="R", cpu=0.05, switches=3, sampled_over=0.05), **changes)
     call, channel = _KERNEL.get(where, ("futex", "futex_do_wait"))
-    found = classify.system_call(call)
+    found = system_call(call)
     return replace(Process(state="S", system_call=found, wait_channel=channel, sampled_over=0.05), **changes)
 
 
-def rank(number: int, where: str = "all_reduce", *, long: bool = False, **changes: Any) -> RankEvidence:
+def rank(number: int, where: str = "all_reduce", **changes: Any) -> RankEvidence:
     """A rank that is at this place of `STACKS`; '' for one without a stack."""
-    threads = (Thread("MainThread", frames(STACKS[where], long=long), main=True),) if where else ()
+    threads = (Thread("MainThread", frames(STACKS[where]), main=True),) if where else ()
     found = RankEvidence(
         rank=number,
         local_rank=number,

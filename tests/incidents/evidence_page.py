@@ -19,7 +19,6 @@ from types import ModuleType
 from typing import Any
 
 from holdfast.incidents import evidence, verdict
-from holdfast.incidents.report.wording import MISSING_TEXT
 
 PAGE = Path(__file__).parents[2] / "docs" / "incident-reports.md"
 BEGIN, END = "<!-- {} -->", "<!-- end of {} -->"
@@ -62,12 +61,6 @@ def page(text: str) -> str:
         "| activity | |",
         "|---|---|",
         *(f"| `{kind}` | {text} |" for kind, text in verdict.ACTIVITIES.items() if kind not in verdict.KINDS),
-        "",
-        "The report has these texts for codes of missing data:",
-        "",
-        "| code | |",
-        "|---|---|",
-        *(f"| `{code.value}` | {text} |" for code, text in MISSING_TEXT.items() if code.value),
     ]
     for name, lines in (("evidence", _evidence()), ("kinds", kinds)):
         begin, end = BEGIN.format(name), END.format(name)
@@ -85,7 +78,11 @@ def _evidence() -> list[str]:
         lines += [*([""] if lines else []), f"#### {title}", "", *re.split(r"(?<=\.) ", doc), ""]
         if issubclass(kind, Enum):
             codes = [
-                (f"`{each.value}`" if each.value else "empty", meanings.get(each.name, "")) for each in kind
+                (
+                    f"`{each.value}`" if each.value else "empty",
+                    getattr(each, "text", meanings.get(each.name, "")),
+                )
+                for each in kind
             ]
             lines += ["| code | |", "|---|---|", *(f"| {code} | {meaning} |" for code, meaning in codes)]
         elif is_dataclass(kind):

@@ -25,6 +25,7 @@ from holdfast.incidents.evidence import (
     StackSource,
     Thread,
 )
+from holdfast.incidents.schema_1 import system_call
 from tests.incidents.cases import INSTALLED, PYTHON, process
 from tests.incidents.recorder_dumps import Groups, Recorder, collectives
 from tests.incidents.simulated_programs import CALL, COMPUTE, FAULT, LOAD, SAVE, SYNC, Op
@@ -129,7 +130,7 @@ def _doing(job: Job, rank: Rank, looks: Looks, rng: random.Random) -> tuple[tupl
     if op.kind == LOAD:
         return (*LOADER, *own), process("loader")
     if op.kind == SAVE:
-        written = classify.system_call("write /ckpt/step.pt")
+        written = system_call("write /ckpt/step.pt")
         return (*SAVES, *own), process(
             "busy", system_call=written, state=rng.choice(["S", "D", "R"]), cpu=0.02
         )

@@ -62,7 +62,7 @@ def local(boards: Path) -> Iterator[MakeRank]:
 
 
 def one(rank: LocalRank, seconds: float = 2.0, *, ask: bool = False, pause: float = 0.05) -> RankEvidence:
-    (found,) = gather([rank], time.monotonic() + seconds, ask=ask, may_signal=False, pause=pause)
+    (found,) = gather([rank], time.monotonic() + seconds, ask=ask, pause=pause)
     return found
 
 
@@ -84,7 +84,7 @@ def test_a_rank_that_moves_and_one_that_does_not(spawn: Spawner, local: MakeRank
     mover.wait_for("on")
     reader = BoardReader(str(path))
     second = LocalRank(1, 1, mover.pid, proc.start_time(mover.pid) or 1, "node-a", reader, "")
-    found = gather([first, second], time.monotonic() + 2, ask=False, may_signal=False, pause=0.1)
+    found = gather([first, second], time.monotonic() + 2, ask=False, pause=0.1)
     reader.close()
     assert [each.rank for each in found] == [0, 1]
     assert found[0].board and not found[0].board.moved and found[0].board.age > 0
@@ -177,7 +177,7 @@ def test_states_in_which_a_rank_answers_nobody(spawn: Spawner, local: MakeRank, 
     wait_until(lambda: "sleep" in proc.wait_channel(closed.pid))
     ranks = [local(each, number) for number, each in enumerate((stopped, stuck, closed))]
     began = time.monotonic()
-    found = gather(ranks, began + 1.5, ask=True, may_signal=True)
+    found = gather(ranks, began + 1.5, ask=True)
     assert time.monotonic() - began < 1.7
     assert [each.process.state for each in found if each.process] == ["T", "D", "S"]
     assert found[1].process and len(found[1].process.children) == 1
@@ -212,7 +212,7 @@ def test_no_time_at_all(spawn: Spawner, local: MakeRank) -> None:
     rank = spawn.python(SLEEPS)
     rank.wait_for("on")
     began = time.monotonic()
-    (found,) = gather([local(rank)], began - 1, ask=True, may_signal=False)
+    (found,) = gather([local(rank)], began - 1, ask=True)
     assert time.monotonic() - began < 0.2
     assert found.process and found.process.state in ("R", "S")
 
@@ -225,7 +225,7 @@ from holdfast.incidents.capture.rank_probe import LocalRank, RankProbe
 threading.stack_size(1 << 40)  # none can have so much: each start of a thread fails, as at the limit on processes
 pid = int(sys.argv[1])
 began = time.monotonic()
-(found,) = gather([LocalRank(0, 0, pid, 0, "n", None, "")], began + 5, ask=True, may_signal=True)
+(found,) = gather([LocalRank(0, 0, pid, 0, "n", None, "")], began + 5, ask=True)
 print(found.process.state, time.monotonic() - began < 0.5, found.process.sampled_over > 0)
 print(*found.notes)
 """
@@ -279,7 +279,7 @@ def test_a_py_spy_that_hangs_is_ended_in_time(
     ranks = [spawn.python(SLEEPS) for _ in range(4)]
     began = time.monotonic()
     locals_ = [local(rank, number) for number, rank in enumerate(ranks)]
-    found = gather(locals_, began + 1.0, ask=True, may_signal=False)
+    found = gather(locals_, began + 1.0, ask=True)
     assert time.monotonic() - began < 1.2
     assert all(each.no_stacks and each.process for each in found)
     assert len((tmp_path / "pids").read_text().split()) <= 2
@@ -340,7 +340,7 @@ def test_eight_ranks_in_20_ms(spawn: Spawner, local: MakeRank) -> None:
     took = []
     while len(took) < 30 and min(took, default=1.0) > 0.02:  # once: the machine is shared
         began = time.monotonic()
-        found = gather(ranks, began + 2, ask=False, may_signal=False, pause=0)
+        found = gather(ranks, began + 2, ask=False, pause=0)
         took.append(time.monotonic() - began)
         assert all(each.process and len(each.process.threads) == 5 for each in found)
     assert min(took) <= 0.02
@@ -376,7 +376,7 @@ def test_crowded_ranks_have_their_board_in_20_ms(spawn: Spawner, local: MakeRank
     took = []
     while len(took) < 30 and min(took, default=1.0) > 0.025:  # once: the machine is shared
         began = time.monotonic()
-        found = gather(ranks, began + 0.02, ask=False, may_signal=False, pause=0, first=5)
+        found = gather(ranks, began + 0.02, ask=False, pause=0, first=5)
         took.append(time.monotonic() - began)
         assert [each.rank for each in found] == list(range(8))
         assert all(each.board and each.process and each.process.state == "S" for each in found)
@@ -386,7 +386,7 @@ def test_crowded_ranks_have_their_board_in_20_ms(spawn: Spawner, local: MakeRank
             len(each.threads) for each in (accused, *others) if each
         )
     assert min(took) <= 0.025, took
-    (all_of_it,) = gather([ranks[0]], time.monotonic() + 5, ask=False, may_signal=False)
+    (all_of_it,) = gather([ranks[0]], time.monotonic() + 5, ask=False)
     assert (
         all_of_it.process and len(all_of_it.process.threads) == 64 and len(all_of_it.process.children) == 16
     )

@@ -340,6 +340,23 @@ def test_gloo_chain_of_receives_names_its_end() -> None:
     assert judged(node(ranks)).rank == 0
 
 
+def test_nccl_end_of_a_chain_that_waits_in_a_collective_is_not_accused() -> None:
+    """0 receives from 1, which sums with 2, which sums with 3; 3 is in a barrier of its own."""
+
+    def pending(name: str, members: list[int], operation: str = "all_reduce") -> list[Fragment]:
+        return [collective(4, "started", 30.0, group=name, members=members, operation=operation)]
+
+    done = [collective(3, "completed", 40.0, group="last", members=[2, 3])]
+    ranks = [
+        nccl(0, entries=pending("pp", ALL, "recv 0<-1")),
+        nccl(1, entries=pending("first", [1, 2])),
+        nccl(2, entries=[*done, *pending("last", [2, 3])]),
+        nccl(3, entries=[*done, *pending("own", [3], "barrier")]),
+    ]
+    ranks[0]["passed"] = LIMIT
+    assert judged(node(ranks)).rank == 3
+
+
 def test_gloo_pair_that_exchanges_is_not_accused() -> None:
     """Ranks 0 and 1 are in counterparts of one transfer, and rank 2 never came to the collective of rank 3."""
     ranks = [

@@ -10,7 +10,6 @@ import pytest
 
 from holdfast.incidents import evidence
 from holdfast.incidents.evidence import Missing
-from holdfast.incidents.report.wording import MISSING_TEXT
 from holdfast.incidents.verdict import ACTIVITIES
 from tests.incidents.evidence_page import PAGE, TITLES, page
 from tests.incidents.report_examples import DOCS, EXAMPLES, PAGES, with_examples
@@ -36,7 +35,7 @@ def test_documentation_has_every_kind_and_code() -> None:
     for name, meaning in ACTIVITIES.items():
         assert f"| `{name}` | {meaning} |" in text
     for code in Missing:
-        assert code is Missing.NOTHING or f"| `{code.value}` | {MISSING_TEXT[code]} |" in text
+        assert code is Missing.NOTHING or f"| `{code.value}` | {code.text} |" in text
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -250,7 +250,8 @@ def test_report_missing_data_has_the_reason() -> None:
 
 
 def test_report_waiters_come_from_the_edges() -> None:
-    assert "7 ranks (0-4, 6-7) wait for it, as the flight recorder shows" in text_of("data_loader")
+    shown = "7 ranks (0-4, 6-7) wait for rank 5 in all_reduce (sequence 8362), shown by the flight recorder (proof)"
+    assert shown in text_of("data_loader")
 
 
 def test_report_threads_of_libraries_are_not_shown() -> None:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.incidents.evidence import Frame, Missing
+from holdfast.incidents.evidence import Frame
 from holdfast.incidents.report.text import same_stack, stack_lines
-from holdfast.incidents.report.wording import MISSING_TEXT, call, clock, counted, grouped, rank_ranges
+from holdfast.incidents.report.wording import call, clock, counted, grouped, rank_ranges
 from tests.incidents.cases_for_reports import SITE, hang
 
 RANKS = st.lists(st.integers(0, 300), min_size=1, max_size=120)
@@ -42,10 +42,6 @@ def test_call_has_the_end_of_the_path() -> None:
 def test_clock_of_an_impossible_moment_is_empty(at: float) -> None:
     assert clock(at) == ""
     assert clock(1_800_000_000.0) == "08:00:00 UTC"
-
-
-def test_missing_text_has_every_code() -> None:
-    assert set(MISSING_TEXT) == set(Missing) - {Missing.NOTHING}
 
 
 def test_stack_lines_show_the_innermost_and_the_own_calls() -> None:

@@ -74,8 +74,6 @@ def test_a_rank_that_never_gives_the_gil_back_answers_a_signal(spawn: Spawner, t
     assert found.no_collectives is Missing.NO_ANSWER
     again = rank.ask()  # its file now holds more than one
     assert again.stacks == found.stacks
-    quiet = rank.ask(may_signal=False)
-    assert not quiet.stacks and quiet.no_stacks is quiet.no_collectives is Missing.NO_ANSWER
 
 
 def test_without_its_thread_a_rank_answers_the_signal(spawn: Spawner, tmp_path: Path) -> None:
@@ -185,10 +183,10 @@ def test_a_process_that_is_gone_or_another(spawn: Spawner, tmp_path: Path) -> No
     rank = Rank(spawn, tmp_path, WAITS).ready().with_thread()
     pid, started = rank.process.pid, proc.start_time(rank.process.pid)
     assert started is not None
-    another = request(rank.prefix, pid, started + 1, time.monotonic() + 1, may_signal=True)
+    another = request(rank.prefix, pid, started + 1, time.monotonic() + 1)
     assert another.no_stacks is Missing.ENDED
     rank.process.kill()
-    gone = request(rank.prefix, pid, started, time.monotonic() + 1, may_signal=True)
+    gone = request(rank.prefix, pid, started, time.monotonic() + 1)
     assert gone.no_stacks is Missing.ENDED
 
 
@@ -196,7 +194,7 @@ def test_no_time_is_no_wait(spawn: Spawner, tmp_path: Path) -> None:
     rank = Rank(spawn, tmp_path, "begin_thread()\n" + HOLDS_GIL).stuck()
     begun = time.monotonic()
     started = proc.start_time(rank.process.pid) or 0
-    found = request(rank.prefix, rank.process.pid, started, begun, may_signal=True)
+    found = request(rank.prefix, rank.process.pid, started, begun)
     assert time.monotonic() - begun < 0.5 and (found.no_stacks or found.stacks)
 
 
@@ -376,7 +374,7 @@ def test_the_stack_of_a_stuck_data_loader_worker(spawn: Spawner, tmp_path: Path)
     who = LocalRank(0, 0, pid, proc.start_time(pid) or 0, "node-a", None, rank.prefix)
     wait_until(lambda: "poll" in proc.wait_channel(pid) or "futex" in proc.wait_channel(pid))
     began = time.monotonic()
-    (found,) = gather([who], began + 2, ask=True, may_signal=True)
+    (found,) = gather([who], began + 2, ask=True)
     assert time.monotonic() - began < 2.2
     assert found.process and "training" in [frame.function for frame in found.stacks[0].frames]
     workers = [[frame.function for frame in each.frames] for each in found.process.children if each.frames]

@@ -469,6 +469,17 @@ def test_a_monitor_that_blamed_another_is_not_heard_beside_the_evidence_of_all_n
     assert found.verdict == "Rank 0 sleeps in train.py:4. (confidence high)"
 
 
+@pytest.mark.parametrize("confidence", ["low", "high"])
+def test_verdict_of_a_monitor_counts_with_its_confidence(confidence: str) -> None:
+    """Without an `incident` event: the rank that it names, as the report of the launcher would."""
+    own = {"cause": "lock", "culprit": 1, "confidence": confidence, "sentence": "Rank 1 waits for a lock."}
+    story = Story().cycle(0.0, 0)
+    story.tell(40.0, "verdict", cycle=0, rank=0, pid=pid(0, 0), waited=31.2, signal="SIGKILL", **own)
+    found = only(story)
+    assert (found.kind, found.rank, found.followers) == ("hang", 1, (0,))
+    assert found.verdict == f"Rank 1 waits for a lock. (confidence {confidence})"
+
+
 def test_incident_without_a_report_has_the_exception_of_rank_failing() -> None:
     """The launcher killed a rank whose process did not end, and ended before the report was written."""
     error = {"type": "ValueError", "message": "bad batch", "at": 105.0}

@@ -1,7 +1,6 @@
 """Texts of programs, torch and the kernel as codes: what an exception or the last lines of stderr say. Pure.
 
-The capture calls these functions, so that no rule reads a text. Schema 1 had such texts in place of codes, and its
-reader calls them as well.
+The capture calls these functions, so that no rule reads a text.
 Does not cover: an exception of the program's own that says in other words that a peer was gone.
 """
 
@@ -11,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from .evidence import Frame, Nature, NodeFault, NodeFaultKind, Raised, SystemCall, Target
+from .evidence import Frame, Nature, Raised, Target
 
 LOST_PEER = re.compile(
     r"connection (was )?(closed|reset|refused|aborted)|broken pipe|remote process exited|ncclRemoteError"
@@ -108,52 +107,6 @@ def nature_of_lines(lines: Sequence[str]) -> Nature:
 def exception_line(lines: Sequence[str]) -> str:
     """The last line that looks like an exception's, for people; '' where none does."""
     return next((line for line in reversed(lines) if _EXCEPTION_LINE.match(line.strip())), "")
-
-
-_FAULTS = (
-    (
-        NodeFaultKind.NODE_LOST,
-        r"\b(node|host)\b.*\b(lost|gone|vanished|down|unreachable|no longer|not answer)",
-    ),
-    (NodeFaultKind.OOM_KILL, r"Killed process \d|want of memory|oom.?kill|out of memory|ran out of memory"),
-    (NodeFaultKind.GPU, r"\bXid\b|uncorrectable|could not remap|fallen off the bus"),
-    (NodeFaultKind.SLOW_GPU, r"runs slower|thermal|throttl|power brake"),
-    (NodeFaultKind.HUNG_TASK, r"blocked for more than"),
-    (NodeFaultKind.HARDWARE, r"Machine Check|Hardware Error|Uncorrect"),
-)
-_NO_FAULT = re.compile(r"\b(no|none|cannot|could not be read)\b", re.IGNORECASE)
-_KILLED = re.compile(r"Killed process (\d{1,9})")
-
-
-def node_fault(text: str) -> NodeFault | None:
-    """A line of the kernel's log, or a fact about a GPU, as a fault of the node; None where it is none."""
-    for kind, pattern in _FAULTS:
-        if re.search(pattern, text, re.IGNORECASE):
-            if kind is not NodeFaultKind.GPU and _NO_FAULT.search(text):
-                return None
-            killed = _KILLED.search(text)
-            return NodeFault(kind, text, int(killed[1]) if killed else 0)
-    return None
-
-
-_FACTS = re.compile(r"\((to|shared with pid|held by pid) ([^)]*)\)")
-
-
-def system_call(text: str) -> SystemCall:
-    """A system call as schema 1 has it: `recvfrom socket:[1] (to 10.0.0.7:29500)`, `wait4 pid 71`."""
-    name, _, rest = text.partition(" ")
-    facts: dict[str, str] = dict(_FACTS.findall(rest))
-    path = _FACTS.sub("", rest).strip()
-    child = path.removeprefix("pid ") if path.startswith("pid ") else ""
-    pid = child or facts.get("shared with pid", "") or facts.get("held by pid", "")
-    target = target_of(path)
-    if child or name in ("wait4", "waitid"):
-        target, path = Target.PROCESS, ""
-    elif "shared with pid" in facts:
-        target = Target.CHILD_PIPE
-    elif name in ("flock", "fcntl"):
-        target = Target.LOCK
-    return SystemCall(name, target, path, facts.get("to", ""), int(pid) if pid.isdecimal() else 0)
 
 
 _LOG = re.compile(r"\.(log|txt|out|err|jsonl|csv)( |$)|(^|/)logs?/|events\.out\.", re.IGNORECASE)

@@ -240,7 +240,8 @@ def sample(board: Snapshot, now_ns: int, *, threads: bool) -> Sample | None:
         silent=max(0.0, (now_ns - (board.last_activity_ns or who.started_ns)) / SECOND),
         reports=board.connected or board.heartbeat_count > 0,
         finished=board.finished,
-        traced=threads and exists and _tracer(who.pid) != 0,
+        # Where that cannot be read there may be a debugger.
+        traced=threads and exists and proc.table(f"/proc/{who.pid}/status").get("TracerPid") != "0",
         threads=thread_counts(who.pid) if threads and exists else None,
     )
 
@@ -258,7 +259,7 @@ def thread_counts(pid: int) -> dict[int, ThreadCount] | None:
         for name in os.listdir(f"/proc/{pid}/task"):
             with suppress(FileNotFoundError, ProcessLookupError):
                 counts[int(name)] = _thread(f"/proc/{pid}/task/{name}")
-    except (OSError, ValueError, IndexError):
+    except (OSError, ValueError, IndexError, KeyError):
         return None
     return counts
 
@@ -266,20 +267,9 @@ def thread_counts(pid: int) -> dict[int, ThreadCount] | None:
 def _thread(folder: str) -> ThreadCount:
     with open(f"{folder}/stat", "rb") as file:
         line = file.read()
+    if not (status := proc.table(f"{folder}/status")):
+        raise ProcessLookupError(folder)
     fields = line[line.rindex(b")") + 2 :].split()
-    switches = _numbers(f"{folder}/status", b"voluntary_ctxt_switches:", b"nonvoluntary_ctxt_switches:")
+    switches = int(status["voluntary_ctxt_switches"]) + int(status["nonvoluntary_ctxt_switches"])
     ticks, exiting = int(fields[11]) + int(fields[12]), bool(int(fields[6]) & EXITING)
-    return ThreadCount(fields[0].decode(), ticks, sum(switches), exiting)
-
-
-def _tracer(pid: int) -> int:
-    """The debugger's pid, 0 without one. Where that cannot be read there may be one."""
-    try:
-        return sum(_numbers(f"/proc/{pid}/status", b"TracerPid:"))
-    except (OSError, ValueError):
-        return -1
-
-
-def _numbers(path: str, *names: bytes) -> list[int]:
-    with open(path, "rb") as file:
-        return [int(line.split()[1]) for line in file if line.startswith(names)]
+    return ThreadCount(fields[0].decode(), ticks, switches, exiting)

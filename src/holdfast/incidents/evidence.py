@@ -14,34 +14,32 @@ from enum import Enum
 
 
 class Missing(str, Enum):
-    """Why a part of a rank's evidence is missing."""
+    """Why a part of a rank's evidence is missing: the code, and what a report says."""
 
-    NOTHING = ""
-    """It is not missing, or the reason is not recorded."""
-    NOT_REQUESTED = "not_requested"
-    """Ranks are only interrupted when a rank hangs."""
-    ENDED = "ended"
-    """The process had ended."""
-    STOPPED = "stopped"
-    """The process is stopped and cannot answer."""
-    NOT_ARMED = "not_armed"
-    """The process has not prepared to be asked, or cannot be asked any more."""
-    NO_HELPER = "no_helper"
-    """The process has neither a process group nor a client, so it has no thread that answers."""
-    NO_ANSWER = "no_answer"
-    """The helper thread was asked and did not answer: another thread holds the GIL, or it got no processor time."""
-    NOT_SIGNALLED = "not_signalled"
-    """The signal that dumps the stack could not be sent, or was not answered."""
-    NO_PYTHON_FRAME = "no_python_frame"
-    """The main thread answered and runs no Python."""
-    TOO_LATE = "too_late"
-    """The answer was not complete in time."""
-    NO_GROUP = "no_group"
-    """The program has no process group, so there is no flight recorder to read."""
-    NOT_RECORDED = "not_recorded"
-    """torch's flight recorder is empty, switched off, or of a form that is not comparable."""
-    FAILED = "failed"
-    """An error of the capture; a note has it."""
+    text: str
+
+    def __new__(cls, code: str, text: str = "") -> Missing:
+        """A member with its text."""
+        member = str.__new__(cls, code)
+        member._value_, member.text = code, text
+        return member
+
+    NOTHING = "", "it is not missing, or the reason is not recorded"
+    NOT_REQUESTED = "not_requested", "only requested when a rank hangs"
+    ENDED = "ended", "the process had ended"
+    STOPPED = "stopped", "the process is stopped and cannot answer"
+    NOT_ARMED = "not_armed", "the process had not prepared to answer, or cannot answer any more"
+    NO_HELPER = "no_helper", "the process has no helper thread: neither a process group nor a client"
+    NO_ANSWER = (
+        "no_answer",
+        "the helper thread did not answer: a thread holds the GIL, or it got no processor time",
+    )
+    NOT_SIGNALLED = "not_signalled", "the signal that dumps the stack could not be sent, or was not answered"
+    NO_PYTHON_FRAME = "no_python_frame", "the main thread runs no Python"
+    TOO_LATE = "too_late", "the answer was not complete in time"
+    NO_GROUP = "no_group", "the program has no process group"
+    NOT_RECORDED = "not_recorded", "torch's flight recorder is empty, switched off, or not comparable"
+    FAILED = "failed", "an error of the capture; the notes have it"
 
 
 class StackSource(str, Enum):

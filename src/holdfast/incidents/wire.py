@@ -1,8 +1,8 @@
 """Evidence and verdicts as JSON values, and back: the schema of ``incident.json`` and of the nodes' fragments. Pure.
 
 `SCHEMA` counts its versions: fields are added without a new number, and a reader ignores those that it does not have;
-a field that goes or changes its meaning makes a new one. Schema 1, which had sentences where there are codes now, is
-still read. :func:`packed` makes a node's evidence small enough for the rendezvous store.
+a field that goes or changes its meaning makes a new one. Schema 1 is still read (`schema_1`). :func:`packed` makes a
+node's evidence small enough for the rendezvous store.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ import types
 import typing
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Any, TypeVar
 
-from . import classify
-from .evidence import Collective, Frame, Missing, NodeEvidence, RankEvidence, StackSource
+from .evidence import Collective, Frame, NodeEvidence, RankEvidence
 from .verdict import Judgement, Verdict
 
 SCHEMA = 2
@@ -49,19 +48,28 @@ def _names(kind: type) -> tuple[str, ...]:
     return tuple(each.name for each in fields(kind))
 
 
-def node_of(fragment: Mapping[str, Any]) -> NodeEvidence:
-    """A node's evidence of a fragment: `{"schema": 2, "node": {...}}`.
+def fragment(node: NodeEvidence) -> dict[str, Any]:
+    """A node's evidence as it is written, sent and kept: `{"schema": 2, "node": {...}}`."""
+    return {"schema": SCHEMA, "node": encoded(node)}
+
+
+def node_of(value: Mapping[str, Any]) -> NodeEvidence:
+    """The reverse of `fragment`; schema 1 is read as well.
 
     Raises:
         ValueError: It is no fragment, or of a schema that this version does not read.
     """
-    node = fragment.get("node") if isinstance(fragment, Mapping) else None
+    node = value.get("node") if isinstance(value, Mapping) else None
     if not isinstance(node, Mapping):
         raise ValueError('a fragment is an object {"schema": ..., "node": {...}}')
-    schema = fragment.get("schema")
+    schema = value.get("schema")
     if schema not in (1, SCHEMA):
         raise ValueError(f"schema {schema!r:.40} is not one of 1 and {SCHEMA}")
-    return decoded(NodeEvidence, upgraded(node) if schema == 1 else node)
+    if schema == 1:
+        from .schema_1 import upgraded
+
+        node = upgraded(node)
+    return decoded(NodeEvidence, node)
 
 
 def decoded(kind: type[T], value: Any) -> T:
@@ -178,86 +186,6 @@ def _shared(parts: tuple[tuple[int, int, int], ...]) -> tuple[int, ...]:
     return tuple(found)
 
 
-# -- schema 1 --------------------------------------------------------------------------------------------------
-
-
-_SOURCES = {
-    "the rank itself": StackSource.RANK,
-    "faulthandler": StackSource.SIGNAL,
-    "py-spy": StackSource.PY_SPY,
-}
-_REASONS = (
-    ("GIL", Missing.NO_ANSWER),
-    ("interpreter lock", Missing.NO_ANSWER),
-    ("does not answer", Missing.NO_ANSWER),
-    ("no Python frame", Missing.NO_PYTHON_FRAME),
-    ("no process group and no client", Missing.NO_HELPER),
-    ("has no process group", Missing.NO_GROUP),
-    ("is stopped", Missing.STOPPED),
-    ("process has ended", Missing.ENDED),
-    ("process is gone", Missing.ENDED),
-    ("not prepared", Missing.NOT_ARMED),
-    ("cannot be asked", Missing.NOT_ARMED),
-    ("not interrupted", Missing.NOT_REQUESTED),
-    ("flight recorder", Missing.NOT_RECORDED),
-    ("unavailable for", Missing.NOT_RECORDED),
-    ("in time", Missing.TOO_LATE),
-    ("signal", Missing.NOT_SIGNALLED),
-)
-
-
-def upgraded(node: Mapping[str, Any]) -> dict[str, Any]:
-    """A node's object of schema 1 as one of schema 2. Raises ValueError where it is none."""
-    try:
-        notes = [str(note) for note in node.get("notes", ())]
-        faults = [fault for fault in map(classify.node_fault, notes) if fault]
-        texts = {fault.text for fault in faults}
-        return {
-            **node,
-            "notes": [note for note in notes if note not in texts],
-            "faults": [asdict(fault) for fault in faults],
-            "ranks": [_upgraded_rank(rank) for rank in node.get("ranks", ())],
-        }
-    except (TypeError, AttributeError, KeyError) as error:
-        raise ValueError(f"no evidence of schema 1: {error}") from error
-
-
-def _upgraded_rank(rank: Mapping[str, Any]) -> dict[str, Any]:
-    found = dict(rank)
-    for name in ("no_stacks", "no_collectives"):
-        text = str(rank.get(name, ""))
-        found[name] = next(
-            (code for words, code in _REASONS if words in text), Missing.FAILED if text else ""
-        )
-    found["stacks_from"] = _SOURCES.get(str(rank.get("stacks_from", "")), StackSource.NONE)
-    found["stderr"] = classify.nature_of_lines([str(line) for line in rank.get("last_lines", ())])
-    found["collectives"] = [_upgraded_collective(each) for each in rank.get("collectives", ())]
-    if process := rank.get("process"):
-        call = process.get("system_call", "")
-        call = asdict(classify.system_call(call)) if isinstance(call, str) else call
-        found["process"] = {**process, "system_call": call}
-    if board := rank.get("board"):
-        found["board"] = {
-            "rhythm": rhythm([each.get("ago", 0.0) for each in board.get("events", ())]),
-            **board,
-        }
-    if end := rank.get("exit"):
-        found["exit"] = {"oom_killed": bool(end.get("out_of_memory")), **end}
-    if raised := rank.get("raised"):
-        type_, message, trace = (str(raised.get(name, "")) for name in ("type", "message", "traceback"))
-        lost = raised.get("lost_connection", False) is True
-        ago = float(raised.get("ago", 0.0))
-        found["raised"] = asdict(classify.raised(type_, message, trace, ago, lost_peer=lost))
-    return found
-
-
-def _upgraded_collective(entry: Mapping[str, Any]) -> dict[str, Any]:
-    operation = entry.get("operation", "")
-    peer = classify.peer_of(str(operation), list(entry.get("members", ())))
-    backend = str(operation).rpartition(":")[0]
-    return {"p2p": classify.is_p2p(operation), "peer": peer, "backend": backend, **entry}
-
-
 def rhythm(agos: typing.Sequence[float]) -> float:
     """The longest time between two signs of life, of how long ago each was, the oldest first; 0: there are none."""
     return max((early - late for early, late in pairwise(agos)), default=0.0)
@@ -272,19 +200,15 @@ LARGEST = 1 << 24
 
 def packed(node: NodeEvidence) -> str:
     """As text for the store: what verdicts are made of. Its full fragment has the rest."""
-    small = encoded(replace(node, ranks=tuple(_small(rank) for rank in node.ranks)))
-    text = json.dumps({"schema": SCHEMA, "node": small})
+    text = json.dumps(fragment(replace(node, ranks=tuple(_small(rank) for rank in node.ranks))))
     return base64.b64encode(zlib.compress(text.encode(), 6)).decode()
 
 
 def unpacked(text: str) -> NodeEvidence:
     """The reverse. Raises ValueError for anything else."""
     try:
-        value = json.loads(zlib.decompressobj().decompress(base64.b64decode(text), LARGEST))
-        if value["schema"] != SCHEMA:
-            raise ValueError(f"schema {value['schema']!r:.40} is not {SCHEMA}")
-        return decoded(NodeEvidence, value["node"])
-    except (zlib.error, RecursionError, KeyError, TypeError) as error:
+        return node_of(json.loads(zlib.decompressobj().decompress(base64.b64decode(text), LARGEST)))
+    except (zlib.error, RecursionError, TypeError) as error:
         raise ValueError(f"no packed evidence: {error}") from error
 
 

@@ -192,14 +192,14 @@ class _Cycle:
             yield once["job lost"]
 
     def _judged(self, failed: list[_Failure], lost: list[_Failure]) -> _Failure | None:
-        """What the evidence of all nodes says, else what that of a monitor says, if it is sure."""
+        """What the evidence of all nodes says, else what that of a monitor says, each with its confidence."""
         event = self.incident or self.verdict
         if event is None:
             return None
         cause, sentence = event.get("cause"), _line(event.get("sentence") or "")
-        rank, node = _number(event.get("rank")), _line(event.get("culprit_node") or "")
-        if event.kind == "verdict":
-            rank = _number(event.get("culprit")) if event.get("confidence") in ("high", "medium") else None
+        # A monitor's event has the rank that it acted on as well.
+        rank = _number(event.get("culprit" if event.kind == "verdict" else "rank"))
+        node = _line(event.get("culprit_node") or "")
         own = next((each for each in failed if each.rank == rank), None) if rank is not None else None
         noticed = failed[0] if failed else _failure("hang", event, sentence)
         if (

@@ -189,9 +189,9 @@ class Incidents:
 
                 with opened(folder, context.node, known) as ranks:
                     until = time.monotonic() + DESCRIBED
-                    (found,) = gather(ranks, until, ask=True, may_signal=True)
+                    (found,) = gather(ranks, until, ask=True)
                     if len(found.stacks) < 2 and time.monotonic() < until:  # its thread had no processor time
-                        (found,) = gather(ranks, until, ask=True, may_signal=True)
+                        (found,) = gather(ranks, until, ask=True)
                 at_exit[local] = found
                 text = redacted_text(kept_by(found), os.environ)
             except Exception as error:

@@ -22,7 +22,7 @@ from functools import partial
 
 from ..evidence import Case, NodeEvidence, RankEvidence
 from ..verdict import LOW, Judgement, Verdict
-from ..wire import SCHEMA, decoded, encoded
+from ..wire import fragment, node_of
 from .context import NodeContext, Trigger
 from .rank_probe import SPIES, LocalRank, RankProbe
 
@@ -54,7 +54,7 @@ def capture(
         pause: Seconds between two samples; 0 takes one sample only.
     """
     began = time.monotonic()
-    found = gather(ranks, until, ask=ask, may_signal=ask, pause=pause, first=trigger.accused)
+    found = gather(ranks, until, ask=ask, pause=pause, first=trigger.accused)
     passed = trigger.passed or {}
     return replace(
         without_evidence(context, trigger.kind),
@@ -92,7 +92,6 @@ def gather(
     until: float,
     *,
     ask: bool,
-    may_signal: bool,
     pause: float = PAUSE,
     first: int | None = None,
 ) -> tuple[RankEvidence, ...]:
@@ -101,8 +100,7 @@ def gather(
     Args:
         ranks: The local ranks.
         until: Monotonic seconds.
-        ask: Whether ranks are asked for their stacks.
-        may_signal: Whether a signal may be sent for that, to ranks that are armed for it.
+        ask: Whether ranks are asked for their stacks, by a signal where they are armed for it.
         pause: Seconds between two samples; 0 takes one sample only.
         first: The rank that matters most; it gets its share of the time before the others.
     """
@@ -129,7 +127,7 @@ def gather(
     if ask:
         spies = threading.Semaphore(SPIES)
         for probe in alive:
-            threads.append(_thread(probe, partial(probe.ask, until, may_signal, spies), -probe.pid))
+            threads.append(_thread(probe, partial(probe.ask, until, spies), -probe.pid))
     for thread in threads:
         if thread is not None:
             thread.join(max(until - time.monotonic(), 0.0))
@@ -193,7 +191,7 @@ def spill(evidence: NodeEvidence, folder: str) -> str:
 def _written(handle: int, path: str, evidence: NodeEvidence) -> str:
     try:
         with open(handle, "wb") as file:
-            file.write(json.dumps({"schema": SCHEMA, "node": encoded(evidence)}).encode())
+            file.write(json.dumps(fragment(evidence)).encode())
         return path
     except BaseException:
         _remove(path)
@@ -205,9 +203,7 @@ def load_spill(path: str) -> NodeEvidence:
     with open(path, encoding="utf-8") as file:
         value = json.load(file)
     _remove(path)
-    if not isinstance(value, dict) or value.get("schema") != SCHEMA:
-        raise ValueError(f"{path}: no evidence of this version")
-    return decoded(NodeEvidence, value["node"])
+    return node_of(value)
 
 
 def _remove(path: str) -> None:

@@ -180,12 +180,12 @@ class RankProbe:
     def _children(self) -> tuple[int, ...]:
         return tuple(self._first.children) if self._first else ()
 
-    def ask(self, until: float, may_signal: bool, spies: threading.Semaphore) -> None:
+    def ask(self, until: float, spies: threading.Semaphore) -> None:
         """Have it report its stacks, by py-spy where it does not, then its workers' stacks, by `until`."""
         spied = bool(py_spy.find_program("py-spy"))
         now = time.monotonic()
         ends = now + (until - now) * _FOR_THE_RANK if spied else until
-        self.reply = request(self.who.prefix, self.pid, self.start_time, ends, may_signal=may_signal)
+        self.reply = request(self.who.prefix, self.pid, self.start_time, ends)
         if self.reply.stacks_from is not StackSource.RANK and spies.acquire(
             timeout=max(until - time.monotonic(), 0.0)
         ):
@@ -193,7 +193,7 @@ class RankProbe:
                 self._spy(until)
             finally:
                 spies.release()
-        if may_signal and self.who.prefix and (workers := self._workers()):
+        if self.who.prefix and (workers := self._workers()):
             self._worker_frames = worker_stacks(self.who.prefix, self.pid, workers, until)
 
     def _spy(self, until: float) -> None:

@@ -27,6 +27,7 @@ from holdfast.fault_tolerance.processes import kill, proc
 
 from ..classify import is_p2p, peer_of
 from ..evidence import Collective, Frame, Missing, StackSource, Thread
+from ..wire import members_of
 
 FIRST_WORD = 0.06
 """Seconds for the helper thread's first word. It needs the interpreter's lock for it, which others give back within
@@ -38,7 +39,6 @@ WITHOUT_SIGNAL = 0.4
 RECORDER = 1.0
 """Seconds for the flight recorder's part, once the thread has begun to answer."""
 MOST_ANSWER = 1 << 20
-MOST_MEMBERS = 1 << 17
 MOST_STACK = 1 << 24
 """Bytes in the file of stacks after which no process is signalled any more."""
 POLL = 0.001
@@ -63,15 +63,14 @@ class StackReply:
     """False while the flight recorder's part is missing."""
 
 
-def request(prefix: str, pid: int, start_time: int, until: float, *, may_signal: bool) -> StackReply:
-    """Have this process report its stacks and its flight recorder.
+def request(prefix: str, pid: int, start_time: int, until: float) -> StackReply:
+    """Have this process report its stacks and its flight recorder, by a signal where its helper thread does not answer.
 
     Args:
         prefix: The path of its board without ``.board``; empty where it has none.
         pid: The process.
         start_time: Clock ticks since boot.
         until: Monotonic seconds.
-        may_signal: Whether it may be signalled where its helper thread does not answer.
     """
     if not prefix:
         return _nothing(Missing.NOT_ARMED)
@@ -84,7 +83,7 @@ def request(prefix: str, pid: int, start_time: int, until: float, *, may_signal:
         armed = read_armed(prefix)
         if armed is None or armed.pid != pid:
             return _nothing(Missing.NOT_ARMED)
-        return _request(prefix, armed, start_time, until, may_signal)
+        return _request(prefix, armed, start_time, until)
     except Exception as error:  # py-spy may still bring stacks
         return _nothing(Missing.FAILED, f"It could not be asked: {error!r} (please report this).")
 
@@ -93,7 +92,7 @@ def _nothing(why: Missing, *notes: str) -> StackReply:
     return StackReply(no_stacks=why, no_collectives=why, notes=notes)
 
 
-def _request(prefix: str, armed: Armed, start_time: int, until: float, may_signal: bool) -> StackReply:
+def _request(prefix: str, armed: Armed, start_time: int, until: float) -> StackReply:
     begun = time.monotonic()
     question, silent, notes = "", Missing.NO_HELPER, list[str]()
     if armed.thread:
@@ -102,7 +101,7 @@ def _request(prefix: str, armed: Armed, start_time: int, until: float, may_signa
         notes += [gone] if gone else []
     answer = _await_answer(prefix, armed.pid, question, min(until, begun + FIRST_WORD))
     stack = why_not = ""
-    if answer is None and may_signal:
+    if answer is None:
         stack, why_not = stack_by_signal(prefix, armed, start_time, until)
     if answer is None and question:
         last = LAST_WORD if stack else WITHOUT_SIGNAL
@@ -115,7 +114,7 @@ def _request(prefix: str, armed: Armed, start_time: int, until: float, may_signa
     thread = signalled_thread(stack)
     if thread is not None:
         return StackReply((thread,), StackSource.SIGNAL, no_collectives=silent, notes=tuple(notes))
-    no_stacks = (Missing.NO_PYTHON_FRAME if stack else Missing.NOT_SIGNALLED) if may_signal else silent
+    no_stacks = Missing.NO_PYTHON_FRAME if stack else Missing.NOT_SIGNALLED
     notes += [f"No stack by a signal: {why_not}."] if why_not else []
     return StackReply(no_stacks=no_stacks, no_collectives=silent, notes=tuple(notes))
 
@@ -196,11 +195,7 @@ def _thread(value: dict[str, Any]) -> Thread:
 
 
 def _collectives(group: dict[str, Any]) -> list[Collective]:
-    members: list[int] = []
-    for first, count, step in group["members"]:
-        if not 0 < count <= MOST_MEMBERS - len(members):
-            raise ValueError("too many members")
-        members += [int(first) + number * int(step) for number in range(count)]
+    members = members_of(group["members"])
     found = []
     for each in group["entries"]:
         operation = str(each["operation"])
@@ -214,7 +209,7 @@ def _collectives(group: dict[str, Any]) -> list[Collective]:
                 str(each["dtype"]),
                 str(each["state"]),
                 float(each["ago"]),
-                tuple(members),
+                members,
                 p2p,
                 peer_of(operation, members) if p2p else None,
                 str(each.get("backend", "")),

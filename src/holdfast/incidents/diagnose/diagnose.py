@@ -18,6 +18,7 @@ from ..evidence import DIAGNOSE, Case, RankEvidence
 from ..report import wording
 from ..report.redaction import redacted, redacted_text
 from ..report.text import report_lines
+from ..rules.sentence import seconds as duration
 from ..verdict import LOW, Activity, Judgement
 from .find_job import DiagnoseError, Job
 
@@ -89,6 +90,6 @@ def _line(rank: RankEvidence, activity: Activity | None) -> str:
     parts = [who]
     if board is not None:
         last = wording.step(rank) or "last sign of life"
-        parts[0] += f": {last} {wording.seconds(board.silent)} ago"
+        parts[0] += f": {last} {duration(board.silent)} ago"
     parts += [f"it {activity.text}"] if activity and activity.text else []
     return wording.visible("; ".join(parts))

@@ -20,11 +20,13 @@ from holdfast.visible import escaped
 
 from ..evidence import BoardFacts, Case, Frame, RankEvidence
 from ..rules.places import is_own
+from ..rules.sentence import seconds
 from ..verdict import FAILED, FINISHED, KINDS, Judgement
 from .next_steps import next_step
 from .text import (
     IncidentView,
-    ends,
+    collective_lines,
+    end_lines,
     main_thread,
     missing_data,
     node_facts,
@@ -34,15 +36,10 @@ from .text import (
     where_lines,
 )
 from .wording import (
-    completion,
     counted,
     evidence_lines,
     grouped,
-    operation,
     rank_ranges,
-    same_collectives,
-    seconds,
-    sizes,
     state,
     visible,
     visible_lines,
@@ -52,7 +49,7 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 GROUPS = 64
-"""Rows of a table, groups of stacks and lanes at most."""
+"""Lines of a list, groups of stacks and lanes at most."""
 NUMBERED = 256
 """Up to this many ranks the squares have their numbers, and a text to point at."""
 WINDOW = 60.0
@@ -111,15 +108,17 @@ def page(case: Case, judgement: Judgement, *, number: int = 0) -> str:
         "timeline": _timeline(lanes, view.verdict.rank) if lanes else None,
         "lanes_known": known,
         "stacks": list(_stacks(view)),
-        "ends": list(ends(view, (rank for rank in view.case.ranks if rank.raised or rank.exit))),
         "traceback": visible_lines(view.culprit.raised.traceback)[-200:]
         if view.culprit and view.culprit.raised
         else [],
         "stderr": [visible(line) for line in stderr_lines(view.culprit)] if view.culprit else [],
-        "edges": list(_edges(view)),
-        "collectives": list(_collectives(view)),
-        "nodes": list(_nodes(view)),
-        "missing": list(missing_data(view)),
+        "lists": {
+            "Ends of ranks": list(end_lines(view, (each for each in case.ranks if each.raised or each.exit))),
+            "Who waits for whom": [view.edge_line(edge) for edge in view.edges if edge.waiters],
+            "Last collective of each rank": list(collective_lines(view)),
+            "Facts of the nodes": list(_nodes(view)),
+            "Missing data": list(missing_data(view)),
+        },
         "most": GROUPS,
     }
     return str(_template().render(values)).lstrip()
@@ -320,7 +319,7 @@ def _shape(rank: int, name: str, found: Sequence[Bar], y: int) -> tuple[str, str
     return shape, f"rank {rank}: {visible(name, 60)}, {len(found)} times, longest {seconds(longest)}{still}"
 
 
-# -- lists and tables ------------------------------------------------------------------------------------------
+# -- lists and lists ------------------------------------------------------------------------------------------
 
 
 def _stacks(view: IncidentView) -> Iterator[tuple[str, list[tuple[str, bool]]]]:
@@ -345,21 +344,6 @@ def _frames(frames: Sequence[Frame]) -> list[tuple[str, bool]]:
         )
         for frame in frames
     ]
-
-
-def _edges(view: IncidentView) -> Iterator[tuple[str, ...]]:
-    for edge in view.edges:
-        activity = view.activities.get(edge.waiters[0]) if edge.waiters else None
-        where = operation(activity) if activity and activity.waits_for_peers else ""
-        awaited = counted(edge.awaited, 12) if edge.awaited else "a rank without evidence"
-        if edge.waiters:
-            yield counted(edge.waiters, 12), awaited, where, visible(edge.via, 20), edge.strength.name.lower()
-
-
-def _collectives(view: IncidentView) -> Iterator[tuple[str, ...]]:
-    for entry, ranks in same_collectives(view.case.ranks):
-        names = str(entry.sequence), visible(entry.operation, 60), visible(entry.group, 40)
-        yield counted(ranks, 12), *names, sizes(entry), completion(entry), f"{seconds(entry.ago)} ago"
 
 
 def _nodes(view: IncidentView) -> Iterator[str]:

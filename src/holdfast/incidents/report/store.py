@@ -30,7 +30,7 @@ from ...fault_tolerance.errors import HoldfastError
 from ..evidence import Case, NodeEvidence
 from ..rules import judge
 from ..verdict import Judgement, Verdict
-from ..wire import SCHEMA, decoded, encoded, node_of
+from ..wire import SCHEMA, decoded, encoded, fragment, node_of
 from .text import report_lines
 
 if TYPE_CHECKING:
@@ -282,9 +282,7 @@ def write_fragment(path: str, node: NodeEvidence) -> None:
     """A node's part, already redacted. Raises `OSError`."""
     # Two launchers on one host may have one node name; in one cycle their node ranks differ.
     name = re.sub(r"[^A-Za-z0-9._-]", "_", node.node)[:100]
-    write_file(
-        path, f"fragment-{name}-{node.node_rank}.json", _text({"schema": SCHEMA, "node": encoded(node)})
-    )
+    write_file(path, f"fragment-{name}-{node.node_rank}.json", _text(fragment(node)))
 
 
 def read_fragments(path: str) -> list[NodeEvidence]:

@@ -17,11 +17,11 @@ from types import MappingProxyType
 
 from ..evidence import CRASH, DIAGNOSE, EARLY, Case, Frame, RankEvidence, Thread
 from ..rules.places import is_own
-from ..verdict import FAILED, FINISHED, KINDS, Activity, Judgement, Verdict
+from ..rules.sentence import seconds
+from ..verdict import FAILED, FINISHED, KINDS, Activity, Edge, Judgement, Verdict
 from .next_steps import next_step
 from .wording import (
     LONGEST,
-    MISSING_TEXT,
     around_snapshot,
     call,
     clock,
@@ -34,7 +34,6 @@ from .wording import (
     operation,
     passed,
     same_collectives,
-    seconds,
     state,
     step,
     visible,
@@ -62,14 +61,16 @@ FIRST_WORDS = MappingProxyType(
 
 _SHOWN_BY = MappingProxyType(
     {
-        "recorder": "the flight recorder shows",
-        "peer": "the peer of its send or receive shows",
-        "gpu": "the flight recorder shows",
-        "lock": "the kernel's locks show",
-        "exit": "its exit shows",
-        "step": "the steps show",
+        "recorder": "the flight recorder",
+        "gpu": "the flight recorder",
+        "peer": "the peer of a send or receive",
+        "lock": "the kernel's locks",
+        "exit": "its exit",
+        "teardown": "the end of its process groups",
+        "store": "the rendezvous store",
     }
 )
+"""Of edges that say something of the awaited ranks; the others only say that some ranks wait."""
 
 
 class IncidentView:
@@ -104,13 +105,10 @@ class IncidentView:
         if self.activity is None:
             at = clock(min((node.at for node in self.case.nodes), default=0.0))
             return f"{self.title}{f', detected at {at}' if at else ''}: {KINDS[self.verdict.kind]}"
-        since = since_when(self.culprit, self.activity, self._at()) if self.culprit else ""
+        captured = next((node.at for node in self.case.nodes if node.node == self.verdict.node), 0.0)
+        since = since_when(self.culprit, self.activity, captured) if self.culprit else ""
         who = f"{self.title}{f', {since}' if since else ''}: "
         return who + visible(self.activity.text, max(LONGEST - len(who), 80))
-
-    def _at(self) -> float:
-        nodes = [node.at for node in self.case.nodes if node.node == self.verdict.node]
-        return next(iter(nodes), 0.0)
 
     def facts(self, number: int) -> Iterator[str]:
         """`incident 0003`, `2026-11-22 03:10:07 UTC`, `job pretrain`, `cycle 2`: what is known of these."""
@@ -122,14 +120,19 @@ class IncidentView:
             yield f"job {visible(run, 40)}"
         yield f"cycle {max((node.cycle for node in self.case.nodes), default=0)}"
 
-    def waits(self) -> Iterator[str]:
+    def waits(self) -> list[str]:
         """Who waits for the culprit, and what shows it."""
-        by_evidence = [
-            edge for edge in self.edges if self.verdict.rank in edge.awaited and edge.via in _SHOWN_BY
-        ]
-        for edge in by_evidence[:3]:
-            verb = "waits" if len(edge.waiters) == 1 else "wait"
-            yield f"{counted(edge.waiters)} {verb} for it, as {_SHOWN_BY[edge.via]}"
+        edges = [edge for edge in self.edges if self.verdict.rank in edge.awaited and edge.via in _SHOWN_BY]
+        return [self.edge_line(edge) for edge in edges[:3]]
+
+    def edge_line(self, edge: Edge) -> str:
+        """`3 ranks (0-2) wait for rank 3 in all_reduce (sequence 7), shown by the flight recorder (proof)`."""
+        activity = self.activities.get(edge.waiters[0]) if edge.waiters else None
+        where = f" in {operation(activity)}" if activity and activity.waits_for_peers else ""
+        verb = "waits" if len(set(edge.waiters)) == 1 else "wait"
+        awaited = counted(edge.awaited) or "a rank without evidence"
+        shown = f"{_SHOWN_BY.get(edge.via, visible(edge.via, 20))} ({edge.strength.name.lower()})"
+        return f"{counted(edge.waiters)} {verb} for {awaited}{where}, shown by {shown}"
 
 
 def since_when(rank: RankEvidence, activity: Activity, at: float) -> str:
@@ -294,14 +297,9 @@ def sections(view: IncidentView) -> Iterator[Section]:
     if view.culprit:
         yield from _of_culprit(view, view.culprit)
     yield Section("Stacks of other ranks", tuple(_stacks(view)), 3, 3)
-    lines = [f"{counted(ranks)}: {collective(entry)}" for entry, ranks in same_collectives(view.case.ranks)]
-    yield Section("Last collective of each rank", tuple(lines), 2, 4)
+    yield Section("Last collective of each rank", tuple(collective_lines(view)), 2, 4)
     failed = [rank for rank in view.others if rank.raised or (rank.exit and not rank.exit.asked)]
-    lines = [
-        f"{ranks} ended{f' {part}' if part else ''}, {when}: {what}"
-        for ranks, what, when, part in ends(view, failed)
-    ]
-    yield Section("Ends of other ranks", tuple(lines), 4, 3)
+    yield Section("Ends of other ranks", tuple(end_lines(view, failed)), 4, 3)
     yield Section("Facts of the nodes", tuple(node_facts(view)), 5, 3)
     yield Section("Missing data", tuple(missing_data(view)), 6, 3)
 
@@ -386,12 +384,18 @@ def _calls(frames: Sequence[Frame]) -> str:
     return " < ".join(call(frame) for frame in calls)
 
 
-def ends(view: IncidentView, ranks: Iterable[RankEvidence]) -> Iterator[tuple[str, str, str, str]]:
-    """Which ranks ended, how, when, and their part in it: `culprit`, `as a result`, or ''."""
-    parts: dict[int | None, str] = dict.fromkeys(view.verdict.followers, "as a result")
-    parts[view.verdict.rank] = "culprit"
+def collective_lines(view: IncidentView) -> Iterator[str]:
+    """The newest collective of each group: the same sequence number must have the same operation and sizes."""
+    for entry, ranks in same_collectives(view.case.ranks):
+        yield f"{counted(ranks)}: {collective(entry)}"
+
+
+def end_lines(view: IncidentView, ranks: Iterable[RankEvidence]) -> Iterator[str]:
+    """Which ranks ended, their part in it, when and how."""
+    parts: dict[int | None, str] = dict.fromkeys(view.verdict.followers, " as a result")
     for (what, part), same in grouped(ranks, lambda rank: (end_of(rank), parts.get(rank.rank, ""))):
-        yield counted([rank.rank for rank in same]), what, around_snapshot(max(map(end_moment, same))), part
+        when = around_snapshot(max(map(end_moment, same)))
+        yield f"{counted([rank.rank for rank in same])} ended{part}, {when}: {what}"
 
 
 def node_facts(view: IncidentView) -> Iterator[str]:
@@ -409,10 +413,10 @@ def missing_data(view: IncidentView) -> Iterator[str]:
     yield from (f"node {visible(name, 60)}: lost, no report received" for name in lost[:GROUPS])
     if (missing := case.missing_nodes - len(lost)) > 0:
         yield f"{missing} of {missing + len(lost) + len(case.nodes)} nodes: no report received"
-    for why, ranks in grouped(case.ranks, lambda rank: MISSING_TEXT.get(rank.no_stacks)):
-        yield f"stacks of {counted([rank.rank for rank in ranks])}: {why}"
-    for why, ranks in grouped(case.ranks, lambda rank: MISSING_TEXT.get(rank.no_collectives)):
-        yield f"collectives of {counted([rank.rank for rank in ranks])}: {why}"
+    for why, ranks in grouped(case.ranks, lambda rank: rank.no_stacks or None):
+        yield f"stacks of {counted([rank.rank for rank in ranks])}: {why.text}"
+    for why, ranks in grouped(case.ranks, lambda rank: rank.no_collectives or None):
+        yield f"collectives of {counted([rank.rank for rank in ranks])}: {why.text}"
     if blind := [rank.rank for rank in case.ranks if rank.board is None]:
         yield f"board of {counted(blind)}: none, or it could not be read"
 

@@ -18,13 +18,12 @@ from ..evidence import (
     Collective,
     Exit,
     Frame,
-    Missing,
     PassedLimit,
     Process,
     Raised,
     RankEvidence,
 )
-from ..rules.sentence import called
+from ..rules.sentence import called, seconds, spans_of
 from ..verdict import Activity
 
 T = TypeVar("T")
@@ -45,24 +44,6 @@ STATES = MappingProxyType(
 )
 """The one-letter codes of proc(5)."""
 
-MISSING_TEXT = MappingProxyType(
-    {
-        Missing.NOT_REQUESTED: "only requested when a rank hangs",
-        Missing.ENDED: "the process had ended",
-        Missing.STOPPED: "the process is stopped and cannot answer",
-        Missing.NOT_ARMED: "the process had not prepared to answer, or cannot answer any more",
-        Missing.NO_HELPER: "the process has no helper thread: neither a process group nor a client",
-        Missing.NO_ANSWER: "the helper thread did not answer: a thread holds the GIL, or it got no processor time",
-        Missing.NOT_SIGNALLED: "the signal that dumps the stack could not be sent, or was not answered",
-        Missing.NO_PYTHON_FRAME: "the main thread runs no Python",
-        Missing.TOO_LATE: "the answer was not complete in time",
-        Missing.NO_GROUP: "the program has no process group",
-        Missing.NOT_RECORDED: "torch's flight recorder is empty, switched off, or not comparable",
-        Missing.FAILED: "an error of the capture; the notes have it",
-    }
-)
-"""Why a part of the evidence is missing."""
-
 
 # -- texts and numbers -----------------------------------------------------------------------------------------
 
@@ -79,15 +60,6 @@ def visible(text: object, longest: int = LONGEST) -> str:
 def visible_lines(text: str) -> list[str]:
     """The lines of a text from outside that are not blank, each safe to print."""
     return [visible(line.rstrip()) for line in text.splitlines() if line.strip()]
-
-
-def seconds(value: float) -> str:
-    """`31 s`, `1.5 s`, `0.02 s`, `12 min`, `3.5 h`: as many digits as a person reads."""
-    if value >= 7200:
-        return f"{value / 3600:.1f} h"
-    if value >= 600:
-        return f"{value / 60:.0f} min"
-    return f"{value:.0f} s" if value >= 10 else f"{value:.1f} s" if value >= 1 else f"{max(value, 0.0):.2f} s"
 
 
 def clock(at: float, form: str = "%H:%M:%S UTC") -> str:
@@ -109,12 +81,7 @@ def grouped(items: Iterable[T], key: Callable[[T], K | None]) -> list[tuple[K, l
 
 def rank_ranges(numbers: Iterable[int], most: int = 6) -> str:
     """`0-4, 6-63`; of more than `most` runs the first ones, and how many ranks are left out."""
-    runs: list[tuple[int, int]] = []
-    for number in sorted(set(numbers)):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1] = (runs[-1][0], number)
-        else:
-            runs.append((number, number))
+    runs = spans_of(numbers)
     shown = runs[:most] if len(runs) > most + 1 else runs
     rest = sum(last - first + 1 for first, last in runs[len(shown) :])
     text = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in shown)

@@ -2,15 +2,14 @@
 
 1. A rank failed by itself: the first one.
 2. The launchers lost a node.
-3. All ranks move.
+3. All ranks move: by their boards, or from one collective to the next.
 4. A rank cannot run: stopped, gone, blocked in the kernel.
-5. All ranks enter one collective after another: slow, within one step.
-6. A rank ended with 0 while others wait for it.
-7. A rank holds a file lock for which others wait.
-8. A rank is in no collective, while others wait in one. Of several: the awaited, the motionless, the earliest.
-9. No rank waits for another.
-10. All wait: one is in another collective, or never came to the one of the others.
-11. A node sent no evidence; a rank is at another step; else the evidence does not single out a rank.
+5. A rank ended with 0 while others wait for it.
+6. A rank holds a file lock for which others wait.
+7. A rank is in no collective, while others wait in one. Of several: the awaited, the motionless, the earliest.
+8. No rank waits for another.
+9. All wait: one is in another collective, or never came to the one of the others.
+10. A rank is at an earlier step; a node sent no evidence; else the evidence does not single out a rank.
 
 Confidence is that of the weakest link: an edge or an activity that is only weak never accuses with more than "low".
 Does not cover: a network between nodes that lost what was sent; then all wait in the same collective.
@@ -19,10 +18,9 @@ Does not cover: a network between nodes that lost what was sent; then all wait i
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from ..evidence import Frame
 from ..verdict import (
     HIGH,
     IN_COLLECTIVE,
@@ -38,7 +36,7 @@ from . import recorder
 from .differences import difference
 from .exits import COLLATERAL, End, Role
 from .graph import JobView, RankView, waits_in
-from .sentence import against, against_nobody, ranks, seconds, short, wait
+from .sentence import against, against_nobody, called, ranks, seconds, short, wait
 from .signatures import is_computing, moves
 
 SAME_MOMENT = 0.1  # seconds between two ends of one node whose order is not known
@@ -76,7 +74,11 @@ def _failed(job: JobView, ends: Sequence[End]) -> Verdict | None:
     if causes[0].kind == "mismatched_collective":
         return _mismatch(ends, causes[0])
     first = causes[0]
-    rivals = [other for other in causes[1:] if other.when - first.when < _uncertainty(job, first, other)]
+    rivals = [
+        other
+        for other in causes[1:]
+        if other.when - first.when < (SAME_MOMENT if first.rank.node == other.rank.node else job.clocks)
+    ]
     if rivals and first.rank.rank not in job.accused:
         # Clocks do not decide: the launcher of its node saw this one fail before anything was reported to it.
         first = next((other for other in rivals if other.rank.rank in job.accused), first)
@@ -95,30 +97,21 @@ def _failed(job: JobView, ends: Sequence[End]) -> Verdict | None:
     return against(first.rank, first.kind, f"{first.text}{after}{doubt}{followed}", confidence, victims)
 
 
-def _uncertainty(job: JobView, one: End, other: End) -> float:
-    return SAME_MOMENT if one.rank.node == other.rank.node else job.clocks
-
-
 def _mismatch(ends: Sequence[End], first: End) -> Verdict:
     """The message names the collective's other end, not the rank that is wrong: that is the one at another line."""
     lines = {
-        end.rank.rank: own for end in ends if end.rank.raised and (own := _own_frame(end.rank.raised.frames))
+        end.rank.rank: own
+        for end in ends
+        if end.rank.raised and (own := next(filter(P.is_own, end.rank.raised.frames), None))
     }
     off = recorder.odd(lines)
     culprit = next((end for end in ends if end.rank.rank in off), None) if len(off) == 1 else None
-    at = ""
-    if culprit is not None:
-        frame = lines[culprit.rank.rank]
-        at = f", at {frame.file.rsplit('/', 1)[-1]}:{frame.line} where the others are not"
+    at = f", at {called(lines[culprit.rank.rank])} where the others are not" if culprit else ""
     text = f"was in another collective than its peers, or with other sizes{at}: {first.text}"
     victims = [end.rank.rank for end in ends]
     return against(
         (culprit or first).rank, "mismatched_collective", text, MEDIUM if culprit else LOW, victims
     )
-
-
-def _own_frame(frames: Iterable[Frame]) -> Frame | None:
-    return next((frame for frame in frames if P.is_own(frame)), None)
 
 
 def _nodes_lost(job: JobView) -> Verdict:
@@ -170,29 +163,33 @@ def _early_exit(early: Sequence[RankView], waiting: Sequence[int], how: str) -> 
 
 
 def _all_move(job: JobView) -> Verdict | None:
-    """All that have not finished make progress."""
-    stuck = any(view.activity.kind in ("stopped", "exit") for view in job.living)
+    """All that have not finished make progress: by their boards, or they enter one collective after another."""
     running = [view for view in job.living if not (view.evidence.board and view.evidence.board.finished)]
-    if not running or stuck or job.failed or not all(job.moves(view) for view in running):
+    if not running or job.failed or any(view.activity.kind in ("stopped", "exit") for view in job.living):
         return None
     what = "the limit is too short, or all are slow" if job.is_suspected else "no rank is blocked"
-    count = len(running)
-    who = f"all {count} ranks make" if count > 1 else "the rank makes"
-    changed = all(view.evidence.board and view.evidence.board.moved for view in running)
-    confidence = HIGH if changed and not job.is_suspected else MEDIUM
-    return against_nobody("slow", f"{who} progress, by the boards: {what}", confidence)
+    who = f"all {len(running)} ranks make" if len(running) > 1 else "the rank makes"
+    if all(job.moves(view) for view in running):
+        changed = all(view.evidence.board and view.evidence.board.moved for view in running)
+        confidence = HIGH if changed and not job.is_suspected else MEDIUM
+        return against_nobody("slow", f"{who} progress, by the boards: {what}", confidence)
+    entered = [recorder.latest(view.evidence.collectives) for view in running]
+    longest = max(entry.ago if entry else float("inf") for entry in entered)
+    silent = min(view.evidence.board.silent if view.evidence.board else 0.0 for view in running)
+    if job.done or not job.is_suspected or not job.is_complete or longest * RECENT > silent:
+        return None
+    text = f"each began a collective within the last {seconds(longest)}, without a sign of life for {seconds(silent)}"
+    return against_nobody("slow", f"{who} progress: {text}: {what}", MEDIUM)
 
 
 def _cannot_run(job: JobView) -> Verdict | None:
     for kind in ("stopped", "exit", "uninterruptible"):
-        found = [view for view in job.living if view.activity.kind == kind and not _moves_in_kernel(view)]
+        found = [view for view in job.living if view.activity.kind == kind]
+        if kind == "uninterruptible":
+            found = [view for view in found if not moves(view.evidence)]
         if found:
             return _against_those(job, kind, found)
     return None
-
-
-def _moves_in_kernel(view: RankView) -> bool:
-    return view.activity.kind == "uninterruptible" and moves(view.evidence)
 
 
 def _against_those(job: JobView, kind: str, found: Sequence[RankView]) -> Verdict:
@@ -211,22 +208,6 @@ def _against_those(job: JobView, kind: str, found: Sequence[RankView]) -> Verdic
     those = f"; {wait(victims)} for it" if victims and job.waiting else ""
     text = f"{culprit.activity.text}{_silence(culprit)}{others}{those}"
     return against(culprit.evidence, kind, text, confidence, victims)
-
-
-def _all_continue(job: JobView) -> Verdict | None:
-    """All entered a collective long after the last sign of life of any of them."""
-    if not job.living or job.failed or job.done or not job.is_suspected or not job.is_complete:
-        return None
-    entered = [recorder.latest(view.evidence.collectives) for view in job.living]
-    silent = min(view.evidence.board.silent if view.evidence.board else 0.0 for view in job.living)
-    longest = max((entry.ago if entry else float("inf") for entry in entered), default=float("inf"))
-    if longest * RECENT > silent:
-        return None
-    text = (
-        f"all {len(job.living)} ranks enter one collective after another, the last {seconds(longest)} ago at most, "
-        f"without a sign of life for {seconds(silent)}: the limit is too short, or all are slow"
-    )
-    return against_nobody("slow", text, MEDIUM)
 
 
 def _ended_early(job: JobView) -> Verdict | None:
@@ -251,37 +232,36 @@ def _outside(job: JobView) -> Verdict | None:
         return None
     culprit, by_evidence = _chosen(job, job.outside)
     doing, is_alone = culprit.activity, len(job.outside) == 1
+    kind, text = doing.kind, f"it {doing.text}"
     if doing.strength is Strength.WEAK and (found := _all_wait(job)) is not None and found.rank is not None:
         return found
-    if doing.kind == "unknown":
-        return _missing(job, culprit, is_alone)
     waits = max((view.activity.strength for view in job.waiting), default=Strength.STRONG)
-    # A recorder that shows every collective of its own as completed proves that its native wait is for no peer.
-    is_proven = job.awaited("recorder", "peer").get(culprit.rank) is Strength.PROOF and (
-        recorder.records_completion(culprit.evidence.collectives)
-    )
-    if doing.strength is Strength.WEAK and (
-        (doing.kind == "lock" and not is_proven) or (culprit.may_wait_for_gpu and not is_alone)
-    ):
-        confidence = LOW  # it may wait for a peer: natively, or for its GPU
-    elif doing.strength > Strength.WEAK and is_alone and waits > Strength.WEAK and job.is_complete:
+    if kind == "unknown":
+        kind, text = "missing_collective", "its activity is not known, as there is no stack of it"
+        confidence = MEDIUM if is_alone else LOW
+    elif doing.strength is Strength.WEAK and _may_wait_for_peer(job, culprit):
+        confidence = LOW
+    elif doing.strength > Strength.WEAK and is_alone and job.is_complete and waits > Strength.WEAK:
         confidence = HIGH
     else:
-        confidence = MEDIUM if by_evidence or _is_common(job) else LOW
+        # Where the few ranks that are in no collective are all blocked in the same way, each is a culprit.
+        kinds = {view.activity.kind for view in job.outside}
+        is_common = len(kinds) == 1 and kind not in _UNSPECIFIC and len(job.outside) < len(job.waiters)
+        confidence = MEDIUM if by_evidence or is_common else LOW
     if job.moves(culprit):
         confidence = LOW
     others = [view.rank for view in job.outside if view is not culprit]
-    also = (
-        f" ({ranks(others)} {'is' if len(others) == 1 else 'are'} in no collective either)" if others else ""
-    )
-    text = f"{_how_far(job, culprit)}: it {doing.text}{_silence(culprit)}{also}{_meanwhile(job, culprit)}"
-    return against(culprit.evidence, doing.kind, text, _bounded(job, confidence, culprit), job.waiters)
+    verb = "is" if len(others) == 1 else "are"
+    also = f" ({ranks(others)} {verb} in no collective either)" if others else ""
+    text = f"{_how_far(job, culprit)}: {text}{_silence(culprit)}{also}{_meanwhile(job, culprit)}"
+    return against(culprit.evidence, kind, text, _bounded(job, confidence, culprit), job.waiters)
 
 
-def _is_common(job: JobView) -> bool:
-    """Whether the few ranks that are in no collective are all blocked in the same way: then each is a culprit."""
-    kinds = {view.activity.kind for view in job.outside}
-    return len(kinds) == 1 and not kinds & set(_UNSPECIFIC) and len(job.outside) < len(job.waiters)
+def _may_wait_for_peer(job: JobView, culprit: RankView) -> bool:
+    """Natively or for its GPU. A recorder that shows each of its collectives as completed proves that it does not."""
+    is_done = recorder.records_completion(culprit.evidence.collectives)
+    is_proven = is_done and culprit.rank in job.sinks(Strength.PROOF)
+    return culprit.may_wait_for_gpu or (culprit.activity.kind == "lock" and not is_proven)
 
 
 def _holder_of_a_lock(job: JobView) -> Verdict | None:
@@ -293,19 +273,6 @@ def _holder_of_a_lock(job: JobView) -> Verdict | None:
             kind = "lock" if holder.activity.kind in _UNSPECIFIC else holder.activity.kind
             return against(holder.evidence, kind, text, _bounded(job, MEDIUM, holder), victims)
     return None
-
-
-def _missing(job: JobView, culprit: RankView, is_alone: bool) -> Verdict:
-    """Its activity is not known; whether it is behind at least is."""
-    steps = [view.step for view in job.waiting if view.step is not None]
-    why = "there is no stack of it"
-    if not is_alone and culprit.step is not None and steps and culprit.step < min(steps):
-        text = f"is at step {culprit.step}, the others at {min(steps)}; its activity is not known: {why}"
-        return against(culprit.evidence, "behind", text, _bounded(job, MEDIUM, culprit), job.waiters)
-    silence, meanwhile = _silence(culprit), _meanwhile(job, culprit)
-    text = f"{_how_far(job, culprit)}, and its activity is not known ({why}){silence}{meanwhile}"
-    confidence = _bounded(job, MEDIUM if is_alone else LOW, culprit)
-    return against(culprit.evidence, "missing_collective", text, confidence, job.waiters)
 
 
 def _no_rank_waits(job: JobView) -> Verdict | None:
@@ -327,8 +294,11 @@ def _no_rank_waits(job: JobView) -> Verdict | None:
     culprit, by_evidence = _chosen(job, pool)
     if culprit.activity.kind == "unknown":
         return None
-    is_certain = len(job.living) == 1 and culprit.activity.strength > Strength.WEAK and job.is_complete
+    is_alone, is_weak = len(job.living) == 1, culprit.activity.strength is Strength.WEAK
+    is_certain = is_alone and not is_weak and job.is_complete
     narrowed = by_evidence and (len(pool) == 1 or len(pool) < len(outside))
+    if is_weak and culprit.may_wait_for_gpu and not is_alone:
+        narrowed = False  # nothing shows that the others wait for it
     confidence = _bounded(job, HIGH if is_certain else MEDIUM if narrowed else LOW, culprit)
     text = f"{culprit.activity.text}{_silence(culprit)}"
     return against(culprit.evidence, culprit.activity.kind, text, confidence)
@@ -339,20 +309,6 @@ def _all_wait(job: JobView) -> Verdict | None:
         return None
     found = difference(job)
     return replace(found, confidence=LOW) if found and not job.is_suspected else found
-
-
-def _elsewhere(job: JobView) -> Verdict | None:
-    if job.outside or not job.waiting or job.is_complete:
-        return None
-    where = job.waiting[0].activity.operation or "a collective"
-    if job.lost_node:
-        return against_nobody(
-            "node_lost", f"{wait(job.waiters)} in {where}; {job.lost_node.text}", MEDIUM, job.waiters
-        )
-    count = job.missing_nodes or 1
-    nodes = f"the {count} node{'s' if count > 1 else ''} that sent no evidence"
-    text = f"{wait(job.waiters)} in {where}; the cause is probably on {nodes}"
-    return against_nobody("elsewhere", text, MEDIUM if job.is_suspected else LOW, job.waiters)
 
 
 def _behind(job: JobView) -> Verdict | None:
@@ -373,36 +329,40 @@ def _behind(job: JobView) -> Verdict | None:
 
 
 def _undetermined(job: JobView) -> Verdict:
+    """A node sent no evidence, or the evidence does not single out a rank."""
+    all_wait = job.waiting and not job.outside
+    first = job.waiting[0] if job.waiting else None
+    where = first.activity.operation or "a collective" if first else ""
     if job.lost_node:
-        return against_nobody("node_lost", job.lost_node.text, MEDIUM, job.waiters)
-    if job.waiting and not job.outside:
-        first = job.waiting[0]
-        if any(view.activity.kind == RENDEZVOUS for view in job.waiting):
-            text = f"{wait(job.waiters)} in {first.activity.operation}: the address, port or world size may be wrong"
-            return against_nobody("startup", text, LOW, job.waiters)
-        entries = waits_in(first)
-        where = recorder.described(entries[0]) if entries else first.activity.operation
-        text = f"all {len(job.waiting)} ranks wait in {where} and none differs: the network may be the cause"
-        return against_nobody("unknown" if job.is_suspected else "slow", text, LOW, job.waiters)
-    text = f"the evidence does not single out one of the {len(job.ranks)} ranks"
-    needed = (
-        ""
-        if any(view.evidence.stacks for view in job.living)
-        else ": stacks or flight-recorder data are needed"
-    )
-    return against_nobody("unknown", text + needed, LOW)
+        waits = f"{wait(job.waiters)} in {where}; " if all_wait and not job.is_complete else ""
+        return against_nobody("node_lost", f"{waits}{job.lost_node.text}", MEDIUM, job.waiters)
+    if not first or not all_wait:
+        has_stacks = any(view.evidence.stacks for view in job.living)
+        needed = "" if has_stacks else ": stacks or flight-recorder data are needed"
+        text = f"the evidence does not single out one of the {len(job.ranks)} ranks{needed}"
+        return against_nobody("unknown", text, LOW)
+    if not job.is_complete:
+        count = job.missing_nodes or 1
+        nodes = f"the {count} node{'s' if count > 1 else ''} that sent no evidence"
+        text = f"{wait(job.waiters)} in {where}; the cause is probably on {nodes}"
+        return against_nobody("elsewhere", text, MEDIUM if job.is_suspected else LOW, job.waiters)
+    if any(view.activity.kind == RENDEZVOUS for view in job.waiting):
+        text = f"{wait(job.waiters)} in {where}: the address, port or world size may be wrong"
+        return against_nobody("startup", text, LOW, job.waiters)
+    entries = waits_in(first)
+    where = recorder.described(entries[0]) if entries else where
+    text = f"all {len(job.waiting)} ranks wait in {where} and none differs: the network may be the cause"
+    return against_nobody("unknown" if job.is_suspected else "slow", text, LOW, job.waiters)
 
 
 _RULES: tuple[Callable[[JobView], Verdict | None], ...] = (
     _all_move,
     _cannot_run,
-    _all_continue,
     _ended_early,
     _holder_of_a_lock,
     _outside,
     _no_rank_waits,
     _all_wait,
-    _elsewhere,
     _behind,
     _undetermined,
 )
@@ -414,7 +374,7 @@ _RULES: tuple[Callable[[JobView], Verdict | None], ...] = (
 def _chosen(job: JobView, candidates: Sequence[RankView]) -> tuple[RankView, bool]:
     """The likeliest culprit, and whether the evidence singled it out."""
     pool = list(candidates)
-    awaited = job.awaited("recorder", "peer")
+    awaited = job.sinks(Strength.STRONG)
     for narrower in (
         lambda view: view.rank in awaited,
         lambda view: not job.moves(view),
@@ -483,9 +443,9 @@ def _meanwhile(job: JobView, culprit: RankView) -> str:
 
 
 def _silence(view: RankView) -> str:
-    """In which section, and for how long."""
+    """For how long there was no sign of life, and in which section the rank is."""
     board = view.evidence.board
     if board is None or board.silent < 1.0:
         return ""
-    section = f" in section {board.sections[-1].name}" if board.sections else ""
-    return f"{section}, last sign of life {seconds(board.silent)} ago"
+    section = f", in section '{board.sections[-1].name}'" if board.sections else ""
+    return f" (the rank's last sign of life: {seconds(board.silent)} ago{section})"

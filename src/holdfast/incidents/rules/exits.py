@@ -109,30 +109,20 @@ def _by_exit(rank: RankEvidence, end: Exit, when: float, faults: Sequence[NodeFa
     if rank.stderr is Nature.MISMATCH and aborted_or_exited:
         text = f"ended with {meaning}: by its stderr the ranks were in different collectives"
         return End(rank, Role.CAUSE, "mismatched_collective", text, when, MEDIUM)
-    if number:
-        return _by_signal(rank, end, number, meaning, when, faults)
-    if rank.stderr is Nature.OUT_OF_MEMORY:
-        text = f"ran out of memory, by its last lines of stderr ({meaning})"
-        return End(rank, Role.CAUSE, "out_of_memory", text, when, MEDIUM)
-    if rank.stderr is not Nature.OWN:
-        text = f"ended with {meaning} after {short(exception_line(rank.last_lines), 120)}"
-        return End(rank, Role.CAUSE, "exception", text, when, MEDIUM)
-    return End(rank, Role.CAUSE, "exit", f"ended by itself with {meaning}, without a known exception", when)
-
-
-def _by_signal(
-    rank: RankEvidence, end: Exit, number: int, meaning: str, when: float, faults: Sequence[NodeFault]
-) -> End:
     if number == signal.SIGKILL and (fault := _oom_kill(rank.pid, faults)):
         return End(rank, Role.CAUSE, "out_of_memory", f"was killed; {short(fault.text, 140)}", when, MEDIUM)
     if rank.stderr is Nature.OUT_OF_MEMORY:
         text = f"ran out of memory, by its last lines of stderr ({meaning})"
         return End(rank, Role.CAUSE, "out_of_memory", text, when, MEDIUM)
-    core = f"; core dump: {end.core_dump}" if end.core_dump else ""
-    # An abort may be torch's own, because of what a peer sent.
-    is_certain = end.status < 0 and number != signal.SIGABRT
-    text = f"was ended by a signal: {meaning}{core}"
-    return End(rank, Role.CAUSE, "signal", text, when, HIGH if is_certain else MEDIUM)
+    if number:
+        core = f"; core dump: {end.core_dump}" if end.core_dump else ""
+        # An abort may be torch's own, because of what a peer sent.
+        confidence = HIGH if end.status < 0 and number != signal.SIGABRT else MEDIUM
+        return End(rank, Role.CAUSE, "signal", f"was ended by a signal: {meaning}{core}", when, confidence)
+    if rank.stderr is not Nature.OWN:
+        text = f"ended with {meaning} after {short(exception_line(rank.last_lines), 120)}"
+        return End(rank, Role.CAUSE, "exception", text, when, MEDIUM)
+    return End(rank, Role.CAUSE, "exit", f"ended by itself with {meaning}, without a known exception", when)
 
 
 def _oom_kill(pid: int, faults: Sequence[NodeFault]) -> NodeFault | None:

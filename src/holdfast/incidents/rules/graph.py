@@ -8,7 +8,7 @@ Does not cover: who is to blame (`blame`).
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -25,15 +25,16 @@ from ..evidence import (
     StackSource,
     Target,
 )
-from ..verdict import FAILED, FINISHED, IN_COLLECTIVE, Activity, Edge, Strength
+from ..verdict import FAILED, FINISHED, IN_COLLECTIVE, RENDEZVOUS, TEARDOWN, Activity, Edge, Strength
+from . import places as P
 from . import recorder
 from .exits import COLLATERAL, End, Role, end_of
-from .signatures import activity, is_computing, moves, waits_natively
+from .signatures import activity, is_computing, main_stack, moves, waits_natively
 
 SAME_CLOCK, WALL_CLOCKS = 0.5, 10.0
 """Seconds by which times of two nodes may differ: counted from the start of the cycle; by wall clocks."""
-RECORDED = ("recorder", "peer", "gpu")
-"""How edges are shown that come from the flight recorder."""
+P2P = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "send_object_list", "recv_object_list")
+"""Operations between two ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +58,38 @@ class RankView:
         return not has_ended and not is_done
 
     @property
+    def is_native_wait(self) -> bool:
+        """Whether it is in a native wait, and nothing shows for what."""
+        doing = self.activity
+        is_vague = doing.strength is Strength.WEAK and doing.kind in ("lock", "network", "unknown")
+        return self.is_living and is_vague and waits_natively(self.evidence)
+
+    @property
     def may_wait_for_gpu(self) -> bool:
         """Whether it uses a processor, and no recorder shows whether it waits in a collective."""
         is_busy = self.activity.kind == "user_code" and is_computing(self.evidence)
-        return is_busy and recorder.is_missing(self.evidence)
+        return self.is_living and is_busy and recorder.is_missing(self.evidence)
 
     @property
     def step(self) -> int | None:
         return self.evidence.board.step if self.evidence.board else None
+
+    @property
+    def waits_for_any(self) -> bool:
+        """Whether it waits for a peer, and for which one is not known."""
+        if self.activity.operation in P2P:
+            return self.evidence.peer is None and not any(entry.p2p for entry in self.evidence.collectives)
+        return self.activity.strength is Strength.WEAK and recorder.is_missing(self.evidence)
+
+    def as_waiting(self) -> RankView:
+        """The same rank, in a collective as the other ranks suggest."""
+        operation = self.activity.operation or "collective"
+        doing = replace(self.activity, kind=IN_COLLECTIVE, strength=Strength.WEAK, operation=operation)
+        return replace(self, activity=doing)
+
+    def as_guess(self) -> RankView:
+        """The same rank, whose activity is only a guess."""
+        return replace(self, activity=replace(self.activity, strength=Strength.WEAK))
 
 
 class JobView:
@@ -80,7 +105,8 @@ class JobView:
         self.lost_node: NodeFault | None = next(
             (fault for fault in self.faults if fault.kind is NodeFaultKind.NODE_LOST), None
         )
-        self.ranks = _ranks(nodes, self._time_of)
+        starts = [node.cycle_start if self.is_aligned else 0.0 for node in nodes]
+        self.ranks = _ranks([(node, node.at - start) for node, start in zip(nodes, starts, strict=True)])
         numbers = {view.rank for view in self.ranks}
         self.accused = {node.accused for node in nodes} & numbers
         self.unseen = max(0, max((node.world_size for node in nodes), default=0) - len(numbers))
@@ -97,9 +123,6 @@ class JobView:
         self.outside = [view for view in self.living if not view.activity.waits_for_peers]
         self.waiters = [view.rank for view in (*self.waiting, *self.failed)]
 
-    def _time_of(self, node: NodeEvidence) -> float:
-        return node.at - node.cycle_start if self.is_aligned else node.at
-
     def moves(self, view: RankView) -> bool:
         """Whether its board shows progress: a rank that is half as silent as the overdue one does not."""
         board, waited = view.evidence.board, max((limit.waited for limit in self.passed), default=0.0)
@@ -115,7 +138,7 @@ class JobView:
     @cached_property
     def edges(self) -> tuple[Edge, ...]:
         """Who waits for whom, the strongest edges first."""
-        found = [*_by_recorder(self.living), *_by_peer(self.living), *_by_lock(self.living)]
+        found = [*self.direct, *_by_lock(self.living)]
         if self.waiting and self.outside:
             strength = max(view.activity.strength for view in self.waiting)
             awaited = tuple(view.rank for view in self.outside)
@@ -127,109 +150,82 @@ class JobView:
             found.append(Edge(tuple(self.waiters), (), Strength.WEAK, "missing"))
         return tuple(sorted(found, key=lambda edge: -edge.strength))
 
-    def awaited(self, *via: str) -> dict[int, Strength]:
-        """Ranks for which others wait by these edges (`recorder`, `peer`, ...), and that wait for none by the recorder.
+    @cached_property
+    def direct(self) -> list[Edge]:
+        """Edges that show for which ranks others wait in particular, the strongest first."""
+        found = [*_by_recorder(self.living), *_by_peer(self.living), *_by_place(self.waiting)]
+        return sorted(found, key=lambda edge: -edge.strength)
 
-        A rank that waits and whose recorder is missing may wait for any other.
+    def sinks(self, strength: Strength) -> dict[int, Edge]:
+        """Ranks for which others wait and that wait for none, by direct edges of this strength; with the first edge.
+
+        A rank that waits, and of which neither recorder nor stack shows for whom, may wait for any other.
         """
-        edges = [edge for edge in self.edges if edge.via in via]
-        waiters = {rank for edge in self.edges if edge.via in RECORDED for rank in edge.waiters}
-        waiters |= {view.rank for view in self.waiting if recorder.is_missing(view.evidence)}
-        found: dict[int, Strength] = {}
+        edges = [edge for edge in self.direct if edge.strength >= strength]
+        waiters = {rank for edge in edges for rank in edge.waiters}
+        waiters |= {view.rank for view in self.waiting if view.waits_for_any}
+        found: dict[int, Edge] = {}
         for edge in edges:
             for rank in edge.awaited:
                 if rank not in waiters:
-                    found[rank] = max(edge.strength, found.get(rank, Strength.WEAK))
+                    found.setdefault(rank, edge)
         return found
 
 
-def _ranks(nodes: Sequence[NodeEvidence], time_of: Callable[[NodeEvidence], float]) -> tuple[RankView, ...]:
-    answered = any(rank.stacks_from is StackSource.RANK for node in nodes for rank in node.ranks)
-    faults = tuple(fault for node in nodes for fault in node.faults)
+def _ranks(nodes: Sequence[tuple[NodeEvidence, float]]) -> list[RankView]:
+    """Of nodes, each with the time of its capture on the clock of the whole case."""
+    answered = any(rank.stacks_from is StackSource.RANK for node, _ in nodes for rank in node.ranks)
+    faults = tuple(fault for node, _ in nodes for fault in node.faults)
     found = []
-    for node in nodes:
-        for evidence in node.ranks:
-            rank = _at_capture(evidence, node)
+    for node, at in nodes:
+        for rank in node.ranks:
+            if node.trigger in (HANG, EARLY, ELSEWHERE):
+                # The ranks were terminated: what they did after the capture only follows from that.
+                raised = None if rank.raised and rank.raised.ago < 0 else rank.raised
+                end = None if rank.exit and rank.exit.ago < 0 else rank.exit
+                rank = replace(rank, raised=raised, exit=end)
             others_answer = answered and rank.stacks_from is not StackSource.RANK
-            doing, end = activity(rank, others_answer=others_answer), end_of(rank, time_of(node), faults)
-            if end is not None and end.role is not Role.TERMINATED:
-                kind = FINISHED if end.role is Role.DONE else FAILED
-                doing = Activity(rank.rank, kind, end.text, Strength.PROOF, doing.place)
-            found.append(RankView(rank, doing, end))
+            doing, ended = activity(rank, others_answer=others_answer), end_of(rank, at, faults)
+            if ended is not None and ended.role is not Role.TERMINATED:
+                kind = FINISHED if ended.role is Role.DONE else FAILED
+                doing = Activity(rank.rank, kind, ended.text, Strength.PROOF, doing.place)
+            found.append(RankView(rank, doing, ended))
     found.sort(key=lambda view: (view.rank, view.evidence.node, view.evidence.local_rank, view.evidence.pid))
-    return _gpu_waits(_native_waits(tuple(found)))
+    return _explained(found)
 
 
-def _at_capture(rank: RankEvidence, node: NodeEvidence) -> RankEvidence:
-    """After a hang the ranks are terminated: what they did after the capture only follows from that."""
-    if node.trigger not in (HANG, EARLY, ELSEWHERE):
-        return rank
-    raised = None if rank.raised and rank.raised.ago < 0 else rank.raised
-    end = None if rank.exit and rank.exit.ago < 0 else rank.exit
-    return replace(rank, raised=raised, exit=end)
+def _explained(ranks: list[RankView]) -> list[RankView]:
+    """Waits that a rank's own evidence does not explain become waits for peers where the other ranks show that.
 
-
-def _native_waits(ranks: tuple[RankView, ...]) -> tuple[RankView, ...]:
-    """Native waits may be for a lock, or for peers (`Work.wait()`, a GPU): the other ranks show for which.
-
-    If most ranks are at one line of the program, they wait there for each other, or for the rank that is not there.
-    If no rank waits in a collective for certain, native waits are for the ranks of which something else is known.
+    A native wait may be for a lock or for peers (`Work.wait()`). It is for peers where most ranks are at its line, or
+    where no rank waits in a collective for certain and something else is known of another rank. A rank that waits for
+    its GPU looks busy. Where its recorder is missing, it waits if something else holds the others up; otherwise that
+    it computes is a guess. Without NCCL, and where ranks that wait sleep, a busy rank does not wait.
     """
-    native = [view for view in ranks if _is_native(view)]
-    computing = [view for view in ranks if view.activity.kind == "user_code" and is_computing(view.evidence)]
-    certain = any(view.activity.waits_for_peers and view.activity.strength > Strength.WEAK for view in ranks)
-    place, often = _common_place(native, ranks)
-    others = any(
-        view.is_living and not _is_native(view) and view.activity.kind != "unknown" for view in ranks
+    native = [view for view in ranks if view.is_native_wait]
+    is_certain = any(
+        view.activity.waits_for_peers and view.activity.strength > Strength.WEAK for view in ranks
+    )
+    is_known = any(
+        view.is_living and not view.is_native_wait and view.activity.kind != "unknown" for view in ranks
     ) or (len(native) > 1 and any(view.activity.kind == FINISHED for view in ranks))
-    waits = [view for view in native if (often and view.activity.place == place) or (others and not certain)]
-    if not waits and not certain:
-        place, often = _common_place(computing, ranks)
-        still = any(view.is_living and view not in computing and not view.activity.moves for view in ranks)
-        waits = [view for view in computing if often and still and view.activity.place == place]
-    chosen = {id(view) for view in waits}
-    return tuple(_as_waiting(view) if id(view) in chosen else view for view in ranks)
+    common = _common_place(native, len(ranks))
+    waits = {id(each) for each in native if each.activity.place == common or (is_known and not is_certain)}
+    found = [view.as_waiting() if id(view) in waits else view for view in ranks]
+    sleeps = any(view.activity.waits_for_peers and not is_computing(view.evidence) for view in found)
+    if sleeps and not any(recorder.records_completion(view.evidence.collectives) for view in found):
+        return found
+    others = [view.activity for view in found if not view.may_wait_for_gpu]
+    is_held_up = any(not each.waits_for_peers and each.kind not in ("unknown", FAILED) for each in others)
+    changed = RankView.as_waiting if is_held_up else RankView.as_guess
+    return [changed(view) if view.may_wait_for_gpu else view for view in found]
 
 
-def _gpu_waits(ranks: tuple[RankView, ...]) -> tuple[RankView, ...]:
-    """A rank that waits for its GPU looks busy. Where its recorder is missing, the others show what it does.
-
-    Such a rank waits if something else holds the others up; otherwise that it computes is a guess.
-    Without NCCL, and where ranks that wait sleep, a busy rank does not wait.
-    """
-    sleeps = any(view.activity.waits_for_peers and not is_computing(view.evidence) for view in ranks)
-    if sleeps and not any(recorder.records_completion(view.evidence.collectives) for view in ranks):
-        return ranks
-    vague = {id(view) for view in ranks if view.is_living and view.may_wait_for_gpu}
-    others = [view.activity for view in ranks if id(view) not in vague]
-    known = any(not each.waits_for_peers and each.kind not in ("unknown", FAILED) for each in others)
-    changed = _as_waiting if known else _as_guess
-    return tuple(changed(view) if id(view) in vague else view for view in ranks)
-
-
-def _as_guess(view: RankView) -> RankView:
-    return replace(view, activity=replace(view.activity, strength=Strength.WEAK))
-
-
-def _is_native(view: RankView) -> bool:
-    doing = view.activity
-    vague = doing.strength is Strength.WEAK and doing.kind in ("lock", "network", "unknown")
-    return view.is_living and vague and waits_natively(view.evidence)
-
-
-def _common_place(views: Sequence[RankView], ranks: Sequence[RankView]) -> tuple[str, int]:
-    """The line at which most ranks are, and how many; ("", 0): there is none."""
+def _common_place(views: Sequence[RankView], ranks: int) -> str | None:
+    """The line at which at least half of all ranks are; None: there is none."""
     places = Counter(view.activity.place for view in views if view.activity.place)
     place, often = max(places.items(), key=lambda item: (item[1], item[0]), default=("", 0))
-    return (place, often) if often >= 2 and often * 2 >= len(ranks) else ("", 0)
-
-
-def _as_waiting(view: RankView) -> RankView:
-    doing = view.activity
-    operation = doing.operation or "collective"
-    return replace(
-        view, activity=replace(doing, kind=IN_COLLECTIVE, strength=Strength.WEAK, operation=operation)
-    )
+    return place if often >= 2 and often * 2 >= ranks else None
 
 
 # -- edges -----------------------------------------------------------------------------------------------------
@@ -247,69 +243,79 @@ def waits_in(view: RankView) -> list[Collective]:
 def _by_recorder(living: Sequence[RankView]) -> Iterator[Edge]:
     """Members of a group that have not entered the collective in which others of it wait, or whose GPU has not."""
     views = {view.rank: view for view in living}
-    waiting: dict[recorder.Group, dict[int, list[tuple[RankView, Collective]]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
+    waiting: dict[recorder.Group, dict[int, dict[int, Collective]]] = {}
     entered: dict[recorder.Group, set[int]] = defaultdict(set)
     for view in living:
         for entry in waits_in(view):
-            waiting[recorder.group_of(entry)][entry.sequence].append((view, entry))
+            of_group = waiting.setdefault(recorder.group_of(entry), {})
+            of_group.setdefault(entry.sequence, {})[view.rank] = entry
         for entry in view.evidence.collectives:
             entered[recorder.group_of(entry)].add(view.rank)
     for group, by_sequence in waiting.items():
         first, last = min(by_sequence), max(by_sequence)
-        is_missing = False
+        edges = []
         for sequence in sorted({*sorted(by_sequence)[:2], last}):
-            waiters, entry = by_sequence[sequence], by_sequence[sequence][0][1]
-            numbers = tuple(view.rank for view, _ in waiters)
-            proof = all(recorder.records_completion(view.evidence.collectives) for view, _ in waiters)
-            members = [rank for rank in entry.members or entered[group] if rank in views]
-            readable = [rank for rank in members if not recorder.is_missing(views[rank].evidence)]
+            waiters = by_sequence[sequence]
+            entry = next(iter(waiters.values()))
+            is_proof = all(recorder.records_completion(views[rank].evidence.collectives) for rank in waiters)
+            known = [views[rank].evidence for rank in entry.members or entered[group] if rank in views]
             missing = [
-                rank for rank in readable if not recorder.reached(views[rank].evidence.collectives, entry)
+                each.rank
+                for each in known
+                if not recorder.is_missing(each) and not recorder.reached(each.collectives, entry)
             ]
             if missing:
-                is_missing = True
-                yield Edge(numbers, tuple(missing), Strength.PROOF if proof else Strength.STRONG, "recorder")
-        if is_missing:
+                strength = Strength.PROOF if is_proof else Strength.STRONG
+                edges.append(Edge(tuple(waiters), tuple(missing), strength, "recorder"))
+        yield from edges
+        if edges or not is_proof:
             continue
-        if proof and first < last:
-            yield Edge(numbers, tuple(view.rank for view, _ in by_sequence[first]), Strength.STRONG, "gpu")
-        elif proof:
-            states = {view.rank: each.state for view, each in waiters}
-            late = [rank for rank in numbers if states[rank] == recorder.SCHEDULED]
-            started = tuple(rank for rank in numbers if states[rank] == recorder.STARTED)
-            if late and started:
-                yield Edge(started, tuple(late), Strength.STRONG, "gpu")
+        started, late = tuple(by_sequence[last]), tuple(by_sequence[first])
+        if first == last:
+            states = {rank: entry.state for rank, entry in by_sequence[last].items()}
+            started = tuple(rank for rank, state in states.items() if state == recorder.STARTED)
+            late = tuple(rank for rank, state in states.items() if state == recorder.SCHEDULED)
+        if started and late:
+            yield Edge(started, late, Strength.STRONG, "gpu")
 
 
 def _by_peer(living: Sequence[RankView]) -> Iterator[Edge]:
-    """Sends and receives whose peer, or its GPU, is not in the counterpart: by the recorder, else by the stack."""
-    pending = {view.rank: recorder.oldest_pending(view.evidence.collectives).values() for view in living}
+    """Sends and receives whose peer, or its GPU, is not in the counterpart: a send meets a receive."""
+    pending = {view.rank: _transfers(view) for view in living}
     for rank, entries in pending.items():
         for entry in entries:
-            if not entry.p2p or entry.peer is None:
+            if entry.peer is None:
                 continue
-            met = _counterparts(pending.get(entry.peer, ()), rank, entry)
+            met = [
+                each
+                for each in pending.get(entry.peer, ())
+                if each.peer == rank and recorder.is_send(each) != recorder.is_send(entry)
+            ]
             if not met:
                 yield Edge((rank,), (entry.peer,), Strength.PROOF, "peer")
             elif entry.state == recorder.STARTED and all(each.state == recorder.SCHEDULED for each in met):
                 yield Edge((rank,), (entry.peer,), Strength.STRONG, "gpu")
-    calls = {
-        view.rank: (view.evidence.peer, view.activity.operation.startswith("send"))
-        for view in living
-        if view.evidence.peer is not None and view.activity.waits_for_peers
-    }
-    for rank, (peer, sends) in calls.items():
-        is_recorded = any(entry.p2p for entry in pending[rank])
-        if peer is not None and not is_recorded and calls.get(peer) != (rank, not sends):
-            yield Edge((rank,), (peer,), Strength.PROOF, "peer")
 
 
-def _counterparts(entries: Iterable[Collective], rank: int, entry: Collective) -> list[Collective]:
-    """The counterparts of this rank's entry: a send meets a receive."""
-    sends = recorder.is_send(entry)
-    return [each for each in entries if each.p2p and each.peer == rank and recorder.is_send(each) != sends]
+def _transfers(view: RankView) -> list[Collective]:
+    """Its pending sends and receives: by the recorder, else the blocking one on its stack."""
+    found = [each for each in recorder.oldest_pending(view.evidence.collectives).values() if each.p2p]
+    if not found and view.evidence.peer is not None and view.activity.waits_for_peers:
+        found = [Collective(0, view.activity.operation, p2p=True, peer=view.evidence.peer)]
+    return found
+
+
+def _by_place(waiting: Sequence[RankView]) -> Iterator[Edge]:
+    """A rank that cannot reach the store meets no other; one that ends its groups comes to no collective any more."""
+    ranks: dict[str, list[int]] = defaultdict(list)
+    for view in waiting:
+        is_at_store = view.activity.kind == RENDEZVOUS and any(
+            P.place_of(frame) == P.STORE for frame in main_stack(view.evidence) or ()
+        )
+        ranks["store" if is_at_store else view.activity.kind].append(view.rank)
+    for waiters, awaited, via in ((RENDEZVOUS, "store", "store"), (IN_COLLECTIVE, TEARDOWN, "teardown")):
+        if ranks[waiters] and ranks[awaited]:
+            yield Edge(tuple(ranks[waiters]), tuple(ranks[awaited]), Strength.STRONG, via)
 
 
 def _by_lock(living: Sequence[RankView]) -> Iterator[Edge]:

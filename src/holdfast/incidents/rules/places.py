@@ -1,6 +1,6 @@
 """The place of a stack frame: a collective, the data loader, a lock, the program's own code. Pure.
 
-A file is recognised by the end of its path, so that short and absolute paths mean the same. The table was made from
+A file is recognised by the end of its path; all sources of stacks give whole paths. The table was made from
 stacks of torch 2.13 and Python 3.11.
 Does not cover: native frames. A C function has no Python frame; the kernel shows what it waits for (`signatures`).
 """
@@ -8,7 +8,6 @@ Does not cover: native frames. A C function has no Python frame; the kernel show
 from __future__ import annotations
 
 import re
-import sys
 from functools import lru_cache
 
 from ..evidence import Frame
@@ -79,11 +78,6 @@ _INSTALLED = re.compile(
     r"|/src/holdfast/|/torch/(?:distributed|utils|nn|autograd|optim|cuda|_\w+)/|/torch/serialization\.py$"
 )
 """Also torch and Holdfast where they run from their sources."""
-_PACKAGES = """torch torchvision torchdata numpy pandas lightning pytorch_lightning transformers accelerate datasets PIL
-    holdfast deepspeed megatron triton tqdm yaml psutil safetensors webdataset streaming urllib3 requests httpx
-    aiohttp botocore boto3 s3fs gcsfs fsspec grpc redis wandb mlflow huggingface_hub google azure filelock""".split()  # noqa: SIM905
-"""Of relative paths: faulthandler and the helper thread give absolute ones, py-spy may not."""
-_OFTEN_A_PROGRAMS_NAME = frozenset({"code", "profile", "trace", "statistics"})
 
 
 def function_of(frame: Frame) -> str:
@@ -103,23 +97,11 @@ def place_of(frame: Frame) -> str:
 
 @lru_cache(maxsize=8192)
 def _place(file: str, function: str) -> str:
-    if is_own_file(file):
-        return OWN
+    if file and not file.startswith("<frozen") and not _INSTALLED.search(file):
+        return OWN  # neither Python's nor an installed package's
     if function == "<module>" and not file.startswith("<frozen"):
         return LIBRARY  # torch.distributed while it is imported is no collective
     for place, files, functions in _PLACES:
         if files.search(file) and functions.match(function):
             return place
     return LIBRARY
-
-
-def is_own_file(file: str) -> bool:
-    """Whether a file belongs to the program: neither to Python nor to an installed package."""
-    if not file or file.startswith("<frozen") or _INSTALLED.search(file):
-        return False
-    if file.startswith("/"):
-        return True
-    first = file.split("/", 1)[0].removesuffix(".py")
-    return first not in _PACKAGES and (
-        first not in sys.stdlib_module_names or first in _OFTEN_A_PROGRAMS_NAME
-    )

@@ -5,7 +5,7 @@ Always holds: a sentence has one line and at most `LONGEST` characters; the culp
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from ..evidence import Frame, Process, RankEvidence
 from ..verdict import Verdict
@@ -57,7 +57,7 @@ def ranks(numbers: Iterable[int]) -> str:
     found = sorted(set(numbers))
     if len(found) == 1:
         return f"rank {found[0]}"
-    spans = _spans(found)
+    spans = spans_of(found)
     if not found or len(spans) > 4:
         return f"{len(found)} ranks"
     return "ranks " + ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
@@ -69,9 +69,10 @@ def wait(numbers: Iterable[int]) -> str:
     return f"{ranks(found)} wait{'s' if len(found) == 1 else ''}"
 
 
-def _spans(numbers: Sequence[int]) -> list[tuple[int, int]]:
+def spans_of(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """The first and the last of each run of successive numbers."""
     spans: list[tuple[int, int]] = []
-    for number in numbers:
+    for number in sorted(set(numbers)):
         if spans and number == spans[-1][1] + 1:
             spans[-1] = spans[-1][0], number
         else:
@@ -80,8 +81,12 @@ def _spans(numbers: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def seconds(value: float) -> str:
-    """`0.4 s`, `31 s`."""
-    return f"{value:.1f} s" if value < 10 else f"{value:.0f} s"
+    """`31 s`, `1.5 s`, `0.02 s`, `12 min`, `3.5 h`: as many digits as a person reads."""
+    if value >= 7200:
+        return f"{value / 3600:.1f} h"
+    if value >= 600:
+        return f"{value / 60:.0f} min"
+    return f"{value:.0f} s" if value >= 10 else f"{value:.1f} s" if value >= 1 else f"{max(value, 0.0):.2f} s"
 
 
 def short(text: str, limit: int = _SHOWN) -> str:

@@ -8,9 +8,10 @@ Does not cover: whether a rank should be there. Only the others show that (`grap
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
+from ...fault_tolerance.board.values import CHECKPOINTING
 from ..evidence import BoardFacts, Frame, Missing, Process, RankEvidence, StackSource, Target, Thread
 from ..verdict import FINISHED, IN_COLLECTIVE, RENDEZVOUS, TEARDOWN, Activity, Strength
 from . import places as P
@@ -22,15 +23,8 @@ BUSY = 0.5  # share of the time between two samples that counts as computing
 RHYTHM = 3.0  # a rank moves that is silent for less than this many of its own longest intervals
 SHORT_SILENCE = 1.0  # seconds; a shorter silence means nothing
 
-COMPUTES, SLEEPS, FUTEX, FILE_LOCK, WAIT, CONNECTION = (
-    "computes",
-    "sleeps",
-    "futex",
-    "file_lock",
-    "wait",
-    "connection",
-)
-POLL, READ, WRITE, PIPE, FIFO, UNKNOWN = "poll", "read", "write", "pipe", "fifo", ""
+COMPUTES, SLEEPS, FUTEX, FILE_LOCK, WAIT = "computes", "sleeps", "futex", "file_lock", "wait"
+CONNECTION, POLL, READ, WRITE, PIPE, FIFO, UNKNOWN = "connection", "poll", "read", "write", "pipe", "fifo", ""
 _CALLS = {
     SLEEPS: "nanosleep clock_nanosleep pause rt_sigsuspend rt_sigtimedwait",
     FUTEX: "futex futex_waitv semop semtimedop",
@@ -59,13 +53,17 @@ _WAIT_OF_CHANNEL = tuple(
         (WRITE, r"sync|jbd2|writeback|balance_dirty"),
     )
 )
-_DATA = re.compile(r"data(?!base)|loader|fetch|batch", re.IGNORECASE)
-_CHECKPOINT = re.compile(r"checkpoint|ckpt", re.IGNORECASE)
 
 
 def activity(rank: RankEvidence, *, others_answer: bool = False) -> Activity:
     """What this rank is doing. `others_answer`: helper threads of other ranks have answered."""
-    found = next(found for signature in _SIGNATURES if (found := signature(rank, others_answer)) is not None)
+    found = (
+        _of_process(rank)
+        or _pending(rank)
+        or _holds_gil(rank, others_answer)
+        or _of_stack(rank)
+        or _of_kernel(rank, "")
+    )
     is_finished = rank.board is not None and rank.board.finished
     if is_finished and found.kind in ("user_code", "lock", "child", "unknown"):
         text = f"has reported that it is finished and has not exited: it {found.text}"
@@ -91,43 +89,29 @@ def main_stack(rank: RankEvidence) -> tuple[Frame, ...] | None:
 # -- signatures, in their order --------------------------------------------------------------------------------
 
 
-def _ended(rank: RankEvidence, _: bool) -> Activity | None:
-    process = rank.process
-    if process is None or not (process.state == "gone" or process.state[:1] in ("Z", "X")):
+def _of_process(rank: RankEvidence) -> Activity | None:
+    """A process that has ended, is stopped, or is blocked in the kernel."""
+    process, number = rank.process, rank.rank
+    state = process.state[:1] if process else ""
+    if process is None:
         return None
-    if rank.board is not None and rank.board.finished:
-        return Activity(rank.rank, FINISHED, "has ended after it reported that it was finished", PROOF)
-    return Activity(rank.rank, "exit", "has ended, and its exit code is not recorded", WEAK)
-
-
-def _stopped(rank: RankEvidence, _: bool) -> Activity | None:
-    state = rank.process.state[:1] if rank.process else ""
-    if state not in ("T", "t"):
-        return None
-    by = "a debugger or tracer" if state == "t" else "a signal (SIGSTOP or its like)"
-    return Activity(rank.rank, "stopped", f"is stopped by {by}: state {state}", PROOF)
-
-
-def _uninterruptible(rank: RankEvidence, _: bool) -> Activity | None:
-    process = rank.process
-    if (
-        process is None
-        or process.state[:1] != "D"
-        or (process.sampled_over > 0 and _main_thread_ran(process))
-    ):
+    if process.state == "gone" or state in ("Z", "X"):
+        if rank.board is not None and rank.board.finished:
+            return Activity(number, FINISHED, "has ended after it reported that it was finished", PROOF)
+        return Activity(number, "exit", "has ended, and its exit code is not recorded", WEAK)
+    if state in ("T", "t"):
+        by = "a debugger or tracer" if state == "t" else "a signal (SIGSTOP or its like)"
+        return Activity(number, "stopped", f"is stopped by {by}: state {state}", PROOF)
+    was_sampled_twice = process.sampled_over > 0
+    if state != "D" or (was_sampled_twice and _main_thread_ran(process)):
         return None
     at = str(process.system_call) or process.wait_channel
     where = f" in {at}" if at else f", with {process.network_files[0]} open" if process.network_files else ""
-    is_idle = process.sampled_over > 0
-    return Activity(
-        rank.rank,
-        "uninterruptible",
-        f"is blocked in the kernel (state D){where}",
-        STRONG if is_idle else WEAK,
-    )
+    text = f"is blocked in the kernel (state D){where}"
+    return Activity(number, "uninterruptible", text, STRONG if was_sampled_twice else WEAK)
 
 
-def _pending(rank: RankEvidence, _: bool) -> Activity | None:
+def _pending(rank: RankEvidence) -> Activity | None:
     pending = recorder.oldest_pending(rank.collectives)
     if not pending:
         return None
@@ -143,7 +127,7 @@ def _holds_gil(rank: RankEvidence, others_answer: bool) -> Activity | None:
     is_silent = Missing.NO_ANSWER in (rank.no_collectives, rank.no_stacks)
     if not is_silent or rank.stacks_from is StackSource.RANK:
         return None
-    found = _by_stack(rank, others_answer) or _by_kernel(rank, others_answer)
+    found = _of_stack(rank) or _of_kernel(rank, "")
     if found.kind == "shutdown":
         return None
     where = f"; its main thread {found.text}" if found.kind != "unknown" else ""
@@ -151,35 +135,16 @@ def _holds_gil(rank: RankEvidence, others_answer: bool) -> Activity | None:
     return Activity(rank.rank, "gil", text, STRONG if others_answer else WEAK, found.place)
 
 
-def _by_stack(rank: RankEvidence, _: bool) -> Activity | None:
-    stack = main_stack(rank)
-    if stack is None:
-        if Missing.NO_PYTHON_FRAME is rank.no_stacks:
-            return Activity(rank.rank, "shutdown", "runs no Python any more, as at the end of its exit", WEAK)
-        return None
-    return _of_stack(rank, stack)
-
-
-def _by_kernel(rank: RankEvidence, _: bool) -> Activity:
-    return _of_kernel(rank, "")
-
-
-_SIGNATURES: tuple[Callable[[RankEvidence, bool], Activity | None], ...] = (
-    _ended,
-    _stopped,
-    _uninterruptible,
-    _pending,
-    _holds_gil,
-    _by_stack,
-    _by_kernel,
-)
-
-
 # -- the stack -------------------------------------------------------------------------------------------------
 
 
-def _of_stack(rank: RankEvidence, stack: Sequence[Frame]) -> Activity:
+def _of_stack(rank: RankEvidence) -> Activity | None:
     """The innermost call that means something decides; a data loader or a checkpoint around it gives the purpose."""
+    stack = main_stack(rank)
+    if stack is None:
+        if rank.no_stacks is not Missing.NO_PYTHON_FRAME:
+            return None
+        return Activity(rank.rank, "shutdown", "runs no Python any more, as at the end of its exit", WEAK)
     found = [P.place_of(frame) for frame in stack]
     if not stack or P.EXIT in found:
         text = f", in {called(stack[0])}" if stack else ": no Python frame is left"
@@ -221,9 +186,8 @@ def _in_backward(rank: RankEvidence, own: str) -> Activity:
     """Autograd runs the program's hooks on threads of its own, which Python did not start."""
     for thread in rank.stacks:
         if not thread.main and _is_hook(thread):
-            found = _of_stack(
-                replace(rank, process=None, stacks=(replace(thread, main=True),)), thread.frames
-            )
+            alone = replace(rank, process=None, stacks=(replace(thread, main=True),))
+            found = _of_stack(alone) or _of_kernel(alone, "")
             return replace(found, text=f"{found.text} (autograd's thread)", strength=STRONG)
     process = rank.process
     if process is not None and _is_computing(process):
@@ -251,15 +215,15 @@ def _outside(rank: RankEvidence, stack: Sequence[Frame], found: Sequence[str], o
     """The main thread is in none of torch's waits for peers."""
     innermost = called(stack[0])
     inside = f"{innermost}, from {own}" if own and innermost != own else own or innermost
-    purpose, before_own = _purpose(rank.board), found[: found.index(P.OWN)] if P.OWN in found else found
-    if P.LOADER in found or purpose == P.LOADER:
+    before_own = found[: found.index(P.OWN)] if P.OWN in found else found
+    if P.LOADER in found:
         call = next(
             (called(f) for f, place in zip(stack, found, strict=True) if place in (P.OWN, P.LOADER)),
             innermost,
         )
         inside = f"{call}, from {own}" if own and call != own else call
         text = f"waits for data in {inside}{worker_states(rank.process)}"
-        return Activity(rank.rank, "data_loading", text, STRONG if P.LOADER in found else WEAK, own)
+        return Activity(rank.rank, "data_loading", text, STRONG, own)
     if P.CHECKPOINT in found:
         return Activity(
             rank.rank, "checkpoint_io", f"waits for a checkpoint's storage in {inside}", STRONG, own
@@ -276,10 +240,6 @@ def _outside(rank: RankEvidence, stack: Sequence[Frame], found: Sequence[str], o
     activity = _of_kernel(rank, own or innermost)
     if P.LOGGING in before_own and activity.kind == "checkpoint_io":
         activity = replace(activity, kind="user_code")
-    if activity.kind == "data_loading" and any(
-        _CHECKPOINT.search(P.function_of(frame)) for frame in stack[:6]
-    ):
-        activity = replace(activity, kind="checkpoint_io")
     if P.IMPORT in found and activity.kind in ("user_code", "unknown", "data_loading"):
         return Activity(rank.rank, "startup", f"is still importing, in {own or innermost}", STRONG, own)
     return _with_purpose(rank, replace(activity, place=own))
@@ -301,22 +261,20 @@ def _with_purpose(rank: RankEvidence, found: Activity) -> Activity:
         places = [P.place_of(frame) for frame in thread.frames]
         if thread.main or _is_idle(thread):
             continue
-        seen = kernel.get(thread.tid) if thread.tid else None
+        seen = kernel.get(thread.tid) if thread.tid and _is_saving(rank.board) else None
         in_file = seen is not None and (
             seen.state == "D" or _channel(seen.wait_channel) in (READ, WRITE, PIPE)
         )
-        saves = in_file and any(_CHECKPOINT.search(P.function_of(frame)) for frame in thread.frames)
-        if P.CHECKPOINT in places or saves or P.LOADER in places:
+        if P.CHECKPOINT in places or in_file or P.LOADER in places:
             kind = "data_loading" if P.LOADER in places else "checkpoint_io"
             text = f"{found.text}; its thread {short(thread.name, 30)!r} is in {called(thread.frames[0])}"
             return replace(found, kind=kind, text=text)
     return found
 
 
-def _purpose(board: BoardFacts | None) -> str:
-    """What the innermost open section is for, by its name: the loader, a checkpoint, or '' where that is not clear."""
-    name = board.sections[-1].name if board and board.sections else ""
-    return P.CHECKPOINT if _CHECKPOINT.search(name) else P.LOADER if _DATA.search(name) else ""
+def _is_saving(board: BoardFacts | None) -> bool:
+    """Whether the innermost open section is the documented one for checkpoints."""
+    return board is not None and board.sections[-1:] != () and board.sections[-1].name == CHECKPOINTING
 
 
 # -- the kernel ------------------------------------------------------------------------------------------------
@@ -324,7 +282,7 @@ def _purpose(board: BoardFacts | None) -> str:
 
 def _of_kernel(rank: RankEvidence, at: str) -> Activity:
     """By the system call; `at` is the innermost Python call, '' where no stack shows it."""
-    process, purpose = rank.process, _purpose(rank.board)
+    process = rank.process
     wait = _waits_in(process) if process is not None else UNKNOWN
     where, call = (
         f" in {at}" if at else "",
@@ -348,15 +306,11 @@ def _of_kernel(rank: RankEvidence, at: str) -> Activity:
         ),
         UNKNOWN: ("user_code" if at else "unknown", "is" if at else "is at an unknown place", WEAK),
     }[wait]
-    if purpose == P.CHECKPOINT and wait in (READ, WRITE, FIFO, UNKNOWN):
+    if _is_saving(rank.board) and wait in (READ, WRITE, FIFO, UNKNOWN):
         kind, strength = "checkpoint_io", STRONG if wait else WEAK
         text = (
-            f"waits for the storage of its checkpoint section{call}"
-            if wait
-            else "is in its checkpoint section"
+            f"waits for the storage of its checkpoint{call}" if wait else "is in its section 'checkpointing'"
         )
-    elif purpose == P.LOADER and not at and process is not None and wait != UNKNOWN:
-        kind, text = "data_loading", f"is in its data section{worker_states(process)}"
     return Activity(rank.rank, kind, f"{text}{where}", strength, at)
 
 
