@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.straggler.exchange import protocol, tables
+from holdfast.straggler.exchange import protocol, rows, tables
 from holdfast.straggler.exchange.channel import Alone
 from holdfast.straggler.exchange.protocol import Exchange, Identities, References
 from holdfast.straggler.exchange.tables import Own, Tables, judged, key
@@ -173,21 +173,22 @@ def test_scores_and_nodes_come_to_rank_0_under_global_ranks() -> None:
     def work(channel: ThreadChannel) -> list[object]:
         exchange = Exchange(channel, "gpu-" + "x" * channel.rank, label=f"stage {channel.rank}")
         exchange.references(Own(), None, False)
-        gathered = [exchange.gather([float(channel.rank), 0.5]) for _ in range(2)][1]
-        return [gathered and gathered.scores(ranks), exchange.identities(), exchange.identities()]
+        row, layout = rows.pack([float(channel.rank), 0.5], (), ()), rows.Layout(2, 0, 0)
+        gathered = [exchange.gather(row, layout) for _ in range(2)][1]
+        return [gathered and gathered.scores(ranks), gathered and exchange.identities]
 
     identities = Identities({4: "gpu-", 6: "gpu-x", 9: "gpu-xx"}, ("stage 0", "stage 1", "stage 2"))
     found, calls = run(3, work, ranks=ranks)
     scores = [{4: 0.0, 6: 1.0, 9: 2.0}, dict.fromkeys((4, 6, 9), 0.5)]
-    assert found[0] == [scores, identities, identities]
-    assert found[1:] == [[None, None, None]] * 2
-    assert [length for kind, length in calls if kind == "bytes_to_rank_0"] == [16, 16, 21]
+    assert found[0] == [scores, identities]
+    assert found[1:] == [[None, None]] * 2
+    assert [length for kind, length in calls if kind == "bytes_to_rank_0"] == [21, 16, 16]
 
 
 def test_a_rank_alone_is_its_own_reference() -> None:
     exchange = Exchange(Alone(3), "here")
     found = exchange.references(own({"a": 2.0}, {"k": 4.0}), None, True)
     assert (found.section_times, times(found, "k")) == ({"a": 2.0}, {"k": 4.0})
-    assert exchange.identities() == Identities({3: "here"}, ("",))
-    gathered = exchange.gather([0.5])
+    gathered = exchange.gather(rows.pack([0.5], (), ()), rows.Layout(1, 0, 0))
+    assert exchange.identities == Identities({3: "here"}, ("",))
     assert gathered is not None and gathered.scores([3]) == [{3: 0.5}]

@@ -1,7 +1,8 @@
 """`Detector`: what training code calls. One per process, by class methods, as the field's documents have it.
 
 What always holds: importing this and measuring sections load no torch; no call but `generate_report` and its relatives
-waits for another rank, and with individual scores only and no gathering those do not either.
+waits for another rank, and with individual scores only and no gathering those do not either. A failure in a section, a
+wrapped callable or a report is logged once and never raised.
 Does not cover: GPUs of other makers than NVIDIA, whose scores are NaN.
 """
 
@@ -62,7 +63,9 @@ class Detector:
         state_file: str | os.PathLike[str] | None = None,
         max_profiled_sections: int | None = None,
     ) -> None:
-        """Begin. The same on every rank; sends nothing to other ranks.
+        """Begin. The same on every rank; waits for no other rank.
+
+        A rank whose arguments differ from those of the first rank that came here logs a warning that names them.
 
         Args:
             scores_to_compute: `"relative_perf_scores"`, `"individual_perf_scores"`, a list of these, or `"all"`.

@@ -1,13 +1,20 @@
-"""The arguments of `Detector.initialize`, checked."""
+"""The arguments of `Detector.initialize`: checked on this rank, and compared with those of the other ranks."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import logging
 import math
+import sys
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, TypeGuard
 
 from .thresholds import Thresholds
+
+log = logging.getLogger("holdfast.straggler")
 
 RELATIVE = "relative_perf_scores"
 INDIVIDUAL = "individual_perf_scores"
@@ -118,3 +125,71 @@ def is_number(value: object) -> TypeGuard[float]:
 
 def _wrong(name: str, allowed: str, value: object) -> ValueError:
     return ValueError(f"Detector.initialize: {name} must be {allowed}, not {value!r}")
+
+
+# -- other ranks ---------------------------------------------------------------------------------------------------
+
+_compared: Counter[tuple[int, ...]] = Counter()
+"""How often the settings of each set of ranks were compared: the same on all of them."""
+
+
+def compare(settings: Settings) -> bool:
+    """Compare the settings with those of the first rank that came here, and log what differs.
+
+    It uses the store of the default process group, waits for no rank and never raises.
+
+    Returns:
+        Whether there was a process group whose ranks can be compared.
+
+    Does not cover: ranks that have initialised the detector differently often. `groups`, `node_name`, `run_dir` and
+    `state_file`, which may differ.
+    """
+    dist: Any = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized():
+        return False
+    try:
+        _compare(settings, dist)
+    except Exception as error:  # a store of another kind
+        log.debug("the settings of the straggler detector were not compared between ranks: %r", error)
+    return True
+
+
+def _compare(settings: Settings, dist: Any) -> None:
+    group = settings.process_group
+    ranks = tuple(range(dist.get_world_size()) if group is None else dist.get_process_group_ranks(group))
+    _compared[ranks] += 1
+    digest = hashlib.blake2b(repr(ranks).encode(), digest_size=8).hexdigest()
+    key = f"holdfast/straggler/settings/{digest}/{_compared[ranks]}"
+    here, own = dist.get_rank(), _common(settings)
+    first = dist.distributed_c10d._get_default_store().compare_set(key, "", json.dumps([here, own]))
+    there, other = json.loads(first)
+    different = [
+        f"{name} is {own.get(name)} on rank {here} and {other.get(name)} on rank {there}"
+        for name in own
+        if own[name] != other.get(name)
+    ]
+    if different:
+        log.warning(
+            "Detector.initialize: settings differ between ranks: %s. Initialize all ranks alike: reports may be wrong, "
+            "or wait for a rank that does not take part",
+            "; ".join(different),
+        )
+
+
+def _common(settings: Settings) -> dict[str, str]:
+    """What must be the same on all ranks, as people write it."""
+    scores = [
+        name for name, asked in ((RELATIVE, settings.relative), (INDIVIDUAL, settings.individual)) if asked
+    ]
+    names = (
+        "gather_on_rank0",
+        "profiling_interval",
+        "report_time_interval",
+        "background",
+        "max_profiled_sections",
+    )
+    found: dict[str, object] = {"scores_to_compute": "all" if len(scores) == 2 else scores[0]}
+    found |= {name: getattr(settings, name) for name in names}
+    thresholds = asdict(settings.thresholds or Thresholds())
+    found |= {f"thresholds.{name}": value for name, value in thresholds.items()}
+    return {name: repr(value) for name, value in found.items()}

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from .failures import reason
 from .sections import LONGEST_NAME, MOST_SECTIONS, SKIPPED, SectionContext, Sections
 
 log = logging.getLogger("holdfast.straggler")
@@ -100,8 +101,11 @@ class Wrapped:
         """Put back what was there. What somebody else has replaced meanwhile stays."""
         while self._originals:
             _, was = self._originals.popitem()
-            if _own(was.obj, was.name) is was.wrapper:
-                _put_back(was.obj, was.name, was.own)
+            try:
+                if _own(was.obj, was.name) is was.wrapper:
+                    _put_back(was.obj, was.name, was.own)
+            except Exception as error:  # it is the object's attribute; the others are still put back
+                log.warning("%s is still wrapped, and works as before: %s", was.name, reason(error))
 
     def _original(self, one: CallableId) -> tuple[Any, Any]:
         """What the object itself has under the name, and what is found there by inheritance."""
@@ -208,9 +212,9 @@ def _by_arguments(
             bound = signature.bind(*args, **kwargs)
         except TypeError:  # the call itself will say so
             return SKIPPED
-        bound.apply_defaults()
-        given = {key: value for key, value in bound.arguments.items() if key not in ignored}
         try:
+            bound.apply_defaults()
+            given = {key: value for key, value in bound.arguments.items() if key not in ignored}
             if one.arg_filter_fn is not None and not one.arg_filter_fn(given):
                 return SKIPPED
             extra = dict(one.extra_args_fn(given)) if one.extra_args_fn is not None else {}

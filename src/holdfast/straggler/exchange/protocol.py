@@ -14,10 +14,11 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from . import rows
 from .channel import Channel
-from .rows import Figures, Layout
+from .rows import Layout
 from .tables import Own, Tables, judged
 
 MOST_ROUNDS = 64
@@ -82,8 +83,7 @@ class Exchange:
         """`label`: what work this rank does, if only it knows."""
         self._channel = channel
         self._identity = json.dumps([node, label]).encode()
-        self._identities: Identities | None = None
-        self._identified = False
+        self._told_identities: bytes | bytearray | None = None
         self._longest_identity = 0
         self._tables = Tables()
         self._judged: tuple[int, ...] = ()
@@ -114,7 +114,7 @@ class Exchange:
                 break
             self._learn(least[0], news)
         self._settle(least, own)
-        self._longest_identity = int(-least[2])
+        self._longest_identity = self._longest_identity or int(-least[2])
         return self._found(least, compare)
 
     def _still_judged(self, own: Own) -> float:
@@ -132,30 +132,23 @@ class Exchange:
         elif least[3] < FEW and self._reports_since >= _SETTLED:
             self._choose = True
 
-    def identities(self) -> Identities | None:
-        """On rank 0 who all ranks are, None elsewhere. One gather at the first call, after `references`."""
-        if not self._identified:
+    def gather(self, row: bytes, layout: Layout) -> Gathered | None:
+        """On rank 0 the rows of all ranks; None elsewhere. All ranks give rows of one layout, after `references`. One
+        gather, and before the first one of the identities."""
+        if self._told_identities is None:
             told = self._channel.bytes_to_rank_0(self._identity, self._longest_identity)
-            self._identities = None if told is None else self._read(told)
-            self._identified = True
-        return self._identities
+            self._told_identities = told or b""
+        rows = self._channel.bytes_to_rank_0(row, layout.length)
+        return None if rows is None else Gathered(rows, layout)
 
-    def _read(self, told: bytes | bytearray) -> Identities:
-        length = self._longest_identity
+    @cached_property
+    def identities(self) -> Identities:
+        """Who all ranks are; on rank 0, after the first `gather`."""
+        told, length = self._told_identities or b"", self._longest_identity
         starts = range(0, len(told), length)
         pairs = [json.loads(told[start : start + length].rstrip(b"\0")) for start in starts]
         nodes, labels = zip(*pairs, strict=True)
         return Identities(dict(zip(self._channel.ranks, nodes, strict=True)), labels)
-
-    def gather(
-        self, scores: Sequence[float], columns: Sequence[Figures] = (), extras: Sequence[float] = ()
-    ) -> Gathered | None:
-        """On rank 0 the rows of all ranks; None elsewhere. All ranks give equally many of each. One gather."""
-        told = self._channel.bytes_to_rank_0(
-            rows.pack(scores, columns, extras),
-            (layout := Layout(len(scores), len(columns), len(extras))).length,
-        )
-        return None if told is None else Gathered(told, layout)
 
     def _learn(self, news_of: float, news: bytes) -> None:
         root, length = divmod(int(news_of), _LENGTH)
