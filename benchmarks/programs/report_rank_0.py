@@ -19,7 +19,7 @@ import numpy as np
 
 from holdfast.straggler.kernels.source import KernelWindow
 from holdfast.straggler.session import Session
-from holdfast.straggler.settings import checked
+from holdfast.straggler.settings import Settings
 from holdfast.straggler.statistic import summarise
 
 RANKS = int(sys.argv[1])
@@ -96,7 +96,7 @@ def main() -> None:
     import holdfast.straggler.judge  # noqa: F401  its import is not what is measured
 
     others = Others(RANKS)
-    session = Session(checked("all", True, 1, 60, "gpu-0001", None), Kernels(), others)
+    session = Session(Settings(node_name="gpu-0001"), Kernels(), others)
     before, times, first_received = peak(), [], (0, 0)
     for number in range(REPORTS):
         for name in range(SECTIONS):

@@ -63,7 +63,7 @@ def holdfast() -> Callable[[], object]:
     from holdfast.straggler import Statistic
     from holdfast.straggler.kernels.source import KernelWindow, NoKernels
     from holdfast.straggler.session import Session
-    from holdfast.straggler.settings import checked
+    from holdfast.straggler.settings import Settings
 
     told = windows(Statistic)
 
@@ -79,7 +79,7 @@ def holdfast() -> Callable[[], object]:
         return session.report()
 
     window: Window = {}, {}
-    session = Session(checked("all", True, 1, 60, f"node-{dist.get_rank()}", None), Told())
+    session = Session(Settings(node_name=f"node-{dist.get_rank()}"), Told())
     session.sections.take = lambda: window[0]  # type: ignore[method-assign]
     return report
 

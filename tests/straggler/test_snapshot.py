@@ -7,8 +7,7 @@ import math
 import pytest
 
 from holdfast.straggler import Statistic
-from holdfast.straggler.exchange.rows import Layout, pack, scores_of
-from holdfast.straggler.exchange.tables import key
+from holdfast.straggler.exchange import Gathered, Layout, key, pack
 from holdfast.straggler.kernels.source import KernelWindow
 from holdfast.straggler.snapshot import Snapshot
 from holdfast.straggler.statistic import summarise
@@ -27,7 +26,10 @@ def test_what_travels() -> None:
     third, layout = 1 / 3, Layout(2, 5, 2)
     rows = [pack(scores, columns, [9.0, 60.0]) for scores in ([third, 0.5], [1.0, math.pi])]
     assert [len(row) for row in rows] == [layout.length] * 2
-    assert scores_of(b"".join(rows), layout) == [[third, 1.0], [0.5, math.pi]]  # exactly
+    assert Gathered(b"".join(rows), layout).scores(range(2)) == [
+        {0: third, 1: 1.0},
+        {0: 0.5, 1: math.pi},
+    ]  # exactly
     kinds = [("bwd", "section"), ("fwd", "section"), ("1", "collective"), ("2", "kernel"), ("3", "kernel")]
     window = of_rows(b"".join(rows), 16, kinds, ["here"] * 2, ["steal"])
     assert window.medians[1] == pytest.approx([math.nan, 0.002, 70e-6, 50e-6, math.nan], nan_ok=True)

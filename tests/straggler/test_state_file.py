@@ -18,7 +18,7 @@ import pytest
 from holdfast.journal.event import encode
 from holdfast.journal.reader import read_run
 from holdfast.straggler.judge import Judge
-from holdfast.straggler.state_file import PIECE, VERSION, StateFile, in_run_dir, pieces
+from holdfast.straggler.state_file import VERSION, StateFile, in_run_dir
 from tests.processes import Spawner, wait_until
 from tests.straggler.simulation import Job, assess
 
@@ -258,26 +258,6 @@ def test_a_reader_sees_the_old_or_the_new_file(tmp_path: Path) -> None:
     file.save(partial(dict, n=-1), NODES)
     file.close(timeout=30)
     assert load(path) == {"n": -1}
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        {},
-        {"a": []},
-        {"a": {}, "b": {"c": [1.5, None, "é"]}},
-        {"a": list(range(PIECE))},
-        {"a": [*range(PIECE), "x"], "b": [[1]] * (3 * PIECE)},
-    ],
-)
-def test_pieces_together_are_the_whole(value: dict[str, Any]) -> None:
-    assert "".join(pieces(value)) == json.dumps(value, separators=(",", ":"))
-
-
-def test_no_piece_of_a_large_job_s_state_takes_long_to_make() -> None:
-    """Nothing else in the process runs meanwhile. 16 bytes of text take about 0.3 µs."""
-    state = {"nodes": [f"n{rank // 8}" for rank in range(16_384)], "levels": {"s": [0.123456] * 16_384}}
-    assert max(map(len, pieces(state))) < 16 * PIECE
 
 
 def test_the_file_is_parsed_in_the_thread_that_reads_it(

@@ -17,7 +17,7 @@ import pytest
 
 from holdfast.straggler import Detector, Report, Thresholds
 from holdfast.straggler.gpu_facts import FIELDS
-from holdfast.straggler.host.losses import CAUSES
+from holdfast.straggler.host import CAUSES
 from holdfast.straggler.session import Session
 from tests.straggler.ranks import Table, ThreadChannel, run
 from tests.straggler.test_session import ran, session

@@ -20,8 +20,7 @@ import threading
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from .exchange.channel import Channel
-from .exchange.own_group import TIMEOUT, GivenUp, OwnGroup
+from .channel import TIMEOUT, Channel, GivenUp, OwnGroup
 from .failures import log_ended
 
 T = TypeVar("T")
@@ -37,7 +36,7 @@ log = logging.getLogger("holdfast.straggler")
 
 
 class OwnChannel(Protocol):
-    """What this needs of a channel that nothing else uses: see `exchange.own_group`."""
+    """What this needs of a channel that nothing else uses: see `channel.OwnGroup`."""
 
     def least(self, values: list[float]) -> list[float]: ...
     def give_up(self) -> None: ...

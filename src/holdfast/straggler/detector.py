@@ -12,7 +12,7 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.fault_tolerance import environment
 
@@ -21,7 +21,7 @@ from .kernels.choose import choose
 from .report import Report
 from .sections import SectionContext
 from .session import Session
-from .settings import checked, checked_thresholds
+from .settings import Settings, checked_thresholds
 from .wrapping import CallableId
 
 if TYPE_CHECKING:
@@ -97,19 +97,19 @@ class Detector:
                 "Detector is initialized already: call Detector.shutdown() before initializing it again"
             )
         group = _member(process_group)
-        settings = checked(
-            scores_to_compute,
-            gather_on_rank0,
-            profiling_interval,
-            report_time_interval,
-            socket.gethostname() if node_name is None else node_name,
-            group,
-            labels.checked(groups, group),
-            thresholds,
-            background,
-            environment.run_dir() if run_dir is None else _absolute(run_dir),
-            _absolute(state_file),
-            max_profiled_sections,
+        settings = Settings(
+            scores_to_compute=scores_to_compute,
+            gather_on_rank0=gather_on_rank0,
+            profiling_interval=profiling_interval,
+            report_time_interval=report_time_interval,
+            node_name=socket.gethostname() if node_name is None else node_name,
+            process_group=group,
+            groups=labels.checked(groups, group),
+            thresholds=thresholds,
+            background=background,
+            run_dir=environment.run_dir() if run_dir is None else _absolute(run_dir),
+            state_file=_absolute(state_file),
+            max_profiled_sections=max_profiled_sections,
         )
         cls._session = Session(settings, choose(max_sections=settings.max_profiled_sections))
         cls.initialized = True
@@ -259,8 +259,8 @@ def _member(group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
     return group
 
 
-def _absolute(path: object) -> object:
-    """Whatever the training does to its working directory later. What is no path is for `checked` to refuse."""
+def _absolute(path: Any) -> Any:
+    """Whatever the training does to its working directory later. What is no path is for `Settings` to refuse."""
     text = os.fspath(path) if isinstance(path, os.PathLike) else path
     return os.path.abspath(text) if isinstance(text, str) and text.strip() else text
 

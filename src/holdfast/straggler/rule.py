@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .student import student_quantile
-from .thresholds import Thresholds
+from .groups import from_labels
+from .thresholds import Thresholds, student_quantile
 
 Array = NDArray[np.floating[Any]]
 Index = NDArray[np.intp]
@@ -157,8 +157,8 @@ class _Report:
     ) -> None:
         ranks = times.shape[1]
         self.times, self.logs = times, np.log(times)
-        self.groups = _codes([0] * ranks if groups is None else groups)
-        self.nodes = _codes([0] * ranks if nodes is None else nodes)
+        self.groups = from_labels([0] * ranks if groups is None else groups)
+        self.nodes = from_labels([0] * ranks if nodes is None else nodes)
         self.names = list(dict.fromkeys(nodes or [""]))
         self.thresholds = thresholds
         # Where nodes are judged too, two tables may name a rank falsely.
@@ -175,7 +175,7 @@ class _Report:
         slow = [one for one in self._slow_ranks(levels, self.groups) if int(self.nodes[one.row]) not in named]
         slow = self._without_the_many(slow)
         if named:
-            within = _codes(list(zip(self.groups.tolist(), self.nodes.tolist(), strict=True)))
+            within = from_labels(list(zip(self.groups.tolist(), self.nodes.tolist(), strict=True)))
             inside = self._slow_ranks(self._rank_levels(within), within)
             slow += [one for one in inside if int(self.nodes[one.row]) in named]
         since_rank = {one.rank: one.since for one in previous.ranks}
@@ -308,12 +308,6 @@ class _Report:
         )
 
 
-def _codes(labels: Sequence[Hashable]) -> Index:
-    """A number for each label, from 0, in the order in which they come."""
-    numbers: dict[Hashable, int] = {}
-    return np.array([numbers.setdefault(label, len(numbers)) for label in labels], np.intp)
-
-
 def _by_size(codes: Index, least: int) -> Iterator[Index]:
     """The groups of at least `least` members, all of one size together: indices [g, n]."""
     order = np.argsort(codes, kind="stable")
@@ -395,7 +389,7 @@ def _node_levels(logs: Array, groups: Index, nodes: Index, count: int) -> Array:
 
     Each rank is compared with the other nodes' ranks of its group, each of these nodes counting once.
     """
-    parts = _codes(
+    parts = from_labels(
         list(zip(groups.tolist(), nodes.tolist(), strict=True))
     )  # the ranks of one group on one node
     shape = (len(logs), int(parts.max()) + 1, logs.shape[2])

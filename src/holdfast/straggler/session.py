@@ -19,13 +19,11 @@ from typing import TYPE_CHECKING
 from holdfast.fault_tolerance import environment
 
 from .background import Background, begin
-from .exchange import rows
-from .exchange.channel import Channel, find
-from .exchange.protocol import Exchange, Gathered, References
-from .exchange.tables import Own
+from .channel import Channel, find
+from .exchange import ABSENT, Exchange, Gathered, Layout, Own, References, pack
 from .failures import Failures, log_ended
 from .gpu_facts import FIELDS, UNKNOWN
-from .host.losses import CAUSES, HostLosses
+from .host import CAUSES, HostLosses
 from .interval import ReportInterval
 from .journal_reports import ReportLog
 from .kernels.source import Capture, KernelSource, KernelWindow, NoKernels
@@ -33,7 +31,7 @@ from .labels import own_label
 from .log_texts import VerdictNews
 from .nvml import GpuFacts
 from .report import Report
-from .scoring import Scoring, scored_share
+from .scores import Scoring, scored_share
 from .sections import KERNELS, Sections
 from .settings import compare
 from .snapshot import Snapshot
@@ -210,20 +208,20 @@ class Session:
     def _gathered(self, mine: Snapshot, references: References) -> Gathered | None:
         """On rank 0 the rows of all ranks. A rank that cannot make its own sends one of unknown values."""
         kinds = self.settings.relative + self.settings.individual
-        layout = rows.Layout(
+        layout = Layout(
             scores=kinds * (1 + len(_scored(references))),
             columns=len(references.sections) + len(references.judged),
             extras=EXTRAS,
         )
         row = self._failures.guarded("scoring", lambda: self._row(mine, references), b"")
         if len(row) != layout.length:
-            unknown = [math.nan] * layout.scores, [rows.ABSENT] * layout.columns, [math.nan] * layout.extras
-            row = rows.pack(*unknown)
+            unknown = [math.nan] * layout.scores, [ABSENT] * layout.columns, [math.nan] * layout.extras
+            row = pack(*unknown)
         return self._exchange.gather(row, layout)
 
     def _row(self, mine: Snapshot, references: References) -> bytes:
         own = self._scoring.own(_scored(references), mine, references)
-        return rows.pack(own, mine.columns(references.sections, references.judged), mine.extras())
+        return pack(own, mine.columns(references.sections, references.judged), mine.extras())
 
     def _report(
         self, mine: Snapshot, references: References, gathered: Gathered | None, started: float

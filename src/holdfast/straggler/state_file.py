@@ -1,11 +1,10 @@
 """The state file: what verdicts know of the ranks' past, kept for the next start of the job.
 
-What always holds: `save` neither waits for the disk nor raises; `load` waits for a second at most; text is made in
-pieces and parsed in a thread, so that the training hardly waits for the interpreter; a file that cannot be used costs
-its content and one warning, never training. The file is replaced whole, so a reader sees the old or the
-new one; it is private (0600), and one of another user is not read. A state file that does not fit (of another version,
-of a job with other ranks or none of these nodes) is kept as `<file>.unused` when the next one is written; what is no
-state file of ours is left alone, and then nothing is written.
+What always holds: `save` neither waits for the disk nor raises; `load` waits for a second at most; text is made and
+parsed in threads; a file that cannot be used costs its content and one warning, never training. The file is replaced
+whole, so a reader sees the old or the new one; it is private (0600), and one of another user is not read. A state file
+that does not fit (of another version, of a job with other ranks or none of these nodes) is kept as `<file>.unused` when
+the next one is written; what is no state file of ours is left alone, and then nothing is written.
 
 Does not cover: two jobs with one state file: the last to write wins.
 """
@@ -21,8 +20,7 @@ import os
 import queue
 import stat
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from holdfast.in_time import TooLate, UnderWay
@@ -33,10 +31,6 @@ log = logging.getLogger("holdfast.straggler")
 VERSION = 1
 ANSWER = 1.0
 """Seconds that training may wait for the file's content, once."""
-
-PIECE = 1024
-"""Elements of a list that are made into text at a time: some 0.5 ms in which no other thread of the process runs."""
-_BREATH = 1e-4  # seconds between pieces; after a sleep of 0 the same thread often goes on
 
 LARGEST = 256 * 1024 * 1024
 """Bytes of a file that is read: 16,384 ranks with 1,000 sections have less."""
@@ -135,23 +129,6 @@ def fitting(found: Any, nodes: Sequence[str]) -> dict[str, Any]:
     return state
 
 
-def pieces(value: Any) -> Iterator[str]:
-    """The value as JSON, in pieces that are each made quickly."""
-    if isinstance(value, Mapping):
-        for number, (name, inner) in enumerate(value.items()):
-            yield ("," if number else "{") + json.dumps(str(name)) + ":"
-            yield from pieces(inner)
-        yield "}" if value else "{}"
-    elif isinstance(value, list) and len(value) > PIECE:
-        for start in range(0, len(value), PIECE):
-            yield ("," if start else "[") + json.dumps(value[start : start + PIECE], separators=(",", ":"))[
-                1:-1
-            ]
-        yield "]"
-    else:
-        yield json.dumps(value, separators=(",", ":"))
-
-
 class _Writer:
     """The thread that writes; it starts with the first state."""
 
@@ -199,7 +176,7 @@ class _Writer:
                     with contextlib.suppress(FileNotFoundError):
                         os.replace(self._path, self._path + ".unused")
                     self.keep_old = False
-                _write(self._path, pieces(state()))
+                _write(self._path, json.dumps(state(), separators=(",", ":")).encode())
             except OSError as error:
                 self._warn(error.strerror or str(error))
             except (TypeError, ValueError, RecursionError) as error:  # nothing that JSON can say
@@ -243,7 +220,7 @@ def _read(path: str) -> bytes | None:
         os.close(descriptor)
 
 
-def _write(path: str, content: Iterable[str]) -> None:
+def _write(path: str, content: bytes) -> None:
     """Replace the file by one rename; what is there before is whole until then."""
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     new = f"{path}.{os.getpid()}.new"
@@ -252,9 +229,7 @@ def _write(path: str, content: Iterable[str]) -> None:
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         with open(descriptor, "wb") as file:
-            for piece in content:
-                file.write(piece.encode())
-                time.sleep(_BREATH)  # the training, too, needs the interpreter
+            file.write(content)
             file.flush()
             os.fsync(descriptor)
         os.replace(new, path)

@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from .exchange.tables import is_collective
+from .exchange import is_collective
 from .gpu_facts import FIELDS, told, typical
 from .labels import GroupsError, labels_of
 from .thresholds import Thresholds
 
 if TYPE_CHECKING:
-    from .exchange.protocol import Gathered, References
+    from .exchange import Gathered, References
     from .judge import Judge, Judgement
     from .labels import Given
     from .state_file import StateFile

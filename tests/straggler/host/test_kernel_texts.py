@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.straggler.host.kernel_texts import (
+from holdfast.straggler.host import (
     CpuTime,
     Group,
     RunTime,

@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import pairwise
+from itertools import groupby, pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -274,17 +274,18 @@ def _restarts(axes: Any, found: HeatMap) -> None:
 
 
 def _named(axes: Any, found: HeatMap) -> None:
-    """A frame around each time in which a rank was named, and on the right who it is."""
+    """A frame around each time in which ranks of a node were named, and on the right who they are."""
     from matplotlib.patches import Rectangle
 
-    height = max(1.0, len(found.scores) / 90)  # rows, so that a frame around one of hundreds is seen
-    for mark in found.marks:
-        start, end = map(_day, mark.span)
-        corner = start, mark.row - (height - 1) / 2
-        frame = Rectangle(
-            corner, end - start, height, fill=False, edgecolor=NAMED, linewidth=1.3, clip_on=False
-        )
-        axes.add_patch(frame)
+    least = len(found.scores) / 90  # rows, so that a frame around one of hundreds is seen
+    marks = sorted(found.marks, key=lambda mark: (mark.span, mark.node))
+    for (span, _), together in groupby(marks, lambda mark: (mark.span, mark.node)):
+        rows = [mark.row for mark in together]
+        height = max(rows) - min(rows) + 1
+        pad = max(0.0, least - height) / 2
+        start, end = map(_day, span)
+        place, size = (start, min(rows) - pad), (end - start, height + 2 * pad)
+        axes.add_patch(Rectangle(place, *size, fill=False, edgecolor=NAMED, linewidth=1.3, clip_on=False))
     gap = len(found.scores) / 16
     place = -gap
     for row, text in labels(found, LABELS):
