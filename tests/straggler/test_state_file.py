@@ -170,7 +170,7 @@ def test_a_folder_that_cannot_be_made_is_one_warning(
     assert file.load(NODES) is None
     for number in range(3):
         file.save(partial(dict, number=number), NODES)
-        wait_until(file._writer._states.empty)
+        wait_until(file._states.empty)
     file.close(timeout=30)
     reading, writing = caplog.messages
     assert "Not a directory. What ranks were like" in reading
@@ -226,7 +226,7 @@ def test_a_disk_that_hangs_costs_training_a_second_once(
         file.save(partial(dict, number=number), NODES)
     file.close(timeout=0.1)
     assert time.monotonic() - began < 5
-    assert file._writer._states.qsize() <= 2  # nothing piles up
+    assert file._states.qsize() <= 2  # nothing piles up
     assert "its filesystem has not answered for 1 s" in caplog.messages[0]
     assert "not written within 0.1 s" in caplog.messages[1]
     assert len(caplog.messages) == 2

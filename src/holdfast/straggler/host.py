@@ -20,10 +20,9 @@ import math
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, perf_counter_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 GARBAGE, THROTTLED, DISK = "garbage collection", "CPU throttling", "waiting for a disk"
 NO_CPU, STOLEN = "waiting for a CPU", "CPU stolen"
@@ -37,8 +36,7 @@ _AFTER_NAME = 3
 _DISK_TICKS = 42
 
 
-@dataclass(frozen=True)
-class RunTime:
+class RunTime(NamedTuple):
     """Of one thread since it began, in seconds."""
 
     running: float
@@ -46,8 +44,7 @@ class RunTime:
     """Ready to run, with no CPU to run on."""
 
 
-@dataclass(frozen=True)
-class CpuTime:
+class CpuTime(NamedTuple):
     """Of all CPUs together since the machine began, in ticks."""
 
     busy: int
@@ -55,17 +52,7 @@ class CpuTime:
     """Something was to run, and the hypervisor ran another machine."""
 
 
-@dataclass(frozen=True)
-class Group:
-    """A control group of this process: one line of /proc/self/cgroup."""
-
-    controllers: tuple[str, ...]
-    """Empty for the unified hierarchy (version 2)."""
-    path: str
-
-
-@dataclass(frozen=True)
-class Reading:
+class Reading(NamedTuple):
     """What the kernel counted until some moment; None where it does not say."""
 
     moment: float
@@ -85,7 +72,7 @@ class HostLosses:
         self._task = f"{proc}/self/task/{threading.get_native_id()}"
         self._tick = _tick()
         self._counts_disk = _read(f"{proc}/sys/kernel/task_delayacct").strip() == "1"
-        paths = cpu_stat_paths(groups(_read(f"{proc}/self/cgroup")), str(cgroups))
+        paths = cpu_stat_paths(_read(f"{proc}/self/cgroup"), str(cgroups))
         self._limited = [path for path in paths if throttled_seconds(_read(path)) is not None][:_LEVELS]
         self._pauses = Pauses()
         self._last = self._reading()
@@ -241,28 +228,23 @@ def disk_ticks(stat: str) -> int | None:
     return numbers[0] if numbers else None
 
 
-def groups(cgroup: str) -> tuple[Group, ...]:
-    """From /proc/self/cgroup."""
-    lines = [line.split(":", 2) for line in cgroup.splitlines()]
-    return tuple(
-        Group(tuple(name for name in line[1].split(",") if name), line[2])
-        for line in lines
-        if len(line) == 3 and line[2].startswith("/")
-    )
+def cpu_stat_paths(cgroup: str, root: str = "/sys/fs/cgroup") -> tuple[str, ...]:
+    """Where cpu.stat may be of the groups in /proc/self/cgroup and of those above them, the innermost first.
 
-
-def cpu_stat_paths(found: Sequence[Group], root: str = "/sys/fs/cgroup") -> tuple[str, ...]:
-    """Where cpu.stat of these groups and of those above them may be, the innermost first. A container often sees its
-    own group as the root, under the path that it has outside."""
+    A container often sees its own group as the root, under the path that it has outside.
+    """
     paths: list[str] = []
-    for group in found:
-        if not group.controllers:
+    for line in cgroup.splitlines():
+        controllers, _, path = line.partition(":")[2].partition(":")
+        if not path.startswith("/"):
+            continue
+        if not controllers:  # the unified hierarchy (version 2)
             mounts = [root]
-        elif "cpu" in group.controllers:
-            mounts = [f"{root}/{','.join(group.controllers)}", f"{root}/cpu"]
+        elif "cpu" in controllers.split(","):
+            mounts = [f"{root}/{controllers}", f"{root}/cpu"]
         else:
             continue
-        parts = [part for part in group.path.split("/") if part and part != ".."]
+        parts = [part for part in path.split("/") if part and part != ".."]
         inward = ["/".join(parts[:depth]) for depth in range(len(parts), -1, -1)]
         paths += [f"{mount}/{path}/cpu.stat".replace("//", "/") for path in inward for mount in mounts]
     return tuple(dict.fromkeys(paths))

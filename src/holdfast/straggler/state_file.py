@@ -41,7 +41,8 @@ class Foreign(ValueError):
 
 
 class StateFile:
-    """The state of one rank's verdicts on disk. Reading begins at once, in a thread; writing is another thread's."""
+    """The state of one rank's verdicts on disk. Reading begins at once, in a thread; another thread writes, from the
+    first state on."""
 
     def __init__(self, path: str) -> None:
         """Begin to read `path`. Its folder is made, private, when the state is first written."""
@@ -49,7 +50,9 @@ class StateFile:
         self._reading: UnderWay[Any] | None = None
         with contextlib.suppress(RuntimeError):  # no thread to be had
             self._reading = UnderWay(lambda: _parsed(_read(self.path)))
-        self._writer = _Writer(self.path)
+        self._states: queue.SimpleQueue[Callable[[], dict[str, Any]] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._keep_old = self._closed = self._warned = False
 
     def load(self, nodes: Sequence[str]) -> dict[str, Any] | None:
         """The state that was last saved, for a job of ranks on these nodes (one for each rank, in order). Call it once.
@@ -74,7 +77,7 @@ class StateFile:
                 return None
         except ValueError as error:
             problem = str(error)
-        self._writer.keep_old = True
+        self._keep_old = True
         log.warning(
             "straggler state file %s: %s. What ranks were like before this start is not known; it is learned anew, "
             "and the file is kept as %s.unused when the next is written",
@@ -86,7 +89,7 @@ class StateFile:
 
     def _leave(self, problem: str) -> None:
         """What somebody else keeps there is not for us to move."""
-        self._writer.refuse()
+        self._closed = True
         log.warning(
             "straggler state file %s: %s. It is left as it is, and what verdicts learn is not kept for the next start: "
             "name another file, or remove this one",
@@ -97,12 +100,55 @@ class StateFile:
     def save(self, state: Callable[[], Mapping[str, Any]], nodes: Sequence[str]) -> None:
         """Replace the file's content by the state that `state` makes on the writing thread. Of several that wait for
         the disk, only the last is written."""
+        if self._closed:
+            return
+        with contextlib.suppress(queue.Empty):  # what waits is out of date
+            while True:
+                self._states.get_nowait()
         head = {"version": VERSION, "ranks": len(nodes), "nodes": list(nodes)}
-        self._writer.put(lambda: {**head, "state": state()})
+        self._states.put(lambda: {**head, "state": state()})
+        if self._thread is None:
+            try:
+                thread = threading.Thread(target=self._run, name="holdfast-straggler-state", daemon=True)
+                thread.start()
+            except RuntimeError as error:  # no thread to be had; tried again with the next state
+                self._warn(str(error))
+                return
+            self._thread = thread
+            atexit.register(self.close)  # for a program that ends without Detector.shutdown()
 
     def close(self, timeout: float = 1.0) -> None:
         """Write what still waits, for at most `timeout` seconds."""
-        self._writer.close(timeout)
+        atexit.unregister(self.close)
+        self._closed = True
+        if self._thread is not None:
+            self._states.put(None)
+            self._thread.join(timeout)
+            if self._thread.is_alive():
+                self._warn(f"not written within {timeout:g} s")
+
+    def _run(self) -> None:
+        while (state := self._states.get()) is not None:
+            try:
+                if self._keep_old:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.replace(self.path, self.path + ".unused")
+                    self._keep_old = False
+                _write(self.path, json.dumps(state(), separators=(",", ":")).encode())
+            except OSError as error:
+                self._warn(error.strerror or str(error))
+            except (TypeError, ValueError, RecursionError) as error:  # nothing that JSON can say
+                self._warn(str(error))
+
+    def _warn(self, problem: str) -> None:
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "straggler state file %s cannot be written: %s. Verdicts are not affected now; after a restart the "
+                "ranks' past is learned anew. This is said once",
+                self.path,
+                problem,
+            )
 
 
 def in_run_dir(run_dir: str, rank: int) -> str:
@@ -127,70 +173,6 @@ def fitting(found: Any, nodes: Sequence[str]) -> dict[str, Any]:
             f"it is of a job on other nodes ({escaped(str(then[0]))}, …; now {escaped(nodes[0])}, …)"
         )
     return state
-
-
-class _Writer:
-    """The thread that writes; it starts with the first state."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self.keep_old = False
-        self._states: queue.SimpleQueue[Callable[[], dict[str, Any]] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._closed = self._warned = False
-
-    def put(self, state: Callable[[], dict[str, Any]]) -> None:
-        if self._closed:
-            return
-        with contextlib.suppress(queue.Empty):  # what waits is out of date
-            while True:
-                self._states.get_nowait()
-        self._states.put(state)
-        if self._thread is None:
-            try:
-                thread = threading.Thread(target=self._run, name="holdfast-straggler-state", daemon=True)
-                thread.start()
-            except RuntimeError as error:  # no thread to be had; tried again with the next state
-                self._warn(str(error))
-                return
-            self._thread = thread
-            atexit.register(self.close)  # for a program that ends without Detector.shutdown()
-
-    def refuse(self) -> None:
-        """Write nothing."""
-        self._closed = True
-
-    def close(self, timeout: float = 1.0) -> None:
-        atexit.unregister(self.close)
-        self._closed = True
-        if self._thread is not None:
-            self._states.put(None)
-            self._thread.join(timeout)
-            if self._thread.is_alive():
-                self._warn(f"not written within {timeout:g} s")
-
-    def _run(self) -> None:
-        while (state := self._states.get()) is not None:
-            try:
-                if self.keep_old:
-                    with contextlib.suppress(FileNotFoundError):
-                        os.replace(self._path, self._path + ".unused")
-                    self.keep_old = False
-                _write(self._path, json.dumps(state(), separators=(",", ":")).encode())
-            except OSError as error:
-                self._warn(error.strerror or str(error))
-            except (TypeError, ValueError, RecursionError) as error:  # nothing that JSON can say
-                self._warn(str(error))
-
-    def _warn(self, problem: str) -> None:
-        if not self._warned:
-            self._warned = True
-            log.warning(
-                "straggler state file %s cannot be written: %s. Verdicts are not affected now; after a restart the "
-                "ranks' past is learned anew. This is said once",
-                self._path,
-                problem,
-            )
 
 
 def _parsed(text: bytes | None) -> Any:

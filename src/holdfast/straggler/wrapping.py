@@ -127,42 +127,28 @@ class Wrapped:
     def _wrapper(
         self, one: CallableId, function: Callable[..., Any], profile_cuda: bool
     ) -> Callable[..., Any]:
-        if one.arg_filter_fn or one.extra_args_fn:
-            choose = _by_arguments(one, function, self._sections, profile_cuda)
-            return _measured(function, choose)
-        return _measured_always(function, self._sections.entry(str(one), profile_cuda))
+        entry = self._sections.entry(str(one), profile_cuda)
 
+        def always(args: Any, kwargs: Any) -> SectionContext:
+            return entry()
 
-def _measured_always(function: Callable[..., Any], entry: Callable[[], SectionContext]) -> Callable[..., Any]:
-    if inspect.iscoroutinefunction(function):
-        return _measured(function, lambda args, kwargs: entry())
+        by_arguments = one.arg_filter_fn or one.extra_args_fn
+        choose = _by_arguments(one, function, self._sections, profile_cuda) if by_arguments else always
+        if inspect.iscoroutinefunction(function):
 
-    @functools.wraps(function)
-    def measured(*args: Any, **kwargs: Any) -> Any:
-        with entry():
-            return function(*args, **kwargs)
+            @functools.wraps(function)
+            async def measured_coroutine(*args: Any, **kwargs: Any) -> Any:
+                with choose(args, kwargs):
+                    return await function(*args, **kwargs)
 
-    return measured
-
-
-def _measured(
-    function: Callable[..., Any], choose: Callable[[Any, Any], SectionContext]
-) -> Callable[..., Any]:
-    if inspect.iscoroutinefunction(function):
+            return measured_coroutine
 
         @functools.wraps(function)
-        async def measured_coroutine(*args: Any, **kwargs: Any) -> Any:
+        def measured(*args: Any, **kwargs: Any) -> Any:
             with choose(args, kwargs):
-                return await function(*args, **kwargs)
+                return function(*args, **kwargs)
 
-        return measured_coroutine
-
-    @functools.wraps(function)
-    def measured(*args: Any, **kwargs: Any) -> Any:
-        with choose(args, kwargs):
-            return function(*args, **kwargs)
-
-    return measured
+        return measured
 
 
 def check(callable_ids: object) -> list[CallableId]:
