@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .groups import from_labels
-from .thresholds import Thresholds
+from .thresholds import Thresholds, student_quantile
 from .window import MAD_TO_SIGMA, quantile
 
 Array = NDArray[np.floating[Any]]
