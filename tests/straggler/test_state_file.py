@@ -9,7 +9,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ STATE = {"levels": {"gpu": [0.1, None, 0.3, 0.4]}}
 
 def saved(path: Path, state: dict[str, Any] = STATE, nodes: list[str] = NODES) -> None:
     file = StateFile(str(path))
-    file.save(lambda: state, nodes)
+    file.save(state, nodes)
     file.close(timeout=30)
 
 
@@ -102,7 +101,7 @@ def test_a_file_that_does_not_fit_is_one_warning_and_kept_aside(
     assert line.startswith(f"straggler state file {path}: {says}. ") and "kept as state.json.unused" in line
     assert path.read_text() == content
     for number in range(3):
-        file.save(partial(dict, number=number), NODES)
+        file.save({"number": number}, NODES)
     file.close(timeout=30)
     assert load(path) == {"number": 2}
     assert (tmp_path / "state.json.unused").read_text() == content
@@ -129,7 +128,7 @@ def test_a_file_of_somebody_else_is_left_alone(
     path.write_bytes(data)
     file = StateFile(str(path))
     assert file.load(NODES) is None
-    file.save(partial(dict, number=1), NODES)
+    file.save({"number": 1}, NODES)
     file.close(timeout=30)
     assert path.read_bytes() == data and os.listdir(tmp_path) == ["config.yaml"]
     assert caplog.messages == [
@@ -169,7 +168,7 @@ def test_a_folder_that_cannot_be_made_is_one_warning(
     file = StateFile(str(tmp_path / "file" / "state.json"))
     assert file.load(NODES) is None
     for number in range(3):
-        file.save(partial(dict, number=number), NODES)
+        file.save({"number": number}, NODES)
         wait_until(file._states.empty)
     file.close(timeout=30)
     reading, writing = caplog.messages
@@ -223,7 +222,7 @@ def test_a_disk_that_hangs_costs_training_a_second_once(
     assert time.monotonic() - began < 5
     began = time.monotonic()
     for number in range(1000):
-        file.save(partial(dict, number=number), NODES)
+        file.save({"number": number}, NODES)
     file.close(timeout=0.1)
     assert time.monotonic() - began < 5
     assert file._states.qsize() <= 2  # nothing piles up
@@ -235,7 +234,7 @@ def test_a_disk_that_hangs_costs_training_a_second_once(
 def test_a_program_that_ends_without_shutdown_has_saved(tmp_path: Path, spawn: Spawner) -> None:
     code = (
         "import sys; from holdfast.straggler.state_file import StateFile; f = StateFile(sys.argv[1]); "
-        "f.load(['n0']); f.save(lambda: {'a': 1}, ['n0'])"
+        "f.load(['n0']); f.save({'a': 1}, ['n0'])"
     )
     process = spawn.python(code, str(tmp_path / "s"))
     assert process.wait() == 0, process.output()
@@ -250,12 +249,12 @@ def test_a_reader_sees_the_old_or_the_new_file(tmp_path: Path) -> None:
     numbers = iter(range(1, 100_000))
 
     def three_were_seen() -> bool:
-        file.save(partial(dict, n=next(numbers), pad="x" * 100_000), NODES)
+        file.save({"n": next(numbers), "pad": "x" * 100_000}, NODES)
         seen.add(json.loads(path.read_bytes())["state"]["n"])
         return len(seen) > 3
 
     wait_until(three_were_seen)
-    file.save(partial(dict, n=-1), NODES)
+    file.save({"n": -1}, NODES)
     file.close(timeout=30)
     assert load(path) == {"n": -1}
 

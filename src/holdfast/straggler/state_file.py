@@ -20,7 +20,7 @@ import os
 import queue
 import stat
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.in_time import TooLate, UnderWay
@@ -50,7 +50,7 @@ class StateFile:
         self._reading: UnderWay[Any] | None = None
         with contextlib.suppress(RuntimeError):  # no thread to be had
             self._reading = UnderWay(lambda: _parsed(_read(self.path)))
-        self._states: queue.SimpleQueue[Callable[[], dict[str, Any]] | None] = queue.SimpleQueue()
+        self._states: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._keep_old = self._closed = self._warned = False
 
@@ -97,16 +97,14 @@ class StateFile:
             problem,
         )
 
-    def save(self, state: Callable[[], Mapping[str, Any]], nodes: Sequence[str]) -> None:
-        """Replace the file's content by the state that `state` makes on the writing thread. Of several that wait for
-        the disk, only the last is written."""
+    def save(self, state: Mapping[str, Any], nodes: Sequence[str]) -> None:
+        """Replace the file's content by this state. Of several that wait for the disk, only the last is written."""
         if self._closed:
             return
         with contextlib.suppress(queue.Empty):  # what waits is out of date
             while True:
                 self._states.get_nowait()
-        head = {"version": VERSION, "ranks": len(nodes), "nodes": list(nodes)}
-        self._states.put(lambda: {**head, "state": state()})
+        self._states.put({"version": VERSION, "ranks": len(nodes), "nodes": list(nodes), "state": state})
         if self._thread is None:
             try:
                 thread = threading.Thread(target=self._run, name="holdfast-straggler-state", daemon=True)
@@ -134,7 +132,7 @@ class StateFile:
                     with contextlib.suppress(FileNotFoundError):
                         os.replace(self.path, self.path + ".unused")
                     self._keep_old = False
-                _write(self.path, json.dumps(state(), separators=(",", ":")).encode())
+                _write(self.path, json.dumps(state, separators=(",", ":")).encode())
             except OSError as error:
                 self._warn(error.strerror or str(error))
             except (TypeError, ValueError, RecursionError) as error:  # nothing that JSON can say

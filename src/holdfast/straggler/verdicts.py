@@ -110,7 +110,7 @@ class Verdicts:
         )
         assessment = self._judge.add(window)
         if (state := self._state(ranks[0])) is not None:
-            state.save(self._judge.baseline.saving(), list(nodes.values()))
+            state.save(self._judge.baseline.save(), list(nodes.values()))
         verdicts = [_with_facts(verdict, assessment, gathered) for verdict in assessment.verdicts]
         # The judge counts the ranks of the process group; users know their global numbers.
         named = tuple(
