@@ -46,15 +46,15 @@ def test_what_was_lost_and_what_elapsed_travel_before_the_facts() -> None:
 def test_collectives_with_a_root_are_not_offered_for_comparison() -> None:
     names = ("ncclDevKernel_Broadcast_RING_LL", "ncclDevKernel_SendRecv", "ncclDevKernel_AllGather_RING_LL")
     mine = Snapshot({}, KernelWindow({}, {name: summarise([70.0]) for name in names}))
-    assert mine.own().shares == {key(names[2], True): 1.0}
+    assert mine.own.shares == {key(names[2], True): 1.0}
     told = mine.columns((), [key(name, True) for name in names])
     assert [figures[2] for figures in told] == [0, 0, 1]
 
 
 def test_shares_are_of_all_kernels_and_times_of_those_that_compute() -> None:
     kernels = KernelWindow({"gemm": summarise([30.0, 30.0])}, {"gemm": summarise([20.0])})
-    own = Snapshot({"fwd": summarise([1.0]), "reduce": summarise([2.0])}, kernels, waiting={"reduce"}).own()
+    own = Snapshot({"fwd": summarise([1.0]), "reduce": summarise([2.0])}, kernels, waiting={"reduce"}).own
     assert own.kernels == {key("gemm"): 30.0}
     assert own.shares == {key("gemm"): 0.75, key("gemm", True): 0.25}
     assert (own.sections, list(own.waiting)) == ({"fwd": 1.0}, ["reduce"])
-    assert Snapshot({}).own().shares == {}
+    assert Snapshot({}).own.shares == {}

@@ -20,7 +20,8 @@ import threading
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from .channel import TIMEOUT, Channel, GivenUp, OwnGroup
+from .channel import TIMEOUT, GivenUp, OwnGroup
+from .exchange import Channel
 from .failures import log_ended
 
 T = TypeVar("T")

@@ -22,7 +22,9 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+from .exchange import Channel
 
 if TYPE_CHECKING:
     import torch
@@ -39,26 +41,6 @@ _made: Counter[tuple[int, ...]] = Counter()
 
 class GivenUp(Exception):
     """The wait was ended by `give_up`."""
-
-
-class Channel(Protocol):
-    """Rank `rank` of `size` within the group. `rank` is not the global rank: that is `ranks[rank]`."""
-
-    @property
-    def rank(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def ranks(self) -> Sequence[int]: ...
-
-    def least(self, values: list[float]) -> list[float]:
-        """The least of each value over all ranks; the same on all."""
-
-    def from_rank(self, root: int, payload: bytes, length: int) -> bytes:
-        """The payload of the rank `root`, `length` bytes; what other ranks give is not looked at."""
-
-    def bytes_to_rank_0(self, payload: bytes, length: int) -> bytes | bytearray | None:
-        """On rank 0 the payloads of all ranks, rank after rank, each padded with zeros to `length`; None elsewhere."""
 
 
 def find(group: dist.ProcessGroup | None, collective: bool, own: bool = False) -> Channel:

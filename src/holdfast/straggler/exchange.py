@@ -31,10 +31,7 @@ import struct
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from .channel import Channel
+from typing import Protocol
 
 MOST_AGREED = 1000
 """Names of sections that the ranks agree on; further ones are scored nowhere."""
@@ -210,6 +207,26 @@ def _hashed(name: str) -> int:
 
 
 # -- exchange --------------------------------------------------------------------------------------------------------
+
+
+class Channel(Protocol):
+    """Rank `rank` of `size` within the group. `rank` is not the global rank: that is `ranks[rank]`."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def ranks(self) -> Sequence[int]: ...
+
+    def least(self, values: list[float]) -> list[float]:
+        """The least of each value over all ranks; the same on all."""
+
+    def from_rank(self, root: int, payload: bytes, length: int) -> bytes:
+        """The payload of the rank `root`, `length` bytes; what other ranks give is not looked at."""
+
+    def bytes_to_rank_0(self, payload: bytes, length: int) -> bytes | bytearray | None:
+        """On rank 0 the payloads of all ranks, rank after rank, each padded with zeros to `length`; None elsewhere."""
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from .statistic import Statistic, Summary
 
 if TYPE_CHECKING:
-    from .exchange import References
-    from .snapshot import Snapshot
+    from .exchange import Own, References
 
 Name = TypeVar("Name", bound=Hashable)
 Scores = dict[int, float]
@@ -98,11 +97,11 @@ class Scoring:
         self._best_sections: Best[str] = Best()
         self._best_kernels: Best[int] = Best()
 
-    def own(self, names: Sequence[str], mine: Snapshot, references: References) -> list[float]:
+    def own(self, names: Sequence[str], mine: Own, references: References) -> list[float]:
         """This rank's scores in the window; `names` are the sections that have one."""
-        times, gpu = mine.section_times, (mine.kernel_times, mine.kernel_weights)
+        times, gpu = mine.sections, (mine.kernels, mine.shares)
         best_sections = self._best_sections.update(times)
-        best_kernels = self._best_kernels.update(mine.kernel_times)
+        best_kernels = self._best_kernels.update(mine.kernels)
         scores: list[float] = []
         if self._relative:
             scores.append(gpu_score(*gpu, references.kernel_times))

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from holdfast.fault_tolerance import environment
 
 from .background import Background, begin
-from .channel import Channel, find
-from .exchange import ABSENT, Exchange, Gathered, Layout, Own, References, pack
+from .channel import find
+from .exchange import ABSENT, Channel, Exchange, Gathered, Layout, Own, References, pack
 from .failures import Failures, log_ended
 from .gpu_facts import FIELDS, UNKNOWN
 from .host import CAUSES, HostLosses
@@ -198,7 +198,7 @@ class Session:
         if not self._collective:
             found = References({}, {}, steps=mine.steps)
         else:
-            own = self._failures.guarded("comparing times", mine.own, Own())
+            own = self._failures.guarded("comparing times", lambda: mine.own, Own())
             found = self._exchange.references(own, mine.steps, self.settings.relative)
         # In the background ranks get to know it in different steps, and `is_interval_elapsed` is the same on all.
         if found.steps is not None and self._background is None:
@@ -220,7 +220,7 @@ class Session:
         return self._exchange.gather(row, layout)
 
     def _row(self, mine: Snapshot, references: References) -> bytes:
-        own = self._scoring.own(_scored(references), mine, references)
+        own = self._scoring.own(_scored(references), mine.own, references)
         return pack(own, mine.columns(references.sections, references.judged), mine.extras())
 
     def _report(
@@ -230,7 +230,7 @@ class Session:
         rank, judged = channel.ranks[channel.rank], NOT_GATHERED
         if gathered is None:  # this rank's own scores
             nodes, names = {rank: self.settings.node_name}, tuple(mine.section_times)
-            scores = [{rank: score} for score in self._scoring.own(names, mine, references)]
+            scores = [{rank: score} for score in self._scoring.own(names, mine.own, references)]
         else:
             nodes, names = exchange.identities.nodes, _scored(references)
             scores, labels = gathered.scores(tuple(nodes)), exchange.identities.labels

@@ -53,6 +53,7 @@ class Snapshot:
         """The time that was spent in each of them."""
         return weights(self._compute)
 
+    @cached_property
     def own(self) -> Own:
         """For the exchange."""
         spent = self.kernel_weights | weights(self._collectives)
