@@ -284,8 +284,8 @@ def _named(axes: Any, found: HeatMap) -> None:
         height = max(rows) - min(rows) + 1
         pad = max(0.0, least - height) / 2
         start, end = map(_day, span)
-        place, size = (start, min(rows) - pad), (end - start, height + 2 * pad)
-        axes.add_patch(Rectangle(place, *size, fill=False, edgecolor=NAMED, linewidth=1.3, clip_on=False))
+        corner, size = (start, min(rows) - pad), (end - start, height + 2 * pad)
+        axes.add_patch(Rectangle(corner, *size, fill=False, edgecolor=NAMED, linewidth=1.3, clip_on=False))
     gap = len(found.scores) / 16
     place = -gap
     for row, text in labels(found, LABELS):
