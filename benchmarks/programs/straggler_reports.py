@@ -105,7 +105,7 @@ def holdfast() -> Callable[[], Any]:
     from holdfast.straggler import Statistic
     from holdfast.straggler.kernels.source import KernelWindow, NoKernels
     from holdfast.straggler.session import Session
-    from holdfast.straggler.settings import checked
+    from holdfast.straggler.settings import Settings
 
     told = windows(Statistic)
 
@@ -121,7 +121,7 @@ def holdfast() -> Callable[[], Any]:
         return session.report()
 
     window: tuple[dict[str, Any], dict[str, Any]] = {}, {}
-    settings = checked("all", True, 1, 60, "gpu-0001" if SIMULATED else f"node-{dist.get_rank()}", None)
+    settings = Settings(node_name="gpu-0001" if SIMULATED else f"node-{dist.get_rank()}")
     session = Session(settings, Told(), *([Others(SIMULATED)] if SIMULATED else []))
     session.sections.take = lambda: window[0]  # type: ignore[method-assign]
     return report

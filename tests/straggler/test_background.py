@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.straggler import Detector
 from holdfast.straggler.background import MOST_WAITING, Background, begin
-from holdfast.straggler.exchange.channel import Alone
+from holdfast.straggler.channel import Alone
 from tests.processes import Spawned, Spawner, wait_until
 from tests.straggler.ranks import Table, ThreadChannel
 

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.straggler import CallableId, Detector, Report, Statistic
 from holdfast.straggler.session import Session
-from holdfast.straggler.settings import checked
+from holdfast.straggler.settings import Settings
 from holdfast.straggler.statistic import Summary, summarise
 from tests.straggler.sources import Told
 
@@ -169,7 +169,7 @@ def test_reports_by_interval(interval: float) -> None:
 
 def test_the_scores_of_kernels() -> None:
     windows: list[dict[str, Summary]] = [{"gemm": summarise([10.0])}, {"gemm": summarise([20.0])}]
-    session = Session(checked("all", True, 1, 60, "here", None), Told(*windows))
+    session = Session(Settings(node_name="here"), Told(*windows))
     first, second = session.report(), session.report()
     assert first is not None and second is not None
     assert (first.gpu_individual_perf_scores, second.gpu_individual_perf_scores) == ({0: 1.0}, {0: 0.5})

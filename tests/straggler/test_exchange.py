@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from holdfast.straggler.exchange import protocol, tables
-from holdfast.straggler.exchange.channel import Alone
-from holdfast.straggler.exchange.protocol import Exchange, Identities, References
-from holdfast.straggler.exchange.tables import Own, Tables, judged, key
+from holdfast.straggler import exchange as module
+from holdfast.straggler.channel import Alone
+from holdfast.straggler.exchange import (
+    Exchange,
+    Identities,
+    Layout,
+    Own,
+    References,
+    Tables,
+    judged,
+    key,
+    pack,
+)
 from tests.straggler.ranks import ThreadChannel, run
 
 
@@ -71,7 +80,7 @@ def test_names_travel_once_and_a_report_without_new_ones_is_one_collective() -> 
 
 
 def test_a_full_table_begins_anew_once_a_rank_runs_other_kernels(monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr(tables, "MOST_KERNELS", 3)
+    monkeypatch.setattr(module, "MOST_KERNELS", 3)
     windows: list[tuple[dict[str, float], dict[str, float]]] = [
         ({}, {"same": 1.0, f"grid_{step}": 1.0, f"other_{step}": 1.0}) for step in range(3)
     ]
@@ -83,7 +92,7 @@ def test_a_full_table_begins_anew_once_a_rank_runs_other_kernels(monkeypatch) ->
 
 
 def test_ranks_whose_kernels_do_not_fit_together_do_not_drive_each_other_out(monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr(tables, "MOST_KERNELS", 30)
+    monkeypatch.setattr(module, "MOST_KERNELS", 30)
     reports = 60
 
     def work(channel: ThreadChannel) -> None:
@@ -104,7 +113,7 @@ def test_kernels_with_next_to_no_time_are_not_told() -> None:
 
 
 def test_kernels_of_the_warm_up_do_not_stay_the_judged_ones(monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr(tables, "JUDGED_KERNELS", 4)
+    monkeypatch.setattr(module, "JUDGED_KERNELS", 4)
     tuning = {2 * number: 0.2 for number in range(1, 5)} | {100: 0.1, 102: 0.1}
     steady = Own(shares={100: 0.5, 102: 0.5})
 
@@ -121,7 +130,7 @@ def test_kernels_of_the_warm_up_do_not_stay_the_judged_ones(monkeypatch) -> None
 
 
 def test_a_full_table_keeps_what_most_of_the_time_is_spent_in(monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr(tables, "MOST_KERNELS", 2)
+    monkeypatch.setattr(module, "MOST_KERNELS", 2)
     one = Tables()
     one.learn(one.news(Own(shares={2: 0.5, 4: 0.1, 6: 0.4})))
     assert one.kernels == [2, 6]  # the longest
@@ -129,8 +138,8 @@ def test_a_full_table_keeps_what_most_of_the_time_is_spent_in(monkeypatch) -> No
 
 
 def test_the_longest_kernels_of_any_rank_are_judged_and_some_that_wait(monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr(tables, "JUDGED_KERNELS", 4)
-    monkeypatch.setattr(tables, "JUDGED_COLLECTIVES", 1)
+    monkeypatch.setattr(module, "JUDGED_KERNELS", 4)
+    monkeypatch.setattr(module, "JUDGED_COLLECTIVES", 1)
     assert judged([2, 4, 6, 8, 10, 3, 5], [0.1, 0.2, 0.05, 0.3, 0.2, 0.01, 0.02]) == (8, 4, 10, 5)
 
 
@@ -144,14 +153,14 @@ def test_sections_that_wait_are_known_and_not_compared() -> None:
 
 
 def test_names_of_many_ranks_are_told_over_several_reports(monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr(protocol, "MOST_ROUNDS", 3)
+    monkeypatch.setattr(module, "MOST_ROUNDS", 3)
     found, _ = run(8, lambda channel: references(channel, [({f"s{channel.rank}": 1.0}, {})] * 3))
     assert [len(one.sections) for one in found[7]] == [3, 6, 8]
     assert found[0] == found[7]
 
 
 def test_the_number_of_sections_is_bounded(monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr(tables, "MOST_AGREED", 3)
+    monkeypatch.setattr(module, "MOST_AGREED", 3)
     sections = {f"s{number}": 1.0 for number in range(5)}
     found, _ = run(2, lambda channel: references(channel, [(sections, {})] * 2))
     assert [one.sections for one in found[1]] == [("s0", "s1", "s2")] * 2
@@ -173,21 +182,22 @@ def test_scores_and_nodes_come_to_rank_0_under_global_ranks() -> None:
     def work(channel: ThreadChannel) -> list[object]:
         exchange = Exchange(channel, "gpu-" + "x" * channel.rank, label=f"stage {channel.rank}")
         exchange.references(Own(), None, False)
-        gathered = [exchange.gather([float(channel.rank), 0.5]) for _ in range(2)][1]
-        return [gathered and gathered.scores(ranks), exchange.identities(), exchange.identities()]
+        row, layout = pack([float(channel.rank), 0.5], (), ()), Layout(2, 0, 0)
+        gathered = [exchange.gather(row, layout) for _ in range(2)][1]
+        return [gathered and gathered.scores(ranks), gathered and exchange.identities]
 
     identities = Identities({4: "gpu-", 6: "gpu-x", 9: "gpu-xx"}, ("stage 0", "stage 1", "stage 2"))
     found, calls = run(3, work, ranks=ranks)
     scores = [{4: 0.0, 6: 1.0, 9: 2.0}, dict.fromkeys((4, 6, 9), 0.5)]
-    assert found[0] == [scores, identities, identities]
-    assert found[1:] == [[None, None, None]] * 2
-    assert [length for kind, length in calls if kind == "bytes_to_rank_0"] == [16, 16, 21]
+    assert found[0] == [scores, identities]
+    assert found[1:] == [[None, None]] * 2
+    assert [length for kind, length in calls if kind == "bytes_to_rank_0"] == [21, 16, 16]
 
 
 def test_a_rank_alone_is_its_own_reference() -> None:
     exchange = Exchange(Alone(3), "here")
     found = exchange.references(own({"a": 2.0}, {"k": 4.0}), None, True)
     assert (found.section_times, times(found, "k")) == ({"a": 2.0}, {"k": 4.0})
-    assert exchange.identities() == Identities({3: "here"}, ("",))
-    gathered = exchange.gather([0.5])
+    gathered = exchange.gather(pack([0.5], (), ()), Layout(1, 0, 0))
+    assert exchange.identities == Identities({3: "here"}, ("",))
     assert gathered is not None and gathered.scores([3]) == [{3: 0.5}]

@@ -121,7 +121,7 @@ def test_what_is_remarkable_of_a_slow_gpu_stands_beside_its_verdict() -> None:
         slow = channel.rank == 5
         windows = [window(5, number, lambda rank, name: 1.4 if slow else 1.0) for number in range(WINDOWS)]
         one = session(channel, *windows)
-        one._instruments._gpu.take = lambda: facts(1200.0 if slow else 1935.0)  # type: ignore[method-assign]
+        one._gpu.take = lambda: facts(1200.0 if slow else 1935.0)  # type: ignore[method-assign]
         return [one.report() for _ in range(WINDOWS)]
 
     last = run(RANKS, work)[0][0][-1]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from holdfast.straggler import Thresholds, find_stragglers
 from holdfast.straggler.rule import Findings
-from holdfast.straggler.student import student_quantile
+from holdfast.straggler.thresholds import student_quantile
 
 Slow = dict[int, float]
 

@@ -9,24 +9,17 @@ import pytest
 from holdfast.straggler import Report, Statistic
 from holdfast.straggler.kernels.cuda_events import CudaEventSource
 from holdfast.straggler.session import Session
-from holdfast.straggler.settings import checked
+from holdfast.straggler.settings import Settings
 from holdfast.straggler.statistic import Summary, summarise
 from tests.straggler.ranks import ThreadChannel, run
 from tests.straggler.sources import Told
 from tests.straggler.test_report import DATA_LOADING, FWD, GPU
 
-SETTINGS = {
-    "scores_to_compute": "all",
-    "gather_on_rank0": True,
-    "profiling_interval": 1,
-    "report_time_interval": 60,
-    "process_group": None,
-}
 SECTIONS = {"data_loading": DATA_LOADING, "fwd": FWD}
 
 
 def session(channel: ThreadChannel, *kernels: dict[str, Summary], **changes: object) -> Session:
-    settings = checked(**{**SETTINGS, "node_name": f"node-{channel.rank // 4}", **changes})  # type: ignore[arg-type]
+    settings = Settings(**{"node_name": f"node-{channel.rank // 4}", **changes})  # type: ignore[arg-type]
     return Session(settings, Told(*kernels), channel)
 
 
@@ -170,7 +163,7 @@ def test_gpu_times_of_sections_that_wait_are_no_compute() -> None:
 
     def work(channel: ThreadChannel) -> Report | None:
         clock, slow = Clock(), channel.rank == 2
-        settings = checked(**{**SETTINGS, "node_name": "n"})  # type: ignore[arg-type]
+        settings = Settings(node_name="n")
         one = Session(settings, CudaEventSource(cuda=clock), channel)
         report = None
         for _ in range(3):

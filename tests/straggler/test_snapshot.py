@@ -7,8 +7,7 @@ import math
 import pytest
 
 from holdfast.straggler import Statistic
-from holdfast.straggler.exchange.rows import Layout, pack, scores_of
-from holdfast.straggler.exchange.tables import key
+from holdfast.straggler.exchange import Gathered, Layout, key, pack
 from holdfast.straggler.kernels.source import KernelWindow
 from holdfast.straggler.snapshot import Snapshot
 from holdfast.straggler.statistic import summarise
@@ -27,7 +26,10 @@ def test_what_travels() -> None:
     third, layout = 1 / 3, Layout(2, 5, 2)
     rows = [pack(scores, columns, [9.0, 60.0]) for scores in ([third, 0.5], [1.0, math.pi])]
     assert [len(row) for row in rows] == [layout.length] * 2
-    assert scores_of(b"".join(rows), layout) == [[third, 1.0], [0.5, math.pi]]  # exactly
+    assert Gathered(b"".join(rows), layout).scores(range(2)) == [
+        {0: third, 1: 1.0},
+        {0: 0.5, 1: math.pi},
+    ]  # exactly
     kinds = [("bwd", "section"), ("fwd", "section"), ("1", "collective"), ("2", "kernel"), ("3", "kernel")]
     window = of_rows(b"".join(rows), 16, kinds, ["here"] * 2, ["steal"])
     assert window.medians[1] == pytest.approx([math.nan, 0.002, 70e-6, 50e-6, math.nan], nan_ok=True)
@@ -44,15 +46,15 @@ def test_what_was_lost_and_what_elapsed_travel_before_the_facts() -> None:
 def test_collectives_with_a_root_are_not_offered_for_comparison() -> None:
     names = ("ncclDevKernel_Broadcast_RING_LL", "ncclDevKernel_SendRecv", "ncclDevKernel_AllGather_RING_LL")
     mine = Snapshot({}, KernelWindow({}, {name: summarise([70.0]) for name in names}))
-    assert mine.own().shares == {key(names[2], True): 1.0}
+    assert mine.own.shares == {key(names[2], True): 1.0}
     told = mine.columns((), [key(name, True) for name in names])
     assert [figures[2] for figures in told] == [0, 0, 1]
 
 
 def test_shares_are_of_all_kernels_and_times_of_those_that_compute() -> None:
     kernels = KernelWindow({"gemm": summarise([30.0, 30.0])}, {"gemm": summarise([20.0])})
-    own = Snapshot({"fwd": summarise([1.0]), "reduce": summarise([2.0])}, kernels, waiting={"reduce"}).own()
+    own = Snapshot({"fwd": summarise([1.0]), "reduce": summarise([2.0])}, kernels, waiting={"reduce"}).own
     assert own.kernels == {key("gemm"): 30.0}
     assert own.shares == {key("gemm"): 0.75, key("gemm", True): 0.25}
     assert (own.sections, list(own.waiting)) == ({"fwd": 1.0}, ["reduce"])
-    assert Snapshot({}).own().shares == {}
+    assert Snapshot({}).own.shares == {}

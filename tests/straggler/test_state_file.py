@@ -9,7 +9,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import pytest
 from holdfast.journal.event import encode
 from holdfast.journal.reader import read_run
 from holdfast.straggler.judge import Judge
-from holdfast.straggler.state_file import PIECE, VERSION, StateFile, in_run_dir, pieces
+from holdfast.straggler.state_file import VERSION, StateFile, in_run_dir
 from tests.processes import Spawner, wait_until
 from tests.straggler.simulation import Job, assess
 
@@ -28,7 +27,7 @@ STATE = {"levels": {"gpu": [0.1, None, 0.3, 0.4]}}
 
 def saved(path: Path, state: dict[str, Any] = STATE, nodes: list[str] = NODES) -> None:
     file = StateFile(str(path))
-    file.save(lambda: state, nodes)
+    file.save(state, nodes)
     file.close(timeout=30)
 
 
@@ -102,7 +101,7 @@ def test_a_file_that_does_not_fit_is_one_warning_and_kept_aside(
     assert line.startswith(f"straggler state file {path}: {says}. ") and "kept as state.json.unused" in line
     assert path.read_text() == content
     for number in range(3):
-        file.save(partial(dict, number=number), NODES)
+        file.save({"number": number}, NODES)
     file.close(timeout=30)
     assert load(path) == {"number": 2}
     assert (tmp_path / "state.json.unused").read_text() == content
@@ -129,7 +128,7 @@ def test_a_file_of_somebody_else_is_left_alone(
     path.write_bytes(data)
     file = StateFile(str(path))
     assert file.load(NODES) is None
-    file.save(partial(dict, number=1), NODES)
+    file.save({"number": 1}, NODES)
     file.close(timeout=30)
     assert path.read_bytes() == data and os.listdir(tmp_path) == ["config.yaml"]
     assert caplog.messages == [
@@ -169,8 +168,8 @@ def test_a_folder_that_cannot_be_made_is_one_warning(
     file = StateFile(str(tmp_path / "file" / "state.json"))
     assert file.load(NODES) is None
     for number in range(3):
-        file.save(partial(dict, number=number), NODES)
-        wait_until(file._writer._states.empty)
+        file.save({"number": number}, NODES)
+        wait_until(file._states.empty)
     file.close(timeout=30)
     reading, writing = caplog.messages
     assert "Not a directory. What ranks were like" in reading
@@ -223,10 +222,10 @@ def test_a_disk_that_hangs_costs_training_a_second_once(
     assert time.monotonic() - began < 5
     began = time.monotonic()
     for number in range(1000):
-        file.save(partial(dict, number=number), NODES)
+        file.save({"number": number}, NODES)
     file.close(timeout=0.1)
     assert time.monotonic() - began < 5
-    assert file._writer._states.qsize() <= 2  # nothing piles up
+    assert file._states.qsize() <= 2  # nothing piles up
     assert "its filesystem has not answered for 1 s" in caplog.messages[0]
     assert "not written within 0.1 s" in caplog.messages[1]
     assert len(caplog.messages) == 2
@@ -235,7 +234,7 @@ def test_a_disk_that_hangs_costs_training_a_second_once(
 def test_a_program_that_ends_without_shutdown_has_saved(tmp_path: Path, spawn: Spawner) -> None:
     code = (
         "import sys; from holdfast.straggler.state_file import StateFile; f = StateFile(sys.argv[1]); "
-        "f.load(['n0']); f.save(lambda: {'a': 1}, ['n0'])"
+        "f.load(['n0']); f.save({'a': 1}, ['n0'])"
     )
     process = spawn.python(code, str(tmp_path / "s"))
     assert process.wait() == 0, process.output()
@@ -250,34 +249,14 @@ def test_a_reader_sees_the_old_or_the_new_file(tmp_path: Path) -> None:
     numbers = iter(range(1, 100_000))
 
     def three_were_seen() -> bool:
-        file.save(partial(dict, n=next(numbers), pad="x" * 100_000), NODES)
+        file.save({"n": next(numbers), "pad": "x" * 100_000}, NODES)
         seen.add(json.loads(path.read_bytes())["state"]["n"])
         return len(seen) > 3
 
     wait_until(three_were_seen)
-    file.save(partial(dict, n=-1), NODES)
+    file.save({"n": -1}, NODES)
     file.close(timeout=30)
     assert load(path) == {"n": -1}
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        {},
-        {"a": []},
-        {"a": {}, "b": {"c": [1.5, None, "é"]}},
-        {"a": list(range(PIECE))},
-        {"a": [*range(PIECE), "x"], "b": [[1]] * (3 * PIECE)},
-    ],
-)
-def test_pieces_together_are_the_whole(value: dict[str, Any]) -> None:
-    assert "".join(pieces(value)) == json.dumps(value, separators=(",", ":"))
-
-
-def test_no_piece_of_a_large_job_s_state_takes_long_to_make() -> None:
-    """Nothing else in the process runs meanwhile. 16 bytes of text take about 0.3 µs."""
-    state = {"nodes": [f"n{rank // 8}" for rank in range(16_384)], "levels": {"s": [0.123456] * 16_384}}
-    assert max(map(len, pieces(state))) < 16 * PIECE
 
 
 def test_the_file_is_parsed_in_the_thread_that_reads_it(

@@ -17,11 +17,9 @@ import pytest
 
 from holdfast.straggler import Detector, Report, Thresholds
 from holdfast.straggler.gpu_facts import FIELDS
-from holdfast.straggler.host.losses import CAUSES
-from holdfast.straggler.instruments import Instruments
-from holdfast.straggler.kernels.source import NoKernels
+from holdfast.straggler.host import CAUSES
 from holdfast.straggler.session import Session
-from tests.straggler.ranks import ThreadChannel, run
+from tests.straggler.ranks import Table, ThreadChannel, run
 from tests.straggler.test_session import ran, session
 
 RUNS = 5
@@ -43,7 +41,7 @@ def reports(slow: Slow, size: int = 8, windows: int = 4, **changes: Any) -> list
         one = session(channel, *[{}] * windows, **changes)
         noise = random.Random(channel.rank)
         made = [window(one, channel.rank, slow, noise) for _ in range(windows)]
-        one._keeping.close()
+        one.close()
         return made
 
     found, _ = run(size, work)
@@ -81,7 +79,7 @@ def test_what_a_section_costs_depends_on_the_time_between_reports(seconds: float
 
     def work(channel: ThreadChannel) -> list[Report | None]:
         one = session(channel, *[{}] * 4)
-        host, noise = one._instruments._host, random.Random(channel.rank)
+        host, noise = one._host, random.Random(channel.rank)
         host.take = lambda: dict.fromkeys(CAUSES, 0.0)  # type: ignore[method-assign]
         host.elapsed = seconds
         return [window(one, channel.rank, one_loads_slowly, noise) for _ in range(4)]
@@ -96,15 +94,15 @@ def test_what_a_section_costs_depends_on_the_time_between_reports(seconds: float
 @pytest.mark.parametrize("interval", [1, 10])
 def test_where_few_runs_are_measured_their_share_of_the_time_counts(interval: int) -> None:
     started = monotonic()
-    instruments = Instruments(interval, NoKernels())
+    one = session(ThreadChannel(Table(1), 0, [0]), profiling_interval=interval)
     try:
         begun = monotonic()
         while monotonic() < begun + 0.02:
             pass
-        least, elapsed = monotonic() - begun, instruments.take(None).elapsed
+        least, elapsed = monotonic() - begun, one._take().elapsed
         assert least <= interval * elapsed * (1 + 1e-9) <= monotonic() - started
     finally:
-        instruments.close()
+        one.close()
 
 
 def test_verdicts_are_in_json() -> None:

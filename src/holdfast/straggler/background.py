@@ -16,13 +16,13 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import textwrap
 import threading
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from .exchange.channel import Channel
-from .exchange.own_group import TIMEOUT, GivenUp, OwnGroup
+from .channel import TIMEOUT, GivenUp, OwnGroup
+from .exchange import Channel
+from .failures import log_ended
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -32,13 +32,12 @@ MOST_WAITING = 8
 CLOSING = 5.0
 """Seconds that `close` gives the windows that wait, and a second more to the thread itself."""
 _ENDING = 1.0
-_LONGEST_REASON = 200  # gloo's texts are long
 
 log = logging.getLogger("holdfast.straggler")
 
 
 class OwnChannel(Protocol):
-    """What this needs of a channel that nothing else uses: see `exchange.own_group`."""
+    """What this needs of a channel that nothing else uses: see `channel.OwnGroup`."""
 
     def least(self, values: list[float]) -> list[float]: ...
     def give_up(self) -> None: ...
@@ -133,11 +132,7 @@ class Background(Generic[T]):
             self._ended = True
             self._waiting.clear()
             self._changed.notify_all()
-        log.warning(
-            "straggler reports have ended: %s: %s. Training goes on without them",
-            type(error).__name__,
-            textwrap.shorten(str(error), _LONGEST_REASON),
-        )
+        log_ended(error)
 
     def close(self, seconds: float = CLOSING) -> None:
         """Finish what waits within so many seconds, then give up. Called on all ranks; may be called twice."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -134,17 +134,9 @@ class Baseline:
         Levels are 32-bit numbers in base64, lowest byte first, NaN for a rank without a baseline. As numbers in JSON
         they would hold the interpreter for long, in each report of a large job.
         """
-        return self.saving()()
-
-    def saving(self) -> Callable[[], dict[str, Any]]:
-        """`save`, as of now, for another thread to do; what is done at once is a copy."""
-        nodes, levels = list(self._nodes), {name: base.astype(_STORED) for name, base in self._levels.items()}
-
-        def saved() -> dict[str, Any]:
-            texts = {name: base64.b64encode(base.tobytes()).decode() for name, base in levels.items()}
-            return {"version": VERSION, "nodes": nodes, "levels": texts}
-
-        return saved
+        levels = {name: base.astype(_STORED).tobytes() for name, base in self._levels.items()}
+        texts = {name: base64.b64encode(stored).decode() for name, stored in levels.items()}
+        return {"version": VERSION, "nodes": list(self._nodes), "levels": texts}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Take over what `save` gave. ValueError, and nothing changed, if it is not that.

@@ -1,7 +1,8 @@
 """`Detector`: what training code calls. One per process, by class methods, as the field's documents have it.
 
 What always holds: importing this and measuring sections load no torch; no call but `generate_report` and its relatives
-waits for another rank, and with individual scores only and no gathering those do not either.
+waits for another rank, and with individual scores only and no gathering those do not either. A failure in a section, a
+wrapped callable or a report is logged once and never raised.
 Does not cover: GPUs of other makers than NVIDIA, whose scores are NaN.
 """
 
@@ -11,7 +12,7 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.fault_tolerance import environment
 
@@ -20,7 +21,7 @@ from .kernels.choose import choose
 from .report import Report
 from .sections import SectionContext
 from .session import Session
-from .settings import checked, checked_thresholds
+from .settings import Settings, checked_thresholds
 from .wrapping import CallableId
 
 if TYPE_CHECKING:
@@ -62,7 +63,9 @@ class Detector:
         state_file: str | os.PathLike[str] | None = None,
         max_profiled_sections: int | None = None,
     ) -> None:
-        """Begin. The same on every rank; sends nothing to other ranks.
+        """Begin. The same on every rank; waits for no other rank.
+
+        A rank whose arguments differ from those of the first rank that came here logs a warning that names them.
 
         Args:
             scores_to_compute: `"relative_perf_scores"`, `"individual_perf_scores"`, a list of these, or `"all"`.
@@ -94,19 +97,19 @@ class Detector:
                 "Detector is initialized already: call Detector.shutdown() before initializing it again"
             )
         group = _member(process_group)
-        settings = checked(
-            scores_to_compute,
-            gather_on_rank0,
-            profiling_interval,
-            report_time_interval,
-            socket.gethostname() if node_name is None else node_name,
-            group,
-            labels.checked(groups, group),
-            thresholds,
-            background,
-            environment.run_dir() if run_dir is None else _absolute(run_dir),
-            _absolute(state_file),
-            max_profiled_sections,
+        settings = Settings(
+            scores_to_compute=scores_to_compute,
+            gather_on_rank0=gather_on_rank0,
+            profiling_interval=profiling_interval,
+            report_time_interval=report_time_interval,
+            node_name=socket.gethostname() if node_name is None else node_name,
+            process_group=group,
+            groups=labels.checked(groups, group),
+            thresholds=thresholds,
+            background=background,
+            run_dir=environment.run_dir() if run_dir is None else _absolute(run_dir),
+            state_file=_absolute(state_file),
+            max_profiled_sections=max_profiled_sections,
         )
         cls._session = Session(settings, choose(max_sections=settings.max_profiled_sections))
         cls.initialized = True
@@ -256,8 +259,8 @@ def _member(group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
     return group
 
 
-def _absolute(path: object) -> object:
-    """Whatever the training does to its working directory later. What is no path is for `checked` to refuse."""
+def _absolute(path: Any) -> Any:
+    """Whatever the training does to its working directory later. What is no path is for `Settings` to refuse."""
     text = os.fspath(path) if isinstance(path, os.PathLike) else path
     return os.path.abspath(text) if isinstance(text, str) and text.strip() else text
 

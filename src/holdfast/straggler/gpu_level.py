@@ -16,9 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .window import Array, Selector, Window, cells, selector
+from .window import MAD_TO_SIGMA, Array, Selector, Window, cells, quantile, selector
 
-MAD_TO_SIGMA = 1.4826
 MIN_SAMPLE, MAX_SAMPLE, ALL_SAMPLES = 64, 384, 4096
 """Ranks of a group that its medians are taken over, and about how many of all groups together."""
 MAX_WEIGHT = 0.10
@@ -32,7 +31,6 @@ PILOT_KEYS = 31
 CLIP = 3.0
 MIN_SHARE = 0.5
 """A rank that has less than this share of its group's weight is not comparable."""
-LONG = 2048
 
 
 @dataclass(frozen=True)
@@ -176,15 +174,7 @@ def row_medians(table: Array) -> Array:
     """
     if not table.size:
         return np.full(len(table), np.nan, table.dtype)
-    if table.shape[1] > LONG and not np.isnan(table).any():  # a few long rows: here selecting beats sorting
-        selected: Array = np.median(table, axis=1)
-        return selected
-    ordered = np.sort(table, axis=1)
-    known = ordered.shape[1] - np.isnan(ordered).sum(axis=1)
-    rows = np.arange(len(ordered))
-    low, high = ordered[rows, np.maximum(known - 1, 0) // 2], ordered[rows, np.minimum(known // 2, known - 1)]
-    middle: Array = (low + high) / 2
-    return middle
+    return quantile(np.sort(table, axis=1), np.isfinite(table).sum(axis=1), 0.5)
 
 
 def column_medians(table: Array) -> Array:

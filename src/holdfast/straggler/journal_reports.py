@@ -12,7 +12,6 @@ from __future__ import annotations
 import atexit
 import errno
 import os
-import time
 from typing import Any
 
 from holdfast.journal.run_dir import RunDirError, make_private
@@ -23,9 +22,6 @@ from .report import Report
 
 WAITING = 8
 """Reports that wait while the disk does not take them: each may have the scores of thousands of ranks."""
-
-
-_BREATH = 1e-4  # seconds in which the training thread gets the interpreter
 
 
 class ReportLog:
@@ -63,4 +59,4 @@ class ReportLog:
             self._ready = True
         elif not os.path.exists(self._journal.path):
             raise FileNotFoundError(errno.ENOENT, "it is gone, with the reports that were in it")
-        return record_of(report, lambda: time.sleep(_BREATH))
+        return record_of(report)

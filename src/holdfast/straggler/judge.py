@@ -39,10 +39,9 @@ from .rule import (
     noise_of,
 )
 from .thresholds import Thresholds
-from .verdict import GPU, HOST, LATE, SECTION, Verdict, longer, seconds
+from .verdict import GPU, HOST, LATE, SECTION, Verdict, longer, ranks_text, seconds
 from .window import COLLECTIVE, KERNEL, Array, Window, cells, selector
 from .window import SECTION as SECTIONS
-from .wording import ranks_text
 
 EXPLAINED_BY_HOST = 0.75
 """A host's losses are the cause if they are at least this share of the time that the rank lost. On a machine with too

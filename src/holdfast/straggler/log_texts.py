@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.visible import escaped
 
-from .wording import ranks_text
+from .verdict import ranks_text
 
 if TYPE_CHECKING:
     from .report import Scores, StragglerId

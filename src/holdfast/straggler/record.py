@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median_high, median_low
 from typing import TYPE_CHECKING, Any
@@ -51,9 +51,8 @@ class Column:
     section: str = ""
 
 
-def record_of(report: Report, between: Callable[[], None] = lambda: None) -> dict[str, Any]:
-    """The fields of the journal's event for this report. `between` is called after each of its parts, some
-    milliseconds of a large job: the caller may let other threads run."""
+def record_of(report: Report) -> dict[str, Any]:
+    """The fields of the journal's event for this report."""
     columns, left_out = _columns(report)
     verdicts = report.verdicts()
     named = [rank for verdict in verdicts for rank in verdict.ranks]
@@ -68,16 +67,11 @@ def record_of(report: Report, between: Callable[[], None] = lambda: None) -> dic
         ],
         "withheld": list(report.withheld[:LISTED]),
         "sections_left_out": left_out,
-        **summary(columns, report.rank_to_node, named, between),
+        **summary(columns, report.rank_to_node, named),
     }
 
 
-def summary(
-    columns: Sequence[Column],
-    nodes: Mapping[int, str],
-    named: Sequence[int],
-    between: Callable[[], None] = lambda: None,
-) -> dict[str, Any]:
+def summary(columns: Sequence[Column], nodes: Mapping[int, str], named: Sequence[int]) -> dict[str, Any]:
     """The scores of all ranks in a bounded size. `nodes` has all ranks, in order; `named` those with verdicts.
 
     Returns:
@@ -86,19 +80,13 @@ def summary(
         the order of ranks, None where unknown).
     """
     overall = _overall(nodes, columns)
-    between()
     order = _ascending(overall)
-    made = []
-    for column in columns:
-        between()
-        made.append(_column(column))
-    between()
     shown = dict.fromkeys([*order[:LISTED], *order[-LISTED:], *named[:VERDICTS]])
     place = {rank: number for number, rank in enumerate(order)}
     return {
         "ranks": _runs(nodes),
         "nodes": len(set(nodes.values())),
-        "columns": made,
+        "columns": [_column(column) for column in columns],
         "rows": [
             [rank, nodes.get(rank, "?"), [_rounded(column.scores.get(rank)) for column in columns]]
             for rank in sorted(shown, key=lambda rank: place.get(rank, len(place)))

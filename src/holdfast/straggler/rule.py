@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .student import student_quantile
-from .thresholds import Thresholds
+from .groups import from_labels
+from .thresholds import Thresholds, student_quantile
+from .window import MAD_TO_SIGMA, quantile
 
 Array = NDArray[np.floating[Any]]
 Index = NDArray[np.intp]
@@ -31,8 +32,8 @@ SPREAD = 0.40
 """This share of a group, on several nodes, is other work rather than slow work."""
 TAIL, NORMAL_TAIL = 0.995, 2.807
 """The quantile of the changes that shows long tails, and where a normal distribution has it."""
-MAD_TO_SIGMA, MEDIAN_ERROR = 1.4826, 1.2533
-"""Of a normal distribution: its deviation over its median absolute deviation; the error of a median over a mean's."""
+MEDIAN_ERROR = 1.2533
+"""Of a normal distribution: the error of a median over a mean's."""
 LASTING, RATIO_ERROR = 3, 1.2
 """Noise that lasts counts by this power of its growth over windows; the error of that growth from one change."""
 EFFICIENCY = 0.37
@@ -157,8 +158,8 @@ class _Report:
     ) -> None:
         ranks = times.shape[1]
         self.times, self.logs = times, np.log(times)
-        self.groups = _codes([0] * ranks if groups is None else groups)
-        self.nodes = _codes([0] * ranks if nodes is None else nodes)
+        self.groups = from_labels([0] * ranks if groups is None else groups)
+        self.nodes = from_labels([0] * ranks if nodes is None else nodes)
         self.names = list(dict.fromkeys(nodes or [""]))
         self.thresholds = thresholds
         # Where nodes are judged too, two tables may name a rank falsely.
@@ -175,7 +176,7 @@ class _Report:
         slow = [one for one in self._slow_ranks(levels, self.groups) if int(self.nodes[one.row]) not in named]
         slow = self._without_the_many(slow)
         if named:
-            within = _codes(list(zip(self.groups.tolist(), self.nodes.tolist(), strict=True)))
+            within = from_labels(list(zip(self.groups.tolist(), self.nodes.tolist(), strict=True)))
             inside = self._slow_ranks(self._rank_levels(within), within)
             slow += [one for one in inside if int(self.nodes[one.row]) in named]
         since_rank = {one.rank: one.since for one in previous.ranks}
@@ -209,7 +210,7 @@ class _Report:
         limit = np.full(levels.shape[1:], np.inf)
         for members in _by_size(groups, self.thresholds.min_ranks):
             noise, changes = noise_of(levels[:, members], self.thresholds.noise_floor)
-            limit[members] = (_quantiles(changes, chance) * noise)[:, None]
+            limit[members] = (_student(changes, chance) * noise)[:, None]
         slow = self._lasting(levels, limit)
         return [
             one for one in slow if self._costs(one, float(self.share[one.row, one.signal]), ranks=(one.row,))
@@ -243,9 +244,7 @@ class _Report:
         noise, changes = noise_of(levels[:, None], self.thresholds.noise_floor)
         of_ranks, rank_changes = noise_of(rank_levels[:, None], self.thresholds.noise_floor)
         # A few nodes say little about their own noise; that of their ranks is larger, and better known.
-        limit = np.minimum(_quantiles(changes, chance) * noise, _quantiles(rank_changes, chance) * of_ranks)[
-            0
-        ]
+        limit = np.minimum(_student(changes, chance) * noise, _student(rank_changes, chance) * of_ranks)[0]
         slow = []
         for one in self._lasting(levels, np.broadcast_to(limit, levels.shape[1:])):
             share = float(np.nanmedian(self.share[self.nodes == one.row, one.signal]))
@@ -308,12 +307,6 @@ class _Report:
         )
 
 
-def _codes(labels: Sequence[Hashable]) -> Index:
-    """A number for each label, from 0, in the order in which they come."""
-    numbers: dict[Hashable, int] = {}
-    return np.array([numbers.setdefault(label, len(numbers)) for label in labels], np.intp)
-
-
 def _by_size(codes: Index, least: int) -> Iterator[Index]:
     """The groups of at least `least` members, all of one size together: indices [g, n]."""
     order = np.argsort(codes, kind="stable")
@@ -355,11 +348,11 @@ def noise_of(levels: Array, floor: float) -> tuple[Array, Array]:
         nothing = np.zeros(levels.shape[1::2])
         return nothing + np.inf, nothing
     ordered, known = _changes(levels, 1)
-    usual = np.fmax(floor, MAD_TO_SIGMA * _quantile(ordered, known, 0.5))
-    noise = np.fmax(usual, _quantile(ordered, known, TAIL) / NORMAL_TAIL)
+    usual = np.fmax(floor, MAD_TO_SIGMA * quantile(ordered, known, 0.5))
+    noise = np.fmax(usual, quantile(ordered, known, TAIL) / NORMAL_TAIL)
     if len(levels) > SHORTEST + 1:
         later, count = _changes(levels, SHORTEST)
-        growth = MAD_TO_SIGMA * _quantile(later, count, 0.5)[count > 0] / usual[count > 0]
+        growth = MAD_TO_SIGMA * quantile(later, count, 0.5)[count > 0] / usual[count > 0]
         if growth.size:
             surely = float(np.median(growth)) * (1 - RATIO_ERROR / math.sqrt(count.sum()))
             noise = noise * max(1.0, surely) ** LASTING
@@ -373,16 +366,7 @@ def _changes(levels: Array, lag: int) -> tuple[Array, Array]:
     return ordered, np.isfinite(ordered).sum(axis=2)
 
 
-def _quantile(ordered: Array, known: Array, share: float) -> Array:
-    """Of the `known` first values along the last axis, which are sorted; interpolated."""
-    place = share * np.maximum(known - 1, 0)[..., None]
-    low = np.take_along_axis(ordered, np.floor(place).astype(np.intp), axis=-1)
-    high = np.take_along_axis(ordered, np.ceil(place).astype(np.intp), axis=-1)
-    result: Array = (low + (place - np.floor(place)) * (high - low))[..., 0]
-    return result
-
-
-def _quantiles(changes: Array, chance: float) -> Array:
+def _student(changes: Array, chance: float) -> Array:
     """Student's quantile for noise that was taken from so many changes."""
     freedom, places = np.unique(changes, return_inverse=True)
     quantiles = np.array([student_quantile(chance, max(2.0, EFFICIENCY * one)) for one in freedom.tolist()])
@@ -395,7 +379,7 @@ def _node_levels(logs: Array, groups: Index, nodes: Index, count: int) -> Array:
 
     Each rank is compared with the other nodes' ranks of its group, each of these nodes counting once.
     """
-    parts = _codes(
+    parts = from_labels(
         list(zip(groups.tolist(), nodes.tolist(), strict=True))
     )  # the ranks of one group on one node
     shape = (len(logs), int(parts.max()) + 1, logs.shape[2])
@@ -423,6 +407,6 @@ def _medians(values: Array, *, lower: bool = False) -> Array:
     ordered = np.moveaxis(np.sort(values, axis=2), 2, -1)
     known = np.isfinite(ordered).sum(axis=-1)
     if not lower:
-        return _quantile(ordered, known, 0.5)
+        return quantile(ordered, known, 0.5)
     result: Array = np.take_along_axis(ordered, (np.maximum(known - 1, 0) // 2)[..., None], axis=-1)[..., 0]
     return result

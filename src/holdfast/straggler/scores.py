@@ -1,8 +1,10 @@
 """The documented performance scores: reference time over this rank's time, from 0.0 (worst) to 1.0 (best).
 
-Pure. With m the median time of a section or kernel in this window, its score is reference / m. The relative reference
-is the least m of all ranks; the individual reference is the least m that this rank ever had, this window included. A
-GPU's score is the mean of its kernels' scores, weighted by the time that this rank spent in each (NUM × AVG).
+Pure. Scores are in one order on all ranks: relative before individual, the GPU's before the sections'.
+
+With m the median time of a section or kernel in this window, its score is reference / m. The relative reference is the
+least m of all ranks; the individual reference is the least m that this rank ever had, this window included. A GPU's
+score is the mean of its kernels' scores, weighted by the time that this rank spent in each (NUM × AVG).
 
 What has no reference has the score NaN: a section or kernel that some rank did not run, a GPU without a common kernel.
 A median that is not above zero counts as no measurement. NaN is below no threshold.
@@ -13,12 +15,18 @@ added.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping
-from typing import Generic, TypeVar
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from .statistic import Statistic, Summary
 
+if TYPE_CHECKING:
+    from .exchange import Own, References
+
 Name = TypeVar("Name", bound=Hashable)
+Scores = dict[int, float]
+"""By rank."""
 
 MOST_REMEMBERED = 20_000
 """Best times remembered of sections, and of kernels; beyond it, only of those in the latest window."""
@@ -71,3 +79,53 @@ class Best(Generic[Name]):
         ):  # kernels are named after their grid, which may change for ever
             self._least = dict(now)
         return now
+
+
+@dataclass
+class Named:
+    """Scores under their names: the GPU's by rank, those of sections by section and rank; empty if not asked for."""
+
+    gpu: Scores = field(default_factory=dict)
+    sections: dict[str, Scores] = field(default_factory=dict)
+
+
+class Scoring:
+    """The scores that are asked for."""
+
+    def __init__(self, relative: bool, individual: bool) -> None:
+        self._relative, self._individual = relative, individual
+        self._best_sections: Best[str] = Best()
+        self._best_kernels: Best[int] = Best()
+
+    def own(self, names: Sequence[str], mine: Own, references: References) -> list[float]:
+        """This rank's scores in the window; `names` are the sections that have one."""
+        times, gpu = mine.sections, (mine.kernels, mine.shares)
+        best_sections = self._best_sections.update(times)
+        best_kernels = self._best_kernels.update(mine.kernels)
+        scores: list[float] = []
+        if self._relative:
+            scores.append(gpu_score(*gpu, references.kernel_times))
+            scores += section_scores(names, times, references.section_times).values()
+        if self._individual:
+            scores.append(gpu_score(*gpu, best_kernels))
+            scores += section_scores(names, times, best_sections).values()
+        return scores
+
+    def named(self, names: Sequence[str], scores: Sequence[Scores]) -> tuple[Named, Named]:
+        """Relative and individual scores of some ranks, from those of `own` in its order, by rank."""
+        rows = iter(scores)
+        return self._next(self._relative, names, rows), self._next(self._individual, names, rows)
+
+    @staticmethod
+    def _next(asked: bool, names: Sequence[str], rows: Iterator[Scores]) -> Named:
+        if not asked:
+            return Named()
+        gpu = next(rows)
+        return Named(gpu, {name: next(rows) for name in names})
+
+
+def scored_share(weights: Mapping[int, float], references: Mapping[int, float]) -> float:
+    """The share of a GPU's time in kernels that compute for which there is a reference; NaN if it has none."""
+    total = sum(weights.values())
+    common = sum(weight for key, weight in weights.items() if key in references)
+    return common / total if total > 0 else float("nan")

@@ -20,6 +20,7 @@ from time import perf_counter_ns
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from .failures import Failures
 from .statistic import Statistic, summarise
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ MOST_SECTIONS = 1000
 LONGEST_NAME = 1000
 KEPT = 8192
 """Times kept of each section between two reports; older ones are counted, and forgotten."""
+KERNELS = "measuring kernels"
+"""What is logged where they cannot be."""
 _MS = 1e6  # nanoseconds
 _CALLED = {False: "detection_section", True: "collective_section"}
 
@@ -60,10 +63,10 @@ class Section:
         skips: number of the next runs that are not measured.
     """
 
-    __slots__ = ("_taken", "count", "kept", "name", "skips")
+    __slots__ = ("_taken", "count", "failures", "kept", "name", "skips")
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, failures: Failures) -> None:
+        self.name, self.failures = name, failures
         self.kept: deque[int] = deque(maxlen=KEPT)
         self.count = self._taken = 0
         self.skips = 0
@@ -88,16 +91,23 @@ class _Run:
 
     def __enter__(self) -> None:
         if self.capture is not None:
-            self.key = self.capture.enter(self.section.name)
+            try:
+                self.key = self.capture.enter(self.section.name)
+            except Exception as error:
+                self.capture = None
+                self.section.failures.log(KERNELS, error)
         self.started = perf_counter_ns()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
         spent = perf_counter_ns() - self.started
-        if self.capture is not None:
-            self.capture.leave(self.key)
         section = self.section
+        if self.capture is not None:
+            try:
+                self.capture.leave(self.key)
+            except Exception as error:
+                section.failures.log(KERNELS, error)
         section.kept.append(spent)
         section.count += 1
 
@@ -105,7 +115,8 @@ class _Run:
 class Sections:
     """All sections of this process. A section either computes or waits for other ranks: its first use decides."""
 
-    def __init__(self, interval: int, capture: Capture | None) -> None:
+    def __init__(self, interval: int, capture: Capture | None, failures: Failures | None = None) -> None:
+        self._failures = failures or Failures()
         self._skips = interval - 1
         self._capture = capture
         # Apart from each other, because a name is for one of them: by whether the section waits for other ranks.
@@ -195,7 +206,7 @@ class Sections:
             self._log_full(name)
             return None
         # Atomic: another thread or a signal handler may have added it just now.
-        return own.setdefault(name, Section(name))
+        return own.setdefault(name, Section(name, self._failures))
 
     def _log_full(self, name: str) -> None:
         if not self._full_logged:

@@ -1,34 +1,51 @@
-"""One use of the detector, from `initialize` to `shutdown`: sections, their scores, the talk with the other ranks.
+"""One use of the detector, from `initialize` to `shutdown`: what is measured, exchanged, scored, judged and kept.
 
-What always holds: with individual scores only and no gathering, nothing is ever sent to another rank.
+What always holds: with individual scores only and no gathering, nothing is ever sent to another rank. No failure here
+is raised into the training. A rank that cannot measure or score takes part in the exchange all the same, with unknown
+values, because the others wait for it. Only a collective that failed ends the reports; steps are still counted, so that
+`interval_elapsed` stays the same on all ranks.
 In the background, what is measured is taken on the calling thread, and everything else is the reports' thread's.
 Does not cover: reports from several threads at once; as other collectives, they are made one after another.
 """
 
 from __future__ import annotations
 
+import logging
+import math
 from functools import partial
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING
 
+from holdfast.fault_tolerance import environment
+
 from .background import Background, begin
-from .exchange.channel import Channel, find
-from .exchange.protocol import Exchange, References
-from .instruments import Instruments
+from .channel import find
+from .exchange import ABSENT, Channel, Exchange, Gathered, Layout, Own, References, pack
+from .failures import Failures, log_ended
+from .gpu_facts import FIELDS, UNKNOWN
+from .host import CAUSES, HostLosses
 from .interval import ReportInterval
-from .keeping import Keeping
-from .kernels.source import KernelSource, NoKernels
+from .journal_reports import ReportLog
+from .kernels.source import Capture, KernelSource, KernelWindow, NoKernels
 from .labels import own_label
+from .log_texts import VerdictNews
+from .nvml import GpuFacts
 from .report import Report
-from .scoring import Named, Scoring, scored_share
+from .scores import Scoring, scored_share
+from .sections import KERNELS, Sections
+from .settings import compare
 from .snapshot import Snapshot
-from .verdicts import NOT_GATHERED, Judged, Verdicts
+from .state_file import StateFile, in_run_dir
+from .verdicts import NOT_GATHERED, Verdicts
+from .wrapping import Wrapped
 
 if TYPE_CHECKING:
     from .settings import Settings
 
-Found = tuple[dict[int, str], tuple[Named, Named], Judged]
-"""The node of each rank, relative and individual scores, verdicts."""
+log = logging.getLogger("holdfast.straggler")
+
+EXTRAS = len(CAUSES) + 1 + len(FIELDS)
+"""Numbers of `Snapshot.extras`."""
 
 
 class Session:
@@ -42,23 +59,47 @@ class Session:
     ) -> None:
         """Without a channel, it is torch.distributed's, if any."""
         self.settings = settings
-        self._instruments = Instruments(settings.profiling_interval, source or NoKernels())
-        self.sections, self.wrapped = self._instruments.sections, self._instruments.wrapped
-        self._keeping = Keeping(settings.run_dir, settings.state_file, settings.node_name)
-        self.verdicts = Verdicts(settings.groups, settings.thresholds, self._keeping.state)
+        self._failures = Failures()
+        self._compared = compare(settings)
+        self._source = source or NoKernels()
+        self._capture = Capture(self._source)
+        nothing = isinstance(self._source, NoKernels)
+        self.sections = Sections(
+            settings.profiling_interval, None if nothing else self._capture, self._failures
+        )
+        self.wrapped = Wrapped(self.sections)
+        self._host, self._gpu = HostLosses(), GpuFacts()
         self._scoring = Scoring(settings.relative, settings.individual)
+        self.verdicts = Verdicts(settings.groups, settings.thresholds, self._state_of)
+        self._news = VerdictNews()
+        self._reports: ReportLog | None = None
+        self._state: StateFile | None = None
         self._interval = ReportInterval(settings.report_time_interval, settings.profiling_interval)
         self.interval_elapsed = False
+        self._collective = settings.relative or settings.gather_on_rank0
         self._channel = channel
         self._talk: tuple[Channel, Exchange] | None = None
         self._background: Background[Report] | None = None
+        self._ended = False
 
     def close(self) -> None:
-        """End: callables are what they were, sections are no longer measured."""
-        if self._background is not None:
-            self._background.close()
-        self._instruments.close()
-        self._keeping.close()
+        """End: callables are what they were, sections are no longer measured. What waits for the disk is written, for a
+        second at most."""
+        parts = (
+            self._background,
+            self.sections,
+            self._capture,
+            self._host,
+            self._gpu,
+            self._reports,
+            self._state,
+        )
+        self.wrapped.restore()
+        for part in parts:
+            if part is not None:
+                self._failures.guarded(f"closing {type(part).__name__}", part.close, None)
+
+    # -- when ------------------------------------------------------------------------------------------------------
 
     def step(self) -> Report | None:
         """Count a step; the report, if one is due and it is this rank's to have."""
@@ -85,30 +126,117 @@ class Session:
         """So many steps were not told to `step`; no more than `quiet_steps` said, or the report comes late."""
         self._interval.pass_over(steps)
 
+    def _most_steps(self, estimate: float) -> float | None:
+        """What all ranks agree on as steps between reports; None if they cannot."""
+        if not self._collective:
+            return estimate
+        background = self._beside()
+        if background is not None:
+            return background.ask(lambda: self._exchange.most_steps(estimate))
+        if self._ended:
+            return None
+        try:
+            return self._exchange.most_steps(estimate)
+        except Exception as error:
+            self._end(error)
+            return None
+
+    # -- what ------------------------------------------------------------------------------------------------------
+
     def report(self) -> Report | None:
         """The report of the time since the last one. Collective, unless scores are individual and not gathered.
 
         In the background, the newest that is finished.
         """
-        mine = self._instruments.take(self._interval.estimate())
+        mine = self._take()
         background = self._beside()
-        if background is None:
+        if background is not None:
+            background.hand_over(partial(self._made, mine))
+            return background.newest()
+        if self._ended:
+            return None
+        try:
             return self._made(mine)
-        background.hand_over(partial(self._made, mine))
-        return background.newest()
+        except Exception as error:
+            self._end(error)
+            return None
+
+    def _end(self, error: Exception) -> None:
+        """A collective failed: the ranks do no longer make the same ones."""
+        self._ended = True
+        log_ended(error)
+
+    def _take(self) -> Snapshot:
+        """What this rank measured since the last call."""
+        guarded = self._failures.guarded
+        kernels = guarded(KERNELS, lambda: self._capture.take().apart(self.sections.waiting), KernelWindow())
+        return Snapshot(
+            sections=guarded("measuring sections", self.sections.take, {}),
+            kernels=kernels,
+            waiting=self.sections.waiting,
+            losses=guarded("measuring the host", self._host.take, dict.fromkeys(CAUSES, math.nan)),
+            elapsed=self._host.elapsed / self.settings.profiling_interval,
+            facts=(self._gpu.take() if kernels.records else None) or UNKNOWN,
+            steps=self._interval.estimate(),
+        )
 
     def _made(self, mine: Snapshot) -> Report | None:
+        """The report, if it is this rank's to have. Raises only where a collective failed."""
         started = perf_counter()
-        references = self._references(mine)
-        found = (
-            self._gathered(mine, references)
-            if self.settings.gather_on_rank0
-            else self._alone(mine, references)
+        references, gathered = self._references(mine), None
+        if self.settings.gather_on_rank0:
+            gathered = self._gathered(mine, references)
+            if gathered is None:
+                return None
+        guarded = self._failures.guarded
+        report = guarded("a report", lambda: self._report(mine, references, gathered, started), None)
+        if report is not None:
+            guarded("keeping a report", lambda: self._keep(report), None)
+        return report
+
+    def _references(self, mine: Snapshot) -> References:
+        if not self._collective:
+            found = References({}, {}, steps=mine.steps)
+        else:
+            own = self._failures.guarded("comparing times", lambda: mine.own, Own())
+            found = self._exchange.references(own, mine.steps, self.settings.relative)
+        # In the background ranks get to know it in different steps, and `is_interval_elapsed` is the same on all.
+        if found.steps is not None and self._background is None:
+            self._interval.agree(found.steps)
+        return found
+
+    def _gathered(self, mine: Snapshot, references: References) -> Gathered | None:
+        """On rank 0 the rows of all ranks. A rank that cannot make its own sends one of unknown values."""
+        kinds = self.settings.relative + self.settings.individual
+        layout = Layout(
+            scores=kinds * (1 + len(_scored(references))),
+            columns=len(references.sections) + len(references.judged),
+            extras=EXTRAS,
         )
-        if found is None:
-            return None
-        nodes, (relative, individual), judged = found
-        report = Report(
+        row = self._failures.guarded("scoring", lambda: self._row(mine, references), b"")
+        if len(row) != layout.length:
+            unknown = [math.nan] * layout.scores, [ABSENT] * layout.columns, [math.nan] * layout.extras
+            row = pack(*unknown)
+        return self._exchange.gather(row, layout)
+
+    def _row(self, mine: Snapshot, references: References) -> bytes:
+        own = self._scoring.own(_scored(references), mine.own, references)
+        return pack(own, mine.columns(references.sections, references.judged), mine.extras())
+
+    def _report(
+        self, mine: Snapshot, references: References, gathered: Gathered | None, started: float
+    ) -> Report:
+        channel, exchange = self._met()
+        rank, judged = channel.ranks[channel.rank], NOT_GATHERED
+        if gathered is None:  # this rank's own scores
+            nodes, names = {rank: self.settings.node_name}, tuple(mine.section_times)
+            scores = [{rank: score} for score in self._scoring.own(names, mine.own, references)]
+        else:
+            nodes, names = exchange.identities.nodes, _scored(references)
+            scores, labels = gathered.scores(tuple(nodes)), exchange.identities.labels
+            judged = self.verdicts.of(nodes, references, gathered, tuple(mine.losses), labels)
+        relative, individual = self._scoring.named(names, scores)
+        return Report(
             gpu_relative_perf_scores=relative.gpu,
             section_relative_perf_scores=relative.sections,
             gpu_individual_perf_scores=individual.gpu,
@@ -118,10 +246,10 @@ class Session:
             local_kernel_summaries=mine.kernels.compute,
             generate_report_elapsed_time=(perf_counter() - started) * 1e3,
             gather_on_rank0=self.settings.gather_on_rank0,
-            rank=self._rank,
+            rank=rank,
             local_collective_summaries=mine.kernels.collectives,
-            kernel_source=self._instruments.source.name,
-            kernel_source_reason=self._instruments.source.reason,
+            kernel_source=self._source.name,
+            kernel_source_reason=self._source.reason,
             kernel_note=mine.kernels.note,
             kernel_records=mine.kernels.records,
             kernel_records_dropped=mine.kernels.dropped,
@@ -129,57 +257,30 @@ class Session:
             withheld=judged.withheld,
             _verdicts=judged.verdicts,
         )
-        self._keeping.keep(report)
-        return report
 
-    def _alone(self, mine: Snapshot, references: References) -> Found:
-        """This rank's own scores."""
-        names = tuple(mine.section_times)
-        own = self._scoring.own(names, mine, references)
-        rank = self._rank
-        scores = self._scoring.named(names, [{rank: score} for score in own])
-        return {rank: self.settings.node_name}, scores, NOT_GATHERED
+    # -- where it is kept ------------------------------------------------------------------------------------------
 
-    def _gathered(self, mine: Snapshot, references: References) -> Found | None:
-        """On rank 0 the scores of all ranks, and verdicts; None elsewhere."""
-        # The same on all ranks, so that scores need no names.
-        names = tuple(name for name in references.sections if name not in references.waiting)
-        identities = self._exchange.identities()
-        own = self._scoring.own(names, mine, references)
-        columns = mine.columns(references.sections, references.judged)
-        gathered = self._exchange.gather(own, columns, mine.extras())
-        if gathered is None or identities is None:
-            return None
-        nodes = identities.nodes
-        scores = self._scoring.named(names, gathered.scores(tuple(nodes)))
-        return (
-            nodes,
-            scores,
-            self.verdicts.of(nodes, references, gathered, tuple(mine.losses), identities.labels),
-        )
+    def _keep(self, report: Report) -> None:
+        """Log which verdicts are new or over, and write the report into the journal."""
+        for line in self._news.of(report.verdicts(), report.withheld):
+            log.warning("%s", line)
+        settings = self.settings
+        if settings.run_dir is None:
+            return
+        if self._reports is None:
+            cycle = environment.cycle()
+            self._reports = ReportLog(settings.run_dir, settings.node_name, report.rank, cycle)
+        self._reports.write(report)
 
-    @property
-    def _collective(self) -> bool:
-        return self.settings.relative or self.settings.gather_on_rank0
+    def _state_of(self, rank: int) -> StateFile | None:
+        """Where the rank that judges keeps what it knows for the next start. Nothing is opened before."""
+        if self._state is None:
+            run_dir = self.settings.run_dir
+            path = self.settings.state_file or (run_dir and in_run_dir(run_dir, rank))
+            self._state = StateFile(path) if path else None
+        return self._state
 
-    def _references(self, mine: Snapshot) -> References:
-        if not self._collective:
-            found = References({}, {}, steps=mine.steps)
-        else:
-            found = self._exchange.references(mine.own(), mine.steps, self.settings.relative)
-        # In the background ranks get to know it in different steps, and `is_interval_elapsed` is the same on all.
-        if found.steps is not None and self._background is None:
-            self._interval.agree(found.steps)
-        return found
-
-    def _most_steps(self, estimate: float) -> float | None:
-        """What all ranks agree on as steps between reports; None if they cannot."""
-        if not self._collective:
-            return estimate
-        background = self._beside()
-        if background is None:
-            return self._exchange.most_steps(estimate)
-        return background.ask(lambda: self._exchange.most_steps(estimate))
+    # -- the other ranks -------------------------------------------------------------------------------------------
 
     def _beside(self) -> Background[Report] | None:
         """What makes reports in the background, if that is asked for and there is anybody to talk to."""
@@ -188,17 +289,13 @@ class Session:
         return self._background
 
     @property
-    def _rank(self) -> int:
-        channel = self._met()[0]
-        return channel.ranks[channel.rank]
-
-    @property
     def _exchange(self) -> Exchange:
         return self._met()[1]
 
     def _met(self) -> tuple[Channel, Exchange]:
         """The others, looked for when they are first needed: the process group may be made after `initialize`."""
         if self._talk is None:
+            self._compared = self._compared or compare(self.settings)
             channel = self._channel or find(
                 self.settings.process_group,
                 self._collective,
@@ -207,3 +304,8 @@ class Session:
             label = own_label(self.settings.groups) or ""
             self._talk = channel, Exchange(channel, self.settings.node_name, label)
         return self._talk
+
+
+def _scored(references: References) -> tuple[str, ...]:
+    """The sections that have scores; the same on all ranks, so that scores need no names."""
+    return tuple(name for name in references.sections if name not in references.waiting)

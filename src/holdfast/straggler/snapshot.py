@@ -11,8 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from .exchange.rows import ABSENT, Figures
-from .exchange.tables import Own, key
+from .exchange import ABSENT, Figures, Own, key
 from .gpu_facts import UNKNOWN
 from .kernels.names import is_rooted
 from .kernels.source import KernelWindow
@@ -54,6 +53,7 @@ class Snapshot:
         """The time that was spent in each of them."""
         return weights(self._compute)
 
+    @cached_property
     def own(self) -> Own:
         """For the exchange."""
         spent = self.kernel_weights | weights(self._collectives)

@@ -1,11 +1,10 @@
 """The state file: what verdicts know of the ranks' past, kept for the next start of the job.
 
-What always holds: `save` neither waits for the disk nor raises; `load` waits for a second at most; text is made in
-pieces and parsed in a thread, so that the training hardly waits for the interpreter; a file that cannot be used costs
-its content and one warning, never training. The file is replaced whole, so a reader sees the old or the
-new one; it is private (0600), and one of another user is not read. A state file that does not fit (of another version,
-of a job with other ranks or none of these nodes) is kept as `<file>.unused` when the next one is written; what is no
-state file of ours is left alone, and then nothing is written.
+What always holds: `save` neither waits for the disk nor raises; `load` waits for a second at most; text is made and
+parsed in threads; a file that cannot be used costs its content and one warning, never training. The file is replaced
+whole, so a reader sees the old or the new one; it is private (0600), and one of another user is not read. A state file
+that does not fit (of another version, of a job with other ranks or none of these nodes) is kept as `<file>.unused` when
+the next one is written; what is no state file of ours is left alone, and then nothing is written.
 
 Does not cover: two jobs with one state file: the last to write wins.
 """
@@ -21,8 +20,7 @@ import os
 import queue
 import stat
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.in_time import TooLate, UnderWay
@@ -34,10 +32,6 @@ VERSION = 1
 ANSWER = 1.0
 """Seconds that training may wait for the file's content, once."""
 
-PIECE = 1024
-"""Elements of a list that are made into text at a time: some 0.5 ms in which no other thread of the process runs."""
-_BREATH = 1e-4  # seconds between pieces; after a sleep of 0 the same thread often goes on
-
 LARGEST = 256 * 1024 * 1024
 """Bytes of a file that is read: 16,384 ranks with 1,000 sections have less."""
 
@@ -47,7 +41,8 @@ class Foreign(ValueError):
 
 
 class StateFile:
-    """The state of one rank's verdicts on disk. Reading begins at once, in a thread; writing is another thread's."""
+    """The state of one rank's verdicts on disk. Reading begins at once, in a thread; another thread writes, from the
+    first state on."""
 
     def __init__(self, path: str) -> None:
         """Begin to read `path`. Its folder is made, private, when the state is first written."""
@@ -55,7 +50,9 @@ class StateFile:
         self._reading: UnderWay[Any] | None = None
         with contextlib.suppress(RuntimeError):  # no thread to be had
             self._reading = UnderWay(lambda: _parsed(_read(self.path)))
-        self._writer = _Writer(self.path)
+        self._states: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._keep_old = self._closed = self._warned = False
 
     def load(self, nodes: Sequence[str]) -> dict[str, Any] | None:
         """The state that was last saved, for a job of ranks on these nodes (one for each rank, in order). Call it once.
@@ -80,7 +77,7 @@ class StateFile:
                 return None
         except ValueError as error:
             problem = str(error)
-        self._writer.keep_old = True
+        self._keep_old = True
         log.warning(
             "straggler state file %s: %s. What ranks were like before this start is not known; it is learned anew, "
             "and the file is kept as %s.unused when the next is written",
@@ -92,7 +89,7 @@ class StateFile:
 
     def _leave(self, problem: str) -> None:
         """What somebody else keeps there is not for us to move."""
-        self._writer.refuse()
+        self._closed = True
         log.warning(
             "straggler state file %s: %s. It is left as it is, and what verdicts learn is not kept for the next start: "
             "name another file, or remove this one",
@@ -100,15 +97,56 @@ class StateFile:
             problem,
         )
 
-    def save(self, state: Callable[[], Mapping[str, Any]], nodes: Sequence[str]) -> None:
-        """Replace the file's content by the state that `state` makes on the writing thread. Of several that wait for
-        the disk, only the last is written."""
-        head = {"version": VERSION, "ranks": len(nodes), "nodes": list(nodes)}
-        self._writer.put(lambda: {**head, "state": state()})
+    def save(self, state: Mapping[str, Any], nodes: Sequence[str]) -> None:
+        """Replace the file's content by this state. Of several that wait for the disk, only the last is written."""
+        if self._closed:
+            return
+        with contextlib.suppress(queue.Empty):  # what waits is out of date
+            while True:
+                self._states.get_nowait()
+        self._states.put({"version": VERSION, "ranks": len(nodes), "nodes": list(nodes), "state": state})
+        if self._thread is None:
+            try:
+                thread = threading.Thread(target=self._run, name="holdfast-straggler-state", daemon=True)
+                thread.start()
+            except RuntimeError as error:  # no thread to be had; tried again with the next state
+                self._warn(str(error))
+                return
+            self._thread = thread
+            atexit.register(self.close)  # for a program that ends without Detector.shutdown()
 
     def close(self, timeout: float = 1.0) -> None:
         """Write what still waits, for at most `timeout` seconds."""
-        self._writer.close(timeout)
+        atexit.unregister(self.close)
+        self._closed = True
+        if self._thread is not None:
+            self._states.put(None)
+            self._thread.join(timeout)
+            if self._thread.is_alive():
+                self._warn(f"not written within {timeout:g} s")
+
+    def _run(self) -> None:
+        while (state := self._states.get()) is not None:
+            try:
+                if self._keep_old:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.replace(self.path, self.path + ".unused")
+                    self._keep_old = False
+                _write(self.path, json.dumps(state, separators=(",", ":")).encode())
+            except OSError as error:
+                self._warn(error.strerror or str(error))
+            except (TypeError, ValueError, RecursionError) as error:  # nothing that JSON can say
+                self._warn(str(error))
+
+    def _warn(self, problem: str) -> None:
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "straggler state file %s cannot be written: %s. Verdicts are not affected now; after a restart the "
+                "ranks' history starts empty. This warning is logged once",
+                self.path,
+                problem,
+            )
 
 
 def in_run_dir(run_dir: str, rank: int) -> str:
@@ -133,87 +171,6 @@ def fitting(found: Any, nodes: Sequence[str]) -> dict[str, Any]:
             f"it is of a job on other nodes ({escaped(str(then[0]))}, …; now {escaped(nodes[0])}, …)"
         )
     return state
-
-
-def pieces(value: Any) -> Iterator[str]:
-    """The value as JSON, in pieces that are each made quickly."""
-    if isinstance(value, Mapping):
-        for number, (name, inner) in enumerate(value.items()):
-            yield ("," if number else "{") + json.dumps(str(name)) + ":"
-            yield from pieces(inner)
-        yield "}" if value else "{}"
-    elif isinstance(value, list) and len(value) > PIECE:
-        for start in range(0, len(value), PIECE):
-            yield ("," if start else "[") + json.dumps(value[start : start + PIECE], separators=(",", ":"))[
-                1:-1
-            ]
-        yield "]"
-    else:
-        yield json.dumps(value, separators=(",", ":"))
-
-
-class _Writer:
-    """The thread that writes; it starts with the first state."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self.keep_old = False
-        self._states: queue.SimpleQueue[Callable[[], dict[str, Any]] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._closed = self._warned = False
-
-    def put(self, state: Callable[[], dict[str, Any]]) -> None:
-        if self._closed:
-            return
-        with contextlib.suppress(queue.Empty):  # what waits is out of date
-            while True:
-                self._states.get_nowait()
-        self._states.put(state)
-        if self._thread is None:
-            try:
-                thread = threading.Thread(target=self._run, name="holdfast-straggler-state", daemon=True)
-                thread.start()
-            except RuntimeError as error:  # no thread to be had; tried again with the next state
-                self._warn(str(error))
-                return
-            self._thread = thread
-            atexit.register(self.close)  # for a program that ends without Detector.shutdown()
-
-    def refuse(self) -> None:
-        """Write nothing."""
-        self._closed = True
-
-    def close(self, timeout: float = 1.0) -> None:
-        atexit.unregister(self.close)
-        self._closed = True
-        if self._thread is not None:
-            self._states.put(None)
-            self._thread.join(timeout)
-            if self._thread.is_alive():
-                self._warn(f"not written within {timeout:g} s")
-
-    def _run(self) -> None:
-        while (state := self._states.get()) is not None:
-            try:
-                if self.keep_old:
-                    with contextlib.suppress(FileNotFoundError):
-                        os.replace(self._path, self._path + ".unused")
-                    self.keep_old = False
-                _write(self._path, pieces(state()))
-            except OSError as error:
-                self._warn(error.strerror or str(error))
-            except (TypeError, ValueError, RecursionError) as error:  # nothing that JSON can say
-                self._warn(str(error))
-
-    def _warn(self, problem: str) -> None:
-        if not self._warned:
-            self._warned = True
-            log.warning(
-                "straggler state file %s cannot be written: %s. Verdicts are not affected now; after a restart the "
-                "ranks' history starts empty. This warning is logged once",
-                self._path,
-                problem,
-            )
 
 
 def _parsed(text: bytes | None) -> Any:
@@ -243,7 +200,7 @@ def _read(path: str) -> bytes | None:
         os.close(descriptor)
 
 
-def _write(path: str, content: Iterable[str]) -> None:
+def _write(path: str, content: bytes) -> None:
     """Replace the file by one rename; what is there before is whole until then."""
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     new = f"{path}.{os.getpid()}.new"
@@ -252,9 +209,7 @@ def _write(path: str, content: Iterable[str]) -> None:
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         with open(descriptor, "wb") as file:
-            for piece in content:
-                file.write(piece.encode())
-                time.sleep(_BREATH)  # the training, too, needs the interpreter
+            file.write(content)
             file.flush()
             os.fsync(descriptor)
         os.replace(new, path)

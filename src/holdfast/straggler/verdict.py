@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 GPU, HOST, SECTION, LATE = "GPU", "host", "section", "collective/late arrival"
+UNKNOWN_SINCE = 0
+"""Of a verdict that is read from a journal which does not have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +34,14 @@ class Verdict:
     """The section, for the kind "section" and where a host's loss shows in one."""
 
     def __str__(self) -> str:
-        since = f"{self.slowdown:.2f} × slower since report {self.since}"
+        text = f"{self.kind}, {self.slowdown:.2f} × slower"
+        if self.since != UNKNOWN_SINCE:
+            text += f" since report {self.since}"
         if self.rank is None:
-            return f"node {self.node}: {self.kind}, {since}, on its {len(self.ranks)} ranks: {self.evidence}"
-        return f"rank {self.rank} (node {self.node}): {self.kind}, {since}: {self.evidence}"
+            return f"node {self.node}: {text}, on its {len(self.ranks)} ranks: {self.evidence}"
+        return f"rank {self.rank} (node {self.node}): {text}" + (
+            f": {self.evidence}" if self.evidence else ""
+        )
 
 
 def longer(slowdown: float) -> str:
@@ -47,3 +54,17 @@ def seconds(value: float) -> str:
     if value >= 1:
         return f"{value:.1f} s"
     return f"{value * 1000:.0f} ms" if value >= 1e-3 else f"{value * 1e6:.0f} µs"
+
+
+def ranks_text(ranks: Iterable[int], most: int | None = None) -> str:
+    """3, 4, 5, 9 as "rank 3–5, 9"; of more than `most` series, the first and an ellipsis."""
+    runs: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    texts = [str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a}–{b}" for a, b in runs]
+    if most is not None and len(texts) > most:
+        texts[most:] = ["…"]
+    return f"rank {', '.join(texts)}" if texts else ""

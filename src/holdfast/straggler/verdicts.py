@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from .exchange.tables import is_collective
+from .exchange import is_collective
 from .gpu_facts import FIELDS, told, typical
 from .labels import GroupsError, labels_of
 from .thresholds import Thresholds
 
 if TYPE_CHECKING:
-    from .exchange.protocol import Gathered, References
+    from .exchange import Gathered, References
     from .judge import Judge, Judgement
     from .labels import Given
     from .state_file import StateFile
@@ -110,7 +110,7 @@ class Verdicts:
         )
         assessment = self._judge.add(window)
         if (state := self._state(ranks[0])) is not None:
-            state.save(self._judge.baseline.saving(), list(nodes.values()))
+            state.save(self._judge.baseline.save(), list(nodes.values()))
         verdicts = [_with_facts(verdict, assessment, gathered) for verdict in assessment.verdicts]
         # The judge counts the ranks of the process group; users know their global numbers.
         named = tuple(

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 Selector = slice | NDArray[np.intp]
 
+MAD_TO_SIGMA = 1.4826
+"""Of a normal distribution: its deviation over its median absolute deviation."""
 KERNEL, SECTION, COLLECTIVE = "kernel", "section", "collective"
 KINDS = (KERNEL, SECTION, COLLECTIVE)
 
@@ -108,3 +110,12 @@ def selector(indices: NDArray[np.intp]) -> Selector:
 def cells(table: Array, rows: Selector, columns: Selector) -> Array:
     """These rows and columns of a table [ranks, keys]; a view where both lie side by side."""
     return table[rows][:, columns] if isinstance(rows, slice) else table[:, columns][rows]
+
+
+def quantile(ordered: Array, known: Array, share: float) -> Array:
+    """Of the `known` first values along the last axis, which are sorted; interpolated."""
+    place = share * np.maximum(known - 1, 0)[..., None]
+    low = np.take_along_axis(ordered, np.floor(place).astype(np.intp), axis=-1)
+    high = np.take_along_axis(ordered, np.ceil(place).astype(np.intp), axis=-1)
+    result: Array = (low + (place - np.floor(place)) * (high - low))[..., 0]
+    return result

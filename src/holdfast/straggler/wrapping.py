@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from .failures import reason
 from .sections import LONGEST_NAME, MOST_SECTIONS, SKIPPED, SectionContext, Sections
 
 log = logging.getLogger("holdfast.straggler")
@@ -100,8 +101,11 @@ class Wrapped:
         """Put back what was there. What somebody else has replaced meanwhile stays."""
         while self._originals:
             _, was = self._originals.popitem()
-            if _own(was.obj, was.name) is was.wrapper:
-                _put_back(was.obj, was.name, was.own)
+            try:
+                if _own(was.obj, was.name) is was.wrapper:
+                    _put_back(was.obj, was.name, was.own)
+            except Exception as error:  # it is the object's attribute; the others are still put back
+                log.warning("%s is still wrapped, and works as before: %s", was.name, reason(error))
 
     def _original(self, one: CallableId) -> tuple[Any, Any]:
         """What the object itself has under the name, and what is found there by inheritance."""
@@ -123,42 +127,28 @@ class Wrapped:
     def _wrapper(
         self, one: CallableId, function: Callable[..., Any], profile_cuda: bool
     ) -> Callable[..., Any]:
-        if one.arg_filter_fn or one.extra_args_fn:
-            choose = _by_arguments(one, function, self._sections, profile_cuda)
-            return _measured(function, choose)
-        return _measured_always(function, self._sections.entry(str(one), profile_cuda))
+        entry = self._sections.entry(str(one), profile_cuda)
 
+        def always(args: Any, kwargs: Any) -> SectionContext:
+            return entry()
 
-def _measured_always(function: Callable[..., Any], entry: Callable[[], SectionContext]) -> Callable[..., Any]:
-    if inspect.iscoroutinefunction(function):
-        return _measured(function, lambda args, kwargs: entry())
+        by_arguments = one.arg_filter_fn or one.extra_args_fn
+        choose = _by_arguments(one, function, self._sections, profile_cuda) if by_arguments else always
+        if inspect.iscoroutinefunction(function):
 
-    @functools.wraps(function)
-    def measured(*args: Any, **kwargs: Any) -> Any:
-        with entry():
-            return function(*args, **kwargs)
+            @functools.wraps(function)
+            async def measured_coroutine(*args: Any, **kwargs: Any) -> Any:
+                with choose(args, kwargs):
+                    return await function(*args, **kwargs)
 
-    return measured
-
-
-def _measured(
-    function: Callable[..., Any], choose: Callable[[Any, Any], SectionContext]
-) -> Callable[..., Any]:
-    if inspect.iscoroutinefunction(function):
+            return measured_coroutine
 
         @functools.wraps(function)
-        async def measured_coroutine(*args: Any, **kwargs: Any) -> Any:
+        def measured(*args: Any, **kwargs: Any) -> Any:
             with choose(args, kwargs):
-                return await function(*args, **kwargs)
+                return function(*args, **kwargs)
 
-        return measured_coroutine
-
-    @functools.wraps(function)
-    def measured(*args: Any, **kwargs: Any) -> Any:
-        with choose(args, kwargs):
-            return function(*args, **kwargs)
-
-    return measured
+        return measured
 
 
 def check(callable_ids: object) -> list[CallableId]:
@@ -208,9 +198,9 @@ def _by_arguments(
             bound = signature.bind(*args, **kwargs)
         except TypeError:  # the call itself will say so
             return SKIPPED
-        bound.apply_defaults()
-        given = {key: value for key, value in bound.arguments.items() if key not in ignored}
         try:
+            bound.apply_defaults()
+            given = {key: value for key, value in bound.arguments.items() if key not in ignored}
             if one.arg_filter_fn is not None and not one.arg_filter_fn(given):
                 return SKIPPED
             extra = dict(one.extra_args_fn(given)) if one.extra_args_fn is not None else {}

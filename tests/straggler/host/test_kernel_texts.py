@@ -6,14 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.straggler.host.kernel_texts import (
+from holdfast.straggler.host import (
     CpuTime,
-    Group,
     RunTime,
     cpu_stat_paths,
     cpu_time,
     disk_ticks,
-    groups,
     run_time,
     throttled_seconds,
 )
@@ -47,7 +45,7 @@ def test_texts_that_are_something_else_say_nothing(text: str) -> None:
     assert cpu_time(text) is None
     assert throttled_seconds(text) is None
     assert disk_ticks(text) is None
-    assert groups(text) == ()
+    assert cpu_stat_paths(text) == ()
 
 
 @pytest.mark.parametrize(
@@ -70,25 +68,25 @@ def test_a_group_without_a_limit_says_nothing() -> None:
 
 @given(st.text())
 def test_no_text_raises(text: str) -> None:
-    run_time(text), cpu_time(text), throttled_seconds(text), disk_ticks(text), cpu_stat_paths(groups(text))
+    run_time(text), cpu_time(text), throttled_seconds(text), disk_ticks(text), cpu_stat_paths(text)
 
 
 def test_groups_of_both_versions_are_read() -> None:
-    text = "12:name=systemd:/\n4:cpu,cpuacct:/pod/a:b\n0::/pod\nbroken\n5:memory:relative\n"
-    assert groups(text) == (
-        Group(("name=systemd",), "/"),
-        Group(("cpu", "cpuacct"), "/pod/a:b"),
-        Group((), "/pod"),
-    )
+    text = "12:name=systemd:/\n4:cpu,cpuacct:/a:b\n0::/pod\nbroken\n5:memory:relative\n"
+    assert [path for path in cpu_stat_paths(text, "/x") if path.count("/") > 3] == [
+        "/x/cpu,cpuacct/a:b/cpu.stat",
+        "/x/cpu/a:b/cpu.stat",
+    ]
+    assert "/x/pod/cpu.stat" in cpu_stat_paths(text, "/x")
 
 
 def test_the_own_group_comes_first_and_those_above_follow() -> None:
-    assert cpu_stat_paths([Group((), "/pod/one")]) == (
+    assert cpu_stat_paths("0::/pod/one") == (
         "/sys/fs/cgroup/pod/one/cpu.stat",
         "/sys/fs/cgroup/pod/cpu.stat",
         "/sys/fs/cgroup/cpu.stat",
     )
-    assert cpu_stat_paths([Group(("cpu", "cpuacct"), "/a"), Group(("memory",), "/b")], "/x") == (
+    assert cpu_stat_paths("4:cpu,cpuacct:/a\n5:memory:/b", "/x") == (
         "/x/cpu,cpuacct/a/cpu.stat",
         "/x/cpu/a/cpu.stat",
         "/x/cpu,cpuacct/cpu.stat",
@@ -97,6 +95,4 @@ def test_the_own_group_comes_first_and_those_above_follow() -> None:
 
 
 def test_a_path_never_leaves_the_root() -> None:
-    assert all(
-        path.startswith("/r/") and ".." not in path for path in cpu_stat_paths([Group((), "/../../a")], "/r")
-    )
+    assert all(path.startswith("/r/") and ".." not in path for path in cpu_stat_paths("0::/../../a", "/r"))

@@ -12,16 +12,17 @@ from typing import Any
 
 import pytest
 
-from holdfast.straggler.host.kernel_texts import CpuTime, RunTime
-from holdfast.straggler.host.losses import (
+from holdfast.straggler.host import (
     CAUSES,
     DISK,
     GARBAGE,
     NO_CPU,
     STOLEN,
     THROTTLED,
+    CpuTime,
     HostLosses,
     Reading,
+    RunTime,
     lost,
 )
 

@@ -39,7 +39,7 @@ def test_the_last_report_and_who_was_named(spawn: Spawner, run_dir: Path) -> Non
     said = process.out().splitlines()
     assert said[0].startswith(f"{run_dir}: 12 straggler reports, ")
     assert said[1].startswith("Report 12 of 12, ")
-    assert said[3].startswith("  rank 63 (node gpu-0007) is 1.31 × slower since report 3 (GPU): ")
+    assert said[3].startswith("  rank 63 (node gpu-0007): GPU, 1.31 × slower since report 3: ")
 
 
 def test_one_report_and_the_last_ones(spawn: Spawner, run_dir: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_terminal_gets_lines_of_its_width(run_dir: Path) -> None:
             pass  # how Linux ends a terminal whose other side is closed
         assert process.wait(30) == 0
     assert max(map(len, said.decode().splitlines())) <= 80
-    assert b"rank 63 (node gpu-0007) is 1.31" in said
+    assert b"rank 63 (node gpu-0007): GPU, 1.31" in said
 
 
 @needs_matplotlib

@@ -59,7 +59,7 @@ def test_the_verdicts_come_first() -> None:
     lines = text(one(512, {76: 1.31}), None).splitlines()
     assert lines[1].startswith("Report 1 of 1, ") and lines[1].endswith(": 512 ranks on 64 nodes, in 4.2 ms")
     assert lines[3].startswith(
-        "  rank 76 (node gpu-0009) is 1.31 × slower since report 3 (GPU): kernels take 31 % longer "
+        "  rank 76 (node gpu-0009): GPU, 1.31 × slower since report 3: kernels take 31 % longer "
     )
     row = next(one for one in lines if one.startswith(">"))
     assert row.split()[:3] == [">", "76", "gpu-0009"]

@@ -1,7 +1,8 @@
 """The straggler reports of a run, as the journal keeps them, in order. Pure.
 
 Where each rank has a report of its own (`gather_on_rank0=False`), those of one step are read as one of all ranks.
-What always holds: a record of a newer version, or one with parts that cannot be understood, never spoils the others.
+What always holds: texts are escaped, so that they can be shown; a record of a newer version, or one with parts that
+cannot be understood, never spoils the others.
 
 Does not cover: the exact scores of all ranks, which the journal does not have (see `straggler.record`).
 """
@@ -15,37 +16,13 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.journal.event import Event, cycles
+from holdfast.visible import escaped
 
 from ..record import KIND, Column, summary
+from ..verdict import UNKNOWN_SINCE, Verdict
 
 MOST_RANKS = 2**31
 """Beyond every job; torch counts ranks in 32 bits."""
-
-
-@dataclass(frozen=True, slots=True)
-class Named:
-    """A verdict, as far as the record has it: beyond the first 64 of a report there is no `evidence`."""
-
-    rank: int | None
-    """None: the whole node."""
-    node: str
-    ranks: tuple[int, ...]
-    kind: str
-    slowdown: float
-    since: int | None = None
-    evidence: str = ""
-    section: str | None = None
-    more: Mapping[str, Any] = field(default_factory=dict)
-    """What a verdict of a newer version has beside these."""
-
-    def __str__(self) -> str:
-        """A plain sentence."""
-        slower = f"is {self.slowdown:.2f} × slower"
-        since = "" if self.since is None else f" since report {self.since}"
-        evidence = f": {self.evidence}" if self.evidence else ""
-        if self.rank is None:
-            return f"node {self.node} {slower} on its {len(self.ranks)} ranks{since} ({self.kind}){evidence}"
-        return f"rank {self.rank} (node {self.node}) {slower}{since} ({self.kind}){evidence}"
 
 
 @dataclass(frozen=True)
@@ -65,7 +42,8 @@ class KeptReport:
     """The ranks that had it: rank 0, or each of them for itself."""
     kernels: tuple[Mapping[str, Any], ...]
     """What the sources of kernel times saw on these."""
-    verdicts: tuple[Named, ...]
+    verdicts: tuple[Verdict, ...]
+    """Beyond the first 64 of a report without `evidence`, and since an unknown report."""
     withheld: tuple[str, ...]
     nodes: int
     columns: tuple[Mapping[str, Any], ...]
@@ -107,19 +85,22 @@ def reports(events: Iterable[Event]) -> list[KeptReport]:
 
 def _report(event: Event, run: int) -> KeptReport:
     cycle, step, elapsed = event.get("cycle"), event.get("step"), event.get("elapsed_ms")
+    kernels: Mapping[str, Any] = event.get("kernels", {})
     overall = [None if value is None else _finite(value) / 1000 for value in event.fields["overall"]]
     ranks = _ranks(event.fields["ranks"], len(overall))
     columns = tuple(_column(column) for column in event.fields["columns"])
     rows = [
-        (int(rank), str(node), tuple(None if score is None else _finite(score) for score in scores))
+        (int(rank), _text(node), tuple(None if score is None else _finite(score) for score in scores))
         for rank, node, scores in event.fields["rows"]
     ]
     if any(len(scores) != len(columns) for _, _, scores in rows):
         raise ValueError("rows that have not one score for each column")
     nodes = {rank: node for rank, node, _ in rows}
-    verdicts = [_named(told) for told in event.get("verdicts", [])]
+    verdicts = [_verdict(told) for told in event.get("verdicts", [])]
     verdicts += [
-        Named(int(rank), nodes.get(rank, "?"), (int(rank),), str(kind), _finite(slowdown))
+        Verdict(
+            int(rank), nodes.get(rank, "?"), (int(rank),), _text(kind), _finite(slowdown), UNKNOWN_SINCE, ""
+        )
         for rank, kind, slowdown in event.get("further_verdicts", [])
         if rank is not None
     ]
@@ -132,9 +113,9 @@ def _report(event: Event, run: int) -> KeptReport:
         step=step if isinstance(step, int) else None,
         elapsed_ms=_finite(elapsed) if isinstance(elapsed, (int, float)) else None,
         holders=(int(event.fields["rank"]),),
-        kernels=(dict(event.get("kernels", {})),),
+        kernels=({name: _text(one) if isinstance(one, str) else one for name, one in kernels.items()},),
         verdicts=tuple(verdicts),
-        withheld=tuple(map(str, event.get("withheld", []))),
+        withheld=tuple(map(_text, event.get("withheld", []))),
         nodes=int(event.fields["nodes"]),
         columns=columns,
         rows=tuple(rows),
@@ -160,6 +141,11 @@ def _finite(value: Any) -> float:
     return number
 
 
+def _text(value: object) -> str:
+    """Names and sentences can be shown as they are: nothing in them acts on a terminal."""
+    return escaped(str(value))
+
+
 def _shown(t: float) -> float:
     """ValueError or OverflowError for a time that no calendar has."""
     try:
@@ -169,18 +155,17 @@ def _shown(t: float) -> float:
     return t
 
 
-def _named(told: Mapping[str, Any]) -> Named:
+def _verdict(told: Mapping[str, Any]) -> Verdict:
     rank, since, section = told["rank"], told.get("since"), told.get("section")
-    return Named(
-        None if rank is None else int(rank),
-        str(told["node"]),
-        tuple(int(one) for one in told.get("ranks", [rank])),
-        str(told["kind"]),
-        _finite(told["slowdown"]),
-        None if since is None else int(since),
-        str(told.get("evidence", "")),
-        None if section is None else str(section),
-        {name: value for name, value in told.items() if name not in Named.__slots__},
+    return Verdict(
+        rank=None if rank is None else int(rank),
+        node=_text(told["node"]),
+        ranks=tuple(int(one) for one in told.get("ranks", [rank])),
+        kind=_text(told["kind"]),
+        slowdown=_finite(told["slowdown"]),
+        since=UNKNOWN_SINCE if since is None else int(since),
+        evidence=_text(told.get("evidence", "")),
+        section=None if section is None else _text(section),
     )
 
 
@@ -188,7 +173,7 @@ def _column(told: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "of": str(told["of"]),
         "score": str(told["score"]),
-        "section": str(told.get("section", "")),
+        "section": _text(told.get("section", "")),
         "unknown": int(told.get("unknown", 0)),
         "quantiles": [_finite(value) for value in told.get("quantiles", [])],
         "worst": list(told.get("worst", [])),
@@ -199,7 +184,7 @@ def _column(told: Mapping[str, Any]) -> dict[str, Any]:
 def _node(told: Mapping[str, Any]) -> dict[str, Any]:
     rank, score = told["worst"]
     return {
-        "node": str(told["node"]),
+        "node": _text(told["node"]),
         "ranks": int(told["ranks"]),
         "named": [int(rank) for rank in told["named"]],
         "low": int(told["low"]),

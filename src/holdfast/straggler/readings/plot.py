@@ -1,25 +1,34 @@
 """The picture of straggler reports: ranks over time, drawn by matplotlib without a display.
 
-What always holds: the picture is written whole or not at all, and whatever is wrong is one line for the user.
+What always holds: the picture is of bounded size, and written whole or not at all; whatever is wrong is one line for
+the user. A cell shows the worst of the ranks and reports that it stands for, so one slow rank among thousands is seen;
+it is NaN where nothing is known.
 
-Does not cover: what the cells say; that is `heat_map`.
+Does not cover: which rank of a cell it is; verdicts name ranks.
 """
 
 from __future__ import annotations
 
 import io
 import logging
+import math
 import os
 import time
+from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from itertools import groupby, pairwise
+from statistics import median
+from typing import TYPE_CHECKING, Any
 
 from holdfast.fault_tolerance.errors import HoldfastError
 
-from .heat_map import HeatMap, frames, heat_map, labels
 from .kept import KeptReport
-from .legible import legible
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 FORMATS = ("png", "svg")
 LOWEST, HIGHEST = 0.4, 0.9
@@ -30,6 +39,130 @@ LABELS = 8
 """Nodes with named ranks that are labelled."""
 
 CELL, TALLEST = 0.22, 6.0  # inches
+ROWS, COLUMNS = 512, 480
+"""The most that are told apart."""
+ALONE = 60.0
+"""Seconds that a single report is taken to cover."""
+
+Span = tuple[float, float]
+"""From when to when, unix seconds."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A time in which a rank was named."""
+
+    rank: int
+    node: str
+    row: int
+    span: Span
+    slowdown: float
+    """The most of that time."""
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """Ranks over time: columns in the order of time, rows in the order of ranks."""
+
+    ranks: tuple[int, ...]
+    per_row: int
+    """Ranks in each row; the last may have fewer."""
+    per_column: int
+    """Reports in each column, at most."""
+    columns: tuple[Span, ...]
+    scores: NDArray[np.float64]
+    """[rows, columns], from 0 (worst) to 1."""
+    marks: tuple[Mark, ...]
+    restarts: tuple[tuple[float, int], ...]
+    """When the first report of a further cycle begins, and the cycle."""
+
+
+def heat_map(told: Sequence[KeptReport], rows: int = ROWS, columns: int = COLUMNS) -> HeatMap:
+    """The table of these reports, of at most so many rows and about so many columns; at least one report."""
+    import numpy as np
+
+    ranks = tuple(sorted({rank for report in told for rank in report.overall}))
+    per_row, per_column = -(-len(ranks) // rows), -(-len(told) // columns)
+    place = {rank: number for number, rank in enumerate(ranks)}
+    spans = _spans(told)
+    starts: list[int] = []  # of the columns: none goes on over a break
+    for number, (start, _) in enumerate(spans):
+        if not starts or number - starts[-1] == per_column or start != spans[number - 1][1]:
+            starts.append(number)
+    found = []
+    for report in told:
+        scores = np.full(len(ranks), np.nan)
+        scores[[place[rank] for rank in report.overall]] = list(report.overall.values())
+        found.append(np.fmin.reduceat(scores, np.arange(0, len(ranks), per_row)))
+    return HeatMap(
+        ranks,
+        per_row,
+        per_column,
+        tuple((spans[first][0], spans[after - 1][1]) for first, after in pairwise([*starts, len(told)])),
+        np.fmin.reduceat(np.stack(found, axis=1), starts, axis=1),
+        _marks(told, spans, {rank: number // per_row for rank, number in place.items()}),
+        tuple(
+            (span[0], report.cycle)
+            for before, report, span in zip(told, told[1:], spans[1:], strict=False)
+            if _life(before) != _life(report)
+        ),
+    )
+
+
+def _spans(told: Sequence[KeptReport]) -> list[Span]:
+    """The time that each report is about: since the one before, unless there was a break."""
+    lengths = [max(0.0, report.t - before.t) for before, report in pairwise(told)]
+    usual = (median(lengths) if lengths else 0.0) or ALONE
+    spans = [(told[0].t - usual, told[0].t)]
+    for before, report in pairwise(told):
+        follows = _life(before) == _life(report) and report.t - before.t <= 2 * usual
+        start = before.t if follows else max(before.t, report.t - usual)
+        spans.append((start, max(start, report.t)))
+    return spans
+
+
+def _life(report: KeptReport) -> tuple[int, int]:
+    return report.run, report.cycle
+
+
+def _marks(told: Sequence[KeptReport], spans: Sequence[Span], row_of: dict[int, int]) -> tuple[Mark, ...]:
+    """One for each rank and time in which it was named without a break."""
+    marks: dict[int, list[Mark]] = defaultdict(list)
+    for report, (start, end) in zip(told, spans, strict=True):
+        for rank, verdict in [(rank, one) for one in report.verdicts for rank in one.ranks if rank in row_of]:
+            of_rank, new = marks[rank], verdict.slowdown
+            last = of_rank[-1] if of_rank else None
+            if last is not None and last.span[1] in (
+                start,
+                end,
+            ):  # it goes on, or is named twice in one report
+                of_rank[-1] = replace(last, span=(last.span[0], end), slowdown=max(last.slowdown, new))
+            else:
+                of_rank.append(Mark(rank, verdict.node, row_of[rank], (start, end), new))
+    return tuple(
+        sorted((one for some in marks.values() for one in some), key=lambda one: (one.span[0], one.rank))
+    )
+
+
+def labels(found: HeatMap, most: int) -> list[tuple[int, str]]:
+    """Row and text for each node with named ranks, those that were named longest; in the order of rows."""
+    nodes: dict[str, list[Mark]] = defaultdict(list)
+    for mark in found.marks:
+        nodes[mark.node].append(mark)
+    longest = sorted(nodes.values(), key=lambda marks: -sum(mark.span[1] - mark.span[0] for mark in marks))
+    texts = []
+    for marks in longest[:most]:
+        ranks = sorted({mark.rank for mark in marks})
+        who = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks from {ranks[0]}"
+        worst = max(mark.slowdown for mark in marks)
+        texts.append((min(mark.row for mark in marks), f"{who}, {worst:.2f}x\n{marks[0].node}"))
+    texts.sort()
+    if len(longest) > most:
+        texts.append((len(found.scores) - 1, f"and ranks on\n{len(longest) - most} more nodes"))
+    return texts
+
+
+# -- the picture ---------------------------------------------------------------------------------------------------
 
 
 def draw(told: Sequence[KeptReport], path: str) -> None:
@@ -42,7 +175,6 @@ def draw(told: Sequence[KeptReport], path: str) -> None:
         import matplotlib
     except ImportError as error:
         raise HoldfastError(f"--plot needs matplotlib ({error}): pip install 'holdfast[plot]'") from None
-    told = [legible(report) for report in told]
     found = heat_map(told)
     picture = io.BytesIO()
     # A name with two dollar signs is no formula.
@@ -59,7 +191,7 @@ def draw(told: Sequence[KeptReport], path: str) -> None:
 def _figure(found: HeatMap, told: Sequence[KeptReport]) -> Any:
     from matplotlib.figure import Figure
 
-    height = min(TALLEST, max(1.2, CELL * found.rows))
+    height = min(TALLEST, max(1.2, CELL * len(found.scores)))
     figure = Figure(figsize=(11, height + 2.3), layout="constrained")
     grid = figure.add_gridspec(2, 1, height_ratios=(height, 0.14))
     axes, bar = figure.add_subplot(grid[0]), figure.add_subplot(grid[1])
@@ -75,36 +207,28 @@ def _figure(found: HeatMap, told: Sequence[KeptReport]) -> Any:
 
 
 def _cells(axes: Any, found: HeatMap) -> Any:
+    import numpy as np
     from matplotlib import colormaps
     from matplotlib.colors import Normalize
 
-    known = [score for column in found.columns for score in column.scores if score is not None]
-    lowest = min(HIGHEST, max(LOWEST, int(min(known, default=HIGHEST) * 20) / 20))
+    known = found.scores[np.isfinite(found.scores)]
+    lowest = min(HIGHEST, max(LOWEST, int(known.min(initial=HIGHEST) * 20) / 20))
     shade = Normalize(lowest, 1.0)
     axes.set_facecolor("white")
-    mesh = None
-    for block in _blocks(found):
-        edges = [_day(block[0].start), *(_day(column.end) for column in block)]
-        rows = [
-            [float("nan") if column.scores[row] is None else column.scores[row] for column in block]
-            for row in range(found.rows)
-        ]
+    starts = [0] + [n for n, (one, other) in enumerate(pairwise(found.columns), 1) if one[1] != other[0]]
+    for first, after in pairwise([*starts, len(found.columns)]):  # columns without a break between them
+        block = found.columns[first:after]
+        edges = [_day(block[0][0]), *(_day(end) for _, end in block)]
         axes.axvspan(edges[0], edges[-1], color="#d0d0d0", linewidth=0, zorder=0)
         mesh = axes.pcolormesh(
-            edges, range(found.rows + 1), rows, cmap=colormaps["YlOrRd_r"], norm=shade, rasterized=True
+            edges,
+            range(len(found.scores) + 1),
+            np.ma.masked_invalid(found.scores[:, first:after]),
+            cmap=colormaps["YlOrRd_r"],
+            norm=shade,
+            rasterized=True,
         )
     return mesh
-
-
-def _blocks(found: HeatMap) -> list[list[Any]]:
-    """Columns that follow each other without a break."""
-    blocks: list[list[Any]] = []
-    for column in found.columns:
-        if blocks and blocks[-1][-1].end == column.start:
-            blocks[-1].append(column)
-        else:
-            blocks.append([column])
-    return blocks
 
 
 def _time_axis(axes: Any, found: HeatMap) -> None:
@@ -113,21 +237,21 @@ def _time_axis(axes: Any, found: HeatMap) -> None:
     locator = AutoDateLocator(minticks=4, maxticks=10)
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
-    axes.set_xlim(_day(found.columns[0].start), _day(found.columns[-1].end))
-    zone = time.tzname[time.localtime(found.columns[-1].end).tm_isdst > 0]
+    axes.set_xlim(_day(found.columns[0][0]), _day(found.columns[-1][1]))
+    zone = time.tzname[time.localtime(found.columns[-1][1]).tm_isdst > 0]
     each = f"; each column the worst of {found.per_column} reports" if found.per_column > 1 else ""
     axes.set_xlabel(f"time of day ({zone}){each}")
 
 
 def _rank_axis(axes: Any, found: HeatMap, told: Sequence[KeptReport]) -> None:
-    axes.set_ylim(found.rows, 0)
+    axes.set_ylim(len(found.scores), 0)
     axes.set_ylabel("rank" if found.per_row == 1 else f"rank (each row the worst of {found.per_row})")
-    if found.rows <= 16 and found.per_row == 1:
+    if len(found.scores) <= 16 and found.per_row == 1:
         nodes = {rank: node for report in told for rank, node, _ in report.rows}
         labels = [f"{rank} ({nodes[rank]})" if rank in nodes else str(rank) for rank in found.ranks]
-        axes.set_yticks([row + 0.5 for row in range(found.rows)], labels)
+        axes.set_yticks([row + 0.5 for row in range(len(found.scores))], labels)
         return
-    step = _round(len(found.ranks) / 8)
+    step = 1 << max(0, math.ceil(math.log2(len(found.ranks) / 8)))  # ranks come in powers of two
     places = range(0, len(found.ranks), step)
     axes.set_yticks(
         [(place + 0.5) / found.per_row for place in places], [f"{found.ranks[place]:,}" for place in places]
@@ -135,7 +259,7 @@ def _rank_axis(axes: Any, found: HeatMap, told: Sequence[KeptReport]) -> None:
 
 
 def _restarts(axes: Any, found: HeatMap) -> None:
-    span = found.columns[-1].end - found.columns[0].start
+    span = found.columns[-1][1] - found.columns[0][0]
     labelled = -span
     for at, cycle in found.restarts:
         axes.axvline(_day(at), color="black", linestyle=(0, (4, 3)), linewidth=1)
@@ -150,17 +274,19 @@ def _restarts(axes: Any, found: HeatMap) -> None:
 
 
 def _named(axes: Any, found: HeatMap) -> None:
-    """A frame around the time in which a rank was named, and on the right who it is."""
+    """A frame around each time in which ranks of a node were named, and on the right who they are."""
     from matplotlib.patches import Rectangle
 
-    least = found.rows / 90  # rows, so that a frame around one of hundreds is seen
-    for first, last in frames(found.marks):
-        height = last.row - first.row + 1
+    least = len(found.scores) / 90  # rows, so that a frame around one of hundreds is seen
+    marks = sorted(found.marks, key=lambda mark: (mark.span, mark.node))
+    for (span, _), together in groupby(marks, lambda mark: (mark.span, mark.node)):
+        rows = [mark.row for mark in together]
+        height = max(rows) - min(rows) + 1
         pad = max(0.0, least - height) / 2
-        corner = _day(first.start), first.row - pad
-        size = _day(first.end) - _day(first.start), height + 2 * pad
+        start, end = map(_day, span)
+        corner, size = (start, min(rows) - pad), (end - start, height + 2 * pad)
         axes.add_patch(Rectangle(corner, *size, fill=False, edgecolor=NAMED, linewidth=1.3, clip_on=False))
-    gap = found.rows / 16
+    gap = len(found.scores) / 16
     place = -gap
     for row, text in labels(found, LABELS):
         place = max(row + 0.5, place + gap)
@@ -195,11 +321,3 @@ def _day(t: float) -> Any:
     from matplotlib.dates import date2num
 
     return date2num(datetime.fromtimestamp(t))
-
-
-def _round(step: float) -> int:
-    """The next of 1, 2, 4, 8, …: ranks come in such numbers."""
-    size = 1
-    while size < step:
-        size *= 2
-    return size

@@ -6,32 +6,23 @@
     CPU stolen              a hypervisor ran something else: what a CPU as busy as the training thread's lost to it
     waiting for a disk      the training thread waited for a block device
 
-What always holds: nothing here raises, and what cannot be known is NaN. A reading takes some 40 µs on two cores.
+What always holds: nothing here raises, and what cannot be known is NaN; a text of the kernel that is not what it should
+be gives None. A reading takes some 40 µs on two cores, and a pause less than a microsecond more.
 Does not cover: waits for network file systems, page faults that need no disk, other threads than the one that began.
-A wait for a CPU within a garbage collection counts as both.
+A wait for a CPU within a garbage collection counts as both. Interpreters other than CPython, whose pauses are not told.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 import os
 import threading
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from time import monotonic
-
-from .kernel_texts import (
-    CpuTime,
-    RunTime,
-    cpu_stat_paths,
-    cpu_time,
-    disk_ticks,
-    groups,
-    run_time,
-    throttled_seconds,
-)
-from .pauses import Pauses
+from time import monotonic, perf_counter_ns
+from typing import Any, NamedTuple
 
 GARBAGE, THROTTLED, DISK = "garbage collection", "CPU throttling", "waiting for a disk"
 NO_CPU, STOLEN = "waiting for a CPU", "CPU stolen"
@@ -39,10 +30,29 @@ CAUSES = (GARBAGE, NO_CPU, THROTTLED, STOLEN, DISK)
 """The same on all ranks, in this order."""
 _LEVELS = 4
 """Control groups that are read, from this process's own outwards."""
+_NS, _US = 1e-9, 1e-6
+_AFTER_NAME = 3
+"""The number, in proc(5), of the first field after a thread's name."""
+_DISK_TICKS = 42
 
 
-@dataclass(frozen=True)
-class Reading:
+class RunTime(NamedTuple):
+    """Of one thread since it began, in seconds."""
+
+    running: float
+    waiting: float
+    """Ready to run, with no CPU to run on."""
+
+
+class CpuTime(NamedTuple):
+    """Of all CPUs together since the machine began, in ticks."""
+
+    busy: int
+    stolen: int
+    """Something was to run, and the hypervisor ran another machine."""
+
+
+class Reading(NamedTuple):
     """What the kernel counted until some moment; None where it does not say."""
 
     moment: float
@@ -62,7 +72,7 @@ class HostLosses:
         self._task = f"{proc}/self/task/{threading.get_native_id()}"
         self._tick = _tick()
         self._counts_disk = _read(f"{proc}/sys/kernel/task_delayacct").strip() == "1"
-        paths = cpu_stat_paths(groups(_read(f"{proc}/self/cgroup")), str(cgroups))
+        paths = cpu_stat_paths(_read(f"{proc}/self/cgroup"), str(cgroups))
         self._limited = [path for path in paths if throttled_seconds(_read(path)) is not None][:_LEVELS]
         self._pauses = Pauses()
         self._last = self._reading()
@@ -148,3 +158,100 @@ def _read(path: str) -> str:
         return ""
     finally:
         os.close(descriptor)
+
+
+class Pauses:
+    """Counts from its creation to `close`."""
+
+    def __init__(self) -> None:
+        self._started = 0
+        self._total = 0
+        self._taken = 0
+        gc.callbacks.append(self._told)
+
+    def take(self) -> float:
+        """Seconds of the pauses since the last call; one that is still going on belongs to the next."""
+        total = self._total
+        paused, self._taken = total - self._taken, total
+        return paused * _NS
+
+    def close(self) -> None:
+        """Count no more. May be called twice."""
+        if self._told in gc.callbacks:
+            gc.callbacks.remove(self._told)
+
+    def _told(self, phase: str, info: dict[str, Any]) -> None:
+        # One collection runs at a time, whatever the thread, and so these two numbers need no lock. With another
+        # thread's entry in between (a callback may let threads change), a pause is lost, and never counted twice.
+        if phase == "start":
+            self._started = perf_counter_ns()
+        elif self._started:
+            self._total += perf_counter_ns() - self._started
+            self._started = 0
+
+
+# -- what the kernel writes, as numbers --------------------------------------------------------------------------------
+
+
+def run_time(schedstat: str) -> RunTime | None:
+    """From /proc/<pid>/task/<tid>/schedstat."""
+    numbers = _numbers(schedstat.split())
+    if numbers is None or len(numbers) < 2:
+        return None
+    return RunTime(numbers[0] * _NS, numbers[1] * _NS)
+
+
+def cpu_time(stat: str) -> CpuTime | None:
+    """From /proc/stat. None too where all is 0: some sandboxes show the file and count nothing."""
+    line = next((line for line in stat.splitlines() if line.startswith("cpu ")), "")
+    numbers = _numbers(line.split()[1:])
+    if numbers is None or len(numbers) < 8 or not any(numbers):
+        return None
+    user, nice, system, _idle, _iowait, interrupts, soft_interrupts, stolen = numbers[:8]
+    return CpuTime(user + nice + system + interrupts + soft_interrupts, stolen)
+
+
+def throttled_seconds(cpu_stat: str) -> float | None:
+    """From a control group's cpu.stat, of either version; None for a group without a limit to count for."""
+    values = dict(line.split(maxsplit=1) for line in cpu_stat.splitlines() if len(line.split()) == 2)
+    for name, unit in (("throttled_usec", _US), ("throttled_time", _NS)):
+        numbers = _numbers([values[name]]) if name in values else None
+        if numbers:
+            return numbers[0] * unit
+    return None
+
+
+def disk_ticks(stat: str) -> int | None:
+    """Ticks that a thread waited for block devices, from /proc/<pid>/task/<tid>/stat."""
+    fields = stat.rpartition(")")[2].split()  # the name before it may contain anything
+    numbers = _numbers(fields[_DISK_TICKS - _AFTER_NAME : _DISK_TICKS - _AFTER_NAME + 1])
+    return numbers[0] if numbers else None
+
+
+def cpu_stat_paths(cgroup: str, root: str = "/sys/fs/cgroup") -> tuple[str, ...]:
+    """Where cpu.stat may be of the groups in /proc/self/cgroup and of those above them, the innermost first.
+
+    A container often sees its own group as the root, under the path that it has outside.
+    """
+    paths: list[str] = []
+    for line in cgroup.splitlines():
+        controllers, _, path = line.partition(":")[2].partition(":")
+        if not path.startswith("/"):
+            continue
+        if not controllers:  # the unified hierarchy (version 2)
+            mounts = [root]
+        elif "cpu" in controllers.split(","):
+            mounts = [f"{root}/{controllers}", f"{root}/cpu"]
+        else:
+            continue
+        parts = [part for part in path.split("/") if part and part != ".."]
+        inward = ["/".join(parts[:depth]) for depth in range(len(parts), -1, -1)]
+        paths += [f"{mount}/{path}/cpu.stat".replace("//", "/") for path in inward for mount in mounts]
+    return tuple(dict.fromkeys(paths))
+
+
+def _numbers(words: Sequence[str]) -> list[int] | None:
+    """All of them, or None: whole numbers that are not negative."""
+    if not all(word.isascii() and word.isdigit() for word in words):
+        return None
+    return [int(word) for word in words]

@@ -1,0 +1,151 @@
+"""A failure of the detector itself is logged once, and never raised into the training."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from holdfast.straggler import CallableId, Detector, Statistic
+from holdfast.straggler.sections import Sections
+from tests.processes import Spawned, Spawner
+
+PROGRAM = Path(__file__).parent / "programs" / "failures.py"
+
+
+def fails(*_: object, **__: object) -> NoReturn:
+    raise LookupError("on purpose")
+
+
+def run(spawn: Spawner, folder: Path, size: int, what: str) -> tuple[list[Spawned], list[list[Any]]]:
+    address = f"file://{folder / 'store'}"
+    ranks = [spawn.python(PROGRAM, address, str(rank), str(size), what) for rank in range(size)]
+    for rank in ranks:
+        assert rank.wait() == 0, rank.output()
+    return ranks, [json.loads(rank.out()) if rank.out().strip() else [] for rank in ranks]
+
+
+def logged(rank: Spawned) -> list[str]:
+    return [line for line in rank.err().splitlines() if line.startswith("LOG")]
+
+
+def test_a_rank_that_cannot_measure_leaves_the_others_their_report(spawn: Spawner, tmp_path: Path) -> None:
+    ranks, seen = run(spawn, tmp_path, 2, "take")
+    first, second, third = (report for report, _ in seen[0])
+    assert set(first["step"]) == {"0", "1"} and second["step"] == {"0": None, "1": None}
+    assert None not in third["step"].values()
+    assert [total for rank in seen for _, total in rank] == [1.0] * 6
+    assert logged(ranks[0]) == []
+    (line,) = logged(ranks[1])
+    assert "LookupError: on purpose" in line
+
+
+def test_a_rank_that_cannot_read_kernels_keeps_its_sections(spawn: Spawner, tmp_path: Path) -> None:
+    ranks, seen = run(spawn, tmp_path, 2, "kernels")
+    assert all(None not in report["step"].values() for report, _ in seen[0])
+    assert [len(logged(rank)) for rank in ranks] == [0, 1]
+
+
+def test_a_rank_that_cannot_score_sends_unknown_values(spawn: Spawner, tmp_path: Path) -> None:
+    ranks, seen = run(spawn, tmp_path, 2, "scores")
+    first, second, third = (report["step"] for report, _ in seen[0])
+    assert second["1"] is None and second["0"] is not None
+    assert None not in (*first.values(), *third.values())
+    assert [total for rank in seen for _, total in rank] == [1.0] * 6
+    assert [len(logged(rank)) for rank in ranks] == [0, 1]
+
+
+@pytest.mark.parametrize("part", ["verdicts", "keep"])
+def test_rank_0_that_fails_after_the_exchange_says_so(spawn: Spawner, tmp_path: Path, part: str) -> None:
+    ranks, seen = run(spawn, tmp_path, 2, part)
+    made = [report is not None for report, _ in seen[0]]
+    assert made == [True, part == "keep", True]  # a report that could not be kept is a report
+    assert [total for rank in seen for _, total in rank] == [1.0] * 6
+    assert [len(logged(rank)) for rank in ranks] == [1, 0]
+
+
+def test_a_broken_collective_ends_reports_and_steps_are_counted(spawn: Spawner, tmp_path: Path) -> None:
+    ranks, seen = run(spawn, tmp_path, 3, "killed")
+    assert seen[0][:20] == [[False, False]] * 16 + [[True, True]] * 4
+    assert seen[1][:20] == [[False, False]] * 16 + [[False, True]] * 4
+    assert seen[0][20:] == seen[1][20:] == [[False, True]] * 10
+    for rank in ranks[:2]:
+        (line,) = logged(rank)
+        assert line.startswith("LOG straggler reports have ended: ")
+
+
+def test_settings_that_differ_are_named_by_the_rank_that_differs(spawn: Spawner, tmp_path: Path) -> None:
+    ranks, _ = run(spawn, tmp_path, 3, "settings")
+    assert [len(logged(rank)) for rank in ranks] == [0, 0, 1]
+    (line,) = logged(ranks[2])
+    assert "scores_to_compute is 'relative_perf_scores' on rank 2 and 'all' on rank 0" in line
+    assert "report_time_interval is 7.0 on rank 2 and 60.0 on rank 0" in line
+    assert "node_name" not in line and "gather_on_rank0" not in line
+
+
+class Broken:
+    """A capture whose calls fail."""
+
+    enter = leave = fails
+
+
+def test_a_section_whose_kernels_cannot_be_measured_is_timed(caplog: pytest.LogCaptureFixture) -> None:
+    sections = Sections(1, Broken())  # type: ignore[arg-type]
+    for _ in range(3):
+        with sections.enter("step", True):
+            pass
+    assert sections.take()["step"][Statistic.NUM] == 3
+    assert len(caplog.messages) == 1 and "LookupError: on purpose" in caplog.messages[0]
+
+
+def test_a_section_that_fails_at_its_end_keeps_the_error_of_the_body(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    capture = Broken()
+    capture.enter = lambda name: 1  # type: ignore[method-assign, assignment, misc, return-value]
+    with pytest.raises(ZeroDivisionError), Sections(1, capture).enter("step", True):  # type: ignore[arg-type]
+        raise ZeroDivisionError
+    assert len(caplog.messages) == 1
+
+
+def test_a_wrapped_call_is_made_whatever_becomes_of_its_name(caplog: pytest.LogCaptureFixture) -> None:
+    class Model:
+        def forward(self, x: int) -> int:
+            return x + 1
+
+    class Strange:
+        def __format__(self, how: str) -> NoReturn:
+            fails()
+
+    Detector.initialize()
+    Detector.wrap_callables([CallableId(Model, "forward", extra_args_fn=lambda given: {"x": Strange()})])
+    assert [Model().forward(1) for _ in range(3)] == [2] * 3
+    assert len(caplog.messages) == 1
+
+
+def test_each_part_is_closed_though_others_fail(caplog: pytest.LogCaptureFixture) -> None:
+    class Model:
+        def forward(self) -> int:
+            return 1
+
+    original = Model.forward
+    Detector.initialize()
+    Detector.wrap_callables([CallableId(Model, "forward")])
+    session = Detector._session
+    assert session is not None
+    session.sections.close = fails  # type: ignore[method-assign]
+    session._host.close = fails  # type: ignore[method-assign]
+    Detector.shutdown()
+    assert Model.forward is original
+    assert len(caplog.messages) == 2 and all("LookupError: on purpose" in one for one in caplog.messages)
+
+
+def test_a_report_that_cannot_be_made_alone_is_none(caplog: pytest.LogCaptureFixture) -> None:
+    Detector.initialize(gather_on_rank0=False)
+    session = Detector._session
+    assert session is not None
+    session._scoring.own = fails  # type: ignore[method-assign]
+    assert [Detector.generate_report(), Detector.generate_report()] == [None, None]
+    assert len(caplog.messages) == 1
