@@ -40,8 +40,7 @@ from .monitor_keeper import MonitorKeeper
 from .rank_store import Host, RankStores
 from .ranks import orphans
 from .ranks.boards import CycleBoards, lock_directory, private_directory, remove_stale
-from .ranks.cycle_log import CycleLog
-from .ranks.output import HEALTH_PORT, WATCHDOG
+from .ranks.output import HEALTH_PORT, WATCHDOG, CycleLog
 from .ranks.prologue_path import flight_recorder, with_prologue
 from .ranks.start import RankStarter
 from .rendezvous import Endpoint, StoreUnreachable, endpoint_of, meet, parameters_of, prefix_of

@@ -20,8 +20,7 @@ from typing import Any
 
 from ..control.messages import StartRanks
 from ..warm.pool import STARTS, Pool, await_start
-from .cycle_log import CycleLog
-from .output import RankOutput
+from .output import CycleLog, RankOutput
 from .prologue_path import PROLOGUE
 
 logger = logging.getLogger("holdfast.launcher")
