@@ -21,7 +21,6 @@ from importlib.util import find_spec
 from ..fault_tolerance.errors import ConfigError
 from ..fault_tolerance.launcher.ranks import orphans
 from ..fault_tolerance.launcher.warm import preload_list
-from ..fault_tolerance.launcher.warm.forked import Standby
 from ..fault_tolerance.launcher.warm.plan import Request, hidden, plan
 from ..fault_tolerance.launcher.warm.pool import folder_entries
 from ..fault_tolerance.launcher.warm.zygotes import Zygotes
@@ -110,25 +109,24 @@ def _try(request: Request, run_dir: str | None, source: bytes, names: Sequence[s
     logger.addHandler(log)
     orphans.adopt()  # a standby becomes a child of this process
     zygotes = Zygotes(made, learned, (), (), (), lambda: None)
-    standbys: list[Standby] = []
-    zygotes.on_standby = standbys.append
+    standby = None
     try:
         began = time.monotonic()
         zygotes.begin()
         zygotes.until_ready(LONGEST)
         imported = time.monotonic()
-        zygotes.fork_now()
+        standby = zygotes.fork()
         forked = time.monotonic()
         in_folder = folder_entries(made.folder) if made.folder else {}
     finally:
-        for standby in standbys:
+        if standby:
             standby.end()
         zygotes.close()
         logger.removeHandler(log)
         logger.propagate = propagates
     return Trial(
         imported - began,
-        forked - imported if standbys else None,
+        forked - imported if standby else None,
         {name: why for name, why in zygotes.failed.items() if name in found and found[name] is None},
         learned.refused | zygotes.passing,
         hidden(zygotes.names, in_folder),

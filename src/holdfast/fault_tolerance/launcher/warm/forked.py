@@ -20,10 +20,10 @@ from ...processes import proc
 from .zygote import wire
 
 logger = logging.getLogger("holdfast.launcher")
-BEGINS, FORKS = 5.0, 2.0
-"""Seconds within which a zygote has begun, and forked."""
-STALLED = 15.0
-"""Seconds in which an import has used neither processor nor disk."""
+FORKS = 2.0
+"""Seconds within which a zygote has forked."""
+STALLED = 15
+"""Checks, one a second, between which an import has used neither processor nor disk."""
 POLL = 0.01  # seconds
 UNKNOWN = 255
 """The status of a child whose own is not to be had."""
@@ -117,10 +117,8 @@ class Zygote:
     def __init__(self, process: Process, channel: socket.socket, file: int | None = None) -> None:
         self.process, self.channel, self.file = process, channel, file
         channel.settimeout(FORKS)
-        self.gate: socket.socket | None = None
-        """Our end of the gate of the process that is being forked."""
-        self.asked = self._moved = time.monotonic()
         self._work = (-1, -1)
+        self._checks = 0  # since its import has made progress
         self._is_held = False
 
     @property
@@ -132,18 +130,6 @@ class Zygote:
     def importing(self) -> str:
         """The module that it is importing ('' for none)."""
         return wire.noted(self.file) if self.file is not None else ""
-
-    def ask(self) -> bool:
-        """Have it fork one process; whether that is under way. Raises OSError when it has ended."""
-        try:
-            ours, theirs = socket.socketpair()
-        except OSError:
-            return False  # no descriptor to be had: not now
-        ours.settimeout(FORKS)
-        self.gate, self.asked = ours, time.monotonic()
-        with theirs:
-            wire.send(self.channel, {}, [theirs.fileno()])
-        return True
 
     def is_readable(self, seconds: float) -> bool:
         """Whether it reports something within `seconds`."""
@@ -160,17 +146,16 @@ class Zygote:
     def release(self) -> None:
         """After :meth:`hold`."""
         if self._is_held:
-            self._is_held, self._moved = False, time.monotonic()
+            self._is_held = False
             self.process.send_signal(signal.SIGCONT)
 
-    def is_stalled(self, now: float) -> bool:
-        """Whether its import makes no progress, or it does not fork; to be called about once a second."""
-        if self.gate is not None and now - self.asked > BEGINS:
-            return True
+    def is_stalled(self) -> bool:
+        """Whether its import makes no progress; to be called about once a second. Calls are counted, and not seconds,
+        because this node may have been suspended."""
         work = _work(self.pid)
-        if work != self._work:
-            self._work, self._moved = work, now
-        return self.file is not None and not self._is_held and now - self._moved > STALLED
+        self._checks = 0 if work != self._work or self.file is None or self._is_held else self._checks + 1
+        self._work = work
+        return self._checks > STALLED
 
     @property
     def is_stopped(self) -> bool:
@@ -178,19 +163,16 @@ class Zygote:
         found = proc.stat(self.pid)
         return found is not None and found.state == "T"
 
-    def extend(self, seconds: float) -> None:
-        """This node was suspended for `seconds`, which do not count."""
-        self._moved += seconds
-        self.asked += seconds
-
-    def end(self) -> None:
-        """Kill it. Standbys stay: they are the launcher's children."""
-        for each in (self.channel, self.gate):
-            if each is not None:
-                each.close()
+    def imported(self) -> None:
+        """It has imported its list."""
         if self.file is not None:
             os.close(self.file)
             self.file = None
+
+    def end(self) -> None:
+        """Kill it. Standbys stay: they are the launcher's children."""
+        self.channel.close()
+        self.imported()
         end(self.process)
 
 

@@ -16,7 +16,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from holdfast import nvidia
@@ -108,7 +108,7 @@ class Ahead:
             return
         if not self._has_learned and self._learn(modules):
             self._has_learned = True
-            self.pool.zygotes.learn(self._learned)
+            self.pool.zygotes.learn()
         self.pool.check(now, steady=steady)
 
     def end_cycle(self, modules: str) -> None:
@@ -164,7 +164,6 @@ class Pool:
         self._refill = False
         self._deaths = 0
         self._record: Record = lambda *_, **__: None
-        zygotes.on_standby = self._add
 
     def attach(self, inbox: Inbox, record: Record, wanted: int) -> None:
         """From now on zygotes are served wherever the launcher waits; `wanted` is the number of ranks."""
@@ -173,16 +172,8 @@ class Pool:
 
     @property
     def pids(self) -> set[int]:
-        """Of everything here: no rank has left it behind. One that is being forked is missing (:meth:`settle`)."""
+        """Of everything here: no rank has left it behind. A zygote that is being forked is missing (:meth:`settle`)."""
         return self.zygotes.pids | {standby.pid for standby in self._standbys} | dying()
-
-    def _add(self, standby: Standby) -> None:
-        self._standbys.append(standby)
-        self._ask_for_more()
-
-    def _ask_for_more(self) -> None:
-        if self._refill and len(self._standbys) < self._wanted:
-            self.zygotes.fork()
 
     def check(self, now: float, *, steady: bool) -> None:
         """To be called about once a second: standbys are made while training is `steady`, lost ones replaced."""
@@ -200,7 +191,8 @@ class Pool:
         if steady:
             self._refill = True
             self.zygotes.release()
-        self._ask_for_more()
+        if self._refill and len(self._standbys) < self._wanted and (made := self.zygotes.fork()):
+            self._standbys.append(made)
 
     def settle(self) -> None:
         """Make no more standbys until training is steady again, and hold imports: nothing here takes a processor from
@@ -233,23 +225,20 @@ class Pool:
             return None
         if self._differs(given):
             return None
-        for _ in range(len(self._standbys)):
-            if standby := self._make_rank(given, streams):
-                return standby
-        self.zygotes.fork_now()
-        return self._make_rank(given, streams) if self._standbys else None
-
-    def _make_rank(self, given: Mapping[str, str], streams: Mapping[int, int]) -> Standby | None:
-        standby = self._standbys.pop(0)
-        try:
-            if standby.process.poll() is None:
-                message = {"role": "rank", "environment": given, "streams": list(streams)}
-                wire.send(standby.gate, message, list(streams.values()))
-                return standby
-        except OSError:
-            pass
-        standby.end()
+        for standby in self._candidates():
+            with suppress(OSError):
+                if standby.process.poll() is None:
+                    message = {"role": "rank", "environment": given, "streams": list(streams)}
+                    wire.send(standby.gate, message, list(streams.values()))
+                    return standby
+            standby.end()
         return None
+
+    def _candidates(self) -> Iterator[Standby]:
+        while self._standbys:
+            yield self._standbys.pop(0)
+        if standby := self.zygotes.fork():
+            yield standby
 
     def fork_store_host(self, module: str) -> Standby | None:
         """A process that runs `serve(descriptor)` of the file `module`, which hosts the ranks' stores.
@@ -259,15 +248,11 @@ class Pool:
         """
         if "torch" not in self.zygotes.names:
             return None
-        waiting, self._standbys = self._standbys, []
-        self.zygotes.fork_now()
-        forked, self._standbys = self._standbys, waiting
-        if not forked:
-            return None
-        with suppress(OSError):
-            wire.send(forked[0].gate, {"role": "store", "module": module})
-            return forked[0]
-        forked[0].end()
+        if standby := self.zygotes.fork():
+            with suppress(OSError):
+                wire.send(standby.gate, {"role": "store", "module": module})
+                return standby
+            standby.end()
         return None
 
     def _differs(self, given: dict[str, str]) -> bool:
@@ -285,7 +270,6 @@ class Pool:
     def _end_standbys(self) -> None:
         while self._standbys:
             self._standbys.pop().end()
-        self._ask_for_more()
 
     def close(self) -> None:
         """End all of them."""
