@@ -20,8 +20,17 @@ from importlib.util import find_spec
 
 from ..fault_tolerance.errors import ConfigError
 from ..fault_tolerance.launcher.ranks import orphans
-from ..fault_tolerance.launcher.warm import preload_list
-from ..fault_tolerance.launcher.warm.plan import Request, hidden, plan
+from ..fault_tolerance.launcher.warm.plan import (
+    TORCH,
+    Learned,
+    Request,
+    first_list,
+    hidden,
+    list_path,
+    plan,
+    read_list,
+    script_text,
+)
 from ..fault_tolerance.launcher.warm.pool import folder_entries
 from ..fault_tolerance.launcher.warm.zygotes import Zygotes
 from ..journal.run_dir import state_folder
@@ -54,7 +63,7 @@ def check_trial(script: Request, run_dir: str | None, cold: str) -> Finding:
     """Make a trial, unless ranks of this script start cold anyway (`cold`)."""
     if cold:
         return note(CHECK, f"not made: {cold}", f"{COLD} torch itself")
-    source = preload_list.script_text(script.script)
+    source = script_text(script.script)
     try:
         names = [] if script.module else _imports(source)
     except (SyntaxError, ValueError) as error:
@@ -97,11 +106,11 @@ def _try(request: Request, run_dir: str | None, source: bytes, names: Sequence[s
     """Raises OSError if no process can be started."""
     made = plan(request, os.environ)
     found = {name: _origin(name, made.folder) for name in names}
-    learned = preload_list.Learned()
+    learned = Learned()
     with suppress(ConfigError):  # no home folder: no list is kept
         folder = run_dir or state_folder()
-        learned = preload_list.read(preload_list.path(folder, request.script, module=request.module))
-    first = preload_list.TORCH if request.module else preload_list.first_list(source)
+        learned = read_list(list_path(folder, request.script, module=request.module))
+    first = TORCH if request.module else first_list(source)
     learned.modules = [*(first if learned.modules is None else learned.modules), *found.items()]
     log = _Log()
     logger = logging.getLogger("holdfast.launcher")

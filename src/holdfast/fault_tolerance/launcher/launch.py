@@ -45,8 +45,8 @@ from .ranks.prologue_path import flight_recorder, with_prologue
 from .ranks.start import RankStarter
 from .rendezvous import Endpoint, StoreUnreachable, endpoint_of, meet, parameters_of, prefix_of
 from .store import LocalStore, StoreClient
+from .warm.plan import script_text
 from .warm.pool import Ahead
-from .warm.preload_list import script_text
 
 if TYPE_CHECKING:
     from .command_line.options import LauncherOptions

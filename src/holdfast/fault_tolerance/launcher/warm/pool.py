@@ -27,11 +27,24 @@ from ...errors import ConfigError
 from ..inbox import Inbox
 from ..ranks import orphans
 from ..ranks.prologue_path import hides_the_prologue
-from . import preload_list
 from .forked import Forked, Standby, collect, dying
 from .gpu_evidence import is_tested
-from .plan import NOT_TESTED, Request, hidden, plan, unlike, why_cold
-from .preload_list import TORCH, Learned, first_list
+from .plan import (
+    NOT_TESTED,
+    TORCH,
+    Learned,
+    Request,
+    checked_list,
+    first_list,
+    hidden,
+    list_path,
+    plan,
+    read_list,
+    script_text,
+    unlike,
+    why_cold,
+    write_list,
+)
 from .zygote import wire
 from .zygotes import Record, Zygotes
 
@@ -83,12 +96,12 @@ class Ahead:
         if self.cold:
             return
         orphans.adopt()  # a fork of the zygote becomes the launcher's child
-        self._file = preload_list.path(_folder(run_dir), request.script, module=request.module)
+        self._file = list_path(_folder(run_dir), request.script, module=request.module)
         with suppress(TooLate):
-            self._learned = within(DISK, lambda: preload_list.read(self._file))
+            self._learned = within(DISK, lambda: read_list(self._file))
         signals = [signal.Signals[name] for name in request.signals if name in CATCHABLE]
         made = plan(request, self._environment)
-        first = TORCH if request.module else first_list(preload_list.script_text(request.script))
+        first = TORCH if request.module else first_list(script_text(request.script))
         zygotes = Zygotes(made, self._learned, first, request.preload, signals, self._keep)
         zygotes.begin()
         self.pool = Pool(zygotes)
@@ -124,7 +137,7 @@ class Ahead:
                 return False
             self._read = written
             with open(file) as opened:
-                found = preload_list.entries(json.load(opened))
+                found = checked_list(json.load(opened))
         except (OSError, ValueError, TypeError):
             return False
         known = {name for name, _ in self._learned.modules or ()}
@@ -137,7 +150,7 @@ class Ahead:
 
     def _keep(self) -> None:
         with suppress(TooLate):  # a hung disk
-            within(DISK, lambda: preload_list.write(self._file, self._learned))
+            within(DISK, lambda: write_list(self._file, self._learned))
 
     def close(self) -> None:
         """End zygotes and standbys."""

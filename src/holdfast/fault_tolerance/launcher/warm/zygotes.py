@@ -27,8 +27,7 @@ from typing import Any
 from ..inbox import Inbox, Interrupted
 from ..ranks.prologue_path import with_prologue
 from .forked import FORKS, Forked, Standby, Zygote
-from .plan import Plan
-from .preload_list import Learned
+from .plan import Learned, Plan
 from .zygote import wire
 from .zygote.preload import Entry, is_below, roots, wanted
 
