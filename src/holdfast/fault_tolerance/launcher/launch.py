@@ -153,11 +153,11 @@ class Launch:
         self._announce()
         self._ahead.attach(self._inbox, self._journal.record, me.ranks)
         self._stack.callback(self._ahead.close)  # before the inbox and the journal are gone
-        if self._ahead.pool:
+        if not self._ahead.cold:
             try:
                 with self._inbox.interruptible():
                     # Other nodes wait for this one, and it has not registered yet.
-                    self._ahead.pool.zygotes.until_ready(IMPORTS if self._one_node else IMPORTS_OF_SEVERAL)
+                    self._ahead.until_ready(IMPORTS if self._one_node else IMPORTS_OF_SEVERAL)
             except Interrupted as stop:
                 code = of_stop(stop.number, self._options.preempted_exit_code)
                 self._journal.record("run_end", exit_code=code, reason=f"stopped by {stop.number.name}")
@@ -254,7 +254,7 @@ class Launch:
             self._torch,
             self._run_id,
             lambda local, cycle: self._variables(local, cycle, boards),
-            self._ahead.pool,
+            self._ahead,
             self._cycle_log(),
         )
         ranks = LocalRanks(
@@ -284,7 +284,7 @@ class Launch:
 
     def _fork_store_host(self) -> Host | None:
         """From the zygote, which has torch: in 10 ms, and with its memory shared."""
-        standby = self._ahead.pool.fork_store_host(store_host.__file__) if self._ahead.pool else None
+        standby = self._ahead.fork_store_host(store_host.__file__)
         return (standby.process, standby.gate) if standby else None
 
     def _variables(self, local_rank: int, cycle: int, boards: CycleBoards) -> dict[str, str]:

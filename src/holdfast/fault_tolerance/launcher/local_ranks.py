@@ -92,9 +92,9 @@ class LocalRanks:
     @property
     def _spared(self) -> set[int]:
         """Children of this launcher that no rank has left behind, or that cannot be ended."""
-        pool, group = self._ahead.pool, self._group
+        group = self._group
         stuck = set(group.running.values()) if group is not None and self._sweep is not None else set()
-        own = {self._monitor.pid} | self._rank_stores.pids | (pool.pids if pool else set())
+        own = {self._monitor.pid} | self._rank_stores.pids | self._ahead.pids
         from holdfast.incidents.capture.py_spy import RUNNING
 
         return own | RUNNING | stuck
@@ -279,8 +279,7 @@ class LocalRanks:
         if self._sweep is not None:
             self._sweep.end_now()
             return
-        if pool := self._ahead.pool:
-            pool.settle()
+        self._ahead.settle()
         self._monitor.is_held = True
         self._sweep = Sweep(lambda: self._spared, self._inbox.post, linger)
 

@@ -105,6 +105,16 @@ class Standby:
         """Of the process."""
         return self.process.pid
 
+    def has_started(self, until: float) -> bool:
+        """Whether it has reported until then (monotonic seconds) that it is a rank; it is ended where it has not."""
+        self.gate.settimeout(max(0.001, until - time.monotonic()))
+        with suppress(OSError):
+            if self.gate.recv(1):
+                self.gate.close()
+                return True
+        self.end()
+        return False
+
     def end(self) -> None:
         """Kill it. It would end by itself when the gate is closed, unless it is stopped."""
         self.gate.close()

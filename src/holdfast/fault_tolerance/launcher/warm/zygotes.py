@@ -333,28 +333,27 @@ class Zygotes:
             self._crashes[module, status] += 1
             if status >= 0 or self._crashes[module, status] > 1:
                 self._leave_out(module, "the interpreter ends while it is imported", self.passing)
-            self._grow()
+            else:
+                self._grow()
         else:
             self._lose(zygote, "it ended")
 
     def _leave_out(self, name: str, why: str, reasons: dict[str, str]) -> None:
-        """Continue without this module; '' is one of the part, which one is not known."""
+        """Continue without this module; '' is one of the part, which is found by halves."""
         part = self._parts.pop(0)
-        if name == "torch":
-            self._parts.clear()
-            part = part[:1]
-        at = next((at for at, entry in enumerate(part) if is_below(str(entry[0]), {name})), len(part))
         if not name and len(part) > 1:
             half = len(part) // 2
             self._parts[:0] = [part[:half], part[half:]]
-        else:
-            name = name or str(part[0][0])
-            reasons[name] = why
-            self._record("warm_start", state="refused", module=name, reason=why)
-            logger.warning("warm start: %s is not imported ahead: %s", name, why)
-            self._changed()
-            rest = wanted(part[at + 1 :], {name}, self._installed)
-            self._parts[:0] = [each for each in (part[:at], rest) if each]
+            self._grow()
+            return
+        name = name or str(part[0][0])
+        reasons[name] = why
+        self._record("warm_start", state="refused", module=name, reason=why)
+        logger.warning("warm start: %s is not imported ahead: %s", name, why)
+        self._changed()
+        at = next((at for at, entry in enumerate(part) if is_below(str(entry[0]), {name})), len(part))
+        parts = [wanted(each, {name}, self._installed) for each in (part[:at], part[at:], *self._parts)]
+        self._parts = [each for each in parts if each and name != "torch"]
         if len(self._learned.refused) + len(self.passing) > LEFT_OUT:
             self.log_cold(f"more than {LEFT_OUT} modules cannot be imported ahead")
             self._parts.clear()

@@ -40,6 +40,7 @@ HANGS = 2.0
 """Seconds for a fork and its handlers."""
 DRIVER = re.compile(rb"/.*/libcuda\.so.*")
 WRITABLE_AND_SHARED = re.compile(rb"^\S+ rw.s .*", re.MULTILINE)
+READS_ARGUMENTS = "it reads sys.argv, which is not yet what the module will have"
 NOT_INITIALISED = 3
 """CUDA_ERROR_NOT_INITIALIZED: what every function of the driver returns before cuInit."""
 WORDS = 624
@@ -153,13 +154,9 @@ class _Recorded(type(os.environ)):  # type: ignore[misc]
         return super().__getitem__(key)
 
     def keys(self) -> Any:
-        """``dict(os.environ)`` and its like ask for the keys, which a loop over the items does not."""
+        """``dict(os.environ)`` and its like, and `copy`, ask for the keys; a loop over the items does not."""
         self.note("environment as a whole")
         return super().keys()
-
-    def copy(self) -> Any:
-        self.note("environment as a whole")
-        return dict(super().items())
 
 
 class _Arguments(list[str]):
@@ -170,11 +167,11 @@ class _Arguments(list[str]):
         self._reads = reads
 
     def __getitem__(self, index: Any) -> Any:
-        self._reads.append("it reads sys.argv, which is not yet what the module will have")
+        self._reads.append(READS_ARGUMENTS)
         return super().__getitem__(index)
 
     def __iter__(self) -> Iterator[str]:
-        self._reads.append("it reads sys.argv, which is not yet what the module will have")
+        self._reads.append(READS_ARGUMENTS)
         return super().__iter__()
 
 
@@ -366,9 +363,7 @@ def ignored_signals() -> int:
 
 def _threads() -> int:
     """How many this process has, except those that are known to survive a fork."""
-    count = os.stat(TASKS).st_nlink - 2
-    if count < 1:  # a /proc of another kind
-        count = len(os.listdir(TASKS))
+    count = len(os.listdir(TASKS))
     return count if count == 1 else count - _arrow_threads()
 
 
