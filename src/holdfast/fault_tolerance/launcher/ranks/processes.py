@@ -13,12 +13,12 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
-from subprocess import Popen
 
 from holdfast.in_time import TooLate, UnderWay, within
 
 from ...processes import kill, proc
 from ..inbox import Inbox
+from ..warm.forked import Process
 from .exits import RankExit
 
 DEBUGGED = 0.02
@@ -34,7 +34,7 @@ DESCRIBE = 0.5
 class RankGroup:
     """Started ranks by local rank; `ranks` maps local rank to global rank. Exits arrive in the inbox as `RankExit`."""
 
-    def __init__(self, processes: Mapping[int, Popen[bytes]], ranks: Mapping[int, int], inbox: Inbox) -> None:
+    def __init__(self, processes: Mapping[int, Process], ranks: Mapping[int, int], inbox: Inbox) -> None:
         self._processes = dict(processes)
         self._ranks = dict(ranks)
         self._inbox = inbox

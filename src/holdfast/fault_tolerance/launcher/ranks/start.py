@@ -16,9 +16,9 @@ from contextlib import ExitStack
 from string import Template
 from subprocess import Popen
 from types import SimpleNamespace
-from typing import Any
 
 from ..control.messages import StartRanks
+from ..warm.forked import Process, Standby
 from ..warm.pool import Ahead
 from .output import CycleLog, RankOutput
 from .prologue_path import PROLOGUE
@@ -106,7 +106,7 @@ class RankStarter:
             )
         return {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": gpus[local].strip()}
 
-    def start(self, where: StartRanks, node: str) -> dict[int, Popen[bytes]]:
+    def start(self, where: StartRanks, node: str) -> dict[int, Process]:
         """The processes by local rank.
 
         Raises:
@@ -120,11 +120,11 @@ class RankStarter:
 
     # -- processes --------------------------------------------------------------------------------------------
 
-    def _start_all(self, environments: Mapping[int, dict[str, str]]) -> dict[int, Popen[bytes]]:
+    def _start_all(self, environments: Mapping[int, dict[str, str]]) -> dict[int, Process]:
         self._ahead.settle()
         may_start = self._ahead.may_start()
         standbys = {}
-        processes: dict[int, Popen[bytes]] = {}
+        processes: dict[int, Process] = {}
         for local, added in environments.items():
             standby = self._standby(local, added) if may_start else None
             if standby is None:
@@ -153,7 +153,7 @@ class RankStarter:
         paths = zip((1, 2), self.output.paths[local], strict=True)
         return {stream: stack.enter_context(open(path, "w")).fileno() for stream, path in paths if path}
 
-    def _standby(self, local: int, added: Mapping[str, str]) -> Any:
+    def _standby(self, local: int, added: Mapping[str, str]) -> Standby | None:
         """A standby that has become this rank, or None."""
         with ExitStack() as stack:
             streams = self._streams(local, stack)

@@ -128,8 +128,18 @@ class Zygote:
     def _import(self, file: int) -> None:
         """Import this list, and report whether ranks can be forked from here."""
         _set_name("hf-zygote")
+        failed: dict[str, str] = {}
         try:
-            failed = self._import_all(wire.read_list(file), file)
+            installed = preload.roots()
+            with self._output.kept(), inspection.Inspection(installed, list(self._handlers)) as process:
+                for name in preload.missing(wire.read_list(file), failed):
+                    wire.note(file, name)
+                    if why := preload.load(name):
+                        failed[name] = why
+                    if why := process.fault():
+                        self._refuse(name, why)
+                if why := inspection.fork_fault() or process.fault():
+                    self._refuse("", why)
         except BaseException as error:
             self._end(failed=repr(error))
         wire.note(file, "")
@@ -139,21 +149,6 @@ class Zygote:
         gc.freeze()
         names = sorted({name.partition(".")[0] for name in sys.modules.keys() - self._there})
         wire.send(self._channel, {"ready": names, "failed": failed})
-
-    def _import_all(self, entries: Sequence[preload.Entry], file: int) -> dict[str, str]:
-        """Returns why which modules cannot be imported; ends this process where it becomes unfit to be forked."""
-        failed: dict[str, str] = {}
-        with self._output.kept():
-            with inspection.Inspection(preload.roots(), list(self._handlers)) as process:
-                for name in preload.missing(entries, failed):
-                    wire.note(file, name)
-                    if why := preload.load(name):
-                        failed[name] = why
-                    if why := process.fault():
-                        self._refuse(name, why)
-            if why := inspection.fork_fault() or process.fault():
-                self._refuse("", why)
-        return failed
 
     def _refuse(self, name: str, why: str) -> None:
         inspection.remove_folders()
