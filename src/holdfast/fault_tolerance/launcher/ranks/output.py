@@ -196,11 +196,11 @@ class RankOutput:
         file, self._logged = self._logged, None
         if file is None or self._log is None:
             return
-        copies = [Copying(self._followed.items())] if self._followed else []
-        for shown in dict.fromkeys(descriptor for _, descriptor in reversed(self._pipes)):
-            pipes = [pipe for (_, descriptor), pipe in self._pipes.items() if descriptor == shown]
-            copies.append(Copying(pipes=pipes, stream=Stream(shown) if shown else None))
-        self._pipes, self._followed = {}, {}
+        (pipes, followed), self._pipes, self._followed = (self._pipes, self._followed), {}, {}
+        copies = [Copying(followed.items())] if followed else []
+        for shown in dict.fromkeys(descriptor for _, descriptor in reversed(pipes)):
+            group = [pipe for (_, descriptor), pipe in pipes.items() if descriptor == shown]
+            copies.append(Copying(pipes=group, stream=Stream(shown) if shown else None))
         self._ends += [
             copy.finish for copy in copies
         ]  # last those that a terminal which is not read may hold
@@ -208,7 +208,7 @@ class RankOutput:
 
     def end(self) -> None:
         """The ranks are gone: copy the rest, and end what runs with them."""
-        self._copy_to_log()  # where the ranks did not start
+        _call_all([self._copy_to_log])  # where the ranks did not start
         ends, self._ends = self._ends, []
         if not ends:
             return
