@@ -80,15 +80,14 @@ def test_only_a_ranks_own_variables_may_differ(zygote: dict[str, str], rank: dic
     assert unlike(zygote, rank) == shared
 
 
-def test_what_a_file_in_the_scripts_folder_hides() -> None:
-    folder = {
-        "yaml.py": False,
-        "torch": True,
-        "data": False,
-        "numpy.cpython-311.so": False,
-        "train.txt": False,
-    }
-    assert hidden(["torch", "yaml", "numpy", "data", "train"], folder) == ["numpy", "torch", "yaml"]
+def test_what_a_file_in_the_scripts_folder_hides(tmp_path: Path) -> None:
+    for name in ("yaml.py", "numpy.cpython-311.so", "train.txt"):
+        (tmp_path / name).touch()
+    for name in ("torch", "data"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "torch" / "__init__.py").touch()
+    assert hidden(["torch", "yaml", "numpy", "data", "train"], str(tmp_path)) == ["numpy", "torch", "yaml"]
+    assert hidden(["torch"], None) == []
 
 
 @pytest.mark.parametrize(

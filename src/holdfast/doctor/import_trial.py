@@ -31,7 +31,6 @@ from ..fault_tolerance.launcher.warm.plan import (
     read_list,
     script_text,
 )
-from ..fault_tolerance.launcher.warm.pool import folder_entries
 from ..fault_tolerance.launcher.warm.zygotes import Zygotes
 from ..journal.run_dir import state_folder
 from .table import Finding, listed, note, ok, problem
@@ -126,7 +125,6 @@ def _try(request: Request, run_dir: str | None, source: bytes, names: Sequence[s
         imported = time.monotonic()
         standby = zygotes.fork()
         forked = time.monotonic()
-        in_folder = folder_entries(made.folder) if made.folder else {}
     finally:
         if standby:
             standby.end()
@@ -138,7 +136,7 @@ def _try(request: Request, run_dir: str | None, source: bytes, names: Sequence[s
         forked - imported if standby else None,
         {name: why for name, why in zygotes.failed.items() if name in found and found[name] is None},
         learned.refused | zygotes.passing,
-        hidden(zygotes.names, in_folder),
+        hidden(zygotes.names, made.folder),
         log.lines[-1] if log.lines else "the zygote does not fork",
     )
 

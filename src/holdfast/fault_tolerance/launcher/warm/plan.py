@@ -119,17 +119,14 @@ def unlike(zygote: Mapping[str, str], rank: Mapping[str, str]) -> list[str]:
     return sorted(name for name in names if zygote.get(name) != rank.get(name))
 
 
-def hidden(imported: Sequence[str], in_folder: Mapping[str, bool]) -> list[str]:
-    """Which of the imported packages a rank would take from the script's folder instead.
-
-    `in_folder` has its entries; true for a package, that is a folder with an ``__init__``.
-    """
-    there = {name.partition(".")[0] for name, package in in_folder.items() if package or _is_module(name)}
+def hidden(imported: Sequence[str], folder: str | None) -> list[str]:
+    """Which of the imported packages a rank would take from the script's folder instead. Raises OSError."""
+    there = set()
+    for entry in os.scandir(folder) if folder is not None else ():
+        is_package = entry.is_dir() and os.path.exists(os.path.join(entry.path, "__init__.py"))
+        if is_package or entry.name.endswith((".py", ".pyc", ".so")):
+            there.add(entry.name.partition(".")[0])
     return sorted(there.intersection(imported))
-
-
-def _is_module(name: str) -> bool:
-    return name.endswith((".py", ".pyc", ".so"))
 
 
 # -- the list of modules -----------------------------------------------------------------------------------------

@@ -212,14 +212,11 @@ class Ahead:
     def _why_not(self, zygotes: Zygotes) -> str:
         if not self._standbys and not zygotes.is_ready:
             return "no zygote is ready"
-        folder = zygotes.plan.folder
-        if folder is None:
-            return ""
         try:
-            entries = within(FOLDER_ANSWERS, lambda: folder_entries(folder))
+            names = within(FOLDER_ANSWERS, lambda: hidden(zygotes.names, zygotes.plan.folder))
         except (OSError, TooLate) as error:
             return f"the script's folder cannot be listed ({error or 'it does not answer'})"
-        if names := hidden(zygotes.names, entries):
+        if names:
             return f"{names[0]} in the script's folder hides the installed package of that name"
         return ""
 
@@ -271,11 +268,3 @@ def _give_role(standby: Standby, message: dict[str, object], descriptors: Sequen
             return True
     standby.end()
     return False
-
-
-def folder_entries(folder: str) -> dict[str, bool]:
-    """What is in the folder; true for packages."""
-    return {
-        entry.name: entry.is_dir() and os.path.exists(os.path.join(entry.path, "__init__.py"))
-        for entry in os.scandir(folder)
-    }
