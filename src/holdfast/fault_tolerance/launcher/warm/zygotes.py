@@ -119,14 +119,8 @@ class Zygotes:
         given["PYTHONPATH"] = with_prologue(given.get("PYTHONPATH"))
         given |= {"HOLDFAST_ZYGOTE": json.dumps(settings), "HOLDFAST_PLACE": " " * PLACE_BYTES}
         with theirs:
-            try:
-                channel = [theirs.fileno()]
-                process = subprocess.Popen(
-                    self.plan.command, env=given, pass_fds=channel, start_new_session=True
-                )
-            except OSError:
-                ours.close()
-                raise
+            channel = [theirs.fileno()]
+            process = subprocess.Popen(self.plan.command, env=given, pass_fds=channel, start_new_session=True)
         return Zygote(process, ours)
 
     def attach(self, inbox: Inbox, record: Record, replaced: Callable[[], None]) -> None:
