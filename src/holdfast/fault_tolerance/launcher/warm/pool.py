@@ -15,6 +15,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
@@ -52,6 +53,8 @@ DISK = 1.0
 """Seconds that it may take to read or write a list."""
 DEATHS = 3
 """Standbys that may die while they wait, for each rank; then no more are made."""
+MAKES = 0.1
+"""Seconds in which standbys are made at a time: the launcher waits for each."""
 FOLDER_ANSWERS = 0.5
 """Seconds."""
 # The names of other signals are checked later, with the other options.
@@ -145,7 +148,10 @@ class Ahead:
         if steady:
             self._is_steady = True
             zygotes.release()
-        if self._is_steady and len(self._standbys) < self._wanted and (made := zygotes.fork()):
+        until = time.monotonic() + MAKES
+        while self._is_steady and len(self._standbys) < self._wanted and time.monotonic() < until:
+            if (made := zygotes.fork()) is None:
+                break
             self._standbys.append(made)
 
     def end_cycle(self, modules: str) -> None:
