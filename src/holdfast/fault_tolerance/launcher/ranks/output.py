@@ -196,7 +196,8 @@ class RankOutput:
         file, self._logged = self._logged, None
         if file is None or self._log is None:
             return
-        (pipes, followed), self._pipes, self._followed = (self._pipes, self._followed), {}, {}
+        pipes, followed = self._pipes, self._followed
+        self._pipes, self._followed = {}, {}
         copies = [Copying(followed.items())] if followed else []
         for shown in dict.fromkeys(descriptor for _, descriptor in reversed(pipes)):
             group = [pipe for (_, descriptor), pipe in pipes.items() if descriptor == shown]
