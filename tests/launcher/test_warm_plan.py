@@ -198,7 +198,7 @@ def test_a_forked_rank_ends_as_a_process_of_subprocess_does(ends: object, status
     pid = os.fork()
     if pid == 0:
         ends()
-    rank = Forked(pid, ["train.py"])
+    rank = Forked(pid)
     assert rank.wait(30) == status == rank.returncode == rank.poll()
     rank.kill()  # it has ended: nobody is signalled
 

@@ -13,7 +13,6 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 
 from ...processes import proc
@@ -29,11 +28,11 @@ UNKNOWN = 255
 """The status of a child whose own is not to be had."""
 LETS_GO = 0.5
 """Seconds in which a killed process has ended, unless it waits for a disk or a debugger holds it."""
-_dying: list[subprocess.Popen[bytes] | Forked] = []
+_dying: list[Process] = []
 """Killed, and not ended yet: they are no rank's, and are not to be waited for. One process is one launcher."""
 
 
-def end(process: subprocess.Popen[bytes] | Forked) -> None:
+def end(process: Process) -> None:
     """Kill it; one that does not end soon is remembered, and left to itself. Raises nothing."""
     process.kill()
     try:
@@ -53,10 +52,10 @@ def dying() -> set[int]:
 
 
 class Forked:
-    """A child of this process, unreaped; `args` is its command line, `returncode` as of the last poll."""
+    """A child of this process, unreaped; `returncode` as of the last poll."""
 
-    def __init__(self, pid: int, args: Sequence[str]) -> None:
-        self.pid, self.args = pid, list(args)
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
@@ -76,7 +75,7 @@ class Forked:
         began = time.monotonic()
         while (status := self.poll()) is None:
             if timeout is not None and time.monotonic() - began > timeout:
-                raise subprocess.TimeoutExpired(self.args, timeout)
+                raise subprocess.TimeoutExpired(f"pid {self.pid}", timeout)
             time.sleep(POLL)
         return status
 
@@ -97,8 +96,8 @@ Process = subprocess.Popen[bytes] | Forked
 class Standby:
     """A process at its gate, on the way to its role."""
 
-    def __init__(self, pid: int, gate: socket.socket, command: Sequence[str]) -> None:
-        self.process, self.gate = Forked(pid, command), gate
+    def __init__(self, pid: int, gate: socket.socket) -> None:
+        self.process, self.gate = Forked(pid), gate
 
     @property
     def pid(self) -> int:

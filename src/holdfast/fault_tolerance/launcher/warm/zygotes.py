@@ -277,9 +277,9 @@ class Zygotes:
         if "forked" in message and self._asked is not None:
             (gate, file), self._asked = self._asked, None
             if file is None:
-                self._fresh = Standby(message["forked"], gate, self.plan.command)
+                self._fresh = Standby(message["forked"], gate)
             else:
-                self._coming = Zygote(Forked(message["forked"], self.plan.command), gate, file)
+                self._coming = Zygote(Forked(message["forked"]), gate, file)
                 self._watch(self._coming)
         elif "ready" in message:
             self._promote(zygote, message)

@@ -235,20 +235,17 @@ def _wait_to_be_a_rank() -> None:
     given = os.environ.pop("HOLDFAST_ZYGOTE", "")
     if not given:
         return
-    try:
-        import importlib.util
-        import json
+    import importlib.util
+    import json
 
-        launcher = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-        folder = os.path.join(launcher, "warm", "zygote")
-        name = "holdfast_zygote"
-        spec = importlib.util.spec_from_file_location(name, os.path.join(folder, "__init__.py"))
-        assert spec is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        serve = importlib.import_module(f"{name}.serve")
-        serve.serve(json.loads(given))
-    except BaseException:
-        os._exit(1)  # it must not run the script: it has not become a rank
+    launcher = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    folder = os.path.join(launcher, "warm", "zygote")
+    name = "holdfast_zygote"
+    spec = importlib.util.spec_from_file_location(name, os.path.join(folder, "__init__.py"))
+    assert spec is not None
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    serve = importlib.import_module(f"{name}.serve")
+    serve.serve(json.loads(given))
     for module in serve.OWN:
         del sys.modules[module]
 
@@ -268,7 +265,7 @@ try:
     _wait_to_be_a_rank()
 except BaseException:
     if _is_zygote:
-        os._exit(1)  # Python would continue with the script, and this process has not become a rank
+        os._exit(1)  # Python would continue with the script, but this process has not become a rank
     raise
 finally:
     _die_with_launcher()

@@ -47,7 +47,8 @@ libc = ctypes.CDLL(None)
 
 
 def serve(settings: dict[str, Any]) -> None:
-    """Returns only in a standby that has become a rank; everything else ends the process, or raises.
+    """Returns only in a standby that has become a rank; everything else ends the process, or raises, upon which the
+    prologue ends it. That holds in each fork.
 
     Args:
         settings: `launcher`, its pid; `channel`, a descriptor; `signals`, more signals to ignore.
@@ -103,25 +104,22 @@ class Zygote:
 
     def _take_role(self, gate: int) -> bool:
         """Wait at the gate for a role; whether it is that of a rank."""
-        try:
-            self._channel.close()
-            self._channel = socket.socket(fileno=gate)
-            _set_name("hf-standby")
-            os.setsid()
-            with suppress(OSError):
-                if found := wire.receive(self._channel):
-                    message, descriptors = found
-                    if message["role"] == "rank":
-                        self._become_a_rank(message, descriptors)
-                        return True
-                    if message["role"] == "zygote":
-                        self._import(*descriptors)
-                        return False
-                    self._leave_the_oom_killer()
-                    _host_a_store(message["module"], gate)
-            os._exit(0)
-        except BaseException:
-            os._exit(1)  # it has not reported anything: the launcher does without this process
+        self._channel.close()
+        self._channel = socket.socket(fileno=gate)
+        _set_name("hf-standby")
+        os.setsid()
+        with suppress(OSError):
+            if found := wire.receive(self._channel):
+                message, descriptors = found
+                if message["role"] == "rank":
+                    self._become_a_rank(message, descriptors)
+                    return True
+                if message["role"] == "zygote":
+                    self._import(*descriptors)
+                    return False
+                self._leave_the_oom_killer()
+                _host_a_store(message["module"], gate)
+        os._exit(0)
 
     # -- a zygote ---------------------------------------------------------------------------------------------
 
@@ -240,17 +238,14 @@ def _fork(launcher: int) -> int:
     middle = os.fork()
     if middle == 0:
         parent = os.getpid()
-        try:
-            if (child := os.fork()) == 0:
-                os.close(reader)
-                os.close(writer)
-                _outlive(parent)
-                _tie(launcher)
-                return 0
-            os.write(writer, child.to_bytes(4, "little"))
-            os._exit(0)
-        except BaseException:
-            os._exit(1)  # whichever of the two it is: it must not speak for the zygote
+        if (child := os.fork()) == 0:
+            os.close(reader)
+            os.close(writer)
+            _outlive(parent)
+            _tie(launcher)
+            return 0
+        os.write(writer, child.to_bytes(4, "little"))
+        os._exit(0)
     os.close(writer)
     pid = os.read(reader, 4)
     os.close(reader)
