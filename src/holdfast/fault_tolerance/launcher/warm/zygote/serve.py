@@ -81,18 +81,14 @@ class Zygote:
         if why := inspection.unfit_from_the_start():
             self._end(failed=why)
         while (request := wire.receive(self._channel)) is not None:
-            _, gates = request
+            _, (gate,) = request
             if inspection.has_started_a_thread():
                 self._end(failed="a thread has started in the zygote")
-            for gate in gates:
-                pid = _fork(self._launcher)
-                if pid == 0:
-                    wire.close({*gates} - {gate})
-                    if self._take_role(gate):
-                        return
-                    break
+            if pid := _fork(self._launcher):
                 wire.send(self._channel, {"forked": pid})
                 os.close(gate)
+            elif self._take_role(gate):
+                return
         os._exit(0)
 
     def _end(self, **message: Any) -> None:
