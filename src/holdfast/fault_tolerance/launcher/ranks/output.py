@@ -1,4 +1,5 @@
-"""Where the output of the ranks of each cycle goes: log files, copies of their lines, and what torch runs with them.
+"""Where the output of the ranks of each cycle goes: log files, copies of their lines, one file with all of it; and what
+torch runs with the ranks.
 
 Folders, files and prefixes are torchrun's: ``LOG_DIR/<run id>_<random>/attempt_<cycle>/<local rank>/`` has stdout.log,
 stderr.log and error.json; `--tee` copies whole lines to the launcher's own streams, and lines with a word of
