@@ -152,14 +152,11 @@ class Zygotes:
     def learn(self) -> None:
         """Import what was learned, too: in a fork, while the zygote serves."""
         self.settle()
-        parts = self._split(self._learned.modules or ())
         if self._serving is None:
-            if self._coming:  # it imports the list of before; this one comes after that
-                self._parts[1:] = parts
             return  # the next one imports it
         if self._coming:
             self._drop(self._coming)
-        self._parts = parts
+        self._parts = self._split(self._learned.modules or ())
         self._grow()
 
     def fork(self) -> Standby | None:
