@@ -244,12 +244,14 @@ class Ahead:
             text = ", ".join(names[:3])
             zygotes.log_cold(f"the ranks' environment is another one than the launcher's ({text})")
             return None
-        message = {"role": "rank", "environment": given, "streams": list(streams)}
+        role: dict[str, object] = {"role": "rank", "environment": given, "streams": list(streams)}
+        descriptors = list(streams.values())
         while self._standbys:
-            if _give_role(standby := self._standbys.pop(0), message, list(streams.values())):
+            standby = self._standbys.pop(0)
+            if _give_role(standby, role, descriptors):
                 return standby
-        standby = zygotes.fork()
-        return standby if standby and _give_role(standby, message, list(streams.values())) else None
+        made = zygotes.fork()
+        return made if made and _give_role(made, role, descriptors) else None
 
     def fork_store_host(self, module: str) -> Standby | None:
         """A process that runs `serve(descriptor)` of the file `module`, which hosts the ranks' stores.
@@ -266,11 +268,11 @@ class Ahead:
             self._standbys.pop().end()
 
 
-def _give_role(standby: Standby, message: dict[str, object], descriptors: Sequence[int] = ()) -> bool:
+def _give_role(standby: Standby, role: dict[str, object], descriptors: Sequence[int] = ()) -> bool:
     """Whether it has its role now; it is ended where it has not."""
     with suppress(OSError):
         if standby.process.poll() is None:
-            wire.send(standby.gate, message, descriptors)
+            wire.send(standby.gate, role, descriptors)
             return True
     standby.end()
     return False
