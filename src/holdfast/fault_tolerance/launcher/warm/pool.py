@@ -259,9 +259,10 @@ class Ahead:
         Its gate is the other end of that descriptor. It belongs to the caller, who ends it and spares it in a sweep.
         Returns None where no zygote has torch.
         """
-        has_torch = self._zygotes is not None and "torch" in self._zygotes.names
-        standby = self._zygotes.fork() if self._zygotes is not None and has_torch else None
-        return standby if standby and _give_role(standby, {"role": "store", "module": module}) else None
+        if self._zygotes is None or "torch" not in self._zygotes.names:
+            return None
+        made = self._zygotes.fork()
+        return made if made and _give_role(made, {"role": "store", "module": module}) else None
 
     def _end_standbys(self) -> None:
         while self._standbys:
