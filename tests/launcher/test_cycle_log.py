@@ -12,7 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from holdfast.fault_tolerance.launcher.ranks.cycle_log import LONGEST, RankLines, file_of
+from holdfast.fault_tolerance.launcher.ranks.copying import Lines
+from holdfast.fault_tolerance.launcher.ranks.output import LONGEST, file_of
 from tests.launcher.conftest import Job, Jobs
 from tests.processes import wait_until
 
@@ -203,7 +204,7 @@ def test_without_the_option_ranks_have_the_launchers_streams(jobs: Jobs) -> None
     job = jobs(text, nproc=1)
     found = job.hear(r"(\S+) \S+$", ranks=[0])
     assert found == {0: str(job.spawned.stdout)}
-    assert not {"holdfast-pipes", "holdfast-applog"} & threads(job)
+    assert not {"holdfast-copy", "holdfast-applog"} & threads(job)
     job.spawned.stop()
 
 
@@ -294,9 +295,9 @@ def test_lines_do_not_depend_on_how_they_come(size: int, line: int) -> None:
     text = b"a\n" + b"x" * line + b"\n\nlast"
     size = max(size, line // 100)
     found: list[bytes] = []
-    lines = RankLines(12, found.append)
+    lines = Lines(lambda whole, _: found.extend(whole), LONGEST)
     for start in range(0, len(text), size):
         lines.take(text[start : start + size])
-    lines.end()
+    lines.take(b"")
     pieces = [b"x" * min(LONGEST, line - begun) for begun in range(0, line, LONGEST)] or [b""]
-    assert b"".join(found) == b"".join(b"rank 12: %s\n" % each for each in (b"a", *pieces, b"", b"last"))
+    assert found == [b"a", *pieces, b"", b"last"]

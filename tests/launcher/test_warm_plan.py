@@ -13,15 +13,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.fault_tolerance.launcher.warm import preload_list
 from holdfast.fault_tolerance.launcher.warm.forked import Forked
-from holdfast.fault_tolerance.launcher.warm.plan import Request, hidden, plan, unlike, why_cold
-from holdfast.fault_tolerance.launcher.warm.preload_list import (
+from holdfast.fault_tolerance.launcher.warm.plan import (
     DYNAMO,
     TORCH,
     Learned,
+    Request,
     first_list,
+    hidden,
+    list_path,
+    plan,
+    read_list,
     script_text,
+    unlike,
+    why_cold,
+    write_list,
 )
 from holdfast.fault_tolerance.launcher.warm.zygote import preload, wire
 
@@ -74,15 +80,14 @@ def test_only_a_ranks_own_variables_may_differ(zygote: dict[str, str], rank: dic
     assert unlike(zygote, rank) == shared
 
 
-def test_what_a_file_in_the_scripts_folder_hides() -> None:
-    folder = {
-        "yaml.py": False,
-        "torch": True,
-        "data": False,
-        "numpy.cpython-311.so": False,
-        "train.txt": False,
-    }
-    assert hidden(["torch", "yaml", "numpy", "data", "train"], folder) == ["numpy", "torch", "yaml"]
+def test_what_a_file_in_the_scripts_folder_hides(tmp_path: Path) -> None:
+    for name in ("yaml.py", "numpy.cpython-311.so", "train.txt"):
+        (tmp_path / name).touch()
+    for name in ("torch", "data"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "torch" / "__init__.py").touch()
+    assert hidden(["torch", "yaml", "numpy", "data", "train"], str(tmp_path)) == ["numpy", "torch", "yaml"]
+    assert hidden(["torch"], None) == []
 
 
 @pytest.mark.parametrize(
@@ -116,17 +121,17 @@ def test_script_text_of_a_pipe_is_left_to_the_rank(tmp_path: Path) -> None:
 
 
 def test_what_was_learned_is_kept_for_the_script_and_the_python(tmp_path: Path) -> None:
-    file = preload_list.path(str(tmp_path), "train.py", module=False)
-    assert preload_list.read(file) == Learned()
+    file = list_path(str(tmp_path), "train.py", module=False)
+    assert read_list(file) == Learned()
     known = Learned([("torch", "/x/torch/__init__.py"), ("sys", None)], {"wandb": "it starts a thread"})
-    preload_list.write(file, known)
-    assert preload_list.read(file) == known
+    write_list(file, known)
+    assert read_list(file) == known
     assert os.stat(file).st_mode & 0o777 == 0o600
     assert {path.name for path in Path(file).parent.iterdir()} == {os.path.basename(file)}
-    preload_list.write(file, Learned(None, {"x": "y"}))
-    assert preload_list.read(file).modules is None
+    write_list(file, Learned(None, {"x": "y"}))
+    assert read_list(file).modules is None
     others = {
-        preload_list.path(str(tmp_path), script, module=module)
+        list_path(str(tmp_path), script, module=module)
         for script, module in (("train.py", True), ("a.py", False))
     }
     assert file not in others and len(others) == 2
@@ -145,13 +150,13 @@ def test_what_was_learned_is_kept_for_the_script_and_the_python(tmp_path: Path) 
 def test_a_list_that_is_none_counts_for_nothing(tmp_path: Path, content: str) -> None:
     file = tmp_path / "list.json"
     file.write_text(content)
-    assert preload_list.read(str(file)) == Learned()
+    assert read_list(str(file)) == Learned()
     (tmp_path / "link.json").symlink_to(file)
-    assert preload_list.read(str(tmp_path / "link.json")) == Learned()
+    assert read_list(str(tmp_path / "link.json")) == Learned()
 
 
 def test_a_list_that_cannot_be_kept_costs_nothing() -> None:
-    preload_list.write("/proc/nowhere/list.json", Learned([]))
+    write_list("/proc/nowhere/list.json", Learned([]))
 
 
 def test_only_what_is_installed_is_imported_ahead() -> None:
@@ -193,7 +198,7 @@ def test_a_forked_rank_ends_as_a_process_of_subprocess_does(ends: object, status
     pid = os.fork()
     if pid == 0:
         ends()
-    rank = Forked(pid, ["train.py"])
+    rank = Forked(pid)
     assert rank.wait(30) == status == rank.returncode == rank.poll()
     rank.kill()  # it has ended: nobody is signalled
 

@@ -20,10 +20,17 @@ from importlib.util import find_spec
 
 from ..fault_tolerance.errors import ConfigError
 from ..fault_tolerance.launcher.ranks import orphans
-from ..fault_tolerance.launcher.warm import preload_list
-from ..fault_tolerance.launcher.warm.forked import Standby
-from ..fault_tolerance.launcher.warm.plan import Request, hidden, plan
-from ..fault_tolerance.launcher.warm.pool import folder_entries
+from ..fault_tolerance.launcher.warm.plan import (
+    TORCH,
+    Learned,
+    Request,
+    first_list,
+    hidden,
+    list_path,
+    plan,
+    read_list,
+    script_text,
+)
 from ..fault_tolerance.launcher.warm.zygotes import Zygotes
 from ..journal.run_dir import state_folder
 from .table import Finding, listed, note, ok, problem
@@ -55,7 +62,7 @@ def check_trial(script: Request, run_dir: str | None, cold: str) -> Finding:
     """Make a trial, unless ranks of this script start cold anyway (`cold`)."""
     if cold:
         return note(CHECK, f"not made: {cold}", f"{COLD} torch itself")
-    source = preload_list.script_text(script.script)
+    source = script_text(script.script)
     try:
         names = [] if script.module else _imports(source)
     except (SyntaxError, ValueError) as error:
@@ -98,11 +105,11 @@ def _try(request: Request, run_dir: str | None, source: bytes, names: Sequence[s
     """Raises OSError if no process can be started."""
     made = plan(request, os.environ)
     found = {name: _origin(name, made.folder) for name in names}
-    learned = preload_list.Learned()
+    learned = Learned()
     with suppress(ConfigError):  # no home folder: no list is kept
         folder = run_dir or state_folder()
-        learned = preload_list.read(preload_list.path(folder, request.script, module=request.module))
-    first = preload_list.TORCH if request.module else preload_list.first_list(source)
+        learned = read_list(list_path(folder, request.script, module=request.module))
+    first = TORCH if request.module else first_list(source)
     learned.modules = [*(first if learned.modules is None else learned.modules), *found.items()]
     log = _Log()
     logger = logging.getLogger("holdfast.launcher")
@@ -110,28 +117,26 @@ def _try(request: Request, run_dir: str | None, source: bytes, names: Sequence[s
     logger.addHandler(log)
     orphans.adopt()  # a standby becomes a child of this process
     zygotes = Zygotes(made, learned, (), (), (), lambda: None)
-    standbys: list[Standby] = []
-    zygotes.on_standby = standbys.append
+    standby = None
     try:
         began = time.monotonic()
         zygotes.begin()
         zygotes.until_ready(LONGEST)
         imported = time.monotonic()
-        zygotes.fork_now()
+        standby = zygotes.fork()
         forked = time.monotonic()
-        in_folder = folder_entries(made.folder) if made.folder else {}
     finally:
-        for standby in standbys:
+        if standby:
             standby.end()
         zygotes.close()
         logger.removeHandler(log)
         logger.propagate = propagates
     return Trial(
         imported - began,
-        forked - imported if standbys else None,
+        forked - imported if standby else None,
         {name: why for name, why in zygotes.failed.items() if name in found and found[name] is None},
         learned.refused | zygotes.passing,
-        hidden(zygotes.names, in_folder),
+        hidden(zygotes.names, made.folder),
         log.lines[-1] if log.lines else "the zygote does not fork",
     )
 

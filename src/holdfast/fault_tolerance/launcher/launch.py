@@ -39,14 +39,13 @@ from .monitor_keeper import MonitorKeeper
 from .rank_store import Host, RankStores
 from .ranks import orphans
 from .ranks.boards import CycleBoards, lock_directory, private_directory, remove_stale
-from .ranks.cycle_log import CycleLog
-from .ranks.output import HEALTH_PORT, WATCHDOG
+from .ranks.output import HEALTH_PORT, WATCHDOG, CycleLog
 from .ranks.prologue_path import flight_recorder, with_prologue
 from .ranks.start import RankStarter
 from .rendezvous import LOOPBACK, StoreUnreachable, meet, parameters_of
 from .store import LocalStore, StoreClient
+from .warm.plan import script_text
 from .warm.pool import Ahead
-from .warm.preload_list import script_text
 
 if TYPE_CHECKING:
     from .command_line.ft_options import LauncherOptions
@@ -156,7 +155,7 @@ def _serve(options: LauncherOptions, node: str, inbox: Inbox, ahead: Ahead, stac
         given,
         run_id,
         lambda local, cycle: _variables(options, own.run_dir, boards, local, cycle),
-        ahead.pool,
+        ahead,
         cycle_log,
     )
     ranks = LocalRanks(
@@ -189,11 +188,11 @@ def _serve(options: LauncherOptions, node: str, inbox: Inbox, ahead: Ahead, stac
     logger.info("%s; limits %s; journal in %s", count, text, own.run_dir)
     ahead.attach(inbox, journal.record, me.ranks)
     stack.callback(ahead.close)  # before the inbox and the journal are gone
-    if ahead.pool:
+    if not ahead.cold:
         try:
             with inbox.interruptible():
                 # Other nodes wait for this one, and it has not registered yet.
-                ahead.pool.zygotes.until_ready(IMPORTS if given.is_one_node else IMPORTS_OF_SEVERAL)
+                ahead.until_ready(IMPORTS if given.is_one_node else IMPORTS_OF_SEVERAL)
         except Interrupted as stop:
             code = of_stop(stop.number, options.preempted_exit_code)
             journal.record("run_end", exit_code=code, reason=f"stopped by {stop.number.name}")
@@ -250,7 +249,7 @@ def _settings(options: LauncherOptions, me: Member, is_host: bool) -> Settings:
 
 def _fork_store_host(ahead: Ahead) -> Host | None:
     """From the zygote, which has torch: in 10 ms, and with its memory shared."""
-    standby = ahead.pool.fork_store_host(store_host.__file__) if ahead.pool else None
+    standby = ahead.fork_store_host(store_host.__file__)
     return (standby.process, standby.gate) if standby else None
 
 

@@ -93,9 +93,8 @@ class LocalRanks:
     @property
     def _spared(self) -> set[int]:
         """Children of this launcher that no rank has left behind, or that cannot be ended."""
-        pool = self._ahead.pool
         stuck = set(self._group.running.values()) if self._sweep is not None else set()
-        own = {self._monitor.pid} | self._rank_stores.pids | (pool.pids if pool else set())
+        own = {self._monitor.pid} | self._rank_stores.pids | self._ahead.pids
         from holdfast.incidents.capture.py_spy import RUNNING
 
         return own | RUNNING | stuck
@@ -269,8 +268,7 @@ class LocalRanks:
         if self._sweep is not None:
             self._sweep.end_now()
             return
-        if pool := self._ahead.pool:
-            pool.settle()
+        self._ahead.settle()
         self._monitor.is_held = True
         self._sweep = Sweep(lambda: self._spared, self._inbox.post, linger)
 

@@ -51,7 +51,10 @@ def private_directory(ranks: int = 0) -> str:
             continue
         try:
             ControlPage.create(made).close()
-            _make_sure_of_room(made, ranks)
+            room = os.path.join(made, "room")  # removed again: something else may still fill the place
+            with open(room, "wb") as file:
+                os.posix_fallocate(file.fileno(), 0, max(1, ranks) * (BOARD_BYTES + PAGE_BYTES))
+            os.unlink(room)
         except OSError as error:
             shutil.rmtree(made, ignore_errors=True)
             problems.append(f"{os.path.dirname(made)}: {error.strerror}")
@@ -60,14 +63,6 @@ def private_directory(ranks: int = 0) -> str:
             logger.warning("the boards are in %s: no room on tmpfs (%s)", made, problems[0])
         return made
     raise BoardUnavailable(f"no place for the boards of the ranks: {'; '.join(problems)}. Free some space")
-
-
-def _make_sure_of_room(folder: str, ranks: int) -> None:
-    """Raises OSError when the boards of `ranks` ranks would not fit; later something else may still fill the place."""
-    path = os.path.join(folder, "room")
-    with open(path, "wb") as file:
-        os.posix_fallocate(file.fileno(), 0, max(1, ranks) * (BOARD_BYTES + PAGE_BYTES))
-    os.unlink(path)
 
 
 def lock_directory(directory: str) -> int:

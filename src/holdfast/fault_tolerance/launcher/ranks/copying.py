@@ -1,7 +1,7 @@
 """Threads that pass on what ranks write: into files, which are followed, and into pipes.
 
-What always holds: a consumer gets all bytes of its source in order, and `end` once after the last ones. What was
-written before `finish` is passed on; nothing is waited for beyond that, also where a process holds a pipe open.
+What always holds: all bytes of a source are passed on in order, and b"" once after the last ones. What was written
+before `finish` is passed on; nothing is waited for beyond that, also where a process holds a pipe open.
 Does not cover: a file that is truncated or replaced while it is followed.
 """
 
@@ -12,8 +12,7 @@ import logging
 import os
 import select
 import threading
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable
 
 from ..writer import Stream
 
@@ -23,108 +22,81 @@ POLL = 0.1
 CHUNK = 1 << 16
 LAST_READS = 16
 """Of each pipe, after its ranks have ended: more than a pipe holds, unless a process still writes."""
+Take = Callable[[bytes], object]
+"""Takes the next bytes of one source, b"" after the last ones. An OSError or ValueError ends the copy of all sources,
+with a warning."""
 
 
-class Consumer(Protocol):
-    """Takes the bytes of one source. An OSError or ValueError ends the copy of all sources, with a warning."""
-
-    def take(self, chunk: bytes) -> None:
-        """The next bytes."""
-
-    def end(self) -> None:
-        """There are no more."""
-
-
-class Following:
-    """A thread that reads what is appended to files, until it has to finish.
+class Lines:
+    """Makes lines of the bytes of one source.
 
     Args:
-        sources: Paths, which may not exist yet, and the consumer of each.
+        put: Takes lines without their ends, and what ends each: a line feed, or nothing after the very last one.
+        longest: A longer line is cut into several. None: lines have any length, and end as Python's text files have it:
+            a carriage return ends one, too.
     """
 
-    def __init__(self, sources: Iterable[tuple[str, Consumer]]) -> None:
-        self._sources = list(sources)
-        self._files: dict[str, io.FileIO] = {}
-        self._finished = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="holdfast-copy", daemon=True)
-        self._thread.start()
+    def __init__(self, put: Callable[[list[bytes], bytes], object], longest: int | None = None) -> None:
+        self._put, self._longest = put, longest
+        self._begun = b""  # of a line that has no end yet
 
-    def finish(self) -> None:
-        """The files are complete: wait until the rest is copied."""
-        self._finished.set()
-        self._thread.join()
+    def take(self, chunk: bytes) -> None:
+        """The next bytes; b"": there are no more."""
+        text, held = self._begun + chunk, b""
+        if self._longest is None:
+            if chunk and text.endswith(b"\r"):  # a line feed may follow
+                text, held = text[:-1], b"\r"
+            text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        *lines, rest = (piece for line in text.split(b"\n") for piece in self._cut(line))
+        self._begun = rest + held
+        if lines:
+            self._put(lines, b"\n")
+        if rest and not chunk:
+            self._put([rest], b"")
 
-    def _run(self) -> None:
-        try:
-            is_last = False
-            while not is_last:
-                is_last = self._finished.wait(POLL)
-                for path, consumer in self._sources:
-                    self._read(path, consumer)
-            for _, consumer in self._sources:
-                consumer.end()
-        except (OSError, ValueError) as error:  # the stream is closed, or its disk is full
-            logger.warning("the ranks' log output could not be completed: %s", error)
-        finally:
-            for file in self._files.values():
-                file.close()
-
-    def _read(self, path: str, consumer: Consumer) -> None:
-        if path not in self._files:
-            try:
-                self._files[path] = io.FileIO(path)
-            except FileNotFoundError:
-                return
-        while chunk := self._files[path].read(CHUNK):
-            consumer.take(chunk)
+    def _cut(self, line: bytes) -> list[bytes]:
+        if self._longest is None or len(line) <= self._longest:
+            return [line]
+        return [line[at : at + self._longest] for at in range(0, len(line), self._longest)]
 
 
 class Pipe:
-    """A pipe into which ranks write.
+    """A pipe into which ranks write, and what takes their bytes; that must not wait, as the ranks would wait too."""
 
-    Args:
-        consumer: Must not wait: the ranks would wait too.
-    """
-
-    def __init__(self, consumer: Consumer) -> None:
-        self.reader, self._writer = os.pipe()
-        self.consumer = consumer
+    def __init__(self, take: Take) -> None:
+        self.reader, self.writer = os.pipe()
+        self.take = take
         self.held = b""
         """The begin of a line whose rest is still in the pipe."""
 
     @property
     def path(self) -> str:
         """Opens the writing end, in this process, until the ranks have started."""
-        return f"/proc/self/fd/{self._writer}"
-
-    def close_writer(self) -> None:
-        """The ranks have it now."""
-        writer, self._writer = self._writer, -1
-        if writer >= 0:
-            os.close(writer)
-
-    def close(self) -> None:
-        """Both ends."""
-        self.close_writer()
-        os.close(self.reader)
+        return f"/proc/self/fd/{self.writer}"
 
 
-class PipeReading:
-    """A thread that reads pipes and passes everything on to one stream as well, as it comes.
-
-    A reader of the stream that has stopped holds up the ranks, as it does where they write to it themselves.
+class Copying:
+    """A thread that copies until it has to finish; to be made when the ranks have started.
 
     Args:
-        stream: None where the output is shown nowhere.
+        files: Paths, which may not exist yet, and what takes the bytes of each.
+        pipes: They are closed when the thread ends.
+        stream: What comes out of the pipes is written to it as well, as it comes; None: it is shown nowhere. A reader
+            of the stream that has stopped holds up the ranks, as it does where they write to it themselves.
     """
 
-    def __init__(self, pipes: Iterable[Pipe], stream: Stream | None) -> None:
-        self._pipes = {pipe.reader: pipe for pipe in pipes}
-        self._stream = stream
-        for pipe in self._pipes.values():
-            pipe.close_writer()
+    def __init__(
+        self,
+        files: Iterable[tuple[str, Take]] = (),
+        pipes: Iterable[Pipe] = (),
+        stream: Stream | None = None,
+    ) -> None:
+        self._files, self._pipes, self._stream = list(files), list(pipes), stream
+        self._open: dict[str, io.FileIO] = {}
+        for pipe in self._pipes:
+            os.close(pipe.writer)  # the ranks have it now
         self._wake_reader, self._wake_writer = os.pipe()
-        self._thread = threading.Thread(target=self._run, name="holdfast-pipes", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="holdfast-copy", daemon=True)
         self._thread.start()
 
     def finish(self) -> None:
@@ -133,49 +105,68 @@ class PipeReading:
         self._thread.join()
 
     def _run(self) -> None:
+        try:
+            self._copy()
+            for _, take in self._files:
+                take(b"")
+        except (OSError, ValueError) as error:  # the stream is closed, or its disk is full
+            logger.warning("the ranks' log output could not be completed: %s", error)
+        finally:
+            for file in self._open.values():
+                file.close()
+            for descriptor in (self._wake_reader, *(pipe.reader for pipe in self._pipes)):
+                os.close(descriptor)
+
+    def _copy(self) -> None:
         poll = select.poll()
-        for descriptor in (self._wake_reader, *self._pipes):
+        for descriptor in (self._wake_reader, *(pipe.reader for pipe in self._pipes)):
             poll.register(descriptor, select.POLLIN)
-        reads_left = LAST_READS
-        is_last = False
-        while self._pipes and reads_left:
-            is_held = any(pipe.held for pipe in self._pipes.values())
-            ready = [descriptor for descriptor, _ in poll.poll(0 if is_last or is_held else None)]
+        pause, reads_left, is_last = 1e3 * POLL if self._files else None, LAST_READS, False
+        while reads_left and (self._files or self._pipes):
+            is_held = any(pipe.held for pipe in self._pipes)
+            ready = [descriptor for descriptor, _ in poll.poll(0 if is_last or is_held else pause)]
             if self._wake_reader in ready:
                 is_last = True
                 poll.unregister(self._wake_reader)
-            for pipe in list(self._pipes.values()):
-                if pipe.reader in ready and not self._read(pipe):
+            for path, take in self._files:
+                self._read_file(path, take)
+            for pipe in list(self._pipes):
+                if pipe.reader not in ready:
+                    self._show(pipe, b"")
+                elif not self._read_pipe(pipe):
                     poll.unregister(pipe.reader)
                     self._end(pipe)
-                elif pipe.reader not in ready:
-                    self._show(pipe)
             if is_last:
                 reads_left = reads_left - 1 if ready else 0
-        for pipe in list(self._pipes.values()):
+        for pipe in list(self._pipes):
             self._end(pipe)
-        os.close(self._wake_reader)
 
-    def _read(self, pipe: Pipe) -> bool:
+    def _read_file(self, path: str, take: Take) -> None:
+        if path not in self._open:
+            try:
+                self._open[path] = io.FileIO(path)
+            except FileNotFoundError:
+                return
+        while chunk := self._open[path].read(CHUNK):
+            take(chunk)
+
+    def _read_pipe(self, pipe: Pipe) -> bool:
         """Whether there may be more. No line is shown in two parts only because it did not fit into one read."""
         chunk = os.read(pipe.reader, CHUNK)
-        if not chunk:
-            return False
-        pipe.consumer.take(chunk)
-        if self._stream is not None:
-            shown, pipe.held = pipe.held + chunk, b""
-            if len(chunk) == CHUNK and (cut := shown.rfind(b"\n") + 1):
-                shown, pipe.held = shown[:cut], shown[cut:]
-            self._stream.append(shown)
-        return True
+        if chunk:
+            pipe.take(chunk)
+            self._show(pipe, chunk)
+        return bool(chunk)
 
-    def _show(self, pipe: Pipe) -> None:
-        if self._stream is not None and pipe.held:
-            held, pipe.held = pipe.held, b""
-            self._stream.append(held)
+    def _show(self, pipe: Pipe, chunk: bytes) -> None:
+        shown, pipe.held = pipe.held + chunk, b""
+        if len(chunk) == CHUNK and (cut := shown.rfind(b"\n") + 1):
+            shown, pipe.held = shown[:cut], shown[cut:]
+        if shown and self._stream is not None:
+            self._stream.append(shown)
 
     def _end(self, pipe: Pipe) -> None:
-        self._show(pipe)
-        pipe.consumer.end()
-        del self._pipes[pipe.reader]
+        self._show(pipe, b"")
+        pipe.take(b"")
+        self._pipes.remove(pipe)
         os.close(pipe.reader)

@@ -1,4 +1,5 @@
-"""Where the output of the ranks of each cycle goes: log files, copies of their lines, and what torch runs with them.
+"""Where the output of the ranks of each cycle goes: log files, copies of their lines, one file with all of it; and what
+torch runs with the ranks.
 
 Folders, files and prefixes are torchrun's: ``LOG_DIR/<run id>_<random>/attempt_<cycle>/<local rank>/`` has stdout.log,
 stderr.log and error.json; `--tee` copies whole lines to the launcher's own streams, and lines with a word of
@@ -14,7 +15,6 @@ Does not cover: the events that torch's watchdog would log with `--event-log-han
 
 from __future__ import annotations
 
-import codecs
 import io
 import logging
 import os
@@ -26,18 +26,21 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from string import Template
 from types import SimpleNamespace
 from typing import Any, TextIO
 
 from holdfast import in_time
 
-from .copying import Following
-from .cycle_log import CycleFile, CycleLog, Paths
+from ..writer import AT_THE_END, CAPACITY, AppendedFile, Stream, Writer
+from .copying import Copying, Lines, Pipe, Take
 
 logger = logging.getLogger("holdfast.launcher")
 ENDS = 2.0
 """Seconds."""
+LONGEST = 1 << 16
+"""Bytes of a line in the files of `CycleLog`."""
 OUT, ERR = 1, 2
 """The bits of --redirects and --tee."""
 WATCHDOG, WATCHDOG_FILE = "TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_TIMER_FILE"
@@ -58,8 +61,65 @@ class LogFiles:
     filtered_stderr: str = ""
 
 
+class CycleLog:
+    """The output of all ranks in one file per cycle (`--ft-per-cycle-applog-prefix`), written by one thread.
+
+    `/logs/job.log` and `/logs/job` both give `/logs/job_cycle0.log`, `/logs/job_cycle1.log`, …
+    A file of an earlier attempt is appended to. Each line is `rank N: ` and the bytes that the rank wrote; a line of
+    more than `LONGEST` bytes is cut into several.
+
+    What always holds: the disk of the log never delays a rank. Lines are dropped and counted instead
+    (:mod:`..writer`).
+    Does not cover: the order between stdout and stderr of one rank where they go to different places; a process that
+    outlives its rank and the sweep, which can write no more once its cycle is over.
+
+    Args:
+        prefix: An absolute path.
+        node: The name of this node, for the line on lost lines.
+        record: Of the journal.
+    """
+
+    def __init__(self, prefix: str, node: str, record: Callable[..., object]) -> None:
+        self._prefix, self._node, self._record = prefix, node, record
+        self.writer = Writer("holdfast-applog", self._report)
+
+    def open(self, cycle: int) -> AppendedFile:
+        """The file of a cycle."""
+        file = AppendedFile(file_of(self._prefix, cycle), self._node)
+        self.writer.put(file, b"")
+        return file
+
+    def lines(self, file: AppendedFile, rank: int, *, is_patient: bool = False) -> Lines:
+        """Appends the lines of one source of a rank to the file."""
+        prefix = b"rank %d: " % rank
+
+        def put(lines: list[bytes], _: bytes) -> None:
+            block = b"".join(b"%s%s\n" % (prefix, line) for line in lines)
+            self.writer.put(file, block, is_patient=is_patient)
+
+        return Lines(put, LONGEST)
+
+    def close(self) -> None:
+        """Write what is left, for a second at most."""
+        self.writer.close(AT_THE_END)
+
+    def _report(self, path: str, reason: str) -> None:
+        limit = f"lines that do not fit into {CAPACITY >> 20} MiB of memory are lost"
+        logger.warning("the ranks' output cannot be appended to %s: %s; %s", path, reason, limit)
+        self._record("output_lost", path=path, reason=reason)
+
+
+def file_of(prefix: str, cycle: int) -> str:
+    """The file of a cycle; its extension is the prefix's, or `.log`."""
+    root, extension = os.path.splitext(prefix)
+    return f"{root}_cycle{cycle}{extension or '.log'}"
+
+
 class RankOutput:
     """The output of the ranks of one cycle after the other.
+
+    With a `CycleLog`, a stream that would be the launcher's, or shown nowhere, is a pipe that the launcher reads and
+    copies to where it was going. A stream that goes to a file of `--log-dir` stays there, and the file is followed.
 
     Args:
         given: torchrun's options.
@@ -68,13 +128,17 @@ class RankOutput:
 
     def __init__(self, given: SimpleNamespace, log: CycleLog | None = None) -> None:
         self._given, self._log = given, log
-        self._file: CycleFile | None = None
+        self._logged: AppendedFile | None = None  # of this cycle
+        self._pipes: dict[
+            tuple[int, int], Pipe
+        ] = {}  # by rank and the launcher's descriptor; 0: shown nowhere
+        self._followed: dict[str, Take] = {}
         self._shown = {int(each) for each in given.local_ranks_filter.split(",") if each}  # none: all
         self._folder = ""  # of this launcher below --log-dir
         self._specs = _users_specs(given, self._shown) if given.logs_specs is not None else None
         self.files = LogFiles()
         """Of this cycle."""
-        self.paths: dict[int, Paths] = {}
+        self.paths: dict[int, tuple[str, str]] = {}
         """Where the ranks of this cycle write to; empty: to the launcher's own stream."""
         self._ends: list[Callable[[], object]] = []
 
@@ -90,15 +154,27 @@ class RankOutput:
         self.files = make(environments)
         self.paths = {local: (self.files.stdouts[local], self.files.stderrs[local]) for local in environments}
         if self._log is not None:
-            cycle = int(environments[0]["TORCHELASTIC_RESTART_COUNT"])
-            ranks = {local: int(each["RANK"]) for local, each in environments.items()}
-            self._file = self._log.open(cycle, ranks, self.paths)
-            self.paths = self._file.paths
+            self._logged = self._log.open(int(environments[0]["TORCHELASTIC_RESTART_COUNT"]))
+            out, err = _own_stream(sys.stdout), _own_stream(sys.stderr)
+            if out and err and os.path.samestat(os.fstat(out), os.fstat(err)):
+                err = out  # one pipe, so that what a rank writes to both keeps its order
+            for local, (to_out, to_err) in self.paths.items():
+                rank = int(environments[local]["RANK"])
+                self.paths[local] = self._logged_path(rank, to_out, out), self._logged_path(rank, to_err, err)
+
+    def _logged_path(self, rank: int, path: str, own: int) -> str:
+        """For a stream of a rank that would go to `path`, or to the descriptor `own` of the launcher."""
+        assert self._log is not None and self._logged is not None
+        if path and path != os.devnull:
+            self._followed[path] = self._log.lines(self._logged, rank, is_patient=True).take
+            return path
+        shown = 0 if path else own
+        if (rank, shown) not in self._pipes:
+            self._pipes[rank, shown] = Pipe(self._log.lines(self._logged, rank).take)
+        return self._pipes[rank, shown].path
 
     def copy(self, environments: Mapping[int, Mapping[str, str]]) -> None:
         """The ranks run: copy their lines as the options ask for."""
-        if self._file is not None:
-            self._file.begin()
         given, prefixes = self._given, self._prefixes(environments)
         outputs = (
             (self.files.tee_stdouts, sys.stdout, "filtered_stdout", "duplicate_stdout_filters"),
@@ -110,18 +186,32 @@ class RankOutput:
                 targets.append((open(path, "w", errors="replace"), words))  # noqa: SIM115
             for target, words in targets:
                 if paths and target is not None and given.log_dir != os.devnull:
-                    copy = Following(
-                        (path, _TeedLines(prefixes[local], target, words)) for local, path in paths.items()
+                    copy = Copying(
+                        (path, _teed(prefixes[each], target, words)) for each, path in paths.items()
                     )
                     self._ends.append(copy.finish)
             self._ends += [target.close for target, words in targets if words and target]
+        self._copy_to_log()
+
+    def _copy_to_log(self) -> None:
+        file, self._logged = self._logged, None
+        if file is None or self._log is None:
+            return
+        pipes, followed = self._pipes, self._followed
+        self._pipes, self._followed = {}, {}
+        copies = [Copying(followed.items())] if followed else []
+        for shown in dict.fromkeys(descriptor for _, descriptor in reversed(pipes)):
+            group = [pipe for (_, descriptor), pipe in pipes.items() if descriptor == shown]
+            copies.append(Copying(pipes=group, stream=Stream(shown) if shown else None))
+        self._ends += [
+            copy.finish for copy in copies
+        ]  # last those that a terminal which is not read may hold
+        self._ends.append(partial(self._log.writer.end, file))
 
     def end(self) -> None:
         """The ranks are gone: copy the rest, and end what runs with them."""
+        _call_all([self._copy_to_log])  # where the ranks did not start
         ends, self._ends = self._ends, []
-        if self._file is not None:
-            ends.append(self._file.end)
-            self._file = None
         if not ends:
             return
         try:
@@ -211,35 +301,25 @@ def _streams(text: str, count: int) -> list[int]:
     return [int(named.get(str(local), 0)) for local in range(count)]
 
 
-class _TeedLines:
-    """Copies the lines of one file. They end as Python's text files have it: a carriage return ends one, too.
+def _own_stream(stream: TextIO | None) -> int:
+    """The descriptor of the launcher's stream; 0 if it is closed."""
+    try:
+        return stream.fileno() if stream is not None else 0
+    except (ValueError, io.UnsupportedOperation):
+        return 0
 
-    Args:
-        words: Lines without any of these are left out; None: no line is.
-    """
 
-    def __init__(self, prefix: str, stream: TextIO, words: Iterable[str] | None) -> None:
-        self._prefix, self._stream, self._words = prefix, stream, words
-        replaces = codecs.getincrementaldecoder("utf-8")("replace")
-        self._decoder = io.IncrementalNewlineDecoder(replaces, translate=True)
-        self._begun = ""  # of a line that has no end yet
+def _teed(prefix: str, stream: TextIO, words: Iterable[str] | None) -> Take:
+    """Copies the lines of one file; lines without any of `words` are left out (None: no line is)."""
 
-    def take(self, chunk: bytes) -> None:
-        """The next bytes."""
-        *whole, self._begun = (self._begun + self._decoder.decode(chunk)).split("\n")
-        self._write(f"{line}\n" for line in whole)
-
-    def end(self) -> None:
-        """There are no more: the last line may have no end."""
-        rest, self._begun = self._begun + self._decoder.decode(b"", final=True), ""
-        if rest:
-            self._write([rest])
-
-    def _write(self, lines: Iterable[str]) -> None:
+    def put(lines: list[bytes], end: bytes) -> None:
         for line in lines:
-            if self._words is None or any(word in line for word in self._words):
-                self._stream.write(f"{self._prefix}{line}")
-        self._stream.flush()
+            text = (line + end).decode(errors="replace")
+            if words is None or any(word in text for word in words):
+                stream.write(f"{prefix}{text}")
+        stream.flush()
+
+    return Lines(put).take
 
 
 # -- what torch runs with the ranks -----------------------------------------------------------------------------

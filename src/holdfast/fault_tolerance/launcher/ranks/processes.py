@@ -12,13 +12,14 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
-from subprocess import Popen
+from collections.abc import Iterable, Mapping
+from functools import partial
 
 from holdfast.in_time import TooLate, UnderWay, within
 
 from ...processes import kill, proc
 from ..inbox import Inbox
+from ..warm.forked import Process
 from .exits import RankExit
 
 DEBUGGED = 0.02
@@ -34,7 +35,7 @@ DESCRIBE = 0.5
 class RankGroup:
     """Started ranks by local rank; `ranks` maps local rank to global rank. Exits arrive in the inbox as `RankExit`."""
 
-    def __init__(self, processes: Mapping[int, Popen[bytes]], ranks: Mapping[int, int], inbox: Inbox) -> None:
+    def __init__(self, processes: Mapping[int, Process], ranks: Mapping[int, int], inbox: Inbox) -> None:
         self._processes = dict(processes)
         self._ranks = dict(ranks)
         self._inbox = inbox
@@ -46,27 +47,24 @@ class RankGroup:
                 # The process is our unreaped child, so its pid cannot have been recycled yet.
                 handle = os.pidfd_open(process.pid)
                 self._handles[local_rank] = handle
-                inbox.watch(handle, self._reaper(local_rank))
+                inbox.watch(handle, partial(self._reap, local_rank))
         except OSError:
             self.close()
             raise
 
-    def _reaper(self, local_rank: int) -> Callable[[], RankExit | None]:
-        def reap() -> RankExit | None:
-            status = self._processes[local_rank].poll()
-            if status is None:
-                time.sleep(DEBUGGED)
-                return None
-            patience = self.killed.get(local_rank) if status == -signal.SIGKILL else None
-            pid, now = self._processes[local_rank].pid, time.monotonic()
-            found = RankExit(self._ranks[local_rank], local_rank, pid, status, now, patience)
-            self.exits[local_rank] = found
-            handle = self._handles.pop(local_rank)
-            self._inbox.ignore(handle)
-            os.close(handle)
-            return found
-
-        return reap
+    def _reap(self, local_rank: int) -> RankExit | None:
+        status = self._processes[local_rank].poll()
+        if status is None:
+            time.sleep(DEBUGGED)
+            return None
+        patience = self.killed.get(local_rank) if status == -signal.SIGKILL else None
+        pid, now = self._processes[local_rank].pid, time.monotonic()
+        found = RankExit(self._ranks[local_rank], local_rank, pid, status, now, patience)
+        self.exits[local_rank] = found
+        handle = self._handles.pop(local_rank)
+        self._inbox.ignore(handle)
+        os.close(handle)
+        return found
 
     @property
     def local_ranks(self) -> list[int]:

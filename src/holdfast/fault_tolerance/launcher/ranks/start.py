@@ -16,15 +16,16 @@ from contextlib import ExitStack
 from string import Template
 from subprocess import Popen
 from types import SimpleNamespace
-from typing import Any
 
 from ..control.messages import StartRanks
-from ..warm.pool import STARTS, Pool, await_start
-from .cycle_log import CycleLog
-from .output import RankOutput
+from ..warm.forked import Process, Standby
+from ..warm.pool import Ahead
+from .output import CycleLog, RankOutput
 from .prologue_path import PROLOGUE
 
 logger = logging.getLogger("holdfast.launcher")
+STARTS = 2.0
+"""Seconds in which a standby that becomes a rank has reported so."""
 RUN_PROGRAM = os.path.join(PROLOGUE, "run_program.py")
 RUN_SCRIPT = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
 Variables = Callable[[int, int], dict[str, str]]
@@ -50,7 +51,7 @@ class RankStarter:
         given: torchrun's options.
         run_id: The job's.
         variables: Holdfast's additions to a rank's environment.
-        pool: The standbys; None where ranks always start cold.
+        ahead: The standbys.
         log: For the output of all ranks of a cycle; None: no such files.
     """
 
@@ -59,10 +60,10 @@ class RankStarter:
         given: SimpleNamespace,
         run_id: str,
         variables: Variables,
-        pool: Pool | None,
+        ahead: Ahead,
         log: CycleLog | None = None,
     ) -> None:
-        self._given, self._run_id, self._variables, self._pool = given, run_id, variables, pool
+        self._given, self._run_id, self._variables, self._ahead = given, run_id, variables, ahead
         self._command = command(given)
         self.output = RankOutput(given, log)
         self.warm: set[int] = set()
@@ -105,7 +106,7 @@ class RankStarter:
             )
         return {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": gpus[local].strip()}
 
-    def start(self, where: StartRanks, node: str) -> dict[int, Popen[bytes]]:
+    def start(self, where: StartRanks, node: str) -> dict[int, Process]:
         """The processes by local rank.
 
         Raises:
@@ -119,17 +120,13 @@ class RankStarter:
 
     # -- processes --------------------------------------------------------------------------------------------
 
-    def _start_all(self, environments: Mapping[int, dict[str, str]]) -> dict[int, Popen[bytes]]:
-        pool = self._pool
-        if pool is not None:
-            pool.settle()
-            if why := pool.why_not():
-                pool.zygotes.log_cold(why)
-                pool = None
+    def _start_all(self, environments: Mapping[int, dict[str, str]]) -> dict[int, Process]:
+        self._ahead.settle()
+        may_start = self._ahead.may_start()
         standbys = {}
-        processes: dict[int, Popen[bytes]] = {}
+        processes: dict[int, Process] = {}
         for local, added in environments.items():
-            standby = self._standby(pool, local, added) if pool is not None else None
+            standby = self._standby(local, added) if may_start else None
             if standby is None:
                 processes[local] = self._cold(local, added)
             else:
@@ -137,7 +134,7 @@ class RankStarter:
         self.warm = set()
         until = time.monotonic() + STARTS
         for local, standby in standbys.items():
-            if await_start(standby, until):
+            if standby.has_started(until):
                 self.warm.add(local)
                 continue
             logger.warning(
@@ -156,11 +153,11 @@ class RankStarter:
         paths = zip((1, 2), self.output.paths[local], strict=True)
         return {stream: stack.enter_context(open(path, "w")).fileno() for stream, path in paths if path}
 
-    def _standby(self, pool: Pool, local: int, added: Mapping[str, str]) -> Any:
+    def _standby(self, local: int, added: Mapping[str, str]) -> Standby | None:
         """A standby that has become this rank, or None."""
         with ExitStack() as stack:
             streams = self._streams(local, stack)
-            return pool.take(self._line(local), {**os.environ, **added}, streams)
+            return self._ahead.take(self._line(local), {**os.environ, **added}, streams)
 
     def _cold(self, local: int, added: dict[str, str]) -> Popen[bytes]:
         if getattr(self._given, "numa_binding", None) is not None:

@@ -13,27 +13,26 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 
 from ...processes import proc
 from .zygote import wire
 
 logger = logging.getLogger("holdfast.launcher")
-BEGINS, FORKS = 5.0, 2.0
-"""Seconds within which a zygote has begun, and forked."""
-STALLED = 15.0
-"""Seconds in which an import has used neither processor nor disk."""
+FORKS = 2.0
+"""Seconds within which a zygote has forked."""
+STALLED = 15
+"""Checks, one a second, between which an import has used neither processor nor disk."""
 POLL = 0.01  # seconds
 UNKNOWN = 255
 """The status of a child whose own is not to be had."""
 LETS_GO = 0.5
 """Seconds in which a killed process has ended, unless it waits for a disk or a debugger holds it."""
-_dying: list[subprocess.Popen[bytes] | Forked] = []
+_dying: list[Process] = []
 """Killed, and not ended yet: they are no rank's, and are not to be waited for. One process is one launcher."""
 
 
-def end(process: subprocess.Popen[bytes] | Forked) -> None:
+def end(process: Process) -> None:
     """Kill it; one that does not end soon is remembered, and left to itself. Raises nothing."""
     process.kill()
     try:
@@ -53,10 +52,10 @@ def dying() -> set[int]:
 
 
 class Forked:
-    """A child of this process, unreaped; `args` is its command line, `returncode` as of the last poll."""
+    """A child of this process, unreaped; `returncode` as of the last poll."""
 
-    def __init__(self, pid: int, args: Sequence[str]) -> None:
-        self.pid, self.args = pid, list(args)
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
@@ -76,7 +75,7 @@ class Forked:
         began = time.monotonic()
         while (status := self.poll()) is None:
             if timeout is not None and time.monotonic() - began > timeout:
-                raise subprocess.TimeoutExpired(self.args, timeout)
+                raise subprocess.TimeoutExpired(f"pid {self.pid}", timeout)
             time.sleep(POLL)
         return status
 
@@ -97,13 +96,23 @@ Process = subprocess.Popen[bytes] | Forked
 class Standby:
     """A process at its gate, on the way to its role."""
 
-    def __init__(self, pid: int, gate: socket.socket, command: Sequence[str]) -> None:
-        self.process, self.gate = Forked(pid, command), gate
+    def __init__(self, pid: int, gate: socket.socket) -> None:
+        self.process, self.gate = Forked(pid), gate
 
     @property
     def pid(self) -> int:
         """Of the process."""
         return self.process.pid
+
+    def has_started(self, until: float) -> bool:
+        """Whether it has reported until then (monotonic seconds) that it is a rank; it is ended where it has not."""
+        self.gate.settimeout(max(0.001, until - time.monotonic()))
+        with suppress(OSError):
+            if self.gate.recv(1):
+                self.gate.close()
+                return True
+        self.end()
+        return False
 
     def end(self) -> None:
         """Kill it. It would end by itself when the gate is closed, unless it is stopped."""
@@ -117,10 +126,8 @@ class Zygote:
     def __init__(self, process: Process, channel: socket.socket, file: int | None = None) -> None:
         self.process, self.channel, self.file = process, channel, file
         channel.settimeout(FORKS)
-        self.gate: socket.socket | None = None
-        """Our end of the gate of the process that is being forked."""
-        self.asked = self._moved = time.monotonic()
         self._work = (-1, -1)
+        self._checks = 0  # since its import has made progress
         self._is_held = False
 
     @property
@@ -132,18 +139,6 @@ class Zygote:
     def importing(self) -> str:
         """The module that it is importing ('' for none)."""
         return wire.noted(self.file) if self.file is not None else ""
-
-    def ask(self) -> bool:
-        """Have it fork one process; whether that is under way. Raises OSError when it has ended."""
-        try:
-            ours, theirs = socket.socketpair()
-        except OSError:
-            return False  # no descriptor to be had: not now
-        ours.settimeout(FORKS)
-        self.gate, self.asked = ours, time.monotonic()
-        with theirs:
-            wire.send(self.channel, {}, [theirs.fileno()])
-        return True
 
     def is_readable(self, seconds: float) -> bool:
         """Whether it reports something within `seconds`."""
@@ -160,17 +155,16 @@ class Zygote:
     def release(self) -> None:
         """After :meth:`hold`."""
         if self._is_held:
-            self._is_held, self._moved = False, time.monotonic()
+            self._is_held = False
             self.process.send_signal(signal.SIGCONT)
 
-    def is_stalled(self, now: float) -> bool:
-        """Whether its import makes no progress, or it does not fork; to be called about once a second."""
-        if self.gate is not None and now - self.asked > BEGINS:
-            return True
+    def is_stalled(self) -> bool:
+        """Whether its import makes no progress; to be called about once a second. Calls are counted, and not seconds,
+        because this node may have been suspended."""
         work = _work(self.pid)
-        if work != self._work:
-            self._work, self._moved = work, now
-        return self.file is not None and not self._is_held and now - self._moved > STALLED
+        self._checks = 0 if work != self._work or self.file is None or self._is_held else self._checks + 1
+        self._work = work
+        return self._checks > STALLED
 
     @property
     def is_stopped(self) -> bool:
@@ -178,19 +172,16 @@ class Zygote:
         found = proc.stat(self.pid)
         return found is not None and found.state == "T"
 
-    def extend(self, seconds: float) -> None:
-        """This node was suspended for `seconds`, which do not count."""
-        self._moved += seconds
-        self.asked += seconds
-
-    def end(self) -> None:
-        """Kill it. Standbys stay: they are the launcher's children."""
-        for each in (self.channel, self.gate):
-            if each is not None:
-                each.close()
+    def imported(self) -> None:
+        """It has imported its list."""
         if self.file is not None:
             os.close(self.file)
             self.file = None
+
+    def end(self) -> None:
+        """Kill it. Standbys stay: they are the launcher's children."""
+        self.channel.close()
+        self.imported()
         end(self.process)
 
 

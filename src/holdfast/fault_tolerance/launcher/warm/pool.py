@@ -27,21 +27,34 @@ from ...errors import ConfigError
 from ..inbox import Inbox
 from ..ranks import orphans
 from ..ranks.prologue_path import hides_the_prologue
-from . import preload_list
-from .forked import Forked, Standby, collect, dying
+from .forked import Standby, collect, dying
 from .gpu_evidence import is_tested
-from .plan import NOT_TESTED, Request, hidden, plan, unlike, why_cold
-from .preload_list import TORCH, Learned, first_list
+from .plan import (
+    NOT_TESTED,
+    TORCH,
+    Learned,
+    Request,
+    checked_list,
+    first_list,
+    hidden,
+    list_path,
+    plan,
+    read_list,
+    script_text,
+    unlike,
+    why_cold,
+    write_list,
+)
 from .zygote import wire
 from .zygotes import Record, Zygotes
 
 logger = logging.getLogger("holdfast.launcher")
 DISK = 1.0
 """Seconds that it may take to read or write a list."""
-STARTS = 2.0
-"""Seconds in which a standby that becomes a rank has reported so."""
 DEATHS = 3
 """Standbys that may die while they wait, for each rank; then no more are made."""
+MAKES = 0.1
+"""Seconds in which standbys are made at a time: the launcher waits for each."""
 FOLDER_ANSWERS = 0.5
 """Seconds."""
 # The names of other signals are checked later, with the other options.
@@ -49,7 +62,7 @@ CATCHABLE = signal.Signals.__members__.keys() - {"SIGKILL", "SIGSTOP"}
 
 
 class Ahead:
-    """What is prepared for the ranks ahead of time.
+    """What is prepared for the ranks ahead of time: standbys, forked by zygotes; nothing where ranks start cold.
 
     Args:
         environment: The one that the launcher was started with.
@@ -57,64 +70,103 @@ class Ahead:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = dict(environment)
-        self._request: Request | None = None
+        self._has_begun = False
         self._file = ""
         self._learned = Learned()
         self._has_learned = False
         self._read = 0  # when the list was written that was read last
-        self.pool: Pool | None = None
         self.cold = ""
         """Why all ranks start cold ('' where they may start warm)."""
+        self._zygotes: Zygotes | None = None
+        self._standbys: list[Standby] = []
+        self._wanted = 0
+        self._is_steady = False
+        self._deaths = 0
+        self._record: Record = lambda *_, **__: None
 
     def begin(self, request: Request, run_dir: str | None) -> None:
         """Start the zygote, if ranks of this request may start warm; a second call changes nothing."""
-        if self._request is not None:
+        if self._has_begun:
             return
-        self._request = request
+        self._has_begun = True
         self.cold = why_cold(request, self._environment, is_tested=is_tested(nvidia.find_driver()))
-        if None in (
-            sys.stdin,
-            sys.stdout,
-            sys.stderr,
-        ):  # other files have the numbers that forks take for streams
+        if None in (sys.stdin, sys.stdout, sys.stderr):
+            # Other files have the numbers that forks take for streams.
             self.cold = "a standard stream of the launcher is closed"
         if folder := hides_the_prologue():
             self.cold = f"Python takes a sitecustomize from {folder} before it reads PYTHONPATH"
         if self.cold:
             return
         orphans.adopt()  # a fork of the zygote becomes the launcher's child
-        self._file = preload_list.path(_folder(run_dir), request.script, module=request.module)
+        lists = run_dir or ""  # '': nowhere
+        with suppress(ConfigError):
+            lists = lists or state_folder()
+        self._file = list_path(lists, request.script, module=request.module)
         with suppress(TooLate):
-            self._learned = within(DISK, lambda: preload_list.read(self._file))
+            self._learned = within(DISK, lambda: read_list(self._file))
         signals = [signal.Signals[name] for name in request.signals if name in CATCHABLE]
+        first = TORCH if request.module else first_list(script_text(request.script))
         made = plan(request, self._environment)
-        first = TORCH if request.module else first_list(preload_list.script_text(request.script))
-        zygotes = Zygotes(made, self._learned, first, request.preload, signals, self._keep)
-        zygotes.begin()
-        self.pool = Pool(zygotes)
+        self._zygotes = Zygotes(made, self._learned, first, request.preload, signals, self._keep)
+        self._zygotes.begin()
 
     def attach(self, inbox: Inbox, record: Record, ranks: int) -> None:
         """The launcher waits in this inbox from now on, and wants a standby for each of `ranks`."""
-        if self.pool:
-            self.pool.attach(inbox, record, ranks)
-        else:
-            record("warm_start", state="off", reason=self.cold)
-            if self.cold == NOT_TESTED:
-                logger.info("ranks start cold: %s", self.cold)
+        self._wanted, self._record = ranks, record
+        if self._zygotes is not None:
+            self._zygotes.attach(inbox, record, self._end_standbys)
+            return
+        record("warm_start", state="off", reason=self.cold)
+        if self.cold == NOT_TESTED:
+            logger.info("ranks start cold: %s", self.cold)
+
+    def until_ready(self, seconds: float) -> None:
+        """Before the first ranks: wait for the imports, which a cold start would have to do as well."""
+        if self._zygotes is not None:
+            self._zygotes.until_ready(seconds)
 
     def check(self, now: float, modules: str, *, steady: bool) -> None:
-        """To be called about once a second; `modules` is where rank 0 leaves its list."""
-        if self.pool is None:
+        """To be called about once a second: what rank 0 leaves in the file `modules` is learned; standbys are made
+        while training is `steady`, and lost ones replaced."""
+        zygotes = self._zygotes
+        if zygotes is None:
             return
         if not self._has_learned and self._learn(modules):
             self._has_learned = True
-            self.pool.zygotes.learn(self._learned)
-        self.pool.check(now, steady=steady)
+            zygotes.learn()
+        collect()
+        for standby in [each for each in self._standbys if each.process.poll() is not None]:
+            self._standbys.remove(standby)
+            standby.end()
+            self._deaths += 1
+            status = standby.process.returncode
+            self._record("warm_start", state="standby lost", pid=standby.pid, status=status)
+        if self._deaths > DEATHS * self._wanted:
+            self._wanted = 0
+            zygotes.log_cold(f"{self._deaths} standbys have died while they waited")
+        zygotes.check(now)
+        if steady:
+            self._is_steady = True
+            zygotes.release()
+        until = time.monotonic() + MAKES
+        while self._is_steady and len(self._standbys) < self._wanted and time.monotonic() < until:
+            if (made := zygotes.fork()) is None:
+                break
+            self._standbys.append(made)
 
     def end_cycle(self, modules: str) -> None:
         """The list that the cycle's rank has left is for the next job, unless one was learned before."""
-        if self.pool and not self._has_learned:
+        if self._zygotes is not None and not self._has_learned:
             self._learn(modules)
+
+    def close(self) -> None:
+        """End zygotes and standbys."""
+        self._end_standbys()
+        if self._zygotes is not None:
+            self._zygotes.close()
+            self._zygotes = None
+
+    # -- the list of modules ----------------------------------------------------------------------------------
 
     def _learn(self, file: str) -> bool:
         """Whether there is a list with something new."""
@@ -124,7 +176,7 @@ class Ahead:
                 return False
             self._read = written
             with open(file) as opened:
-                found = preload_list.entries(json.load(opened))
+                found = checked_list(json.load(opened))
         except (OSError, ValueError, TypeError):
             return False
         known = {name for name, _ in self._learned.modules or ()}
@@ -137,89 +189,40 @@ class Ahead:
 
     def _keep(self) -> None:
         with suppress(TooLate):  # a hung disk
-            within(DISK, lambda: preload_list.write(self._file, self._learned))
+            within(DISK, lambda: write_list(self._file, self._learned))
 
-    def close(self) -> None:
-        """End zygotes and standbys."""
-        if self.pool:
-            self.pool.close()
-            self.pool = None
-
-
-def _folder(run_dir: str | None) -> str:
-    """Where lists are kept ('' for nowhere)."""
-    try:
-        return run_dir or state_folder()
-    except ConfigError:
-        return ""
-
-
-class Pool:
-    """Standbys, forked by `zygotes`."""
-
-    def __init__(self, zygotes: Zygotes) -> None:
-        self.zygotes = zygotes
-        self._standbys: list[Standby] = []
-        self._wanted = 0
-        self._refill = False
-        self._deaths = 0
-        self._record: Record = lambda *_, **__: None
-        zygotes.on_standby = self._add
-
-    def attach(self, inbox: Inbox, record: Record, wanted: int) -> None:
-        """From now on zygotes are served wherever the launcher waits; `wanted` is the number of ranks."""
-        self._wanted, self._record = wanted, record
-        self.zygotes.attach(inbox, record, self._end_standbys)
+    # -- standbys ---------------------------------------------------------------------------------------------
 
     @property
     def pids(self) -> set[int]:
-        """Of everything here: no rank has left it behind. One that is being forked is missing (:meth:`settle`)."""
-        return self.zygotes.pids | {standby.pid for standby in self._standbys} | dying()
-
-    def _add(self, standby: Standby) -> None:
-        self._standbys.append(standby)
-        self._ask_for_more()
-
-    def _ask_for_more(self) -> None:
-        if self._refill and len(self._standbys) < self._wanted:
-            self.zygotes.fork()
-
-    def check(self, now: float, *, steady: bool) -> None:
-        """To be called about once a second: standbys are made while training is `steady`, lost ones replaced."""
-        collect()
-        for standby in [each for each in self._standbys if each.process.poll() is not None]:
-            self._standbys.remove(standby)
-            standby.end()
-            self._deaths += 1
-            status = standby.process.returncode
-            self._record("warm_start", state="standby lost", pid=standby.pid, status=status)
-        if self._deaths > DEATHS * self._wanted:
-            self._wanted = 0
-            self.zygotes.log_cold(f"{self._deaths} standbys have died while they waited")
-        self.zygotes.check(now)
-        if steady:
-            self._refill = True
-            self.zygotes.release()
-        self._ask_for_more()
+        """Of everything here: no rank has left it behind. A zygote that is being forked is missing (:meth:`settle`)."""
+        own = self._zygotes.pids if self._zygotes is not None else set()
+        return own | {standby.pid for standby in self._standbys} | dying()
 
     def settle(self) -> None:
         """Make no more standbys until training is steady again, and hold imports: nothing here takes a processor from
         ranks that start, and no process comes whose pid is not known."""
-        self._refill = False
-        self.zygotes.hold()
+        self._is_steady = False
+        if self._zygotes is not None:
+            self._zygotes.hold()
 
-    def why_not(self) -> str:
-        """Why no rank of this cycle can start warm ('' if some can)."""
-        if not self._standbys and not self.zygotes.is_ready:
+    def may_start(self) -> bool:
+        """Whether ranks of this cycle can start warm; why none can is logged."""
+        zygotes = self._zygotes
+        if zygotes is None:
+            return False
+        if why := self._why_not(zygotes):
+            zygotes.log_cold(why)
+        return not why
+
+    def _why_not(self, zygotes: Zygotes) -> str:
+        if not self._standbys and not zygotes.is_ready:
             return "no zygote is ready"
-        folder = self.zygotes.plan.folder
-        if folder is None:
-            return ""
         try:
-            entries = within(FOLDER_ANSWERS, lambda: folder_entries(folder))
+            names = within(FOLDER_ANSWERS, lambda: hidden(zygotes.names, zygotes.plan.folder))
         except (OSError, TooLate) as error:
             return f"the script's folder cannot be listed ({error or 'it does not answer'})"
-        if names := hidden(self.zygotes.names, entries):
+        if names:
             return f"{names[0]} in the script's folder hides the installed package of that name"
         return ""
 
@@ -227,29 +230,28 @@ class Pool:
         self, command: Sequence[str], environment: Mapping[str, str], streams: Mapping[int, int]
     ) -> Standby | None:
         """A standby that becomes the rank with this command line, environment and output; None: start it cold."""
-        given = dict(environment)
-        if tuple(command) != self.zygotes.plan.command:
-            self.zygotes.log_cold("the ranks have another command line than was expected")
+        zygotes = self._zygotes
+        if zygotes is None:
             return None
-        if self._differs(given):
+        given, expected = dict(environment), zygotes.plan.environment
+        given.pop("PYTHONPATH", None)  # as the prologue would leave it
+        if "PYTHONPATH" in expected:
+            given["PYTHONPATH"] = expected["PYTHONPATH"]
+        if tuple(command) != zygotes.plan.command:
+            zygotes.log_cold("the ranks have another command line than was expected")
             return None
-        for _ in range(len(self._standbys)):
-            if standby := self._make_rank(given, streams):
+        if names := unlike(expected, given):  # a library may have read them when it was imported
+            text = ", ".join(names[:3])
+            zygotes.log_cold(f"the ranks' environment is another one than the launcher's ({text})")
+            return None
+        role: dict[str, object] = {"role": "rank", "environment": given, "streams": list(streams)}
+        descriptors = list(streams.values())
+        while self._standbys:
+            standby = self._standbys.pop(0)
+            if _give_role(standby, role, descriptors):
                 return standby
-        self.zygotes.fork_now()
-        return self._make_rank(given, streams) if self._standbys else None
-
-    def _make_rank(self, given: Mapping[str, str], streams: Mapping[int, int]) -> Standby | None:
-        standby = self._standbys.pop(0)
-        try:
-            if standby.process.poll() is None:
-                message = {"role": "rank", "environment": given, "streams": list(streams)}
-                wire.send(standby.gate, message, list(streams.values()))
-                return standby
-        except OSError:
-            pass
-        standby.end()
-        return None
+        made = zygotes.fork()
+        return made if made and _give_role(made, role, descriptors) else None
 
     def fork_store_host(self, module: str) -> Standby | None:
         """A process that runs `serve(descriptor)` of the file `module`, which hosts the ranks' stores.
@@ -257,58 +259,21 @@ class Pool:
         Its gate is the other end of that descriptor. It belongs to the caller, who ends it and spares it in a sweep.
         Returns None where no zygote has torch.
         """
-        if "torch" not in self.zygotes.names:
+        if self._zygotes is None or "torch" not in self._zygotes.names:
             return None
-        waiting, self._standbys = self._standbys, []
-        self.zygotes.fork_now()
-        forked, self._standbys = self._standbys, waiting
-        if not forked:
-            return None
-        with suppress(OSError):
-            wire.send(forked[0].gate, {"role": "store", "module": module})
-            return forked[0]
-        forked[0].end()
-        return None
-
-    def _differs(self, given: dict[str, str]) -> bool:
-        """Whether variables differ that may have been read; leaves in `given` what the prologue would leave."""
-        like = self.zygotes.plan.environment
-        given.pop("PYTHONPATH", None)
-        if "PYTHONPATH" in like:
-            given["PYTHONPATH"] = like["PYTHONPATH"]
-        names = unlike(like, given)
-        if names:
-            text = ", ".join(names[:3])
-            self.zygotes.log_cold(f"the ranks' environment is another one than the launcher's ({text})")
-        return bool(names)
+        made = self._zygotes.fork()
+        return made if made and _give_role(made, {"role": "store", "module": module}) else None
 
     def _end_standbys(self) -> None:
         while self._standbys:
             self._standbys.pop().end()
-        self._ask_for_more()
-
-    def close(self) -> None:
-        """End all of them."""
-        self._refill = False
-        self._end_standbys()
-        self.zygotes.close()
 
 
-def await_start(standby: Standby, until: float) -> Forked | None:
-    """The rank that the standby has become; None, and it is ended, when it has not reported so until then (monotonic
-    seconds)."""
-    standby.gate.settimeout(max(0.001, until - time.monotonic()))
+def _give_role(standby: Standby, role: dict[str, object], descriptors: Sequence[int] = ()) -> bool:
+    """Whether it has its role now; it is ended where it has not."""
     with suppress(OSError):
-        if standby.gate.recv(1):
-            standby.gate.close()
-            return standby.process
+        if standby.process.poll() is None:
+            wire.send(standby.gate, role, descriptors)
+            return True
     standby.end()
-    return None
-
-
-def folder_entries(folder: str) -> dict[str, bool]:
-    """What is in the folder; true for packages."""
-    return {
-        entry.name: entry.is_dir() and os.path.exists(os.path.join(entry.path, "__init__.py"))
-        for entry in os.scandir(folder)
-    }
+    return False

@@ -6,7 +6,7 @@ fork is ended, and the module that was to blame is left out. So a failure costs 
 while training runs needs no second import of torch.
 
 What always holds: whatever fails, ranks start cold, which is logged once for each job; nothing here waits, but for
-:meth:`Zygotes.until_ready` before the first ranks and :meth:`Zygotes.fork_now`.
+:meth:`Zygotes.until_ready` before the first ranks and for forks, `FORKS` seconds at most.
 Does not cover: what a standby does before it is a rank; it is our own code.
 """
 
@@ -15,28 +15,26 @@ from __future__ import annotations
 import json
 import logging
 import os
-import select
 import signal
 import socket
 import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ..inbox import Inbox, Interrupted
 from ..ranks.prologue_path import with_prologue
-from .forked import FORKS, Standby, Zygote
-from .plan import Plan
-from .preload_list import Learned
+from .forked import FORKS, Forked, Standby, Zygote
+from .plan import Learned, Plan
 from .zygote import wire
 from .zygote.preload import Entry, is_below, roots, wanted
 
 logger = logging.getLogger("holdfast.launcher")
 Record = Callable[..., object]
-POLL = 0.1
-SUSPENDED = 3.0
-"""Seconds between two checks after which this launcher itself was suspended."""
+BEGINS = 5
+"""Checks, one a second, within which a zygote has begun, and forked."""
 CRASHES = {
     -number
     for number in (
@@ -82,11 +80,12 @@ class Zygotes:
         self._serving: Zygote | None = None
         self._coming: Zygote | None = None
         self._parts: list[list[Entry]] = []  # of the list, not imported yet
-        self._list: int | None = None  # the file for the fork that is to import the next one
+        self._asked: tuple[socket.socket, int | None] | None = None
+        """Of the process that is being forked our end of its gate, and the file with the part that it imports."""
+        self._waits = 0  # checks since then
+        self._fresh: Standby | None = None  # that was forked last
         self._inbox: Inbox | None = None
         self._record: Record = lambda *_, **__: None
-        self.on_standby: Callable[[Standby], object] = Standby.end
-        """Called with each standby that was forked."""
         self._replaced: Callable[[], None] = lambda: None
         self.names: list[str] = []
         """Packages that standbys have imported."""
@@ -99,7 +98,6 @@ class Zygotes:
         self._losses, self._next_attempt = 0, 0.0
         self._is_useless = False  # no other zygote would do better
         self._has_logged = False
-        self._checked = time.monotonic()
 
     def begin(self) -> None:
         """Start the first one, and have it fork the one that imports; raises nothing."""
@@ -121,14 +119,8 @@ class Zygotes:
         given["PYTHONPATH"] = with_prologue(given.get("PYTHONPATH"))
         given |= {"HOLDFAST_ZYGOTE": json.dumps(settings), "HOLDFAST_PLACE": " " * PLACE_BYTES}
         with theirs:
-            try:
-                channel = [theirs.fileno()]
-                process = subprocess.Popen(
-                    self.plan.command, env=given, pass_fds=channel, start_new_session=True
-                )
-            except OSError:
-                ours.close()
-                raise
+            channel = [theirs.fileno()]
+            process = subprocess.Popen(self.plan.command, env=given, pass_fds=channel, start_new_session=True)
         return Zygote(process, ours)
 
     def attach(self, inbox: Inbox, record: Record, replaced: Callable[[], None]) -> None:
@@ -155,38 +147,32 @@ class Zygotes:
     @property
     def _is_importing(self) -> bool:
         """Whether a fork imports, or is on the way."""
-        return self._coming is not None or self._list is not None
+        return self._coming is not None or self._asked is not None
 
-    def learn(self, learned: Learned) -> None:
-        """Import this, too: in a fork, while the zygote serves."""
-        self._learned = learned
+    def learn(self) -> None:
+        """Import what was learned, too: in a fork, while the zygote serves."""
         self.settle()
         if self._serving is None:
-            if self._coming:  # it imports the list of before; this one comes after that
-                self._parts[1:] = self._split(learned.modules or ())
             return  # the next one imports it
         if self._coming:
             self._drop(self._coming)
-        self._parts = self._split(learned.modules or ())
+        self._parts = self._split(self._learned.modules or ())
         self._grow()
 
-    def fork(self) -> None:
-        """Have a standby forked; it is handed over wherever the launcher waits."""
-        if self.is_ready and self._serving and self._serving.gate is None and self._list is None:
-            self._ask(self._serving)
-
-    def fork_now(self) -> None:
-        """Fork a standby, or finish the one that is being forked, and wait for it; it is handed over."""
-        if self._list is not None:
-            self.settle()
-        self.fork()
+    def fork(self) -> Standby | None:
+        """A fork of the zygote that serves; None where none is ready, or does not fork."""
         self.settle()
+        if self.is_ready:
+            with suppress(OSError):  # no descriptor: not now
+                self._ask(None)
+            self.settle()
+        standby, self._fresh = self._fresh, None
+        return standby
 
     def settle(self) -> None:
         """Wait for the process that is being forked, if there is one."""
-        zygote = self._serving
-        if zygote and zygote.gate is not None and not self._take_message(zygote, FORKS):
-            self._lose(zygote, "it does not fork")
+        if self._asked and self._serving and not self._take_message(self._serving, FORKS):
+            self._lose(self._serving, "it does not fork")
 
     def hold(self) -> None:
         """Ranks start: imports wait, so that these have the processors to themselves."""
@@ -203,12 +189,13 @@ class Zygotes:
 
     def check(self, now: float) -> None:
         """To be called about once a second: one that is stalled is ended, one that was lost replaced."""
-        gap, self._checked = now - self._checked, now
         for zygote in self._all:
-            if gap > SUSPENDED:
-                zygote.extend(gap)
-            if zygote.is_stalled(now):
+            if zygote.is_stalled():
                 self._ended(zygote, stalled=True)
+        if self._asked and self._serving:
+            self._waits += 1
+            if self._waits > BEGINS:
+                self._ended(self._serving, stalled=True)
         if not self._all and not self._is_useless and now >= self._next_attempt:
             self.begin()
         self._grow()
@@ -216,15 +203,8 @@ class Zygotes:
     def until_ready(self, seconds: float) -> None:
         """Before the first ranks: wait for the imports, which a cold start would have to do as well."""
         until = time.monotonic() + seconds
-        while self._is_importing:
-            poll = select.poll()
-            zygotes = self._all
-            for zygote in zygotes:
-                poll.register(zygote.channel, select.POLLIN)
-            readable = {descriptor for descriptor, _ in poll.poll(1e3 * POLL)}
-            for zygote in zygotes:
-                if zygote.channel.fileno() in readable:
-                    self._take_message(zygote, 0)
+        while self._is_importing and (zygote := self._coming or self._serving):
+            self._take_message(zygote, 1.0)
             self.check(time.monotonic())
             if self._is_importing and time.monotonic() > until:
                 self.log_cold(f"imports take longer than {seconds:g} s")
@@ -240,32 +220,29 @@ class Zygotes:
 
     def _grow(self) -> None:
         """Have the next part imported, by a fork of the zygote that serves."""
-        if not self._parts or self._serving is None or self._serving.gate is not None or self._coming:
-            return
-        if time.monotonic() >= self._next_attempt:
+        if (
+            self._parts
+            and self._serving
+            and not self._is_importing
+            and time.monotonic() >= self._next_attempt
+        ):
+            with suppress(OSError):  # no descriptor, or no memory: not now
+                self._ask(self._parts[0])
+
+    def _ask(self, part: list[Entry] | None) -> None:
+        """Have a standby forked, or a process that imports: it gets its role at once, as the launcher may be busy."""
+        assert self._serving is not None
+        file = None if part is None else wire.write_list(part)
+        ours, theirs = socket.socketpair()
+        ours.settimeout(FORKS)
+        self._asked, self._waits = (ours, file), 0
+        with theirs:
             try:
-                self._list = wire.write_list(self._parts[0])
-            except OSError:  # no descriptor, or no memory: not now
-                return
-            if not self._ask(self._serving):
-                self._close_list()
-
-    def _ask(self, zygote: Zygote) -> bool:
-        """Have it fork; one that is to import gets its role at once, as the launcher may be busy."""
-        try:
-            if not zygote.ask():
-                return False
-            if self._list is not None and zygote.gate is not None:
-                wire.send(zygote.gate, {"role": "zygote"}, [self._list])
-        except OSError:
-            self._ended(zygote)
-            return False
-        return True
-
-    def _close_list(self) -> None:
-        if self._list is not None:
-            os.close(self._list)
-            self._list = None
+                wire.send(self._serving.channel, {}, [theirs.fileno()])
+                if file is not None:
+                    wire.send(ours, {"role": "zygote"}, [file])
+            except OSError:
+                self._ended(self._serving)
 
     def _watch(self, zygote: Zygote) -> None:
         def take() -> None:
@@ -294,15 +271,12 @@ class Zygotes:
         return True
 
     def _act(self, zygote: Zygote, message: dict[str, Any]) -> None:
-        if "forked" in message and zygote.gate is not None:
-            standby = Standby(message["forked"], zygote.gate, self.plan.command)
-            zygote.gate = None
-            if self._list is None:
-                self._grow()
-                self.on_standby(standby)
+        if "forked" in message and self._asked is not None:
+            (gate, file), self._asked = self._asked, None
+            if file is None:
+                self._fresh = Standby(message["forked"], gate)
             else:
-                self._coming = Zygote(standby.process, standby.gate, self._list)
-                self._list = None
+                self._coming = Zygote(Forked(message["forked"]), gate, file)
                 self._watch(self._coming)
         elif "ready" in message:
             self._promote(zygote, message)
@@ -321,9 +295,7 @@ class Zygotes:
         before, self._serving, self._coming = self._serving, zygote, None
         if before:
             self._drop(before)
-        if zygote.file is not None:
-            os.close(zygote.file)
-            zygote.file = None
+        zygote.imported()
         self._parts.pop(0)
         self._can_serve, self.names = True, message["ready"]
         self.failed |= message["failed"]
@@ -352,28 +324,27 @@ class Zygotes:
             self._crashes[module, status] += 1
             if status >= 0 or self._crashes[module, status] > 1:
                 self._leave_out(module, "the interpreter ends while it is imported", self.passing)
-            self._grow()
+            else:
+                self._grow()
         else:
             self._lose(zygote, "it ended")
 
     def _leave_out(self, name: str, why: str, reasons: dict[str, str]) -> None:
-        """Continue without this module; '' is one of the part, which one is not known."""
+        """Continue without this module; '' is one of the part, which is found by halves."""
         part = self._parts.pop(0)
-        if name == "torch":
-            self._parts.clear()
-            part = part[:1]
-        at = next((at for at, entry in enumerate(part) if is_below(str(entry[0]), {name})), len(part))
         if not name and len(part) > 1:
             half = len(part) // 2
             self._parts[:0] = [part[:half], part[half:]]
-        else:
-            name = name or str(part[0][0])
-            reasons[name] = why
-            self._record("warm_start", state="refused", module=name, reason=why)
-            logger.warning("warm start: %s is not imported ahead: %s", name, why)
-            self._changed()
-            rest = wanted(part[at + 1 :], {name}, self._installed)
-            self._parts[:0] = [each for each in (part[:at], rest) if each]
+            self._grow()
+            return
+        name = name or str(part[0][0])
+        reasons[name] = why
+        self._record("warm_start", state="refused", module=name, reason=why)
+        logger.warning("warm start: %s is not imported ahead: %s", name, why)
+        self._changed()
+        at = next((at for at, entry in enumerate(part) if is_below(str(entry[0]), {name})), len(part))
+        parts = [wanted(each, {name}, self._installed) for each in (part[:at], part[at:], *self._parts)]
+        self._parts = [each for each in parts if each and name != "torch"]
         if len(self._learned.refused) + len(self.passing) > LEFT_OUT:
             self.log_cold(f"more than {LEFT_OUT} modules cannot be imported ahead")
             self._parts.clear()
@@ -410,7 +381,11 @@ class Zygotes:
         zygote.end()
         if zygote is self._serving:
             self._serving = None
-            self._close_list()
+            if self._asked is not None:
+                (gate, file), self._asked = self._asked, None
+                gate.close()
+                if file is not None:
+                    os.close(file)
         if zygote is self._coming:
             self._coming = None
 

@@ -174,9 +174,9 @@ class _Introspection:
 
             faulthandler.unregister(self._signal)
             identity = _identity(self._stack)
-            if identity == _named(f"{self._prefix}.stack"):
+            if identity == _identity(f"{self._prefix}.stack"):
                 os.close(self._stack)
-            if self._gone.locked() and _identity(self._ask) == _named(f"{self._prefix}.ask"):
+            if self._gone.locked() and _identity(self._ask) == _identity(f"{self._prefix}.ask"):
                 self._leaves = True
                 os.write(self._ask, bytes(QUESTION))
                 if _thread.get_ident() != self._helper:  # not where it collects garbage
@@ -261,13 +261,9 @@ def _file_of(path: str, flags: int) -> int:
 _ours: "set[int]" = set()  # signals that are handled because of us
 
 
-def _identity(descriptor: int) -> "tuple[int, int]":
-    found = os.fstat(descriptor)
-    return found.st_dev, found.st_ino
-
-
-def _named(path: str) -> "tuple[int, int]":
-    found = os.lstat(path)
+def _identity(file: "int | str") -> "tuple[int, int]":
+    """Of a file, by its descriptor or path."""
+    found = os.stat(file)
     return found.st_dev, found.st_ino
 
 

@@ -44,26 +44,23 @@ def _register(module: "Any", counts: bool, save: "Any") -> None:
     try:
         torch = sys.modules["torch"]  # perhaps not whole yet
         if tuple(map(int, torch.__version__.split(".")[:2])) >= OLDEST:
-            early = _Early(torch, counts, save)
-            handle = module.register_optimizer_step_post_hook(early.hook)
-            early.place = module._global_optimizer_post_hooks, handle.id
+            module.register_optimizer_step_post_hook(_Steps(torch, counts, save).hook)
     except Exception:
         pass
 
 
 def _nothing(optimizer: object, args: object, kwargs: object) -> None:
-    """In the place of the hook when there is nothing left to do. It stays registered: torch may be going over its
-    hooks at this moment, and raises if one disappears meanwhile."""
+    """There is nothing to count."""
 
 
-class _Early:
-    """The hook during the first steps: it begins the counting, and has the modules saved."""
+class _Steps:
+    """Begins the counting at the first step, and has the modules saved at the third. The hook stays registered: torch
+    may be going over its hooks at any moment, and raises if one disappears meanwhile."""
 
     def __init__(self, torch: "Any", counts: bool, save: "Any") -> None:
-        self.place: Any = None
         self._counts, self._save, self._calls = counts, save, 0
         self._owner = os.getpid()
-        self._next: Any = _nothing
+        self._count: Any = _nothing
 
         def hook(optimizer: object, args: object, kwargs: object) -> None:
             # First, and with no global name in it: this makes it an empty function to torch.compile.
@@ -74,17 +71,15 @@ class _Early:
         self.hook = hook
 
     def _step(self, optimizer: object, args: object, kwargs: object) -> None:
+        self._calls += 1
         try:
-            self._calls += 1
             if self._calls == 1 and self._counts and os.getpid() == self._owner:
-                self._next = self._begin() or _nothing
-            self._next(optimizer, args, kwargs)
+                self._count = self._begin() or _nothing
+            self._count(optimizer, args, kwargs)
             if self._calls == THIRD and self._save is not None:
                 self._save("step")
         except Exception:
-            self._next = _nothing  # Holdfast is not here, or another one: nobody counts
-        if self._calls >= THIRD:
-            self._put(self._next)
+            self._retire()  # Holdfast is not here, or another one
 
     def _begin(self) -> "Any":
         before = set(sys.modules)
@@ -96,16 +91,8 @@ class _Early:
         return hook
 
     def _retire(self) -> None:
-        """The program says by itself where it is."""
-        self._next = _nothing
-        if self._calls >= THIRD:
-            self._put(_nothing)
-
-    def _put(self, hook: "Any") -> None:
-        if self.place is not None:
-            hooks, number = self.place
-            if number in hooks:
-                hooks[number] = hook
+        """The program reports by itself where it is, or nothing can be counted."""
+        self._count = _nothing
 
 
 def _after_import(name: str, then: "Any") -> None:

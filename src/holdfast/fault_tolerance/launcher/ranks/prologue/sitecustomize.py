@@ -5,8 +5,8 @@ unhandled exception and the last of what Python writes to stderr where the launc
 ends with a traceback or with its last lines. At the rank's end it lets torch's threads finish. Other files of this
 folder count steps, list modules, mark the end of the main thread, and answer questions after an incident. It imports
 nothing of Holdfast (the rank's interpreter may not have it) and must never fail.
-Does not cover: a script that replaces ``sys.excepthook`` or ``sys.stderr``; exceptions in threads; what native code
-and child processes write; other languages.
+Does not cover: a script that replaces ``sys.excepthook`` or ``sys.stderr``; exceptions in threads; the output of native
+code and of child processes; other languages.
 """
 
 import _signal  # type: ignore[import-not-found]  # the part of `signal` that costs no import
@@ -15,7 +15,7 @@ import sys
 
 
 def _quiet_interrupts() -> bool:
-    """Ctrl-C in the next milliseconds just ends the rank: a traceback would show this file, which is nobody's fault."""
+    """In the next milliseconds Ctrl-C ends the rank without a traceback, which would only show this file."""
     if _signal.getsignal(_signal.SIGINT) is not _signal.default_int_handler:
         return False
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
@@ -70,7 +70,7 @@ def _keep_exception(save, end) -> None:  # type: ignore[no-untyped-def]
             save("exception")
 
     def hook(kind, value, trace):  # type: ignore[no-untyped-def]
-        # Ctrl-C is nobody's failure. And imports here would make Python forget that it has to end by SIGINT.
+        # Ctrl-C is no failure. And imports here would make Python forget that it has to end by SIGINT.
         is_kept = os.getpid() == owner and not issubclass(kind, KeyboardInterrupt)
         has_ended = is_kept and end is not None and end.is_uncaught(value)
         if is_kept:
@@ -103,7 +103,7 @@ def _keep_last_lines(old, standard) -> None:  # type: ignore[no-untyped-def]
 
         def write(self, data):  # type: ignore[no-untyped-def]
             # First the ring: should a signal handler raise in it, nothing is written yet, as without it.
-            if getpid() == _rank[0]:  # a forked child's lines are not the rank's
+            if _rank[1] and getpid() == _rank[0]:  # a forked child's lines are not the rank's
                 _rank[1](memoryview(data).cast("B"))
             return super().write(data)
 
@@ -121,7 +121,7 @@ def _keep_last_lines(old, standard) -> None:  # type: ignore[no-untyped-def]
 def _begin_ring() -> None:
     target = os.environ.pop("HOLDFAST_STDERR_FILE", "")
     if target and _kept:
-        _rank[:] = os.getpid(), _ring(target)
+        _rank[1] = _ring(target)
 
 
 def _ring(target: str):  # type: ignore[no-untyped-def]
@@ -185,20 +185,20 @@ def _write(target, kind, value, trace, has_ended) -> None:  # type: ignore[no-un
 
 
 def _let_torch_finish() -> None:
-    """A gloo thread that has just ended a collective gives Python objects back, for which it needs the interpreter. If
-    the rank's last act was a collective, Python may be ending by then, and ends that thread in a way which torch 2.13
-    turns into an abort (134): a finished rank would have failed. So the interpreter is let go of, as the last thing
-    before Python ends, until no thread wants it, for at most `most` seconds."""
+    """At the exit of Python, wait until no other thread is running, for at most 0.2 s.
+
+    After a collective a gloo thread releases Python objects, and needs the interpreter's lock for that. If the rank's
+    last act was a collective, Python may be shutting down by then. It ends such a thread in a way that torch 2.13 turns
+    into an abort (exit code 134), and a finished rank would have failed.
+    """
     import atexit
     import time
 
-    most = 0.2
-
     def wait() -> None:
         me = os.getpid()
-        if me != _finishes[0] or "torch" not in sys.modules:
+        if me != _rank[0] or "torch" not in sys.modules:
             return
-        until, idle = time.monotonic() + most, 0
+        until, idle = time.monotonic() + 0.2, 0
         while idle < 3 and time.monotonic() < until:
             time.sleep(0.002)
             idle = 0 if _others_run(me) else idle + 1
@@ -231,30 +231,26 @@ def _parts() -> "list[object]":
 
 
 def _wait_to_be_a_rank() -> None:
-    """In a zygote (see the launcher's package `warm`): import and fork; only a standby that is let through returns."""
+    """In a zygote (see the package `launcher.warm`): import and fork; only a standby that becomes a rank returns."""
     given = os.environ.pop("HOLDFAST_ZYGOTE", "")
     if not given:
         return
-    try:
-        import importlib.util
-        import json
+    import importlib.util
+    import json
 
-        launcher = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-        folder = os.path.join(launcher, "warm", "zygote")
-        name = "holdfast_zygote"
-        spec = importlib.util.spec_from_file_location(name, os.path.join(folder, "__init__.py"))
-        assert spec is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        serve = importlib.import_module(f"{name}.serve")
-        serve.serve(json.loads(given))
-    except BaseException:
-        os._exit(1)  # it must not run the script: nobody has let it through
+    launcher = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    folder = os.path.join(launcher, "warm", "zygote")
+    name = "holdfast_zygote"
+    spec = importlib.util.spec_from_file_location(name, os.path.join(folder, "__init__.py"))
+    assert spec is not None
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    serve = importlib.import_module(f"{name}.serve")
+    serve.serve(json.loads(given))
     for module in serve.OWN:
         del sys.modules[module]
 
 
-_rank: list = [0, None]  # type: ignore[type-arg]  # the rank's pid, and what keeps what it writes
-_finishes = [0]  # its pid again
+_rank: list = [0, None]  # type: ignore[type-arg]  # the rank's pid, and what keeps its last lines
 _kept: list = []  # type: ignore[type-arg]  # the stream of which the last lines are kept, if there is one
 _is_zygote = "HOLDFAST_ZYGOTE" in os.environ
 _quiet = _quiet_interrupts()
@@ -269,11 +265,11 @@ try:
     _wait_to_be_a_rank()
 except BaseException:
     if _is_zygote:
-        os._exit(1)  # Python would go on with the script, and nobody has let it through
+        os._exit(1)  # Python would continue with the script, but this process has not become a rank
     raise
 finally:
     _die_with_launcher()
-    _finishes[0] = os.getpid()
+    _rank[0] = os.getpid()
     _save = _end = None
     if _optimizer:
         _save = _optimizer.save_modules(os.environ)  # type: ignore[attr-defined]

@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, KeysView, Sequence
 from contextlib import contextmanager, suppress
 from operator import attrgetter
 from typing import Any
@@ -40,6 +40,7 @@ HANGS = 2.0
 """Seconds for a fork and its handlers."""
 DRIVER = re.compile(rb"/.*/libcuda\.so.*")
 WRITABLE_AND_SHARED = re.compile(rb"^\S+ rw.s .*", re.MULTILINE)
+READS_ARGUMENTS = "it reads sys.argv, which is not yet what the module will have"
 NOT_INITIALISED = 3
 """CUDA_ERROR_NOT_INITIALIZED: what every function of the driver returns before cuInit."""
 WORDS = 624
@@ -78,8 +79,20 @@ class Inspection:
         self._has_fork_handlers = False
 
     def __enter__(self) -> Inspection:
-        for environment in (os.environ, os.environb):
-            environment.__class__ = type("_Environ", (_Recorded,), {"note": self._note})
+        variables: Any = type(os.environ)
+        self._getitem = variables.__getitem__
+
+        def getitem(environment: Any, key: Any) -> Any:
+            if of_a_rank(name := os.fsdecode(key)):
+                self._note(f"variable {name}")
+            return self._getitem(environment, key)
+
+        def keys(environment: Any) -> KeysView[Any]:
+            """``dict(os.environ)`` and its like, and `copy`, ask for the keys; a loop over the items does not."""
+            self._note("environment as a whole")
+            return KeysView(environment)
+
+        variables.__getitem__, variables.keys = getitem, keys
         self._arguments = sys.argv
         if sys.argv[:1] == ["-m"]:
             sys.argv = _Arguments(sys.argv, self._reads)
@@ -88,8 +101,9 @@ class Inspection:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for environment in (os.environ, os.environb):
-            environment.__class__ = _Recorded.__bases__[0]
+        variables: Any = type(os.environ)
+        variables.__getitem__ = self._getitem
+        del variables.keys  # of its base class again
         sys.argv = self._arguments
         os.register_at_fork = self._register
 
@@ -142,26 +156,6 @@ class Inspection:
 # -- reads of what is a rank's own -------------------------------------------------------------------------------
 
 
-class _Recorded(type(os.environ)):  # type: ignore[misc]
-    """`os.environ` while modules are imported."""
-
-    note: Callable[[str], None]
-
-    def __getitem__(self, key: Any) -> Any:
-        if of_a_rank(name := os.fsdecode(key)):
-            self.note(f"variable {name}")
-        return super().__getitem__(key)
-
-    def keys(self) -> Any:
-        """``dict(os.environ)`` and its like ask for the keys, which a loop over the items does not."""
-        self.note("environment as a whole")
-        return super().keys()
-
-    def copy(self) -> Any:
-        self.note("environment as a whole")
-        return dict(super().items())
-
-
 class _Arguments(list[str]):
     """`sys.argv` under ``-m``, where the module's path comes only later."""
 
@@ -170,11 +164,11 @@ class _Arguments(list[str]):
         self._reads = reads
 
     def __getitem__(self, index: Any) -> Any:
-        self._reads.append("it reads sys.argv, which is not yet what the module will have")
+        self._reads.append(READS_ARGUMENTS)
         return super().__getitem__(index)
 
     def __iter__(self) -> Iterator[str]:
-        self._reads.append("it reads sys.argv, which is not yet what the module will have")
+        self._reads.append(READS_ARGUMENTS)
         return super().__iter__()
 
 
@@ -366,9 +360,7 @@ def ignored_signals() -> int:
 
 def _threads() -> int:
     """How many this process has, except those that are known to survive a fork."""
-    count = os.stat(TASKS).st_nlink - 2
-    if count < 1:  # a /proc of another kind
-        count = len(os.listdir(TASKS))
+    count = len(os.listdir(TASKS))
     return count if count == 1 else count - _arrow_threads()
 
 

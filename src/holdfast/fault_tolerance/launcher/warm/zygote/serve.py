@@ -47,7 +47,8 @@ libc = ctypes.CDLL(None)
 
 
 def serve(settings: dict[str, Any]) -> None:
-    """Returns only in a standby that has become a rank; everything else ends the process, or raises.
+    """Returns only in a standby that has become a rank; everything else ends the process, or raises, upon which the
+    prologue ends it. That holds in each fork.
 
     Args:
         settings: `launcher`, its pid; `channel`, a descriptor; `signals`, more signals to ignore.
@@ -80,18 +81,14 @@ class Zygote:
         if why := inspection.unfit_from_the_start():
             self._end(failed=why)
         while (request := wire.receive(self._channel)) is not None:
-            _, gates = request
+            _, (gate,) = request
             if inspection.has_started_a_thread():
                 self._end(failed="a thread has started in the zygote")
-            for gate in gates:
-                pid = _fork(self._launcher)
-                if pid == 0:
-                    wire.close({*gates} - {gate})
-                    if self._take_role(gate):
-                        return
-                    break
+            if pid := _fork(self._launcher):
                 wire.send(self._channel, {"forked": pid})
                 os.close(gate)
+            elif self._take_role(gate):
+                return
         os._exit(0)
 
     def _end(self, **message: Any) -> None:
@@ -103,33 +100,40 @@ class Zygote:
 
     def _take_role(self, gate: int) -> bool:
         """Wait at the gate for a role; whether it is that of a rank."""
-        try:
-            self._channel.close()
-            self._channel = socket.socket(fileno=gate)
-            _set_name("hf-standby")
-            os.setsid()
-            with suppress(OSError):
-                if found := wire.receive(self._channel):
-                    message, descriptors = found
-                    if message["role"] == "rank":
-                        self._become_a_rank(message, descriptors)
-                        return True
-                    if message["role"] == "zygote":
-                        self._import(*descriptors)
-                        return False
-                    self._leave_the_oom_killer()
-                    _host_a_store(message["module"], gate)
-            os._exit(0)
-        except BaseException:
-            os._exit(1)  # it has not reported anything: the launcher does without this process
+        self._channel.close()
+        self._channel = socket.socket(fileno=gate)
+        _set_name("hf-standby")
+        os.setsid()
+        with suppress(OSError):
+            if found := wire.receive(self._channel):
+                message, descriptors = found
+                if message["role"] == "rank":
+                    self._become_a_rank(message, descriptors)
+                    return True
+                if message["role"] == "zygote":
+                    self._import(*descriptors)
+                    return False
+                self._leave_the_oom_killer()
+                _host_a_store(message["module"], gate)
+        os._exit(0)
 
     # -- a zygote ---------------------------------------------------------------------------------------------
 
     def _import(self, file: int) -> None:
         """Import this list, and report whether ranks can be forked from here."""
         _set_name("hf-zygote")
+        failed: dict[str, str] = {}
         try:
-            failed = self._import_all(wire.read_list(file), file)
+            installed = preload.roots()
+            with self._output.kept(), inspection.Inspection(installed, list(self._handlers)) as process:
+                for name in preload.missing(wire.read_list(file), failed):
+                    wire.note(file, name)
+                    if why := preload.load(name):
+                        failed[name] = why
+                    if why := process.fault():
+                        self._refuse(name, why)
+                if why := inspection.fork_fault() or process.fault():
+                    self._refuse("", why)
         except BaseException as error:
             self._end(failed=repr(error))
         wire.note(file, "")
@@ -139,21 +143,6 @@ class Zygote:
         gc.freeze()
         names = sorted({name.partition(".")[0] for name in sys.modules.keys() - self._there})
         wire.send(self._channel, {"ready": names, "failed": failed})
-
-    def _import_all(self, entries: Sequence[preload.Entry], file: int) -> dict[str, str]:
-        """Returns why which modules cannot be imported; ends this process where it becomes unfit to be forked."""
-        failed: dict[str, str] = {}
-        with self._output.kept():
-            with inspection.Inspection(preload.roots(), list(self._handlers)) as process:
-                for name in preload.missing(entries, failed):
-                    wire.note(file, name)
-                    if why := preload.load(name):
-                        failed[name] = why
-                    if why := process.fault():
-                        self._refuse(name, why)
-            if why := inspection.fork_fault() or process.fault():
-                self._refuse("", why)
-        return failed
 
     def _refuse(self, name: str, why: str) -> None:
         inspection.remove_folders()
@@ -245,17 +234,14 @@ def _fork(launcher: int) -> int:
     middle = os.fork()
     if middle == 0:
         parent = os.getpid()
-        try:
-            if (child := os.fork()) == 0:
-                os.close(reader)
-                os.close(writer)
-                _outlive(parent)
-                _tie(launcher)
-                return 0
-            os.write(writer, child.to_bytes(4, "little"))
-            os._exit(0)
-        except BaseException:
-            os._exit(1)  # whichever of the two it is: it must not speak for the zygote
+        if (child := os.fork()) == 0:
+            os.close(reader)
+            os.close(writer)
+            _outlive(parent)
+            _tie(launcher)
+            return 0
+        os.write(writer, child.to_bytes(4, "little"))
+        os._exit(0)
     os.close(writer)
     pid = os.read(reader, 4)
     os.close(reader)
