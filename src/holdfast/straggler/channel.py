@@ -182,7 +182,12 @@ class OwnGroup(GroupChannel):
         digest = hashlib.blake2b(repr(members).encode(), digest_size=8).hexdigest()
         _made[members] += 1  # the same on all ranks, since they make it together
         store = dist.PrefixStore(f"holdfast/straggler/{digest}/{_made[members]}/", _get_default_store())
-        self._gloo: Any = dist.ProcessGroupGloo(store, self.rank, self.size, timedelta(seconds=timeout))
+        # Ranks connect when they first talk: rank 0 with all, the others with about as many as log2 of them. A full mesh
+        # of 16,384 ranks would be more sockets than a process may have.
+        options = dist.ProcessGroupGloo._Options()
+        options._timeout = timedelta(seconds=timeout)
+        options._devices = [dist.ProcessGroupGloo.create_default_device(lazy_init=True)]
+        self._gloo: Any = dist.ProcessGroupGloo(store, self.rank, self.size, options)
         self._given_up = threading.Event()
 
     def give_up(self) -> None:

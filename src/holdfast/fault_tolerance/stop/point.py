@@ -129,20 +129,6 @@ class StopPoint:
             began = self._wait(began)
         return then == STOP
 
-    def passes_early(self, position: int) -> bool:
-        """At the begin of the batch that leads to this boundary. True: no stop is proposed, and from now on this rank
-        counts as one that has passed it; it need not call `passes` there. False: it has to."""
-        words = self._words
-        if words[P.NUMBER] != self._settled:
-            return False
-        words[P.POSITION] = position
-        return True
-
-    @property
-    def attentive(self) -> bool:
-        """Whether there is a proposal that this rank has not done with."""
-        return bool(self._words[P.NUMBER] != self._settled)
-
     def _look(self, position: int) -> str:
         """Answer the current proposal: GO, WAIT or STOP."""
         words = self._words
