@@ -184,10 +184,11 @@ class OwnGroup(GroupChannel):
         store = dist.PrefixStore(f"holdfast/straggler/{digest}/{_made[members]}/", _get_default_store())
         # Ranks connect when they first talk: rank 0 with all, the others with about as many as log2 of them. A full mesh
         # of 16,384 ranks would be more sockets than a process may have.
-        options = dist.ProcessGroupGloo._Options()
+        gloo: Any = dist.ProcessGroupGloo
+        options = gloo._Options()
         options._timeout = timedelta(seconds=timeout)
-        options._devices = [dist.ProcessGroupGloo.create_default_device(lazy_init=True)]
-        self._gloo: Any = dist.ProcessGroupGloo(store, self.rank, self.size, options)
+        options._devices = [gloo.create_default_device(lazy_init=True)]
+        self._gloo: Any = gloo(store, self.rank, self.size, options)
         self._given_up = threading.Event()
 
     def give_up(self) -> None:
