@@ -182,8 +182,8 @@ class OwnGroup(GroupChannel):
         digest = hashlib.blake2b(repr(members).encode(), digest_size=8).hexdigest()
         _made[members] += 1  # the same on all ranks, since they make it together
         store = dist.PrefixStore(f"holdfast/straggler/{digest}/{_made[members]}/", _get_default_store())
-        # Ranks connect when they first talk: rank 0 with all, the others with about as many as log2 of them. A full mesh
-        # of 16,384 ranks would be more sockets than a process may have.
+        # Ranks connect when they first talk: rank 0 with all, the others with a few. A full mesh of 16,384 ranks would
+        # be more sockets than a process may have.
         gloo: Any = dist.ProcessGroupGloo
         options = gloo._Options()
         options._timeout = timedelta(seconds=timeout)
