@@ -40,18 +40,6 @@ class ReportInterval:
         self._began = now
         self._step += 1
 
-    @property
-    def quiet(self) -> int:
-        """How many of the next steps may be told by `pass_over` instead of one by one: so many that the lengths of the
-        last ones before a report are known."""
-        return 0 if self._steps is None else max(0, self._due_at - self._step - ESTIMATION_STEPS - 1)
-
-    def pass_over(self, steps: int) -> None:
-        """So many steps were not told. Nothing is known of their lengths."""
-        if steps > 0:
-            self._step += steps
-            self._began = None
-
     def resume(self, now: float) -> None:
         """A report was made within this step, which must not make the step look long."""
         self._began = now

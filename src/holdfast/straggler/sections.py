@@ -166,12 +166,6 @@ class Sections:
         self._section(name, False)
         return partial(self.enter, name, profile_cuda)
 
-    def direct(self, name: str) -> Section | None:
-        """The section itself, for code that measures each of its runs without `enter`: one more in `kept` and in
-        `count`. None where that is not all: runs are skipped, or the GPU's
-        kernels are measured."""
-        return None if self._skips or self._capture is not None else self._section(name, False)
-
     @property
     def waiting(self) -> frozenset[str]:
         """Names of the sections that wait for other ranks."""

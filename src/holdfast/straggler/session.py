@@ -117,15 +117,6 @@ class Session:
         interval.resume(monotonic())
         return report
 
-    @property
-    def quiet_steps(self) -> int:
-        """How many of the next steps need no `step`: they may be told by `pass_over`, later and together."""
-        return self._interval.quiet
-
-    def pass_over(self, steps: int) -> None:
-        """So many steps were not told to `step`; no more than `quiet_steps` said, or the report comes late."""
-        self._interval.pass_over(steps)
-
     def _most_steps(self, estimate: float) -> float | None:
         """What all ranks agree on as steps between reports; None if they cannot."""
         if not self._collective:
