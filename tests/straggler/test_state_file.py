@@ -173,7 +173,7 @@ def test_a_folder_that_cannot_be_made_is_one_warning(
     file.close(timeout=30)
     reading, writing = caplog.messages
     assert "Not a directory. What ranks were like" in reading
-    assert "cannot be written: Not a directory" in writing and "said once" in writing
+    assert "cannot be written: Not a directory" in writing and "logged once" in writing
 
 
 def test_a_full_disk_leaves_the_old_file(small_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
