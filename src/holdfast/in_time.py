@@ -1,7 +1,7 @@
 """Calls that may never return: a filesystem that hangs, a pipe that is not read, a store whose host is gone.
 
 Such a call waits in the kernel or in native code, where nothing can be taken back and no signal handler runs; so it
-is made in a thread of its own, and the caller goes on without it when its time is over.
+is made in a thread of its own, and the caller continues without it after its timeout.
 Does not cover: the thread whose call never returns. It is a daemon, and left behind.
 """
 

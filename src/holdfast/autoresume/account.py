@@ -1,9 +1,9 @@
-"""What the journal tells of one attempt: the first to fail and why, who was preempted, how far it came. Pure.
+"""What the journal records of one attempt: the first to fail and why, who was preempted, how far it came. Pure.
 
 What always holds: the journal's own reading decides what came first (`journal.incidents`), and only a fault of
 the last restart cycle is what ended the attempt: the launcher had answered the earlier ones with a restart.
 
-Does not cover: an attempt whose journal is missing or somewhere else; nothing is known of it then.
+Does not cover: an attempt whose journal is missing or somewhere else; its account is empty then.
 """
 
 from __future__ import annotations

@@ -3,15 +3,16 @@
 What spends the budget is a *row of failures*: attempts that failed, or lost a node, one after the other. Preemptions,
 time limits and clean ends are no failures and spend nothing. A row is over when the training got on:
 
-- where the program tells its steps: an attempt resumed at a later step than all before it, so one of those saved work;
+- where the program reports its steps: an attempt resumed at a later step than all before it, so one of those saved
+  work;
 - where it does not: an attempt that ended without failing ran longer than each failed one of the row, so it has
   outlived what they died of.
 
-What always holds: attempts that get nowhere do not go on for ever, whatever their exit codes are. Failures end the
-chain after `max_failures` in a row; clean ends without the finished flag, and time limits between which no step was
+What always holds: attempts without progress do not continue without end, whatever their exit codes are. Failures end
+the chain after `max_failures` in a row; clean ends without the finished flag, and time limits between which no step was
 won, after `max_idle` in a row.
 
-Does not cover: preemptions of which the scheduler or the journal tells. They may follow each other for ever: that is
+Does not cover: preemptions that the scheduler or the journal reports. They may follow each other for ever: that is
 the scheduler's decision, and `max_jobs` is the limit.
 """
 

@@ -4,7 +4,7 @@ The command leads a session of its own, so that a Ctrl-C in the terminal reaches
 never stops it. It gets SIGTERM from the kernel when we die, however that happens. We are the subreaper of what it
 starts: processes that it leaves behind are found, and no zombie stays.
 
-Does not cover: a process that another user owns by then (set-uid); it is told of and left.
+Does not cover: a process that another user owns by then (set-uid); it is logged and left running.
 """
 
 from __future__ import annotations

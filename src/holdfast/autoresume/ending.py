@@ -2,7 +2,7 @@
 
 An *attempt* is one start of the whole job (of `ft_launcher`, which may restart ranks within it). What always holds:
 the scheduler's word counts most, since it ended the attempt; then a request for the end (93), the finished flag, and
-the exit code, which the journal explains. Nothing known at all is `LOST`, never a success.
+the exit code, which the journal explains. An attempt without any evidence is `LOST`, never a success.
 
 Does not cover: exit codes of a launcher that means something else by 93 and 75.
 """

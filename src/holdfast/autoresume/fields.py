@@ -1,4 +1,4 @@
-"""The fields of a ledger's record, as they may be found on disk: missing, or of a type that nobody expects. Pure.
+"""The fields of a ledger's record, as they may be found on disk: missing, or of an unexpected type. Pure.
 
 Does not cover: what they mean (`ledger`).
 """

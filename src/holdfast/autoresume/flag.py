@@ -1,7 +1,7 @@
-"""The finished flag: the file that is there when the training is finished. FAULT_TOL_FINISHED_FLAG_FILE names it.
+"""The finished flag: the file that exists once the training is finished. FAULT_TOL_FINISHED_FLAG_FILE names it.
 
 What always holds: a flag that may belong to this run directory is never removed, and one that cannot is never
-believed; only an empty regular file is removed: another one may be somebody's work, named by mistake. What is no
+believed; only an empty regular file is removed: another one may be a user's file, named by mistake. What is no
 regular file is no flag. A filesystem that does not answer has none: one attempt too many does no harm.
 
 Does not cover: who creates it; the Lightning callbacks with `autoresume=True` do, other programs do it themselves.

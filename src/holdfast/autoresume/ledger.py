@@ -2,7 +2,7 @@
 
 A *chain* is a row of attempts that one decision to train has started: it ends when the training is finished, given up
 or cancelled. What comes after that in the same run directory is a new chain, with a budget of its own; a chain whose
-keeper was killed has no end, and whoever comes next carries it on. Attempts are numbered through, from 1.
+keeper was killed has no end, and the next process continues it. Attempts are numbered through, from 1.
 
 A record is a flat JSON object with `t` (unix seconds) and `kind`. What always holds: records, fields and values that
 this version does not know are passed over, and a record that makes no sense is left out; none of them is an error.

@@ -3,7 +3,7 @@
 What always holds: a record is appended by one write and synced before `append` returns, so it survives a power cut;
 a line that was torn (a full disk, SIGKILL, a power cut) is passed over by the reader, and the next record begins on a
 line of its own. `append` never raises for a disk that does not take it: the record waits in memory and is written
-with the next one, and the caller is told.
+with the next one, and the failure is reported to the caller.
 
 Does not cover: two writers at once (see `lock`); a filesystem that never answers is given `ANSWER` seconds each time.
 """

@@ -1,6 +1,6 @@
-"""What is told while a chain runs: lines on standard error.
+"""The log lines of a running chain, on standard error.
 
-Does not cover: a pipe that nobody empties; it blocks, as it does the command's own output.
+Does not cover: a pipe that is not read; it blocks, as it does the command's own output.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """After a keeper was killed: its attempt got SIGTERM from the kernel and may still be saving. We wait for its end.
 
-What always holds: the command is not told a second time, or a program would save twice; only what it leaves behind is
-asked to end, since a script may not have passed the signal on. Nobody is signalled that was not started by that
+What always holds: the command is not signalled a second time, or a program would save twice; only what it leaves behind
+is asked to end, since a script may not have passed the signal on. Nobody is signalled that was not started by that
 attempt: processes are found by the mark in their environment, and signalled by pidfd.
 
 Does not cover: an attempt of another machine; its processes cannot be seen from here.

@@ -1,6 +1,6 @@
 """What a user's policy wants of the launcher when a rank fails, and what is done if the policy itself fails.
 
-What always holds: a policy that raises, or returns anything but a request, is said and counts as "nothing to ask".
+What always holds: a policy that raises, or returns anything but a request, is logged and counts as no request.
 Does not cover: exceptions of other ranks; each rank's policy sees its own.
 """
 

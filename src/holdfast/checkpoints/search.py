@@ -2,7 +2,7 @@
 
 Newest is by the step in the names, where all have one; else by the time of the last write. What always holds: the same
 folder gives the same answer; a link to another checkpoint of the folder counts as nothing, as that one is found itself;
-that there is none is said only where all could be read. Does not cover: folders below that are no checkpoints; the
+"none" is reported only where all could be read. Does not cover: folders below that are no checkpoints; the
 contents of files such as `latest`.
 """
 

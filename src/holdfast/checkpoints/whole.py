@@ -1,7 +1,7 @@
 """Whether a checkpoint is complete, whatever its kind.
 
 What always holds: nothing is unpickled, no tensor is read, nothing is changed. Does not cover: bytes that changed
-where they are; whoever loads the checkpoint finds out.
+where they are; the program that loads the checkpoint detects that.
 """
 
 from __future__ import annotations

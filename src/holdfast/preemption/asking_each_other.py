@@ -2,7 +2,7 @@
 
 By an all-reduce in a group of their own, on the CPU, begun after one training batch and read after the next, so that
 nobody waits for it. What always holds: every rank asks after the same batches, as each answer carries the longest step
-of all ranks; when asking fails, the ranks train on and say so once.
+of all ranks; when asking fails, the ranks continue to train and log that once.
 
 Does not cover: ranks that train different numbers of batches. Validations: ranks may have different numbers of batches
 there, so they ask after training batches only.

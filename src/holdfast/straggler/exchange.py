@@ -1,4 +1,4 @@
-"""What the ranks say: one exchange for each report.
+"""What the ranks exchange: once for each report.
 
 A rank's medians travel as one list of numbers, in the order of two tables that are the same on all ranks, and one
 all-reduce makes references of them. The same all-reduce says whether a table has to grow first, and carries what the

@@ -1,6 +1,6 @@
 """When the next report is due, counted in steps, so that all ranks report in the same step without asking each other.
 
-Pure: it is told when each step began. After `ESTIMATION_STEPS` steps a rank knows how many of its steps make up the
+Pure: its input is the start of each step. After `ESTIMATION_STEPS` steps a rank knows how many of its steps make up the
 interval; the ranks agree on the greatest such number once, then again within each report, since steps get faster after
 warm-up and slower with longer sequences.
 Does not cover: ranks that do not call in the same steps.

@@ -34,7 +34,7 @@ def console() -> None:
     from holdfast.in_time import TooLate, within
 
     for stream in (sys.stdout, sys.stderr):
-        # Nobody reads it any more, or not now; it is closed, or was so from the start.
+        # It is not read any more, or not now; it is closed, or was so from the start.
         with suppress(OSError, ValueError, AttributeError, TooLate):
             within(1.0, stream.flush)
     # Everything is closed; torch's interpreter shutdown would only take time that users wait for.

@@ -1,6 +1,6 @@
 """A report on a job that still runs, because a person asked: `holdfast diagnose`.
 
-Evidence is captured once and judged once. The answer is there within the seconds that were asked for, and at most two
+Evidence is captured once and judged once. The answer comes within the requested seconds, and at most two
 more. A process is signalled only where it is verifiably armed for that (`capture.stack_request`).
 Does not cover: ranks without a board. Whether they make progress is not known, so none of them is accused with more
 than low confidence, unless it cannot run at all.

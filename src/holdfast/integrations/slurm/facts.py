@@ -1,4 +1,4 @@
-"""What Slurm tells of a job, and what that says of the end of an attempt. Pure.
+"""What Slurm reports of a job, and what follows from it for the end of an attempt. Pure.
 
 What always holds: a job that Slurm itself is ending (cancelled, say) is never taken for one that may be requeued:
 `scontrol requeue` would bring a cancelled job back.

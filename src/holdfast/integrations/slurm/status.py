@@ -1,6 +1,6 @@
 """How a chain stands whose end is not in the ledger and which a Slurm job keeps: Slurm is asked.
 
-What always holds: the answer takes `ANSWER` seconds at most, and what Slurm does not tell is called not known.
+What always holds: the answer takes `ANSWER` seconds at most, and what Slurm does not report is shown as unknown.
 
 Does not cover: jobs that Slurm has forgotten (`MinJobAge`): that they are over is all that can be said.
 """

@@ -1,4 +1,4 @@
-"""Callbacks that surround `Trainer.train`: transformers tells a callback neither the trainer nor how a training ends.
+"""Callbacks that surround `Trainer.train`: transformers passes callbacks neither the trainer nor the end of a training.
 
 So `Trainer.train` itself is wrapped, once, when the first callback is made. What always holds: a trainer without such a
 callback trains as before; each callback's `begin` is followed by one `end`, in the opposite order, after `finished` or
