@@ -12,7 +12,6 @@ from typing import Any
 
 Around = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 """What is done instead of a call: it gets the original, and its arguments."""
-Make = Callable[[Callable[..., Any], "Patch"], Callable[..., Any]]
 _MISSING = object()
 
 
@@ -24,15 +23,7 @@ class Patches:
 
     def wrap(self, obj: Any, name: str, around: Around) -> Patch:
         """Call `around` instead of this object's method. Raises AttributeError if there is none."""
-        return self.replace(obj, name, lambda original, patch: _passing_to(around, original, patch))
-
-    def replace(self, obj: Any, name: str, make: Make) -> Patch:
-        """Call what `make` makes of this object's method; for the hot path, where `wrap` is one call more.
-
-        While the patch that it is given is not `active`, what it makes has to pass calls on and do nothing else.
-        Raises AttributeError if there is no such method.
-        """
-        patch = Patch(obj, name, make)
+        patch = Patch(obj, name, around)
         self._made.append(patch)
         return patch
 
@@ -45,12 +36,16 @@ class Patches:
 class Patch:
     """One wrapped method. `active` until it is undone."""
 
-    def __init__(self, obj: Any, name: str, make: Make) -> None:
+    def __init__(self, obj: Any, name: str, around: Around) -> None:
         self._obj, self._name, self.active = obj, name, True
         self.before = vars(obj).get(name, _MISSING)
         original = getattr(obj, name)
-        wrapper: Any = functools.wraps(original)(make(original, self))
-        wrapper.holdfast_patch = self
+
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return around(original, args, kwargs) if self.active else original(*args, **kwargs)
+
+        wrapper.holdfast_patch = self  # type: ignore[attr-defined]
         self.wrapper = wrapper
         setattr(obj, name, self.wrapper)
 
@@ -73,12 +68,3 @@ def _made_by(method: Any) -> Patch | None:
     patch = getattr(method, "holdfast_patch", None)
     # A stranger's wrapper of ours has our wrapper's attributes, too.
     return patch if isinstance(patch, Patch) and patch.wrapper is method else None
-
-
-def _passing_to(around: Around, original: Callable[..., Any], patch: Patch) -> Callable[..., Any]:
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if patch.active:
-            return around(original, args, kwargs)
-        return original(*args, **kwargs)
-
-    return wrapper

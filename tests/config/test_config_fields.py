@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.fault_tolerance import config_fields as grammar
-from holdfast.fault_tolerance.config import ABSOLUTE_PATHS, TEMPLATE
+from holdfast.fault_tolerance.config import ABSOLUTE_PATHS, TEMPLATE, FaultToleranceConfig
+from holdfast.fault_tolerance.errors import ConfigError
 from holdfast.fault_tolerance.launcher.command_line.ft_options import SOCKET
 
 NOT_A_TIME = [
@@ -233,3 +234,13 @@ def test_restart_policy() -> None:
         grammar.restart_policy("min-healthy")
     with pytest.raises(ValueError, match="give any-failed"):
         grammar.restart_policy("some-failed")
+
+
+def test_a_program_ignores_a_restart_policy_that_cannot_be_had(caplog: pytest.LogCaptureFixture) -> None:
+    """As it ignores settings that do not exist; the launcher refuses both."""
+    assert (
+        FaultToleranceConfig.from_kwargs(restart_policy="min-healthy", safety_factor=2.0).safety_factor == 2.0
+    )
+    assert "use any-failed" in caplog.text
+    with pytest.raises(ConfigError, match="use any-failed"):
+        FaultToleranceConfig.from_kwargs(False, restart_policy="min-healthy")

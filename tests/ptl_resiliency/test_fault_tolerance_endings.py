@@ -166,3 +166,22 @@ def test_without_a_fit_nothing_is_supervised_and_no_launcher_needed(
         act(TinyModel())  # type: ignore[operator]
         assert not callback.is_initialized
     assert list(tmp_path.iterdir()) == []
+
+
+@dataclass
+class Unhashable(EarlyStopping):
+    """As a user may write one."""
+
+    monitor: str = "loss"
+
+    def __post_init__(self) -> None:
+        super().__init__(self.monitor, min_delta=10.0, patience=1)
+
+
+def test_an_early_stopping_that_cannot_be_hashed(
+    ranked: Board, quiet: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAULT_TOL_FINISHED_FLAG_FILE", str(tmp_path / "flag"))
+    callbacks = [FaultToleranceCallback(True, True, exp_dir=tmp_path), Unhashable()]
+    pl.Trainer(max_epochs=20, callbacks=callbacks, **quiet).fit(TinyModel())
+    assert (tmp_path / "flag").exists()

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from holdfast.straggler.baseline import VERSION, Baseline
+from holdfast.straggler.state_file import as_json
 
 RANKS = 6
 NODES = [f"n{rank // 2}" for rank in range(RANKS)]
@@ -34,9 +35,7 @@ def text(*levels: float) -> str:
 
 
 def saved_levels(saved: dict[str, Any]) -> dict[str, list[float]]:
-    return {
-        name: np.frombuffer(base64.b64decode(one), "<f4").tolist() for name, one in saved["levels"].items()
-    }
+    return {name: np.frombuffer(one, "<f4").tolist() for name, one in saved["levels"].items()}
 
 
 def restored(**levels: tuple[float, ...]) -> Baseline:
@@ -88,7 +87,7 @@ def test_it_survives_a_save_and_a_restore() -> None:
     before = Baseline()
     feed(before, 9.0, 1.0, 1.0, 1.0)
     after = Baseline()
-    after.restore(json.loads(json.dumps(before.save())))
+    after.restore(json.loads(as_json(before.save())))
     assert np.isnan(feed(after, 9.0)).all()  # a restarted job warms up again
     assert feed(after, 1.0, rank=4, by=0.25)[4] == pytest.approx(0.25)
 

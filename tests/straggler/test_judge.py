@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from holdfast.straggler.judge import Judge, Judgement
+from holdfast.straggler.state_file import as_json
 from holdfast.straggler.thresholds import Thresholds
 from holdfast.straggler.verdict import GPU, HOST, LATE, SECTION, longer, seconds
 from holdfast.straggler.window import Window
@@ -155,7 +156,7 @@ def test_a_fast_rank_that_becomes_like_the_others_is_not_blamed() -> None:
 def test_the_past_survives_a_save_and_a_restore() -> None:
     job, before, after = Job(32), Judge(), Judge()
     assert not anybody(job, 6, before)
-    after.baseline.restore(json.loads(json.dumps(before.baseline.save())))
+    after.baseline.restore(json.loads(as_json(before.baseline.save())))
     assert not anybody(job, 6, after)
 
 

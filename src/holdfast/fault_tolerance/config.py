@@ -326,7 +326,12 @@ def typed(
             found[name] = parse_with(SETTINGS[name].parse, value, where(name))
         elif name == "restart_policy":
             # Published configurations have it among the settings, although it is an option of the launcher.
-            parse_with(grammar.restart_policy, value, where(name))
+            try:
+                parse_with(grammar.restart_policy, value, where(name))
+            except ConfigError as refused:
+                if not ignore_not_recognized:
+                    raise
+                _log.warning("%s (ignored)", refused)
         else:
             near = grammar.nearest(str(name).replace("-", "_"), SETTINGS)
             effective = [key for key, option in SETTINGS.items() if not option.no_effect]

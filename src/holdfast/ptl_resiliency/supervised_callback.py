@@ -45,7 +45,8 @@ class SupervisedFit(SupervisedTraining):
         """Training batches of this fit so far, with the one that runs."""
         self.ends_after_teardown = False
         """An exception ended the fit: Lightning calls the strategy's `teardown` next, and no `teardown` of ours."""
-        self._stops_before = _early_stops(trainer)
+        self._stops_before: dict[int, Any] = {}
+        self.restored()
 
     def begin(self, at_the_end: Callable[[], None]) -> None:
         """Whole checkpoints from now on."""
@@ -54,14 +55,14 @@ class SupervisedFit(SupervisedTraining):
 
     def restored(self) -> None:
         """The states of a checkpoint are loaded: a stop that it remembers is none of this fit."""
-        self._stops_before = _early_stops(self.trainer)
+        self._stops_before = {id(each): _stop_of(each) for each in _early_stopping(self.trainer)}
 
     @property
     def stopped_early(self) -> bool:
         """Whether an EarlyStopping callback has ended this fit; such a training is finished."""
-        stops = _early_stops(self.trainer)
         return bool(self.trainer.should_stop) and any(
-            self._stops_before.get(each) != mark or _exhausted(each) for each, mark in stops.items()
+            self._stops_before.get(id(each)) != _stop_of(each) or _exhausted(each)
+            for each in _early_stopping(self.trainer)
         )
 
     def end(self) -> None:
@@ -80,13 +81,13 @@ class SupervisedFit(SupervisedTraining):
         return around
 
 
-def _early_stops(trainer: Any) -> dict[Any, Any]:
-    """What each EarlyStopping callback remembers of a stop."""
-    return {
-        each: (each.stopped_epoch, getattr(each, "stopping_reason", None))
-        for each in trainer.callbacks
-        if is_a(each, "EarlyStopping")
-    }
+def _early_stopping(trainer: Any) -> list[Any]:
+    return [each for each in trainer.callbacks if is_a(each, "EarlyStopping")]
+
+
+def _stop_of(callback: Any) -> Any:
+    """What an EarlyStopping callback remembers of a stop."""
+    return callback.stopped_epoch, getattr(callback, "stopping_reason", None)
 
 
 def _exhausted(callback: Any) -> bool:
@@ -128,9 +129,9 @@ class SupervisedCallback(DocumentedArguments, PlacedCallback):
                 limits=lambda: self._limits(fit),
                 has_limits=lambda: self._has_limits(fit),
             )
+            fit.begin(self._end)  # first: a checkpoint counts as complete when it has its name
             self._begin(fit)
             self.take_place(trainer)
-            fit.begin(self._end)
             fit.simulate(self.simulated_fault_params)
         except BaseException:
             self._end()

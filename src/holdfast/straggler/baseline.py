@@ -129,14 +129,13 @@ class Baseline:
         self._nodes = nodes
 
     def save(self) -> dict[str, Any]:
-        """What was learned, as numbers, lists and strings.
+        """What was learned, as numbers, lists, strings and bytes; the state file has bytes in base64.
 
-        Levels are 32-bit numbers in base64, lowest byte first, NaN for a rank without a baseline. As numbers in JSON
-        they would hold the interpreter for long, in each report of a large job.
+        Levels are 32-bit numbers, lowest byte first, NaN for a rank without a baseline. As numbers in JSON they would
+        hold the interpreter for long, in each report of a large job.
         """
         levels = {name: base.astype(_STORED).tobytes() for name, base in self._levels.items()}
-        texts = {name: base64.b64encode(stored).decode() for name, stored in levels.items()}
-        return {"version": VERSION, "nodes": list(self._nodes), "levels": texts}
+        return {"version": VERSION, "nodes": list(self._nodes), "levels": levels}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Take over what `save` gave. ValueError, and nothing changed, if it is not that.
@@ -155,9 +154,10 @@ class Baseline:
         self._restored = {name: np.isfinite(base) for name, base in levels.items()}
 
 
-def _levels(text: str, ranks: int) -> Array:
-    """The levels in a text of `Baseline.save`."""
-    stored = np.frombuffer(base64.b64decode(text, validate=True), _STORED)
+def _levels(saved: str | bytes, ranks: int) -> Array:
+    """The levels that `Baseline.save` gave, or that a file has of them."""
+    content = saved if isinstance(saved, bytes) else base64.b64decode(saved, validate=True)
+    stored = np.frombuffer(content, _STORED)
     if len(stored) != ranks:
         raise ValueError(f"{len(stored)} levels for {ranks} ranks")
     return np.where(np.isfinite(stored), stored, np.nan).astype(float)

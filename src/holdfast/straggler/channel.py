@@ -7,8 +7,7 @@ from another thread, and the interpreter can exit in the middle of one. So nothi
 is started, and asked now and then whether it is done. One that is given up stays pending in gloo's threads, and its
 group is then kept for ever, because gloo's end of a group waits for it.
 
-Does not cover: ranks that died or do not call. As with any collective of the training, the others then wait. Making an
-own group, which waits for all its ranks on the calling thread.
+Does not cover: ranks that died or do not call. As with any collective of the training, the others then wait.
 """
 
 from __future__ import annotations
@@ -173,7 +172,8 @@ class OwnGroup(GroupChannel):
     """
 
     def __init__(self, group: dist.ProcessGroup | None, timeout: float = TIMEOUT) -> None:
-        """Made by all ranks of the group at the same point. `timeout` in seconds. RuntimeError if they do not come."""
+        """Made by all ranks of the group at the same point; the first collective connects them. `timeout` in seconds: a
+        collective raises RuntimeError if not all ranks came."""
         import torch.distributed as dist
         from torch.distributed.distributed_c10d import _get_default_store
 

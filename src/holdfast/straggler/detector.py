@@ -217,7 +217,7 @@ class Detector:
         Returns:
             On rank 0 the report of all ranks, on others None; without `gather_on_rank0` each rank's own report.
             With `background` the newest one that is finished and was not returned yet, or None: usually that of the
-            call before. The first call makes the group, which waits for all ranks.
+            call before.
 
         Raises:
             RuntimeError: the detector is not initialised.

@@ -12,6 +12,7 @@ Does not cover: two jobs with one state file: the last to write wins.
 from __future__ import annotations
 
 import atexit
+import base64
 import contextlib
 import errno
 import json
@@ -132,7 +133,7 @@ class StateFile:
                     with contextlib.suppress(FileNotFoundError):
                         os.replace(self.path, self.path + ".unused")
                     self._keep_old = False
-                _write(self.path, json.dumps(state, separators=(",", ":")).encode())
+                _write(self.path, as_json(state))
             except OSError as error:
                 self._warn(error.strerror or str(error))
             except (TypeError, ValueError, RecursionError) as error:  # nothing that JSON can say
@@ -147,6 +148,14 @@ class StateFile:
                 self.path,
                 problem,
             )
+
+
+def as_json(state: Mapping[str, Any]) -> bytes:
+    """Bytes in base64. Made in pieces, between which other threads may run: it has megabytes in a large job."""
+    encoder = json.JSONEncoder(
+        separators=(",", ":"), default=lambda content: base64.b64encode(content).decode()
+    )
+    return "".join(encoder.iterencode(state)).encode()
 
 
 def in_run_dir(run_dir: str, rank: int) -> str:

@@ -111,8 +111,10 @@ def _is_described(rank: Rank, now: float) -> bool:
 
 def record_description(node: Node, event: m.ExitDescribed, now: float) -> list[Action]:
     """What keeps the process of a rank, for the log, the journal and the reason of the restart."""
+    if event.cycle != node.record.cycle:
+        return []
     rank = node.ranks[event.local]
-    if event.cycle != node.record.cycle or not rank.is_running or rank.kept_by is not None:
+    if not rank.is_running or rank.kept_by is not None:
         return []
     rank.kept_by = event.kept_by
     board = node.board(rank.local)

@@ -97,7 +97,16 @@ class Copying:
             os.close(pipe.writer)  # the ranks have it now
         self._wake_reader, self._wake_writer = os.pipe()
         self._thread = threading.Thread(target=self._run, name="holdfast-copy", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:  # no thread to be had
+            for descriptor in (
+                self._wake_writer,
+                self._wake_reader,
+                *(pipe.reader for pipe in self._pipes),
+            ):
+                os.close(descriptor)
+            raise
 
     def finish(self) -> None:
         """The ranks are gone: read what they have left."""

@@ -152,8 +152,12 @@ class Zygotes:
     def learn(self) -> None:
         """Import what was learned, too: in a fork, while the zygote serves."""
         self.settle()
-        if self._serving is None:
-            return  # the next one imports it
+        if (
+            self._serving is None
+        ):  # the next one imports it, or the one that imports now is followed by one that does
+            if self._coming:
+                self._parts[1:] = self._split(self._learned.modules or ())
+            return
         if self._coming:
             self._drop(self._coming)
         self._parts = self._split(self._learned.modules or ())
@@ -232,11 +236,13 @@ class Zygotes:
     def _ask(self, part: list[Entry] | None) -> None:
         """Have a standby forked, or a process that imports: it gets its role at once, as the launcher may be busy."""
         assert self._serving is not None
-        file = None if part is None else wire.write_list(part)
         ours, theirs = socket.socketpair()
-        ours.settimeout(FORKS)
-        self._asked, self._waits = (ours, file), 0
         with theirs:
+            file = (
+                None if part is None else wire.write_list(part)
+            )  # last: its descriptor has an owner at once
+            ours.settimeout(FORKS)
+            self._asked, self._waits = (ours, file), 0
             try:
                 wire.send(self._serving.channel, {}, [theirs.fileno()])
                 if file is not None:
