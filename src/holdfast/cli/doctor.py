@@ -102,12 +102,9 @@ def run(arguments: argparse.Namespace) -> tuple[str, int]:
 
 def _check_script(script: str, *, module: bool) -> None:
     """As ft_launcher does at its start; but a wrong PYTHON_EXEC is a finding."""
-    from ..fault_tolerance.launcher.command_line.checks import check_script
+    from ..fault_tolerance.launcher.command_line.checks import check_folder, check_script
 
-    try:
-        os.getcwd()
-    except OSError:
-        raise ConfigError("the current folder is gone; go to another one") from None
+    check_folder()
     python = os.environ.get("PYTHON_EXEC")
     if python is not None and module:
         return  # the ranks' Python may have it

@@ -140,6 +140,11 @@ def _incidents(run_dir: str, arguments: argparse.Namespace) -> str:
         f"another job ran here at the same time: holdfast incidents {shlex.quote(path)}\n"
         for path in concurrent_runs(run_dir)
     ]
+    if not found and not read_run(run_dir, STARTS):
+        raise HoldfastError(
+            f"{run_dir}: no event in its journal can be read, so incidents are not known. A full disk leaves an empty "
+            "journal."
+        )
     return _incident_table(found) + "".join(others)
 
 

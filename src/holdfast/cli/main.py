@@ -56,8 +56,7 @@ def main(argv: Sequence[str]) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        what = f"{error.filename}: " if error.filename else ""
-        print(f"holdfast: error: {what}{error.strerror or error}", file=sys.stderr)
+        print(f"holdfast: error: {_reason(error)}", file=sys.stderr)
         return USAGE
     if isinstance(result, int):  # the exit code of a command that prints by itself
         return result
@@ -67,6 +66,16 @@ def main(argv: Sequence[str]) -> int:
         return USAGE
     sys.stdout.write(text)
     return code
+
+
+def _reason(error: OSError) -> str:
+    from ..fault_tolerance.launcher.command_line.checks import check_folder
+
+    try:
+        check_folder()
+    except HoldfastError as gone:
+        return str(gone)
+    return f"{error.filename}: {error.strerror or error}" if error.filename else error.strerror or str(error)
 
 
 def _drop_output() -> None:

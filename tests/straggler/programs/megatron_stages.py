@@ -36,7 +36,7 @@ def withheld() -> object:
     with Detector.detection_section("step"):
         pass
     reports = [Detector.generate_report() for _ in range(2)]
-    identities = Detector._session._exchange.identities()  # type: ignore[union-attr]
+    identities = Detector._session._exchange.identities  # type: ignore[union-attr]
     Detector.shutdown()
     return identities and reports[1] and [list(identities.labels), list(reports[1].withheld)]
 

@@ -290,6 +290,10 @@ def with_ends(
         end = group.exits.get(local_rank)
         if end is not None:
             by_itself = failed.get(local_rank)
+            if by_itself is not None and by_itself.exit.status != end.status:
+                end = replace(
+                    end, by_launcher=True
+                )  # its exception was ending it when the launcher stopped it
             asked = (by_itself is None and end.status != 0) or bool(by_itself and by_itself.hung)
             exit_ = _exit(end, evidence.mono, memory, asked=asked)
             rank = replace(rank, exit=replace(exit_, kept_by=by_itself.kept_by if by_itself else ""))

@@ -92,6 +92,15 @@ def _run(argv: Sequence[str], inbox: Inbox) -> int:
             os.environ.pop(QUIET[0], None)
         _interruptible_again()
         return launch.run(given, inbox, ahead)
+    except FileNotFoundError:
+        from .command_line.checks import check_folder
+
+        try:
+            check_folder()
+        except ConfigError as gone:
+            print(f"ft_launcher: error: {gone}", file=sys.stderr)
+            return Outcome.USAGE.code
+        raise
     except (ConfigError, UnsupportedTorch, ModuleNotFoundError) as error:
         line = " ".join(str(error).split())
         if isinstance(error, ModuleNotFoundError):

@@ -19,7 +19,7 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -337,7 +337,7 @@ def _is_of(stored: StoredIncident, run_id: str, cycle: int, since: float) -> boo
 # -- incidents of the journal ----------------------------------------------------------------------------------
 
 
-def reports(run_dir: str, events: Sequence[Event], found: Iterable[Incident]) -> dict[int, StoredIncident]:
+def reports(run_dir: str, events: Sequence[Event], found: Sequence[Incident]) -> dict[int, StoredIncident]:
     """The directory of each incident that has one, by the incident's number in the journal.
 
     The run id and the cycle connect them; where a run id was used again, the nearest time.
@@ -345,12 +345,13 @@ def reports(run_dir: str, events: Sequence[Event], found: Iterable[Incident]) ->
     from ...journal.incidents import WITHOUT_EVIDENCE
 
     ids = _run_ids(events)
-    candidates = [incident for incident in found if incident.kind not in WITHOUT_EVIDENCE]
     by_number: dict[int, StoredIncident] = {}
     for stored in stored_incidents(run_dir):
         owner = stored.run_id, stored.cycle
-        if same := [each for each in candidates if owner in ids.get((each.run, each.cycle), ())]:
-            by_number[min(same, key=lambda each: abs(each.t - stored.at)).number] = stored
+        same = [each for each in found if owner in ids.get((each.run, each.cycle), ())]
+        # The others seldom have a report, and may be in a cycle beside one that has.
+        if likely := [each for each in same if each.kind not in WITHOUT_EVIDENCE] or same:
+            by_number[min(likely, key=lambda each: abs(each.t - stored.at)).number] = stored
     return by_number
 
 

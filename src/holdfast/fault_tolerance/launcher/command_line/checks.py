@@ -118,6 +118,14 @@ def without_effect(keys: Iterable[str], source: str) -> list[str]:
 # -- the training script ----------------------------------------------------------------------------------------
 
 
+def check_folder() -> None:
+    """Raises ConfigError if the current folder was removed: then every relative path is a FileNotFoundError."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise ConfigError("the current folder is gone; go to another one") from None
+
+
 def check_script(script: str | None, *, module: bool, no_python: bool, run_path: bool) -> None:
     """Raise `ConfigError` when `script` cannot be run; the switches are torchrun's."""
     if not script:

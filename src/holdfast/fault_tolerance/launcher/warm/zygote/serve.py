@@ -234,18 +234,23 @@ def _fork(launcher: int) -> int:
     middle = os.fork()
     if middle == 0:
         parent = os.getpid()
-        if (child := os.fork()) == 0:
-            os.close(reader)
-            os.close(writer)
-            _outlive(parent)
-            _tie(launcher)
-            return 0
-        os.write(writer, child.to_bytes(4, "little"))
-        os._exit(0)
+        try:
+            child = os.fork()
+        except OSError:
+            os._exit(1)
+        if child != 0:
+            os._exit(0)
+        os.close(reader)
+        _outlive(parent)
+        _tie(launcher)
+        # Only now does anybody know of it: one that is stopped before it is tied would outlive the launcher.
+        os.write(writer, os.getpid().to_bytes(4, "little"))
+        os.close(writer)
+        return 0
     os.close(writer)
+    os.waitpid(middle, 0)
     pid = os.read(reader, 4)
     os.close(reader)
-    os.waitpid(middle, 0)
     if not pid:
         raise BlockingIOError("no process can be forked")
     return int.from_bytes(pid, "little")
