@@ -36,9 +36,9 @@ def withheld() -> object:
     with Detector.detection_section("step"):
         pass
     reports = [Detector.generate_report() for _ in range(2)]
-    identities = Detector._session._exchange.identities  # type: ignore[union-attr]
+    exchange = Detector._session._exchange  # type: ignore[union-attr]
     Detector.shutdown()
-    return identities and reports[1] and [list(identities.labels), list(reports[1].withheld)]
+    return reports[1] and [list(exchange.identities.labels), list(reports[1].withheld)]
 
 
 found = [own_label(MEGATRON), withheld()]
