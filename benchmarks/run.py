@@ -36,6 +36,7 @@ FIGURES = {
     "footprint": "supervision",
     "straggler": "straggler",
     "straggler_reports": "straggler",
+    "straggler_connections": "straggler",
     "kernel_records": "straggler",
     "lightning_callbacks": "supervision",
     "incident_list": "incident_list",

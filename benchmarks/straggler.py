@@ -21,6 +21,8 @@ from benchmarks.table import Row, median
 
 FAKES = Path(__file__).resolve().parent.parent / "tests" / "straggler" / "kernels" / "native"
 RANKS = 16_384
+MANY = 64
+"""Real ranks on one machine."""
 
 
 def straggler(runs: int, peer: bool) -> list[Row]:
@@ -77,9 +79,9 @@ def straggler_reports(runs: int, peer: bool) -> list[Row]:
     seen = jobs.by_turns(
         runs,
         many=partial(_many_ranks, sys.executable, "holdfast"),
-        two=partial(_two_ranks, sys.executable, "holdfast"),
+        two=partial(_ranks, sys.executable, 2, "straggler_reports.py", "holdfast"),
         peer_many=theirs and partial(_many_ranks, theirs[0], "nvrx"),
-        peer_two=theirs and partial(_two_ranks, theirs[0], "nvrx"),
+        peer_two=theirs and partial(_ranks, theirs[0], 2, "straggler_reports.py", "nvrx"),
     )
 
     def row(text: str, unit: str, job: str, what: str, scale: float = 1, limit: float | None = None) -> Row:
@@ -97,6 +99,18 @@ def straggler_reports(runs: int, peer: bool) -> list[Row]:
     ]
 
 
+def straggler_connections(runs: int, peer: bool) -> list[Row]:
+    """Sockets that the detector adds to each of 64 gloo ranks; the training's own group has one for each other rank."""
+    rows = []
+    for how in ("foreground", "background"):
+        seen = [_ranks(sys.executable, MANY, "straggler_connections.py", how) for _ in range(runs)]
+        assert all(one["reported"] and one["groups"] == 0 for one in seen), seen
+        text = f"connections by the straggler detector, {MANY} gloo ranks, reports in the {how}"
+        rows += [Row(f"{text}, rank 0", "sockets", [one["rank_0"] for one in seen])]
+        rows += [Row(f"{text}, most of another rank", "sockets", [one["others"] for one in seen])]
+    return rows
+
+
 def _line(python: str, program: str, *arguments: str) -> list[str]:
     return [python, "-W", "ignore", str(jobs.PROGRAMS / program), *arguments]
 
@@ -111,15 +125,17 @@ def _many_ranks(python: str, who: str) -> Any:
     return _figures(python, "first_ms", "straggler_reports.py", who, str(RANKS))
 
 
-def _two_ranks(python: str, who: str) -> Any:
-    """What rank 0 of one run of two real ranks prints."""
-    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(jobs.free_port())}
+def _ranks(python: str, count: int, program: str, argument: str) -> Any:
+    """What rank 0 of one run of real ranks prints."""
+    place = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(jobs.free_port())}
     with jobs.Job() as job:
-        line = _line(python, "straggler_reports.py", who)
-        ranks = [job.start(line, {**place, "RANK": str(rank)}, stdout=subprocess.PIPE) for rank in range(2)]
+        line = _line(python, program, argument)
+        ranks = [
+            job.start(line, {**place, "RANK": str(rank)}, stdout=subprocess.PIPE) for rank in range(count)
+        ]
         told = [rank.communicate(timeout=300)[0] for rank in ranks]
     if codes := [rank.returncode for rank in ranks if rank.returncode]:
-        raise RuntimeError(f"{who}: ranks ended with {codes}")
+        raise RuntimeError(f"{argument}: ranks ended with {codes}")
     return json.loads(told[0].splitlines()[-1])
 
 
