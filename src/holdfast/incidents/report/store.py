@@ -349,8 +349,9 @@ def reports(run_dir: str, events: Sequence[Event], found: Sequence[Incident]) ->
     for stored in stored_incidents(run_dir):
         owner = stored.run_id, stored.cycle
         same = [each for each in found if owner in ids.get((each.run, each.cycle), ())]
-        # The others seldom have a report, and may be in a cycle beside one that has.
-        if likely := [each for each in same if each.kind not in WITHOUT_EVIDENCE] or same:
+        # A restart that no rank caused seldom has a report, and may be in a cycle beside an incident that has.
+        unexplained = [each for each in same if each.kind == "restart"]
+        if likely := [each for each in same if each.kind not in WITHOUT_EVIDENCE] or unexplained:
             by_number[min(likely, key=lambda each: abs(each.t - stored.at)).number] = stored
     return by_number
 
