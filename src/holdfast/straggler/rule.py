@@ -202,7 +202,9 @@ class _Report:
     def _rank_levels(self, groups: Index) -> Array:
         levels = np.full_like(self.logs, np.nan)
         for members in _by_size(groups, self.thresholds.min_ranks):
-            for window, logs in enumerate(self.logs):  # one by one: it takes several copies of what it compares
+            for window, logs in enumerate(
+                self.logs
+            ):  # one by one: it takes several copies of what it compares
                 levels[window, members] = _against_others(logs[None, members], self.thresholds.min_ranks)[0]
         return levels
 
