@@ -127,13 +127,14 @@ def launcher_killed(contender: Contender) -> Outcome:
 
 
 def monitor_killed(contender: Contender) -> Outcome:
-    """SIGKILL to whatever else the launcher started beside the ranks."""
+    """SIGKILL to whatever else the launcher started beside the ranks, but for the host of their store, whose loss ends
+    them under every launcher."""
     if not contender.supervises:
         return Outcome("has no monitor", None)
     with job(contender, "trains", "--max-restarts=0", *_options(contender)) as one:
         one.until("ready-0", "ready-1")
         beside = [each for each in one.processes() if each.pid != one.process.pid]
-        send(signal.SIGKILL, [each for each in beside if not _is_rank(each)])
+        send(signal.SIGKILL, [each for each in beside if not _is_rank(each) and each.name() != "hf-store"])
         code, done = one.wait(), one.has("done")
     text = "training does not notice" if code == 0 else f"{done} of 2 ranks finish, {ended(code)}"
     return Outcome(text, code == 0)
