@@ -80,7 +80,8 @@ class RankReports:
             with best_effort("the evidence of a hang", self._journal.record):
                 self._incidents.take_verdict(message, is_late=is_late)
         if is_late:
-            self._journal.record(kind, **message)
+            if kind not in MILESTONES:  # the final scan has reported those
+                self._journal.record(kind, **message)
             return None
         return self._take(kind, message)
 
