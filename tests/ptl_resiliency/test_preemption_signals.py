@@ -5,15 +5,12 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import time
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from holdfast.patches import Patches
 from holdfast.preemption.notices import Notices
 from holdfast.ptl_resiliency import PreemptionCallback
-from holdfast.ptl_resiliency.framework import keep_signals_from_lightning
 
 USR1, TERM = int(signal.SIGUSR1), int(signal.SIGTERM)
 
@@ -99,13 +96,6 @@ def test_of_two_at_once_none_stays(order: tuple[int, int]) -> None:
     for index in order:
         both[index].restore()
     assert signal.getsignal(USR1) is _other
-
-
-def test_another_lightning_without_such_a_connector() -> None:
-    patches = Patches()
-    keep_signals_from_lightning(SimpleNamespace(_signal_connector=object()), {USR1}, patches)
-    keep_signals_from_lightning(object(), {USR1}, patches)
-    patches.undo()
 
 
 def _run(runs: Any) -> None:

@@ -11,7 +11,8 @@ from tests.processes import Spawned, Spawner
 
 ARMED = """
 import sys, threading
-from holdfast.callbacks.simulated_fault import parse_params, simulate
+from holdfast.callbacks.arguments import parse_params
+from holdfast.testing.injector import simulate
 sys.stdin.close()
 if sys.argv[2] == "closed":
     sys.stdout.close()

@@ -1,14 +1,79 @@
-"""The arguments that fault-tolerance callbacks share: what is allowed, and what people are told otherwise.
+"""The documented constructor of the fault-tolerance callbacks, the same for every framework.
 
-What always holds: a wrong value is an error where the callback is made, before anything runs. Does not cover: simulated
-faults (`simulated_fault.parse_params`).
+What always holds: arguments that cannot be meant are refused when the callback is made, not when the training begins.
+
+Does not cover: what the arguments do.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from holdfast.fault_tolerance.config import docstring_section
+from holdfast.testing.simulated import SimulatedFaultParams
+
+Constructor = TypeVar("Constructor", bound=Callable[..., None])
+
+MEANINGS = {
+    "autoresume": "Create the file that FAULT_TOL_FINISHED_FLAG_FILE names when the training is finished. "
+    "True or False.",
+    "calculate_timeouts": "Learn timeouts from observed durations, and use those of earlier jobs. They replace "
+    "configured ones. Timeouts of heartbeats are learned at the end of a job that loaded and saved a checkpoint: of a "
+    "training from scratch, its second job. Those of sections are learned after saves and at the end. True or False.",
+    "simulated_fault_params": "A fault to rehearse with: `SimulatedFaultParams` or a dict of its fields, with delays "
+    "in seconds. None injects no fault.",
+    "exp_dir": "The folder of the state file, the same for all jobs. It is made if it is missing. None is the folder "
+    "`ft_state` in Lightning's `trainer.log_dir`, or in Hugging Face's `output_dir`. A framework may move files "
+    "that are written directly to `trainer.log_dir`. A path, or None.",
+    "logger_name": "The logger of all lines; None is the root logger. While the program has set up no logging, lines "
+    "from INFO on go to stderr, and the root logger stays as it is. A text, or None.",
+    "exc_handling_policy": "Is called with the exception that ends the training. It returns a WorkloadControlRequest "
+    "for the launcher, or None. ShutdownWorkload first creates the file that FAULT_TOL_FINISHED_FLAG_FILE names. "
+    "A function, or None.",
+}
+"""What each argument means, and in which unit it is. The defaults are those of the signatures."""
+
+
+def described(constructor: Constructor) -> Constructor:
+    """Give a constructor a docstring of its arguments; it is otherwise unchanged."""
+    parameters = list(inspect.signature(constructor).parameters.values())[1:]
+    items = [(each.name, f"{MEANINGS[each.name]} {_default(each)}") for each in parameters]
+    summary = "Take the arguments; everything else is done when the training begins."
+    raises = docstring_section("Raises", [("ValueError", "an argument is not what is allowed.")])
+    constructor.__doc__ = f"{summary}\n\n{docstring_section('Args', items)}\n\n{raises}\n"
+    return constructor
+
+
+def _default(parameter: inspect.Parameter) -> str:
+    return "Required." if parameter.default is parameter.empty else f"Default: {parameter.default!r}."
+
+
+class DocumentedArguments:
+    """A callback's arguments, as attributes of their names."""
+
+    @described
+    def __init__(
+        self,
+        autoresume: bool,
+        calculate_timeouts: bool,
+        simulated_fault_params: SimulatedFaultParams | dict[str, Any] | Any | None = None,
+        exp_dir: str | Path | None = None,
+        logger_name: str | None = "nemo_logger.FaultToleranceCallback",
+    ) -> None:
+        self.autoresume = flag("autoresume", autoresume)
+        self.calculate_timeouts = flag("calculate_timeouts", calculate_timeouts)
+        self.simulated_fault_params = parse_params(simulated_fault_params)
+        self.exp_dir = folder(exp_dir)
+        self.logger_name = logger_name
+
+
+def parse_params(params: Any) -> SimulatedFaultParams | None:
+    """From params, a dict, OmegaConf's DictConfig, or None. Raises ValueError, "Failed to parse simulated fault …"."""
+    return None if params is None else SimulatedFaultParams.parse(params)
 
 
 def flag(name: str, value: Any) -> bool:

@@ -15,9 +15,9 @@ from holdfast.fault_tolerance import RankMonitorClient, RankMonitorClientError
 from holdfast.fault_tolerance.timeouts.kept_timeouts import KeptTimeouts
 from holdfast.fault_tolerance.timeouts.learning_conditions import SECTIONS
 from holdfast.prefixed_log import Prefixed
+from holdfast.testing.injector import simulate
 from holdfast.testing.simulated import SimulatedFaultParams
 
-from .simulated_fault import simulate
 from .supervision import Supervision, why_no_launcher
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ _HOME = {
     "FaultToleranceCallback": "fault_tolerance_callback",
     "FaultToleranceSectionsCallback": "fault_tolerance_sections_callback",
     "PreemptionCallback": "preemption_callback",
-    "SimulatedFaultParams": ".callbacks.simulated_fault",
+    "SimulatedFaultParams": ".testing.simulated",
     "StragglerDetectionCallback": "straggler_det_callback",
 }
 

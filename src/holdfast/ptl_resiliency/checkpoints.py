@@ -69,7 +69,7 @@ def _save_whole(save: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
     if not isinstance(path, (str, os.PathLike)) or "://" in os.fspath(path):
         return save(*args, **kwargs)
     final = os.path.abspath(os.fspath(path))
-    if is_aside(final):  # somebody else sees to it: another user of this, or who saves the last checkpoint
+    if is_aside(final):  # completed elsewhere: by another user of this, or by `save_last`
         return save(*args, **kwargs)
     unfinished = aside(final)
     if len(args) > 1:
@@ -190,11 +190,7 @@ def _place(keeper: Any, trainer: Any) -> str:
     name = keeper.CHECKPOINT_NAME_LAST
     path = str(keeper.format_checkpoint_name(metrics, name))
     version = keeper.STARTING_VERSION
-    while (
-        getattr(keeper, "_enable_version_counter", True)
-        and path != keeper.last_model_path
-        and os.path.lexists(path)
-    ):
+    while keeper._enable_version_counter and path != keeper.last_model_path and os.path.lexists(path):
         path = str(keeper.format_checkpoint_name(metrics, name, ver=version))
         version += 1
     return path

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
-from holdfast.callbacks.documented_arguments import described
+from holdfast.callbacks.arguments import described
 from holdfast.callbacks.learning_limits import learn_heartbeats
 from holdfast.fault_tolerance.timeouts import learned_timeouts
 from holdfast.fault_tolerance.timeouts.learning_conditions import HeartbeatRules

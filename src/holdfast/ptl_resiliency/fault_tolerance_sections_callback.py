@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from holdfast.callbacks import arguments, exception_policy
-from holdfast.callbacks.documented_arguments import described
+from holdfast.callbacks.arguments import described
 from holdfast.callbacks.learning_limits import SectionLearning
 from holdfast.callbacks.sections import Sections
 from holdfast.callbacks.supervised_training import verify_sections

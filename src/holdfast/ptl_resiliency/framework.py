@@ -90,22 +90,17 @@ def keep_signals_from_lightning(
     Its handler runs a collective wherever in the step the rank is, and two ranks may wait for each other. `then` is
     called when it has registered.
     """
-    connector = getattr(trainer, "_signal_connector", None)
-    if not callable(getattr(connector, "register_signal_handlers", None)):
-        return
+    connector = trainer._signal_connector
 
     def register(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         meanwhile = Patches()
-        if callable(getattr(connector, "_register_signal", None)):
-            meanwhile.wrap(connector, "_register_signal", others)
+        meanwhile.wrap(connector, "_register_signal", others)
         try:
             return original(*args, **kwargs)
         finally:
             meanwhile.undo()
-            remembered = getattr(connector, "_original_handlers", None)
-            if isinstance(remembered, dict):
-                for number in signals:
-                    remembered.pop(number, None)
+            for number in signals:
+                connector._original_handlers.pop(number, None)
             then()
 
     def others(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -116,14 +111,12 @@ def keep_signals_from_lightning(
 
 def at_the_end_of_each_loader(trainer: Any, patches: Patches, call: Callable[[], None]) -> None:
     """In a validation, after the batches of a loader and before its results are reduced over the ranks."""
-    loop = getattr(getattr(trainer.fit_loop, "epoch_loop", None), "val_loop", None)
 
     def store(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         call()
         return original(*args, **kwargs)
 
-    if callable(getattr(loop, "_store_dataloader_outputs", None)):
-        patches.wrap(loop, "_store_dataloader_outputs", store)
+    patches.wrap(trainer.fit_loop.epoch_loop.val_loop, "_store_dataloader_outputs", store)
 
 
 def validation_follows(trainer: Any) -> bool:
@@ -133,7 +126,7 @@ def validation_follows(trainer: Any) -> bool:
 
 
 def leave_validation_to_come(checkpoint: dict[str, Any], *, begun: bool) -> None:
-    """Change what a checkpoint says of the loops: a fit that goes on from it begins with the validation.
+    """Change what a checkpoint says of the loops: a fit that resumes from it begins with the validation.
 
     Saved in one of its hooks, a checkpoint says that the validation is over, and saved after the last batch before it,
     that there is none: early stopping, best checkpoints and schedulers would never see its result. `begun`: it is saved
@@ -158,13 +151,12 @@ def leave_validation_to_come(checkpoint: dict[str, Any], *, begun: bool) -> None
 
 def step_of_loggers(trainer: Any) -> int:
     """The step that Lightning itself gives its loggers; it differs from `global_step` with several optimizers."""
-    step = getattr(trainer.fit_loop.epoch_loop, "_batches_that_stepped", None)
-    return int(trainer.global_step if step is None else step)
+    return int(trainer.fit_loop.epoch_loop._batches_that_stepped)
 
 
 def ended_mid_epoch(trainer: Any) -> bool:
     """Whether the last training batch was not the last one of its epoch."""
-    return not getattr(trainer.fit_loop.epoch_loop.batch_progress, "is_last_batch", True)
+    return not trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
 
 
 def is_lightnings_asynchronous(io: Any) -> bool:
@@ -190,5 +182,4 @@ def forget_failed_save(io: Any) -> None:
 
 def saved_this_step(keeper: Any, step: int) -> None:
     """So that a `ModelCheckpoint` with `save_on_exception` does not save this step again."""
-    if hasattr(keeper, "_last_global_step_saved"):
-        keeper._last_global_step_saved = step
+    keeper._last_global_step_saved = step

@@ -108,7 +108,7 @@ class StragglerDetectionCallback(PlacedCallback):
         self._side: SideGroup | None = None
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Begin, if this is a fit. Raises RuntimeError if somebody else has initialised the detector, and with a
+        """Begin, if this is a fit. Raises RuntimeError if the detector is initialised already, and with a
         Lightning that was not tested."""
         if stage != "fit":
             return
@@ -266,7 +266,7 @@ class TrainerLoggers:
     """
 
     def __init__(self, log: logging.Logger) -> None:
-        """`log` is told of loggers that raise."""
+        """`log` gets a warning of each logger that raises."""
         self._log = log
         self._told: set[int] = set()
 

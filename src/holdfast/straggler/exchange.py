@@ -46,7 +46,7 @@ STALE = 0.5
 LONGEST_PAUSE = 64
 """Reports before a table may begin anew again: none after the first time, then twice as many each time, up to these."""
 MOST_ROUNDS = 64
-"""Ranks whose news is told in one report; the others' follows in the next."""
+"""Ranks whose news is exchanged in one report; that of the others follows in the next."""
 _ABSENT = -1.0
 _LENGTH = 1 << 24  # beyond any payload; with a rank before it the number is still exact in 64 bits of float
 _HEAD = 4
@@ -178,7 +178,7 @@ class Tables:
         (count,) = struct.unpack_from("<I", told)
         keys = struct.unpack_from(f"<{count}Q", told, 4)
         news = json.loads(told[4 + 8 * count :])
-        self._may_begin_anew = False  # whoever told first had the choice
+        self._may_begin_anew = False  # the first rank had the choice
         if news["anew"]:
             self.kernels = []
             self._paused = self._pause

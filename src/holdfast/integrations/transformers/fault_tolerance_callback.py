@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from holdfast.callbacks.learning_limits import learn_heartbeats
-from holdfast.callbacks.simulated_fault import SimulatedFaultParams
 from holdfast.callbacks.supervised_training import SupervisedTraining
 from holdfast.fault_tolerance.timeouts.learned_timeouts import HEARTBEAT
 from holdfast.fault_tolerance.timeouts.learning_conditions import HeartbeatRules
+from holdfast.testing.simulated import SimulatedFaultParams
 
 from .supervised_callback import SupervisedCallback
 from .train_call import TrainCall

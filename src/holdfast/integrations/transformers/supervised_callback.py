@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from holdfast.callbacks import callback_log
+from holdfast.callbacks.arguments import DocumentedArguments
 from holdfast.callbacks.completion import Ending, why_complete
-from holdfast.callbacks.documented_arguments import DocumentedArguments
 from holdfast.callbacks.supervised_training import SupervisedTraining, verify_environment
 from holdfast.fault_tolerance.timeouts.learning_conditions import is_clean_stop
 from holdfast.prefixed_log import Prefixed
