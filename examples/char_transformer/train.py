@@ -113,7 +113,7 @@ class Trainer:
             self._set_random_state(state["random"][self.rank])
         else:
             self.say(
-                f"the checkpoint is of {len(state['random'])} ranks: training goes on, but not bit for bit"
+                f"the checkpoint is of {len(state['random'])} ranks: training continues, but not bit for bit"
             )
         self.say(f"resumed from the checkpoint of step {self.step}")
 
@@ -197,7 +197,7 @@ def run(args: argparse.Namespace, client: RankMonitorClient, device: torch.devic
         write_result(trainer, args.dir)
     else:
         trainer.say(
-            f"stopped after step {trainer.step}, which is saved; started again, training goes on from there"
+            f"stopped after step {trainer.step}, which is saved; started again, training resumes from there"
         )
 
 

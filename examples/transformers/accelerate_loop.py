@@ -57,7 +57,7 @@ def train(folder: Path, steps: int, save_every: int) -> torch.nn.Module | None:
 
     step = 0
     if newest := last_complete_on_all_ranks(folder):
-        accelerator.print(f"the training goes on from {newest}")
+        accelerator.print(f"the training resumes from {newest}")
         accelerator.load_state(str(newest))
         step = int(newest.name.partition("-")[2])
     batches = 0

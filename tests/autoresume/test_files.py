@@ -99,7 +99,7 @@ def test_on_a_full_disk_records_wait_until_there_is_room(small_disk: Path) -> No
     waiting = [file.append({"t": number, "kind": "other", "why": "x" * 5000}) for number in (2, 3)]
     assert waiting == [False, False]
     assert len(told) == 1
-    assert "cannot be written: No space left on device. The training goes on" in told[0]
+    assert "cannot be written: No space left on device. The training continues" in told[0]
     assert [record["t"] for record in records(small_disk / NAME)] == [1]  # nothing torn either
     filler.unlink()
     assert file.append({"t": 4, "kind": "other"})

@@ -84,7 +84,7 @@ def test_a_logger_that_raises_is_told_of_once(tmp_path: Path, caplog: pytest.Log
         train(tmp_path, [Broken(tmp_path / "broken"), CSVLogger(tmp_path / "good")])
     assert [text for text in caplog.messages if "metrics" in text] == [
         "Broken did not take the straggler metrics (ConnectionError: no route to host): they are missing there. "
-        "Training goes on"
+        "Training continues"
     ]
     assert straggler(of_csv(tmp_path / "good")).keys() == NAMES
 

@@ -449,7 +449,7 @@ def test_on_a_full_disk_the_chain_goes_on(
     assert len(slurm.asked("scontrol requeue")) == 5
     said = capsys.readouterr().err
     assert (
-        f"{run_dir}/attempts.jsonl cannot be written: No space left on device. The training goes on" in said
+        f"{run_dir}/attempts.jsonl cannot be written: No space left on device. The training continues" in said
     )
     (run_dir / "filler").unlink()
     slurm.tells("7", RUNNING.format(5))

@@ -146,8 +146,8 @@ def test_a_fault_ends_the_reports_of_all_ranks_and_is_logged_once(caplog: pytest
     assert every[1].made == [] and every[0].made == [1]
     said = sorted(record.getMessage() for record in caplog.records)
     assert said == [
-        "straggler reports have ended: BrokenBarrierError: . Training goes on without them",
-        "straggler reports have ended: KeyError: 'a fault'. Training goes on without them",
+        "straggler reports have ended: BrokenBarrierError: . Training continues without them",
+        "straggler reports have ended: KeyError: 'a fault'. Training continues without them",
     ]
 
 

@@ -27,7 +27,7 @@ ANSWER = 20.0
 """Seconds that the filesystem may take for one call."""
 
 KILLED = (
-    "The training goes on, and so does the count of failures; but if this process is killed, its successor does not "
+    "The training continues, and so does the count of failures; but if this process is killed, its successor does not "
     "know of these attempts"
 )
 """What follows where one process keeps all attempts."""

@@ -74,7 +74,7 @@ def got_nowhere(idle: Sequence[Attempt]) -> str:
 
 
 def too_many(last: Attempt, limit: int) -> str:
-    """The number of jobs is used up, and the training goes on if somebody starts another chain."""
+    """The number of jobs is used up, and the training continues if somebody starts another chain."""
     many = f"{limit} attempts" if limit > 1 else "one attempt"
     return f"not finished after {many}, which is the limit (--max-jobs); {attempt_ended(last)}"
 

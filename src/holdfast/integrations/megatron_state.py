@@ -121,4 +121,4 @@ def trouble(client: RankMonitorClient, error: RankMonitorClientError) -> None:
         if text in beside.said:
             return
         beside.said.add(text)
-    log.warning("the training goes on, but supervision may not see all of it: %s", text)
+    log.warning("the training continues, but supervision may not see all of it: %s", text)

@@ -189,7 +189,7 @@ class StragglerDetectionCallback(PlacedCallback):
         try:
             return self._side.maximum([float(stragglers)])[0] > 0
         except CollectiveFailed as error:
-            self._log.warning("The ranks could not be told whether to stop (%s). Training goes on", error)
+            self._log.warning("The ranks could not be told whether to stop (%s). Training continues", error)
             self._side.close()
             self._side = None
             return False
@@ -286,7 +286,7 @@ class TrainerLoggers:
         if id(logger) not in self._told:
             self._told.add(id(logger))
             self._log.warning(
-                "%s did not take the straggler metrics (%s: %s): they are missing there. Training goes on",
+                "%s did not take the straggler metrics (%s: %s): they are missing there. Training continues",
                 type(logger).__name__,
                 type(error).__name__,
                 error,

@@ -50,4 +50,4 @@ def reason(error: BaseException) -> str:
 
 def log_ended(error: BaseException) -> None:
     """Log that the ranks can exchange no more reports."""
-    log.warning("straggler reports have ended: %s. Training goes on without them", reason(error))
+    log.warning("straggler reports have ended: %s. Training continues without them", reason(error))

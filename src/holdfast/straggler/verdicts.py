@@ -85,7 +85,7 @@ class Verdicts:
             )
         except GroupsError as error:
             return self._without(str(error))
-        except Exception as error:  # the user's groups, or a fault of ours: the training goes on
+        except Exception as error:  # the user's groups, or a fault of ours: the training continues
             return self._without(f"they could not be computed ({type(error).__name__}: {error})")
 
     def _judged(

@@ -67,7 +67,7 @@ def test_a_killed_and_a_preempted_job_end_with_the_weights_of_an_undisturbed_one
     first = job(spawn, SCRIPT, folder, "--ft-preempted-exit-code=75")
     first.wait_for(lambda: complete(folder, 15), 90)
     rank(first, 1).kill()
-    first.wait_for(r"the training goes on from .*checkpoint-\d+", 90)
+    first.wait_for(r"the training resumes from .*checkpoint-\d+", 90)
     before = newest(folder)
     first.wait_for(lambda: newest(folder) > before, 90)  # it trains again
     rank(first, 1).send_signal(signal.SIGTERM)
@@ -79,7 +79,7 @@ def test_a_killed_and_a_preempted_job_end_with_the_weights_of_an_undisturbed_one
 
     second = job(spawn, SCRIPT, folder, then_undisturbed=True)
     assert second.wait(90) == 0, second.output()[-3000:]
-    assert f"the training goes on from {folder}/checkpoint-{stopped}" in second.output()
+    assert f"the training resumes from {folder}/checkpoint-{stopped}" in second.output()
     assert (tmp_path / "run.flag").exists()
     assert same_weights(folder, "final/model.safetensors")
 
@@ -98,7 +98,7 @@ def test_an_accelerate_loop_that_is_preempted_ends_with_the_weights_of_an_undist
     assert "preempted: the checkpoint of step" in first.output()
     second = job(spawn, LOOP, folder, then_undisturbed=True)
     assert second.wait(60) == 0, second.output()[-3000:]
-    assert f"the training goes on from {folder}/step-" in second.output()
+    assert f"the training resumes from {folder}/step-" in second.output()
     assert same_weights(folder, f"step-{STEPS}/model.safetensors")
 
 

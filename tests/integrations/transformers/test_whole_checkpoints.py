@@ -54,7 +54,7 @@ def test_a_half_written_checkpoint_is_not_gone_on_from(
     again = trainer(tmp_path, [PreemptionCallback()], **only_one)
     again.train(resume_from_checkpoint=True)
     assert said(caplog, f"skipped: {tmp_path}/checkpoint-15 was being written when its job") == 1
-    assert said(caplog, f"the training goes on from {tmp_path}/checkpoint-10") == 1
+    assert said(caplog, f"the training resumes from {tmp_path}/checkpoint-10") == 1
     assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-20"]
     alone = trainer(tmp_path / "alone", **only_one)
     alone.train()

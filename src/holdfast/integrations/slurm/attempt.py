@@ -31,9 +31,7 @@ from .facts import BY_SOMEBODY, Word, word_of
 from .place import Place, node_name
 from .script import DONE
 
-UNWRITTEN = (
-    "The training goes on; runs of the job of which the ledger tells nothing count as failures when one fails"
-)
+UNWRITTEN = "The training continues; runs of the job of which the ledger tells nothing count as failures when one fails"
 """What follows from a full disk: each of our processes lives for a moment, and forgets what it could not write."""
 
 

@@ -1,4 +1,4 @@
-"""An evaluation that was due when a training was preempted: it is done where the training goes on.
+"""An evaluation that was due when a training was preempted: it is done where the training continues.
 
 `Trainer` evaluates before it saves, and its checkpoints know nothing of evaluations; one that is left out would be
 missing for the best model, early stopping and the logs. So a file in the checkpoint says so. What always holds: the
@@ -23,7 +23,7 @@ def leave_to_the_next_start(training: TrainCall) -> None:
 
     def note(place: str) -> None:
         with open(os.path.join(place, NAME), "w", encoding="utf-8") as file:
-            file.write("The evaluation of this step comes when the training goes on from here.\n")
+            file.write("The evaluation of this step comes when the training resumes from here.\n")
 
     training.checkpoints.within = note
 
@@ -40,7 +40,7 @@ def is_due(training: TrainCall) -> bool:
 
 
 def catch_up(training: TrainCall) -> None:
-    """Evaluate, if the checkpoint that the training goes on from says so. Called by all ranks."""
+    """Evaluate, if the checkpoint that the training resumes from says so. Called by all ranks."""
     if training.resumed is None or not is_due(training):
         return
     trainer = training.trainer

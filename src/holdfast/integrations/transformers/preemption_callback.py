@@ -3,7 +3,7 @@
 A signal to any process of the training, or to ft_launcher, is a notice. At the next boundary on which all ranks agree
 (after an optimizer step; under ft_launcher, and with one process, also in evaluations) the trainer saves `checkpoint-N`
 as it always does and the process exits with code 0. What always holds: a save that fails does not end with code 0; an
-evaluation that was due, or was cut short, is done when the training goes on; after the training handlers and loaders
+evaluation that was due, or was cut short, is done when the training continues; after the training handlers and loaders
 are as they were. A signal before all ranks have come to `train` does what it would do without the callback.
 
 Does not cover: a rank that never comes to another boundary (it hangs: `ft_launcher` ends it).

@@ -27,7 +27,7 @@ def choose(folder: str | os.PathLike[str]) -> str:
     for skipped in found.skipped:
         log.warning("checkpoint skipped: %s", skipped)
     if found.newest is not None:
-        log.info("the training goes on from %s", found.newest)
+        log.info("the training resumes from %s", found.newest)
         return str(found.newest)
     log.info("there is no complete checkpoint in %s: the training begins", folder)
     return ""

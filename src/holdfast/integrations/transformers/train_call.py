@@ -1,6 +1,6 @@
 """One call of `Trainer.train`: what our callbacks share while it lasts.
 
-What always holds: `close` puts back what was wrapped; the checkpoint that a training goes on from is the same on all
+What always holds: `close` puts back what was wrapped; the checkpoint that a training resumes from is the same on all
 ranks, as rank 0 chooses it. Does not cover: what the callbacks do with it.
 """
 
@@ -29,7 +29,7 @@ class TrainCall:
         self.side = SideGroup()
         self.checkpoints = WholeCheckpoints(trainer, self.side)
         self.resumed: Any = None
-        """The checkpoint that the training goes on from; None from the start."""
+        """The checkpoint that the training resumes from; None from the start."""
         self.on_resume: list[Callable[[], None]] = []
         """Called when there is such a checkpoint."""
 

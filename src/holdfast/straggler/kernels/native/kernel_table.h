@@ -161,7 +161,7 @@ class KernelTable {
                 ++counts.measured;
                 return;
             }
-        } catch (...) {  // no memory: what is lost is counted, and the training goes on
+        } catch (...) {  // no memory: what is lost is counted, and the training continues
         }
         ++counts.unmeasured;
     }
