@@ -175,17 +175,7 @@ def _serve(options: LauncherOptions, node: str, inbox: Inbox, ahead: Ahead, stac
     )
     driver = Driver(settings, inbox, store, stores, ranks, journal)
 
-    text = describe(limits)
-
-    def run_start() -> dict[str, Any]:  # on the journal's thread: redaction is slow to import
-        from holdfast.incidents.report.redaction import redacted_arguments
-
-        argv, nodes = redacted_arguments(sys.argv[1:], os.environ), [given.least_nodes, given.most_nodes]
-        return {"run_id": run_id, "argv": argv, "limits": text, "nodes": nodes, "nproc": me.ranks}
-
-    journal.defer("run_start", run_start)
-    count = f"{me.ranks} rank{'s' if me.ranks > 1 else ''} on this node"
-    logger.info("%s; limits %s; journal in %s", count, text, own.run_dir)
+    _announce(run_id, own.run_dir, describe(limits), (given.least_nodes, given.most_nodes), me.ranks, journal)
     ahead.attach(inbox, journal.record, me.ranks)
     stack.callback(ahead.close)  # before the inbox and the journal are gone
     if not ahead.cold:
@@ -198,6 +188,22 @@ def _serve(options: LauncherOptions, node: str, inbox: Inbox, ahead: Ahead, stac
             journal.record("run_end", exit_code=code, reason=f"stopped by {stop.number.name}")
             raise
     return driver.run()
+
+
+def _announce(
+    run_id: str, run_dir: str, limits: str, nodes: tuple[int, int], ranks: int, journal: Journal
+) -> None:
+    """The start of this launcher's part of the job, for the journal and the log."""
+
+    def run_start() -> dict[str, Any]:  # on the journal's thread: redaction is slow to import
+        from holdfast.incidents.report.redaction import redacted_arguments
+
+        argv = redacted_arguments(sys.argv[1:], os.environ)
+        return {"run_id": run_id, "argv": argv, "limits": limits, "nodes": list(nodes), "nproc": ranks}
+
+    journal.defer("run_start", run_start)
+    count = f"{ranks} rank{'s' if ranks > 1 else ''} on this node"
+    logger.info("%s; limits %s; journal in %s", count, limits, run_dir)
 
 
 def _join(
