@@ -163,7 +163,7 @@ SCRIPTS = {
         "problem",
         "cannot be imported: no_such_a (ModuleNotFound",
     ),
-    "broken": ("import (\n", "problem", "train.py: invalid syntax"),
+    "broken": ("import (\n", "problem", "train.py, line 1: "),
 }
 
 

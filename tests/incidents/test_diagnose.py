@@ -424,7 +424,7 @@ def test_the_command_line_in_its_title_has_no_secrets(spawn: Spawner, looked: Ca
 
 def test_a_program_that_is_no_python(spawn: Spawner, looked: Callable[..., str]) -> None:
     process = spawn(["sleep", "600"])
-    told = looked(process.pid, "--seconds", "0.5")
+    told = looked(process.pid, "--seconds", "2")
     assert f"process {process.pid} (sleep 600), which is no rank of a job" in told
     assert process.returncode is None
 

@@ -65,8 +65,11 @@ def check_trial(script: Request, run_dir: str | None, cold: str) -> Finding:
     source = script_text(script.script)
     try:
         names = [] if script.module else _imports(source)
-    except (SyntaxError, ValueError) as error:
-        return problem(CHECK, f"{script.script}: {error}", "Correct the script: its ranks fail at once")
+    except SyntaxError as error:
+        at = f", line {error.lineno}" if error.lineno else ""
+        return problem(
+            CHECK, f"{script.script}{at}: {error.msg}", "Correct the script: its ranks fail at once"
+        )
     return judge(_try(script, run_dir, source, names))
 
 
@@ -91,9 +94,13 @@ def judge(trial: Trial) -> Finding:
 
 
 def _imports(source: bytes) -> list[str]:
-    """Top-level names that a script imports in any case: by a statement that is in no block."""
+    """Top-level names that a script imports in any case: by a statement that is in no block. Raises SyntaxError."""
     names = []
-    for node in ast.parse(source).body:
+    try:
+        body = ast.parse(source).body
+    except ValueError as error:  # null bytes, before Python 3.12
+        raise SyntaxError(str(error)) from None
+    for node in body:
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
