@@ -73,3 +73,18 @@ def half_written(folder: Path) -> bool:
         if step < newest - 2:
             path.unlink()
     return 0 < sizes[newest].stat().st_size < 39_000_000
+
+
+@pytest.mark.slow
+def test_by_kill_9_after_an_asynchronous_save_came_back(spawn: Spawner, tmp_path: Path) -> None:
+    """The call has returned and the shards are written; without the metadata the older one is the newest."""
+    launcher = [sys.executable, "-m", "holdfast.fault_tolerance.launcher", "--nproc-per-node=2"]
+    program = Path(__file__).parent / "programs" / "saving_beside.py"
+    run_dir = f"--ft-run-dir={tmp_path / 'run'}"
+    job = spawn([*launcher, "--max-restarts=1", run_dir, str(program), str(tmp_path / "saved")])
+    assert job.wait() == 0, job.output()
+    assert "returned from 2" in job.out() and "SIGKILL" in job.err()
+    assert job.out().count("resumed at 1 1.0 1.0") == 2
+    assert job.err().count("checkpoint skipped, resuming from step-1: ") == 1
+    assert "step-2 has no .metadata" in job.err()
+    assert {path.name for path in (tmp_path / "saved").iterdir()} == {"step-1", "step-2"}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.checkpoints import whole_file
-from holdfast.checkpoints.placing import aside, put_in_place
+from holdfast.checkpoints.atomic import aside, put_in_place
 
 
 def test_what_is_no_file_stays(tmp_path: Path) -> None:

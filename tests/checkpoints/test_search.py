@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from holdfast import checkpoints
-from holdfast.checkpoints.naming import is_unfinished, step_of, version_of
+from holdfast.checkpoints.complete import step_of
 
 Make = Callable[..., Path]
 
@@ -20,25 +20,20 @@ def cut(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "step", "version", "unfinished"),
+    ("name", "step"),
     [
-        ("epoch=3-step=400.ckpt", 400, 0, False),
-        ("epoch=3-step=400-v2.ckpt", 400, 2, False),
-        ("last.ckpt", None, 0, False),
-        ("last-v1.ckpt", None, 1, False),
-        ("checkpoint-500", 500, 0, False),
-        ("iter_0000100", 100, 0, False),
-        ("global_step12", 12, 0, False),
-        ("step-00000040.pt", 40, 0, False),
-        ("epoch=3-val_loss=0.25.ckpt", None, 0, False),
-        ("hpc_ckpt_3.ckpt", None, 0, False),
-        (".last.ckpt.partial", None, 0, True),
-        ("step-40.pt.tmp", 40, 0, True),
-        ("tmp-checkpoint-500", 500, 0, True),
+        ("epoch=3-step=400-v2.ckpt", 400),
+        ("last-v1.ckpt", None),
+        ("checkpoint-500", 500),
+        ("iter_0000100", 100),
+        ("global_step12", 12),
+        ("step-00000040.pt", 40),
+        ("epoch=3-val_loss=0.25.ckpt", None),
+        ("hpc_ckpt_3.ckpt", None),
     ],
 )
-def test_what_a_name_says(name: str, step: int | None, version: int, unfinished: bool) -> None:
-    assert (step_of(name), version_of(name), is_unfinished(name)) == (step, version, unfinished)
+def test_the_step_in_a_name(name: str, step: int | None) -> None:
+    assert step_of(name) == step
 
 
 @pytest.mark.parametrize(

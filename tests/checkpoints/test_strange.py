@@ -95,8 +95,8 @@ def test_a_pipe_is_not_waited_for(name: str, tmp_path: Path) -> None:
 def test_metadata_that_name_no_file(make: Make, tmp_path: Path) -> None:
     place = tmp_path / "step-3"
     place.mkdir()
-    (place / ".metadata").write_bytes(b"\x80\x04.")
+    (place / ".metadata").write_bytes(b"\x80\x04N.")
     assert checkpoints.why_incomplete(place) == "has a .metadata that names no file"
     made = make("dcp")
-    (made / ".metadata").write_bytes(b"\x80\x04.")
+    (made / ".metadata").write_bytes(b"\x80\x04N.")
     assert checkpoints.why_incomplete(made) == "has a .metadata that names no file"

@@ -21,7 +21,6 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 CORE = {
     "holdfast.torch_version",
-    "holdfast.checkpoints.naming",
     "holdfast.autoresume.account",
     "holdfast.autoresume.budget",
     "holdfast.autoresume.ending",
@@ -158,7 +157,6 @@ RINGS = ("core", "shell", "edge")
 
 # Reading a clock or touching anything outside the process takes one of these.
 NOT_IN_CORE = {
-    "holdfast.checkpoints.naming",
     "fcntl", "glob", "mmap", "multiprocessing", "numpy", "os", "pathlib", "random", "resource", "rich", "select",
     "selectors", "shutil", "socket", "subprocess", "tempfile", "threading", "time", "torch", "yaml",
 }  # fmt: skip
@@ -174,7 +172,7 @@ LIGHT = [
     "holdfast",
     "holdfast.cli",
     "holdfast.checkpoints",
-    "holdfast.checkpoints.search",
+    "holdfast.checkpoints.complete",
     "holdfast.doctor.checks",
     "holdfast.fault_tolerance",
     "holdfast.fault_tolerance.board",

@@ -12,7 +12,7 @@ import pytest
 import torch
 from lightning.pytorch.plugins.io import AsyncCheckpointIO, TorchCheckpointIO
 
-from holdfast.checkpoints.placing import aside
+from holdfast.checkpoints.atomic import aside
 from holdfast.patches import Patches
 from holdfast.ptl_resiliency.checkpoints import _take_place, keep_whole, save_last
 from tests.ptl_resiliency.small import AGAIN, At, Small, keeper, trainer

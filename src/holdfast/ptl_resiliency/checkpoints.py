@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from holdfast.checkpoints.placing import aside, exchange, is_aside, put_in_place, remove
+from holdfast.checkpoints.atomic import aside, exchange, is_aside, put_in_place, remove
 from holdfast.patches import Patches
 
 from .framework import (

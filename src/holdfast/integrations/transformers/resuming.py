@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 from holdfast.callbacks import callback_log
-from holdfast.checkpoints.search import first_complete
+from holdfast.checkpoints.complete import first_complete
 
 from .whole_checkpoints import PREFIX
 

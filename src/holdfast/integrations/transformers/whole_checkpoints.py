@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from holdfast.checkpoints.folder import MARK, why_incomplete
+from holdfast.checkpoints.complete import MARK, why_incomplete
 from holdfast.patches import Around, Patches
 from holdfast.side_group import TIMEOUT, CollectiveFailed, SideGroup
 

@@ -1,0 +1,85 @@
+"""A training of two epochs with 16 samples a step over all ranks; each rank writes down what it has trained.
+
+resized.py lightning|transformers FOLDER
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+RANKS = int(os.environ["WORLD_SIZE"])
+STEP_SAMPLES = 16
+SAMPLES = 320
+EPOCHS = 2
+folder = Path(sys.argv[2])
+
+
+def note(step: int, samples: torch.Tensor) -> None:
+    """What this rank trains in a step, which takes a moment."""
+    with (folder / f"trained-{os.getpid()}").open("a") as file:
+        file.write(f"{step} {' '.join(str(int(sample)) for sample in samples)}\n")
+    time.sleep(0.1)
+
+
+def by_lightning() -> None:
+    import lightning.pytorch as pl
+    from digits import Classifier, Digits
+
+    from holdfast.ptl_resiliency import PreemptionCallback
+
+    class Numbered(Digits):
+        def load(self) -> tuple[torch.Tensor, torch.Tensor]:
+            count = SAMPLES * 5 // 4  # one in five is for validation
+            return torch.arange(count).float()[:, None].expand(-1, 64), torch.arange(count) % 10
+
+    class Noting(Classifier):
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            note(self.global_step, batch[0][:, 0])
+            return super().training_step(batch, batch_idx)
+
+    trainer = pl.Trainer(
+        accelerator="cpu", max_epochs=EPOCHS, logger=False, enable_progress_bar=False,
+        enable_model_summary=False, use_distributed_sampler=False, devices=RANKS,
+        callbacks=[PreemptionCallback(), pl.callbacks.ModelCheckpoint(folder, save_last=True)],
+    )  # fmt: skip
+    trainer.fit(Noting(), datamodule=Numbered(STEP_SAMPLES // RANKS), ckpt_path="last")
+    print("ends after step", trainer.global_step, flush=True)
+
+
+def by_transformers() -> None:
+    import transformers
+
+    from holdfast.integrations.transformers import PreemptionCallback
+
+    class Noting(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+
+        def forward(self, inputs: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+            note(trainer.state.global_step, labels)
+            return {"loss": self.layer(inputs).square().mean()}
+
+    data: Any = [{"inputs": torch.ones(1), "labels": torch.tensor(number)} for number in range(SAMPLES)]
+    trainer = transformers.Trainer(
+        model=Noting(),
+        args=transformers.TrainingArguments(
+            output_dir=str(folder), num_train_epochs=EPOCHS, report_to="none", use_cpu=True, disable_tqdm=True,
+            per_device_train_batch_size=STEP_SAMPLES // RANKS, dataloader_pin_memory=False,
+            save_strategy="epoch",
+        ),
+        train_dataset=data,
+        callbacks=[PreemptionCallback()],
+    )  # fmt: skip
+    trainer.train(resume_from_checkpoint=True)
+    print("ends after step", trainer.state.global_step, flush=True)
+
+
+if __name__ == "__main__":
+    by_lightning() if sys.argv[1] == "lightning" else by_transformers()
