@@ -287,9 +287,8 @@ class Zygotes:
         elif "ready" in message:
             self._promote(zygote, message)
         elif "refused" in message:
-            name, why = message["refused"], message["why"]
             self._drop(zygote)
-            self._leave_out(name, why, self._learned.refused)
+            self._leave_out(wire.ALL, message["refused"], self._learned.refused)
         elif module := zygote.importing:
             self._drop(zygote)
             self._leave_out(module, str(message.get("failed")), self.passing)
@@ -336,14 +335,14 @@ class Zygotes:
             self._lose(zygote, "it ended")
 
     def _leave_out(self, name: str, why: str, reasons: dict[str, str]) -> None:
-        """Continue without this module; '' is one of the part, which is found by halves."""
+        """Continue without this module; `ALL` is one of the part, which is found by halves."""
         part = self._parts.pop(0)
-        if not name and len(part) > 1:
+        if name == wire.ALL and len(part) > 1:
             half = len(part) // 2
             self._parts[:0] = [part[:half], part[half:]]
             self._grow()
             return
-        name = name or str(part[0][0])
+        name = str(part[0][0]) if name == wire.ALL else name
         reasons[name] = why
         self._record("warm_start", state="refused", module=name, reason=why)
         logger.warning("warm start: %s is not imported ahead: %s", name, why)

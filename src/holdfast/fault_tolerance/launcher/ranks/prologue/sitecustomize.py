@@ -89,8 +89,8 @@ def _keep_exception(save, end) -> None:  # type: ignore[no-untyped-def]
 def _keep_last_lines(old, standard) -> None:  # type: ignore[no-untyped-def]
     """Python's stderr goes where it did, at the same moment; the last of it is also kept in memory.
 
-    From :func:`_begin_to_keep` on. The stream itself is there before anything else is imported: handlers of loggers hold
-    on to the one that they find.
+    From :func:`_begin_to_keep` on. The stream is there before anything else is imported: handlers of loggers hold on to
+    the one that they find.
     """
     import io
 
