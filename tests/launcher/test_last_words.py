@@ -1,4 +1,4 @@
-"""The ring of last lines: the launcher reads what the prologue keeps, and a rank's stderr stays what it was."""
+"""The last lines of stderr: the launcher reads what the prologue keeps, and a rank's stderr stays what it was."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from holdfast.fault_tolerance.launcher.ranks import failures
 from holdfast.fault_tolerance.launcher.ranks.prologue_path import PROLOGUE
@@ -37,8 +35,7 @@ os.kill(os.getpid(), 9)
 def test_the_last_lines_of_a_killed_process(
     spawn: Spawner, tmp_path: Path, count: int, unbuffered: str
 ) -> None:
-    ring = tmp_path / "0.stderr"
-    kept = {"PYTHONPATH": PROLOGUE, "HOLDFAST_STDERR_FILE": str(ring)}
+    kept = {"PYTHONPATH": PROLOGUE, "HOLDFAST_STDERR_FILE": str(tmp_path / "0.stderr")}
     plain, told = (
         spawn([sys.executable, "-c", PROGRAM, str(count)], env={"PYTHONUNBUFFERED": unbuffered, **env})
         for env in ({"PYTHONPATH": None}, kept)
@@ -47,9 +44,10 @@ def test_the_last_lines_of_a_killed_process(
     assert told.out() == plain.out(), "the script cannot tell the difference"
     assert told.err() == plain.err(), "nothing is lost, nothing comes twice"
     lines = [f"line {number} grün" for number in range(count)]
-    assert failures.last_lines(str(ring), told.pid) == tuple([*lines, "the end"][-failures.LAST_LINES :])
-    assert failures.last_lines(str(ring), plain.pid) == (), "another process wrote it"
-    assert ring.stat().st_size <= failures.RING_HEAD + failures.RING_BYTES
+    (file,) = tmp_path.glob("0.stderr*")
+    assert file.name == f"0.stderr.{told.pid}"
+    assert failures.last_lines(str(file)) == tuple([*lines, "the end"][-failures.LAST_LINES :])
+    assert file.stat().st_size <= failures.TAIL_BYTES
 
 
 ALARMS = """
@@ -95,15 +93,15 @@ sys.stderr = Tee()
 
 def test_a_stderr_that_the_site_has_replaced_is_left_alone(spawn: Spawner, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(STAND_IN)
-    ring = tmp_path / "0.stderr"
-    env = {"PYTHONPATH": f"{PROLOGUE}:{tmp_path}", "HOLDFAST_STDERR_FILE": str(ring)}
+    place = str(tmp_path / "0.stderr")
+    env = {"PYTHONPATH": f"{PROLOGUE}:{tmp_path}", "HOLDFAST_STDERR_FILE": place}
     program = spawn([sys.executable, "-c", "import sys; print(type(sys.stderr).__name__)"], env=env)
     assert (program.wait(), program.out()) == (0, "Tee\n")
-    assert not ring.exists()
+    assert not list(tmp_path.glob("0.stderr*"))
 
 
 @pytest.mark.parametrize("place", ["/nowhere/0.stderr", "/dev/full"])
-def test_no_room_for_a_ring(spawn: Spawner, place: str) -> None:
+def test_no_room_for_the_last_lines(spawn: Spawner, place: str) -> None:
     env = {"PYTHONPATH": PROLOGUE, "HOLDFAST_STDERR_FILE": place}
     program = spawn([sys.executable, "-c", PROGRAM, "3"], env=env)
     assert program.wait() == -9
@@ -117,11 +115,6 @@ def test_no_room_for_a_ring(spawn: Spawner, place: str) -> None:
     ]
 
 
-@given(st.binary(max_size=40))
-def test_what_is_no_ring(content: bytes) -> None:
-    assert len(failures._ring(content, 0)) <= len(content)
-
-
 def test_nothing_there(tmp_path: Path) -> None:
-    assert failures.last_lines(str(tmp_path / "0.stderr"), 1) == ()
-    assert failures.last_lines(str(tmp_path), 1) == ()
+    assert failures.last_lines(str(tmp_path / "0.stderr")) == ()
+    assert failures.last_lines(str(tmp_path)) == ()

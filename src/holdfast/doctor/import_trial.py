@@ -18,13 +18,9 @@ from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 
-from ..fault_tolerance.errors import ConfigError
 from ..fault_tolerance.launcher.ranks import orphans
 from ..fault_tolerance.launcher.warm.plan import (
-    TORCH,
-    Learned,
     Request,
-    first_list,
     hidden,
     list_path,
     plan,
@@ -32,7 +28,6 @@ from ..fault_tolerance.launcher.warm.plan import (
     script_text,
 )
 from ..fault_tolerance.launcher.warm.zygotes import Zygotes
-from ..journal.run_dir import state_folder
 from .table import Finding, listed, note, ok, problem
 
 CHECK = "trial"
@@ -62,15 +57,14 @@ def check_trial(script: Request, run_dir: str | None, cold: str) -> Finding:
     """Make a trial, unless ranks of this script start cold anyway (`cold`)."""
     if cold:
         return note(CHECK, f"not made: {cold}", f"{COLD} torch itself")
-    source = script_text(script.script)
     try:
-        names = [] if script.module else _imports(source)
+        names = [] if script.module else _imports(script_text(script.script))
     except SyntaxError as error:
         at = f", line {error.lineno}" if error.lineno else ""
         return problem(
             CHECK, f"{script.script}{at}: {error.msg}", "Correct the script: its ranks fail at once"
         )
-    return judge(_try(script, run_dir, source, names))
+    return judge(_try(script, run_dir, names))
 
 
 def judge(trial: Trial) -> Finding:
@@ -108,22 +102,18 @@ def _imports(source: bytes) -> list[str]:
     return sorted({name.partition(".")[0] for name in names} - {"__future__"})
 
 
-def _try(request: Request, run_dir: str | None, source: bytes, names: Sequence[str]) -> Trial:
+def _try(request: Request, run_dir: str | None, names: Sequence[str]) -> Trial:
     """Raises OSError if no process can be started."""
     made = plan(request, os.environ)
     found = {name: _origin(name, made.folder) for name in names}
-    learned = Learned()
-    with suppress(ConfigError):  # no home folder: no list is kept
-        folder = run_dir or state_folder()
-        learned = read_list(list_path(folder, request.script, module=request.module))
-    first = TORCH if request.module else first_list(source)
-    learned.modules = [*(first if learned.modules is None else learned.modules), *found.items()]
+    learned = read_list(list_path(run_dir, request.script, module=request.module))
+    learned.modules = [*(made.first if learned.modules is None else learned.modules), *found.items()]
     log = _Log()
     logger = logging.getLogger("holdfast.launcher")
     propagates, logger.propagate = logger.propagate, False
     logger.addHandler(log)
     orphans.adopt()  # a standby becomes a child of this process
-    zygotes = Zygotes(made, learned, (), (), (), lambda: None)
+    zygotes = Zygotes(made, learned, lambda: None)
     standby = None
     try:
         began = time.monotonic()

@@ -335,10 +335,10 @@ class LocalRanks:
             )
         return is_begun
 
-    def _files_of(self, local: int) -> tuple[str, list[str]]:
-        """Torch's error file of a local rank, and the files that may hold its stderr."""
-        files = self._starter.output.files
-        stderrs = [files.stderrs.get(local, ""), self._boards.stderr_path(local)]
+    def _files_of(self, exit: RankExit) -> tuple[str, list[str]]:
+        """Torch's error file of a rank, and the files that may hold its stderr."""
+        files, local = self._starter.output.files, exit.local_rank
+        stderrs = [files.stderrs.get(local, ""), f"{self._boards.stderr_path(local)}.{exit.pid}"]
         return files.error_files.get(local, ""), stderrs
 
     def end_all(self) -> None:

@@ -27,7 +27,6 @@ from ...monitor.deadlines import Milestones
 from ...processes import proc
 from ...stop.page import SIZE as PAGE_BYTES
 from ...stop.page import StopPages
-from .failures import RING_SUFFIX
 
 logger = logging.getLogger("holdfast.launcher")
 TMPFS = "/dev/shm"
@@ -160,8 +159,8 @@ class CycleBoards:
         return os.path.join(self._folder, f"{local_rank}.error")
 
     def stderr_path(self, local_rank: int) -> str:
-        """Where the last lines that the rank wrote to stderr are kept (:mod:`.failures`)."""
-        return os.path.join(self._folder, f"{local_rank}{RING_SUFFIX}")
+        """Where a Python of the rank keeps its last lines of stderr, with a dot and its pid added to the name."""
+        return os.path.join(self._folder, f"{local_rank}.stderr")
 
     @property
     def modules_path(self) -> str:

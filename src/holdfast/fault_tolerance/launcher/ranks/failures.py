@@ -1,8 +1,7 @@
 """Why a rank failed: the exception that it left, torch's error file, its last stderr lines; and the log block on it.
 
-Its stderr is a log file, or the ring that its prologue keeps in memory. A ring is a file of a fixed size: eight bytes
-that count everything ever written and eight with its writer's pid, both little-endian, then the text, each byte at its
-count modulo the ring's size. So it never grows, its writer never waits, and it survives a kill.
+Its stderr is a log file, or a file of a fixed size that its prologue maps: it has the last of the text, then zeros, so
+it never grows, its writer never waits, and it survives a kill.
 What always holds: secrets of the environment are removed from these texts where they are read.
 Does not cover: the stderr of native code, children and programs that are not Python. It goes straight to the
 launcher's (without ``--tee`` and ``--redirects``), above the launcher's own lines.
@@ -16,7 +15,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, BinaryIO
+from typing import Any
 
 from holdfast.in_time import TooLate, within
 from holdfast.incidents.classify import nature_of_exception
@@ -30,11 +29,6 @@ from .exits import RankExit
 logger = logging.getLogger("holdfast.launcher")
 LAST_LINES = 20
 TAIL_BYTES = 16384
-"""Of a log file."""
-RING_SUFFIX = ".stderr"
-"""Distinguishes a ring from a log file."""
-RING_HEAD, RING_BYTES = 16, 16384
-"""The prologue has the same numbers."""
 DISK = 1.0
 """Seconds for the disk that has the ranks' logs."""
 SOON = 5.0
@@ -125,16 +119,16 @@ def at_hand(exit: RankExit, kept_error: str, verdict: dict[str, Any] | None = No
 
 
 def in_full(
-    found: list[Failure], files: Callable[[int], tuple[str, list[str]]], log_dir: str
+    found: list[Failure], files: Callable[[RankExit], tuple[str, list[str]]], log_dir: str
 ) -> list[Failure]:
     """With what the ranks left on disk, if their disk answers.
 
     Args:
-        files: For a local rank torch's error file, and the files that may hold its stderr, the best first.
+        files: For a rank's exit torch's error file, and the files that may hold its stderr, the best first.
         log_dir: The folder of these files, for the warning that it does not answer.
     """
     try:
-        return within(DISK, lambda: [_with_files(each, *files(each.exit.local_rank)) for each in found])
+        return within(DISK, lambda: [_with_files(each, *files(each.exit)) for each in found])
     except TooLate:
         text = "what the ranks wrote cannot be read: the filesystem of %s has not answered for %g s"
         logger.warning(text, log_dir, DISK)
@@ -146,7 +140,7 @@ def _with_files(failure: Failure, torch_error: str, stderr_files: list[str]) -> 
     if failure.error:
         return failure
     error = _torch_error(torch_error)
-    tails = (() if error else last_lines(path, failure.exit.pid) for path in stderr_files if path)
+    tails = (() if error else last_lines(path) for path in stderr_files if path)
     lines = tuple(_clean(line) for line in next(filter(None, tails), ()))
     return replace(failure, error=error, last_lines=lines)
 
@@ -209,32 +203,16 @@ def kept(path: str, exit: RankExit) -> dict[str, Any] | None:
     return found if 0 <= exit.at - at < SOON and not (own and exit.status < 0) else None
 
 
-def last_lines(path: str, pid: int) -> tuple[str, ...]:
-    """The last lines in this file; none when it cannot be read, or is a ring that another process than `pid` wrote."""
+def last_lines(path: str) -> tuple[str, ...]:
+    """The last lines in this file; none when it cannot be read."""
     try:
         with open(path, "rb") as file:
-            text = _ring(file.read(), pid) if path.endswith(RING_SUFFIX) else _tail(file)
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - TAIL_BYTES))
+            text = file.read().rstrip(b"\0").decode(errors="replace")
     except (OSError, ValueError):
         return ()
-    return tuple(text.decode(errors="replace").rstrip().splitlines()[-LAST_LINES:])
-
-
-def _tail(file: BinaryIO) -> bytes:
-    size = file.seek(0, os.SEEK_END)
-    file.seek(max(0, size - TAIL_BYTES))
-    return file.read()
-
-
-def _ring(content: bytes, pid: int) -> bytes:
-    """The text in a ring, the oldest first; a line of which the beginning is overwritten is left out."""
-    written, writer = (int.from_bytes(content[at : at + 8], "little") for at in (0, 8))
-    text = content[RING_HEAD : RING_HEAD + RING_BYTES]
-    if writer != pid:
-        return b""
-    if written <= RING_BYTES:
-        return text[:written]
-    at = written % RING_BYTES
-    return (text[at:] + text[:at]).partition(b"\n")[2]
+    return tuple(text.rstrip().splitlines()[-LAST_LINES:])
 
 
 def _torch_error(path: str) -> dict[str, Any] | None:

@@ -18,6 +18,7 @@ import hashlib
 import json
 import os
 import re
+import signal
 import stat
 import sys
 import warnings
@@ -25,6 +26,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from holdfast.journal.run_dir import state_folder
+
+from ...errors import ConfigError
 from ..ranks.prologue_path import flight_recorder
 from .zygote.preload import Entry, of_a_rank
 
@@ -33,6 +37,8 @@ NOT_TESTED = (
     "(to turn it on: --ft-warm-start on)"
 )
 MACRO = "${local_rank}"  # torch puts the number in its place: every rank has a command line of its own
+# The names of other signals are checked later, with the other options.
+CATCHABLE = signal.Signals.__members__.keys() - {"SIGKILL", "SIGSTOP"}
 FORMAT = 1
 MOST = 50_000  # modules
 TORCH: tuple[Entry, ...] = (("torch", None), ("torch.distributed", None))
@@ -62,11 +68,14 @@ class Request:
 
 @dataclass(frozen=True)
 class Plan:
-    """How to start the zygote: the ranks' command line, and their environment without what is a rank's own."""
+    """How to start the zygote, and what to import in a script's first job."""
 
-    command: tuple[str, ...]
-    environment: Mapping[str, str]
+    command: tuple[str, ...]  # of the ranks
+    environment: Mapping[str, str]  # of the ranks, without what is a rank's own
     folder: str | None  # which Python puts first on the path, so that a module there hides an installed one
+    first: tuple[Entry, ...]  # imported while the script's own list is not known
+    preload: tuple[str, ...]  # modules that are imported always
+    signals: tuple[int, ...]  # which the training handles
 
 
 def why_cold(request: Request, environment: Mapping[str, str], *, is_tested: bool) -> str:
@@ -101,7 +110,9 @@ def plan(request: Request, environment: Mapping[str, str]) -> Plan:
         given.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does
     given.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")  # as torchrun does
     given.update(flight_recorder(given))
-    return Plan(command, given, _folder(request))
+    first = TORCH if request.module else first_list(script_text(request.script))
+    signals = tuple(signal.Signals[name] for name in request.signals if name in CATCHABLE)
+    return Plan(command, given, _folder(request), first, request.preload, signals)
 
 
 def _folder(request: Request) -> str | None:
@@ -168,8 +179,13 @@ class Learned:
     refused: dict[str, str] = field(default_factory=dict)
 
 
-def list_path(folder: str, script: str, *, module: bool) -> str:
-    """Where the list of this script and Python is kept."""
+def list_path(run_dir: str | None, script: str, *, module: bool) -> str:
+    """Where the list of this script and Python is kept: in the run directory that the user chose, else in the state
+    folder; '' where there is none."""
+    try:
+        folder = run_dir or state_folder()
+    except ConfigError:
+        return ""
     what = script if module else os.path.realpath(script)
     key = "\0".join([str(module), what, sys.executable, sys.version])
     return os.path.join(folder, "preload", f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json")

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -21,9 +20,7 @@ from contextlib import suppress
 
 from holdfast import nvidia
 from holdfast.in_time import TooLate, within
-from holdfast.journal.run_dir import state_folder
 
-from ...errors import ConfigError
 from ..inbox import Inbox
 from ..ranks import orphans
 from ..ranks.prologue_path import hides_the_prologue
@@ -31,16 +28,13 @@ from .forked import Standby, collect, dying
 from .gpu_evidence import is_tested
 from .plan import (
     NOT_TESTED,
-    TORCH,
     Learned,
     Request,
     checked_list,
-    first_list,
     hidden,
     list_path,
     plan,
     read_list,
-    script_text,
     unlike,
     why_cold,
     write_list,
@@ -57,8 +51,6 @@ MAKES = 0.1
 """Seconds in which standbys are made at a time: the launcher waits for each."""
 FOLDER_ANSWERS = 0.5
 """Seconds."""
-# The names of other signals are checked later, with the other options.
-CATCHABLE = signal.Signals.__members__.keys() - {"SIGKILL", "SIGSTOP"}
 
 
 class Ahead:
@@ -98,16 +90,10 @@ class Ahead:
         if self.cold:
             return
         orphans.adopt()  # a fork of the zygote becomes the launcher's child
-        lists = run_dir or ""  # '': nowhere
-        with suppress(ConfigError):
-            lists = lists or state_folder()
-        self._file = list_path(lists, request.script, module=request.module)
+        self._file = list_path(run_dir, request.script, module=request.module)
         with suppress(TooLate):
             self._learned = within(DISK, lambda: read_list(self._file))
-        signals = [signal.Signals[name] for name in request.signals if name in CATCHABLE]
-        first = TORCH if request.module else first_list(script_text(request.script))
-        made = plan(request, self._environment)
-        self._zygotes = Zygotes(made, self._learned, first, request.preload, signals, self._keep)
+        self._zygotes = Zygotes(plan(request, self._environment), self._learned, self._keep)
         self._zygotes.begin()
 
     def attach(self, inbox: Inbox, record: Record, ranks: int) -> None:

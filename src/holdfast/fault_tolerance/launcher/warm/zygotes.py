@@ -59,23 +59,13 @@ class Zygotes:
 
     Args:
         plan: How to start the first one.
-        learned: What to import, and what not; `first` is imported while that is not learned, `preload` always.
-        signals: To be ignored, with those of :mod:`.zygote.serve`.
+        learned: What to import, and what not.
         changed: Called when a module was left out.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        learned: Learned,
-        first: Sequence[Entry],
-        preload: Sequence[str],
-        signals: Sequence[int],
-        changed: Callable[[], None],
-    ) -> None:
+    def __init__(self, plan: Plan, learned: Learned, changed: Callable[[], None]) -> None:
         self.plan = plan
-        self._learned, self._first, self._preload = learned, first, tuple(preload)
-        self._signals, self._changed = signals, changed
+        self._learned, self._changed = learned, changed
         self._installed = roots()
         self._serving: Zygote | None = None
         self._coming: Zygote | None = None
@@ -101,7 +91,9 @@ class Zygotes:
 
     def begin(self) -> None:
         """Start the first one, and have it fork the one that imports; raises nothing."""
-        self._parts = self._split(self._learned.modules if self._learned.modules is not None else self._first)
+        self._parts = self._split(
+            self._learned.modules if self._learned.modules is not None else self.plan.first
+        )
         self._can_serve = not self._parts
         try:
             self._serving = self._start()
@@ -114,7 +106,7 @@ class Zygotes:
 
     def _start(self) -> Zygote:
         ours, theirs = socket.socketpair()
-        settings = {"launcher": os.getpid(), "channel": theirs.fileno(), "signals": list(self._signals)}
+        settings = {"launcher": os.getpid(), "channel": theirs.fileno(), "signals": list(self.plan.signals)}
         given = dict(self.plan.environment)
         given["PYTHONPATH"] = with_prologue(given.get("PYTHONPATH"))
         given |= {"HOLDFAST_ZYGOTE": json.dumps(settings), "HOLDFAST_PLACE": " " * PLACE_BYTES}
@@ -219,7 +211,7 @@ class Zygotes:
     def _split(self, modules: Sequence[Entry]) -> list[list[Entry]]:
         """The list as one part; none if there is nothing to import."""
         without = {*self._learned.refused, *self.passing}
-        part = wanted([*modules, *((name, None) for name in self._preload)], without, self._installed)
+        part = wanted([*modules, *((name, None) for name in self.plan.preload)], without, self._installed)
         return [part] if part else []
 
     def _grow(self) -> None:
@@ -287,9 +279,8 @@ class Zygotes:
         elif "ready" in message:
             self._promote(zygote, message)
         elif "refused" in message:
-            name, why = message["refused"], message["why"]
             self._drop(zygote)
-            self._leave_out(name, why, self._learned.refused)
+            self._leave_out(wire.ALL, message["refused"], self._learned.refused)
         elif module := zygote.importing:
             self._drop(zygote)
             self._leave_out(module, str(message.get("failed")), self.passing)
@@ -305,7 +296,7 @@ class Zygotes:
         self._parts.pop(0)
         self._can_serve, self.names = True, message["ready"]
         self.failed |= message["failed"]
-        for name in self._preload:
+        for name in self.plan.preload:
             if why := message["failed"].get(name):
                 logger.warning("--ft-preload %s: it cannot be imported (%s)", name, why)
         if not self._parts:
@@ -336,14 +327,14 @@ class Zygotes:
             self._lose(zygote, "it ended")
 
     def _leave_out(self, name: str, why: str, reasons: dict[str, str]) -> None:
-        """Continue without this module; '' is one of the part, which is found by halves."""
+        """Continue without this module; `ALL` is one of the part, which is found by halves."""
         part = self._parts.pop(0)
-        if not name and len(part) > 1:
+        if name == wire.ALL and len(part) > 1:
             half = len(part) // 2
             self._parts[:0] = [part[:half], part[half:]]
             self._grow()
             return
-        name = name or str(part[0][0])
+        name = str(part[0][0]) if name == wire.ALL else name
         reasons[name] = why
         self._record("warm_start", state="refused", module=name, reason=why)
         logger.warning("warm start: %s is not imported ahead: %s", name, why)

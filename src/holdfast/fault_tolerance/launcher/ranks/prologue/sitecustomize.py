@@ -87,10 +87,10 @@ def _keep_exception(save, end) -> None:  # type: ignore[no-untyped-def]
 
 
 def _keep_last_lines(old, standard) -> None:  # type: ignore[no-untyped-def]
-    """Python's stderr goes where it did, at the same moment; the last of it is also kept in a ring in memory.
+    """Python's stderr goes where it did, at the same moment; the last of it is also kept in memory.
 
-    From the start of :func:`_begin_ring` on. The stream itself is there before anything else is imported: handlers of
-    loggers hold on to the one that they find.
+    From :func:`_begin_to_keep` on. The stream is there before anything else is imported: handlers of loggers hold on to
+    the one that they find.
     """
     import io
 
@@ -102,9 +102,9 @@ def _keep_last_lines(old, standard) -> None:  # type: ignore[no-untyped-def]
         """Standard error itself: the descriptor, unbuffered."""
 
         def write(self, data):  # type: ignore[no-untyped-def]
-            # First the ring: should a signal handler raise in it, nothing is written yet, as without it.
+            # First into memory: should a signal handler raise there, nothing is written yet.
             if _rank[1] and getpid() == _rank[0]:  # a forked child's lines are not the rank's
-                _rank[1](memoryview(data).cast("B"))
+                _rank[1](bytes(data))
             return super().write(data)
 
     raw = Kept(old.fileno(), "wb", closefd=False)
@@ -118,33 +118,23 @@ def _keep_last_lines(old, standard) -> None:  # type: ignore[no-untyped-def]
     _kept.append(new)
 
 
-def _begin_ring() -> None:
-    target = os.environ.pop("HOLDFAST_STDERR_FILE", "")
-    if target and _kept:
-        _rank[1] = _ring(target)
+def _begin_to_keep() -> None:
+    """From now on the last 16 KiB are in a file that has the rank's pid in its name; ranks/failures.py reads it.
 
-
-def _ring(target: str):  # type: ignore[no-untyped-def]
-    """A function that puts bytes into a ring in this file, which ranks/failures.py reads.
-
-    Into memory: a system call would let other threads run each time. Does not cover: two threads in the same moment,
-    whose bytes may be mixed.
+    Into memory: a system call would let other threads run each time. Does not cover: two threads in the same moment, of
+    which one's bytes may be lost.
     """
-    size, head, written = 16384, 16, 0
-    ring = _mapped(target, head + size)
-    ring[8:head] = os.getpid().to_bytes(8, "little")
+    target, size, tail = os.environ.pop("HOLDFAST_STDERR_FILE", ""), 16384, b""
+    if not target or not _kept:
+        return
+    memory = _mapped(f"{target}.{os.getpid()}", size)
 
-    def keep(data: memoryview) -> None:
-        nonlocal written
-        end = written = written + len(data)
-        data = data[-size:]
-        at = (end - len(data)) % size
-        first = data[: size - at]
-        ring[head + at : head + at + len(first)] = first
-        ring[head : head + len(data) - len(first)] = data[len(first) :]
-        ring[:8] = written.to_bytes(8, "little")
+    def keep(data):  # type: ignore[no-untyped-def]
+        nonlocal tail
+        tail = (tail + data)[-size:]
+        memory[: len(tail)] = tail
 
-    return keep
+    _rank[1] = keep
 
 
 def _mapped(target: str, size: int) -> memoryview:
@@ -278,7 +268,7 @@ finally:
         _end = _main_end.arm(os.environ, _optimizer._after_import, _answers)  # type: ignore[attr-defined]
     _keep_exception(_save, _end)
     try:  # noqa: SIM105
-        _begin_ring()
+        _begin_to_keep()
     except Exception:
         pass  # no room for it
     if _quiet and _signal.getsignal(_signal.SIGINT) == _signal.SIG_DFL:

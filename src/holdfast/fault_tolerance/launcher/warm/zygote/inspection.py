@@ -1,8 +1,8 @@
 """Whether ranks may be forked from this process: what imports have changed in it that a fork does not survive.
 
 The process is compared with what it was before the imports: threads, descriptors, children, timers, signals, settings
-of the whole process, random seeds, shared memory, temporary folders, CUDA, handlers for forks. Nothing is recorded per
-module, so the answer names what was imported last; the launcher finds out the rest by trying.
+of the whole process, random seeds, shared memory, temporary folders, CUDA, handlers for forks. Which module is to blame
+is not recorded; the launcher finds that out by trying.
 
 Reads of the rank's own variables, which a zygote does not have, are recorded while modules are imported. What a few
 known libraries read at their import is read again in each rank (`REPAIRS`).
@@ -76,7 +76,6 @@ class Inspection:
         self._open = _descriptors()
         self._modules = set(sys.modules)
         self._reads: list[str] = []
-        self._has_fork_handlers = False
 
     def __enter__(self) -> Inspection:
         variables: Any = type(os.environ)
@@ -96,8 +95,6 @@ class Inspection:
         self._arguments = sys.argv
         if sys.argv[:1] == ["-m"]:
             sys.argv = _Arguments(sys.argv, self._reads)
-        self._register = os.register_at_fork
-        os.register_at_fork = self._register_at_fork
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -105,11 +102,6 @@ class Inspection:
         variables.__getitem__ = self._getitem
         del variables.keys  # of its base class again
         sys.argv = self._arguments
-        os.register_at_fork = self._register
-
-    def _register_at_fork(self, **handlers: Any) -> None:
-        self._has_fork_handlers = True
-        self._register(**handlers)
 
     def _note(self, what: str) -> None:
         """Something of the rank's is read: by a module that is known to do so, or by another one."""
@@ -119,29 +111,33 @@ class Inspection:
         if (reader := frame.f_globals.get("__name__")) not in HARMLESS_READERS:
             self._reads.append(f"it reads the rank's {what}, in {reader}")
 
+    def see_new(self) -> None:
+        """To be called after each import: what can be said of a library only now is as it should stay."""
+        for what in [what for what, seen in self._seen.items() if seen is None]:
+            self._seen[what] = LOOKS[what]()
+
     def fault(self) -> str:
-        """Why no rank may be forked now, in words ('' for no reason). It takes about a millisecond."""
+        """Why no rank may be forked now, in words ('' for no reason)."""
+        # OpenBLAS, for one, ends the threads of its pool before a fork, and starts them again when it needs them.
+        threads = "it starts a thread"
+        return (
+            self._change() or _fork_fault() or self._change() or (threads if _more_than_one_thread() else "")
+        )
+
+    def _change(self) -> str:
+        """What is not as it was, before or after a fork ('' for nothing)."""
         if self._reads:
             return self._reads[0]
-        new = sys.modules.keys() - self._modules
-        self._modules |= new
-        for name in new:
+        for name in sys.modules.keys() - self._modules:
             if not self._is_installed(sys.modules.get(name)):
                 return f"it imports {name}, which is not installed and may be edited"
         for what, look in LOOKS.items():
-            before, now = self._seen[what], look()
-            if before is None:  # the library has only now been imported
-                self._seen[what] = now
-            elif now != before:
+            if look() != self._seen[what]:
                 return what
         if kept := sorted(_descriptors().items() - self._open.items()):
             return f"it keeps {kept[0][1]} open"
         if ignored_signals() & (mask := sum(1 << number - 1 for number in self._ignored)) != mask:
             return "it handles signals"
-        if self._has_fork_handlers or _threads() > 1:
-            self._has_fork_handlers = False
-            # OpenBLAS, for one, ends the threads of its pool before a fork, and starts them again when it needs them.
-            return fork_fault() or ("it starts a thread" if _more_than_one_thread() else "")
         return ""
 
     def _is_installed(self, module: object) -> bool:
@@ -386,10 +382,10 @@ def _more_than_one_thread() -> bool:
 
 def has_started_a_thread() -> bool:
     """Whether there is a thread that was not there when the imports were done, and no fork survives."""
-    return _threads() > 1 and bool(fork_fault() or _more_than_one_thread())
+    return _threads() > 1 and bool(_fork_fault() or _more_than_one_thread())
 
 
-def fork_fault() -> str:
+def _fork_fault() -> str:
     """Fork once, in vain: handlers that modules have registered for forks run, in this process and in the child.
     Returns what goes wrong ('' for nothing).
 

@@ -130,10 +130,11 @@ class Zygote:
                     wire.note(file, name)
                     if why := preload.load(name):
                         failed[name] = why
-                    if why := process.fault():
-                        self._refuse(name, why)
-                if why := inspection.fork_fault() or process.fault():
-                    self._refuse("", why)
+                    process.see_new()
+                wire.note(file, wire.ALL)
+                if why := process.fault():
+                    inspection.remove_folders()
+                    self._end(refused=why)
         except BaseException as error:
             self._end(failed=repr(error))
         wire.note(file, "")
@@ -143,10 +144,6 @@ class Zygote:
         gc.freeze()
         names = sorted({name.partition(".")[0] for name in sys.modules.keys() - self._there})
         wire.send(self._channel, {"ready": names, "failed": failed})
-
-    def _refuse(self, name: str, why: str) -> None:
-        inspection.remove_folders()
-        self._end(refused=name, why=why)
 
     # -- a rank -----------------------------------------------------------------------------------------------
 

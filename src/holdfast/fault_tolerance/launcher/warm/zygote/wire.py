@@ -14,6 +14,8 @@ from typing import Any
 
 NOTE = 256
 """Bytes at the start of the list in which the zygote notes the module that it is importing."""
+ALL = "*"
+"""Noted while what it has imported is checked as a whole."""
 MOST = 250
 """Descriptors in one message; the kernel's limit is 253."""
 
