@@ -7,7 +7,7 @@ keeper was killed has no end, and the next process continues it. Attempts are nu
 A record is a flat JSON object with `t` (unix seconds) and `kind`. What always holds: records, fields and values that
 this version does not know are passed over, and a record that makes no sense is left out; none of them is an error.
 
-Does not cover: files (`ledger_file`), and what follows from the ledger (`budget`).
+Does not cover: files (`ledger_file`), and what follows from the ledger (`policy`).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Chain:
     began: float
     attempts: tuple[Attempt, ...] = ()
     state: str = ""
-    """How it ended, a `budget.State`; empty while it goes on or where its keeper was killed."""
+    """How it ended, a `policy.State`; empty while it goes on or where its keeper was killed."""
     why: str = ""
     command: tuple[str, ...] = ()
     flag: str = ""
@@ -188,7 +188,7 @@ def attempt_ends(
 
 
 def chain_ends(t: float, state: str, why: str) -> Record:
-    """The chain is over: `state` is a `budget.State`."""
+    """The chain is over: `state` is a `policy.State`."""
     return {"t": t, "kind": CHAIN_END, "state": str(state), "why": why}
 
 

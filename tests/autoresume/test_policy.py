@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.autoresume.budget import (
+from holdfast.autoresume.ledger import Chain
+from holdfast.autoresume.policy import (
     LONG_ENOUGH,
     LONGEST_WAIT,
     Limits,
@@ -19,7 +20,6 @@ from holdfast.autoresume.budget import (
     idle_in_a_row,
     nodes_to_exclude,
 )
-from holdfast.autoresume.ledger import Chain
 from tests.autoresume.chains import attempt, chain
 
 LONG = LONG_ENOUGH + 1
