@@ -22,10 +22,8 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 CORE = {
     "holdfast.torch_version",
     "holdfast.checkpoints.naming",
-    "holdfast.autoresume.account",
     "holdfast.autoresume.policy",
-    "holdfast.autoresume.ending",
-    "holdfast.autoresume.fields",
+    "holdfast.autoresume.outcome",
     "holdfast.autoresume.ledger",
     "holdfast.doctor.table",
     "holdfast.fault_tolerance.board.values",

@@ -25,10 +25,10 @@ from . import ledger as records
 from . import policy, started
 from .account_file import read_account
 from .command import MARK, NUMBER, Command
-from .ending import SHUT_DOWN_CODE, Ending, Evidence, Kind, ending_of
 from .ledger import Attempt, Chain, Ledger
 from .ledger_file import LedgerFile
 from .log import say, shown
+from .outcome import SHUT_DOWN_CODE, Ending, Evidence, Kind, ending_of
 from .policy import Decision, Limits, State, decide
 from .run import Run
 from .signals import STOPS, Signals

@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ..visible import escaped
-from .ending import INTERRUPTED_CODE, SHUT_DOWN_CODE, Kind
 from .ledger import Attempt, Chain
+from .outcome import INTERRUPTED_CODE, SHUT_DOWN_CODE, Kind
 
 MAX_FAILURES = 3
 MAX_IDLE = 3

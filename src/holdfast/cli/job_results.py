@@ -35,8 +35,8 @@ def run(arguments: argparse.Namespace) -> str:
 
 def _attempts(lines: Iterable[str]) -> list[Attempt]:
     """Those since the training was last finished or cancelled."""
-    from ..autoresume.ending import Kind
     from ..autoresume.ledger import Attempt
+    from ..autoresume.outcome import Kind
 
     kinds = {"X": Kind.NODE_LOST, "F": Kind.FAILED, "P": Kind.PREEMPTED, "U": Kind.ENDED}
     found: list[Attempt] = []

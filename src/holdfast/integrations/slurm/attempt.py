@@ -18,12 +18,20 @@ from dataclasses import replace
 
 from ...autoresume import flag
 from ...autoresume import ledger as records
-from ...autoresume.account import Account
 from ...autoresume.account_file import read_account
-from ...autoresume.ending import INTERRUPTED_CODE, SIGKILL_CODE, Ending, Evidence, Kind, Scheduler, ending_of
 from ...autoresume.ledger import Attempt, Chain
 from ...autoresume.ledger_file import LedgerFile
 from ...autoresume.log import say
+from ...autoresume.outcome import (
+    INTERRUPTED_CODE,
+    SIGKILL_CODE,
+    Account,
+    Ending,
+    Evidence,
+    Kind,
+    Scheduler,
+    ending_of,
+)
 from ...autoresume.policy import FAILURES, GAVE_UP_CODE, Decision, Limits, State, decide, nodes_to_exclude
 from . import claim, commands
 from .exclusion import spared
