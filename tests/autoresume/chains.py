@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.autoresume.ending import Kind
 from holdfast.autoresume.ledger import Attempt, Chain
+from holdfast.autoresume.outcome import Kind
 
 KINDS = {
     "F": Kind.FAILED,

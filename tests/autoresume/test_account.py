@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.autoresume.account import LONGEST, Account, Cause, account_of
+from holdfast.autoresume.outcome import LONGEST, Account, Cause, account_of
 from tests.journal.story import START, Story
 
 

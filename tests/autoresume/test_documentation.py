@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.autoresume import command, flag, started
-from holdfast.autoresume.budget import State
-from holdfast.autoresume.ending import Kind
+from holdfast.autoresume.outcome import Kind
+from holdfast.autoresume.policy import State
 from tests.autoresume.conftest import HOLDFAST
 from tests.processes import Spawner
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.autoresume.account import Account, Cause
-from holdfast.autoresume.ending import Evidence, Kind, Scheduler, ending_of
+from holdfast.autoresume.outcome import Account, Cause, Evidence, Kind, Scheduler, ending_of
 
 CRASH = Account(Cause("killed by SIGSEGV", "gpu-3", 1, "crash"), started=True)
 TOLD = Account(preempted_by="SIGTERM", started=True)

@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.autoresume import flag, lock, log
-from holdfast.autoresume.ending import Ending, Kind
 from holdfast.autoresume.flag import Standing, standing
 from holdfast.autoresume.ledger import Attempt, Ledger, attempt_begins, attempt_ends, chain_begins
 from holdfast.autoresume.ledger_file import NAME, LedgerFile, LedgerUnreadable, read_records
+from holdfast.autoresume.outcome import Ending, Kind
 from holdfast.autoresume.started import PREEMPTED, RUN_DIR, Launcher, launcher_in
 from holdfast.fault_tolerance.errors import ConfigError
 from holdfast.integrations.slurm import claim, submission

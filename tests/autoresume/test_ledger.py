@@ -8,8 +8,6 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.autoresume.account import Account
-from holdfast.autoresume.ending import Ending, Kind
 from holdfast.autoresume.ledger import (
     Attempt,
     Ledger,
@@ -19,6 +17,7 @@ from holdfast.autoresume.ledger import (
     chain_begins,
     chain_ends,
 )
+from holdfast.autoresume.outcome import Account, Ending, Kind
 
 
 def begins(t: float = 1.0, *, carries_on: bool = False, pid: int = 17) -> Record:

@@ -21,12 +21,9 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 CORE = {
     "holdfast.torch_version",
-    "holdfast.autoresume.account",
-    "holdfast.autoresume.budget",
-    "holdfast.autoresume.ending",
-    "holdfast.autoresume.fields",
+    "holdfast.autoresume.policy",
+    "holdfast.autoresume.outcome",
     "holdfast.autoresume.ledger",
-    "holdfast.autoresume.wording",
     "holdfast.doctor.table",
     "holdfast.fault_tolerance.board.values",
     "holdfast.fault_tolerance.config_fields",

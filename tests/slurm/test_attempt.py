@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.autoresume.budget import Limits
 from holdfast.autoresume.ledger import Chain
 from holdfast.autoresume.ledger_file import LedgerFile
+from holdfast.autoresume.policy import Limits
 from holdfast.cli.main import main
 from holdfast.integrations.slurm import claim, commands
 from holdfast.integrations.slurm.attempt import Keeper

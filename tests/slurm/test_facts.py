@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from holdfast.autoresume.ending import Scheduler
+from holdfast.autoresume.outcome import Scheduler
 from holdfast.integrations.slurm.facts import Job, job_of, word_of
 from holdfast.integrations.slurm.place import Place, node_name
 

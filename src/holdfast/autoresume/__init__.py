@@ -1,13 +1,10 @@
 """Auto-resume: a training that needs several attempts ends as if it had been one job.
 
-    ending.py       how an attempt ended, from its exit code, the finished flag, the journal and the scheduler
-    account.py      what the journal tells of an attempt: who failed and why, how far it came
-    account_file.py  the same, from a run directory
+    outcome.py      how an attempt ended, from its exit code, the finished flag, the journal and the scheduler
+    account_file.py  what the journal tells of it, from a run directory
     ledger.py       the attempts of a run directory, in chains; the records that they are kept as
-    budget.py       go on or not: failures in a row, ends that get nowhere, the number of jobs; nodes to leave out
-    wording.py      all of it in sentences
+    policy.py       the retry policy: go on or not, and why; nodes to leave out
     ledger_file.py  the ledger on disk
-    fields.py       a record's fields, whatever is found in them
     lock.py         one chain for one run directory
     keeping.py      who keeps it
     flag.py         the finished flag: FAULT_TOL_FINISHED_FLAG_FILE

@@ -3,7 +3,7 @@
 What always holds: it takes `ANSWER` seconds for each of two looks at most, and never raises; journals that are there
 and cannot be read are told of (`Account.unread`), since they may tell of ranks.
 
-Does not cover: what journals say (`account`).
+Does not cover: what journals say (`outcome`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from ..in_time import TooLate, within
 from ..journal.reader import JournalUnreadable, journal_files, read_run
-from .account import Account, account_of
+from .outcome import Account, account_of
 
 ANSWER = 20.0
 """Seconds for reading an attempt's journal."""

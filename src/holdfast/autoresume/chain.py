@@ -3,7 +3,7 @@
 What always holds: an attempt begins only when everything of the one before it has ended; what happened is in the
 ledger before anything follows from it; and each line on stderr says who, what, how we know, what happens next.
 
-Does not cover: what follows from an attempt's end (`budget`), and jobs of a cluster's scheduler (`holdfast slurm`).
+Does not cover: what follows from an attempt's end (`policy`), and jobs of a cluster's scheduler (`holdfast slurm`).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from ..fault_tolerance.launcher.ranks import orphans
 from ..fault_tolerance.processes import proc
 from . import flag as finished
 from . import ledger as records
-from . import started, wording
+from . import policy, started
 from .account_file import read_account
-from .budget import Decision, Limits, State, decide
 from .command import MARK, NUMBER, Command
-from .ending import SHUT_DOWN_CODE, Ending, Evidence, Kind, ending_of
 from .ledger import Attempt, Chain, Ledger
 from .ledger_file import LedgerFile
 from .log import say, shown
+from .outcome import SHUT_DOWN_CODE, Ending, Evidence, Kind, ending_of
+from .policy import Decision, Limits, State, decide
 from .run import Run
 from .signals import STOPS, Signals
 from .takeover import Cancelled, await_end
@@ -94,7 +94,7 @@ class Keeper:
         self._note(
             records.attempt_ends(time.time(), attempt.number, ending_of(known), exit_code=None, seen=seen)
         )
-        say(f"{wording.attempt_ended(self._ledger.attempts[-1])}; whoever kept this chain was killed")
+        say(f"{policy.attempt_ended(self._ledger.attempts[-1])}; whoever kept this chain was killed")
 
     def _settle_flag(self) -> int | None:
         """The exit code, where a finished flag says that there is nothing to do."""
@@ -106,7 +106,7 @@ class Keeper:
             say(f"finished already: {path} is there. To train on, remove it")
             return 0
         if found is finished.Standing.NO_MORE:
-            last = wording.attempt_ended(self._ledger.attempts[-1])
+            last = policy.attempt_ended(self._ledger.attempts[-1])
             say(f"nothing is started: {last}. To train on all the same, remove {path}")
             return SHUT_DOWN_CODE
         if found is finished.Standing.STALE:
@@ -155,7 +155,7 @@ class Keeper:
     def _wait(self, decision: Decision) -> None:
         number = self._ledger.next_number
         if self._chain.attempts:
-            when = f"in {wording.duration(decision.wait)}" if decision.wait else "now"
+            when = f"in {policy.duration(decision.wait)}" if decision.wait else "now"
             say(f"{decision.why}; attempt {number} follows {when}")
         until = time.monotonic() + decision.wait
         while time.monotonic() < until:
@@ -224,7 +224,7 @@ class Keeper:
         decision = decide(self._chain, self._plan.limits, self._before)
         if decision.state in (State.FINISHED, State.SHUT_DOWN):
             return decision
-        return _cancelled(number, wording.attempt_ended(self._chain.attempts[-1]))
+        return _cancelled(number, policy.attempt_ended(self._chain.attempts[-1]))
 
     def _over(self, decision: Decision) -> int:
         why = decision.why

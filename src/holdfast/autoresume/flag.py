@@ -21,8 +21,8 @@ from ..fault_tolerance.errors import ConfigError
 from ..in_time import TooLate, within
 from ..journal.writer import PREFIX, SUFFIX
 from . import ledger_file, lock
-from .ending import Kind
 from .ledger import Ledger
+from .outcome import Kind
 
 VARIABLE = FLAG_VARIABLE
 NAME = "finished.flag"

@@ -7,18 +7,17 @@ keeper was killed has no end, and the next process continues it. Attempts are nu
 A record is a flat JSON object with `t` (unix seconds) and `kind`. What always holds: records, fields and values that
 this version does not know are passed over, and a record that makes no sense is left out; none of them is an error.
 
-Does not cover: files (`ledger_file`), and what follows from the ledger (`budget`).
+Does not cover: files (`ledger_file`), and what follows from the ledger (`policy`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .account import Account
-from .ending import Ending, Kind
-from .fields import Fields
+from .outcome import Account, Ending, Kind
 
 Record = dict[str, Any]
 
@@ -77,7 +76,7 @@ class Chain:
     began: float
     attempts: tuple[Attempt, ...] = ()
     state: str = ""
-    """How it ended, a `budget.State`; empty while it goes on or where its keeper was killed."""
+    """How it ended, a `policy.State`; empty while it goes on or where its keeper was killed."""
     why: str = ""
     command: tuple[str, ...] = ()
     flag: str = ""
@@ -117,7 +116,7 @@ class Ledger:
         read = {CHAIN: _chain, ATTEMPT: _attempt, ATTEMPT_END: _attempt_end, CHAIN_END: _chain_end}
         kind = record.get("kind")
         reader = read.get(kind) if isinstance(kind, str) else None
-        return self if reader is None else Ledger(reader(self.chains, Fields(record)))
+        return self if reader is None else Ledger(reader(self.chains, _Fields(record)))
 
     @property
     def chain(self) -> Chain | None:
@@ -188,14 +187,14 @@ def attempt_ends(
 
 
 def chain_ends(t: float, state: str, why: str) -> Record:
-    """The chain is over: `state` is a `budget.State`."""
+    """The chain is over: `state` is a `policy.State`."""
     return {"t": t, "kind": CHAIN_END, "state": str(state), "why": why}
 
 
 _Chains = tuple[Chain, ...]
 
 
-def _chain(chains: _Chains, told: Fields) -> _Chains:
+def _chain(chains: _Chains, told: _Fields) -> _Chains:
     carries_on = told.truth("carries_on", False) and bool(chains) and not chains[-1].ended
     before = chains[-1] if carries_on else Chain(len(chains) + 1, told.time())
     if chains and not carries_on and (chains[-1].began, chains[-1].pid) == (told.time(), told.number("pid")):
@@ -211,7 +210,7 @@ def _chain(chains: _Chains, told: Fields) -> _Chains:
     return (*(chains[:-1] if carries_on else chains), chain)
 
 
-def _attempt(chains: _Chains, told: Fields) -> _Chains:
+def _attempt(chains: _Chains, told: _Fields) -> _Chains:
     number = told.number("attempt")
     if number is None:
         return chains
@@ -238,7 +237,7 @@ def _attempt(chains: _Chains, told: Fields) -> _Chains:
     return (*chains[:-1], replace(last, attempts=(*others, attempt)))
 
 
-def _attempt_end(chains: _Chains, told: Fields) -> _Chains:
+def _attempt_end(chains: _Chains, told: _Fields) -> _Chains:
     number = told.number("attempt")
     return tuple(
         replace(
@@ -249,7 +248,7 @@ def _attempt_end(chains: _Chains, told: Fields) -> _Chains:
     )
 
 
-def _ended(attempt: Attempt, told: Fields) -> Attempt:
+def _ended(attempt: Attempt, told: _Fields) -> Attempt:
     kind = _kind(told.text("ending"))
     return replace(
         attempt,
@@ -267,7 +266,7 @@ def _ended(attempt: Attempt, told: Fields) -> Attempt:
     )
 
 
-def _chain_end(chains: _Chains, told: Fields) -> _Chains:
+def _chain_end(chains: _Chains, told: _Fields) -> _Chains:
     if not chains or not told.text("state"):
         return chains
     return (*chains[:-1], replace(chains[-1], state=told.text("state"), why=told.text("why")))
@@ -278,3 +277,37 @@ def _kind(value: str) -> Kind:
         return Kind(value)
     except ValueError:  # of a newer version: it spends nothing and resets nothing
         return Kind.LOST
+
+
+class _Fields:
+    """A record's fields as they may be found on disk: each of the type that is asked for, or its default."""
+
+    def __init__(self, record: Mapping[str, Any]) -> None:
+        self._record = record
+
+    def text(self, name: str) -> str:
+        """A string, or an empty one."""
+        value = self._record.get(name)
+        return value if isinstance(value, str) else ""
+
+    def number(self, name: str) -> int | None:
+        """A whole number, or None."""
+        value = self._record.get(name)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def time(self) -> float:
+        """When it was written, unix seconds, or 0."""
+        value = self._record.get("t")
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
+        return 0.0
+
+    def truth(self, name: str, default: bool) -> bool:
+        """True or False."""
+        value = self._record.get(name)
+        return value if isinstance(value, bool) else default
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """The strings in a list."""
+        value = self._record.get(name)
+        return tuple(each for each in value if isinstance(each, str)) if isinstance(value, list) else ()

@@ -3,7 +3,7 @@
 What always holds: when it is over nothing of it runs that SIGKILL can end, so the next one finds its ports, GPUs and
 files free. Whoever cancels gives it time to save. Only a second Ctrl-C ends it at once: schedulers repeat SIGTERM.
 
-Does not cover: what its end means (`ending`).
+Does not cover: what its end means (`outcome`).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..fault_tolerance.errors import ConfigError
-from .ending import PREEMPTED_CODE
+from .outcome import PREEMPTED_CODE
 
 RUN_DIR, PREEMPTED = "PET_FT_RUN_DIR", "PET_FT_PREEMPTED_EXIT_CODE"
 """Where `ft_launcher` looks for what its command line does not say."""

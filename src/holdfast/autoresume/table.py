@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from ..visible import escaped
-from . import wording
+from . import policy
 from .ledger import Attempt, Chain, Ledger
 
 
@@ -75,9 +75,9 @@ def _row(attempt: Attempt, ended: str) -> tuple[str, ...]:
     return (
         str(attempt.number),
         _moment(attempt.began),
-        "-" if attempt.seconds is None else wording.duration(attempt.seconds),
+        "-" if attempt.seconds is None else policy.duration(attempt.seconds),
         ended if attempt.kind is None else str(attempt.kind),
-        wording.cause(attempt) if attempt.kind is not None else _where(attempt),
+        policy.cause(attempt) if attempt.kind is not None else _where(attempt),
     )
 
 

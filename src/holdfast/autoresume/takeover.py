@@ -20,9 +20,9 @@ from ..fault_tolerance.processes.kill import send_verified
 from .command import left_by
 from .ledger import Attempt
 from .log import listed, say, say_undead
+from .policy import duration
 from .run import LOOK, PATIENCE, STOP_PATIENCE
 from .signals import STOPS, Signals
-from .wording import duration
 
 
 class Cancelled(Exception):

@@ -81,10 +81,10 @@ def run(arguments: argparse.Namespace) -> str | int:
 def _run(arguments: argparse.Namespace) -> int:
     words = _command(arguments)
     from ..autoresume import flag, keeping, started
-    from ..autoresume.budget import Limits
     from ..autoresume.chain import Keeper, Plan
     from ..autoresume.ledger_file import LedgerFile
     from ..autoresume.log import say
+    from ..autoresume.policy import Limits
     from ..autoresume.signals import Signals
     from ..integrations.slurm import claim
 

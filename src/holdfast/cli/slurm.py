@@ -145,7 +145,7 @@ def _begins(arguments: argparse.Namespace) -> str | int:
 def _keeper(arguments: argparse.Namespace) -> Keeper:
     import signal
 
-    from ..autoresume.budget import Limits
+    from ..autoresume.policy import Limits
     from ..integrations.slurm.attempt import Keeper
     from ..integrations.slurm.place import Place
 

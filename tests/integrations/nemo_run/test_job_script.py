@@ -10,6 +10,7 @@ import nemo_run as run
 import pytest
 
 from holdfast.integrations.nemo_run import FaultTolerancePlugin, PreemptionPlugin
+from tests.autoresume.policy_cases import CASES, Case
 from tests.integrations.nemo_run.job_scripts import attempt, executor, script_for
 from tests.integrations.nemo_run.lightning_training import train
 
@@ -145,9 +146,9 @@ def test_failures_between_preemptions_that_get_nowhere_are_counted(script: Path,
 
 
 def test_giving_up_after_successive_failures_is_a_failure(script: Path, tmp_path: Path) -> None:
-    """2 retries: the third failure in a row is the last. A preempted job that ran for a while makes it begin anew."""
-    for number, code in enumerate((3, 3, 75, 3)):
-        assert attempt(script, tmp_path, f"exit {code}", number, SECONDS="400").requeued
+    """2 retries: the third failure in a row is the last. A preempted job that outlived them makes it begin anew."""
+    for number, (code, ran) in enumerate(((3, 10), (3, 10), (75, 400), (3, 10))):
+        assert attempt(script, tmp_path, f"exit {code}", number, SECONDS=str(ran)).requeued
     seen = attempt(script, tmp_path, "exit 3", 4)
     assert seen.said == "[holdfast] job 7 is requeued: failed with exit code 3, 2 of at most 3 in a row"
     seen = attempt(script, tmp_path, "exit 137", 5)
@@ -155,6 +156,36 @@ def test_giving_up_after_successive_failures_is_a_failure(script: Path, tmp_path
     assert "giving up: 3 jobs in a row failed (limit 3), the last one with exit code 137" in seen.said
     again = attempt(script, tmp_path, FINISHED, 6)
     assert (again.code, again.requeued, again.letters) == (1, False, "FFPFFF")
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_each_case_of_the_retry_policy(script: Path, tmp_path: Path, case: Case) -> None:
+    """The table of `autoresume.policy`, through the whole script, which has no `holdfast` to ask here."""
+    ends = {
+        "F": ("exit 3", {}),
+        "N": ("kill -KILL $PPID", {}),
+        "P": ("exit 75", {}),
+        "p": ("exit 75", {}),
+        "T": ("exit 75", {"LEFT": "1:59"}),
+        "E": ("exit 0", {}),
+    }
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "holdfast").write_text("#!/bin/bash\nexit 2\n")
+    (tools / "holdfast").chmod(0o755)
+    for number, letter in enumerate(case.letters):
+        ended, known = ends[letter]
+        events = [first_step(case.steps[number])] if case.steps and case.steps[number] is not None else []
+        events += [PREEMPTION] if letter == "P" else []
+        ran = str(case.seconds[number] if case.seconds else 10)
+        seen = attempt(
+            script, tmp_path, tells(*events) + ended, number, SECONDS=ran, BEFORE="NODE_FAIL", **known
+        )
+        if letter != "N" and number + 1 < len(case.letters):
+            assert seen.requeued, seen.said
+    if case.letters.endswith("N"):  # Slurm requeues it by itself
+        seen = attempt(script, tmp_path, "exit 75", len(case.letters), BEFORE="NODE_FAIL")
+    assert seen.requeued is case.goes_on, seen.said
 
 
 def test_an_end_with_0_and_without_the_flag_is_not_repeated_for_ever(script: Path, tmp_path: Path) -> None:

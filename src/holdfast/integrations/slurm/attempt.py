@@ -3,7 +3,7 @@
 What always holds: an attempt is in the ledger before anything of it is started; its end is there before anything
 follows from it; a job that was cancelled is never requeued; and giving up is not exit code 0.
 
-Does not cover: what follows from an end (`autoresume.budget`). A batch script that is killed before it has called
+Does not cover: what follows from an end (`autoresume.policy`). A batch script that is killed before it has called
 `ended` (the machine is dead, Slurm's KillWait is over): the next attempt notes what is known then.
 """
 
@@ -18,13 +18,21 @@ from dataclasses import replace
 
 from ...autoresume import flag
 from ...autoresume import ledger as records
-from ...autoresume.account import Account
 from ...autoresume.account_file import read_account
-from ...autoresume.budget import FAILURES, GAVE_UP_CODE, Decision, Limits, State, decide, nodes_to_exclude
-from ...autoresume.ending import INTERRUPTED_CODE, SIGKILL_CODE, Ending, Evidence, Kind, Scheduler, ending_of
 from ...autoresume.ledger import Attempt, Chain
 from ...autoresume.ledger_file import LedgerFile
 from ...autoresume.log import say
+from ...autoresume.outcome import (
+    INTERRUPTED_CODE,
+    SIGKILL_CODE,
+    Account,
+    Ending,
+    Evidence,
+    Kind,
+    Scheduler,
+    ending_of,
+)
+from ...autoresume.policy import FAILURES, GAVE_UP_CODE, Decision, Limits, State, decide, nodes_to_exclude
 from . import claim, commands
 from .exclusion import spared
 from .facts import BY_SOMEBODY, Word, word_of

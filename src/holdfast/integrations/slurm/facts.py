@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 
-from ...autoresume.ending import ASKED_TO_END, PREEMPTED_CODE, SIGKILL_CODE, Scheduler
+from ...autoresume.outcome import ASKED_TO_END, PREEMPTED_CODE, SIGKILL_CODE, Scheduler
 
 LOOKS = 60.0
 """Seconds: Slurm may send the signal before a time limit so much too early. Source: sbatch(1), --signal."""

@@ -1,4 +1,7 @@
-"""After an attempt: one more, or not? And which nodes are to be left out of it? Pure.
+"""The retry policy: after an attempt, one more or not? Which nodes are to be left out of it? Pure.
+
+`holdfast autoresume`, `holdfast slurm` and the job script of NeMo-Run decide by it. The reasons are sentences of one
+line, without anything that a terminal acts on.
 
 What spends the budget is a *row of failures*: attempts that failed, or lost a node, one after the other. Preemptions,
 time limits and clean ends are no failures and spend nothing. A row is over when the training got on:
@@ -24,9 +27,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from . import wording
-from .ending import INTERRUPTED_CODE, SHUT_DOWN_CODE, Kind
+from ..visible import escaped
 from .ledger import Attempt, Chain
+from .outcome import INTERRUPTED_CODE, SHUT_DOWN_CODE, Kind
 
 MAX_FAILURES = 3
 MAX_IDLE = 3
@@ -195,22 +198,22 @@ def _over_by_itself(last: Attempt) -> Decision | None:
     if last.kind not in _FINAL:
         return None
     state, code = _FINAL[last.kind]
-    return Decision(state, wording.over(last, str(state)), exit_code=code)
+    return Decision(state, _over_text(last, str(state)), exit_code=code)
 
 
 def _gives_up(attempts: Sequence[Attempt], limits: Limits) -> Decision | None:
     failures, idle = failures_in_a_row(attempts), idle_in_a_row(attempts)
     if len(failures) >= limits.max_failures and attempts[-1].kind in FAILURES:
-        return Decision(State.GAVE_UP, wording.gave_up(failures), exit_code=GAVE_UP_CODE)
+        return Decision(State.GAVE_UP, _gave_up_text(failures), exit_code=GAVE_UP_CODE)
     if len(idle) >= limits.max_idle:
-        return Decision(State.GAVE_UP, wording.got_nowhere(idle), exit_code=GAVE_UP_CODE)
+        return Decision(State.GAVE_UP, _got_nowhere_text(idle), exit_code=GAVE_UP_CODE)
     return None
 
 
 def _too_many(attempts: Sequence[Attempt], limits: Limits) -> Decision | None:
     if limits.max_jobs is None or len(attempts) < limits.max_jobs:
         return None
-    why = wording.too_many(attempts[-1], limits.max_jobs)
+    why = _too_many_text(attempts[-1], limits.max_jobs)
     return Decision(State.TOO_MANY_JOBS, why, exit_code=GAVE_UP_CODE)
 
 
@@ -221,7 +224,7 @@ def _goes_on(attempts: Sequence[Attempt], limits: Limits) -> Decision:
         spent = f"Failure {len(failures)} of {limits.max_failures} in a row"
     elif idle and last.kind is not Kind.LOST:
         spent = f"Clean end {len(idle)} of {limits.max_idle} in a row that may have got nowhere"
-    return Decision(State.GOES_ON, wording.goes_on(last, spent), wait=_wait(attempts, limits))
+    return Decision(State.GOES_ON, _goes_on_text(last, spent), wait=_wait(attempts, limits))
 
 
 def _wait(attempts: Sequence[Attempt], limits: Limits) -> float:
@@ -237,3 +240,86 @@ def _wait(attempts: Sequence[Attempt], limits: Limits) -> float:
 def _likeness(attempt: Attempt) -> str:
     """The text of a failure without its numbers: ranks, pids and addresses differ where the fault is the same."""
     return re.sub(r"0x[0-9a-fA-F]+|\d+", "#", attempt.why)
+
+
+_VERB = {
+    Kind.FINISHED: "finished the training",
+    Kind.PREEMPTED: "was preempted",
+    Kind.TIME_LIMIT: "ran into its time limit",
+    Kind.ENDED: "ended",
+    Kind.FAILED: "failed",
+    Kind.NODE_LOST: "lost a node",
+    Kind.REFUSED: "was refused",
+    Kind.SHUT_DOWN: "shut the job down",
+    Kind.CANCELLED: "was cancelled",
+    Kind.LOST: "ended unseen",
+}
+
+
+def attempt_ended(attempt: Attempt) -> str:
+    """`attempt 3 failed after 12 s: rank 1 (node gpu-7): RuntimeError: …`."""
+    if attempt.kind is None:
+        return f"attempt {attempt.number} runs"
+    after = "" if attempt.seconds is None else f" after {duration(attempt.seconds)}"
+    return f"attempt {attempt.number} {_VERB[attempt.kind]}{after}: {cause(attempt)}"
+
+
+def cause(attempt: Attempt) -> str:
+    """Who, if anybody, and why: `rank 1 (node gpu-7): RuntimeError: …`."""
+    where = f"node {attempt.node}" if attempt.node else ""
+    who = f"rank {attempt.rank}" + (f" ({where})" if where else "") if attempt.rank is not None else where
+    why = attempt.why or "no reason is known"
+    return escaped(f"{who}: {why}" if who and who not in why else why)
+
+
+def _over_text(last: Attempt, state: str) -> str:
+    """Why a chain whose last attempt decided it is over."""
+    return f"{state}: {attempt_ended(last)}"
+
+
+def _gave_up_text(failures: Sequence[Attempt]) -> str:
+    """Names the cause of the last failure, and how many like it or unlike it were before."""
+    last, count = failures[-1], len(failures)
+    if count == 1:
+        return f"gave up after a failure: {attempt_ended(last)}"
+    earlier = list(dict.fromkeys(cause(each) for each in failures[:-1] if cause(each) != cause(last)))
+    before = f"; before that: {'; '.join(earlier[-2:])}" if earlier else ""
+    return (
+        f"gave up after {count} failures in a row without progress, the last: {attempt_ended(last)}{before}"
+    )
+
+
+def _got_nowhere_text(idle: Sequence[Attempt]) -> str:
+    """Clean ends that go on for ever, and what is probably missing."""
+    last = idle[-1]
+    many = f"{len(idle)} attempts in a row" if len(idle) > 1 else "an attempt"
+    what = f"gave up after {many} without failure that got nowhere, the last: {attempt_ended(last)}"
+    if any(each.kind is Kind.TIME_LIMIT for each in idle):
+        return f"{what}. Is the time limit shorter than the way to the next checkpoint?"
+    if all(each.kind is Kind.PREEMPTED for each in idle):
+        return (
+            f"{what}. Only exit codes tell of these preemptions: is the training ended before its next checkpoint, "
+            "and by whom?"
+        )
+    return f"{what}. A program that has finished must create the file that FAULT_TOL_FINISHED_FLAG_FILE names"
+
+
+def _too_many_text(last: Attempt, limit: int) -> str:
+    """The number of jobs is used up, and the training continues if somebody starts another chain."""
+    many = f"{limit} attempts" if limit > 1 else "one attempt"
+    return f"not finished after {many}, which is the limit (--max-jobs); {attempt_ended(last)}"
+
+
+def _goes_on_text(last: Attempt, spent: str) -> str:
+    """What the last attempt did, what it has spent."""
+    return attempt_ended(last) + (f". {spent}" if spent else "")
+
+
+def duration(seconds: float) -> str:
+    """`3.2 s`, `12 min`, `4 h 05 min`: as exact as a person needs it."""
+    if seconds < 60.0:
+        return f"{seconds:.1f} s"
+    minutes = int(seconds // 60)
+    if minutes < 60:
+        return f"{minutes} min {int(seconds % 60):02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Iterator
 from dataclasses import replace
+from importlib.resources import files
 from itertools import count
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.autoresume.budget import (
+from holdfast.autoresume.ledger import Attempt, Chain
+from holdfast.autoresume.policy import (
     LONG_ENOUGH,
     LONGEST_WAIT,
     Limits,
@@ -19,8 +24,9 @@ from holdfast.autoresume.budget import (
     idle_in_a_row,
     nodes_to_exclude,
 )
-from holdfast.autoresume.ledger import Chain
 from tests.autoresume.chains import attempt, chain
+from tests.autoresume.conftest import HOLDFAST
+from tests.autoresume.policy_cases import CASES, Case
 
 LONG = LONG_ENOUGH + 1
 
@@ -234,3 +240,46 @@ def test_a_failure_of_unknown_length_is_outlived_in_five_minutes() -> None:
     unseen = replace(attempt("N"), ended=None)
     for seconds, left in ((200.0, 1), (301.0, 0)):
         assert len(failures_in_a_row([unseen, attempt("P", 2, seconds=seconds)])) == left
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_each_case_of_the_table(case: Case) -> None:
+    attempts = tuple(_attempts(case))
+    assert (len(failures_in_a_row(attempts)), len(idle_in_a_row(attempts))) == (case.failures, case.idle)
+    assert decide(Chain(1, 0.0, attempts), Limits()).goes_on == case.goes_on
+
+
+def _attempts(case: Case) -> Iterator[Attempt]:
+    for number, letter in enumerate(case.letters):
+        ran = float(case.seconds[number] if case.seconds else 10)
+        step = case.steps[number] if case.steps else None
+        one = attempt(
+            letter.upper(), number + 1, seconds=ran, resumed_step=step, witnessed=letter not in "pE"
+        )
+        yield replace(one, ended=None) if letter == "N" else one
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_job_script_of_nemo_run_counts_as_the_policy_does(case: Case, tmp_path: Path) -> None:
+    """Both of its ways: the command, and awk on a host without Holdfast."""
+    results = tmp_path / "job_results"
+    results.write_text("".join(_line(case, number) for number in range(len(case.letters))))
+    counts = f"{case.failures} {case.idle}\n"
+    asked = [*HOLDFAST, "job-results", str(results)]
+    assert subprocess.run(asked, capture_output=True, text=True, timeout=60).stdout == counts
+    template = files("holdfast.integrations").joinpath("nemo_run/templates/job.sh.j2").read_text()
+    function = template[template.index("holdfast_rows() {") : template.index("holdfast_count() {")]
+    script = f"HOLDFAST_LONG_ENOUGH=300\nJOB_RESULTS_FILE='{results}'\n{function}\nholdfast_rows"
+    assert subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60).stdout == counts
+
+
+def _line(case: Case, number: int) -> str:
+    """As the job script writes it."""
+    letter = case.letters[number]
+    if letter == "N":
+        return f"7 {number} X\n"
+    ran = case.seconds[number] if case.seconds else 10
+    step = case.steps[number] if case.steps else None
+    idle = (letter == "p" and (step is not None or ran < LONG_ENOUGH)) or (letter == "T" and step is not None)
+    told = {"F": "F", "E": "U"}.get(letter, "P")
+    return f"7 {number} {told} {'-' if step is None else step} {int(idle)} {ran}\n"
