@@ -13,8 +13,8 @@ import pytest
 from transformers import Trainer
 
 from holdfast.integrations.transformers import PreemptionCallback
-from holdfast.integrations.transformers.evaluation_to_come import NAME as EVALUATION_TO_COME
-from holdfast.integrations.transformers.whole_checkpoints import MARK
+from holdfast.integrations.transformers.checkpoints import MARK
+from holdfast.integrations.transformers.training import EVALUATION_TO_COME
 
 from .small import IS_4_46, said, trainer, weights
 

@@ -15,7 +15,11 @@ from holdfast.callbacks.supervision import Supervision
 from holdfast.fault_tolerance import WorkloadAction, WorkloadControlRequest
 from holdfast.fault_tolerance.board import Board
 from holdfast.integrations import transformers
-from holdfast.integrations.transformers import FaultToleranceCallback, FaultToleranceSectionsCallback
+from holdfast.integrations.transformers import (
+    FaultToleranceCallback,
+    FaultToleranceSectionsCallback,
+    training,
+)
 
 from .conftest import SECTIONS, Ranked
 from .small import HAS_RUN_EPOCH, STEPS, VERSION, said, trainer, weights
@@ -225,3 +229,13 @@ def test_the_public_names() -> None:
         "SimulatedFaultParams",
     ]
     assert all(hasattr(transformers, name) for name in transformers.__all__)
+
+
+def test_another_transformers_is_refused_in_one_line(
+    tmp_path: Path, ranked: Ranked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranked()
+    monkeypatch.setattr(training, "VERSION", "6.1.0")
+    made = trainer(tmp_path, [FaultToleranceCallback(False, True)])
+    with pytest.raises(RuntimeError, match=r"tested with transformers 4\.46 to 5\.24, and this is 6\.1\.0"):
+        made.train()

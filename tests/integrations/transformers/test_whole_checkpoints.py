@@ -12,8 +12,7 @@ from transformers import Trainer
 
 from holdfast.checkpoints import last_complete, why_incomplete
 from holdfast.integrations.transformers import PreemptionCallback
-from holdfast.integrations.transformers.resuming import choose
-from holdfast.integrations.transformers.whole_checkpoints import MARK
+from holdfast.integrations.transformers.checkpoints import MARK, choose
 from tests.processes import Spawner
 
 from .small import said, trainer, weights

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from holdfast.testing.simulated import SimulatedFaultParams as SimulatedFaultParams
 
     from .fault_tolerance_callback import FaultToleranceCallback as FaultToleranceCallback
-    from .fault_tolerance_sections_callback import (
+    from .fault_tolerance_callback import (
         FaultToleranceSectionsCallback as FaultToleranceSectionsCallback,
     )
     from .preemption_callback import PreemptionCallback as PreemptionCallback
 
 _HOME = {
     "FaultToleranceCallback": "fault_tolerance_callback",
-    "FaultToleranceSectionsCallback": "fault_tolerance_sections_callback",
+    "FaultToleranceSectionsCallback": "fault_tolerance_callback",
     "PreemptionCallback": "preemption_callback",
     "SimulatedFaultParams": "fault_tolerance_callback",
 }

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from holdfast.integrations.transformers import evaluation_to_come
-from holdfast.integrations.transformers.whole_checkpoints import MARK, WholeCheckpoints
+from holdfast.integrations.transformers.checkpoints import MARK, WholeCheckpoints
+from holdfast.integrations.transformers.training import EVALUATION_TO_COME, TrainCall
 from holdfast.patches import Patches
 from holdfast.side_group import SideGroup
 
@@ -56,8 +56,8 @@ files = sorted(path.name for path in (FOLDER / "checkpoint-1").iterdir())
 resumed = FOLDER / f"resumed-{RANK}"
 resumed.mkdir()
 if RANK == 0:
-    (resumed / evaluation_to_come.NAME).touch()
-due = evaluation_to_come.is_due(SimpleNamespace(side=side, resumed=str(resumed)))  # type: ignore[arg-type]
+    (resumed / EVALUATION_TO_COME).touch()
+due = TrainCall.evaluation_is_due(SimpleNamespace(side=side, resumed=str(resumed)))  # type: ignore[arg-type]
 if RANK == 0:  # an earlier start has left it incomplete
     (FOLDER / "checkpoint-3").mkdir(exist_ok=True)
     (FOLDER / "checkpoint-3" / MARK).touch()

@@ -1,10 +1,11 @@
-"""Checkpoints of a trainer that are known to be complete, on all ranks, or known not to be.
+"""Checkpoints of a trainer that are known to be complete on all ranks, or known not to be; and from which to resume.
 
 `Trainer` writes a folder `checkpoint-N` file by file, each rank its own; a job that is killed meanwhile leaves a folder
 that looks like any other. So while it is written it has a file `checkpoint-is-incomplete.txt` (the name is
 transformers' own), which goes when all ranks have written and all is on the disk. What always holds: older checkpoints
 are removed (`save_total_limit`) only after that, incomplete ones first; a rank that could not write its part makes the
 save fail on all ranks. A folder that an earlier start left incomplete loses its old files when it is saved again.
+A training resumes from the newest complete one; those that are not are named and left, and a resume removes nothing.
 
 Does not cover: object stores; a folder that is saved anew while it was complete (until then it is not); ranks that can
 no longer ask each other: from then on checkpoints are as transformers writes them, and none has the mark, or the next
@@ -16,6 +17,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -24,13 +26,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from holdfast.checkpoints.complete import MARK, why_incomplete
+from holdfast.callbacks import callback_log
+from holdfast.checkpoints.complete import MARK, first_complete, why_incomplete
 from holdfast.patches import Around, Patches
 from holdfast.side_group import TIMEOUT, CollectiveFailed, SideGroup
 
-__all__ = ["MARK", "PREFIX", "WholeCheckpoints"]
+__all__ = ["MARK", "WholeCheckpoints", "choose"]
 
 PREFIX = "checkpoint"
+_NAME = re.compile(rf"{PREFIX}-(\d+)")
 # A method of the trainer (transformers 4.46), or a module and its function (5.23).
 _ROTATE = ("_rotate_checkpoints", "transformers.trainer", "rotate_checkpoints")
 _SORT = ("_sorted_checkpoints", "transformers.trainer_utils", "sort_checkpoints")
@@ -231,3 +235,31 @@ def _rotations_put_off(trainer: Any) -> Iterator[list[Callable[[], Any]]]:
         yield calls
     finally:
         patches.undo()
+
+
+def choose(folder: str | os.PathLike[str]) -> str:
+    """The checkpoint of this folder to resume from, as rank 0 sees it; nothing if there is none.
+
+    Raises OSError if the folder is there and cannot be read, or one of its checkpoints cannot and no other is complete:
+    nobody should train from the beginning because a disk is gone.
+    """
+    told = callback_log.named(log.name)
+    found = first_complete(_newest_first(Path(folder).absolute()))
+    for skipped in found.skipped:
+        told.warning("checkpoint skipped: %s", skipped)
+    if found.newest is not None:
+        told.info("the training resumes from %s", found.newest)
+        return str(found.newest)
+    told.info("there is no complete checkpoint in %s: the training begins", folder)
+    return ""
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    steps = {name: int(found[1]) for name in names if (found := _NAME.fullmatch(name))}
+    return [
+        folder / name for name in sorted(steps, key=lambda name: -steps[name]) if (folder / name).is_dir()
+    ]
