@@ -335,7 +335,7 @@ def test_importing_is_light(module: str) -> None:
 
 
 PUBLIC = {
-    "holdfast": ["__version__"],
+    "holdfast": ["Loop", "__version__"],
     "holdfast.checkpoints": [
         "Search",
         "Skipped",
