@@ -129,8 +129,6 @@ EDGE = {
     "holdfast.fault_tolerance.stop.point",
     "holdfast.integrations.loop",
     "holdfast.integrations.megatron",
-    "holdfast.integrations.megatron_learning",
-    "holdfast.integrations.megatron_state",
     "holdfast.integrations.nemo_run.callback_configs",
     "holdfast.integrations.nemo_run.fault_tolerance_plugin",
     "holdfast.integrations.nemo_run.launcher",
