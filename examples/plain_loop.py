@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+import holdfast
 from holdfast import checkpoints
-from holdfast.integrations.loop import Loop
 from holdfast.testing import Faults
 
 
@@ -60,10 +60,10 @@ def load(path: Path | None, model: Any, optimizer: Any) -> int:
 
 
 def train(args: argparse.Namespace, model: Any, optimizer: Any) -> None:
-    with Loop() as loop, Faults.from_env() as faults:
+    with holdfast.Loop() as loop, Faults.from_env() as faults:
         with loop.section("setup"):
-            start = load(checkpoints.last_complete_on_all_ranks(args.dir), model, optimizer)
-        for step in range(start + 1, args.steps + 1):
+            start = load(loop.last_checkpoint(args.dir), model, optimizer)
+        for step in loop(range(start + 1, args.steps + 1)):
             faults.at_step(step)
             with loop.section("step"):
                 inputs, targets = batch(step, dist.get_rank())
@@ -71,15 +71,12 @@ def train(args: argparse.Namespace, model: Any, optimizer: Any) -> None:
                 torch.nn.functional.mse_loss(model(inputs), targets).backward()
                 optimizer.step()
                 time.sleep(args.step_seconds)
-            stop = loop.step(step)
-            if stop or step % args.save_every == 0 or step == args.steps:
+            if loop.step(step) or step % args.save_every == 0 or step == args.steps:
                 with loop.section("checkpointing"):
                     save(args.dir, step, model, optimizer)
-            if stop:
-                print(f"rank {dist.get_rank()} stops after step {step}", flush=True)
-                break
-        else:
-            loop.finished()
+        if loop.stopped:
+            print(f"rank {dist.get_rank()} stops after step {step}", flush=True)
+        loop.finished()
 
 
 def main() -> None:

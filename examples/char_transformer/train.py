@@ -25,8 +25,7 @@ from data import VOCABULARY, Batches, load_text
 from model import CharTransformer
 from torch.nn.parallel import DistributedDataParallel
 
-from holdfast.fault_tolerance import RankMonitorClient
-from holdfast.fault_tolerance.stop import StopPoint, position
+import holdfast
 from holdfast.testing import Faults
 
 CONTEXT = 64
@@ -132,49 +131,32 @@ class Trainer:
             print(text, flush=True)
 
 
-def train(args: argparse.Namespace, client: RankMonitorClient, device: torch.device) -> Trainer:
-    with client.section("setup"):
+def train(args: argparse.Namespace, loop: holdfast.Loop, device: torch.device) -> Trainer:
+    with loop.section("setup"):
         args.dir.mkdir(parents=True, exist_ok=True)
         trainer = Trainer(args, device)
         trainer.load(args.dir)
     faults = Faults.from_env()  # For the demo and the tests; nothing unless HOLDFAST_FAULT is set.
-    stop, first, stopped = stop_point(client), trainer.step, False
-    while trainer.step < args.steps and not stopped:
-        with client.section("step"):
-            with client.section("data_loading"):
-                faults.at_step(trainer.step, "data_loading")
-                batch = trainer.batches.at(trainer.step)
+    for step in loop(range(trainer.step, args.steps)):
+        with loop.section("step"):
+            with loop.section("data_loading"):
+                faults.at_step(step, "data_loading")
+                batch = trainer.batches.at(step)
                 time.sleep(args.pace)
             loss = trainer.train_step(*batch)
-        client.heartbeat(trainer.step)
         if trainer.step % 10 == 0:
             trainer.say(f"step {trainer.step:4d} of {args.steps}, loss {loss:.4f}")
         # True on all ranks after the same step, once anyone was told to stop.
-        stopped = stop is not None and stop.passes(position(trainer.step - first))
-        if stopped or trainer.step % args.save_every == 0 or trainer.step == args.steps:
-            with client.section("checkpointing"):
+        stops = loop.step(trainer.step)
+        if stops or trainer.step % args.save_every == 0 or trainer.step == args.steps:
+            with loop.section("checkpointing"):
                 faults.at_step(trainer.step, "checkpointing")
                 trainer.save(args.dir)
-    if stop:
-        stop.end()
     return trainer
 
 
-def stop_point(client: RankMonitorClient) -> StopPoint | None:
-    """Where all ranks agree to stop; None under plain torchrun, where SIGTERM ends a rank at once."""
-    stop = StopPoint.find()
-    if stop:
-        stop.waiting = client.send_heartbeat
-        signal.signal(signal.SIGTERM, lambda number, frame: stop.notice(number))
-        stop.begin()
-    return stop
-
-
 def write_result(trainer: Trainer, directory: Path) -> None:
-    """The loss on text that was not trained on, and a digest of the weights, so that two runs can be compared.
-
-    The finished flag comes last: whoever sees it may rely on all the rest.
-    """
+    """The loss on text that was not trained on, and a digest of the weights, so that two runs can be compared."""
     loss = trainer.test_loss()
     digest = hashlib.sha256()
     for value in trainer.model.module.state_dict().values():
@@ -183,18 +165,16 @@ def write_result(trainer: Trainer, directory: Path) -> None:
     if trainer.rank == 0:
         result = {"steps": trainer.step, "test_loss": loss, "weights": digest.hexdigest()}
         (directory / "result.json").write_text(json.dumps(result))
-        flag = os.environ.get("FAULT_TOL_FINISHED_FLAG_FILE")
-        if flag:
-            Path(flag).touch()
 
 
-def run(args: argparse.Namespace, client: RankMonitorClient, device: torch.device) -> None:
+def run(args: argparse.Namespace, loop: holdfast.Loop, device: torch.device) -> None:
     """Everything that needs the process group. The model is gone when this returns: were DDP the last to let go of
     the group, gloo's threads and this one could wait for each other for ever, right after a checkpoint (torch 2.13).
     """
-    trainer = train(args, client, device)
+    trainer = train(args, loop, device)
     if trainer.step == args.steps:
         write_result(trainer, args.dir)
+        loop.finished()  # Comes last: whoever sees the flag may rely on all the rest.
     else:
         trainer.say(
             f"stopped after step {trainer.step}, which is saved; started again, training resumes from there"
@@ -211,13 +191,11 @@ def main() -> None:
         torch.cuda.set_device(device)
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what the next line demands of cuBLAS
     torch.use_deterministic_algorithms(True)
-    client = RankMonitorClient(required=False)  # Under plain torchrun it does nothing.
-    client.init_workload_monitoring()
-    # On a GPU gloo stays at hand for what is on the CPU (the random states).
-    dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
-    run(args, client, device)
-    dist.destroy_process_group()
-    client.shutdown_workload_monitoring()
+    with holdfast.Loop() as loop:  # Under plain torchrun nobody watches.
+        # On a GPU gloo stays at hand for what is on the CPU (the random states).
+        dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
+        run(args, loop, device)
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -3,16 +3,15 @@
     ft_launcher --nproc-per-node=2 --max-restarts=3 accelerate_loop.py
 
 Kill a rank, or send SIGTERM to the launcher and start it again: it goes on from its last complete checkpoint, and ends
-with the same weights. What it has of Holdfast: a client (three lines), a stop that all ranks agree on, and the last
-complete checkpoint. See docs/transformers.md.
+with the same weights. Lines with `loop` are Holdfast's. See docs/transformers.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import shutil
-import signal
 from pathlib import Path
 
 import torch
@@ -20,9 +19,7 @@ from accelerate import Accelerator, skip_first_batches
 from accelerate.utils import DataLoaderConfiguration, set_seed
 from torch.utils.data import DataLoader, TensorDataset
 
-from holdfast.checkpoints import last_complete_on_all_ranks
-from holdfast.fault_tolerance import RankMonitorClient
-from holdfast.fault_tolerance.stop import StopPoint, position
+import holdfast
 
 
 def train(folder: Path, steps: int, save_every: int) -> torch.nn.Module | None:
@@ -31,13 +28,6 @@ def train(folder: Path, steps: int, save_every: int) -> torch.nn.Module | None:
     # The order of an epoch's data is then the same in each start.
     order = DataLoaderConfiguration(use_seedable_sampler=True)
     accelerator = Accelerator(cpu=True, dataloader_config=order)
-    client = RankMonitorClient()
-    client.init_workload_monitoring()  # with this line the launcher watches over the rank
-    stop = StopPoint.find()
-    if stop:
-        signal.signal(signal.SIGTERM, lambda number, frame: stop.notice(number))
-        stop.begin()
-
     inputs = torch.randn(512, 8)
     model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
     optimizer = torch.optim.AdamW(model.parameters())
@@ -53,36 +43,29 @@ def train(folder: Path, steps: int, save_every: int) -> torch.nn.Module | None:
             shutil.rmtree(final, ignore_errors=True)  # a damaged one that was skipped
             os.rename(f"{final}.partial", final)
         accelerator.wait_for_everyone()
-        client.checkpoint_saved(step)
 
-    step = 0
-    if newest := last_complete_on_all_ranks(folder):
-        accelerator.print(f"the training resumes from {newest}")
-        accelerator.load_state(str(newest))
-        step = int(newest.name.partition("-")[2])
-    batches = 0
-    while step < steps:
-        epoch, done = divmod(step, len(loader))
-        loader.set_epoch(epoch)
-        for features, targets in skip_first_batches(loader, done):
-            loss = torch.nn.functional.mse_loss(model(features), targets)
-            accelerator.backward(loss)
-            optimizer.step()
-            optimizer.zero_grad()
-            step, batches = step + 1, batches + 1
-            client.heartbeat(step)  # the rank is alive, and at this step
-            stops = stop is not None and stop.passes(position(batches))
-            if stops or step % save_every == 0 or step == steps:
-                save(step)
-            if stops:
-                accelerator.print(f"preempted: the checkpoint of step {step} is complete")
-            if stops or step == steps:
-                break
-        if stops:
-            break
-    if stop:
-        stop.end()
-    client.shutdown_workload_monitoring()  # from here on the rank may take as long as it likes
+    with holdfast.Loop() as loop:  # from here on the launcher watches over the rank
+        step, newest = 0, loop.last_checkpoint(folder)
+        if newest:
+            accelerator.print(f"the training resumes from {newest}")
+            accelerator.load_state(str(newest))
+            step = int(newest.name.partition("-")[2])
+        while step < steps and not loop.stopped:
+            epoch, done = divmod(step, len(loader))
+            loader.set_epoch(epoch)
+            rest = skip_first_batches(loader, done)
+            for features, targets in loop(itertools.islice(rest, steps - step)):
+                loss = torch.nn.functional.mse_loss(model(features), targets)
+                accelerator.backward(loss)
+                optimizer.step()
+                optimizer.zero_grad()
+                step += 1
+                if loop.step(step) or step % save_every == 0 or step == steps:  # alive, and at this step
+                    with loop.section("checkpointing"):
+                        save(step)
+        if loop.stopped:
+            accelerator.print(f"preempted: the checkpoint of step {step} is complete")
+        loop.finished()
     return accelerator.unwrap_model(model) if step == steps else None
 
 

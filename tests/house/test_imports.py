@@ -125,8 +125,6 @@ EDGE = {
     "holdfast.fault_tolerance.stop.point",
     "holdfast.integrations.loop",
     "holdfast.integrations.megatron",
-    "holdfast.integrations.megatron_learning",
-    "holdfast.integrations.megatron_state",
     "holdfast.integrations.nemo_run.callback_configs",
     "holdfast.integrations.nemo_run.fault_tolerance_plugin",
     "holdfast.integrations.nemo_run.launcher",
@@ -327,7 +325,7 @@ def test_importing_is_light(module: str) -> None:
 
 
 PUBLIC = {
-    "holdfast": ["__version__"],
+    "holdfast": ["Loop", "__version__"],
     "holdfast.checkpoints": [
         "Search",
         "Skipped",

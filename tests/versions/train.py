@@ -15,8 +15,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from holdfast import straggler
-from holdfast.integrations.loop import Loop
+from holdfast import Loop, straggler
 from holdfast.testing import Faults
 
 parser = argparse.ArgumentParser()

@@ -1,20 +1,20 @@
-"""`Loop`: supervision, preemption and the finished flag for a plain training loop, in a few lines.
+"""`holdfast.Loop`: supervision, preemption, checkpoints and stragglers for a plain training loop, in a few lines.
 
-    with Loop() as loop:
-        for step in range(start, steps):
-            train(step)
-            stop = loop.step(step + 1)              # a heartbeat; True on all ranks after the same step
-            if stop or (step + 1) % 100 == 0:
+    with holdfast.Loop() as loop:
+        step = load(loop.last_checkpoint("checkpoints"))
+        for batch in loop(loader):                  # ends after the step at which all ranks stop
+            train(batch)
+            step += 1
+            if loop.step(step) or step % 100 == 0:  # a heartbeat; True on all ranks after the same step
                 with loop.section("checkpointing"):
-                    save(step + 1)
-            if stop:
-                break
-        else:
-            loop.finished()
+                    save(step)
+        loop.finished()
 
 What always holds: `step` takes a microsecond or two as long as nobody was told to stop, and never raises because
 supervision failed; without `ft_launcher` everything works and nobody watches. Does not cover: preemption of several
-ranks without `ft_launcher` (they would have to ask each other in every step): the signal ends them as before.
+ranks without `ft_launcher` (they would have to ask each other in every step): the signal ends them as before. The
+place in the data: after a restart `loop(loader)` begins with what the loader gives first. Saving: the checkpoint at
+the end is the program's.
 """
 
 from __future__ import annotations
@@ -23,16 +23,25 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.callbacks.completion import create_flag, flag_path
 from holdfast.fault_tolerance import RankMonitorClient
 from holdfast.fault_tolerance.client import Section
 from holdfast.fault_tolerance.stop import StopPoint, position
+from holdfast.visible import escaped
+
+if TYPE_CHECKING:
+    from holdfast.straggler import Report
 
 __all__ = ["Loop"]
+
+Batch = TypeVar("Batch")
+DATA_LOADING, STEP = "data_loading", "step"
 
 log = logging.getLogger("holdfast.integrations.loop")
 
@@ -40,17 +49,36 @@ log = logging.getLogger("holdfast.integrations.loop")
 class Loop:
     """One training loop of this process, as a context manager; make a new one for another loop.
 
-    `signals` ask for a stop, besides what the launcher itself is told. Their handlers stay after a stop was asked for:
-    schedulers signal more than once. Entering raises RankMonitorClientError if another client of this process is in
-    use; then share that one and use `StopPoint` (docs/signals-and-preemption.md).
+    Args:
+        signals: these ask for a stop, besides what the launcher itself is told. Their handlers stay after a stop was
+            asked for: schedulers signal more than once.
+        sections: `loop(loader)` opens the section "data_loading" while it waits for a batch, and "step" from there to
+            `step`. Give them timeouts with `--ft-rank-section-timeouts`.
+        straggler: initialise `holdfast.straggler.Detector` (a dict: with these arguments, such as
+            `report_time_interval` in seconds), measure "data_loading", and of "step" the GPU kernels, and log which
+            ranks are slow. On CPUs put a `Detector.detection_section` around the forward pass, too.
+
+    Entering raises RankMonitorClientError if another client of this process is in use (then share that one and use
+    `StopPoint`, docs/signals-and-preemption.md), and RuntimeError or ValueError if the detector cannot be initialised.
     """
 
-    def __init__(self, signals: Sequence[int] = (signal.SIGTERM,)) -> None:
+    def __init__(
+        self,
+        signals: Sequence[int] = (signal.SIGTERM,),
+        *,
+        sections: bool = False,
+        straggler: bool | Mapping[str, Any] = False,
+    ) -> None:
         self.client = RankMonitorClient(required=False)
         """For sections, marks and learned limits of your own."""
         self.stopped = False
         """Whether `step` has said that all ranks stop."""
         self._signals = tuple(signals)
+        self._sections = sections
+        # An empty dict asks for it as well: with the detector's defaults.
+        self._straggler = None if straggler is False else {} if straggler is True else dict(straggler)
+        self._slow: dict[str, list[int]] = {}
+        self._in_step: ExitStack | None = None
         self._rank = int(os.environ.get("RANK") or 0)
         self._alone = int(os.environ.get("WORLD_SIZE") or 1) == 1
         self._stop: StopPoint | None = None
@@ -59,7 +87,15 @@ class Loop:
         self._steps = 0
 
     def __enter__(self) -> Loop:
-        self.client.init_workload_monitoring()
+        if self._straggler is not None:
+            from holdfast.straggler import Detector  # loads torch
+
+            Detector.initialize(**self._straggler)
+        try:
+            self.client.init_workload_monitoring()
+        except BaseException:
+            self._forget_stragglers()
+            raise
         self._stop = StopPoint.find()
         if self._stop is None and not self._alone:
             if self._rank == 0:
@@ -78,6 +114,8 @@ class Loop:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._end_step()
+        self._forget_stragglers()
         asked = self.stopped or self._noticed or (self._stop is not None and self._stop.wanted)
         if self._stop is not None:
             self._stop.end()
@@ -89,13 +127,29 @@ class Loop:
             self.client.end_all_sections()
         self.client.shutdown_workload_monitoring()
 
+    def __call__(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """The batches, until all ranks stop: the one after which `step` returned True is the last."""
+        source = iter(batches)
+        while not self.stopped:
+            with self._measured(DATA_LOADING):
+                try:
+                    batch = next(source)
+                except StopIteration:
+                    return
+            if self._in_step is None:  # else several batches make a step
+                self._in_step = self._measured(STEP)
+            yield batch
+
     def step(self, step: int | None = None) -> bool:
         """This rank has finished a step: a heartbeat, with the step's number if it is given.
 
         True: all ranks stop here; save a checkpoint and leave the loop. All ranks call it equally often. Raises
         RankMonitorClientError outside of the `with` block, or if `step` is no integer.
         """
+        self._end_step()
         self.client.heartbeat(step)
+        if self._straggler is not None:
+            self._look_for_stragglers()
         self._steps += 1
         self.stopped = self._passes()
         return self.stopped
@@ -104,11 +158,65 @@ class Loop:
         """`with loop.section("checkpointing"): ...`: what the rank does, with a limit of its own."""
         return self.client.section(name)
 
+    def last_checkpoint(self, folder: str | os.PathLike[str]) -> Path | None:
+        """The newest complete checkpoint in the folder, the same on all ranks; None if there is none. Collective.
+
+        Raises OSError on all ranks if rank 0 cannot read the folder. `holdfast.checkpoints` says what is complete.
+        """
+        from holdfast.checkpoints import last_complete_on_all_ranks  # loads torch
+
+        return last_complete_on_all_ranks(folder)
+
     def finished(self) -> None:
-        """The training is complete: rank 0 makes the file that FAULT_TOL_FINISHED_FLAG_FILE names, if it does."""
+        """The training is complete: rank 0 makes the file that FAULT_TOL_FINISHED_FLAG_FILE names, if it does.
+
+        Does nothing after a stop: the next job goes on, or finds nothing more to do.
+        """
         path = flag_path()
-        if path is not None and self._rank == 0:
+        if path is not None and self._rank == 0 and not self.stopped:
             create_flag(path, log)
+
+    def _measured(self, name: str) -> ExitStack:
+        """What is asked for around a part of a step, entered."""
+        both = ExitStack()
+        if self._sections:
+            both.enter_context(self.client.section(name))
+        if self._straggler is not None:
+            from holdfast.straggler import Detector
+
+            if Detector.initialized:  # the program may have shut it down
+                # In a step ranks wait for one another: in a section with scores the fast ones would look slow.
+                section = Detector.collective_section if name == STEP else Detector.detection_section
+                both.enter_context(section(name, profile_cuda=name == STEP))
+        return both
+
+    def _end_step(self) -> None:
+        in_step, self._in_step = self._in_step, None
+        if in_step is not None:
+            in_step.close()
+
+    def _look_for_stragglers(self) -> None:
+        """Make a report if one is due, and say which ranks are slow when that has changed."""
+        from holdfast.straggler import Detector
+
+        try:
+            report = Detector.generate_report_if_interval_elapsed() if Detector.initialized else None
+        except Exception as error:
+            log.warning("stragglers are no longer looked for: %r. The training continues", error)
+            self._forget_stragglers()
+            return
+        slow = {} if report is None else _slow_ranks(report)
+        if report is not None and slow != self._slow:
+            self._slow = slow
+            told = [f"{escaped(name)} on rank {', '.join(map(str, ranks))}" for name, ranks in slow.items()]
+            log.warning("slower than on other ranks: %s", "; ".join(told) or "nothing any more")
+
+    def _forget_stragglers(self) -> None:
+        if self._straggler is not None:
+            from holdfast.straggler import Detector
+
+            self._straggler = None
+            Detector.shutdown()
 
     def _passes(self) -> bool:
         if self._stop is None:
@@ -121,3 +229,10 @@ class Loop:
         self._noticed = True
         if self._stop is not None:
             self._stop.notice(number)
+
+
+def _slow_ranks(report: Report) -> dict[str, list[int]]:
+    """Ranks with a section that is slow compared with other ranks; GPUs as a section "GPU kernels"."""
+    found = report.identify_stragglers()
+    by_section = {"GPU kernels": found["straggler_gpus_relative"], **found["straggler_sections_relative"]}
+    return {name: sorted(each.rank for each in ranks) for name, ranks in by_section.items() if ranks}

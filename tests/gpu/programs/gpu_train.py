@@ -53,7 +53,7 @@ def wait_for_memory() -> None:
 with ExitStack() as stack:
     loop = None
     if faults:
-        from holdfast.integrations.loop import Loop
+        from holdfast import Loop
 
         loop = stack.enter_context(Loop())
     with loop.section("setup") if loop else nullcontext():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -182,10 +184,23 @@ def test_a_simulated_fault_is_armed_as_it_is_told(board: Board, tmp_path: Path, 
     ft.simulated_fault_base_delay = 500
     megatron.setup(config_container(tmp_path), state)
     megatron.maybe_setup_simulated_fault(ft)
-    (timer,) = megatron._faults[0]._timers
+    (timer,) = megatron._runs[state.rank_monitor_client].faults[0]._timers
     assert 500 <= timer.interval <= 600
-    megatron.shutdown(state)
-    assert not timer.is_alive() and not megatron._faults
     ft.simulated_fault_type = "rank_sleepy"
     with pytest.raises(ValueError, match="Failed to parse simulated fault params"):
         megatron.maybe_setup_simulated_fault(ft)
+    megatron.shutdown(state)
+    assert not timer.is_alive()
+
+
+def test_without_setup_a_simulated_fault_does_not_happen() -> None:
+    code = """
+import time
+from types import SimpleNamespace
+from holdfast.integrations import megatron
+megatron.maybe_setup_simulated_fault(
+    SimpleNamespace(simulate_fault=True, simulated_fault_type="rank_killed", simulated_fault_rank=0)
+)
+time.sleep(0.5)
+"""
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

@@ -7,7 +7,7 @@ import inspect
 import pytest
 
 from holdfast.integrations import megatron
-from holdfast.integrations.megatron_state import FaultToleranceState, selection
+from holdfast.integrations.megatron import FaultToleranceState, _selection
 
 ALL = ["setup", "step", "checkpointing"]
 
@@ -26,7 +26,7 @@ ALL = ["setup", "step", "checkpointing"]
     ],
 )
 def test_what_is_selected(seen: dict[str, object], closing: bool, sections: list[str], out: bool) -> None:
-    chosen = selection(FaultToleranceState(**seen), iterations_for_step=16, closing=closing)  # type: ignore[arg-type]
+    chosen = _selection(FaultToleranceState(**seen), closing=closing)  # type: ignore[arg-type]
     assert (list(chosen.sections), chosen.out_of_section) == (sections, out)
 
 
@@ -40,7 +40,7 @@ def test_out_of_section_at_the_end_of_a_complete_run_only(asynchronous: bool) ->
     )
     sections = ALL[:2] if asynchronous else ALL
     for closing in (False, True):
-        chosen = selection(state, iterations_for_step=16, closing=closing)
+        chosen = _selection(state, closing=closing)
         assert (list(chosen.sections), chosen.out_of_section) == (sections, closing)
 
 

@@ -17,14 +17,21 @@ from tests.processes import Spawned, Spawner
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "plain_loop.py"
 
 
-def start(spawn: Spawner, program: Path, *arguments: str, fault: str = "", **environment: str) -> Spawned:
+def start(
+    spawn: Spawner,
+    program: Path,
+    *arguments: str,
+    fault: str = "",
+    options: tuple[str, ...] = (),
+    **environment: str,
+) -> Spawned:
     launcher = [sys.executable, "-m", "holdfast.fault_tolerance.launcher", "--nproc-per-node=2"]
     run_dir = (
         program.parent / "run" if program != EXAMPLE else Path(environment["FAULT_TOL_FINISHED_FLAG_FILE"])
     )
-    options = ["--max-restarts=3", f"--ft-run-dir={run_dir.with_suffix('.run')}"]
+    restarts = ["--max-restarts=3", f"--ft-run-dir={run_dir.with_suffix('.run')}"]
     return spawn(
-        [*launcher, *options, str(program), *arguments],
+        [*launcher, *restarts, *options, str(program), *arguments],
         env={"OMP_NUM_THREADS": "1", "HOLDFAST_FAULT": fault, **environment},
     )
 
@@ -55,6 +62,48 @@ def test_ddp_through_a_kill_and_a_preemption(spawn: Spawner, tmp_path: Path) -> 
     assert expected["step"] == got["step"] == 40
     for name, value in expected["model"].items():
         assert torch.equal(value, got["model"][name]), name
+
+
+@pytest.mark.slow
+def test_a_hang_is_found_and_training_resumes(spawn: Spawner, tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(EXAMPLE.read_text())
+    limits = ("--ft-rank-heartbeat-timeout=4",)
+    arguments = [f"--dir={tmp_path / 'saved'}", "--step-seconds=0"]
+    job = start(spawn, program, *arguments, fault="hang@step=12,rank=1,cycle=0", options=limits)
+    assert job.wait(120) == 0, job.output()
+    assert re.search(r"HANG: rank \d", job.err()) and "Rank 1" in job.err()
+    assert "restarting all 2 local ranks (restart 1 of 3)" in job.err()
+    assert torch.load(tmp_path / "saved" / "step-00000040.pt")["step"] == 40
+
+
+STRAGGLING = """
+import os, time
+import holdfast
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+
+def batches():
+    for number in range(120):
+        time.sleep(0.02 if dist.get_rank() == 1 else 0.005)
+        yield number
+
+with holdfast.Loop(straggler={"report_time_interval": 1}) as loop:
+    for number in loop(batches()):
+        dist.barrier()
+        loop.step(number + 1)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_a_straggler_is_logged(spawn: Spawner, tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(STRAGGLING)
+    job = start(spawn, program)
+    assert job.wait(60) == 0, job.output()
+    assert len(re.findall(r"^slower than on other ranks: data_loading on rank 1$", job.err(), re.M)) == 1
 
 
 @pytest.mark.slow
@@ -93,6 +142,6 @@ def test_the_loop_on_the_page_is_one() -> None:
     page = (DOCS / "plain-loops.md").read_text()
     snippet = page[page.index("```python\n") + 10 :].partition("```")[0]
     trained: list[int] = []
-    names = {"load": lambda path: 0, "save": lambda step: None, "train": trained.append, "steps": 5}
+    names = {"load": lambda path: 0, "save": lambda step: None, "train": trained.append, "loader": range(5)}
     exec(compile(snippet, "plain-loops.md", "exec"), names)
-    assert trained == [1, 2, 3, 4, 5] and not names["loop"].stopped  # type: ignore[attr-defined]
+    assert trained == [0, 1, 2, 3, 4] and not names["loop"].stopped  # type: ignore[attr-defined]

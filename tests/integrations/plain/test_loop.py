@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import runpy
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,10 +13,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from holdfast import checkpoints
+from holdfast import Loop, checkpoints
 from holdfast.fault_tolerance import FaultToleranceConfig, RankMonitorClientError
 from holdfast.fault_tolerance.board import Board
-from holdfast.integrations.loop import Loop
+from holdfast.straggler import Detector
 from tests.client.conftest import board, shm
 
 __all__ = ["board", "shm"]
@@ -75,6 +76,64 @@ def test_what_the_board_sees(board: Board) -> None:
     seen = board.snapshot()
     assert (seen.heartbeat_count, seen.step, seen.checkpoints, seen.finished) == (3, 3, 1, True)
     assert seen.open_sections == ()
+
+
+def test_iterating_ends_after_the_step_that_stops() -> None:
+    """And no later epoch begins; the job is not finished then."""
+    trained = []
+    with Loop() as loop:
+        for _ in range(2):
+            for batch in loop("abcd"):
+                trained.append(batch)
+                if batch == "b":
+                    os.kill(os.getpid(), signal.SIGTERM)
+                loop.step(len(trained))
+    assert trained == ["a", "b"] and loop.stopped
+
+
+def test_sections_on_request(board: Board) -> None:
+    seen = []
+
+    def batches() -> Iterator[int]:
+        for number in range(4):
+            seen.append(names())
+            yield number
+
+    def names() -> list[str]:
+        return [section.name for section in board.snapshot().open_sections]
+
+    with Loop(sections=True) as loop:
+        for number in loop(batches()):
+            seen.append(names())
+            if number % 2:  # two batches make a step
+                loop.step()
+                seen.append(names())
+        assert names() == []
+        with pytest.raises(KeyError):
+            for _ in loop([1]):
+                raise KeyError
+    assert seen == [["data_loading"], ["step"], ["step", "data_loading"], ["step"], []] * 2
+    assert names() == []
+
+
+def test_stragglers_that_cannot_be_looked_for_end_no_training(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken() -> None:
+        raise RuntimeError("no report")
+
+    with Loop(straggler={"report_time_interval": 5}) as loop:
+        monkeypatch.setattr(Detector, "generate_report_if_interval_elapsed", broken)
+        assert [loop.step(step) for step in loop(range(3))] == [False] * 3
+        assert not Detector.initialized
+    assert caplog.text.count("stragglers are no longer looked for: RuntimeError('no report')") == 1
+
+
+def test_the_last_checkpoint_of_a_single_process(tmp_path: Path) -> None:
+    with Loop() as loop:
+        assert loop.last_checkpoint(tmp_path) is None
+        torch.save({}, tmp_path / "step-3.pt")
+        assert loop.last_checkpoint(tmp_path) == tmp_path / "step-3.pt"
 
 
 @pytest.mark.parametrize(("rank", "made"), [("0", True), ("1", False)])
