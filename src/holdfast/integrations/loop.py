@@ -27,16 +27,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from holdfast.callbacks.completion import create_flag, flag_path
 from holdfast.fault_tolerance import RankMonitorClient
 from holdfast.fault_tolerance.client import Section
 from holdfast.fault_tolerance.stop import StopPoint, position
-from holdfast.visible import escaped
-
-if TYPE_CHECKING:
-    from holdfast.straggler import Report
 
 __all__ = ["Loop"]
 
@@ -55,8 +51,8 @@ class Loop:
         sections: `loop(loader)` opens the section "data_loading" while it waits for a batch, and "step" from there to
             `step`. Give them timeouts with `--ft-rank-section-timeouts`.
         straggler: initialise `holdfast.straggler.Detector` (a dict: with these arguments, such as
-            `report_time_interval` in seconds), measure "data_loading", and of "step" the GPU kernels, and log which
-            ranks are slow. On CPUs put a `Detector.detection_section` around the forward pass, too.
+            `report_time_interval` in seconds), measure "data_loading", and of "step" the GPU kernels; it logs verdicts
+            on slow ranks and nodes. On CPUs put a `Detector.detection_section` around the forward pass, too.
 
     Entering raises RankMonitorClientError if another client of this process is in use (then share that one and use
     `StopPoint`, docs/signals-and-preemption.md), and RuntimeError or ValueError if the detector cannot be initialised.
@@ -77,7 +73,6 @@ class Loop:
         self._sections = sections
         # An empty dict asks for it as well: with the detector's defaults.
         self._straggler = None if straggler is False else {} if straggler is True else dict(straggler)
-        self._slow: dict[str, list[int]] = {}
         self._in_step: ExitStack | None = None
         self._rank = int(os.environ.get("RANK") or 0)
         self._alone = int(os.environ.get("WORLD_SIZE") or 1) == 1
@@ -149,7 +144,10 @@ class Loop:
         self._end_step()
         self.client.heartbeat(step)
         if self._straggler is not None:
-            self._look_for_stragglers()
+            from holdfast.straggler import Detector
+
+            if Detector.initialized:  # the program may have shut it down
+                Detector.generate_report_if_interval_elapsed()  # logs verdicts
         self._steps += 1
         self.stopped = self._passes()
         return self.stopped
@@ -195,22 +193,6 @@ class Loop:
         if in_step is not None:
             in_step.close()
 
-    def _look_for_stragglers(self) -> None:
-        """Make a report if one is due, and say which ranks are slow when that has changed."""
-        from holdfast.straggler import Detector
-
-        try:
-            report = Detector.generate_report_if_interval_elapsed() if Detector.initialized else None
-        except Exception as error:
-            log.warning("stragglers are no longer looked for: %r. The training continues", error)
-            self._forget_stragglers()
-            return
-        slow = {} if report is None else _slow_ranks(report)
-        if report is not None and slow != self._slow:
-            self._slow = slow
-            told = [f"{escaped(name)} on rank {', '.join(map(str, ranks))}" for name, ranks in slow.items()]
-            log.warning("slower than on other ranks: %s", "; ".join(told) or "nothing any more")
-
     def _forget_stragglers(self) -> None:
         if self._straggler is not None:
             from holdfast.straggler import Detector
@@ -229,10 +211,3 @@ class Loop:
         self._noticed = True
         if self._stop is not None:
             self._stop.notice(number)
-
-
-def _slow_ranks(report: Report) -> dict[str, list[int]]:
-    """Ranks with a section that is slow compared with other ranks; GPUs as a section "GPU kernels"."""
-    found = report.identify_stragglers()
-    by_section = {"GPU kernels": found["straggler_gpus_relative"], **found["straggler_sections_relative"]}
-    return {name: sorted(each.rank for each in ranks) for name, ranks in by_section.items() if ranks}

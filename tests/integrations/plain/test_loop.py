@@ -16,7 +16,6 @@ import torch.distributed as dist
 from holdfast import Loop, checkpoints
 from holdfast.fault_tolerance import FaultToleranceConfig, RankMonitorClientError
 from holdfast.fault_tolerance.board import Board
-from holdfast.straggler import Detector
 from tests.client.conftest import board, shm
 
 __all__ = ["board", "shm"]
@@ -114,19 +113,6 @@ def test_sections_on_request(board: Board) -> None:
                 raise KeyError
     assert seen == [["data_loading"], ["step"], ["step", "data_loading"], ["step"], []] * 2
     assert names() == []
-
-
-def test_stragglers_that_cannot_be_looked_for_end_no_training(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def broken() -> None:
-        raise RuntimeError("no report")
-
-    with Loop(straggler={"report_time_interval": 5}) as loop:
-        monkeypatch.setattr(Detector, "generate_report_if_interval_elapsed", broken)
-        assert [loop.step(step) for step in loop(range(3))] == [False] * 3
-        assert not Detector.initialized
-    assert caplog.text.count("stragglers are no longer looked for: RuntimeError('no report')") == 1
 
 
 def test_the_last_checkpoint_of_a_single_process(tmp_path: Path) -> None:
