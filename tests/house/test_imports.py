@@ -357,6 +357,7 @@ PUBLIC = {
     "holdfast.ptl_resiliency": [
         "FaultToleranceCallback",
         "FaultToleranceSectionsCallback",
+        "HoldfastCallback",
         "PreemptionCallback",
         "SimulatedFaultParams",
         "StragglerDetectionCallback",
