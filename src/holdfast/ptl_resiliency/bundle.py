@@ -25,7 +25,7 @@ class HoldfastCallback(PlacedCallback):
 
     def __init__(self) -> None:
         super().__init__()
-        self._parts: list[PlacedCallback] = [
+        self._parts: list[Any] = [
             FaultToleranceCallback(autoresume=flag_path() is not None, calculate_timeouts=True),
             PreemptionCallback(),
             StragglerDetectionCallback(),
