@@ -349,6 +349,7 @@ PUBLIC = {
     "holdfast.ptl_resiliency": [
         "FaultToleranceCallback",
         "FaultToleranceSectionsCallback",
+        "HoldfastCallback",
         "PreemptionCallback",
         "SimulatedFaultParams",
         "StragglerDetectionCallback",

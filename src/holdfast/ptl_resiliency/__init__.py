@@ -14,6 +14,7 @@ from holdfast.lazy import names
 if TYPE_CHECKING:
     from holdfast.testing.simulated import SimulatedFaultParams as SimulatedFaultParams
 
+    from .bundle import HoldfastCallback as HoldfastCallback
     from .fault_tolerance_callback import FaultToleranceCallback as FaultToleranceCallback
     from .fault_tolerance_sections_callback import (
         FaultToleranceSectionsCallback as FaultToleranceSectionsCallback,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _HOME = {
     "FaultToleranceCallback": "fault_tolerance_callback",
     "FaultToleranceSectionsCallback": "fault_tolerance_sections_callback",
+    "HoldfastCallback": "bundle",
     "PreemptionCallback": "preemption_callback",
     "SimulatedFaultParams": ".testing.simulated",
     "StragglerDetectionCallback": "straggler_det_callback",
@@ -32,6 +34,7 @@ _HOME = {
 __all__ = [
     "FaultToleranceCallback",
     "FaultToleranceSectionsCallback",
+    "HoldfastCallback",
     "PreemptionCallback",
     "SimulatedFaultParams",
     "StragglerDetectionCallback",
