@@ -44,6 +44,17 @@ def test_a_gather_may_have_other_sizes_on_each_rank() -> None:
     assert judge(case(*ranks)).kind == "unknown"
 
 
+def test_a_rank_that_gave_its_part_of_a_gather_and_went_on_is_not_accused() -> None:
+    """Its entry of the gather is that of the others: they wait for one another, not for it."""
+    past = entry(9, "gloo:gather", ago=31.5)
+    waiting = [rank(n, "barrier", collectives=(past,)) for n in range(2)]
+    for count in (1, 2):
+        ahead = [rank(n, collectives=(past, entry(10, ago=31.0))) for n in range(2, 2 + count)]
+        verdict = judge(case(*waiting, *ahead))
+        assert (verdict.rank, verdict.kind, verdict.confidence) == (None, "unknown", LOW)
+        assert "none differs" not in verdict.sentence
+
+
 def test_the_one_at_an_earlier_sequence_number_never_came() -> None:
     ranks = [rank(n, collectives=(entry(8 if n == 1 else 9),)) for n in range(3)]
     verdict = judge(case(*ranks))

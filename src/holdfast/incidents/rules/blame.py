@@ -351,6 +351,12 @@ def _undetermined(job: JobView) -> Verdict:
         return against_nobody("startup", text, LOW, job.waiters)
     entries = waits_in(first)
     where = recorder.described(entries[0]) if entries else where
+    other = next((view for view in job.waiting if view.activity.operation != first.activity.operation), None)
+    if other is not None:
+        text = f"rank {first.rank} {first.activity.text}, and rank {other.rank} {other.activity.text}"
+        return against_nobody(
+            "unknown", f"{text}: the evidence does not show which is wrong", LOW, job.waiters
+        )
     text = f"all {len(job.waiting)} ranks wait in {where} and none differs: the network may be the cause"
     return against_nobody("unknown" if job.is_suspected else "slow", text, LOW, job.waiters)
 

@@ -37,6 +37,8 @@ def _sink(job: JobView) -> Verdict | None:
             return _absent(views[next(iter(found))], edge, job)
         if len(edge.waiters) == 1 and 1 < len(found) == len(views) - 1 and edge.waiters[0] in views:
             ahead = views[edge.waiters[0]]
+            if _went_on(ahead, job):
+                continue
             entry = recorder.latest(ahead.evidence.collectives)
             text = f"waits in {recorder.described(entry) if entry else 'a collective'}, to which no other rank came"
             return against(ahead.evidence, MISMATCHED, text, MEDIUM, job.waiters)
@@ -72,6 +74,22 @@ def _absent(culprit: RankView, edge: Edge, job: JobView) -> Verdict:
         at = recorder.described(own[0]) if own else operation
         text = f"waits in {at} and never came to {where}, in which the others wait"
     return against(culprit.evidence, kind, text, MEDIUM, job.waiters)
+
+
+def _went_on(ahead: RankView, job: JobView) -> bool:
+    """Whether it entered the collective in which all others wait, as they did, and left it.
+
+    That is right where a rank only contributes, as in a gather.
+    """
+    own = {(recorder.group_of(each), each.sequence): each for each in ahead.evidence.collectives}
+    theirs = [entry for view in job.waiting if view is not ahead for entry in waits_in(view)[:1]]
+    same = [own.get((recorder.group_of(each), each.sequence)) for each in theirs]
+    return bool(theirs) and all(
+        mine is not None
+        and mine not in waits_in(ahead)
+        and recorder.signature(mine) == recorder.signature(their)
+        for mine, their in zip(same, theirs, strict=True)
+    )
 
 
 def _instead(entry: Collective, others: list[RankView]) -> Collective | None:
@@ -191,6 +209,8 @@ def _at_another_place(job: JobView) -> Verdict | None:
     off = recorder.odd(places)
     if len(off) == 1:
         culprit, other = sure[off[0]], next(view for rank, view in sure.items() if rank != off[0])
+        if _went_on(culprit, job):
+            return None
         text = f"{culprit.activity.text}, where the others are not: rank {other.rank} {other.activity.text}"
         return against(culprit.evidence, MISMATCHED, text, MEDIUM, job.waiters)
     if len(sure) == 2 and len({operation for operation, _ in places.values()}) == 2:
