@@ -258,8 +258,12 @@ def _outside(job: JobView) -> Verdict | None:
 
 
 def _may_wait_for_peer(job: JobView, culprit: RankView) -> bool:
-    """Natively or for its GPU. A recorder that shows each of its collectives as completed proves that it does not."""
-    is_done = recorder.records_completion(culprit.evidence.collectives)
+    """Natively or for its GPU.
+
+    A recorder that shows all it entered as completed proves that it does not, but only NCCL's has sends and receives.
+    """
+    entries = culprit.evidence.collectives
+    is_done = recorder.records_completion(entries) and all(entry.backend == "nccl" for entry in entries)
     is_proven = is_done and culprit.rank in job.sinks(Strength.PROOF)
     return culprit.may_wait_for_gpu or (culprit.activity.kind == "lock" and not is_proven)
 
