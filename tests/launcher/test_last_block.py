@@ -54,6 +54,27 @@ def test_an_exception_is_shown_with_its_traceback(jobs: Jobs) -> None:
     assert (error["type"], error["message"]) == ("LossError", "loss is nan in batch 7")
 
 
+NO_DESCRIPTORS = """
+import resource
+meet()
+if RANK == 1:
+    most = max(int(name) for name in os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most + 8, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    kept = []
+    while True:
+        kept.append(open("/dev/null"))
+wait()
+"""
+
+
+def test_an_exception_is_kept_where_no_descriptor_is_left(jobs: Jobs) -> None:
+    job = jobs(NO_DESCRIPTORS)
+    job.end(1)
+    (error,) = [each["error"] for each in job.journal("rank_exit") if each["rank"] == 1]
+    assert (error["type"], "Too many open files" in error["message"]) == ("OSError", True)
+    assert "Exception ignored" not in job.spawned.err()
+
+
 def test_the_block_is_short(jobs: Jobs) -> None:
     """Two ranks that raise the same: the reference prints 143 lines."""
     job = jobs("meet()\nraise ValueError('bad batch')")

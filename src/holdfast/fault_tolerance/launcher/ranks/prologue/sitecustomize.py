@@ -74,6 +74,8 @@ def _keep_exception(save, end) -> None:  # type: ignore[no-untyped-def]
         is_kept = os.getpid() == owner and not issubclass(kind, KeyboardInterrupt)
         has_ended = is_kept and end is not None and end.is_uncaught(value)
         if is_kept:
+            if has_ended:
+                _allow_files()
             keep(kind, value, trace, has_ended)  # type: ignore[no-untyped-call]
         try:
             inner(kind, value, trace)
@@ -155,6 +157,17 @@ def _mapped(target: str, size: int) -> memoryview:
     return memoryview((ctypes.c_char * size).from_address(place)).cast("B")
 
 
+def _allow_files() -> None:
+    """Let a process that ends, perhaps for want of descriptors, open some more: its last records need them."""
+    ctypes = sys.modules.get("ctypes")  # an import needs a descriptor
+    if ctypes is None:
+        return
+    limit, nofile = (ctypes.c_ulong * 2)(), 7
+    if ctypes.CDLL(None).prlimit(0, nofile, None, limit) == 0:
+        limit[0] = min(limit[0] + 16, limit[1])
+        ctypes.CDLL(None).prlimit(0, nofile, limit, None)
+
+
 def _write(target, kind, value, trace, has_ended) -> None:  # type: ignore[no-untyped-def]
     import json
     import time
@@ -198,7 +211,11 @@ def _let_torch_finish() -> None:
 
 def _others_run(main: int) -> bool:
     """Whether another thread than the main one has a core, or waits for one."""
-    for thread in os.listdir("/proc/self/task"):
+    try:
+        threads = os.listdir("/proc/self/task")
+    except OSError:
+        return False  # no descriptor is left
+    for thread in threads:
         try:
             with open(f"/proc/self/task/{thread}/stat", "rb") as file:
                 if int(thread) != main and file.read().rpartition(b") ")[2][:1] == b"R":
