@@ -25,9 +25,6 @@ arguments = parser.parse_args()
 
 pl.seed_everything(1)
 fault_tol_cb = FaultToleranceCallback(
-    # Auto-resume: a file says that the training is finished. Whoever starts the next job names it in this variable.
-    autoresume=bool(os.environ.get("FAULT_TOL_FINISHED_FLAG_FILE")),
-    calculate_timeouts=True,
     exp_dir=os.path.join(arguments.dir, "ft_state"),
 )
 checkpoint = ModelCheckpoint(dirpath=arguments.dir, save_last=True, every_n_train_steps=20)

@@ -42,8 +42,6 @@ trainer = pl.Trainer(
     logger=False,
     callbacks=[
         FaultToleranceSectionsCallback(
-            autoresume=bool(os.environ.get("FAULT_TOL_FINISHED_FLAG_FILE")),
-            calculate_timeouts=True,
             exp_dir=os.path.join(arguments.dir, "ft_state"),
             exc_handling_policy=policy,
         ),

@@ -57,8 +57,7 @@ def main() -> None:
     callbacks: list[Any] = [PreemptionCallback()]
     if not options.no_supervision:
         # With a loop around ft_launcher the flag says when to stop: export FAULT_TOL_FINISHED_FLAG_FILE=...
-        autoresume = "FAULT_TOL_FINISHED_FLAG_FILE" in os.environ
-        callbacks.append(FaultToleranceCallback(autoresume=autoresume, calculate_timeouts=True))
+        callbacks.append(FaultToleranceCallback())
 
     trainer = Trainer(
         model=model,

@@ -131,6 +131,7 @@ EDGE = {
     "holdfast.integrations.nemo_run.preemption_plugin",
     "holdfast.integrations.transformers.fault_tolerance_callback",
     "holdfast.integrations.transformers.preemption_callback",
+    "holdfast.ptl_resiliency.bundle",
     "holdfast.ptl_resiliency.fault_tolerance_callback",
     "holdfast.ptl_resiliency.fault_tolerance_sections_callback",
     "holdfast.ptl_resiliency.preemption_callback",

@@ -19,7 +19,7 @@ CALLBACKS = [
     transformers.FaultToleranceSectionsCallback,
 ]
 UNITS = {
-    "autoresume": "True or False",
+    "autoresume": "True, False, or None",
     "calculate_timeouts": "True or False",
     "simulated_fault_params": "in seconds",
     "exp_dir": "A path, or None",

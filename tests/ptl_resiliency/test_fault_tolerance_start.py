@@ -141,3 +141,34 @@ def test_a_client_of_the_programs_own_is_an_error(ranked: Board, quiet: dict[str
     with pytest.raises(RankMonitorClientError, match="another RankMonitorClient of this process"):
         pl.Trainer(callbacks=[FaultToleranceCallback(False, True)], **quiet).fit(TinyModel())
     client.shutdown_workload_monitoring()
+
+
+@BOTH
+def test_autoresume_true_without_its_variable_is_one_line(
+    kind: type[Any],
+    ranked: Board,
+    quiet: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Rank 0 logs it; the exception ends a rank with 1 and shows no traceback."""
+    monkeypatch.delenv("FAULT_TOL_FINISHED_FLAG_FILE", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        pl.Trainer(callbacks=[kind(True)], **quiet).fit(TinyModel())
+    assert ended.value.code == 1
+    assert caplog.messages.count(PREFIX + str(ended.value)) == 1
+
+
+@BOTH
+@pytest.mark.parametrize("named", [True, False])
+def test_by_default_the_flag_is_made_where_the_variable_is_set(
+    kind: type[Any],
+    named: bool,
+    ranked: Board,
+    quiet: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FAULT_TOL_FINISHED_FLAG_FILE", str(tmp_path / "flag") if named else "")
+    pl.Trainer(max_steps=1, callbacks=[kind()], **quiet).fit(TinyModel())
+    assert (tmp_path / "flag").exists() == named

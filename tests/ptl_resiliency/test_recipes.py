@@ -27,7 +27,8 @@ def test_the_straggler_recipe() -> None:
 def test_the_others_have_the_documented_defaults() -> None:
     """Their callbacks are tested on their own."""
     fault_tolerance = inspect.signature(recipes.fault_tolerance_callback).parameters
-    assert fault_tolerance["autoresume"].default is fault_tolerance["calculate_timeouts"].default is True
+    assert fault_tolerance["autoresume"].default is None
+    assert fault_tolerance["calculate_timeouts"].default is True
     assert inspect.signature(recipes.preemption_callback).parameters["sig"].default == signal.SIGTERM
 
 

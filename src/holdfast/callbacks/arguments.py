@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from holdfast.callbacks.completion import flag_path
 from holdfast.fault_tolerance.config import docstring_section
 from holdfast.testing.simulated import SimulatedFaultParams
 
@@ -20,7 +21,7 @@ Constructor = TypeVar("Constructor", bound=Callable[..., None])
 
 MEANINGS = {
     "autoresume": "Create the file that FAULT_TOL_FINISHED_FLAG_FILE names when the training is finished. "
-    "True or False.",
+    "True, False, or None: True where that variable is set.",
     "calculate_timeouts": "Learn timeouts from observed durations, and use those of earlier jobs. They replace "
     "configured ones. Timeouts of heartbeats are learned at the end of a job that loaded and saved a checkpoint: of a "
     "training from scratch, its second job. Those of sections are learned after saves and at the end. True or False.",
@@ -58,17 +59,22 @@ class DocumentedArguments:
     @described
     def __init__(
         self,
-        autoresume: bool,
-        calculate_timeouts: bool,
+        autoresume: bool | None = None,
+        calculate_timeouts: bool = True,
         simulated_fault_params: SimulatedFaultParams | dict[str, Any] | Any | None = None,
         exp_dir: str | Path | None = None,
         logger_name: str | None = "nemo_logger.FaultToleranceCallback",
     ) -> None:
-        self.autoresume = flag("autoresume", autoresume)
+        self.autoresume = None if autoresume is None else flag("autoresume", autoresume)
         self.calculate_timeouts = flag("calculate_timeouts", calculate_timeouts)
         self.simulated_fault_params = parse_params(simulated_fault_params)
         self.exp_dir = folder(exp_dir)
         self.logger_name = logger_name
+
+    @property
+    def makes_flag(self) -> bool:
+        """Whether the finished flag is created when the training is finished."""
+        return flag_path() is not None if self.autoresume is None else self.autoresume
 
 
 def parse_params(params: Any) -> SimulatedFaultParams | None:

@@ -24,10 +24,20 @@ if TYPE_CHECKING:
     from holdfast.testing.injector import Faults
 
 
-def verify_environment(who: str, *, autoresume: bool) -> None:
-    """Raises RuntimeError, with what to do, without `ft_launcher` or the name of the flag that `autoresume` needs."""
-    missing = why_no_flag() if autoresume else ""
-    missing = " ".join(filter(None, [missing, why_no_launcher(who)]))
+class NoFlagError(RuntimeError, SystemExit):
+    """`autoresume` is True, and nothing names the flag. It ends a rank with 1 and no traceback: rank 0 has said it."""
+
+    code = 1
+
+
+def verify_environment(who: str, *, autoresume: bool, rank: int, log: Prefixed) -> None:
+    """Raises RuntimeError, with what to do, without `ft_launcher`; NoFlagError without the flag `autoresume` needs."""
+    no_flag = why_no_flag() if autoresume else ""
+    missing = " ".join(filter(None, [no_flag, why_no_launcher(who)]))
+    if no_flag:
+        if rank == 0:
+            log.error("%s", missing)
+        raise NoFlagError(missing)
     if missing:
         raise RuntimeError(missing)
 

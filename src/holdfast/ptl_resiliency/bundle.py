@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.callbacks.completion import flag_path
-
 from .fault_tolerance_callback import FaultToleranceCallback
 from .framework import PlacedCallback
 from .preemption_callback import PreemptionCallback
@@ -26,7 +24,7 @@ class HoldfastCallback(PlacedCallback):
     def __init__(self) -> None:
         super().__init__()
         self._parts: list[Any] = [
-            FaultToleranceCallback(autoresume=flag_path() is not None, calculate_timeouts=True),
+            FaultToleranceCallback(),
             PreemptionCallback(),
             StragglerDetectionCallback(),
         ]

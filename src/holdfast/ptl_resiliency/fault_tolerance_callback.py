@@ -33,8 +33,8 @@ class FaultToleranceCallback(SupervisedCallback):
     @described
     def __init__(
         self,
-        autoresume: bool,
-        calculate_timeouts: bool,
+        autoresume: bool | None = None,
+        calculate_timeouts: bool = True,
         simulated_fault_params: Any | None = None,
         exp_dir: str | Path | None = None,
         logger_name: str | None = "nemo_logger.FaultToleranceCallback",

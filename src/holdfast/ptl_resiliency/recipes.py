@@ -52,7 +52,7 @@ def straggler_det_callback(
 
 
 def fault_tolerance_callback(
-    autoresume: bool = True, calculate_timeouts: bool = True, **options: Any
+    autoresume: bool | None = None, calculate_timeouts: bool = True, **options: Any
 ) -> FaultToleranceCallback:
     """Limits that are learned, and the flag file for jobs that follow one another. `options` are further arguments."""
     from .fault_tolerance_callback import FaultToleranceCallback

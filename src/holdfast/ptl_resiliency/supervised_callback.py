@@ -118,8 +118,10 @@ class SupervisedCallback(DocumentedArguments, PlacedCallback):
             return
         self._end()  # of a fit that came to no end
         refuse_untested()
-        verify_environment(type(self).__name__, autoresume=self.autoresume)
         log = Prefixed(callback_log.named(self.logger_name), int(trainer.global_rank))
+        verify_environment(
+            type(self).__name__, autoresume=self.autoresume is True, rank=trainer.global_rank, log=log
+        )
         self._fit = fit = SupervisedFit(self, trainer, log)
         try:
             fit.load_limits(
@@ -154,7 +156,7 @@ class SupervisedCallback(DocumentedArguments, PlacedCallback):
             return
         try:
             self._conclude(fit, stopped=False)
-            if self.autoresume and (why := why_complete(_ending(fit))):
+            if self.makes_flag and (why := why_complete(_ending(fit))):
                 fit.log.info("Training is complete (%s), so creating finished flag file.", why)
                 if fit.rank == 0:
                     fit.create_flag()

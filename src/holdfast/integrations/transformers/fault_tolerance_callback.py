@@ -66,8 +66,10 @@ class SupervisedCallback(DocumentedArguments, SurroundingCallback):
         """Raises RuntimeError without `ft_launcher`, or without FAULT_TOL_FINISHED_FLAG_FILE where `autoresume` needs
         it, or where there are no limits at all; ValueError if states cannot be kept; RankMonitorClientError if the
         program uses a client of its own."""
-        verify_environment(type(self).__name__, autoresume=self.autoresume)
         log = Prefixed(callback_log.named(self.logger_name), training.rank)
+        verify_environment(
+            type(self).__name__, autoresume=self.autoresume is True, rank=training.rank, log=log
+        )
         self._run = run = SupervisedTraining(self, training.rank, log)
         folder = Path(self.exp_dir or Path(training.trainer.args.output_dir) / self.FT_DIR_NAME).absolute()
         run.load_limits(
@@ -86,7 +88,7 @@ class SupervisedCallback(DocumentedArguments, SurroundingCallback):
             return
         try:
             self._conclude(run, stopped=False)
-            if self.autoresume and (why := why_complete(self._ending(run, training))):
+            if self.makes_flag and (why := why_complete(self._ending(run, training))):
                 run.log.info("Training is complete (%s), so creating finished flag file.", why)
                 if run.rank == 0:
                     run.create_flag()
@@ -244,8 +246,8 @@ class FaultToleranceSectionsCallback(SupervisedCallback):
     @described
     def __init__(
         self,
-        autoresume: bool,
-        calculate_timeouts: bool,
+        autoresume: bool | None = None,
+        calculate_timeouts: bool = True,
         simulated_fault_params: Any | None = None,
         exp_dir: str | Path | None = None,
         logger_name: str | None = "nemo_logger.FaultToleranceCallback",

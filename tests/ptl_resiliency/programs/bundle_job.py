@@ -1,0 +1,44 @@
+"""Trains `Small` with `HoldfastCallback` on all ranks of the job. Arguments: a folder, seconds of a step, epochs.
+
+With a fourth argument `hang` the last rank stops itself, in the first cycle, in the step after the 25th.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import bare_lightning  # noqa: F401, before all that loads Lightning
+from lightning.pytorch.strategies import DDPStrategy
+
+from holdfast.ptl_resiliency import HoldfastCallback
+from tests.ptl_resiliency.small import Small, keeper, trainer
+
+FOLDER, SECONDS, EPOCHS = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+RANK, RANKS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+HANGS = sys.argv[4:] == ["hang"] and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and RANK == RANKS - 1
+
+
+def step(number: int) -> None:
+    if HANGS and number == 25:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if number == 12 and RANK == 0:
+        print("STEP 12", flush=True)
+    time.sleep(SECONDS)
+
+
+job = trainer(
+    FOLDER,
+    HoldfastCallback(),
+    keeper(FOLDER / "saved", every_n_train_steps=5),
+    devices=RANKS,
+    strategy=DDPStrategy(process_group_backend="gloo"),
+    max_epochs=EPOCHS,
+)
+try:
+    job.fit(Small(step), ckpt_path="last")
+finally:
+    print(f"rank {RANK} ends at {job.global_step}", flush=True)
