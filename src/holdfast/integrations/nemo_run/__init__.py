@@ -1,4 +1,4 @@
-"""NeMo-Run plugins: fault tolerance, preemption and straggler detection for a task and its executor.
+"""NeMo-Run plugins: fault tolerance, preemption, straggler detection and W&B for a task and its executor.
 
 Names, arguments and defaults are those of NeMo's `nemo.lightning.run.plugins`. What always holds: importing this
 package loads nothing heavy; a plugin loads NeMo-Run when it is first asked for.
@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from .fault_tolerance_plugin import FaultTolerancePlugin as FaultTolerancePlugin
     from .launcher import FaultToleranceLauncher as FaultToleranceLauncher
     from .preemption_plugin import PreemptionPlugin as PreemptionPlugin
+    from .wandb_plugin import WandbPlugin as WandbPlugin
 
 _HOME = {
     "FaultToleranceLauncher": "launcher",
     "FaultTolerancePlugin": "fault_tolerance_plugin",
     "PreemptionPlugin": "preemption_plugin",
+    "WandbPlugin": "wandb_plugin",
     "straggler_det_callback_config": "callback_configs",
 }
 
@@ -28,6 +30,7 @@ __all__ = [
     "FaultToleranceLauncher",
     "FaultTolerancePlugin",
     "PreemptionPlugin",
+    "WandbPlugin",
     "straggler_det_callback_config",
 ]
 
