@@ -10,9 +10,9 @@ from importlib.util import find_spec
 
 import pytest
 
+from holdfast.callbacks.straggler_settings import LOGGER, StragglerSettings
 from holdfast.ptl_resiliency import StragglerDetectionCallback, recipes
 from holdfast.ptl_resiliency.recipes import straggler_det_callback
-from holdfast.ptl_resiliency.straggler_settings import LOGGER, StragglerSettings
 
 
 def test_the_straggler_recipe() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.callbacks.straggler_settings import StragglerSettings
 from holdfast.ptl_resiliency import StragglerDetectionCallback
-from holdfast.ptl_resiliency.straggler_settings import StragglerSettings
 
 DOCUMENTED = {
     "report_time_interval": 300.0,

@@ -23,18 +23,18 @@ from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
+from holdfast.callbacks import straggler_findings
 from holdfast.callbacks.callback_log import named
+from holdfast.callbacks.straggler_findings import SECTION
+from holdfast.callbacks.straggler_settings import CALLBACK, CONFIRMED, LOGGER, SCORES, STOPS_ON, checked
 from holdfast.patches import Patches
 from holdfast.side_group import CollectiveFailed, SideGroup
 from holdfast.straggler import log_texts
 from holdfast.straggler.detector import Detector
 from holdfast.visible import escaped
 
-from . import straggler_findings
 from .checkpoints import save_last
 from .framework import PlacedCallback, frameworks, refuse_untested, step_of_loggers
-from .straggler_findings import SECTION
-from .straggler_settings import CALLBACK, CONFIRMED, LOGGER, SCORES, STOPS_ON, checked
 
 if TYPE_CHECKING:
     from holdfast.straggler.report import Report

@@ -158,6 +158,8 @@ class TrainCall:
 class SurroundingCallback(TrainerCallback):
     """Subclasses do their work between `begin` and `end`; all ranks call these together."""
 
+    parts: tuple[SurroundingCallback, ...] = ()
+    """Callbacks that are in the trainer as well, for one training, unless it has one of that kind."""
     _training: TrainCall | None = None
 
     def __new__(cls, *_args: Any, **_kwargs: Any) -> Any:
@@ -198,6 +200,11 @@ def surround(trainer: Any, train: Any, resume: Any, args: tuple[Any, ...], kwarg
         return train(trainer, resume, *args, **kwargs)
     refuse_untested()
     with ExitStack() as at_the_end:
+        for part in [part for each in ours for part in each.parts]:
+            if not any(isinstance(each, type(part)) for each in ours):
+                ours.append(part)
+                trainer.callback_handler.callbacks.append(part)
+                at_the_end.callback(trainer.callback_handler.remove_callback, part)
         training = TrainCall(trainer)
         at_the_end.callback(training.close)
         begun = list[SurroundingCallback]()
