@@ -1,6 +1,7 @@
 """Unseen faults: held out like those of `held_out`, and written later, to score once the rules that were there.
 
 Their labels were written before anything was run, by an author without the rules at hand. They run in both programs.
+Once a rule has been changed for one of these faults, it has `held_out=False`.
 """
 
 from __future__ import annotations
@@ -226,7 +227,14 @@ def _(point: InjectionPoint) -> None:
 # Ranks that disagree about what they communicate
 
 
-@_first("gather_to_itself", "mismatched_collective", ("collective", "validation"), at="joint", layouts=THREE)
+@_first(
+    "gather_to_itself",
+    "mismatched_collective",
+    ("collective", "validation"),
+    at="joint",
+    layouts=THREE,
+    held_out=False,
+)
 @also("missing_collective", "it waits for what nobody sends to it, and never comes to the next collective")
 def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
     """One rank takes itself for the one to which all send, and waits; the others send to rank 0."""
