@@ -33,7 +33,7 @@ _NAMES = {
     "ptl_resiliency": (
         LIGHTNING,
         (
-            "FaultToleranceCallback FaultToleranceSectionsCallback PreemptionCallback "
+            "FaultToleranceCallback FaultToleranceSectionsCallback HoldfastCallback PreemptionCallback "
             "SimulatedFaultParams StragglerDetectionCallback"
         ),
     ),

@@ -225,8 +225,10 @@ def test_the_public_names() -> None:
     assert sorted(transformers.__all__) == [
         "FaultToleranceCallback",
         "FaultToleranceSectionsCallback",
+        "HoldfastCallback",
         "PreemptionCallback",
         "SimulatedFaultParams",
+        "StragglerDetectionCallback",
     ]
     assert all(hasattr(transformers, name) for name in transformers.__all__)
 
