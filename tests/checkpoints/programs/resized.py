@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-RANKS = int(os.environ["WORLD_SIZE"])
+RANKS = int(os.environ.get("WORLD_SIZE", "1"))
 STEP_SAMPLES = 16
 SAMPLES = 320
 EPOCHS = 2
-folder = Path(sys.argv[2])
+folder = Path(sys.argv[-1])
 
 
 def note(step: int, samples: torch.Tensor) -> None:
