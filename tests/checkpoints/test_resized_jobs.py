@@ -1,4 +1,4 @@
-"""A job goes on with another number of ranks, in mid-epoch and at the end of an epoch: each sample once an epoch.
+"""A job goes on with another number of ranks, in mid-epoch: each sample once an epoch.
 
 What a step trains over all ranks is the same before and after; the size of a rank's batch follows from that. Only rank
 0 writes a checkpoint here, so the place in the data that all ranks go on from is rank 0's.
