@@ -103,6 +103,7 @@ EDGE = {
     "holdfast.callbacks.exception_policy",
     "holdfast.callbacks.learning_limits",
     "holdfast.callbacks.sections",
+    "holdfast.callbacks.straggler_training",
     "holdfast.callbacks.supervised_training",
     "holdfast.callbacks.supervision",
     "holdfast.checkpoints",

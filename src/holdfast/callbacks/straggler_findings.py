@@ -1,4 +1,4 @@
-"""What the Lightning callback makes of one report: who is a straggler, what the log says, which metrics it gives. Pure.
+"""What a straggler callback makes of one report: who is a straggler, what the log says, which metrics it gives. Pure.
 
 GPU scores count where there are any. Where no GPU was measured, the section that the callback measures is scored by its
 wall time instead, and all that is said of it names the section, so that nobody takes it for a GPU.

@@ -10,8 +10,8 @@
                     save(step)
         loop.finished()
 
-What always holds: `step` takes a microsecond or two as long as nobody was told to stop, and never raises because
-supervision failed; without `ft_launcher` everything works and nobody watches. Does not cover: preemption of several
+What always holds: `step` takes a microsecond or two until a stop is requested, and never raises because
+supervision failed; without `ft_launcher` everything works, unsupervised. Does not cover: preemption of several
 ranks without `ft_launcher` (they would have to ask each other in every step): the signal ends them as before. The
 place in the data: after a restart `loop(loader)` begins with what the loader gives first. Saving: the checkpoint at
 the end is the program's.
@@ -27,12 +27,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.callbacks.completion import create_flag, flag_path
 from holdfast.fault_tolerance import RankMonitorClient
 from holdfast.fault_tolerance.client import Section
 from holdfast.fault_tolerance.stop import StopPoint, position
+
+if TYPE_CHECKING:
+    from holdfast.straggler import Detector
 
 __all__ = ["Loop"]
 
@@ -46,7 +49,7 @@ class Loop:
     """One training loop of this process, as a context manager; make a new one for another loop.
 
     Args:
-        signals: these ask for a stop, besides what the launcher itself is told. Their handlers stay after a stop was
+        signals: these ask for a stop, in addition to what the launcher receives. Their handlers stay after a stop was
             asked for: schedulers signal more than once.
         sections: `loop(loader)` opens the section "data_loading" while it waits for a batch, and "step" from there to
             `step`. Give them timeouts with `--ft-rank-section-timeouts`.
@@ -73,6 +76,7 @@ class Loop:
         self._sections = sections
         # An empty dict asks for it as well: with the detector's defaults.
         self._straggler = None if straggler is False else {} if straggler is True else dict(straggler)
+        self._detector: type[Detector] | None = None
         self._in_step: ExitStack | None = None
         self._rank = int(os.environ.get("RANK") or 0)
         self._alone = int(os.environ.get("WORLD_SIZE") or 1) == 1
@@ -86,10 +90,11 @@ class Loop:
             from holdfast.straggler import Detector  # loads torch
 
             Detector.initialize(**self._straggler)
+            self._detector = Detector
         try:
             self.client.init_workload_monitoring()
         except BaseException:
-            self._forget_stragglers()
+            self._shut_detector_down()
             raise
         self._stop = StopPoint.find()
         if self._stop is None and not self._alone:
@@ -110,7 +115,7 @@ class Loop:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._end_step()
-        self._forget_stragglers()
+        self._shut_detector_down()
         asked = self.stopped or self._noticed or (self._stop is not None and self._stop.wanted)
         if self._stop is not None:
             self._stop.end()
@@ -143,11 +148,8 @@ class Loop:
         """
         self._end_step()
         self.client.heartbeat(step)
-        if self._straggler is not None:
-            from holdfast.straggler import Detector
-
-            if Detector.initialized:  # the program may have shut it down
-                Detector.generate_report_if_interval_elapsed()  # logs verdicts
+        if self._detector is not None and self._detector.initialized:  # the program may have shut it down
+            self._detector.generate_report_if_interval_elapsed()  # logs verdicts
         self._steps += 1
         self.stopped = self._passes()
         return self.stopped
@@ -168,7 +170,7 @@ class Loop:
     def finished(self) -> None:
         """The training is complete: rank 0 makes the file that FAULT_TOL_FINISHED_FLAG_FILE names, if it does.
 
-        Does nothing after a stop: the next job goes on, or finds nothing more to do.
+        Does nothing after a stop: the next job resumes, or finds nothing more to do.
         """
         path = flag_path()
         if path is not None and self._rank == 0 and not self.stopped:
@@ -179,13 +181,11 @@ class Loop:
         both = ExitStack()
         if self._sections:
             both.enter_context(self.client.section(name))
-        if self._straggler is not None:
-            from holdfast.straggler import Detector
-
-            if Detector.initialized:  # the program may have shut it down
-                # In a step ranks wait for one another: in a section with scores the fast ones would look slow.
-                section = Detector.collective_section if name == STEP else Detector.detection_section
-                both.enter_context(section(name, profile_cuda=name == STEP))
+        detector = self._detector
+        if detector is not None and detector.initialized:  # the program may have shut it down
+            # In a step ranks wait for one another: in a section with scores the fast ones would look slow.
+            section = detector.collective_section if name == STEP else detector.detection_section
+            both.enter_context(section(name, profile_cuda=name == STEP))
         return both
 
     def _end_step(self) -> None:
@@ -193,19 +193,17 @@ class Loop:
         if in_step is not None:
             in_step.close()
 
-    def _forget_stragglers(self) -> None:
-        if self._straggler is not None:
-            from holdfast.straggler import Detector
-
-            self._straggler = None
-            Detector.shutdown()
+    def _shut_detector_down(self) -> None:
+        detector, self._detector = self._detector, None
+        if detector is not None:
+            detector.shutdown()
 
     def _passes(self) -> bool:
         if self._stop is None:
             return self._noticed
         if self._stop.passes(position(self._steps)):
             return True
-        return self._alone and self._noticed and self._stop.given_up  # nobody to agree with
+        return self._alone and self._noticed and self._stop.given_up  # no other rank to agree with
 
     def _notice(self, number: int, frame: FrameType | None) -> None:
         self._noticed = True

@@ -23,15 +23,14 @@ from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
-from holdfast.callbacks import straggler_findings
 from holdfast.callbacks.callback_log import named
 from holdfast.callbacks.straggler_findings import SECTION
-from holdfast.callbacks.straggler_settings import CALLBACK, CONFIRMED, LOGGER, SCORES, STOPS_ON, checked
+from holdfast.callbacks.straggler_settings import CONFIRMED, LOGGER, STOPS_ON, checked
+from holdfast.callbacks.straggler_training import ReportReader, measure_from_forward, start_detector
 from holdfast.patches import Patches
 from holdfast.side_group import CollectiveFailed, SideGroup
 from holdfast.straggler import log_texts
 from holdfast.straggler.detector import Detector
-from holdfast.visible import escaped
 
 from .checkpoints import save_last
 from .framework import PlacedCallback, frameworks, refuse_untested, step_of_loggers
@@ -103,7 +102,6 @@ class StragglerDetectionCallback(PlacedCallback):
             stop_on,
         )
         self._running = False
-        self._told_sections = False
         self._patches = Patches()
         self._side: SideGroup | None = None
 
@@ -114,23 +112,13 @@ class StragglerDetectionCallback(PlacedCallback):
             return
         self._close()  # a fit that ended before it could be told
         refuse_untested()
-        if Detector.initialized:
-            raise RuntimeError(
-                f"{CALLBACK}: holdfast.straggler.Detector is initialised already, by this program or by another such "
-                "callback, and a process has one. Call Detector.shutdown() before trainer.fit(), or leave one out"
-            )
         settings = self._settings
-        Detector.initialize(
-            scores_to_compute=settings.scores,
-            gather_on_rank0=True,
-            profiling_interval=settings.profiling_interval,
-            report_time_interval=settings.report_time_interval,
-        )
+        start_detector(settings, "trainer.fit()")
         self._running = True
         self._patches.wrap(trainer.strategy, "training_step", _measuring(trainer.strategy))
         self._log = named(settings.logger_name)
         self._loggers = TrainerLoggers(self._log)
-        self._confirmation = straggler_findings.Confirmation()
+        self._reader = ReportReader(settings, self._log)
         if settings.stop_if_detected:
             self._side = SideGroup()
             if trainer.is_global_zero:
@@ -159,21 +147,7 @@ class StragglerDetectionCallback(PlacedCallback):
 
     def _handle(self, trainer: Any, report: Report | None, started: float) -> None:
         """A report was made on all ranks; rank 0 has it."""
-        metrics: dict[str, float] = {}
-        stragglers = False
-        if report is not None:
-            found = straggler_findings.findings(report, self._settings)
-            confirmed = self._confirmation.of(found, report)
-            stragglers = bool(found.stragglers if self._settings.stop_on == SCORES else confirmed)
-            metrics = straggler_findings.metrics(found)
-            if found.by_section and not self._told_sections:
-                self._told_sections = True
-                self._log.info(straggler_findings.why_sections(report))
-            for level, text in straggler_findings.lines(found, report, self._settings):
-                self._log.log(level, text)
-            if stragglers and self._settings.stop_if_detected:
-                for verdict in confirmed:
-                    self._log.warning("The job ends for %s", escaped(str(verdict)))
+        stragglers, metrics = (False, {}) if report is None else self._reader.read(report)
         # First of all: the others wait for it, and a logger may take its time.
         stop = self._agreed(stragglers)
         if self._settings.metrics:
@@ -213,8 +187,10 @@ class StragglerDetectionCallback(PlacedCallback):
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies: they measure nothing yet."""
-        state = {name: value for name, value in vars(self).items() if name not in ("_log", "_loggers")}
-        return {**state, "_running": False, "_told_sections": False, "_patches": Patches(), "_side": None}
+        state = {
+            name: value for name, value in vars(self).items() if name not in ("_log", "_loggers", "_reader")
+        }
+        return {**state, "_running": False, "_patches": Patches(), "_side": None}
 
     def _close(self) -> None:
         self._patches.undo()
@@ -234,27 +210,12 @@ def _measuring(strategy: Any) -> Callable[..., Any]:
     def measured(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not Detector.initialized:
             return original(*args, **kwargs)
-        section = Detector.detection_section(SECTION)
         model = strategy.lightning_module
         # In a call: before the first one, Lightning has not wrapped the model yet.
         if own_way or strategy.model is model:
-            with section:
+            with Detector.detection_section(SECTION):
                 return original(*args, **kwargs)
-        begun = False
-
-        def begin(*_: Any) -> None:
-            nonlocal begun
-            if not begun:  # the model's step may call the model again
-                begun = True
-                section.__enter__()
-
-        hook = model.register_forward_pre_hook(begin)
-        try:
-            return original(*args, **kwargs)
-        finally:
-            hook.remove()
-            if begun:
-                section.__exit__(None, None, None)
+        return measure_from_forward(model, lambda: original(*args, **kwargs))
 
     return measured
 

@@ -13,21 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from holdfast.callbacks import straggler_findings
 from holdfast.callbacks.callback_log import named
 from holdfast.callbacks.straggler_findings import SECTION
-from holdfast.callbacks.straggler_settings import CALLBACK, CONFIRMED, LOGGER, SCORES, STOPS_ON, checked
+from holdfast.callbacks.straggler_settings import CONFIRMED, LOGGER, STOPS_ON, checked
+from holdfast.callbacks.straggler_training import ReportReader, measure_from_forward, start_detector
 from holdfast.side_group import CollectiveFailed
 from holdfast.straggler import log_texts
 from holdfast.straggler.detector import Detector
-from holdfast.visible import escaped
 
 from .training import SurroundingCallback, TrainCall
-
-if TYPE_CHECKING:
-    from holdfast.straggler.report import Report
 
 __all__ = ["StragglerDetectionCallback"]
 
@@ -74,23 +70,13 @@ class StragglerDetectionCallback(SurroundingCallback):
 
     def begin(self, training: TrainCall) -> None:
         """Raises RuntimeError if the detector is initialised already."""
-        if Detector.initialized:
-            raise RuntimeError(
-                f"{CALLBACK}: holdfast.straggler.Detector is initialised already, by this program or by another such "
-                "callback, and a process has one. Call Detector.shutdown() before trainer.train(), or leave one out"
-            )
         settings = self._settings
-        Detector.initialize(
-            scores_to_compute=settings.scores,
-            gather_on_rank0=True,
-            profiling_interval=settings.profiling_interval,
-            report_time_interval=settings.report_time_interval,
-        )
+        start_detector(settings, "trainer.train()")
         self._running, self._stops = True, False
-        self._told_sections = self._told_failure = False
+        self._has_logged_failure = False
         training.patches.wrap(training.trainer, "compute_loss", _measured)
         self._log = named(settings.logger_name)
-        self._confirmation = straggler_findings.Confirmation()
+        self._reader = ReportReader(settings, self._log)
         if settings.stop_if_detected and training.rank == 0:
             self._log.info("stop_if_detected: the job ends %s", STOPS_ON[settings.stop_on])
 
@@ -106,9 +92,9 @@ class StragglerDetectionCallback(SurroundingCallback):
         stragglers, metrics = False, dict[str, float]()
         if report is not None:  # on rank 0
             try:
-                stragglers, metrics = self._look_at(report)
+                stragglers, metrics = self._reader.read(report)
             except Exception as error:
-                self._say_failed(error)
+                self._log_failure(error)
         # First of all: the others wait for it, and what takes the metrics may take its time.
         if self._settings.stop_if_detected and self._agreed(training, stragglers):
             self._stops = True
@@ -150,23 +136,10 @@ class StragglerDetectionCallback(SurroundingCallback):
             Detector.shutdown()
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {name: value for name, value in super().__getstate__().items() if name != "_log"}
+        state = {
+            name: value for name, value in super().__getstate__().items() if name not in ("_log", "_reader")
+        }
         return {**state, "_running": False, "_stops": False}
-
-    def _look_at(self, report: Report) -> tuple[bool, dict[str, float]]:
-        """Whether there is a straggler to stop for, and the metrics."""
-        found = straggler_findings.findings(report, self._settings)
-        confirmed = self._confirmation.of(found, report)
-        stragglers = bool(found.stragglers if self._settings.stop_on == SCORES else confirmed)
-        if found.by_section and not self._told_sections:
-            self._told_sections = True
-            self._log.info(straggler_findings.why_sections(report))
-        for level, text in straggler_findings.lines(found, report, self._settings):
-            self._log.log(level, text)
-        if stragglers and self._settings.stop_if_detected:
-            for verdict in confirmed:
-                self._log.warning("The job ends for %s", escaped(str(verdict)))
-        return stragglers, straggler_findings.metrics(found)
 
     def _agreed(self, training: TrainCall, stragglers: bool) -> bool:
         """Whether to stop, as rank 0 found and all ranks know."""
@@ -184,14 +157,14 @@ class StragglerDetectionCallback(SurroundingCallback):
         try:
             trainer.log(dict(metrics))
         except Exception as error:
-            self._say_failed(error)
+            self._log_failure(error)
         finally:
             vars(control).update(asked)
             trainer.control = whole
 
-    def _say_failed(self, error: Exception) -> None:
-        if not self._told_failure:
-            self._told_failure = True
+    def _log_failure(self, error: Exception) -> None:
+        if not self._has_logged_failure:
+            self._has_logged_failure = True
             self._log.warning(
                 "a straggler report failed (%s: %s). Training continues", type(error).__name__, error
             )
@@ -204,22 +177,7 @@ def _measured(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
     model = args[0] if args else kwargs.get("model")
     if not Detector.initialized or not getattr(model, "training", False):
         return original(*args, **kwargs)
-    section = Detector.detection_section(SECTION)
-    if not isinstance(model, DistributedDataParallel):
-        with section:
-            return original(*args, **kwargs)
-    begun = False
-
-    def begin(*_: Any) -> None:
-        nonlocal begun
-        if not begun:  # the loss may call the model again
-            begun = True
-            section.__enter__()
-
-    hook = model.module.register_forward_pre_hook(begin)
-    try:
+    if isinstance(model, DistributedDataParallel):
+        return measure_from_forward(model.module, lambda: original(*args, **kwargs))
+    with Detector.detection_section(SECTION):
         return original(*args, **kwargs)
-    finally:
-        hook.remove()
-        if begun:
-            section.__exit__(None, None, None)
