@@ -19,9 +19,9 @@ class Case:
     idle: int = 0
     """Ends that got nowhere, in a row."""
     seconds: tuple[int, ...] = ()
-    """How long each ran; 10 where none is given. Nobody sees it of an N."""
+    """How long each ran; 10 where none is given. Of an N it is not known."""
     steps: tuple[int | None, ...] = ()
-    """Where each resumed; None where nobody tells."""
+    """Where each resumed; None where it is not known."""
 
     @property
     def goes_on(self) -> bool:

@@ -76,7 +76,7 @@ class Chain:
     began: float
     attempts: tuple[Attempt, ...] = ()
     state: str = ""
-    """How it ended, a `policy.State`; empty while it goes on or where its keeper was killed."""
+    """How it ended, a `policy.State`; empty while it runs or where its keeper was killed."""
     why: str = ""
     command: tuple[str, ...] = ()
     flag: str = ""

@@ -20,7 +20,7 @@ from ..journal.event import Event, cycles
 from ..journal.incidents import Incident, incidents
 
 FAULTS = frozenset({"hang", "crash", "exit", "node lost", "launcher lost", "job lost"})
-"""Kinds of incidents that can end an attempt; the others are what somebody asked for."""
+"""Kinds of incidents that can end an attempt; the others were requested."""
 
 LONGEST = 300
 """Characters of a cause that are kept: a line for people, and the ledger stays small."""
@@ -100,7 +100,7 @@ class Account:
     started: bool = False
     """At least one rank was started."""
     resumed_step: int | None = None
-    """The first step of the restart cycle that began the latest: what was saved before it. None where none is told."""
+    """The first step of the restart cycle that began the latest: what was saved before it. None: not known."""
     last_step: int | None = None
     """The highest step that any event tells: a lower bound of how far it came."""
     nodes: tuple[str, ...] = ()

@@ -305,7 +305,7 @@ def _got_nowhere_text(idle: Sequence[Attempt]) -> str:
 
 
 def _too_many_text(last: Attempt, limit: int) -> str:
-    """The number of jobs is used up, and the training continues if somebody starts another chain."""
+    """The number of jobs is used up, and another chain continues the training."""
     many = f"{limit} attempts" if limit > 1 else "one attempt"
     return f"not finished after {many}, which is the limit (--max-jobs); {attempt_ended(last)}"
 

@@ -83,8 +83,8 @@ def last_complete(folder: str | os.PathLike[str], say: Callable[[str], object] =
     """The newest complete checkpoint in this folder; None if there is none, or no folder.
 
     `say` gets a line for each that is skipped. On several ranks: `last_complete_on_all_ranks`. Raises OSError if the
-    folder is there and cannot be read, or one of its checkpoints cannot and no other is complete: nobody should train
-    from the beginning because a disk is gone.
+    folder is there and cannot be read, or one of its checkpoints cannot and no other is complete: a
+    disk that is gone is no reason to train from the beginning.
     """
     found = look(folder)
     then = f"resuming from {found.newest.name}" if found.newest else "and no other one is complete"
@@ -167,7 +167,7 @@ def _candidates(place: Path) -> tuple[list[Path], list[Path]]:
         if _why_by_name(path):
             if step_of(name) is not None or any(f"{ending}." in f"{name}." for ending in _FILES):
                 unfinished.append(path)
-        elif name.startswith("."):  # nobody's yet, or of another tool
+        elif name.startswith("."):  # unfinished, or of another tool
             continue
         elif (entry.is_dir() and _is_checkpoint(path)) or (entry.is_file() and path.suffix in _FILES):
             found.append(path)
@@ -249,7 +249,7 @@ def _why(checkpoint: Path) -> str:
 
 
 def _why_by_name(path: Path) -> str:
-    """Whoever writes it has not given it its name yet."""
+    """Its writer has not given it its name yet."""
     unfinished = path.name.lower().endswith(_UNFINISHED) or path.name.startswith(("tmp-", ".tmp"))
     return "was not finished: its name says so" if unfinished else ""
 

@@ -63,9 +63,9 @@ __all__ = [
 ]
 
 _NUM_WARMUP_ITERS: int = 1
-"""So many steps at a run's start are in no section."""
+"""Steps at a run's start that are in no section."""
 _MIN_ITERS_FOR_STEP_TIMEOUT_UPDATE: int = 16
-"""The limit of "step" is learned after at least so many training steps."""
+"""Training steps after which the limit of "step" may be learned."""
 _FT_STATE_FILENAME = "ft_state.json"
 
 log = logging.getLogger("holdfast.integrations.megatron")
@@ -86,7 +86,7 @@ class FaultToleranceState:
 
 
 class _Run:
-    """What belongs to a supervised run, beside the documented fields. Collective to make.
+    """What belongs to a supervised run, in addition to the documented fields. Collective to make.
 
     Raises ValueError on all ranks if the folder of the state file cannot be made.
     """
@@ -95,7 +95,7 @@ class _Run:
         self.side = SideGroup()
         self.log = Prefixed(log, self.side.rank, "fault tolerance")
         self.faults: list[Faults] = []
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
         try:
             self.kept = KeptTimeouts(Path(path).absolute(), SECTION, self.side, self.log)
         except BaseException:
@@ -103,9 +103,9 @@ class _Run:
             raise
 
     def once(self, text: str, level: int = logging.INFO) -> None:
-        """Say it, if it was not said before."""
-        if text not in self._said:
-            self._said.add(text)
+        """Log it, if it was not logged before."""
+        if text not in self._logged:
+            self._logged.add(text)
             self.log.log(level, text)
 
     def close(self) -> None:
@@ -344,7 +344,7 @@ def _end_setup(client: RankMonitorClient, state: Any) -> None:
 
 
 def _call(client: RankMonitorClient, call: Callable[[str], None], section: str) -> None:
-    """What the client refuses is said once, as the training matters more."""
+    """What the client refuses is logged once, and never raised into the training."""
     try:
         call(section)
     except RankMonitorClientError as error:

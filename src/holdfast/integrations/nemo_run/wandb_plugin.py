@@ -30,8 +30,8 @@ KEY = "WANDB_API_KEY"
 class WandbPlugin(nemo_run.Plugin):  # type: ignore[misc]
     """The logger goes to `task.log.wandb` where the task has a `log`, as NeMo's recipes do, else to `trainer.logger`.
 
-    Its `id` is made here, once for each submitted job, unless the logger has an `id` or a `version` already: whatever
-    starts the training again goes on with the same run. A `run.Script` stays as it is, with a warning.
+    Its `id` is made here, once for each submitted job, unless the logger has an `id` or a `version` already: each
+    later start of the training continues the same run. A `run.Script` stays as it is, with a warning.
 
     name: the name of the run in Weights & Biases.
     logger_fn: called with `name=name`; returns a `run.Config` of `WandbLogger`.
