@@ -59,7 +59,11 @@ def load(path: Path | None, model: Any, optimizer: Any) -> int:
     return int(state["step"])
 
 
-def train(args: argparse.Namespace, model: Any, optimizer: Any) -> None:
+def train(args: argparse.Namespace) -> None:
+    torch.manual_seed(0)
+    layers = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
+    model = DistributedDataParallel(layers)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     with holdfast.Loop() as loop, Faults.from_env() as faults:
         with loop.section("setup"):
             start = load(loop.last_checkpoint(args.dir), model, optimizer)
@@ -82,11 +86,7 @@ def train(args: argparse.Namespace, model: Any, optimizer: Any) -> None:
 def main() -> None:
     args = arguments()
     dist.init_process_group("gloo")
-    torch.manual_seed(0)
-    layers = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
-    model = DistributedDataParallel(layers)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    train(args, model, optimizer)
+    train(args)  # the model is gone when it returns: torch 2.13 can hang if it outlives the group
     dist.destroy_process_group()
 
 

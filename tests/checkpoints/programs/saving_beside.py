@@ -39,13 +39,16 @@ def main() -> None:
     newest = checkpoints.last_complete_on_all_ranks(folder)
     if newest is not None:
         dcp.load(state, checkpoint_id=newest)
-        print("resumed at", state["step"], float(state["w"].min()), float(state["w"].max()), flush=True)
+        weights = state["w"]
+        # One write: the lines of two ranks do not mix.
+        sys.stdout.write(f"resumed at {state['step']} {float(weights.min())} {float(weights.max())}\n")
         dist.destroy_process_group()
         return
     for step, writer in ((1, dcp.FileSystemWriter), (2, Killed)):
         state = {"step": step, "w": torch.full((30000,), float(step))}
         saved = dcp.async_save(state, storage_writer=writer(f"{folder}/step-{step}"))
-        print("returned from", step, flush=True)
+        sys.stdout.write(f"returned from {step}\n")
+        sys.stdout.flush()
         if step == 2:
             returned.set()
         saved.result()
