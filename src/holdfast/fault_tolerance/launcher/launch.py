@@ -25,6 +25,7 @@ from holdfast.journal.writer import Journal
 
 from ..board import BoardUnavailable
 from ..monitor.control import ControlPage
+from ..monitor.control import Settings as MonitorSettings
 from ..timeouts.effective_timeouts import Advice, configured_timeouts, describe
 from . import console, store_host
 from .command_line.checks import NO_ID, make_log_dir
@@ -114,16 +115,16 @@ def _serve(options: LauncherOptions, node: str, inbox: Inbox, ahead: Ahead, stac
     # At once: whatever ends this launcher from here on, the monitor removes the directory and ends the ranks.
     control = ControlPage(board_dir)
     stack.callback(control.close)
-    monitor = MonitorKeeper(
+    watching = MonitorSettings(
         board_dir,
-        control,
-        inbox,
-        check_interval=config.workload_check_interval,
-        termination=config.rank_termination_signal,
-        patience=options.workers_stop_timeout,
+        config.workload_check_interval,
+        config.rank_termination_signal,
+        grace=options.workers_stop_timeout,
         early_detection=options.early_detection,
         warm_up=config.num_warmup_iterations,
-        on_replaced=lambda why: journal.record("monitor_replaced", reason=why),
+    )
+    monitor = MonitorKeeper(
+        watching, control, inbox, lambda why: journal.record("monitor_replaced", reason=why)
     )
     monitor.open()
     stack.callback(monitor.close)
