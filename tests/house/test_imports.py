@@ -20,7 +20,6 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 CORE = {
-    "holdfast.torch_version",
     "holdfast.autoresume.policy",
     "holdfast.autoresume.outcome",
     "holdfast.autoresume.ledger",
@@ -40,7 +39,6 @@ CORE = {
     "holdfast.fault_tolerance.launcher.control.stopping",
     "holdfast.fault_tolerance.launcher.exit_codes",
     "holdfast.fault_tolerance.launcher.progress",
-    "holdfast.fault_tolerance.launcher.ranks.exits",
     "holdfast.fault_tolerance.monitor.deadlines",
     "holdfast.fault_tolerance.stop.rules",
     "holdfast.fault_tolerance.timeouts.learned_timeouts",

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.fault_tolerance.launcher.exit_codes import RankExit
 from holdfast.fault_tolerance.launcher.inbox import Inbox
 from holdfast.fault_tolerance.launcher.monitor_keeper import MonitorKeeper
 from holdfast.fault_tolerance.launcher.ranks import failures
-from holdfast.fault_tolerance.launcher.ranks.exits import RankExit
 from holdfast.fault_tolerance.launcher.ranks.failures import Failure
 from holdfast.fault_tolerance.monitor.control import ControlPage, Settings
 from tests.launcher.conftest import Jobs

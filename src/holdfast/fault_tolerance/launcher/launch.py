@@ -5,7 +5,6 @@ Whatever happens in between, at the end the monitor is gone, the board directory
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
@@ -41,7 +40,7 @@ from .rank_store import Host, RankStores
 from .ranks import orphans
 from .ranks.boards import CycleBoards, lock_directory, private_directory, remove_stale
 from .ranks.output import HEALTH_PORT, WATCHDOG, CycleLog
-from .ranks.prologue_path import flight_recorder, with_prologue
+from .ranks.rank_environment import RankEnvironment
 from .ranks.start import RankStarter
 from .rendezvous import LOOPBACK, StoreUnreachable, meet, parameters_of
 from .store import LocalStore, StoreClient
@@ -152,13 +151,7 @@ def _serve(options: LauncherOptions, node: str, inbox: Inbox, ahead: Ahead, stac
     if options.per_cycle_applog_prefix is not None:
         cycle_log = CycleLog(os.path.abspath(options.per_cycle_applog_prefix), node, journal.record)
         stack.callback(cycle_log.close)
-    starter = RankStarter(
-        given,
-        run_id,
-        lambda local, cycle: _variables(options, own.run_dir, boards, local, cycle),
-        ahead,
-        cycle_log,
-    )
+    starter = RankStarter(RankEnvironment(options, run_id, own.run_dir, boards), ahead, cycle_log)
     ranks = LocalRanks(
         settings,
         run_id,
@@ -258,27 +251,6 @@ def _fork_store_host(ahead: Ahead) -> Host | None:
     """From the zygote, which has torch: in 10 ms, and with its memory shared."""
     standby = ahead.fork_store_host(store_host.__file__)
     return (standby.process, standby.gate) if standby else None
-
-
-def _variables(
-    options: LauncherOptions, run_dir: str, boards: CycleBoards, local_rank: int, cycle: int
-) -> dict[str, str]:
-    """Holdfast's additions to a rank's environment."""
-    return {
-        "HOLDFAST_OPTIMIZER_STEPS": "" if options.ignore_optimizer_steps else "1",
-        # One number for the whole job, also for restarts that only let a node join: log folders stay apart.
-        "TORCHELASTIC_RESTART_COUNT": str(cycle),
-        "TORCHELASTIC_SIGNALS_TO_HANDLE": options.torch.signals_to_handle,
-        "FT_RANK_MONITOR_IPC_SOCKET": boards.path(local_rank),
-        "HOLDFAST_CONFIG": json.dumps(options.resolved.config.to_dict()),
-        "HOLDFAST_RUN_DIR": run_dir,
-        "HOLDFAST_ERROR_FILE": boards.error_path(local_rank),
-        "HOLDFAST_STDERR_FILE": boards.stderr_path(local_rank),
-        "HOLDFAST_LAUNCHER_PID": str(os.getpid()),
-        **flight_recorder(os.environ),
-        **({"HOLDFAST_MODULES_FILE": boards.modules_path} if local_rank == 0 else {}),
-        "PYTHONPATH": with_prologue(os.environ.get("PYTHONPATH")),
-    }
 
 
 def _or_never(seconds: float | None) -> float:
