@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from holdfast import nvidia
 from holdfast.incidents import classify
 from holdfast.incidents.capture.capture import judged
 from holdfast.incidents.capture.context import NodeContext
@@ -31,9 +30,10 @@ from holdfast.incidents.verdict import Verdict
 from holdfast.incidents.wire import packed, unpacked
 from holdfast.journal.writer import Journal
 
+from ..processes import proc
 from .control.messages import Put, Reported
 from .control.records import key
-from .ranks.exits import RankExit
+from .exit_codes import RankExit
 from .ranks.failures import Failure
 from .ranks.processes import RankGroup
 from .store import StoreClient, StoreGone
@@ -170,7 +170,7 @@ class Reporter:
             with contextlib.suppress(StoreGone):
                 self._put(cycle, FOLDER, place)
             stored.write_fragment(place, evidence)
-        if has_others or nvidia.find_driver():
+        if has_others or proc.nvidia_driver():
             _write(place, evidence)
         faults, facts = gpu_facts(time.monotonic() + DRIVER)
         others, notes = self._others(evidence, place) if has_others else ([], ())

@@ -30,6 +30,7 @@ from .console import best_effort
 from .control import messages as m
 from .control.messages import Event
 from .control.records import Settings
+from .exit_codes import RankExit
 from .inbox import Inbox
 from .incidents import Incidents
 from .monitor_keeper import MonitorKeeper
@@ -38,7 +39,6 @@ from .rank_reports import RankReports
 from .rank_store import RankStores
 from .ranks import failures, orphans
 from .ranks.boards import CycleBoards
-from .ranks.exits import RankExit
 from .ranks.orphans import Sweep
 from .ranks.processes import ProcessStates, RankGroup, describe_blocked
 from .ranks.start import RankStarter

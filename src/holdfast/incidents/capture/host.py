@@ -17,8 +17,7 @@ import resource
 import signal
 import time
 
-from ... import nvidia
-from ...fault_tolerance.processes import cgroups
+from ...fault_tolerance.processes import cgroups, proc
 from ...in_time import TooLate, within
 from ..evidence import NodeFault, NodeFaultKind
 from .procfs import content, link
@@ -184,7 +183,7 @@ _LOST = re.compile(r"GPU is lost|Unable to determine the device handle|fallen of
 
 def gpu_facts(until: float) -> Facts:
     """What stands out, by `until` (monotonic seconds); a driver that does not answer is a fact too. Never raises."""
-    if not nvidia.find_driver():
+    if not proc.nvidia_driver():
         return (), ()
     try:
         return within(max(until - time.monotonic(), 0.0), lambda: _queried(until))

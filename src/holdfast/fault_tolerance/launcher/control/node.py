@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ..ranks.exits import as_exit_code
+from ..exit_codes import as_exit_code
 from . import messages as m
 from .agreed_stop import AgreedStop
 from .messages import NEVER, Action, Board

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from holdfast.journal.run_dir import state_folder
 
 from ...errors import ConfigError
-from ..ranks.prologue_path import flight_recorder
+from ..ranks.rank_environment import flight_recorder
 from .zygote.preload import Entry, of_a_rank
 
 NOT_TESTED = (
