@@ -9,7 +9,7 @@ import re
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from ..evidence import DIAGNOSE, NodeFaultKind, Target
+from ..evidence import AT_EXIT, DIAGNOSE, NodeFaultKind, Target
 from ..rules.places import is_own
 from .wording import call, ended, operation, visible
 
@@ -38,6 +38,8 @@ NEXT_STEPS = MappingProxyType(
         "network": "Check {peer}, which {rank} waits for at {place}, and give that call a timeout.",
         "startup": "Check the address, the port and the world size of the job, and {place} of {rank}.",
         "shutdown": "Check what {rank} waits for at its exit: threads, child processes, destroy_process_group().",
+        "at_exit": "Check what {rank} waits for at its exit: threads, child processes, destroy_process_group(). "
+        "--ft-finished-timeout ends processes that stay after their script.",
         "mismatched_collective": "Compare the collectives of {rank} at {place} with those of the other ranks: "
         "same order, same sizes.",
         "missing_collective": "Find why {rank} skips {operation}: a condition, less data, or another process group.",
@@ -49,7 +51,7 @@ NEXT_STEPS = MappingProxyType(
         "unknown": "Run `holdfast diagnose PID` when it repeats. If all wait in one collective, check the network.",
     }
 )
-"""What a person does next, by kind of verdict (and two special cases)."""
+"""What a person does next, by kind of verdict (and three special cases)."""
 
 _NODE_FAULTS = (NodeFaultKind.GPU, NodeFaultKind.HARDWARE)
 """Of the culprit's node: it is drained as well."""
@@ -72,6 +74,8 @@ def next_step(view: IncidentView) -> str:
     kind = verdict.kind
     if kind == "signal" and end and not end.core_dump and -end.status in (2, 9, 15):
         kind = "killed"
+    elif kind == "shutdown" and view.triggers == {AT_EXIT}:
+        kind = "at_exit"
     elif kind == "slow" and not any(rank.passed for rank in view.case.ranks) and view.triggers == {DIAGNOSE}:
         kind = "healthy"
     faults = [fault for node in view.case.nodes if node.node == verdict.node for fault in node.faults]
