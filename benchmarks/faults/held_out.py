@@ -225,7 +225,7 @@ def _(point: InjectionPoint) -> None:
         child.stdin.write(b"loss 1.0\n" * 1000)
 
 
-@_fault("asyncio_service", "network", ("init", "forward"), waits=True)
+@_fault("asyncio_service", "network", ("init", "forward"), waits=True, held_out=False)
 def _(point: InjectionPoint) -> None:
     """An event loop waits for a service that does not answer."""
 
@@ -263,7 +263,7 @@ def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
             _ask(point.port)
 
 
-@_fault("upload_at_exit", "shutdown", ("shutdown",), options=FINISHED)
+@_fault("upload_at_exit", "shutdown", ("shutdown",), options=FINISHED, held_out=False)
 @also("network", "the thread for which the interpreter waits at its exit waits for a service")
 def _(point: InjectionPoint) -> None:
     """A rank is done, and a pool's thread uploads to a service that does not answer."""
@@ -407,7 +407,7 @@ def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
         each()
 
 
-@_fault("one_microbatch_more", "mismatched_collective", ("team",), layouts=_ODD)
+@_fault("one_microbatch_more", "mismatched_collective", ("team",), layouts=_ODD, held_out=False)
 @also("missing_collective", "it waits for one more microbatch, and never comes to the sum of all ranks")
 def _(point: InjectionPoint) -> None:
     """A stage expects one microbatch more than its neighbour sends."""

@@ -85,7 +85,14 @@ def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
         time.sleep(0.01)
 
 
-@_first("cache_under_lock", "user_code", ("collective", "checkpoint"), at="joint", layouts=("4", "3", "2"))
+@_first(
+    "cache_under_lock",
+    "user_code",
+    ("collective", "checkpoint"),
+    at="joint",
+    layouts=("4", "3", "2"),
+    held_out=False,
+)
 def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
     """One rank computes a cache for ever and has locked its file; the others wait for this lock."""
     if not point.mine:

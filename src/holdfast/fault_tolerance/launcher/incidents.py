@@ -76,6 +76,7 @@ class Incidents:
         self._wants_evidence = ""  # the trigger, where the cycle ends and evidence is taken
         self._is_concluded = False
         self._at_exit: dict[int, RankEvidence] = {}  # by local rank, while its process did not end
+        self._asked_at = 0.0  # monotonic seconds, of the newest of these
 
     def begin_cycle(self, context: NodeContext) -> None:
         """A cycle begins: write its context for the monitor, and forget the last cycle."""
@@ -179,6 +180,7 @@ class Incidents:
         """Find out what keeps the process of this local rank; the answer is posted as `ExitDescribed`."""
         folder, context, at_exit = os.path.dirname(self._boards.path(0)), self._context, self._at_exit
         known = [each for each in self._known(group) if each[1] == local]
+        self._asked_at = time.monotonic()
 
         def work() -> None:
             text = "what keeps it could not be found out"
@@ -213,7 +215,8 @@ class Incidents:
 
         folder, context, found = os.path.dirname(self._boards.path(0)), self._context, dict(self._at_exit)
         others = [each for each in self._known(group) if each[1] not in found]
-        took = time.monotonic(), time.time()
+        ready, at = time.monotonic(), time.time()
+        took = round(ready - self._asked_at, 4)
 
         def complete() -> tuple[NodeEvidence, float | None]:
             with opened(folder, context.node, others) as ranks:
@@ -221,10 +224,10 @@ class Incidents:
             accused = min((rank.rank for rank in found.values()), default=None)
             evidence = replace(
                 without_evidence(context, AT_EXIT),
-                **{"mono": took[0], "at": took[1], "accused": accused, "reason": why},
+                **{"mono": ready, "at": at, "took": took, "accused": accused, "reason": why},
                 ranks=(*found.values(), *seen),
             )
-            return completed(evidence, group, (), None), took[0]
+            return completed(evidence, group, (), None), ready
 
         from .incident_report import Summary, completed
 

@@ -157,9 +157,7 @@ def _in_a_cycle(job: JobView) -> Verdict | None:
         for edge in edges:
             for rank in edge.awaited if edge.via == "recorder" else ():
                 in_collectives[rank] |= {*edge.waiters}
-        off = [rank for rank, found in in_collectives.items() if 1 < len(found - {rank}) == len(views) - 1][
-            :1
-        ]
+        off = [rank for rank, found in in_collectives.items() if 1 < len(found - {rank}) == len(views) - 1]
         why = "all others wait for it in another collective"
     if len(off) == 1:
         culprit = views[off[0]]
