@@ -261,6 +261,7 @@ class BoardFacts:
 
     connected: bool = False
     finished: bool = False
+    """It has reported that it is finished, or its script has ended without an exception."""
     heartbeats: int = 0
     step: int | None = None
     counted: bool = False
@@ -362,9 +363,12 @@ class RankEvidence:
     """Other facts, a sentence each."""
 
 
-HANG, CRASH, ELSEWHERE, EARLY, DIAGNOSE = "hang", "crash", "elsewhere", "early", "diagnose"
+HANG, CRASH, ELSEWHERE, EARLY = "hang", "crash", "elsewhere", "early"
+AT_EXIT, DIAGNOSE = "at_exit", "diagnose"
 """Why evidence was taken: a limit is passed here; a rank of this node ended; another node says so; structural signs
-before a limit; somebody asked."""
+before a limit; a rank is at its end and its process stays; somebody asked."""
+SUSPECTED = frozenset((HANG, ELSEWHERE, EARLY, AT_EXIT))
+"""The triggers by which something was wrong, and all ranks that had to live did: later ends only follow from that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,7 +387,7 @@ class NodeEvidence:
 
     node: str
     trigger: str
-    """hang, crash, elsewhere, early or diagnose: why it was taken."""
+    """hang, crash, elsewhere, early, at_exit or diagnose: why it was taken."""
     cycle: int = 0
     run_id: str = ""
     node_rank: int = 0

@@ -235,6 +235,8 @@ class Driver:
                 self._ranks.kill(action)
             case m.DescribeExit(local):
                 self._ranks.describe_exit(local)
+            case m.ReportExits(why):
+                self._ranks.report_exits(why)
             case m.HoldVerdicts():
                 self._ranks.hold_verdicts()
             case m.TakeEvidence():

@@ -64,6 +64,8 @@ class Summary:
     """Kind and rank of the verdict that was logged already."""
     named: int | None = None
     """The rank that was logged as the first to fail, with its exception or how it ended."""
+    is_alone: bool = False
+    """Whether the job goes on, so that no other node is asked for its evidence, and nothing waits for the report."""
 
     def covers(self, verdict: Verdict) -> bool:
         """Whether the log has everything that is in the verdict."""
@@ -94,7 +96,7 @@ class Reporter:
 
     def begin(self, complete: Complete, context: NodeContext, summary: Summary) -> bool:
         """Make the report, or give this evidence to the node that does; whether that is under way. Never raises."""
-        makes_it = context.nodes == 1 or summary.reporter in ("", self._node)
+        makes_it = context.nodes == 1 or summary.is_alone or summary.reporter in ("", self._node)
         work = self._make if makes_it else self._give
         thread = threading.Thread(
             target=self._run, args=(work, complete, context, summary), name="holdfast-incident", daemon=True
@@ -130,7 +132,8 @@ class Reporter:
             logger.warning("no report of this incident: %r. Please report this as a bug of Holdfast", error)
             logger.debug("where:", exc_info=error)
         finally:
-            self._post(Reported(context.cycle))
+            if not summary.is_alone:
+                self._post(Reported(context.cycle))
 
     def _put(self, cycle: int, name: str, text: str) -> None:
         """Write it for the other nodes. Raises StoreGone."""
@@ -165,7 +168,7 @@ class Reporter:
         """Make the report from this node's evidence, then again with all nodes' evidence and the GPUs' facts."""
         run_id, cycle = evidence.run_id, evidence.cycle
         place = stored.allocate_incident_dir(self._run_dir, run_id, cycle, since=summary.since)
-        has_others = self._store is not None and evidence.nodes > 1
+        has_others = self._store is not None and evidence.nodes > 1 and not summary.is_alone
         if has_others:
             with contextlib.suppress(StoreGone):
                 self._put(cycle, FOLDER, place)

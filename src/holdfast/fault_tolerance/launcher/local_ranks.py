@@ -250,9 +250,14 @@ class LocalRanks:
         self._group.signal(signal.SIGCONT)  # a stopped rank would not see it
 
     def describe_exit(self, local: int) -> None:
-        """Find out what keeps the process of a rank whose main thread has ended, in a thread."""
+        """Find out what keeps the process of a rank that is at its end, in a thread."""
         with best_effort("the description of a rank at its end", self._journal.record):
             self._incidents.describe_exit(self._group, local)
+
+    def report_exits(self, why: str) -> None:
+        """Report the ranks that were described and have not failed."""
+        with best_effort("the report of a rank at its end", self._journal.record):
+            self._incidents.report_exits(self._group, why)
 
     def kill(self, action: m.KillRank) -> None:
         """End one rank by a signal."""

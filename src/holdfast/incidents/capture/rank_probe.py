@@ -307,7 +307,7 @@ def board_facts(
     )
     return BoardFacts(
         connected=board.connected,
-        finished=board.finished,
+        finished=board.finished or (board.main_ended_ns > 0 and not board.main_raised),
         heartbeats=board.heartbeat_count,
         step=board.step,
         counted=board.counted,
