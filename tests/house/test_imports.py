@@ -96,13 +96,9 @@ CORE = {
 
 EDGE = {
     "holdfast.__main__",
-    "holdfast.callbacks.exception_policy",
-    "holdfast.callbacks.learning_limits",
     "holdfast.callbacks.preemption",
-    "holdfast.callbacks.sections",
     "holdfast.callbacks.stopping_place",
     "holdfast.callbacks.stragglers",
-    "holdfast.callbacks.supervised_training",
     "holdfast.callbacks.supervision",
     "holdfast.checkpoints",
     "holdfast.cli",
@@ -138,7 +134,6 @@ EDGE = {
     "holdfast.ptl_resiliency.preemption_callback",
     "holdfast.ptl_resiliency.recipes",
     "holdfast.ptl_resiliency.straggler_det_callback",
-    "holdfast.ptl_resiliency.supervised_callback",
     "holdfast.straggler",
     "holdfast.straggler.detector",
     "holdfast.testing",

@@ -16,7 +16,7 @@ import logging
 import math
 import statistics
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -123,7 +123,7 @@ class StragglerArguments:
         if enable_ptl_logging is None or isinstance(enable_ptl_logging, str):
             if logger_name != LOGGER:
                 raise _wrong("enable_ptl_logging", "True or False", enable_ptl_logging)
-            enable_ptl_logging, logger_name = True, enable_ptl_logging
+            logger_name, enable_ptl_logging = enable_ptl_logging, True
         if logger_name is not None and not isinstance(logger_name, str):
             raise _wrong("logger_name", "a text, or None for the root logger", logger_name)
         if stop_on not in STOPS_ON:
@@ -270,6 +270,8 @@ def measure_from_forward(module: Any, call: Callable[[], Any]) -> Any:
 
 Line = tuple[int, str]
 """A level of the module `logging`, and a text."""
+_Kind = tuple[str, str, Mapping[int, float], Callable[[frozenset[StragglerId]], str]]
+"""A metric, a title, scores, and the warning about ranks that are below."""
 
 
 @dataclass(frozen=True)
@@ -315,6 +317,8 @@ class Confirmation:
 def findings(report: Report, settings: StragglerSettings) -> Findings:
     """From rank 0's report."""
     by_section = not _gpus_measured(report)
+    relative: _Kind
+    individual: _Kind
     if by_section:
         relative = (
             "section_relative_perf",
