@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from signal import SIGTERM
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from holdfast.callbacks.loader_workers import StayingWorkers
 from holdfast.callbacks.notices import parse_signal
@@ -37,6 +37,9 @@ class PreemptionCallback(SurroundingCallback):
         ValueError: `sig` is no signal, or none that a program can listen for.
     """
 
+    place: ClassVar[int] = 1
+    """It may end the process, and knows then what all others have asked for."""
+
     def __init__(self, sig: Any = SIGTERM) -> None:
         self.sig = parse_signal(sig)
         self._run: PreemptibleTraining | None = None
@@ -44,7 +47,6 @@ class PreemptionCallback(SurroundingCallback):
     def begin(self, training: TrainCall) -> None:
         """Raises SystemExit(0) if all ranks know already that they are to stop."""
         self._run = run = PreemptibleTraining(training, {self.sig, int(SIGTERM)})
-        _be_last(training.trainer, self)
         if not run.listen(run.take_over):
             self._close()
             run.notices.raise_again()
@@ -104,12 +106,6 @@ class PreemptionCallback(SurroundingCallback):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_run": None}
-
-
-def _be_last(trainer: Any, callback: PreemptionCallback) -> None:
-    """Called after all others: it may end the process, and knows then what they have asked for."""
-    callbacks = trainer.callback_handler.callbacks
-    callbacks[:] = [each for each in callbacks if each is not callback] + [callback]
 
 
 class PreemptibleTraining(Preemption):
