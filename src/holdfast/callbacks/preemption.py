@@ -13,26 +13,44 @@ launcher only if its --term-timeout says it).
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from holdfast.side_group import CollectiveFailed
 
 from .callback_log import named
-from .notices import Notices
+from .notices import Notices, parse_signal
 from .stopping_place import Way, find_way
 
 LOGGER = "nemo_logger.PreemptionCallback"
 
 
-class Preemption:
-    """One training that stops for a preemption. Takes the numbers of the signals that ask for it, and this rank."""
+class PreemptionArguments:
+    """The constructor of `PreemptionCallback`, the same for every framework."""
 
-    def __init__(self, signals: set[int], rank: int) -> None:
+    def __init__(self, sig: Any = signal.SIGTERM) -> None:
+        """Nothing is done before a training begins.
+
+        Args:
+            sig: the signal that asks for a stop: a number, a `signal.Signals` or a name. SIGTERM always does as well.
+
+        Raises:
+            ValueError: `sig` is no signal, or none that a program can listen for.
+        """
+        self.sig = parse_signal(sig)
+
+
+class Preemption:
+    """One training that stops for a preemption. Takes the number of the signal that asks for it, and this rank."""
+
+    def __init__(self, sig: int, rank: int) -> None:
+        self.signals = {sig, int(signal.SIGTERM)}
+        """The numbers of all that do."""
         self.log = named(LOGGER)
-        self.notices = Notices(signals)
+        self.notices = Notices(self.signals)
         self.batches = 0
         """Training batches, or optimizer steps, that are done in this start."""
         self.stops = False

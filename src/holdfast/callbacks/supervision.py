@@ -20,7 +20,6 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from threading import get_ident
-from time import monotonic
 from typing import Any, ClassVar
 
 from holdfast.fault_tolerance import (
@@ -46,9 +45,6 @@ from holdfast.testing.injector import simulate
 from .arguments import FaultToleranceArguments, SectionsArguments, verify_environment
 from .callback_log import named
 from .completion import create_flag, flag_path
-
-_WAITING_BEAT = 1.0
-"""Seconds between heartbeats while the other ranks are waited for."""
 
 log = logging.getLogger("holdfast.callbacks")
 
@@ -279,7 +275,7 @@ class HeartbeatTraining(SupervisedTraining):
             [self.rules.may_learn],
             self.log,
             patience=kept_timeouts.PATIENCE_AT_A_STOP if stopped else kept_timeouts.PATIENCE,
-            meanwhile=_now_and_then(self._send),
+            meanwhile=self._send,
         )
         if not agreed:
             self.log.info(
@@ -446,15 +442,3 @@ class SectionTraining(SupervisedTraining):
             if limits is not None and any(each is not None for each in limits.section.values())
             else None
         )
-
-
-def _now_and_then(beat: Callable[[], None]) -> Callable[[], None]:
-    last = monotonic()
-
-    def beat_now_and_then() -> None:
-        nonlocal last
-        if monotonic() - last > _WAITING_BEAT:
-            last = monotonic()
-            beat()
-
-    return beat_now_and_then

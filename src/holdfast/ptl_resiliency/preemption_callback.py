@@ -23,8 +23,7 @@ from signal import SIGTERM
 from typing import Any, ClassVar, NoReturn
 
 from holdfast.callbacks.loader_workers import InitFn, StayingWorkers
-from holdfast.callbacks.notices import parse_signal
-from holdfast.callbacks.preemption import Preemption
+from holdfast.callbacks.preemption import Preemption, PreemptionArguments
 from holdfast.fault_tolerance.stop.rules import LOADER_END, in_loader
 from holdfast.patches import Patches
 
@@ -40,25 +39,16 @@ from .framework import (
 )
 
 
-class PreemptionCallback(PlacedCallback):
-    """Saves a checkpoint and exits with code 0 when the job is to be preempted.
-
-    Args:
-        sig: the signal that says so: a number, a `signal.Signals` or a name. SIGTERM always does as well.
-
-    Raises:
-        ValueError: `sig` is no signal, or none that a program can listen for.
-    """
+class PreemptionCallback(PreemptionArguments, PlacedCallback):
+    """Saves a checkpoint and exits with code 0 when the job is to be preempted."""
 
     place: ClassVar[int] = 30
-
-    def __init__(self, sig: Any = SIGTERM) -> None:
-        self.sig = parse_signal(sig)
-        self._fit: PreemptibleFit | None = None
-        self._elsewhere = Patches()
+    _fit: PreemptibleFit | None = None
+    _elsewhere: Patches | None = None
+    """Of a stage in which nothing can be saved."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_fit": None, "_elsewhere": Patches()}
+        return {**vars(self), "_fit": None, "_elsewhere": None}
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Listen, if this is a fit. Raises RuntimeError with a Lightning that was not tested."""
@@ -66,7 +56,7 @@ class PreemptionCallback(PlacedCallback):
         refuse_untested()
         fit = None
         if stage == "fit":
-            self._fit = fit = PreemptibleFit(trainer, {self.sig, int(SIGTERM)})
+            self._fit = fit = PreemptibleFit(trainer, self.sig)
             self.take_place(trainer)
             try:
                 if fit.listen(fit.take_over):
@@ -76,6 +66,7 @@ class PreemptionCallback(PlacedCallback):
                 raise
             self._close()
         # Nothing can be saved: what the program has set is in force, by default the end.
+        self._elsewhere = Patches()
         keep_signals_from_lightning(trainer, {int(SIGTERM)}, self._elsewhere)
         if fit is not None:
             fit.notices.raise_again()
@@ -120,7 +111,8 @@ class PreemptionCallback(PlacedCallback):
 
     def _close(self) -> None:
         fit, self._fit = self._fit, None
-        self._elsewhere.undo()
+        if self._elsewhere is not None:
+            self._elsewhere.undo()
         if fit is not None:
             fit.close()
 
@@ -128,20 +120,20 @@ class PreemptionCallback(PlacedCallback):
 class PreemptibleFit(Preemption):
     """One fit, from its setup until it ends. `close` puts back what `take_over` has changed, however far it came."""
 
-    def __init__(self, trainer: Any, signals: set[int]) -> None:
-        super().__init__(signals, int(trainer.global_rank))
+    def __init__(self, trainer: Any, sig: int) -> None:
+        super().__init__(sig, int(trainer.global_rank))
         self.places = ValidationPlaces()
         self.validation: bool | None = None
         """While the last checkpoint is saved: whether a validation was begun (True) or follows; None: neither."""
-        self._trainer, self._signals = trainer, signals
+        self._trainer = trainer
         self._patches = Patches()
-        self._workers = StayingWorkers(signals)
+        self._workers = StayingWorkers(self.signals)
         self._save_times: SaveTimes | None = None
 
     def take_over(self) -> None:
         """The signals from Lightning, its checkpoints and its data loaders."""
         trainer = self._trainer
-        keep_signals_from_lightning(trainer, self._signals, self._patches, self.notices.install)
+        keep_signals_from_lightning(trainer, self.signals, self._patches, self.notices.install)
         keep_whole(trainer, self._patches)
         self._save_times = SaveTimes(trainer, self._patches)
         self._patches.wrap(trainer.strategy, "process_dataloader", self._process_loaders)

@@ -21,7 +21,6 @@ from holdfast.callbacks.arguments import FaultToleranceArguments, SectionsArgume
 from holdfast.callbacks.completion import why_complete
 from holdfast.callbacks.supervision import HeartbeatTraining, SectionTraining, SupervisedTraining
 from holdfast.fault_tolerance.timeouts.learning_conditions import CHECKPOINTING, STEP
-from holdfast.testing.simulated import SimulatedFaultParams
 
 from .training import SurroundingCallback, TrainCall
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 else:
     from transformers import EarlyStoppingCallback
 
-__all__ = ["FaultToleranceCallback", "FaultToleranceSectionsCallback", "SimulatedFaultParams"]
+__all__ = ["FaultToleranceCallback", "FaultToleranceSectionsCallback"]
 
 
 class SupervisedCallback(FaultToleranceArguments, SurroundingCallback):

@@ -12,12 +12,10 @@ Does not cover: a rank that never comes to another boundary (it hangs: `ft_launc
 from __future__ import annotations
 
 from collections.abc import Callable
-from signal import SIGTERM
 from typing import Any, ClassVar, NoReturn
 
 from holdfast.callbacks.loader_workers import StayingWorkers
-from holdfast.callbacks.notices import parse_signal
-from holdfast.callbacks.preemption import Preemption
+from holdfast.callbacks.preemption import Preemption, PreemptionArguments
 from holdfast.fault_tolerance.stop.rules import END
 
 from .training import SurroundingCallback, TrainCall
@@ -27,26 +25,17 @@ __all__ = ["PreemptionCallback"]
 _LOADER_MAKERS = ("get_train_dataloader", "get_eval_dataloader", "get_test_dataloader")
 
 
-class PreemptionCallback(SurroundingCallback):
-    """Saves a checkpoint and exits with code 0 when the job is to be preempted.
-
-    Args:
-        sig: the signal that says so: a number, a `signal.Signals` or a name. SIGTERM always does as well.
-
-    Raises:
-        ValueError: `sig` is no signal, or none that a program can listen for.
-    """
+class PreemptionCallback(PreemptionArguments, SurroundingCallback):
+    """Saves a checkpoint and exits with code 0 when the job is to be preempted."""
 
     place: ClassVar[int] = 1
     """It may end the process, and knows then what all others have asked for."""
 
-    def __init__(self, sig: Any = SIGTERM) -> None:
-        self.sig = parse_signal(sig)
-        self._run: PreemptibleTraining | None = None
+    _run: PreemptibleTraining | None = None
 
     def begin(self, training: TrainCall) -> None:
         """Raises SystemExit(0) if all ranks know already that they are to stop."""
-        self._run = run = PreemptibleTraining(training, {self.sig, int(SIGTERM)})
+        self._run = run = PreemptibleTraining(training, self.sig)
         if not run.listen(run.take_over):
             self._close()
             run.notices.raise_again()
@@ -111,10 +100,10 @@ class PreemptionCallback(SurroundingCallback):
 class PreemptibleTraining(Preemption):
     """One call of `train`. No process exits with 0 unless the checkpoint is complete on all ranks."""
 
-    def __init__(self, training: TrainCall, signals: set[int]) -> None:
-        super().__init__(signals, training.rank)
+    def __init__(self, training: TrainCall, sig: int) -> None:
+        super().__init__(sig, training.rank)
         self._training = training
-        self._workers = StayingWorkers(signals)
+        self._workers = StayingWorkers(self.signals)
         self._in_evaluation = 0
         """Batches of the evaluation that runs."""
 
