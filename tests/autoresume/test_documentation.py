@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.autoresume import command, flag, started
+from holdfast.autoresume import chain, command, flag
 from holdfast.autoresume.outcome import Kind
 from holdfast.autoresume.policy import State
 from tests.autoresume.conftest import HOLDFAST
@@ -52,5 +52,5 @@ def test_every_ending_state_and_variable_is_on_the_page() -> None:
         assert f"\n| {kind} |" in text
     for state in State:
         assert str(state) in text
-    for variable in (flag.VARIABLE, command.NUMBER, command.MARK, started.RUN_DIR, started.PREEMPTED):
+    for variable in (flag.VARIABLE, command.NUMBER, command.MARK, chain.RUN_DIR, chain.PREEMPTED):
         assert f"\n| `{variable}` |" in text

@@ -10,8 +10,7 @@ import pytest
 
 from holdfast.cli.main import main
 from holdfast.fault_tolerance.errors import ConfigError
-from holdfast.integrations.slurm.plan import Plan, checked, time_limit
-from holdfast.integrations.slurm.script import batch_script
+from holdfast.integrations.slurm.script import Plan, batch_script, checked, time_limit
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "slurm" / "train.sbatch"
 COMMAND = ("ft_launcher", "--nproc-per-node=8", "--max-restarts=3", "train.py", "--name", "it's a test")

@@ -142,7 +142,9 @@ def test_a_drained_node_is_left_when_the_job_is_told_to(
     cluster.run("scancel", "--signal=TERM", training.job)
     check(training, cluster, expected(60))
     assert training.kinds() == ["preempted", "finished"]
-    assert re.search(r"attempt 2 begins: .* on n\[(1,3|1,4|3-4)\]$", training.text(), re.MULTILINE), training.text()
+    assert re.search(r"attempt 2 begins: .* on n\[(1,3|1,4|3-4)\]$", training.text(), re.MULTILINE), (
+        training.text()
+    )
 
 
 def test_holdfast_slurm_knows_why_each_attempt_ended(

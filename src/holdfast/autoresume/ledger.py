@@ -105,10 +105,15 @@ class Ledger:
 
     @classmethod
     def of(cls, records: Iterable[Mapping[str, Any]]) -> Ledger:
-        """Read records in the order in which they were written."""
-        ledger = cls()
+        """Read records in the order in which they were written.
+
+        The same record again counts for none: a write that seemed to hang was done in the end.
+        """
+        ledger, seen = cls(), set[str]()
         for record in records:
-            ledger = ledger.with_record(record)
+            if (text := repr(record)) not in seen:
+                seen.add(text)
+                ledger = ledger.with_record(record)
         return ledger
 
     def with_record(self, record: Mapping[str, Any]) -> Ledger:
@@ -197,8 +202,6 @@ _Chains = tuple[Chain, ...]
 def _chain(chains: _Chains, told: _Fields) -> _Chains:
     carries_on = told.truth("carries_on", False) and bool(chains) and not chains[-1].ended
     before = chains[-1] if carries_on else Chain(len(chains) + 1, told.time())
-    if chains and not carries_on and (chains[-1].began, chains[-1].pid) == (told.time(), told.number("pid")):
-        return chains  # written twice: a write that seemed to hang was done in the end
     chain = replace(
         before,
         command=told.texts("command"),
@@ -215,10 +218,6 @@ def _attempt(chains: _Chains, told: _Fields) -> _Chains:
     if number is None:
         return chains
     if not chains or chains[-1].ended:
-        if any(
-            (each.number, each.began) == (number, told.time()) for chain in chains for each in chain.attempts
-        ):
-            return chains  # written twice
         # Its chain's own record is lost.
         chains = (*chains, Chain(len(chains) + 1, told.time()))
     attempt = Attempt(
@@ -231,8 +230,6 @@ def _attempt(chains: _Chains, told: _Fields) -> _Chains:
         job=told.text("job"),
     )
     last = chains[-1]
-    if any((each.number, each.began) == (number, told.time()) and each.kind for each in last.attempts):
-        return chains  # written twice: it has ended since
     others = tuple(each for each in last.attempts if each.number != number)
     return (*chains[:-1], replace(last, attempts=(*others, attempt)))
 
