@@ -103,7 +103,7 @@ def write_html(path: str, html: str) -> None:
     Raises:
         OSError: It cannot be written.
     """
-    from ..incidents.report.store import write_file
+    from ..private_file import write_file
 
     folder, name = os.path.split(os.path.abspath(path))
     write_file(os.path.realpath(folder), name, html)

@@ -22,6 +22,7 @@ from ...autoresume import flag, lock
 from ...autoresume.ledger import Attempt, Ledger
 from ...autoresume.ledger_file import LedgerFile, say
 from ...autoresume.status import Now
+from ...checkpoints.atomic import whole_file
 from ...fault_tolerance.errors import ConfigError, HoldfastError
 from . import commands
 from .facts import Job
@@ -106,11 +107,8 @@ def write(run_dir: str, job: str) -> None:
     """Take the claim. Raises OSError with the file's name."""
     path = os.path.join(run_dir, NAME)
     try:
-        with open(f"{path}.tmp", "w") as file:
-            json.dump({"job": job}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(f"{path}.tmp", path)
+        with whole_file(path) as unfinished:
+            unfinished.write_text(json.dumps({"job": job}))
     except OSError as error:
         raise OSError(error.errno, error.strerror, path) from None
 
