@@ -279,6 +279,11 @@ class BoardFacts:
     rhythm: float = 0.0
     """The longest time between two signs of life of the last 60 s; 0: not known."""
 
+    @property
+    def is_before_first_step(self) -> bool:
+        """Whether the rank reports to Holdfast, and has reported no step and no heartbeat yet."""
+        return self.connected and self.step is None and not self.heartbeats
+
 
 @dataclass(frozen=True, slots=True)
 class PassedLimit:
