@@ -205,6 +205,10 @@ class Process:
     """Seconds between the two samples; 0 where there was one only."""
     memory: int = 0
     """Resident bytes."""
+    read: int = 0
+    """Bytes that it read within `read_over`: from files, pipes and sockets, and into mapped memory from storage."""
+    read_over: float = 0.0
+    """Seconds over which reads were counted; 0: they were not."""
     threads: tuple[KernelThread, ...] = ()
     """The main thread first; at most 64."""
     children: tuple[Child, ...] = ()
