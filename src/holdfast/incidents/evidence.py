@@ -205,6 +205,10 @@ class Process:
     """Seconds between the two samples; 0 where there was one only."""
     memory: int = 0
     """Resident bytes."""
+    read: int = 0
+    """Bytes that it read within `read_over`: from files, pipes and sockets, and into mapped memory from storage."""
+    read_over: float = 0.0
+    """Seconds over which reads were counted; 0: they were not."""
     threads: tuple[KernelThread, ...] = ()
     """The main thread first; at most 64."""
     children: tuple[Child, ...] = ()
@@ -279,6 +283,11 @@ class BoardFacts:
     """Of the last 60 s, the oldest first."""
     rhythm: float = 0.0
     """The longest time between two signs of life of the last 60 s; 0: not known."""
+
+    @property
+    def is_before_first_step(self) -> bool:
+        """Whether the rank reports to Holdfast, and has reported no step and no heartbeat yet."""
+        return self.connected and self.step is None and not self.heartbeats
 
 
 @dataclass(frozen=True, slots=True)

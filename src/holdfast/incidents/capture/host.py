@@ -60,6 +60,7 @@ class OomWatch:
         except OSError as error:
             self.close()
             self.refused = f"The kernel's log cannot be read ({device}: {error.strerror or error})."
+        self._own = own
         self._counter = _counter(own)
         self._before = _count(self._counter)
         self._same_pids = link("/proc/self/ns/pid") == _INITIAL_NAMESPACE
@@ -89,9 +90,8 @@ class OomWatch:
         Where the log names no process, what its control group counts is taken for it.
         """
         named = killed_for_memory(self.lines()) if self._same_pids else {}
-        if named:
-            return f"kernel log: {named[pid]}" if pid in named else ""
-        return self.counted()
+        found = (f"kernel log: {named[pid]}" if pid in named else "") if named else self.counted()
+        return f"{found}{_limit(self._own)}" if found and "Out of memory: " not in found else found
 
     def counted(self) -> str:
         """What the control group counts since the beginning, in words; '' where it counts nothing new."""
@@ -142,6 +142,15 @@ def hardware_faults(lines: tuple[str, ...]) -> tuple[NodeFault, ...]:
             kind = NodeFaultKind.HUNG_TASK if "blocked for more than" in line else kind
             found.append(NodeFault(kind, f"kernel log: {line}", int(pid[1] or pid[2]) if pid else 0))
     return tuple(found)
+
+
+def _limit(own: str) -> str:
+    """`; cgroup memory.max is 530 MiB`; '' without a limit. A machine whose memory ran out has reached none."""
+    try:
+        found = cgroups.memory(own)
+    except (OSError, ValueError):
+        return ""
+    return f"; {found.name} is {found.maximum >> 20} MiB" if found else ""
 
 
 def _counter(own: str) -> str:

@@ -25,6 +25,8 @@ NEXT_STEPS = MappingProxyType(
         "killed": "Find who sent the signal to {rank} on {node}: a person, the scheduler, or a memory limit.",
         "out_of_memory": "Lower the memory use of {rank} (batch size, data-loader workers), "
         "or raise the limit on {node}.",
+        "restore": "Lower the memory that {rank} needs before its first step, or raise the limit on {node}. "
+        "A checkpoint that is loaded beside the weights needs their memory twice: torch.load(..., mmap=True) does not.",
         "stopped": "Find what stopped process {pid} on {node}: a signal (SIGSTOP), a debugger, or the scheduler.",
         "uninterruptible": "Check {storage} on {node}: a disk, a file server or a driver does not answer. "
         "If it stays so, drain {node}.",
@@ -52,7 +54,7 @@ NEXT_STEPS = MappingProxyType(
         "unknown": "Run `holdfast diagnose PID` when it repeats. If all wait in one collective, check the network.",
     }
 )
-"""What a person does next, by kind of verdict (and four special cases)."""
+"""What a person does next, by kind of verdict (and of special cases)."""
 
 _NODE_FAULTS = (NodeFaultKind.GPU, NodeFaultKind.HARDWARE)
 """Of the culprit's node: it is drained as well."""
@@ -77,6 +79,8 @@ def next_step(view: IncidentView) -> str:
         kind = "killed"
     elif kind == "shutdown" and view.triggers == {AT_EXIT}:
         kind = "at_exit"
+    elif kind == "out_of_memory" and rank and rank.board and rank.board.is_before_first_step:
+        kind = "restore"
     elif kind == "slow" and not any(rank.passed for rank in view.case.ranks) and view.triggers == {DIAGNOSE}:
         kind = "healthy"
     elif kind == "unknown" and facts["reason"] and not any(map(_has_failed, view.case.ranks)):

@@ -16,7 +16,7 @@ from ..evidence import BoardFacts, Frame, Missing, Process, RankEvidence, StackS
 from ..verdict import FINISHED, IN_COLLECTIVE, RENDEZVOUS, TEARDOWN, Activity, Strength
 from . import places as P
 from . import recorder
-from .sentence import called, short, worker_states
+from .sentence import called, rate, short, worker_states
 
 WEAK, STRONG, PROOF = Strength.WEAK, Strength.STRONG, Strength.PROOF
 BUSY = 0.5  # share of the time between two samples that counts as computing
@@ -69,7 +69,15 @@ def activity(rank: RankEvidence, *, others_answer: bool = False) -> Activity:
     if is_finished and found.kind in ("user_code", "lock", "child", "unknown"):
         text = f"has finished and not exited: it {found.text}"
         found = replace(found, kind="shutdown", text=text)
+    process = rank.process
+    if process and process.read and process.read_over and _may_read(found, process):
+        found = replace(found, text=f"{found.text}; it reads {rate(process.read, process.read_over)}")
     return replace(found, rank=rank.rank, moves=moves(rank))
+
+
+def _may_read(found: Activity, process: Process) -> bool:
+    """Whether what the process reads belongs to this activity."""
+    return found.kind == "checkpoint_io" or _waits_in(process) in (READ, FIFO, PIPE)
 
 
 def moves(rank: RankEvidence, *, suspected: bool = False) -> bool:
