@@ -1,0 +1,196 @@
+"""What past failures of a job make suspect: a node, the program, a checkpoint, or the link between two nodes. Pure.
+
+`suspicions` reads the history of a job: what the judgement of each failure said, and how far the job had come. The
+rules, each with its facts in a sentence:
+
+- **The program** (code or data): the same failure at the same step, `same_failure_limit` times in a row, on whatever
+  node. Training again cannot help.
+- **A node**: at once where the evidence itself names hardware (an uncorrectable memory error, a lost GPU, a disk that
+  fails), or a rank that the kernel does not let go; else after it was the culprit with high confidence in two of the
+  last three failures, at different steps. A fault of hardware strikes at any place, a bug at one: two failures with
+  one signature never accuse a node.
+- **A checkpoint**: two attempts failed after it was loaded, before they had taken a step.
+- **A pair of nodes**: the evidence of a failure accuses both, and no other failure tells which. Nobody is moved.
+
+A suspicion of a node ends when the others have failed without it, or after an hour.
+Does not cover: a node that makes the others fail without ever being the culprit; two causes at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from .verdict import HIGH, KINDS, LOW
+
+SAME_FAILURE_LIMIT = 3
+"""The same failure at the same step, so often in a row: the program's."""
+RECENT = 3
+"""A node is suspect that two of so many failures accuse."""
+FORGIVEN_AFTER = 3600.0
+"""Seconds after which a suspected node is one like the others."""
+OF_HARDWARE = frozenset({"uninterruptible"})
+"""Kinds of verdicts that no program causes by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One failure: the end of a cycle, as its judgement explains it. Empty fields are not known."""
+
+    kind: str
+    """One of `verdict.KINDS`."""
+    node: str = ""
+    """The culprit's."""
+    confidence: str = LOW
+    signature: str = ""
+    """What it was, so that two equal ones may be one bug: the exception's type, place and message without its numbers,
+    or the place of a crash. Empty for a wait, whose place is the same whatever is waited for."""
+    hardware: str = ""
+    """The fault of hardware that the evidence names: `uncorrectable memory error of GPU 3`."""
+    step: int | None = None
+    """The highest step that was reached."""
+    checkpoint: str = ""
+    """That was loaded when the cycle began."""
+    took_steps: bool = True
+    """Whether a step was taken after that."""
+    peers: tuple[str, ...] = ()
+    """Nodes that this evidence accuses as much as `node`."""
+    nodes: tuple[str, ...] = ()
+    """Who took part."""
+    attempt: int = 1
+    at: float = 0.0
+    """Seconds, by one clock for the whole history."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"{self.kind!r} is no kind of verdict")
+
+    @property
+    def is_hardware(self) -> bool:
+        """Whether no program causes this by itself."""
+        return bool(self.hardware) or self.kind in OF_HARDWARE
+
+    @property
+    def accused(self) -> frozenset[str]:
+        """The nodes of which one is to blame for sure, if it was a node."""
+        if not self.node or self.confidence != HIGH or (self.kind == "exception" and not self.hardware):
+            return frozenset()
+        return frozenset({self.node, *self.peers})
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """Something that is suspected, and why."""
+
+    what: str
+    """The node, the checkpoint, the two nodes of a pair as `a and b`, or the failure's signature."""
+    facts: str
+    """One sentence."""
+    since: float = 0.0
+    """When it arose: seconds of the history's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicions:
+    """All that a history makes suspect."""
+
+    nodes: tuple[Suspicion, ...] = ()
+    program: Suspicion | None = None
+    """Training again cannot help: the job is to end."""
+    checkpoints: tuple[Suspicion, ...] = ()
+    pairs: tuple[Suspicion, ...] = ()
+
+
+def suspicions(
+    history: Iterable[Failure], now: float, *, same_failure_limit: int | None = SAME_FAILURE_LIMIT
+) -> Suspicions:
+    """What the failures of a job, the oldest first, make suspect at the time `now`, by the history's clock.
+
+    `same_failure_limit`: None where the same failure is never taken for the program's.
+    """
+    failures = tuple(history)
+    nodes: dict[str, Suspicion] = {}
+    for end, failure in enumerate(failures, 1):
+        for name in [name for name in nodes if failure.nodes and name not in failure.nodes]:
+            del nodes[name]  # the others have failed without it
+        if found := _suspect_node(failures[:end]):
+            nodes[found.what] = found
+    return Suspicions(
+        tuple(each for each in nodes.values() if now - each.since < FORGIVEN_AFTER),
+        _suspect_program(failures, same_failure_limit),
+        _suspect_checkpoints(failures),
+        _suspect_pairs(failures),
+    )
+
+
+def _suspect_node(failures: Sequence[Failure]) -> Suspicion | None:
+    """The node that the last failure makes suspect."""
+    last = failures[-1]
+    if last.is_hardware and len(last.accused) == 1:
+        return Suspicion(last.node, f"node {last.node}: {last.hardware or KINDS[last.kind]}", last.at)
+    for before in failures[-RECENT:-1]:
+        both = before.accused & last.accused
+        if len(both) == 1 and not _is_same(before, last):
+            (node,) = both
+            facts = (
+                f"node {node} is accused by 2 of the last {len(failures[-RECENT:])} failures: at {_step(before)} "
+                f"({before.kind}) and at {_step(last)} ({last.kind})"
+            )
+            return Suspicion(node, facts, last.at)
+    return None
+
+
+def _is_same(one: Failure, other: Failure) -> bool:
+    """Whether two failures may be one bug, or one sample of the data."""
+    if one.signature or other.signature:
+        return one.signature == other.signature
+    return one.step is not None and one.step == other.step
+
+
+def _step(failure: Failure) -> str:
+    return "an unknown step" if failure.step is None else f"step {failure.step}"
+
+
+def _suspect_program(failures: Sequence[Failure], limit: int | None) -> Suspicion | None:
+    if limit is None or len(failures) < limit:
+        return None
+    row, last = failures[-limit:], failures[-1]
+    if not last.signature or any(
+        each.is_hardware or (each.signature, each.step) != (last.signature, last.step) for each in row
+    ):
+        return None
+    where = sorted({each.node for each in row if each.node})
+    nodes = f" on node{'s' if len(where) > 1 else ''} {', '.join(where)}" if where else ""
+    facts = f"the same failure {limit} times in a row, each time at {_step(last)}{nodes}: {last.signature}"
+    return Suspicion(last.signature, facts, last.at)
+
+
+def _suspect_checkpoints(failures: Sequence[Failure]) -> tuple[Suspicion, ...]:
+    """Those at which the newest attempts failed before they took a step; one that was trained from is good."""
+    failed: dict[str, list[Failure]] = {}
+    for each in failures:
+        if each.checkpoint and each.took_steps:
+            failed.pop(each.checkpoint, None)
+        elif each.checkpoint and not each.is_hardware:
+            failed.setdefault(each.checkpoint, []).append(each)
+    found = []
+    for path, row in failed.items():
+        if len({each.attempt for each in row}) < 2:
+            continue
+        older = [
+            each.checkpoint for each in failures if each.checkpoint not in ("", path) and each.took_steps
+        ]
+        instead = f"; {older[-1]} was trained from" if older else ""
+        facts = f"{len(row)} failures before the first step after {path} was loaded{instead}"
+        found.append(Suspicion(path, facts, row[-1].at))
+    return tuple(found)
+
+
+def _suspect_pairs(failures: Sequence[Failure]) -> tuple[Suspicion, ...]:
+    found: dict[str, Suspicion] = {}
+    for each in failures:
+        if len(each.accused) == 2:
+            names = " and ".join(sorted(each.accused))
+            facts = f"the evidence at {_step(each)} accuses nodes {names} alike: one of them, or the link between them"
+            found[names] = Suspicion(names, facts, each.at)
+    return tuple(found.values())

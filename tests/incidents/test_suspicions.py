@@ -1,0 +1,122 @@
+"""`suspicions`: what past failures make suspect, as a table of histories."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.incidents.suspicions import Failure, Suspicions, suspicions
+from holdfast.incidents.verdict import HIGH, MEDIUM
+
+BUG = "IndexError at train.py:88 step(): index # is out of range"
+
+
+def crash(node: str, step: int | None, **more: Any) -> Failure:
+    return Failure(**{"kind": "signal", "node": node, "confidence": HIGH, "step": step, **more})
+
+
+def error(node: str, step: int, **more: Any) -> Failure:
+    return crash(node, step, **{"kind": "exception", "signature": BUG, **more})
+
+
+def nodes(found: Suspicions) -> list[str]:
+    return [each.what for each in found.nodes]
+
+
+def judged(*history: Failure, now: float = 0.0, **settings: Any) -> Suspicions:
+    return suspicions(history, now, **settings)
+
+
+HISTORIES: dict[str, tuple[list[Failure], list[str]]] = {
+    "one crash": ([crash("a", 5)], []),
+    "two crashes of one node": ([crash("a", 5), crash("a", 9)], ["a"]),
+    "with another between them": ([crash("a", 5), crash("b", 7), crash("a", 9)], ["a"]),
+    "with two others between them": ([crash("a", 5), crash("b", 6), crash("c", 7), crash("a", 9)], []),
+    "at the same step": ([crash("a", 5), crash("a", 5)], []),
+    "at steps that nobody knows": ([crash("a", None), crash("a", None)], ["a"]),
+    "not for sure": ([crash("a", 5), crash("a", 9, confidence=MEDIUM)], []),
+    "the same exception": ([error("a", 5), error("a", 9)], []),
+    "an exception and a crash": ([error("a", 5), crash("a", 9)], []),
+    "two other exceptions": ([error("a", 5), error("a", 9, signature="ValueError")], []),
+    "crashes at one place": ([crash("a", 5, signature="loss.cu"), crash("a", 9, signature="loss.cu")], []),
+    "an exception that names hardware": ([error("a", 5, hardware="GPU 3 is lost")], ["a"]),
+    "hardware by its text": ([crash("a", 5, hardware="uncorrectable memory error of GPU 3")], ["a"]),
+    "hardware by its kind": ([crash("a", 5, kind="uninterruptible")], ["a"]),
+    "hardware, but which node is not known": ([crash("a", 5, hardware="a link is down", peers=("b",))], []),
+    "two nodes, twice": ([crash("a", 5, peers=("b",)), crash("a", 9, peers=("b",))], []),
+    "two nodes accuse each other": ([crash("a", 5, peers=("b",)), crash("b", 9, peers=("a",))], []),
+    "one node with two others": ([crash("a", 5, peers=("b",)), crash("c", 9, peers=("a",))], ["a"]),
+    "no culprit": ([Failure("unknown"), Failure("unknown")], []),
+}
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+def test_which_nodes_are_suspect(name: str) -> None:
+    history, expected = HISTORIES[name]
+    found = judged(*history)
+    assert nodes(found) == expected
+    assert all(each.what in each.facts for each in found.nodes)
+
+
+def test_a_suspicion_ends_when_the_others_have_failed_without_it() -> None:
+    everybody, others = ("a", "b", "c"), ("b", "c", "d")
+    history = [crash("a", 5, nodes=everybody), crash("a", 9, nodes=everybody)]
+    assert nodes(judged(*history)) == ["a"]
+    assert nodes(judged(*history, crash("b", 12, nodes=others))) == []
+
+
+def test_a_suspicion_ends_after_an_hour() -> None:
+    history = [crash("a", 5, at=0.0), crash("a", 9, at=100.0)]
+    assert nodes(judged(*history, now=3699.0)) == ["a"]
+    assert nodes(judged(*history, now=3700.0)) == []
+
+
+def test_the_same_failure_at_the_same_step_is_the_programs() -> None:
+    history = [error("a", 23), error("b", 23), error("a", 23)]
+    found = judged(*history)
+    assert found.program is not None and found.program.what == BUG and not found.nodes
+    assert "3 times in a row" in found.program.facts and "nodes a, b" in found.program.facts
+    assert judged(*history[1:]).program is None
+    assert judged(*history[1:], same_failure_limit=2).program is not None
+    assert judged(*history, same_failure_limit=None).program is None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        error("a", 24),
+        crash("a", 23),
+        error("a", 23, hardware="GPU 3 is lost"),
+        crash("a", 23, signature="other"),
+    ],
+)
+@pytest.mark.parametrize("place", range(3))
+def test_another_failure_among_them_clears_the_program(other: Failure, place: int) -> None:
+    history = [error("a", 23), error("b", 23)]
+    history.insert(place, other)
+    assert judged(*history).program is None
+
+
+def loaded(path: str, attempt: int, **more: Any) -> Failure:
+    return crash("a", 100, checkpoint=path, attempt=attempt, **{"took_steps": False, **more})
+
+
+def test_a_checkpoint_after_which_two_attempts_fail_is_suspect() -> None:
+    trained = loaded("step-50", 1, took_steps=True)
+    found = judged(trained, loaded("step-100", 1), loaded("step-100", 2))
+    (checkpoint,) = found.checkpoints
+    assert checkpoint.what == "step-100" and "step-50 was trained from" in checkpoint.facts
+    assert not judged(loaded("step-100", 1), loaded("step-100", 1)).checkpoints
+    assert not judged(loaded("step-100", 1), loaded("step-100", 2, took_steps=True)).checkpoints
+    assert not judged(*(loaded("step-100", each, hardware="GPU 3 is lost") for each in (1, 2))).checkpoints
+
+
+def test_two_nodes_that_accuse_each_other_are_named_and_stay() -> None:
+    found = judged(crash("a", 5, peers=("b",)), crash("b", 9, peers=("a",)))
+    assert [each.what for each in found.pairs] == ["a and b"] and not found.nodes
+
+
+def test_a_kind_that_no_verdict_has_is_refused() -> None:
+    with pytest.raises(ValueError, match="no kind of verdict"):
+        Failure("sunspots")
