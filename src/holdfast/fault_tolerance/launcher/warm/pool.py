@@ -62,7 +62,6 @@ class Ahead:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = dict(environment)
-        self._has_begun = False
         self._file = ""
         self._learned = Learned()
         self._has_learned = False
@@ -77,10 +76,7 @@ class Ahead:
         self._record: Record = lambda *_, **__: None
 
     def begin(self, request: Request, run_dir: str | None) -> None:
-        """Start the zygote, if ranks of this request may start warm; a second call changes nothing."""
-        if self._has_begun:
-            return
-        self._has_begun = True
+        """Start the zygote, if ranks of this request may start warm. To be called once."""
         self.cold = why_cold(request, self._environment, is_tested=is_tested(proc.nvidia_driver()))
         if None in (sys.stdin, sys.stdout, sys.stderr):
             # Other files have the numbers that forks take for streams.
