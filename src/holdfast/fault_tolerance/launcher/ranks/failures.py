@@ -113,11 +113,6 @@ class Failure:
         return f"{self.error['type']}: {self.error['message']} ({self.exit.meaning}){kept}".replace("\n", " ")
 
 
-def at_hand(exit: RankExit, kept_error: str, verdict: dict[str, Any] | None = None) -> Failure:
-    """What is known at once: the kept exception, which is in memory. The path may name nothing."""
-    return Failure(exit, kept(kept_error, exit), hung=verdict)
-
-
 def in_full(
     found: list[Failure], files: Callable[[RankExit], tuple[str, list[str]]], log_dir: str
 ) -> list[Failure]:
