@@ -71,7 +71,7 @@ def test_an_exception_explains_its_own_process_or_the_script_that_ends_soon(tmp_
     Path(path).write_text(json.dumps(error))
     assert at_hand(RankExit(0, 0, 7, 1, 100.0), path).leaving
     soon = at_hand(RankExit(0, 0, 8, 1, 5.0), path)
-    assert soon.error and not soon.raised
+    assert soon.error and not soon.leaving
     for status in (1, -9):
         assert at_hand(RankExit(0, 0, 8, status, 8.9), path).error
         assert at_hand(RankExit(0, 0, 8, status, 9.1), path).error is None
@@ -82,7 +82,7 @@ def test_an_exception_that_the_program_only_showed_explains_an_end_that_comes_so
     path = str(tmp_path / "error")
     Path(path).write_text(json.dumps({"pid": 7, "at": 4.0, "type": "E", "message": "m", "unhandled": False}))
     soon = at_hand(RankExit(0, 0, 7, 1, 5.0), path)
-    assert soon.raised and not soon.leaving
+    assert soon.error and not soon.leaving
     assert at_hand(RankExit(0, 0, 7, -11, 5.0), path).error is None
     assert at_hand(RankExit(0, 0, 7, -9, 100.0), path).error is None
 

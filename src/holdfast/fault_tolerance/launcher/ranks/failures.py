@@ -62,14 +62,11 @@ class Failure:
     kept_by: str = ""
 
     @property
-    def raised(self) -> bool:
-        """Whether an exception of the rank's own process is known, not one of a program that a shell script ran."""
-        return self.error is not None and self.error.get("pid") == self.exit.pid
-
-    @property
     def leaving(self) -> bool:
-        """Whether that exception ends the process: it was not merely shown by the program."""
-        return self.raised and self.error is not None and bool(self.error.get("unhandled"))
+        """Whether the exception ends the rank's own process: it was not merely shown by the program, nor that of a
+        program that a shell script ran."""
+        error = self.error or {}
+        return error.get("pid") == self.exit.pid and bool(error.get("unhandled"))
 
     @property
     def began(self) -> float:
