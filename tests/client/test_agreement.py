@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.fault_tolerance import environment
 from holdfast.fault_tolerance.board import Board, Limits
-from holdfast.nvidia import find_driver
+from holdfast.fault_tolerance.processes.proc import nvidia_driver
 from tests.processes import Spawner
 
 RANK = Path(__file__).with_name("agreeing_rank.py")
@@ -99,7 +99,7 @@ def test_two_ranks_agree_on_gloo(spawn: Spawner, shm: Path, tmp_path: Path) -> N
 
 @functools.cache
 def _has_gpu() -> bool:
-    if not find_driver():
+    if not nvidia_driver():
         return False
     code = "import torch, sys; sys.exit(not (torch.cuda.is_available() and torch.distributed.is_nccl_available()))"
     return subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -33,6 +33,7 @@ SECONDS = st.floats(1e-6, 1e7)
 FACTORS = st.floats(1.0, 100.0)
 FLOORS = st.builds(Floors, st.floats(0, 1000), st.floats(0, 1000))
 LIMITS = st.none() | SECONDS
+HEARTBEATS, SECTIONS = HeartbeatTimeouts(), SectionTimeouts()
 NAMES = st.sampled_from(["setup", "step", "checkpointing", "eval"])
 
 
@@ -99,7 +100,7 @@ def test_only_the_selected_sections_change(
             assert limit == current.section[name]
             continue
         before = current.section.get(name) if name in current.calculated_sections else None
-        assert limit == learned(longest[name], factor, floors.of_section(name), before)
+        assert limit == learned(longest[name], factor, floors.of(SECTIONS, name), before)
     if out is None:
         assert (new.out_of_section, new.is_out_of_section_calculated) == (
             current.out_of_section,
@@ -127,7 +128,7 @@ def test_loaded_limits_are_raised_to_their_floor_and_configured_ones_are_not(
         assert new_heartbeat.initial == (None if initial is None else max(initial, floors.initial))
     for name, limit in section.section.items():
         if name in section.calculated_sections:
-            assert limit is not None and new_section.section[name] == max(limit, floors.of_section(name))
+            assert limit is not None and new_section.section[name] == max(limit, floors.of(SECTIONS, name))
         else:
             assert new_section.section[name] == limit
     assert raised_to_floor(new_heartbeat, floors) == new_heartbeat
@@ -141,10 +142,10 @@ def test_floor_is_the_lesser_of_default_and_configured(
     limits = Limits(configured, configured, {name: configured}, configured)
     bounded = replace(floors, configured=limits)
     pairs = [
-        (bounded.of_heartbeat(INITIAL), floors.initial),
-        (bounded.of_heartbeat(SUBSEQUENT), floors.general),
-        (bounded.of_section(OUT_OF_SECTION), floors.general),
-        (bounded.of_section(name), floors.of_section(name)),
+        (bounded.of(HEARTBEATS, INITIAL), floors.initial),
+        (bounded.of(HEARTBEATS, SUBSEQUENT), floors.general),
+        (bounded.of(SECTIONS, OUT_OF_SECTION), floors.general),
+        (bounded.of(SECTIONS, name), floors.of(SECTIONS, name)),
     ]
     for floor, default in pairs:
         assert floor == (default if configured is None else min(default, configured))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from holdfast.fault_tolerance.errors import ConfigError
 from holdfast.fault_tolerance.launcher.command_line.args_parser import default_text
 from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS, LauncherOptions
 from holdfast.fault_tolerance.launcher.command_line.options import read
-from holdfast.fault_tolerance.launcher.warm.plan import Request
+from holdfast.fault_tolerance.launcher.warm.plan import Request, request_of
 
 BEAT = "rank_heartbeat_timeout"
 
@@ -172,25 +173,17 @@ def test_who_decides_how_long_stopping_takes(
     assert read([*argv, "train.py"], environ).workers_stop_timeout == seconds
 
 
-def test_the_ranks_are_known_before_torchs_parser_is_asked() -> None:
-    told: list[tuple[Request, str | None]] = []
-    argv = ["--nproc-per-node=4", "--ft-preload=numpy", "--ft-run-dir=runs", "-m", "json.tool", "--lr", "1"]
-    read(argv, {"PET_SIGNALS_TO_HANDLE": "SIGTERM,SIGALRM"}, lambda *words: told.append(words))
-    ranks = Request(
-        "auto",
-        "json.tool",
-        ("--lr", "1"),
-        module=True,
-        preload=("numpy",),
-        signals=("SIGTERM", "SIGALRM"),
-    )
-    assert told == [(ranks, "runs")]
+def test_what_is_asked_for_the_ranks() -> None:
+    argv = ["--nproc-per-node=4", "--ft-preload=numpy", "-m", "json.tool", "--lr", "1"]
+    found = request_of(read(argv, {"PET_SIGNALS_TO_HANDLE": "SIGTERM,SIGALRM"}))
+    signals = ("SIGTERM", "SIGALRM")
+    ranks = Request("auto", "json.tool", ("--lr", "1"), module=True, preload=("numpy",), signals=signals)
+    assert found == ranks
 
 
-def test_one_rank_and_numa_binding_are_told_as_such() -> None:
-    told: list[Request] = []
-    read(["--numa-binding=node", "train.py"], {}, lambda ranks, _: told.append(ranks))
-    assert told == [Request("auto", "train.py", numa=True, several=False)]
+def test_one_rank_and_numa_binding_are_asked_for_as_such() -> None:
+    found = request_of(read(["--numa-binding=node", "train.py"], {}))
+    assert replace(found, signals=()) == Request("auto", "train.py", numa=True, several=False)
 
 
 def test_misspelt_variables_of_torchrun_are_told() -> None:

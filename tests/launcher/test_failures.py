@@ -51,12 +51,16 @@ def test_at_most_eight_followers() -> None:
     assert len(lines) == 10 and lines[-1] == "  and 3 more ranks followed"
 
 
+def at_hand(found: RankExit, path: str) -> Failure:
+    return Failure(found, failures.kept(path, found))
+
+
 def test_what_cannot_be_read_is_not_known(tmp_path: Path) -> None:
     end = RankExit(0, 0, 7, 1, 10.0)
     files = str(tmp_path / "error"), [str(tmp_path / "none")]
     for text in ("", "{", "[]", "7", json.dumps({"pid": 7, "at": 9.5})):
         (tmp_path / "error").write_text(text)
-        known = failures.at_hand(end, str(tmp_path / "error"))
+        known = at_hand(end, str(tmp_path / "error"))
         (found,) = failures.in_full([known], lambda local: files, "logs")
         assert found.error is None and found.meaning == "exit code 1" and found.last_lines == ()
 
@@ -65,22 +69,22 @@ def test_an_exception_explains_its_own_process_or_the_script_that_ends_soon(tmp_
     path = str(tmp_path / "error")
     error = {"pid": 7, "at": 4.0, "type": "E", "message": "m", "traceback": "", "unhandled": True}
     Path(path).write_text(json.dumps(error))
-    assert failures.at_hand(RankExit(0, 0, 7, 1, 100.0), path).leaving
-    soon = failures.at_hand(RankExit(0, 0, 8, 1, 5.0), path)
-    assert soon.error and not soon.raised
+    assert at_hand(RankExit(0, 0, 7, 1, 100.0), path).leaving
+    soon = at_hand(RankExit(0, 0, 8, 1, 5.0), path)
+    assert soon.error and not soon.leaving
     for status in (1, -9):
-        assert failures.at_hand(RankExit(0, 0, 8, status, 8.9), path).error
-        assert failures.at_hand(RankExit(0, 0, 8, status, 9.1), path).error is None
+        assert at_hand(RankExit(0, 0, 8, status, 8.9), path).error
+        assert at_hand(RankExit(0, 0, 8, status, 9.1), path).error is None
 
 
 def test_an_exception_that_the_program_only_showed_explains_an_end_that_comes_soon(tmp_path: Path) -> None:
     """By `sys.excepthook(*sys.exc_info())`, as some do to log it; then it went on."""
     path = str(tmp_path / "error")
     Path(path).write_text(json.dumps({"pid": 7, "at": 4.0, "type": "E", "message": "m", "unhandled": False}))
-    soon = failures.at_hand(RankExit(0, 0, 7, 1, 5.0), path)
-    assert soon.raised and not soon.leaving
-    assert failures.at_hand(RankExit(0, 0, 7, -11, 5.0), path).error is None
-    assert failures.at_hand(RankExit(0, 0, 7, -9, 100.0), path).error is None
+    soon = at_hand(RankExit(0, 0, 7, 1, 5.0), path)
+    assert soon.error and not soon.leaving
+    assert at_hand(RankExit(0, 0, 7, -11, 5.0), path).error is None
+    assert at_hand(RankExit(0, 0, 7, -9, 100.0), path).error is None
 
 
 LOADER = 'File ".../torch/utils/data/dataloader.py", line 1291, in _try_get_data'

@@ -154,44 +154,42 @@ def is_nothing(value: object) -> bool:
     return value is None or (isinstance(value, str) and value.strip().lower() in _NOTHING)
 
 
-def factor(value: object) -> float:
-    """A finite number greater than 0."""
-    return _number(value, "a number greater than 0")
+def optional(parse: Callable[[object], Value]) -> Callable[[object], Value | None]:
+    """The grammar of `parse`, or None."""
+
+    def parse_or_none(value: object) -> Value | None:
+        return None if is_nothing(value) else parse(value)
+
+    return parse_or_none
 
 
-def amount(value: object) -> float:
-    """A finite number, 0 or greater."""
-    return _number(value, "a number, 0 or greater", least=0.0)
+def number(
+    allowed: str, *, least: float = math.ulp(0.0), most: float = math.inf
+) -> Callable[[object], float]:
+    """The grammar of a finite number from `least` to `most` seconds; `allowed` describes it."""
+
+    def parse(value: object) -> float:
+        found = math.nan
+        # bool is an int in Python; `rank_heartbeat_timeout: yes` is a mistake and not one second.
+        if isinstance(value, (int, float, str)) and not isinstance(value, bool):
+            with contextlib.suppress(ValueError, OverflowError):
+                found = float(value)
+        if not least <= found < math.inf:  # nan compares false with everything
+            raise ValueError(f"give {allowed}")
+        if found > most:
+            raise ValueError(f"give at most {most:g} seconds")
+        return found
+
+    return parse
 
 
-def seconds(value: object) -> float:
-    """A positive, finite number of seconds."""
-    return _number(value, "a number of seconds greater than 0", most=LONGEST)
-
-
-def limit(value: object) -> float | None:
-    """A positive, finite number of seconds, or None for no limit."""
-    allowed = "a number of seconds greater than 0, or None for no limit"
-    return None if is_nothing(value) else _number(value, allowed, most=LONGEST)
-
-
-def limit_or_zero(value: object) -> float | None:
-    """A finite number of seconds, 0 or greater, or None for no limit."""
-    allowed = "a number of seconds, 0 or greater, or None for no limit"
-    return None if is_nothing(value) else _number(value, allowed, least=0.0, most=LONGEST)
-
-
-def _number(value: object, allowed: str, *, least: float = math.ulp(0.0), most: float = math.inf) -> float:
-    number = math.nan
-    # bool is an int in Python; `rank_heartbeat_timeout: yes` is a mistake and not one second.
-    if isinstance(value, (int, float, str)) and not isinstance(value, bool):
-        with contextlib.suppress(ValueError, OverflowError):
-            number = float(value)
-    if not least <= number < math.inf:  # nan compares false with everything
-        raise ValueError(f"give {allowed}")
-    if number > most:
-        raise ValueError(f"give at most {most:g} seconds")
-    return number
+factor = number("a number greater than 0")
+amount = number("a number, 0 or greater", least=0.0)
+seconds = number("a number of seconds greater than 0", most=LONGEST)
+limit = optional(number("a number of seconds greater than 0, or None for no limit", most=LONGEST))
+limit_or_zero = optional(
+    number("a number of seconds, 0 or greater, or None for no limit", least=0.0, most=LONGEST)
+)
 
 
 def sections(value: object) -> dict[str, float | None]:
@@ -281,15 +279,6 @@ def whole(least: int, most: int | None = None) -> Callable[[object], int]:
         raise ValueError(rule)
 
     return parse
-
-
-def optional(parse: Callable[[object], Value]) -> Callable[[object], Value | None]:
-    """The grammar of `parse`, or None."""
-
-    def parse_or_none(value: object) -> Value | None:
-        return None if is_nothing(value) else parse(value)
-
-    return parse_or_none
 
 
 text = optional(matching(r".*", "a text"))

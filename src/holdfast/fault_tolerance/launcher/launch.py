@@ -16,6 +16,7 @@ import time
 import uuid
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,7 @@ from .inbox import Inbox, Interrupted
 from .incidents import Incidents
 from .local_ranks import LocalRanks
 from .monitor_keeper import MonitorKeeper
-from .rank_store import Host, RankStores
+from .rank_store import RankStores
 from .ranks import orphans
 from .ranks.boards import CycleBoards, lock_directory, private_directory, remove_stale
 from .ranks.output import HEALTH_PORT, WATCHDOG, CycleLog
@@ -115,7 +116,10 @@ def _serve(options: LauncherOptions, node: str, inbox: Inbox, ahead: Ahead, stac
     settings, limits = _settings(options, me, is_host), _limits(options)
     boards = CycleBoards(board_dir, limits)
     at_once = b"torch" in script_text(given.training_script)
-    stores = RankStores(me.address, inbox, at_once=at_once, fork=lambda: _fork_store_host(ahead))
+    fork = partial(
+        ahead.fork_store_host, store_host.__file__
+    )  # in 10 ms, and with the zygote's memory shared
+    stores = RankStores(me.address, inbox, at_once=at_once, fork=fork)
     stack.callback(stores.close)
     cycle_log = None
     if options.per_cycle_applog_prefix is not None:
@@ -259,12 +263,6 @@ def _settings(options: LauncherOptions, me: Member, is_host: bool) -> Settings:
         most_stalled=max(0, config.max_no_progress_cycles),
         no_restart_code=options.no_restart_exit_code,
     )
-
-
-def _fork_store_host(ahead: Ahead) -> Host | None:
-    """From the zygote, which has torch: in 10 ms, and with its memory shared."""
-    standby = ahead.fork_store_host(store_host.__file__)
-    return (standby.process, standby.gate) if standby else None
 
 
 def _or_never(seconds: float | None) -> float:

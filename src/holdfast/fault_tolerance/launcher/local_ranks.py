@@ -343,7 +343,7 @@ class LocalRanks:
     def _files_of(self, exit: RankExit) -> tuple[str, list[str]]:
         """Torch's error file of a rank, and the files that may hold its stderr."""
         files, local = self._starter.output.files, exit.local_rank
-        stderrs = [files.stderrs.get(local, ""), f"{self._boards.stderr_path(local)}.{exit.pid}"]
+        stderrs = [files.stderrs.get(local, ""), f"{self._boards.path(local, 'stderr')}.{exit.pid}"]
         return files.error_files.get(local, ""), stderrs
 
     def end_all(self) -> None:

@@ -75,6 +75,7 @@ def _run(argv: Sequence[str], inbox: Inbox) -> int:
     from .exit_codes import Outcome
 
     before = os.environ.get(QUIET[0])
+    from .warm.plan import request_of
     from .warm.pool import Ahead
 
     ahead = Ahead(os.environ)
@@ -83,7 +84,8 @@ def _run(argv: Sequence[str], inbox: Inbox) -> int:
     try:
         from .command_line import options
 
-        given = options.read(argv, os.environ, ahead.begin)
+        given = options.read(argv, os.environ)
+        ahead.begin(request_of(given), given.run_dir)
         from . import launch
 
         if launch.needs_torch(given.torch):

@@ -153,8 +153,8 @@ class RankReports:
     def failure(self, found: RankExit) -> Failure:
         """Why a rank has ended, as far as its board and the monitor show; no disk is read."""
         local = found.local_rank
-        known = failures.at_hand(found, self._boards.error_path(local), self._verdicts.get(local))
-        return replace(known, kept_by=self._kept_by.get(local, ""))
+        error = failures.kept(self._boards.path(local, "error"), found)
+        return Failure(found, error, hung=self._verdicts.get(local), kept_by=self._kept_by.get(local, ""))
 
     def uncaught(self, group: RankGroup) -> Iterator[m.RankFailing]:
         """The ranks that still run although an uncaught exception has ended their main thread: each once."""

@@ -56,10 +56,8 @@ class StopPoint:
             return None
         try:
             return cls(P.PageFile(P.page_path(board), locked=True))
-        except (
-            FileNotFoundError
-        ):  # no launcher: a `RankMonitorServer`. Or no memory, which the launcher has logged
-            return None
+        except FileNotFoundError:
+            return None  # no launcher: a `RankMonitorServer`. Or no memory, which the launcher has logged
         except (BoardError, OSError, ValueError) as error:
             why = str(error)
             if why not in _said:

@@ -67,10 +67,6 @@ class HeartbeatTimeouts:
         initial, subsequent = table[INITIAL], table[SUBSEQUENT]
         return cls(initial.seconds, subsequent.seconds, initial.is_learned and subsequent.is_learned)
 
-    @staticmethod
-    def _floor(floors: Floors, name: str) -> float:
-        return floors.of_heartbeat(name)
-
 
 @dataclass
 class SectionTimeouts:
@@ -109,10 +105,6 @@ class SectionTimeouts:
         learned = {name for name, timeout in sections.items() if timeout.is_learned}
         return cls(seconds, table[OUT_OF_SECTION].seconds, learned, table[OUT_OF_SECTION].is_learned)
 
-    @staticmethod
-    def _floor(floors: Floors, name: str) -> float:
-        return floors.of_section(name)
-
 
 Timeouts = TypeVar("Timeouts", HeartbeatTimeouts, SectionTimeouts)
 
@@ -138,17 +130,16 @@ class Floors:
     initial: float = 300.0
     configured: Limits = field(default_factory=Limits)
 
-    def of_heartbeat(self, name: str) -> float:
-        """The floor of `INITIAL` or `SUBSEQUENT`."""
-        if name == INITIAL:
-            return _lower(self.initial, self.configured.initial)
-        return _lower(self.general, self.configured.subsequent)
-
-    def of_section(self, name: str) -> float:
-        """The floor of one section, or of `OUT_OF_SECTION`."""
-        if name == OUT_OF_SECTION:
-            return _lower(self.general, self.configured.out_of_section)
-        return _lower(self.initial if name == SETUP else self.general, self.configured.sections.get(name))
+    def of(self, part: HeartbeatTimeouts | SectionTimeouts, name: str) -> float:
+        """The floor of one timeout of this part."""
+        configured = self.configured
+        if isinstance(part, HeartbeatTimeouts):
+            floor = self.initial if name == INITIAL else self.general
+            limit = configured.initial if name == INITIAL else configured.subsequent
+        else:
+            floor = self.initial if name == SETUP else self.general
+            limit = configured.out_of_section if name == OUT_OF_SECTION else configured.sections.get(name)
+        return floor if limit is None else min(floor, limit)
 
 
 def learned(longest: float, factor: float, floor: float, current: float | None = None) -> float:
@@ -168,7 +159,7 @@ def learn(current: Timeouts, longest: Mapping[str, float], factor: float, floors
     for name, seconds in longest.items():
         before = table.get(name)
         in_force = before.seconds if before and before.is_learned else None
-        table[name] = Timeout(learned(seconds, factor, current._floor(floors, name), in_force), True)
+        table[name] = Timeout(learned(seconds, factor, floors.of(current, name), in_force), True)
     return current._of(table)
 
 
@@ -190,7 +181,7 @@ def at_floor(timeouts: HeartbeatTimeouts | SectionTimeouts, floors: Floors) -> l
     return [
         f"{words[name]} {timeout.seconds:g} s"
         for name, timeout in timeouts._table().items()
-        if timeout.is_learned and timeout.seconds == timeouts._floor(floors, name)
+        if timeout.is_learned and timeout.seconds == floors.of(timeouts, name)
     ]
 
 
@@ -199,7 +190,7 @@ def raised_to_floor(timeouts: Timeouts, floors: Floors) -> Timeouts:
     table = timeouts._table()
     for name, timeout in table.items():
         if timeout.is_learned and timeout.seconds is not None:
-            table[name] = Timeout(max(timeout.seconds, timeouts._floor(floors, name)), True)
+            table[name] = Timeout(max(timeout.seconds, floors.of(timeouts, name)), True)
     return timeouts._of(table)
 
 
@@ -300,7 +291,3 @@ def _timeout(name: str, value: object) -> float | None:
     if not (math.isfinite(value) and value > 0):
         raise ValueError(f"{name} is {value!r}, not a timeout")
     return float(value)
-
-
-def _lower(floor: float, configured: float | None) -> float:
-    return floor if configured is None else min(floor, configured)

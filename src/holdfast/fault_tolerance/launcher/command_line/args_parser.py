@@ -99,9 +99,7 @@ def _add(option: Option, group: argparse._ArgumentGroup, default: object) -> Non
     about: dict[str, Any] = {"default": default, "metavar": option.metavar}
     if not option.metavar:
         about = {"default": default, "action": "store_true"}
-    elif (
-        not option.is_setting
-    ):  # a setting is text: `None` is a value, and None is an option that was not given
+    elif not option.is_setting:  # else text: `None` is a value, and None is an option that was not given
         about["type"] = _checked(option.parse)
     about["dest"] = option.names[0].replace("-", "_")
     meaning = option.meaning

@@ -8,16 +8,14 @@ Does not cover: the run directory (made and checked by `holdfast.journal`), and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from types import SimpleNamespace
-from typing import Any
 
 from holdfast.lazy import require_torch
 
 from ...config_fields import Option, parse_with, resolve, whole
 from ...config_sources import load
-from ..warm.plan import Request
 from .checks import check, check_log_files, check_script, without_effect
 from .ft_options import OPTIONS, LauncherOptions, reports
 from .scan import CommandLine, UnknownOption, Vocabulary, scan
@@ -33,15 +31,12 @@ from .torch_options import (
 
 SHUTDOWN_TIMEOUT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 """torch's own variable for ``--shutdown-timeout``, in seconds."""
-Begin = Callable[[Request, "str | None"], None]
-"""Called with the ranks, and of the run directory if one was given."""
 
 
-def read(argv: Sequence[str], environ: Mapping[str, str], begin: Begin | None = None) -> LauncherOptions:
+def read(argv: Sequence[str], environ: Mapping[str, str]) -> LauncherOptions:
     """The options in `argv`, which is without the program's name, and in the ``PET_…`` variables of `environ`.
 
-    Prints the text of ``--help`` and leaves with 0. `begin` is called with the ranks and the run directory that was
-    given as soon as the command line is checked. Raises `ConfigError` for anything wrong, and `UnsupportedTorch`.
+    Prints the text of ``--help`` and leaves with 0. Raises `ConfigError` for anything wrong, and `UnsupportedTorch`.
     """
     require_torch(installed_torch())
     line, known, warnings = _scan(argv, environ)
@@ -67,9 +62,6 @@ def read(argv: Sequence[str], environ: Mapping[str, str], begin: Begin | None = 
 
     check(given, where)
     check_log_files(launcher["per_cycle_applog_prefix"], launcher["launcher_log"])
-    if begin:
-        signals = given.signals_to_handle.split(",") if "signals_to_handle" in torch_origins else ()
-        begin(_request(given, launcher, tuple(signals)), launcher["run_dir"])
     warnings += without_effect(rdzv_settings(given.rdzv_conf), where("rdzv_conf"))
     if "event_log_handler" in torch_origins:
         warnings.append(
@@ -126,20 +118,3 @@ def _namespace(
     given.training_script, given.training_script_args = line.script, line.script_args
     given.has_node_rank = "node_rank" in origins or given.rdzv_backend == "static"
     return given, origins
-
-
-def _request(given: SimpleNamespace, launcher: Mapping[str, Any], signals: tuple[str, ...]) -> Request:
-    """What the ranks will be, as far as it matters for starting them warm."""
-    return Request(
-        launcher["warm_start"],
-        given.training_script,
-        tuple(given.training_script_args),
-        module=given.module,
-        no_python=given.no_python,
-        run_path=given.run_path,
-        numa=given.numa_binding is not None,
-        virtual_local_rank=given.virtual_local_rank,
-        several=given.nproc_per_node != "1",
-        preload=launcher["preload"],
-        signals=signals,
-    )

@@ -255,7 +255,7 @@ def unknown_variables(options: Iterable[Option], environ: Mapping[str, str]) -> 
     """
     known = {variable for option in (*options, *OPTIONS) for variable in option.variables}
     known |= {
-        f"PET_{option.key.upper()}" for option in options
+        f"PET_{each.key.upper()}" for each in options
     }  # also of one that torch reads from its flag only
     newer = {variable for option in TABLE for variable in option.variables} - known
     found = []

@@ -227,9 +227,8 @@ def move_on(node: Node, record: CycleRecord, now: float) -> list[Action]:
     node.advance(record, now)
     node.phase = Gather()
     if not had_begun:
-        return (
-            [Log(f"{record.reason}; retrying the rendezvous, no rank was started")] if node.takes_part else []
-        )
+        text = f"{record.reason}; retrying the rendezvous, no rank was started"
+        return [Log(text)] if node.takes_part else []
     values = {
         "restarts_used": record.restarts,
         "max_restarts": settings.max_restarts,
@@ -353,10 +352,8 @@ def received(event: m.Signal) -> list[Action]:
     if event.by:
         text = f"{event.by} received a stop signal ({name}): stopping all ranks"
         return [Log(text), journal("preemption", signal=name, by=event.by)]
-    return [
-        Log(f"Received Signals.{name} death signal, shutting down workers"),
-        journal("preemption", signal=name),
-    ]
+    text = f"Received Signals.{name} death signal, shutting down workers"
+    return [Log(text), journal("preemption", signal=name)]
 
 
 def leave_by_request(node: Node, request: m.Requested) -> Leave:

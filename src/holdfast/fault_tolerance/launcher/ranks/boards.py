@@ -150,17 +150,10 @@ class CycleBoards:
         logger.warning("the ranks' boards in %s were removed while the job ran: made again", self._directory)
         return page
 
-    def path(self, local_rank: int) -> str:
-        """Where this local rank's board is; the rank finds it in FT_RANK_MONITOR_IPC_SOCKET."""
-        return os.path.join(self._folder, f"{local_rank}.board")
-
-    def error_path(self, local_rank: int) -> str:
-        """Where the rank's unhandled exception is kept."""
-        return os.path.join(self._folder, f"{local_rank}.error")
-
-    def stderr_path(self, local_rank: int) -> str:
-        """Where a Python of the rank keeps its last lines of stderr, with a dot and its pid added to the name."""
-        return os.path.join(self._folder, f"{local_rank}.stderr")
+    def path(self, local_rank: int, kind: str = "board") -> str:
+        """A file of this local rank: its `board` (the rank finds it in FT_RANK_MONITOR_IPC_SOCKET), the `error` that
+        has its unhandled exception, or `stderr`, the last lines of a Python (with a dot and its pid at the end)."""
+        return os.path.join(self._folder, f"{local_rank}.{kind}")
 
     @property
     def modules_path(self) -> str:

@@ -62,14 +62,11 @@ class Failure:
     kept_by: str = ""
 
     @property
-    def raised(self) -> bool:
-        """Whether an exception of the rank's own process is known, not one of a program that a shell script ran."""
-        return self.error is not None and self.error.get("pid") == self.exit.pid
-
-    @property
     def leaving(self) -> bool:
-        """Whether that exception ends the process: it was not merely shown by the program."""
-        return self.raised and self.error is not None and bool(self.error.get("unhandled"))
+        """Whether the exception ends the rank's own process: it was not merely shown by the program, nor that of a
+        program that a shell script ran."""
+        error = self.error or {}
+        return error.get("pid") == self.exit.pid and bool(error.get("unhandled"))
 
     @property
     def began(self) -> float:
@@ -111,11 +108,6 @@ class Failure:
         if not self.error:
             return f"{self.exit.meaning}{kept}"
         return f"{self.error['type']}: {self.error['message']} ({self.exit.meaning}){kept}".replace("\n", " ")
-
-
-def at_hand(exit: RankExit, kept_error: str, verdict: dict[str, Any] | None = None) -> Failure:
-    """What is known at once: the kept exception, which is in memory. The path may name nothing."""
-    return Failure(exit, kept(kept_error, exit), hung=verdict)
 
 
 def in_full(

@@ -129,9 +129,8 @@ class RankOutput:
     def __init__(self, given: SimpleNamespace, log: CycleLog | None = None) -> None:
         self._given, self._log = given, log
         self._logged: AppendedFile | None = None  # of this cycle
-        self._pipes: dict[
-            tuple[int, int], Pipe
-        ] = {}  # by rank and the launcher's descriptor; 0: shown nowhere
+        # By rank and the launcher's descriptor; 0: shown nowhere.
+        self._pipes: dict[tuple[int, int], Pipe] = {}
         self._followed: dict[str, Take] = {}
         self._shown = {int(each) for each in given.local_ranks_filter.split(",") if each}  # none: all
         self._folder = ""  # of this launcher below --log-dir
@@ -203,9 +202,8 @@ class RankOutput:
         for shown in dict.fromkeys(descriptor for _, descriptor in reversed(pipes)):
             group = [pipe for (_, descriptor), pipe in pipes.items() if descriptor == shown]
             copies.append(Copying(pipes=group, stream=Stream(shown) if shown else None))
-        self._ends += [
-            copy.finish for copy in copies
-        ]  # last those that a terminal which is not read may hold
+        # Last those that a terminal which is not read may hold.
+        self._ends += [copy.finish for copy in copies]
         self._ends.append(partial(self._log.writer.end, file))
 
     def end(self) -> None:

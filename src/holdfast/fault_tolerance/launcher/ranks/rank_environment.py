@@ -70,8 +70,8 @@ class RankEnvironment:
                 "RANK": str(first + local),
                 "ROLE_RANK": str(first_of_role + local),
                 "FT_RANK_MONITOR_IPC_SOCKET": self.boards.path(local),
-                "HOLDFAST_ERROR_FILE": self.boards.error_path(local),
-                "HOLDFAST_STDERR_FILE": self.boards.stderr_path(local),
+                "HOLDFAST_ERROR_FILE": self.boards.path(local, "error"),
+                "HOLDFAST_STDERR_FILE": self.boards.path(local, "stderr"),
             }
             found[local] = {**shared, **own, **self._device(local)}
         found[0]["HOLDFAST_MODULES_FILE"] = self.boards.modules_path

@@ -25,6 +25,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from holdfast.journal.run_dir import state_folder
 from holdfast.private_file import write_file
@@ -33,13 +34,14 @@ from ...errors import ConfigError
 from ..ranks.rank_environment import flight_recorder
 from .zygote.preload import Entry, of_a_rank
 
+if TYPE_CHECKING:
+    from ..command_line.ft_options import LauncherOptions
+
 NOT_TESTED = (
     "this machine has an NVIDIA driver, and warm start has not passed its GPU checks "
     "(to turn it on: --ft-warm-start on)"
 )
 MACRO = "${local_rank}"  # torch puts the number in its place: every rank has a command line of its own
-# The names of other signals are checked later, with the other options.
-CATCHABLE = signal.Signals.__members__.keys() - {"SIGKILL", "SIGSTOP"}
 FORMAT = 1
 MOST = 50_000  # modules
 TORCH: tuple[Entry, ...] = (("torch", None), ("torch.distributed", None))
@@ -52,7 +54,7 @@ NAMES_DYNAMO = re.compile(rb"\b(optim|use_deterministic_algorithms)\b")
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line and the environment ask for, as far as it is known before torch is imported."""
+    """What a command line asks for, as far as it matters for starting ranks warm."""
 
     mode: str  # auto, on or off
     script: str
@@ -65,6 +67,24 @@ class Request:
     several: bool = True  # ranks on this node
     preload: tuple[str, ...] = ()
     signals: tuple[str, ...] = ()
+
+
+def request_of(options: LauncherOptions) -> Request:
+    """What this command line asks for."""
+    given = options.torch
+    return Request(
+        options.warm_start,
+        given.training_script,
+        tuple(given.training_script_args),
+        module=given.module,
+        no_python=given.no_python,
+        run_path=given.run_path,
+        numa=given.numa_binding is not None,
+        virtual_local_rank=given.virtual_local_rank,
+        several=given.nproc_per_node != "1",
+        preload=options.preload,
+        signals=tuple(given.signals_to_handle.split(",")),
+    )
 
 
 @dataclass(frozen=True)
@@ -112,7 +132,7 @@ def plan(request: Request, environment: Mapping[str, str]) -> Plan:
     given.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")  # as torchrun does
     given.update(flight_recorder(given))
     first = TORCH if request.module else first_list(script_text(request.script))
-    signals = tuple(signal.Signals[name] for name in request.signals if name in CATCHABLE)
+    signals = tuple(signal.Signals[name] for name in request.signals)
     return Plan(command, given, _folder(request), first, request.preload, signals)
 
 

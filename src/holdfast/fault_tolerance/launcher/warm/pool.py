@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,7 @@ from ...processes import proc
 from ..inbox import Inbox
 from ..ranks import orphans
 from ..ranks.rank_environment import hides_the_prologue
-from .forked import Standby, collect, dying
+from .forked import Process, Standby, collect, dying
 from .gpu_evidence import is_tested
 from .plan import (
     NOT_TESTED,
@@ -62,7 +63,6 @@ class Ahead:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = dict(environment)
-        self._has_begun = False
         self._file = ""
         self._learned = Learned()
         self._has_learned = False
@@ -77,10 +77,7 @@ class Ahead:
         self._record: Record = lambda *_, **__: None
 
     def begin(self, request: Request, run_dir: str | None) -> None:
-        """Start the zygote, if ranks of this request may start warm; a second call changes nothing."""
-        if self._has_begun:
-            return
-        self._has_begun = True
+        """Start the zygote, if ranks of this request may start warm. To be called once."""
         self.cold = why_cold(request, self._environment, is_tested=is_tested(proc.nvidia_driver()))
         if None in (sys.stdin, sys.stdout, sys.stderr):
             # Other files have the numbers that forks take for streams.
@@ -239,16 +236,16 @@ class Ahead:
         made = zygotes.fork()
         return made if made and _give_role(made, role, descriptors) else None
 
-    def fork_store_host(self, module: str) -> Standby | None:
-        """A process that runs `serve(descriptor)` of the file `module`, which hosts the ranks' stores.
-
-        Its gate is the other end of that descriptor. It belongs to the caller, who ends it and spares it in a sweep.
-        Returns None where no zygote has torch.
+    def fork_store_host(self, module: str) -> tuple[Process, socket.socket] | None:
+        """A process that runs `serve(descriptor)` of the file `module`, which hosts the ranks' stores, and the other
+        end of that descriptor; None where no zygote has torch. The caller ends it, and spares it in a sweep.
         """
         if self._zygotes is None or "torch" not in self._zygotes.names:
             return None
         made = self._zygotes.fork()
-        return made if made and _give_role(made, {"role": "store", "module": module}) else None
+        if made and _give_role(made, {"role": "store", "module": module}):
+            return made.process, made.gate
+        return None
 
     def _end_standbys(self) -> None:
         while self._standbys:

@@ -144,9 +144,8 @@ class Zygotes:
     def learn(self) -> None:
         """Import what was learned, too: in a fork, while the zygote serves."""
         self.settle()
-        if (
-            self._serving is None
-        ):  # the next one imports it, or the one that imports now is followed by one that does
+        if self._serving is None:
+            # The next one imports it, or the one that imports now is followed by one that does.
             if self._coming:
                 self._parts[1:] = self._split(self._learned.modules or ())
             return
@@ -230,9 +229,8 @@ class Zygotes:
         assert self._serving is not None
         ours, theirs = socket.socketpair()
         with theirs:
-            file = (
-                None if part is None else wire.write_list(part)
-            )  # last: its descriptor has an owner at once
+            # Last: its descriptor has an owner at once.
+            file = None if part is None else wire.write_list(part)
             ours.settimeout(FORKS)
             self._asked, self._waits = (ours, file), 0
             try:
