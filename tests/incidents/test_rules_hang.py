@@ -396,3 +396,11 @@ def test_a_connection_of_the_event_loop_shows_for_whom_it_waits() -> None:
 def test_the_holder_of_a_file_lock_does_what_its_stack_shows(where: str, kind: str) -> None:
     holder = rank(0, where, pid=4711)
     assert judge(case(holder, rank(1, "flock"), rank(2))).kind == kind
+
+
+def test_a_rank_that_computes_at_its_exit_may_be_about_to_end() -> None:
+    """On a machine that has too much to do an exit takes longer than a limit."""
+    ends = rank(2, "exit", process=process("busy"))
+    verdict = judge(case(rank(0), rank(1), ends))
+    assert (verdict.rank, verdict.kind, verdict.confidence) == (2, "shutdown", MEDIUM)
+    assert judge(case(rank(0), rank(1), rank(2, "exit"))).confidence == HIGH
