@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from holdfast.incidents.evidence import Case, Collective
+from holdfast.incidents.evidence import Case, Collective, Frame, Thread
 from holdfast.incidents.rules.recorder import breaks_its_pattern, odd
 from holdfast.incidents.verdict import LOW, MEDIUM
-from tests.incidents.cases import board, case, entry, judge, rank
+from tests.incidents.cases import INSTALLED, STACKS, board, case, entry, frames, judge, rank
 
 
 def rounds(count: int, last: Collective) -> tuple[Collective, ...]:
@@ -119,3 +120,13 @@ def test_in_a_circle_the_rank_is_named_for_which_all_others_wait_in_collectives(
     verdict = judge(case(*sums, off, late))
 
     assert (verdict.rank, verdict.kind) == (2, "mismatched_collective")
+
+
+def test_a_rank_that_has_not_come_from_the_start_keeps_those_waiting_that_have() -> None:
+    """Such as one with a wrong world size. A group that it makes later shows nothing: all ranks make those together."""
+    met = rank(0, "barrier")
+    starts = (Frame("init_process_group", INSTALLED + "torch/distributed/distributed_c10d.py", 1899),)
+    off = replace(rank(1), stacks=(Thread("MainThread", (*starts, *frames(STACKS["sleep"])), main=True),))
+    verdict = judge(case(met, off))
+    assert (verdict.rank, verdict.kind) == (1, "startup")
+    assert judge(case(met, rank(1, "new_group"))).kind != "startup"
