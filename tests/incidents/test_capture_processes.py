@@ -171,6 +171,26 @@ def test_waiting_for_an_answer_names_the_far_end(spawn: Spawner) -> None:
     assert (found.target, found.peer) == (Target.SOCKET, f"127.0.0.1:{port}")
 
 
+@KNOWN_MACHINE
+def test_an_event_loop_that_waits_for_an_answer_names_the_far_end(spawn: Spawner) -> None:
+    """Not the socket at which it listens, nor the one by which the loop wakes itself."""
+    code = (
+        "import asyncio, socket, sys\n"
+        "async def ask():\n"
+        "    await asyncio.start_server(print, '127.0.0.1', 0)\n"
+        "    reader, _ = await asyncio.open_connection('127.0.0.1', int(sys.argv[1]))\n"
+        "    print('asks', flush=True)\n"
+        "    await reader.read(1)\n"
+        "asyncio.run(ask())"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        rank = spawn.python(code, str(port))
+        rank.wait_for("asks")
+        found = waits_in(rank.pid, "epoll_wait")
+    assert (found.target, found.peer) == (Target.SOCKET, f"127.0.0.1:{port}")
+
+
 def test_a_process_with_closed_descriptors(spawn: Spawner) -> None:
     rank = spawn.python("import os, time; os.closerange(0, 4096); time.sleep(600)")
     wait_until(lambda: "sleep" in proc.wait_channel(rank.pid) and not os.listdir(f"/proc/{rank.pid}/fd"))

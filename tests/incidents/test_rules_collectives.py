@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from holdfast.incidents.evidence import Case, Collective
+from dataclasses import replace
+from typing import Any
+
+from holdfast.incidents.evidence import Case, Collective, Frame, Thread
 from holdfast.incidents.rules.recorder import breaks_its_pattern, odd
 from holdfast.incidents.verdict import LOW, MEDIUM
-from tests.incidents.cases import board, case, entry, judge, rank
+from tests.incidents.cases import INSTALLED, STACKS, board, case, entry, frames, judge, rank
 
 
 def rounds(count: int, last: Collective) -> tuple[Collective, ...]:
@@ -102,3 +105,28 @@ def test_a_pattern_needs_two_rounds() -> None:
 
 def test_no_nodes_at_all() -> None:
     assert judge(Case()).kind == "unknown"
+
+
+def test_in_a_circle_the_rank_is_named_for_which_all_others_wait_in_collectives() -> None:
+    """Rank 2 waits for rank 0 in a receive; rank 3 is in a sum of ranks 2 and 3, ranks 0 and 1 in one of all."""
+    everyone: dict[str, Any] = {"group": "0", "members": (0, 1, 2, 3), "backend": "nccl"}
+    team = {**everyone, "group": "1", "members": (2, 3)}
+    before = entry(8, "nccl:all_reduce", ago=40.0, state="completed", **everyone)
+    of_team = entry(4, "nccl:all_reduce", ago=40.0, state="completed", **team)
+    sums = [rank(n, collectives=(before, entry(9, "nccl:all_reduce", **everyone))) for n in (0, 1)]
+    late = rank(3, collectives=(before, of_team, entry(5, "nccl:all_reduce", **team)))
+    receive = entry(3, "nccl:recv 2<-0", ago=30.0, p2p=True, peer=0, **everyone)
+    off = rank(2, collectives=(before, of_team, receive))
+    verdict = judge(case(*sums, off, late))
+
+    assert (verdict.rank, verdict.kind) == (2, "mismatched_collective")
+
+
+def test_a_rank_that_has_not_come_from_the_start_keeps_those_waiting_that_have() -> None:
+    """Such as one with a wrong world size. A group that it makes later shows nothing: all ranks make those together."""
+    met = rank(0, "barrier")
+    starts = (Frame("init_process_group", INSTALLED + "torch/distributed/distributed_c10d.py", 1899),)
+    off = replace(rank(1), stacks=(Thread("MainThread", (*starts, *frames(STACKS["sleep"])), main=True),))
+    verdict = judge(case(met, off))
+    assert (verdict.rank, verdict.kind) == (1, "startup")
+    assert judge(case(met, rank(1, "new_group"))).kind != "startup"

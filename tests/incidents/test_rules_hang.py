@@ -379,3 +379,28 @@ def test_torch_distributed_while_it_is_imported_is_no_collective(function: str) 
     importing = (Thread("MainThread", frames(stack), main=True),)
 
     assert judge(case(rank(0, "init"), rank(1, "busy", stacks=importing))).kind == "startup"
+
+
+def test_a_connection_of_the_event_loop_shows_for_whom_it_waits() -> None:
+    call = SystemCall("epoll_wait", Target.SOCKET, "socket:[9]", "10.0.0.7:443")
+    waits = rank(2, "asyncio", process=process("asyncio", system_call=call))
+    verdict = judge(case(*(rank(number) for number in (0, 1)), waits))
+
+    assert (verdict.rank, verdict.kind) == (2, "network")
+    assert "10.0.0.7:443" in verdict.sentence
+
+
+@pytest.mark.parametrize(
+    ("where", "kind"), [("sleep", "user_code"), ("", "lock")], ids=["in its own code", "unknown"]
+)
+def test_the_holder_of_a_file_lock_does_what_its_stack_shows(where: str, kind: str) -> None:
+    holder = rank(0, where, pid=4711)
+    assert judge(case(holder, rank(1, "flock"), rank(2))).kind == kind
+
+
+def test_a_rank_that_computes_at_its_exit_may_be_about_to_end() -> None:
+    """On a machine that has too much to do an exit takes longer than a limit."""
+    ends = rank(2, "exit", process=process("busy"))
+    verdict = judge(case(rank(0), rank(1), ends))
+    assert (verdict.rank, verdict.kind, verdict.confidence) == (2, "shutdown", MEDIUM)
+    assert judge(case(rank(0), rank(1), rank(2, "exit"))).confidence == HIGH

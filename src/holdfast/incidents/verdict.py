@@ -121,7 +121,7 @@ class Edge:
     """Empty: a rank without evidence."""
     strength: Strength
     via: str
-    """What shows it: recorder, gpu, peer, store, teardown, lock, exit, stack; or missing: a rank without evidence."""
+    """What shows it: recorder, gpu, peer, store, init, teardown, lock, exit, stack; missing: no evidence of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -215,19 +215,15 @@ class Incidents:
 
         folder, context, found = os.path.dirname(self._boards.path(0)), self._context, dict(self._at_exit)
         others = [each for each in self._known(group) if each[1] not in found]
-        ready, at = time.monotonic(), time.time()
-        took = round(ready - self._asked_at, 4)
+        accused = min((rank.rank for rank in found.values()), default=None)
+        evidence = replace(without_evidence(context, AT_EXIT), accused=accused, reason=why)
+        evidence = replace(evidence, took=round(evidence.mono - self._asked_at, 4))
 
         def complete() -> tuple[NodeEvidence, float | None]:
             with opened(folder, context.node, others) as ranks:
                 seen = gather(ranks, time.monotonic() + DESCRIBED / 2, ask=False)
-            accused = min((rank.rank for rank in found.values()), default=None)
-            evidence = replace(
-                without_evidence(context, AT_EXIT),
-                **{"mono": ready, "at": at, "took": took, "accused": accused, "reason": why},
-                ranks=(*found.values(), *seen),
-            )
-            return completed(evidence, group, (), None), ready
+            every = replace(evidence, ranks=(*found.values(), *seen))
+            return completed(every, group, (), None), evidence.mono
 
         from .incident_report import Summary, completed
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.visible import escaped
 
-from ..evidence import BoardFacts, Case, Frame, RankEvidence
+from ..evidence import AT_EXIT, BoardFacts, Case, Frame, RankEvidence
 from ..rules.places import is_own
 from ..rules.sentence import seconds
 from ..verdict import FAILED, FINISHED, KINDS, Judgement
@@ -352,4 +352,5 @@ def _nodes(view: IncidentView) -> Iterator[str]:
         yield from (f"rank {rank.rank}: {visible(note)}" for note in rank.notes)
     for node in view.case.nodes:
         if node.reason:
-            yield f"node {visible(node.node, 60)} stopped its ranks: {visible(node.reason)}"
+            stopped = "" if node.trigger == AT_EXIT else " stopped its ranks"
+            yield f"node {visible(node.node, 60)}{stopped}: {visible(node.reason)}"

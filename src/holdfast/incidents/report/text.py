@@ -68,6 +68,7 @@ _SHOWN_BY = MappingProxyType(
         "exit": "its exit",
         "teardown": "the end of its process groups",
         "store": "the rendezvous store",
+        "init": "its start",
     }
 )
 """Of edges that say something of the awaited ranks; the others only say that some ranks wait."""

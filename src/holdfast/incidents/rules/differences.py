@@ -33,7 +33,9 @@ def _sink(job: JobView) -> Verdict | None:
         edge = next(iter(found.values()), None)
         if edge is None:
             continue
-        is_sure = edge.strength is Strength.PROOF or edge.via in ("store", "teardown") or len(views) > 2
+        is_sure = (
+            edge.strength is Strength.PROOF or edge.via in ("store", "teardown", "init") or len(views) > 2
+        )
         if len(found) == 1 and is_sure:
             return _absent(views[next(iter(found))], edge, job)
         if len(edge.waiters) == 1 and 1 < len(found) == len(views) - 1 and edge.waiters[0] in views:
@@ -60,6 +62,11 @@ def _absent(culprit: RankView, edge: Edge, job: JobView) -> Verdict:
         kind, text = (
             "startup",
             "cannot reach the rendezvous store, although all other ranks can: check MASTER_ADDR and MASTER_PORT",
+        )
+    elif edge.via == "init":
+        kind, text = (
+            "startup",
+            f"waits in {operation}, and the others, which have met, in {where}: check its address, rank and world size",
         )
     elif edge.via == "teardown":
         text = f"is at its end, in {operation}, and never came to the collective of the others"

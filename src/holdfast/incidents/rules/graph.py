@@ -304,14 +304,23 @@ def _transfers(view: RankView) -> list[Collective]:
 
 
 def _by_place(waiting: Sequence[RankView]) -> Iterator[Edge]:
-    """A rank that cannot reach the store meets no other; one that ends its groups comes to no collective any more."""
+    """A rank that cannot reach the store meets no other; one that ends its groups comes to no collective any more.
+
+    Ranks in a collective have met all others: one that has not come from `init_process_group` keeps them waiting.
+    """
     ranks: dict[str, list[int]] = defaultdict(list)
     for view in waiting:
         is_at_store = view.activity.kind == RENDEZVOUS and any(
             P.place_of(frame) == P.STORE for frame in main_stack(view.evidence) or ()
         )
         ranks["store" if is_at_store else view.activity.kind].append(view.rank)
-    for waiters, awaited, via in ((RENDEZVOUS, "store", "store"), (IN_COLLECTIVE, TEARDOWN, "teardown")):
+        if view.activity.operation == "init_process_group":
+            ranks["init"].append(view.rank)
+    for waiters, awaited, via in (
+        (RENDEZVOUS, "store", "store"),
+        (IN_COLLECTIVE, TEARDOWN, "teardown"),
+        (IN_COLLECTIVE, "init", "init"),
+    ):
         if ranks[waiters] and ranks[awaited]:
             yield Edge(tuple(ranks[waiters]), tuple(ranks[awaited]), Strength.STRONG, via)
 

@@ -156,7 +156,9 @@ def _of_stack(rank: RankEvidence) -> Activity | None:
         return Activity(rank.rank, "shutdown", "runs no Python any more, as at the end of its exit", WEAK)
     found = [P.place_of(frame) for frame in stack]
     if not stack or P.EXIT in found:
-        return Activity(rank.rank, "shutdown", f"is at its exit{_kept_by(rank, stack, found)}", STRONG)
+        is_ending = rank.process is not None and _is_computing(rank.process)  # it may be about to end
+        strength = WEAK if is_ending else STRONG
+        return Activity(rank.rank, "shutdown", f"is at its exit{_kept_by(rank, stack, found)}", strength)
     own = _own_call(stack)
     inner = next((place for place in found if place != P.LIBRARY), P.LIBRARY)
     if inner == P.BACKWARD:

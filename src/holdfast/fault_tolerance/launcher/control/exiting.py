@@ -17,7 +17,7 @@ from __future__ import annotations
 import signal
 
 from . import messages as m
-from .messages import NEVER, Action, Log, journal
+from .messages import NEVER, Action, Board, Log, journal
 from .node import Node, Rank, Settle
 from .records import LEFT
 
@@ -100,22 +100,25 @@ def _after_good_end(node: Node, rank: Rank, waited: float, now: float) -> list[A
 
 def _last_ones(node: Node, now: float) -> list[Action]:
     """The ranks that run on and do nothing, where all others of the job have ended with 0."""
-    quiet_since, left = node.progress.quiet_since, node.running
-    boards = [node.board(rank.local) for rank in left]
-    silent = min((board.idle_for for board in boards if board.idle_for is not None), default=NEVER)
     ended = [rank.began for rank in node.ranks.values() if rank.status == 0]
-    since = max([now if quiet_since is None else quiet_since, *ended])
-    if min(now - since, silent) < REPORT_AFTER or any(board.is_saving for board in boards):
+    if node.progress.quiet_since is None or now - max([node.progress.quiet_since, *ended]) < REPORT_AFTER:
+        return []
+    left = [(rank, node.board(rank.local)) for rank in node.running]
+    if any(board.is_saving or _silent(board) < REPORT_AFTER for _, board in left):
         return []
     others = {*node.membership.names} - {node.name}
     if others and not {*node.view.log(node.key("done")), *node.view.log(LEFT)} >= others:
-        node.read(node.key("done"), 1.0)
-        node.read(LEFT, 1.0)
+        for key in (node.key("done"), LEFT):
+            node.read(key, max(1.0, node.quick))
         return []
     if not ended and not others:
         return []
-    runs = [rank for rank, board in zip(left, boards, strict=True) if board.ended_for is None]
-    return [action for rank in runs for action in _describe(rank, now)]
+    return [action for rank, board in left if board.ended_for is None for action in _describe(rank, now)]
+
+
+def _silent(board: Board) -> float:
+    """Seconds since its last sign of life; infinite where there can be none."""
+    return NEVER if board.idle_for is None else board.idle_for
 
 
 def _describe(rank: Rank, now: float) -> list[Action]:

@@ -20,7 +20,8 @@ def main() -> None:
     try:
         os.execvp(sys.argv[1], sys.argv[1:])
     except OSError as error:
-        sys.stderr.write(f"ft_launcher: error: cannot run {sys.argv[1]}: {error.strerror}\n")
+        rank = os.environ.get("RANK", "?")
+        sys.stderr.write(f"[holdfast] rank {rank} cannot run {sys.argv[1]}: {error.strerror}\n")
         sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
 
 
