@@ -97,7 +97,6 @@ CORE = {
 EDGE = {
     "holdfast.__main__",
     "holdfast.callbacks.preemption",
-    "holdfast.callbacks.stopping_place",
     "holdfast.callbacks.stragglers",
     "holdfast.callbacks.supervision",
     "holdfast.checkpoints",
