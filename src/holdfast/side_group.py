@@ -38,7 +38,8 @@ class SideGroup:
     """Made by all ranks of the default process group together, in the same order of such groups. That it cannot be made
     is logged; every call then raises CollectiveFailed."""
 
-    def __init__(self, timeout: float = TIMEOUT) -> None:
+    def __init__(self, timeout: float = TIMEOUT, *, alone: bool = False) -> None:
+        """`alone`: of this process only, whatever other ranks there are; made without them."""
         import torch.distributed as dist
 
         self.process_group: Any = None
@@ -50,7 +51,7 @@ class SideGroup:
         self._timeout = timeout
         self.setup_timeout = timeout
         """Seconds that a rank may be late while the trainer is set up: as many as the training gives it."""
-        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        if not alone and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
             self.rank = dist.get_rank()
             self.setup_timeout = max(timeout, _timeout_of_the_training())
             self._make()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import pytest
+import torch.distributed as dist
 
 from holdfast.callbacks.supervision import Supervision
 from holdfast.fault_tolerance import RankMonitorClient
@@ -91,4 +93,21 @@ def test_supervision_that_cannot_begin_ends_nothing(
     trainer = pl.Trainer(callbacks=[FaultToleranceCallback(exp_dir=tmp_path)], **quiet)
     trainer.validate(TinyModel(), verbose=False)
     client.shutdown_workload_monitoring()
-    assert sum("this validate is not supervised" in line for line in caplog.messages) == 1
+    assert sum("trainer.validate() is not supervised" in line for line in caplog.messages) == 1
+
+
+def test_an_evaluation_of_one_rank_waits_for_no_other(
+    ranked: Board, quiet: dict[str, Any], tmp_path: Path
+) -> None:
+    """As after a fit, whose process group is still there."""
+    dist.init_process_group("fake", store=dist.HashStore(), rank=0, world_size=2)
+    try:
+        callbacks = [
+            FaultToleranceCallback(exp_dir=tmp_path),
+            FaultToleranceSectionsCallback(exp_dir=tmp_path),
+        ]
+        began = time.monotonic()
+        pl.Trainer(callbacks=callbacks, **quiet).validate(TinyModel(), verbose=False)
+        assert time.monotonic() - began < 30 and ranked.snapshot().heartbeat_count == 4
+    finally:
+        dist.destroy_process_group()

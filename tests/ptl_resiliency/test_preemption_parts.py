@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from holdfast.callbacks.preemption import shortage
-from holdfast.callbacks.stopping_place import MOST_BATCHES, batches_between
+from holdfast.callbacks.preemption import MOST_BATCHES, batches_between, shortage
 from holdfast.fault_tolerance.stop.rules import END, LOADER_END, loader_of
 from holdfast.ptl_resiliency.preemption_callback import ValidationPlaces
 

@@ -19,7 +19,7 @@ import json, logging, os, sys
 import torch.distributed as dist
 from holdfast.callbacks.notices import Notices
 from holdfast.side_group import CollectiveFailed
-from holdfast.callbacks.stopping_place import find_way
+from holdfast.callbacks.preemption import find_way
 
 logging.basicConfig()
 folder, rank = sys.argv[1], int(sys.argv[2])

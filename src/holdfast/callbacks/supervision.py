@@ -6,7 +6,8 @@ training to its end; the callback calls them at the framework's hooks. The train
 
 What always holds: the errors of a wrong start are raised when the object is made; from then on nothing raises because
 supervision fails, which is logged once. Limits are learned by all ranks or by none, and the waiting for other ranks is
-limited. `end` may be called at any time and twice. An evaluation by itself learns nothing and creates no flag.
+limited. `end` may be called at any time and twice. An evaluation by itself learns nothing, creates no flag, and asks no
+other rank anything: it may be of one rank only.
 Does not cover: which hook calls what; a client that the program has made itself: only one may write the board, so that
 is an error of the client's own; exceptions of other ranks, as each rank's policy sees its own.
 """
@@ -57,18 +58,15 @@ class Supervision:
     def __init__(self) -> None:
         self.client = RankMonitorClient()
         self.client.init_workload_monitoring()
-        try:
-            self.side = SideGroup()
-        except BaseException:
-            self.client.shutdown_workload_monitoring()
-            raise
+        self.side: SideGroup | None = None
+        """Of all ranks; made by the first training, as an evaluation may be of this rank only."""
         self.has_sections = False
         """A callback opens sections: the end of a "checkpointing" one says that a checkpoint is complete."""
         self._users: list[object] = []
 
     @classmethod
     def join(cls, user: object) -> Supervision:
-        """Begin supervision, or take part in it. Collective over the ranks, as a side group is made.
+        """Begin supervision, or take part in it.
 
         Raises RankMonitorClientError if the program was not started by `ft_launcher`.
         """
@@ -85,7 +83,8 @@ class Supervision:
             return
         if Supervision._current is self:
             Supervision._current = None
-        self.side.close()
+        if self.side is not None:
+            self.side.close()
         try:
             if self.client.is_initialized:
                 self.client.end_all_sections()
@@ -95,7 +94,7 @@ class Supervision:
 
 
 class SupervisedTraining(ABC):
-    """From its begin to its end, of one kind of supervision. Made on all ranks together."""
+    """From its begin to its end, of one kind of supervision. Made on all ranks together, but for an evaluation."""
 
     part: ClassVar[str]
     """Which part of the limits it learns."""
@@ -133,8 +132,12 @@ class SupervisedTraining(ABC):
         self._faults: Any = None
         self._has_logged_loss = False
         self.supervision = Supervision.join(self)
-        self.client, self.side = self.supervision.client, self.supervision.side
+        self.client = self.supervision.client
         try:
+            if evaluates:
+                self.side = SideGroup(alone=True)
+            else:
+                self.side = self.supervision.side = self.supervision.side or SideGroup()
             self._load_limits(folder / arguments.TIMEOUTS_FILENAME)
             self._begin()
             if arguments.simulated_fault_params is not None and not evaluates:

@@ -55,7 +55,8 @@ class SupervisedCallback(FaultToleranceArguments, PlacedCallback):
             try:
                 self._start(trainer, stage)
             except Exception as error:
-                named(self.logger_name).warning("this %s is not supervised: %s", stage, error)
+                what = "test" if stage == "test" else "validate"  # it is a member of an enumeration
+                named(self.logger_name).warning("trainer.%s() is not supervised: %s", what, error)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """States are restored; the first batch comes. A stop that a checkpoint remembers is none of this fit."""

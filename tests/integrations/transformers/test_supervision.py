@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import EarlyStoppingCallback, TrainerCallback
+from transformers import EarlyStoppingCallback, Trainer, TrainerCallback
 
 from holdfast.callbacks.supervision import Supervision
 from holdfast.fault_tolerance import WorkloadAction, WorkloadControlRequest
@@ -18,11 +18,12 @@ from holdfast.integrations import transformers
 from holdfast.integrations.transformers import (
     FaultToleranceCallback,
     FaultToleranceSectionsCallback,
+    HoldfastCallback,
     training,
 )
 
 from .conftest import SECTIONS, Ranked
-from .small import HAS_RUN_EPOCH, STEPS, VERSION, said, trainer, weights
+from .small import HAS_RUN_EPOCH, STEPS, VERSION, Line, Numbers, arguments, said, trainer, weights
 
 Both = pytest.mark.parametrize("kind", [FaultToleranceCallback, FaultToleranceSectionsCallback])
 
@@ -219,6 +220,47 @@ def test_a_callback_that_is_added_later_is_like_any_other(tmp_path: Path, ranked
     alone.train()
     alone.train()
     assert weights(made) == weights(alone)
+
+
+def test_one_that_is_added_later_says_what_it_cannot_do(
+    tmp_path: Path, ranked: Ranked, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its first training resumes as transformers says, and the exception that ends it is not noticed."""
+    board = ranked()
+    failing = {"on_step_begin 12": lambda: 1 // 0}
+    with pytest.raises(ZeroDivisionError):
+        trainer(tmp_path, deeds=failing, save_steps=10).train()
+    made = trainer(tmp_path, deeds=failing)
+    made.add_callback(HoldfastCallback())
+    kinds = [type(each) for each in made.callback_handler.callbacks]
+    with pytest.raises(ZeroDivisionError):
+        made.train(resume_from_checkpoint=True)
+    assert said(caplog, "HoldfastCallback came by add_callback, after transformers chose the checkpoint") == 1
+    assert not board.snapshot().finished
+    made.train(resume_from_checkpoint=True)
+    assert board.snapshot().finished and board.snapshot().step == STEPS
+    assert [type(each) for each in made.callback_handler.callbacks] == kinds
+    assert said(caplog, "came by add_callback") == 1
+    alone = trainer(tmp_path / "alone")
+    alone.train()
+    assert weights(made) == weights(alone)
+
+
+def test_a_class_with_its_own_train_is_supervised(tmp_path: Path, ranked: Ranked) -> None:
+    class Own(Trainer):
+        def train(self, *, resume_from_checkpoint: Any = None) -> Any:
+            return self._inner_training_loop(self.args.train_batch_size, self.args, resume_from_checkpoint)
+
+    board, before = ranked(), Trainer.train
+    made = Own(
+        Line(),
+        arguments(tmp_path, max_steps=3),
+        train_dataset=Numbers(),
+        callbacks=[FaultToleranceCallback(False, False)],
+    )
+    made.train()
+    assert board.snapshot().finished and board.snapshot().step == 3
+    assert Trainer.train is before
 
 
 def test_the_public_names() -> None:

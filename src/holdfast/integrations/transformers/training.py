@@ -62,8 +62,13 @@ def refuse_untested() -> None:
 class TrainCall:
     """Made on all ranks together; always followed by `close`."""
 
+    late: ClassVar[TrainCall | None] = None
+    """One that began late: an exception may have ended it unnoticed, and then the next one closes it."""
+
     def __init__(self, trainer: Any) -> None:
         refuse_untested()
+        if TrainCall.late is not None:
+            TrainCall.late.close()
         self.trainer = trainer
         self.rank = int(trainer.args.process_index)
         self.patches = Patches()
@@ -121,6 +126,8 @@ class TrainCall:
 
     def close(self) -> None:
         """Everything back as it was. May be called twice."""
+        if TrainCall.late is self:
+            TrainCall.late = None
         self._at_the_end.close()
 
     def leave_evaluation(self) -> None:
@@ -267,7 +274,7 @@ def _surround(trainer: Any) -> None:
 def _train(trainer: Any, train: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call `train` of this trainer, with what its callbacks do around it."""
     ours = _ours(trainer)
-    if not ours or any(each._training is not None for each in ours):
+    if not ours or any(each._training not in (None, TrainCall.late) for each in ours):
         return train(*args, **kwargs)
     resume = args[0] if args else kwargs.get("resume_from_checkpoint")
     training = TrainCall(trainer)
@@ -289,7 +296,7 @@ def _train(trainer: Any, train: Callable[..., Any], *args: Any, **kwargs: Any) -
 
 
 def _begin_late(trainer: Any, name: str) -> None:
-    training = TrainCall(trainer)
+    training = TrainCall.late = TrainCall(trainer)
     try:
         training.begin(None, late=True)
     except BaseException:
