@@ -303,5 +303,6 @@ def _truth(record: Mapping[str, Any], name: str, default: bool) -> bool:
 
 def _time(record: Mapping[str, Any]) -> float:
     value = record.get("t")
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if is_number and math.isfinite(value) else 0.0
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    return 0.0
