@@ -49,9 +49,9 @@ class PreemptionPlugin(nemo_run.Plugin):  # type: ignore[misc]
             return
         if isinstance(executor, nemo_run.SlurmExecutor):
             executor.signal = f"{sig.value}@{self.preempt_time}"
-        add_callbacks(
-            task, self.callbacks or [nemo_run.Config(PreemptionCallback, sig=sig)], type(self).__name__
-        )
+        # The number: a plugin that comes later, such as WandbPlugin, may have to write the task as YAML.
+        ours = [nemo_run.Config(PreemptionCallback, sig=sig.value)]
+        add_callbacks(task, self.callbacks or ours, type(self).__name__)
 
     def _checked(self) -> Signals:
         if (

@@ -54,13 +54,23 @@ class WandbPlugin(nemo_run.Plugin):  # type: ignore[misc]
         if KEY not in os.environ:
             log.warning("%s is not set: wandb needs it, or a ~/.netrc, where the training runs", KEY)
         holder, field = self._place(task)
-        config = yaml.safe_load(YamlSerializer().serialize(task)) if self.log_task_config else None
+        config = self._config(task) if self.log_task_config else None
         logger = self.logger_fn(name=self.name)
         if not (getattr(logger, "id", None) or getattr(logger, "version", None)):
             logger.id = uuid.uuid4().hex[:8]
         if config is not None:
             logger.config = config
         setattr(holder, field, logger)
+
+    def _config(self, task: Any) -> Any:
+        try:
+            return yaml.safe_load(YamlSerializer().serialize(task))
+        except yaml.YAMLError as error:
+            what = " ".join(str(error).split())
+            log.warning(
+                "The task's configuration is not logged to wandb, since YAML cannot hold it: %s", what
+            )
+            return None
 
     def _place(self, task: Any) -> tuple[Any, str]:
         if (where := getattr(task, "log", None)) is not None:
