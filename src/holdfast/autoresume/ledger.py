@@ -146,7 +146,14 @@ class Ledger:
 
 
 def chain_begins(
-    t: float, *, command: Sequence[str], flag: str, host: str, pid: int, started: int | None, carries_on: bool
+    t: float,
+    *,
+    flag: str,
+    host: str,
+    pid: int,
+    command: Sequence[str] = (),
+    started: int | None = None,
+    carries_on: bool = False,
 ) -> Record:
     """Somebody begins a chain, or carries on one whose keeper was killed."""
     who = {"host": host, "pid": pid, "started": started}
