@@ -146,7 +146,14 @@ class Ledger:
 
 
 def chain_begins(
-    t: float, *, command: Sequence[str], flag: str, host: str, pid: int, started: int | None, carries_on: bool
+    t: float,
+    *,
+    flag: str,
+    host: str,
+    pid: int,
+    command: Sequence[str] = (),
+    started: int | None = None,
+    carries_on: bool = False,
 ) -> Record:
     """Somebody begins a chain, or carries on one whose keeper was killed."""
     who = {"host": host, "pid": pid, "started": started}
@@ -303,5 +310,6 @@ def _truth(record: Mapping[str, Any], name: str, default: bool) -> bool:
 
 def _time(record: Mapping[str, Any]) -> float:
     value = record.get("t")
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if is_number and math.isfinite(value) else 0.0
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    return 0.0

@@ -41,7 +41,7 @@ def lightning(folder: str, steps: str, faults: list[str]) -> Any:
 
 
 def main(kind: str, port: str, folder: str, steps: str, retries: str, *faults: str) -> None:
-    from holdfast.integrations.nemo_run import FaultTolerancePlugin, PreemptionPlugin
+    from holdfast.integrations.nemo_run import FaultTolerancePlugin, PreemptionPlugin, WandbPlugin
 
     executor = run.SlurmExecutor(
         account="root",
@@ -55,7 +55,7 @@ def main(kind: str, port: str, folder: str, steps: str, retries: str, *faults: s
         launcher=run.Torchrun(rdzv_port=int(port)),
     )
     limits = {"initial_rank_heartbeat_timeout": 60, "rank_heartbeat_timeout": 4}
-    plugins = [
+    plugins: list[Any] = [
         FaultTolerancePlugin(
             num_in_job_restarts=1,
             num_job_retries_on_failure=int(retries),
@@ -65,6 +65,10 @@ def main(kind: str, port: str, folder: str, steps: str, retries: str, *faults: s
         PreemptionPlugin(),
     ]
     task = (lightning if kind == "lightning" else plain)(folder, steps, list(faults))
+    if kind == "lightning":
+        from tests.integrations.nemo_run.lightning_training import wandb_logger
+
+        plugins.append(WandbPlugin(name="line", logger_fn=wandb_logger))
     if kind == "minute":
         executor.time = "00:01:00"
     if kind == "stock":

@@ -7,9 +7,28 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+import nemo_run as run
 import torch
 
 from tests.integrations.nemo_run.stops_and_faults import RANK, fail_if_due, note
+
+
+class WandbStandIn(pl.loggers.Logger):
+    """In place of `WandbLogger`, which needs wandb and a server: it has the id that `WandbPlugin` has given it."""
+
+    def __init__(self, name: str, id: str | None = None, config: dict[str, Any] | None = None) -> None:
+        super().__init__()
+        self.name, self.version = name, id
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        pass
+
+    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+        pass
+
+
+def wandb_logger(name: str) -> Any:
+    return run.Config(WandbStandIn, name=name)
 
 
 class Line(pl.LightningModule):
@@ -20,6 +39,8 @@ class Line(pl.LightningModule):
 
     def on_train_start(self) -> None:
         note(self.folder, f"from step {self.global_step}")
+        if isinstance(self.logger, WandbStandIn):
+            note(self.folder, f"is run {self.logger.version}")
 
     def training_step(self, batch: Any, number: int) -> torch.Tensor:
         fail_if_due(self.folder, self.faults, self.global_step + 1)

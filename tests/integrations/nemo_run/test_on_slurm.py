@@ -65,6 +65,10 @@ class Chain:
         assert self.driver.wait() == 0
         return found[1]
 
+    def run_ids(self) -> list[str]:
+        """The W&B run of each start of a rank."""
+        return [line.split()[-1] for line in self.events() if "is run" in line]
+
     def steps_begun(self) -> list[int]:
         """Where each start of rank 0 went on."""
         return [int(line.split()[-1]) for line in self.events() if "rank 0: from step" in line]
@@ -100,7 +104,10 @@ def test_nemo_runs_own_launcher_and_job_script(cluster: Cluster, chain: Chains) 
 
 
 def test_the_plugins_with_lightning(cluster: Cluster, chain: Chains) -> None:
-    """A rank hangs: restart in the job. Preempted: a checkpoint, and another job, which goes on there."""
+    """A rank hangs: restart in the job. Preempted: a checkpoint, and another job, which goes on there.
+
+    `WandbPlugin`: the restart and the requeued job continue the same run.
+    """
     job = chain("lightning", "40", "1", "hang:3")
     preempt(cluster, job, 14)
     assert job.final() == "SUCCEEDED"
@@ -110,6 +117,8 @@ def test_the_plugins_with_lightning(cluster: Cluster, chain: Chains) -> None:
     assert job.step_told() in (2, 3)
     assert "1.0 rank 0: fit ends at step 40" in job.events()
     assert "Preemption detected, saving checkpoint and exiting" in job.log()
+    assert len(job.run_ids()) >= 6 and len(set(job.run_ids())) == 1
+    assert re.fullmatch("[0-9a-f]{8}", job.run_ids()[0])
 
 
 def test_a_job_that_fails_at_once_is_given_up_and_nemo_run_says_so(cluster: Cluster, chain: Chains) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import nemo_run as run
 import pytest
 from lightning.pytorch.loggers import WandbLogger
 
-from holdfast.integrations.nemo_run import FaultTolerancePlugin, WandbPlugin
+from holdfast.integrations.nemo_run import FaultTolerancePlugin, PreemptionPlugin, WandbPlugin
 from tests.integrations.nemo_run.job_scripts import executor, script_for
 from tests.integrations.nemo_run.lightning_training import train
 
@@ -68,6 +69,25 @@ def test_the_logger_of_a_task_that_has_only_a_trainer() -> None:
     what = task()
     plugin(log_task_config=False).setup(what, executor())
     assert not hasattr(what.trainer.logger, "config")
+
+
+def test_it_logs_a_task_that_another_plugin_has_changed() -> None:
+    what = task()
+    for each in (FaultTolerancePlugin(), PreemptionPlugin(), plugin()):
+        each.setup(what, executor())
+    fault_tolerance, preemption = what.trainer.logger.config["trainer"]["callbacks"]
+    assert preemption["sig"] == 15 and fault_tolerance["autoresume"] is True
+
+
+def test_a_task_that_yaml_cannot_hold_is_trained_without_its_configuration(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    what = task()
+    what.faults = [signal.SIGTERM]
+    with caplog.at_level(logging.WARNING):
+        plugin().setup(what, executor())
+    assert what.trainer.logger.id and not hasattr(what.trainer.logger, "config")
+    assert "The task's configuration is not logged to wandb, since YAML cannot hold it:" in caplog.text
 
 
 def test_each_job_has_a_run_of_its_own_unless_the_user_names_one() -> None:

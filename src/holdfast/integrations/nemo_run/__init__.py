@@ -12,19 +12,11 @@ from typing import TYPE_CHECKING
 from holdfast.lazy import names
 
 if TYPE_CHECKING:
-    from .callback_configs import straggler_det_callback_config as straggler_det_callback_config
-    from .fault_tolerance_plugin import FaultTolerancePlugin as FaultTolerancePlugin
-    from .launcher import FaultToleranceLauncher as FaultToleranceLauncher
-    from .preemption_plugin import PreemptionPlugin as PreemptionPlugin
-    from .wandb_plugin import WandbPlugin as WandbPlugin
-
-_HOME = {
-    "FaultToleranceLauncher": "launcher",
-    "FaultTolerancePlugin": "fault_tolerance_plugin",
-    "PreemptionPlugin": "preemption_plugin",
-    "WandbPlugin": "wandb_plugin",
-    "straggler_det_callback_config": "callback_configs",
-}
+    from .plugins import FaultToleranceLauncher as FaultToleranceLauncher
+    from .plugins import FaultTolerancePlugin as FaultTolerancePlugin
+    from .plugins import PreemptionPlugin as PreemptionPlugin
+    from .plugins import WandbPlugin as WandbPlugin
+    from .plugins import straggler_det_callback_config as straggler_det_callback_config
 
 __all__ = [
     "FaultToleranceLauncher",
@@ -34,4 +26,4 @@ __all__ = [
     "straggler_det_callback_config",
 ]
 
-__getattr__, __dir__ = names(__name__, _HOME)
+__getattr__, __dir__ = names(__name__, dict.fromkeys(__all__, "plugins"))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -149,15 +148,7 @@ class Keeper:
 
     def _begin_chain(self) -> None:
         self._file.append(
-            records.chain_begins(
-                time.time(),
-                command=[],
-                flag=self._flag,
-                host=self._keeper,
-                pid=os.getpid(),
-                started=None,
-                carries_on=False,
-            )
+            records.chain_begins(time.time(), flag=self._flag, host=self._keeper, pid=os.getpid())
         )
 
     # Its end
@@ -166,7 +157,9 @@ class Keeper:
         """Note why the attempt ended, and see to what follows; the exit code of the batch script."""
         attempt = self._file.ledger.open_attempt
         if attempt is None and self._noted:
-            return self._code_of_the_noted
+            # What `job_ends` returns is nobody's exit code, so a chain that it has ended is told of here.
+            state = self._file.ledger.chains[-1].state
+            return 0 if state in (State.GOES_ON, State.FINISHED) else GAVE_UP_CODE
         attempt = self._of_this_run(attempt)
         if attempt is None:
             say(
@@ -203,11 +196,6 @@ class Keeper:
     def _noted(self) -> bool:
         """The end of this very run stands in the ledger already."""
         return any(attempt.job == self._place.run for attempt in self._file.ledger.attempts)
-
-    @property
-    def _code_of_the_noted(self) -> int:
-        """What `job_ends` returns is nobody's exit code, so a chain that it has ended is told of here."""
-        return 0 if self._file.ledger.chains[-1].state in (State.GOES_ON, State.FINISHED) else GAVE_UP_CODE
 
     def _see_to(self, attempt: Attempt, code: int | None, word: Word) -> int:
         node = ""
@@ -278,10 +266,15 @@ class Keeper:
             commands.requeue(self._place.job)
 
     def _exclude(self, bad: tuple[str, ...]) -> None:
+        job, nodes = self._place.job, ",".join(bad)
+
+        def exclude() -> None:
+            before = commands.job(job).excluded
+            commands.exclude(job, f"{before},{nodes}" if before else nodes)
+
         try:
-            commands.insist(self._excluding(bad))
+            commands.insist(exclude)
         except commands.SlurmError as error:
-            job, nodes = self._place.job, ",".join(bad)
             say(
                 f"warning: {nodes} could not be left out ({error}). To do it: "
                 f"scontrol update JobId={job} ExcNodeList={nodes}"
@@ -310,13 +303,6 @@ class Keeper:
                 f"{', '.join(kept)}: to be left out, but job {self._place.job} needs {job.nodes} nodes of those left"
             )
         return found
-
-    def _excluding(self, bad: tuple[str, ...]) -> Callable[[], None]:
-        def exclude() -> None:
-            before = commands.job(self._place.job).excluded
-            commands.exclude(self._place.job, ",".join([*([before] if before else []), *bad]))
-
-        return exclude
 
     # Both
 
