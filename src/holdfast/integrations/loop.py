@@ -23,7 +23,7 @@ import logging
 import os
 import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from holdfast.callbacks.completion import create_flag, flag_path
 from holdfast.callbacks.notices import Notices
 from holdfast.fault_tolerance import RankMonitorClient
-from holdfast.fault_tolerance.client import Section
 from holdfast.fault_tolerance.stop import StopPoint, position
 
 if TYPE_CHECKING:
@@ -82,6 +81,8 @@ class Loop:
         self._stop: StopPoint | None = None
         self._notices = Notices(set(signals))
         self._steps = 0
+        self._entered = False
+        self._told = False
 
     def __enter__(self) -> Loop:
         if self._straggler is not None:
@@ -94,6 +95,7 @@ class Loop:
         except BaseException:
             self._shut_detector_down()
             raise
+        self._entered = True
         self._stop = StopPoint.find()
         if self._stop is None and not self._alone:
             if self._rank == 0:
@@ -113,6 +115,7 @@ class Loop:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._end_step()
+        self._entered = False
         self._shut_detector_down()
         asked = self.stopped or self._notices.number or (self._stop is not None and self._stop.wanted)
         self._notices.tell = None
@@ -146,16 +149,17 @@ class Loop:
         RankMonitorClientError outside of the `with` block, or if `step` is no integer.
         """
         self._end_step()
-        self.client.heartbeat(step)
+        if not self._has_lost_supervision():
+            self.client.heartbeat(step)
         if self._detector is not None and self._detector.initialized:  # the program may have shut it down
             self._detector.generate_report_if_interval_elapsed()  # logs verdicts
         self._steps += 1
         self.stopped = self._passes()
         return self.stopped
 
-    def section(self, name: str) -> Section:
+    def section(self, name: str) -> AbstractContextManager[None]:
         """`with loop.section("checkpointing"): ...`: what the rank does, with a limit of its own."""
-        return self.client.section(name)
+        return nullcontext() if self._has_lost_supervision() else self.client.section(name)
 
     def last_checkpoint(self, folder: str | os.PathLike[str]) -> Path | None:
         """The newest complete checkpoint in the folder, the same on all ranks; None if there is none. Collective.
@@ -178,13 +182,21 @@ class Loop:
         """What is asked for around a part of a step, entered."""
         both = ExitStack()
         if self._sections:
-            both.enter_context(self.client.section(name))
+            both.enter_context(self.section(name))
         detector = self._detector
         if detector is not None and detector.initialized:  # the program may have shut it down
             # In a step ranks wait for one another: in a section with scores the fast ones would look slow.
             section = detector.collective_section if name == STEP else detector.detection_section
             both.enter_context(section(name, profile_cuda=name == STEP))
         return both
+
+    def _has_lost_supervision(self) -> bool:
+        """Whether the program has ended the client's supervision within the `with` block, which is logged once."""
+        is_lost = self._entered and not self.client.is_initialized
+        if is_lost and not self._told:
+            self._told = True
+            log.warning("supervision has ended before the training: the client was shut down")
+        return is_lost
 
     def _end_step(self) -> None:
         in_step, self._in_step = self._in_step, None

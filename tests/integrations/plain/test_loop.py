@@ -79,6 +79,24 @@ def test_what_the_board_sees(board: Board) -> None:
     assert seen.open_sections == ()
 
 
+@pytest.mark.parametrize("where", ["step", "loop.section", "sections=True"])
+def test_supervision_that_ends_in_a_loop_is_logged_once(
+    where: str, board: Board, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The program has shut down its client; a step that is no number stays an error of the program."""
+    with Loop(sections=where == "sections=True") as loop:
+        with pytest.raises(RankMonitorClientError, match="a step is an integer"):
+            loop.step("one")  # type: ignore[arg-type]
+        loop.client.shutdown_workload_monitoring()
+        for _ in loop(range(3)):
+            if where == "step":
+                loop.step(1)
+            elif where == "loop.section":
+                with loop.section("checkpointing"):
+                    pass
+    assert caplog.text.count("supervision has ended before the training") == 1
+
+
 def test_iterating_ends_after_the_step_that_stops() -> None:
     """And no later epoch begins; the job is not finished then."""
     trained = []

@@ -59,6 +59,28 @@ def test_each_step_is_a_heartbeat_with_its_number(tmp_path: Path, ranked: Ranked
     assert not callback.is_initialized and Supervision._current is None
 
 
+@pytest.mark.parametrize(
+    "moment", ["on_train_begin 0", "on_step_begin 7", "on_step_end 7", "on_evaluate 10", "on_save 5"]
+)
+@Both
+def test_supervision_that_ends_is_logged_once(
+    kind: Any, moment: str, tmp_path: Path, ranked: Ranked, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In whichever hook the program has shut down the client, the training goes on to its end."""
+    ranked(rank_section_timeouts=SECTIONS)
+    callback = kind(False, False)
+
+    def end() -> None:
+        callback._run.client.shutdown_workload_monitoring()
+
+    made = trainer(tmp_path, [callback], {moment: end}, eval_steps=10, save_steps=5)
+    made.train()
+    assert made.state.global_step == STEPS and Supervision._current is None
+    words = ("supervision has ended before the training", "a section of the training is not supervised")
+    assert sum(any(word in line for word in words) for line in caplog.messages) == 1, caplog.messages
+    assert not any("failed" in line for line in caplog.messages), caplog.messages
+
+
 def test_sections_name_what_the_trainer_does(tmp_path: Path, ranked: Ranked) -> None:
     board = ranked(rank_section_timeouts=SECTIONS)
     seen: dict[str, Any] = {}
