@@ -77,7 +77,6 @@ CORE = {
     "holdfast.straggler.baseline",
     "holdfast.straggler.exchange",
     "holdfast.straggler.gpu_facts",
-    "holdfast.straggler.gpu_level",
     "holdfast.straggler.groups",
     "holdfast.straggler.interval",
     "holdfast.straggler.judge",
@@ -91,7 +90,6 @@ CORE = {
     "holdfast.straggler.settings",
     "holdfast.straggler.statistic",
     "holdfast.straggler.thresholds",
-    "holdfast.straggler.verdict",
     "holdfast.straggler.window",
     "holdfast.testing.fault",
     "holdfast.visible",
@@ -157,9 +155,7 @@ NOT_IN_CORE = {
     "selectors", "shutil", "socket", "subprocess", "tempfile", "threading", "time", "torch", "yaml",
 }  # fmt: skip
 
-NUMERIC = tuple(
-    f"holdfast.straggler.{name}" for name in ("baseline", "gpu_level", "groups", "judge", "rule", "window")
-)
+NUMERIC = tuple(f"holdfast.straggler.{name}" for name in ("baseline", "groups", "judge", "rule", "window"))
 """Decisions over all ranks and kernels at once: the one part of the core that computes with numpy."""
 
 HEAVY = ("torch", "numpy", "yaml", "rich", "psutil", "pydantic", "jinja2")

@@ -22,8 +22,7 @@ from holdfast.straggler.report import StragglerId
 from .straggler_settings import SCORES_SHOWN
 
 if TYPE_CHECKING:
-    from holdfast.straggler.report import Report, Scores
-    from holdfast.straggler.verdict import Verdict
+    from holdfast.straggler.report import Report, Scores, Verdict
 
     from .straggler_settings import StragglerSettings
 

@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .baseline import LEARNING_WINDOWS, Baseline
-from .gpu_level import column_medians, gpu_levels, reference_of, sample_size
 from .groups import Codes, FoundGroups, from_labels, members_of
+from .report import GPU, HOST, LATE, SECTION, Verdict, longer, ranks_text, seconds
 from .rule import (
     LONGEST,
     MEDIAN_ERROR,
@@ -39,8 +39,18 @@ from .rule import (
     noise_of,
 )
 from .thresholds import Thresholds
-from .verdict import GPU, HOST, LATE, SECTION, Verdict, longer, ranks_text, seconds
-from .window import COLLECTIVE, KERNEL, Array, Window, cells, selector
+from .window import (
+    COLLECTIVE,
+    KERNEL,
+    Array,
+    Window,
+    cells,
+    column_medians,
+    gpu_levels,
+    reference_of,
+    sample_size,
+    selector,
+)
 from .window import SECTION as SECTIONS
 
 EXPLAINED_BY_HOST = 0.75

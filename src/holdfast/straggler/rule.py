@@ -57,17 +57,13 @@ class SlowRank:
 
 @dataclass(frozen=True, slots=True)
 class SlowNode:
-    """A node most of whose ranks are slower than those of the other nodes."""
+    """A node most of whose ranks are slower than those of the other nodes. The other fields are those of `SlowRank`."""
 
     node: str
     signal: int | None
-    """The column of `times` that is slow; None for several."""
     slowdown: float
-    """The time of its ranks in these columns over that of the other nodes."""
     since: int
-    """The number of the first window in which it was slow."""
     signals: tuple[int, ...]
-    """All columns that are slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,7 +363,7 @@ def noise_of(levels: Array, floor: float) -> tuple[Array, Array]:
 
 
 def _changes(levels: Array, lag: int, *shares: float) -> tuple[Array, NDArray[np.intp]]:
-    """Quantiles [share, g, s] of the changes of `levels[w, g, n, s]` over `lag` windows, over √2; how many are known."""
+    """Quantiles [share, g, s] of `levels[w, g, n, s]` changing over `lag` windows, over √2; how many are known."""
     _, groups, _, signals = levels.shape
     found = np.full((len(shares), groups, signals), np.nan)
     known = np.zeros((groups, signals), np.intp)
