@@ -103,13 +103,13 @@ def count(by_0: int, by_others: int) -> None:
 def holdfast() -> Callable[[], Any]:
     import holdfast.straggler.judge  # noqa: F401  its import is not what is measured
     from holdfast.straggler import Statistic
-    from holdfast.straggler.kernels.source import KernelWindow, NoKernels
+    from holdfast.straggler.kernels.source import KernelSource, KernelWindow
     from holdfast.straggler.session import Session
     from holdfast.straggler.settings import Settings
 
     told = windows(Statistic)
 
-    class Told(NoKernels):
+    class Told(KernelSource):
         name = "told"
 
         def take(self) -> KernelWindow:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from holdfast.straggler.gpu_level import (
+from holdfast.straggler.window import (
     MAX_SAMPLE,
     Reference,
+    Window,
     _weights,
     gpu_levels,
     reference_of,
     sample_of,
     sample_size,
 )
-from holdfast.straggler.window import Window
 
 from .simulation import Job, changed, factors
 

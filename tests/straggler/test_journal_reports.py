@@ -14,8 +14,8 @@ import pytest
 
 from holdfast.journal.reader import read_run
 from holdfast.journal.writer import Journal
-from holdfast.straggler.journal_reports import WAITING, ReportLog
 from holdfast.straggler.readings.kept import reports
+from holdfast.straggler.state_file import WAITING, ReportLog
 from tests.journal.story import Story
 from tests.journal.test_cli import CLI, write
 from tests.processes import Spawner, wait_until
@@ -103,7 +103,7 @@ def test_a_disk_that_hangs_costs_only_the_records(hanging: Path, capfd: pytest.C
 
 ENDS = """
 import sys
-from holdfast.straggler.journal_reports import ReportLog
+from holdfast.straggler.state_file import ReportLog
 from tests.straggler.readings.history import report
 log = ReportLog(sys.argv[1], "n0", 0)
 log.write(report(64))
@@ -161,7 +161,7 @@ def test_importing_it_is_light() -> None:
     import subprocess
 
     code = (
-        "import sys, holdfast.straggler.journal_reports, holdfast.straggler.state_file; "
+        "import sys, holdfast.straggler.state_file, holdfast.straggler.state_file; "
         "assert not {'torch', 'numpy', 'rich'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from holdfast.straggler.judge import Judge, Judgement
+from holdfast.straggler.report import GPU, HOST, LATE, SECTION, longer, seconds
 from holdfast.straggler.state_file import as_json
 from holdfast.straggler.thresholds import Thresholds
-from holdfast.straggler.verdict import GPU, HOST, LATE, SECTION, longer, seconds
 from holdfast.straggler.window import Window
 
 from .simulation import Job, assess, blamed, changed, factors

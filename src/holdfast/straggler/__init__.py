@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from .detector import Detector as Detector
     from .report import Report as Report
     from .report import StragglerId as StragglerId
+    from .report import Verdict as Verdict
     from .rule import Findings as Findings
     from .rule import find_stragglers as find_stragglers
     from .statistic import Statistic as Statistic
     from .thresholds import Thresholds as Thresholds
-    from .verdict import Verdict as Verdict
     from .wrapping import CallableId as CallableId
 
 _HOME = {
@@ -29,7 +29,7 @@ _HOME = {
     "Statistic": "statistic",
     "StragglerId": "report",
     "Thresholds": "thresholds",
-    "Verdict": "verdict",
+    "Verdict": "report",
     "find_stragglers": "rule",
 }
 

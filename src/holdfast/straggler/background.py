@@ -18,11 +18,11 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from .channel import TIMEOUT, GivenUp, OwnGroup
 from .exchange import Channel
-from .failures import log_ended
+from .log_texts import log_ended
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -34,14 +34,6 @@ CLOSING = 5.0
 _ENDING = 1.0
 
 log = logging.getLogger("holdfast.straggler")
-
-
-class OwnChannel(Protocol):
-    """What this needs of a channel that nothing else uses: see `channel.OwnGroup`."""
-
-    def least(self, values: list[float]) -> list[float]: ...
-    def give_up(self) -> None: ...
-    def close(self) -> None: ...
 
 
 def begin(meet: Callable[[], Channel]) -> Background[T] | None:
@@ -61,7 +53,7 @@ def begin(meet: Callable[[], Channel]) -> Background[T] | None:
 class Background(Generic[T]):
     """The thread, and the windows that wait for it. It begins with the first window."""
 
-    def __init__(self, channel: OwnChannel | None) -> None:
+    def __init__(self, channel: OwnGroup | None) -> None:
         self._channel = channel
         self._process = os.getpid()
         self._changed = threading.Condition()
@@ -151,7 +143,7 @@ class Background(Generic[T]):
             self._channel.give_up()
             thread.join(_ENDING)
 
-    def _begin(self, channel: OwnChannel) -> None:
+    def _begin(self, channel: OwnGroup) -> None:
         thread = threading.Thread(
             target=self._run, args=(channel,), name="holdfast-straggler-reports", daemon=True
         )
@@ -159,7 +151,7 @@ class Background(Generic[T]):
         self._thread = thread  # only now: one that did not start cannot be joined
         atexit.register(self._exit)
 
-    def _leave(self, channel: OwnChannel) -> None:
+    def _leave(self, channel: OwnGroup) -> None:
         """Close the channel, which no thread uses. It is native code of torch's, on the training thread."""
         try:
             channel.close()
@@ -172,7 +164,7 @@ class Background(Generic[T]):
             self._channel.give_up()
         self.close(_ENDING)
 
-    def _run(self, channel: OwnChannel) -> None:
+    def _run(self, channel: OwnGroup) -> None:
         try:
             while self._round(channel):
                 pass
@@ -183,7 +175,7 @@ class Background(Generic[T]):
         # After an error too: ranks that are in the middle of this exchange are not kept waiting for this one.
         channel.close()
 
-    def _round(self, channel: OwnChannel) -> bool:
+    def _round(self, channel: OwnGroup) -> bool:
         """One agreement, and one result if there is a window that all ranks have; False when it is time to end."""
         with self._changed:
             self._busy = False

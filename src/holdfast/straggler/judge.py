@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .baseline import LEARNING_WINDOWS, Baseline
-from .gpu_level import column_medians, gpu_levels, reference_of, sample_size
 from .groups import Codes, FoundGroups, from_labels, members_of
+from .report import GPU, HOST, LATE, SECTION, Verdict, longer, ranks_text, seconds
 from .rule import (
     LONGEST,
     MEDIAN_ERROR,
@@ -39,8 +39,18 @@ from .rule import (
     noise_of,
 )
 from .thresholds import Thresholds
-from .verdict import GPU, HOST, LATE, SECTION, Verdict, longer, ranks_text, seconds
-from .window import COLLECTIVE, KERNEL, Array, Window, cells, selector
+from .window import (
+    COLLECTIVE,
+    KERNEL,
+    Array,
+    Window,
+    cells,
+    column_medians,
+    gpu_levels,
+    reference_of,
+    sample_size,
+    selector,
+)
 from .window import SECTION as SECTIONS
 
 EXPLAINED_BY_HOST = 0.75
@@ -71,7 +81,7 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Measured:
-    """One window in seconds; arrays are [ranks], NaN where there is no measurement or no comparable rank."""
+    """One window in seconds; arrays are [ranks] of 32 bits, NaN where there is no measurement or no comparable rank."""
 
     times: Mapping[Signal, Array]
     usual: Mapping[Signal, Array]
@@ -100,7 +110,8 @@ class Judge:
 
     def _forget(self) -> None:
         self._first = self._reports + 1
-        self._windows: deque[Measured] = deque(maxlen=LONGEST + 1)
+        self._recent: deque[Measured] = deque(maxlen=SHORTEST)
+        self._times: deque[Mapping[Signal, Array]] = deque(maxlen=LONGEST + 1)
         self._past: deque[Mapping[Signal, Array]] = deque(maxlen=LONGEST + 1)
         self._levels: deque[Mapping[Signal, Array]] = deque(maxlen=LONGEST + 1)
         self._findings: tuple[Findings | None, Findings | None] = (None, None)
@@ -115,9 +126,10 @@ class Judge:
         if self._reports <= self.thresholds.warmup_windows:
             self._forget()  # ranks that compile differ as they never will again
             return Judgement((), (), codes, warming_up=True)
-        self._windows.append(measured)
+        self._recent.append(measured)
+        self._times.append(measured.times)
         self._past.append(past)
-        signals = list(dict.fromkeys(signal for one in self._windows for signal in one.times))
+        signals = list(dict.fromkeys(signal for times in self._times for signal in times))
         found = [
             find_stragglers(
                 _stacked(tables, signals, window.ranks),
@@ -127,13 +139,10 @@ class Judge:
                 # Two tables: against the others, and against the own past.
                 thresholds=replace(self.thresholds, error_rate=self.thresholds.error_rate / 2),
             )
-            for tables, previous in zip(
-                ([one.times for one in self._windows], self._past), self._findings, strict=True
-            )
+            for tables, previous in zip((self._times, self._past), self._findings, strict=True)
         ]
         self._findings = found[0], found[1]
-        recent = list(self._windows)[-SHORTEST:]
-        writer = _Writer(window, codes, signals, recent, self._first, self._given is not None)
+        writer = _Writer(window, codes, signals, self._recent, self._first, self._given is not None)
         return Judgement(*writer.verdicts(*found), codes)
 
     def _groups(self, window: Window) -> Codes:
@@ -196,9 +205,9 @@ def measure(window: Window, groups: Sequence[NDArray[np.intp]], thresholds: Thre
         signals.append(OF_GPU)
     if len(window.columns[COLLECTIVE]) or window.elapsed is not None:
         signals.append(OWN_TIME)
-    times = {signal: np.full(window.ranks, np.nan) for signal in signals}
-    usual = {signal: np.full(window.ranks, np.nan) for signal in signals}
-    losses = {cause: np.zeros(window.ranks) for cause in window.host_losses}
+    unknown = np.full(window.ranks, np.nan, np.float32)
+    times, usual = {one: unknown.copy() for one in signals}, {one: unknown.copy() for one in signals}
+    losses = {cause: np.zeros(window.ranks, np.float32) for cause in window.host_losses}
     for members in groups:
         if len(members) < thresholds.min_ranks:
             continue
@@ -261,10 +270,14 @@ def _gpu(
     return np.exp(levels) * reference.compute, reference.compute + reference.waited
 
 
-def _stacked(tables: Iterable[Mapping[Signal, Array]], signals: Sequence[Signal], ranks: int) -> Array:
+def _stacked(tables: Collection[Mapping[Signal, Array]], signals: Sequence[Signal], ranks: int) -> Array:
     """[window, rank, signal]."""
-    nothing = np.full(ranks, np.nan)
-    return np.stack([np.stack([one.get(signal, nothing) for signal in signals], axis=1) for one in tables])
+    found = np.full((len(tables), ranks, len(signals)), np.nan, np.float32)
+    for number, table in enumerate(tables):
+        for column, signal in enumerate(signals):
+            if signal in table:
+                found[number, :, column] = table[signal]
+    return found
 
 
 class _Writer:
@@ -275,7 +288,7 @@ class _Writer:
         window: Window,
         codes: Codes,
         signals: Sequence[Signal],
-        recent: Sequence[Measured],
+        recent: Collection[Measured],
         first: int,
         groups_given: bool,
     ) -> None:
@@ -384,7 +397,7 @@ class _Writer:
 
     def _losses(self, ranks: Sequence[int]) -> dict[str, float]:
         """What the host lost, by cause."""
-        return {cause: self._mean(lambda one: one.losses[cause], ranks) for cause in self.recent[-1].losses}  # noqa: B023
+        return {cause: self._mean(lambda one: one.losses[cause], ranks) for cause in self.window.host_losses}  # noqa: B023
 
     def _suppressed(self, one: Suppressed) -> str:
         kind, section = self.signals[one.signal]

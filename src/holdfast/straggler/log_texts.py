@@ -1,25 +1,28 @@
 """What the log says of straggler reports. Pure.
 
-Two kinds of text: those that are documented for the Lightning callback, letter by letter, since programs search logs
-for them; and one line for each verdict that is new or over, which the detector itself logs.
+Three kinds of text: those that are documented for the Lightning callback, letter by letter, since programs search logs
+for them; one line for each verdict that is new or over; and the detector's own failures, logged once and never raised
+into the training.
 
 What always holds: names are escaped, so that nothing of them acts on a terminal; a report adds few lines.
-Does not cover: where the texts go, and at which level.
+Does not cover: an `Exception` that a signal handler of the program raises while the detector works: it is taken for the
+detector's own.
 """
 
 from __future__ import annotations
 
+import logging
+import textwrap
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.visible import escaped
 
-from .verdict import ranks_text
+from .report import ranks_text
 
 if TYPE_CHECKING:
-    from .report import Scores, StragglerId
-    from .verdict import Verdict
+    from .report import Scores, StragglerId, Verdict
 
 RELATIVE_TITLE = "GPU relative performance"
 INDIVIDUAL_TITLE = "GPU individual performance"
@@ -121,3 +124,45 @@ def warning(what: str, stragglers: Iterable[StragglerId]) -> str:
     """The documented form of a warning about these ranks."""
     affected = ", ".join(repr(one) for one in sorted(stragglers, key=lambda one: one.rank))
     return f"STRAGGLER DETECTION WARNING: {what}. Affected ranks: {{{affected}}}"
+
+
+T = TypeVar("T")
+
+_LONGEST_REASON = 200  # gloo's texts are long
+
+log = logging.getLogger("holdfast.straggler")
+
+
+class Failures:
+    """The failures of one use of the detector. Each part is logged when it fails for the first time."""
+
+    def __init__(self) -> None:
+        self._logged: set[str] = set()
+
+    def log(self, part: str, error: Exception) -> None:
+        """Log that a part failed, unless it was logged before."""
+        if part not in self._logged:
+            self._logged.add(part)
+            log.warning(
+                "straggler detector: %s failed: %s. Training continues; this is logged once",
+                part,
+                reason(error),
+            )
+
+    def guarded(self, part: str, call: Callable[[], T], otherwise: T) -> T:
+        """The result of `call`, or `otherwise` where it fails."""
+        try:
+            return call()
+        except Exception as error:
+            self.log(part, error)
+            return otherwise
+
+
+def reason(error: BaseException) -> str:
+    """The error in one line of bounded length."""
+    return f"{type(error).__name__}: {textwrap.shorten(str(error), _LONGEST_REASON)}"
+
+
+def log_ended(error: BaseException) -> None:
+    """Log that the ranks can exchange no more reports."""
+    log.warning("straggler reports have ended: %s. Training continues without them", reason(error))

@@ -12,11 +12,14 @@ import logging
 import math
 import os
 import sys
-import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any
+
+from holdfast.in_time import TooLate, UnderWay, within
 
 from .gpu_facts import FIELDS, KNOWN_BITS
 
@@ -49,7 +52,7 @@ class GpuFacts:
         self._nvml: Any = None
         self._handles: dict[Gpu, Any] = {}
         self._counted: dict[Gpu, tuple[float, ...]] = {}
-        self._reading: threading.Thread | None = None
+        self._reading: UnderWay[tuple[float, ...]] | None = None
         self._late = 0
         self._process = os.getpid()
         self.reason = ""
@@ -62,61 +65,40 @@ class GpuFacts:
         """
         try:
             gpu = self._gpu()
-            read = None if gpu is None else self._in_time(gpu)
-        except Exception as error:
-            self.reason = f"{type(error).__name__}: {error}"
-            return None
-        if gpu is None or read is None:
-            return None
-        counts, before = read[_ECC], self._counted.get(gpu, (math.nan, math.nan))
-        self._counted[gpu] = counts
-        return read[: _ECC.start] + tuple(map(_new, counts, before)) + read[_ECC.stop :]
+            if gpu is None or self._late >= MOST_LATE or (self._reading and not self._reading.is_done):
+                return None
+            self._reading = UnderWay(partial(self._read, gpu))
+            read = self._reading.answer(self._patience)
+        except ImportError:
+            self.reason = "nvidia-ml-py is not installed"
+        except TooLate:
+            self._late += 1
+            self.reason = f"NVML did not answer within {self._patience * 1000:.0f} ms"
+            if self._late == MOST_LATE:
+                log.warning(
+                    "%s, %d times: verdicts go without clocks and temperatures", self.reason, MOST_LATE
+                )
+        except Exception as error:  # NVMLError, which a broken library may not even have
+            self._reading, self.reason = None, f"NVML: {error}"
+        else:
+            self._reading, self._late, self.reason = None, 0, ""
+            counts, before = read[_ECC], self._counted.get(gpu, (math.nan, math.nan))
+            self._counted[gpu] = counts
+            return read[: _ECC.start] + tuple(map(_new, counts, before)) + read[_ECC.stop :]
+        return None
 
     def close(self) -> None:
         """Give NVML back, unless it is being read or the driver is too slow; a forked child has nothing to give."""
         nvml, self._nvml = self._nvml, None
-        if nvml is None or os.getpid() != self._process or (self._reading and self._reading.is_alive()):
-            return
-        closing = threading.Thread(target=_number, args=(nvml.nvmlShutdown,), daemon=True, name="nvml")
-        try:
-            closing.start()
-        except RuntimeError:  # the interpreter ends, and NVML with it; or the host has no more threads
-            return
-        closing.join(self._patience)
+        if nvml is not None and os.getpid() == self._process and not self._reading:
+            with suppress(TooLate):
+                within(self._patience, partial(_number, nvml.nvmlShutdown))
 
-    def _in_time(self, gpu: Gpu) -> tuple[float, ...] | None:
-        """The reading, if it is done soon."""
-        if self._late >= MOST_LATE or (self._reading and self._reading.is_alive()):
-            return None
-        found: list[tuple[float, ...] | None] = []
-        self._reading = threading.Thread(
-            target=lambda: found.append(self._read(gpu)), daemon=True, name="nvml"
-        )
-        self._reading.start()
-        self._reading.join(self._patience)
-        if found:
-            self._late = 0
-            return found[0]
-        self._late += 1
-        self.reason = f"NVML did not answer within {self._patience * 1000:.0f} ms"
-        if self._late == MOST_LATE:
-            log.warning("%s, %d times: verdicts go without clocks and temperatures", self.reason, MOST_LATE)
-        return None
-
-    def _read(self, gpu: Gpu) -> tuple[float, ...] | None:
-        try:
-            nvml = self._nvml = self._nvml or _opened()
-            if gpu not in self._handles:
-                self._handles[gpu] = _handle(nvml, gpu)
-            found = _facts(nvml, self._handles[gpu])
-        except ImportError:
-            self.reason = "nvidia-ml-py is not installed"
-            return None
-        except Exception as error:  # NVMLError, which a broken library may not even have
-            self.reason = f"NVML: {error}"
-            return None
-        self.reason = ""
-        return found
+    def _read(self, gpu: Gpu) -> tuple[float, ...]:
+        nvml = self._nvml = self._nvml or _opened()
+        if gpu not in self._handles:
+            self._handles[gpu] = _handle(nvml, gpu)
+        return _facts(nvml, self._handles[gpu])
 
 
 def _opened() -> Any:

@@ -57,17 +57,13 @@ class SlowRank:
 
 @dataclass(frozen=True, slots=True)
 class SlowNode:
-    """A node most of whose ranks are slower than those of the other nodes."""
+    """A node most of whose ranks are slower than those of the other nodes. The other fields are those of `SlowRank`."""
 
     node: str
     signal: int | None
-    """The column of `times` that is slow; None for several."""
     slowdown: float
-    """The time of its ranks in these columns over that of the other nodes."""
     since: int
-    """The number of the first window in which it was slow."""
     signals: tuple[int, ...]
-    """All columns that are slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +125,9 @@ def find_stragglers(
     Does not cover: why a rank is slow; a rank that is slow because it waits for another one; and groups of which
     `SPREAD` or more are slow on several nodes, which are listed in `Findings.suppressed`.
     """
-    table = np.asarray(times, float)
+    table = np.asarray(times)
+    if table.dtype != np.float32:  # in which large jobs come, and half the memory
+        table = table.astype(float)
     if table.ndim != 3:
         raise ValueError(f"find_stragglers: times has {table.ndim} dimensions; give [window, rank, signal]")
     ranks = table.shape[1]
@@ -141,8 +139,7 @@ def find_stragglers(
     last = len(table) - 1 if previous is None else previous.last + 1
     if len(table) < SHORTEST or not table.size:
         return Findings(last=last)
-    table = table[-LONGEST - 1 :]
-    report = _Report(np.where(np.isfinite(table) & (table > 0), table, np.nan), groups, nodes, thresholds)
+    report = _Report(table[-LONGEST - 1 :], groups, nodes, thresholds)
     return report.findings(previous or Findings(), last)
 
 
@@ -157,15 +154,18 @@ class _Report:
         thresholds: Thresholds,
     ) -> None:
         ranks = times.shape[1]
-        self.times, self.logs = times, np.log(times)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            self.logs = np.log(times)
+        self.logs[~np.isfinite(self.logs)] = np.nan
+        recent = np.exp(self.logs[-SHORTEST:])
+        self.last = recent[-1]
+        self.share = np.median(recent / np.nansum(recent, axis=2, keepdims=True), axis=0)
         self.groups = from_labels([0] * ranks if groups is None else groups)
         self.nodes = from_labels([0] * ranks if nodes is None else nodes)
         self.names = list(dict.fromkeys(nodes or [""]))
         self.thresholds = thresholds
         # Where nodes are judged too, two tables may name a rank falsely.
         self.error_rate = thresholds.error_rate / (2 if len(self.names) > 1 else 1)
-        recent = times[-SHORTEST:]
-        self.share = np.median(recent / np.nansum(recent, axis=2, keepdims=True), axis=0)
         self.suppressed: list[Suppressed] = []
 
     def findings(self, previous: Findings, last: int) -> Findings:
@@ -298,7 +298,7 @@ class _Report:
     ) -> tuple[int | None, float, int, tuple[int, ...]]:
         """The fields of a record but for the first."""
         signals = tuple(one.signal for one in found)
-        seconds = np.nanmedian(self.times[-1][list(ranks)][:, list(signals)], axis=0)
+        seconds = np.nanmedian(self.last[list(ranks)][:, list(signals)], axis=0)
         usual = seconds / np.exp([one.level for one in found])
         if since is None:
             since = last + 1 - max(one.windows for one in found)
@@ -350,23 +350,30 @@ def noise_of(levels: Array, floor: float) -> tuple[Array, Array]:
     if len(levels) < 2:
         nothing = np.zeros(levels.shape[1::2])
         return nothing + np.inf, nothing
-    ordered, known = _changes(levels, 1)
-    usual = np.fmax(floor, MAD_TO_SIGMA * quantile(ordered, known, 0.5))
-    noise = np.fmax(usual, quantile(ordered, known, TAIL) / NORMAL_TAIL)
+    (middle, tail), known = _changes(levels, 1, 0.5, TAIL)
+    usual = np.fmax(floor, MAD_TO_SIGMA * middle)
+    noise = np.fmax(usual, tail / NORMAL_TAIL)
     if len(levels) > SHORTEST + 1:
-        later, count = _changes(levels, SHORTEST)
-        growth = MAD_TO_SIGMA * quantile(later, count, 0.5)[count > 0] / usual[count > 0]
+        (later,), count = _changes(levels, SHORTEST, 0.5)
+        growth = MAD_TO_SIGMA * later[count > 0] / usual[count > 0]
         if growth.size:
             surely = float(np.median(growth)) * (1 - RATIO_ERROR / math.sqrt(count.sum()))
             noise = noise * max(1.0, surely) ** LASTING
     return np.where(known > 0, noise, np.inf), known
 
 
-def _changes(levels: Array, lag: int) -> tuple[Array, Array]:
-    """Changes of `levels[w, g, n, s]` over `lag` windows, over √2 and sorted [g, s, changes]; how many are known."""
-    changes = np.abs(levels[lag:] - levels[:-lag], dtype=np.float32).transpose(1, 3, 0, 2) / math.sqrt(2)
-    ordered = np.sort(changes.reshape(*changes.shape[:2], -1), axis=2)
-    return ordered, np.isfinite(ordered).sum(axis=2)
+def _changes(levels: Array, lag: int, *shares: float) -> tuple[Array, NDArray[np.intp]]:
+    """Quantiles [share, g, s] of `levels[w, g, n, s]` changing over `lag` windows, over √2; how many are known."""
+    _, groups, _, signals = levels.shape
+    found = np.full((len(shares), groups, signals), np.nan)
+    known = np.zeros((groups, signals), np.intp)
+    for signal in range(signals):  # one by one: together they would need most memory of a large job's report
+        of_signal = levels[..., signal]
+        changes = np.abs(of_signal[lag:] - of_signal[:-lag]).swapaxes(0, 1).reshape(groups, -1)
+        changes.sort(axis=1)
+        known[:, signal] = np.isfinite(changes).sum(axis=1)
+        found[:, :, signal] = [quantile(changes, known[:, signal], share) for share in shares]
+    return found / math.sqrt(2), known
 
 
 def _student(changes: Array, chance: float) -> Array:

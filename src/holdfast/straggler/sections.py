@@ -20,7 +20,7 @@ from time import perf_counter_ns
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from .failures import Failures
+from .log_texts import Failures
 from .statistic import Statistic, summarise
 
 if TYPE_CHECKING:

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import logging
 import math
-from functools import partial
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING
 
@@ -20,22 +22,21 @@ from holdfast.fault_tolerance import environment
 
 from .background import Background, begin
 from .channel import find
-from .exchange import ABSENT, Channel, Exchange, Gathered, Layout, Own, References, pack
-from .failures import Failures, log_ended
+from .exchange import ABSENT, Channel, Exchange, Figures, Gathered, Layout, Own, References, key, pack
 from .gpu_facts import FIELDS, UNKNOWN
 from .host import CAUSES, HostLosses
 from .interval import ReportInterval
-from .journal_reports import ReportLog
-from .kernels.source import Capture, KernelSource, KernelWindow, NoKernels
+from .kernels.names import is_rooted
+from .kernels.source import Capture, KernelSource, KernelWindow
 from .labels import own_label
-from .log_texts import VerdictNews
+from .log_texts import Failures, VerdictNews, log_ended
 from .nvml import GpuFacts
 from .report import Report
-from .scores import Scoring, scored_share
+from .scores import Scoring, medians, scored_share, weights
 from .sections import KERNELS, Sections
 from .settings import compare
-from .snapshot import Snapshot
-from .state_file import StateFile, in_run_dir
+from .state_file import ReportLog, StateFile, in_run_dir
+from .statistic import Statistic, Summary
 from .verdicts import NOT_GATHERED, Verdicts
 from .wrapping import Wrapped
 
@@ -61,9 +62,9 @@ class Session:
         self.settings = settings
         self._failures = Failures()
         self._compared = compare(settings)
-        self._source = source or NoKernels()
+        self._source = source or KernelSource()
         self._capture = Capture(self._source)
-        nothing = isinstance(self._source, NoKernels)
+        nothing = type(self._source) is KernelSource
         self.sections = Sections(
             settings.profiling_interval, None if nothing else self._capture, self._failures
         )
@@ -300,3 +301,79 @@ class Session:
 def _scored(references: References) -> tuple[str, ...]:
     """The sections that have scores; the same on all ranks, so that scores need no names."""
     return tuple(name for name in references.sections if name not in references.waiting)
+
+
+_MS, _US = 1e-3, 1e-6
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One window of one rank."""
+
+    sections: Mapping[str, Summary]
+    kernels: KernelWindow = field(default_factory=KernelWindow)
+    waiting: Collection[str] = ()
+    """Sections whose bodies wait for other ranks."""
+    losses: Mapping[str, float] = field(default_factory=dict)
+    """Seconds that the host lost, by cause; the same causes on all ranks."""
+    elapsed: float = math.nan
+    """Seconds of wall time that this was measured in: where only every n-th run is, an n-th of the window."""
+    facts: Sequence[float] = UNKNOWN
+    """Of this rank's GPU; see `gpu_facts`."""
+    steps: float | None = None
+    """The estimate of steps between reports, once there is one."""
+
+    @cached_property
+    def section_times(self) -> dict[str, float]:
+        """Medians of the sections that are compared."""
+        return {name: time for name, time in medians(self.sections).items() if name not in self.waiting}
+
+    @cached_property
+    def kernel_times(self) -> dict[int, float]:
+        """Medians of the kernels that are compared, by key."""
+        return medians(self._compute)
+
+    @cached_property
+    def kernel_weights(self) -> dict[int, float]:
+        """The time that was spent in each of them."""
+        return weights(self._compute)
+
+    @cached_property
+    def own(self) -> Own:
+        """For the exchange."""
+        spent = self.kernel_weights | weights(self._collectives)
+        total = math.fsum(spent.values())
+        shares = {one: weight / total for one, weight in spent.items()} if total > 0 else {}
+        waiting = [name for name in self.sections if name in self.waiting]
+        return Own(self.section_times, waiting, self.kernel_times, shares)
+
+    def extras(self) -> tuple[float, ...]:
+        """What travels after the columns."""
+        return (*self.losses.values(), self.elapsed, *self.facts)
+
+    def columns(self, sections: Iterable[str], kernels: Iterable[int]) -> list[Figures]:
+        """What travels of these sections and kernels."""
+        summaries = self._compute | self._collectives
+        return [_figures(self.sections.get(name), _MS) for name in sections] + [
+            _figures(summaries.get(one), _US) for one in kernels
+        ]
+
+    @cached_property
+    def _compute(self) -> dict[int, Summary]:
+        return {key(name): summary for name, summary in self.kernels.compute.items()}
+
+    @cached_property
+    def _collectives(self) -> dict[int, Summary]:
+        # The others know only keys, so that what says nothing about who is late must be left out here.
+        return {
+            key(name, True): summary
+            for name, summary in self.kernels.collectives.items()
+            if not is_rooted(name)
+        }
+
+
+def _figures(summary: Summary | None, unit: float) -> Figures:
+    if summary is None:
+        return ABSENT
+    number = summary[Statistic.NUM]
+    return summary[Statistic.MED] * unit, number * summary[Statistic.AVG] * unit, number

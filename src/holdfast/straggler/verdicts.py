@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from .exchange import Gathered, References
     from .judge import Judge, Judgement
     from .labels import Given
+    from .report import Verdict
     from .state_file import StateFile
-    from .verdict import Verdict
     from .window import Window
 
 log = logging.getLogger("holdfast.straggler")

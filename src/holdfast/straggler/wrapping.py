@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from .failures import reason
+from .log_texts import reason
 from .sections import LONGEST_NAME, MOST_SECTIONS, SKIPPED, SectionContext, Sections
 
 log = logging.getLogger("holdfast.straggler")

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.straggler.kernels import choose as choosing
 from holdfast.straggler.kernels.choose import NO_DRIVER, NOT_YET, choose
-from holdfast.straggler.kernels.source import Capture, KernelSource, KernelWindow, NoKernels
+from holdfast.straggler.kernels.source import Capture, KernelSource, KernelWindow
 from tests.straggler.sources import Told
 
 
@@ -53,7 +53,7 @@ def test_else_cuda_events_with_the_reason() -> None:
 def test_else_none_with_the_reason() -> None:
     source = chosen(driver=False)
     assert (source.name, source.reason) == ("none", NO_DRIVER)
-    assert isinstance(source, NoKernels)
+    assert type(source) is KernelSource
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def driver(tmp_path: Path) -> Path:
 def test_a_machine_without_a_driver() -> None:
     if choosing._driver():
         pytest.skip("this machine has an NVIDIA driver")
-    assert python(LOADED + NO_CUDA) == f"none | {NO_DRIVER} | NoKernels\n"
+    assert python(LOADED + NO_CUDA) == f"none | {NO_DRIVER} | KernelSource\n"
 
 
 def test_a_driver_is_found_and_not_called_before_cuda_is_initialised(driver: Path) -> None:

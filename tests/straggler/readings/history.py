@@ -10,7 +10,7 @@ from typing import Any
 from holdfast.journal.event import encode
 from holdfast.straggler import Report
 from holdfast.straggler.record import KIND, record_of
-from holdfast.straggler.verdict import Verdict
+from holdfast.straggler.report import Verdict
 from tests.journal.story import START
 
 PER_NODE = 8

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.straggler.readings.kept import KeptReport
 from holdfast.straggler.readings.plot import heat_map, labels
-from holdfast.straggler.verdict import Verdict
+from holdfast.straggler.report import Verdict
 
 Scores = dict[int, float | None]
 

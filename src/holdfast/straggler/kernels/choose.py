@@ -19,7 +19,7 @@ from holdfast.fault_tolerance.processes import proc
 
 from .cuda_events import CudaEventSource, TorchCuda
 from .cupti import open_cupti
-from .source import KernelSource, KernelWindow, NoKernels
+from .source import KernelSource, KernelWindow
 
 log = logging.getLogger("holdfast.straggler")
 
@@ -54,67 +54,56 @@ def choose(
     if asked and asked not in ALLOWED:
         raise ValueError(f"{VARIABLE} is {asked!r}: allowed are {', '.join(ALLOWED)}, or nothing at all")
     if asked == "none":
-        return NoKernels(f"{VARIABLE}=none")
+        return KernelSource(f"{VARIABLE}=none")
     if asked == "cuda_events":
         return CudaEventSource(f"{VARIABLE}=cuda_events", max_sections)
     if not (driver or _driver)():
-        return NoKernels(NO_DRIVER)
+        return KernelSource(NO_DRIVER)
 
     def decide() -> KernelSource:
         found = cupti(max_sections, bool(asked))
         if not isinstance(found, str):
             return found
         if asked:
-            return NoKernels(f"{VARIABLE}=cupti, but {found}")
+            return KernelSource(f"{VARIABLE}=cupti, but {found}")
         log.info("GPU time is measured by CUDA events, a section at a time: cupti is not used: %s", found)
         return CudaEventSource(f"cupti is not used: {found}", max_sections)
 
     return LaterSource(decide, usable or TorchCuda().usable)
 
 
-class LaterSource:
+class LaterSource(KernelSource):
     """The source that `decide` gives at the first `start` at which CUDA is `usable`; until then, none."""
 
     def __init__(self, decide: Callable[[], KernelSource], usable: Callable[[], bool]) -> None:
+        super().__init__(NOT_YET)
         self._decide = decide
         self._usable = usable
-        self._decided = False
-        self._source: KernelSource = NoKernels(NOT_YET)
-
-    @property
-    def name(self) -> str:
-        """See `KernelSource`. `none` while CUDA is not initialised."""
-        return self._source.name
-
-    @property
-    def reason(self) -> str:
-        """See `KernelSource`."""
-        return self._source.reason
+        self._source: KernelSource | None = None
 
     def start(self, section: str) -> None:
-        """See `KernelSource`."""
-        if not self._decided:
+        if self._source is None:
             try:
                 if self._usable():
-                    self._decided = True
-                    self._source = self._decide()
+                    self._use(self._decide())
             except Exception as error:  # of the native core, or of a CUDA that is broken
-                self._decided = True
-                self._source = NoKernels(f"choosing a source failed: {type(error).__name__}: {error}")
-        self._source.start(section)
+                self._use(KernelSource(f"choosing a source failed: {type(error).__name__}: {error}"))
+        if self._source is not None:
+            self._source.start(section)
 
     def stop(self, late: bool = False) -> None:
-        """See `KernelSource`."""
-        self._source.stop(late)
+        if self._source is not None:
+            self._source.stop(late)
 
     def take(self) -> KernelWindow:
-        """See `KernelSource`."""
-        return self._source.take()
+        return KernelWindow() if self._source is None else self._source.take()
 
     def close(self) -> None:
-        """See `KernelSource`."""
-        self._decided = True
-        self._source.close()
+        if self._source is not None:
+            self._source.close()
+
+    def _use(self, source: KernelSource) -> None:
+        self._source, self.name, self.reason = source, source.name, source.reason
 
 
 def _driver() -> bool:

@@ -21,7 +21,7 @@ from collections import deque
 from typing import Any
 
 from ..statistic import summarise
-from .source import REPORTS_OPEN, KernelWindow
+from .source import REPORTS_OPEN, KernelSource, KernelWindow
 
 MOST_PAIRS = 1024
 """Runs whose end the GPU has not reached. Further runs are dropped, and counted."""
@@ -60,14 +60,14 @@ class _Pair:
         self.stream: Any = None
 
 
-class CudaEventSource:
+class CudaEventSource(KernelSource):
     """A `KernelSource`; its window has sections in place of kernels."""
 
     name = "cuda_events"
 
     def __init__(self, reason: str = "", max_sections: int | None = None, cuda: Any = None) -> None:
         """`reason`: why no better source is used. `max_sections`: runs that are timed in a window; None is all."""
-        self.reason = reason
+        super().__init__(reason)
         self._cuda = cuda or TorchCuda()
         self._most = max_sections
         # By device: an event stays on the one that it was first used on.
@@ -80,7 +80,6 @@ class CudaEventSource:
         self._failed = ""
 
     def start(self, section: str) -> None:
-        """See `KernelSource`."""
         if self._failed or (self._most is not None and self._begun >= self._most):
             return
         try:
@@ -91,7 +90,7 @@ class CudaEventSource:
             self._fail(error)
 
     def stop(self, late: bool = False) -> None:
-        """See `KernelSource`. The end is recorded on the stream of the begin, whichever thread comes here."""
+        """The end is recorded on the stream of the begin, whichever thread comes here."""
         pair, self._open = self._open, None
         if pair is None:
             return
@@ -108,7 +107,7 @@ class CudaEventSource:
             self._fail(error)
 
     def take(self) -> KernelWindow:
-        """See `KernelSource`. Runs that the GPU has not finished yet are in the next window."""
+        """Runs that the GPU has not finished yet are in the next window."""
         if self._open is not None:
             self._open.reports += 1
         try:
@@ -124,7 +123,6 @@ class CudaEventSource:
         return KernelWindow(compute, {}, sum(counts.values()), dropped, self._failed, by_section=True)
 
     def close(self) -> None:
-        """See `KernelSource`."""
         self._open = None
         self._ended.clear()
         self._free, self._times, self._counts = {}, {}, {}

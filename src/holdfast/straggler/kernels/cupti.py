@@ -30,7 +30,7 @@ from pathlib import Path
 from ..statistic import Statistic, Summary
 from .cuda_events import TorchCuda
 from .names import is_collective
-from .source import KernelWindow
+from .source import KernelSource, KernelWindow
 
 log = logging.getLogger("holdfast.straggler")
 
@@ -202,11 +202,10 @@ def load_core() -> CuptiCore | str:
     return CuptiCore(library)
 
 
-class CuptiSource:
-    """A `KernelSource`. For a process that uses CUDA."""
+class CuptiSource(KernelSource):
+    """For a process that uses CUDA."""
 
     name = "cupti"
-    reason = ""
 
     def __init__(
         self,
@@ -216,6 +215,7 @@ class CuptiSource:
     ) -> None:
         """`max_sections`: runs of outermost sections that are profiled in a window; None is all. `usable`: whether this
         process uses CUDA and captures no graph now; None asks torch."""
+        super().__init__("")
         self._core = core
         self._most = max_sections
         self._usable = usable or TorchCuda().usable
@@ -238,7 +238,6 @@ class CuptiSource:
         return failed
 
     def start(self, section: str) -> None:
-        """See `KernelSource`."""
         self._began += 1
         if _profiler_is_active():
             self._yield_to_profiler()
@@ -252,7 +251,6 @@ class CuptiSource:
             self._attached = self._attached or not failed
 
     def stop(self, late: bool = False) -> None:
-        """See `KernelSource`."""
         if not self._recording:
             return
         if _profiler_is_active():
@@ -263,7 +261,7 @@ class CuptiSource:
         self._note(self._core.pause())
 
     def take(self) -> KernelWindow:
-        """See `KernelSource`. Kernels that have not ended yet are in the next window."""
+        """Kernels that have not ended yet are in the next window."""
         if self._attached and not _profiler_is_active():
             self._note(self._core.flush(forced=False))
         taken = self._core.take()
@@ -276,7 +274,7 @@ class CuptiSource:
         return window
 
     def close(self) -> None:
-        """See `KernelSource`. CUPTI leaves."""
+        """CUPTI leaves."""
         if self._attached and not _profiler_is_active():
             if self._recording:
                 self._core.pause()

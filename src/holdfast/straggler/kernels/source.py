@@ -11,7 +11,6 @@ import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Protocol
 
 from ..statistic import Summary
 
@@ -55,19 +54,19 @@ class KernelWindow:
         return replace(self, compute=compute, collectives={**self.collectives, **waits})
 
 
-class KernelSource(Protocol):
+class KernelSource:
     """Measures the GPU kernels that this process launches between `start` and `stop`. None of its calls raises.
 
-    They may come from any thread, and never at once: `Capture` sees to that, so a source needs no lock.
+    They may come from any thread, and never at once: `Capture` sees to that, so a source needs no lock. This one, named
+    `none`, has no kernels: there is no GPU, or nothing that could time them.
     """
 
-    @property
-    def name(self) -> str:
-        """The name in reports: `cupti`, `cuda_events` or `none`."""
+    name = "none"
+    """The name in reports: `cupti`, `cuda_events` or `none`."""
 
-    @property
-    def reason(self) -> str:
-        """Why no better source is used, one clause; empty for the best."""
+    def __init__(self, reason: str = "no GPU") -> None:
+        """`reason`: why no better source is used, one clause; empty for the best."""
+        self.reason = reason
 
     def start(self, section: str) -> None:
         """Measure the kernels launched from now on; `section` is the outermost open one. Never twice in a row."""
@@ -77,31 +76,10 @@ class KernelSource(Protocol):
 
     def take(self) -> KernelWindow:
         """Return what was measured since the last call. Never waits for the GPU."""
-
-    def close(self) -> None:
-        """Give back what it holds. Called once, at the end; nothing is called after it."""
-
-
-class NoKernels:
-    """The source named `none`: there is no GPU, or nothing that could time its kernels."""
-
-    name = "none"
-
-    def __init__(self, reason: str = "no GPU") -> None:
-        self.reason = reason
-
-    def start(self, section: str) -> None:
-        """Nothing to start."""
-
-    def stop(self, late: bool = False) -> None:
-        """Nothing to stop."""
-
-    def take(self) -> KernelWindow:
-        """No kernels."""
         return KernelWindow()
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Give back what it holds. Called once, at the end; nothing is called after it."""
 
 
 class Capture:

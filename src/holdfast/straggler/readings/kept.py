@@ -19,7 +19,7 @@ from holdfast.journal.event import Event, cycles
 from holdfast.visible import escaped
 
 from ..record import KIND, Column, summary
-from ..verdict import UNKNOWN_SINCE, Verdict
+from ..report import UNKNOWN_SINCE, Verdict
 
 MOST_RANKS = 2**31
 """Beyond every job; torch counts ranks in 32 bits."""

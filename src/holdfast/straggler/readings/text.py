@@ -18,7 +18,7 @@ from datetime import datetime
 
 from holdfast.visible import escaped
 
-from ..verdict import Verdict, ranks_text
+from ..report import Verdict, ranks_text
 from .kept import KeptReport
 
 ALL, WORST, BEST = 16, 10, 3
