@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.fault_tolerance import optimizer_steps
-from holdfast.fault_tolerance.launcher.ranks.prologue_path import PROLOGUE
+from holdfast.fault_tolerance.launcher.ranks.rank_environment import PROLOGUE
 
 ASKED = "HOLDFAST_OPTIMIZER_STEPS"
 Arm = Callable[..., Any]

@@ -1,4 +1,4 @@
-"""Faults that end a process: by a signal, an exit code, an exception, a lack of memory, or with its whole node."""
+"""Faults that end a process: by a signal, an exit code, an exception, a lack of memory, with its node or by a peer."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import mmap
 import os
 import resource
 import signal
+import socket
+import struct
+import subprocess
 import sys
 import tempfile
 import threading
 import time
+from datetime import timedelta
 from functools import partial
 from typing import Any, NoReturn
 
@@ -18,21 +22,24 @@ from benchmarks.faults.corpus import (
     COUNTED,
     ELSEWHERE,
     EVERYWHERE,
+    MANY,
     NODE,
     OWN_CODE,
     READS,
     SHELL,
     STARTED,
+    TEAMS,
     TRAINING,
     also,
     fault,
+    held_out,
+    second,
 )
-from benchmarks.faults.injection import InjectionPoint, no_core
+from benchmarks.faults.injection import InjectionPoint, background, no_core
 
-_ends = partial(fault, hangs=False)
+_ends, _second_ends = partial(fault, hangs=False), partial(second, hangs=False)
 
 _BOTH = "both the exception and the lack of memory ended it"
-
 
 # By a signal
 
@@ -100,6 +107,63 @@ def _(point: InjectionPoint, path: str) -> str:
     return path + ".large"
 
 
+@_second_ends("segfault_after_refusal", "signal", ("forward", "exchange"))
+def _(point: InjectionPoint) -> None:
+    """A rank crashes in native code; its stderr has an old "Connection refused" of a metrics service."""
+    print(
+        "metrics: ConnectionRefusedError: [Errno 111] Connection refused; offline",
+        file=sys.stderr,
+        flush=True,
+    )
+    no_core()
+    ctypes.string_at(0)
+
+
+@_second_ends("stack_overflow", "signal", ("forward", "backward"))
+def _(point: InjectionPoint) -> None:
+    """A callback of native code calls itself until the stack is full."""
+    no_core()
+    sys.setrecursionlimit(10**9)
+    callback = ctypes.CFUNCTYPE(None)(lambda: callback())
+    callback()
+
+
+@_second_ends("cpu_limit", "signal", ("forward", "team"))
+def _(point: InjectionPoint) -> None:
+    """A rank reaches its limit of CPU time."""
+    no_core()
+    soft = int(time.process_time()) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+    while True:
+        pass
+
+
+@second("bad_free", "signal", ("checkpoint",), hangs=False)
+def _(point: InjectionPoint) -> None:
+    """Native code frees what it did not allocate, and libc aborts."""
+    no_core()
+    block = ctypes.create_string_buffer(256)
+    ctypes.CDLL(None).free(ctypes.c_void_p(ctypes.addressof(block) + 32 & ~15))
+
+
+@second("illegal_instruction", "signal", ("forward", "backward"), hangs=False)
+def _(point: InjectionPoint) -> None:
+    """A library was built for another processor, which knows more instructions."""
+    no_core()
+    code = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    code.write(b"\x0f\x0b" if os.uname().machine == "x86_64" else bytes(4))  # undefined on both
+    ctypes.CFUNCTYPE(None)(ctypes.addressof(ctypes.c_char.from_buffer(code)))()
+
+
+@second("killed_by_pipe", "signal", ("exchange",), hangs=False)
+def _(point: InjectionPoint) -> None:
+    """A library has set SIGPIPE to its default, and the rank writes into a pipe that nobody reads."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    reader, writer = os.pipe()
+    os.close(reader)
+    os.write(writer, b"loss 1.0\n")
+
+
 # By an exit code
 
 
@@ -119,6 +183,26 @@ def _(point: InjectionPoint) -> NoReturn:
 def _(point: InjectionPoint) -> NoReturn:
     """A rank leaves early, in good order, with exit code 0."""
     sys.exit(0)
+
+
+@_second_ends("thread_exits", "exit", ("backward", "exchange"))
+def _(point: InjectionPoint) -> None:
+    """A watchdog thread ends the process with exit code 17."""
+    background(os._exit, 17)
+    time.sleep(60)
+
+
+@second("exit_with_message", "exit", ("init", "step"), hangs=False)
+def _(point: InjectionPoint) -> NoReturn:
+    """A rank refuses its configuration with a message, and leaves."""
+    sys.exit("config: the tokenizer has 50257 entries, the model 50304")
+
+
+@held_out("forked_away", "early_exit", ("step", "collective"))
+def _(point: InjectionPoint) -> None:
+    """A library forks and ends the parent with code 0, as daemons do; the child has lost gloo's threads."""
+    if os.fork():
+        os._exit(0)
 
 
 # By an exception
@@ -173,6 +257,72 @@ def _(point: InjectionPoint) -> None:
     kept = []
     while True:
         kept.append(point.folder.joinpath("data").open())
+
+
+@_second_ends("address_in_use", "exception", ("init",))
+def _(point: InjectionPoint) -> None:
+    """A rank opens a port that is in use."""
+    socket.create_server(("127.0.0.1", point.port))
+
+
+@_second_ends("service_resets", "exception", ("forward", "checkpoint"))
+def _(point: InjectionPoint) -> None:
+    """A service, which is no rank, resets its connection, and the rank raises."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        connection = socket.create_connection(server.getsockname())
+        other, _ = server.accept()
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        other.close()
+        connection.recv(1)
+
+
+@_second_ends("service_times_out", "exception", ("init", "step"))
+def _(point: InjectionPoint) -> None:
+    """A service does not answer within the rank's own timeout, and the rank raises."""
+    with socket.create_connection(("127.0.0.1", point.port), timeout=0.5) as connection:
+        connection.recv(1)
+
+
+@_second_ends("broken_pipe", "exception", ("forward", "team"))
+def _(point: InjectionPoint) -> None:
+    """A rank writes to a child that has ended, and raises."""
+    child = subprocess.Popen(["true"], stdin=subprocess.PIPE)
+    child.wait()
+    assert child.stdin is not None
+    child.stdin.write(b"loss 1.0\n")
+    child.stdin.flush()
+
+
+@held_out("worker_exits", "exception", ("step",), hangs=False, at="data", workers=1)
+@also("data_loading", "the loader's exception ended the rank, and says itself that its worker ended")
+def _(point: InjectionPoint, path: str) -> NoReturn:
+    """A library ends a worker of the data loader with exit code 1."""
+    os._exit(1)
+
+
+@second("own_hook", "exception", ("forward", "team"), hangs=False)
+@also("exit", "the program's own hook ends the process, with an exit code of its choice")
+def _(point: InjectionPoint) -> NoReturn:
+    """A rank raises; the program's own sys.excepthook logs one line of JSON and leaves with code 70."""
+
+    def on_exception(kind: Any, error: BaseException, traceback: Any) -> None:
+        print(f'{{"level": "fatal", "error": "{kind.__name__}: {error}"}}', file=sys.stderr, flush=True)
+        os._exit(70)
+
+    sys.excepthook = on_exception
+    raise LookupError("no schedule for this step")
+
+
+@held_out("cleans_up_first", "exception", ("collective", "validation"), hangs=False)
+def _(point: InjectionPoint) -> NoReturn:
+    """A rank raises, leaves its process group, and takes 1.5 s to clean up; meanwhile its peers fail."""
+    import torch.distributed as dist
+
+    try:
+        raise FloatingPointError("the loss is not finite")
+    finally:
+        dist.destroy_process_group()
+        time.sleep(1.5)
 
 
 # By a lack of memory
@@ -237,3 +387,35 @@ def _(point: InjectionPoint) -> None:
 def _(point: InjectionPoint) -> None:
     """A rank sleeps, and torch's own limit of the collective ends its peers first."""
     time.sleep(3600)
+
+
+@second("abort_by_watchdog", "user_code", ("team", "collective"), hangs=None, at="joint", layouts=TEAMS)
+def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
+    """A rank sleeps; watchdogs abort its peers, which wait in a collective, after 1.5 s."""
+    if point.mine:
+        time.sleep(3600)
+
+    def watch() -> None:
+        time.sleep(1.5)
+        text = f"[Rank {point.rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12, "
+        print(
+            f"{text}OpType=ALLREDUCE) ran for 1500 milliseconds before timing out.",
+            file=sys.stderr,
+            flush=True,
+        )
+        os.abort()
+
+    no_core()
+    background(watch)
+
+
+@held_out(
+    "monitored_barrier", "user_code", ("collective", "checkpoint"), hangs=None, at="joint", layouts=MANY
+)
+def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
+    """A rank sleeps; a monitored barrier of the others passes its limit of 1.5 s and raises."""
+    import torch.distributed as dist
+
+    if point.mine:
+        time.sleep(3600)
+    dist.monitored_barrier(timeout=timedelta(seconds=1.5), wait_all_ranks=True)

@@ -1,41 +1,39 @@
-"""Faults by which a rank hangs in its own process: its code, a lock, a thread, the GIL, its start, its exit.
-
-Healthy jobs, which must be left alone, are at the end.
-"""
+"""Faults by which a rank hangs in its own process: its code, the GIL, its start, its exit."""
 
 from __future__ import annotations
 
 import atexit
 import ctypes
-import fcntl
 import gc
-import multiprocessing
+import hashlib
+import itertools
 import os
-import queue
 import re
 import signal
 import stat
-import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any
 
 from benchmarks.faults.corpus import (
     COUNTED,
     ELSEWHERE,
     EVERYWHERE,
     FINISHED,
+    MANY,
     NOBODY,
-    OWN_CODE,
     SHELL,
     STARTED,
     TRAINING,
     also,
     fault,
-    healthy,
+    held_out,
+    second,
 )
-from benchmarks.faults.injection import InjectionPoint
+from benchmarks.faults.injection import InjectionPoint, ask, background
 
 # In the program's own code
 
@@ -118,6 +116,86 @@ def _(point: InjectionPoint) -> None:
         print("x" * 200, file=sys.stdout)
 
 
+@second("polls_for_file", "user_code", ("init", "forward"), waits=True)
+def _(point: InjectionPoint) -> None:
+    """A rank polls for a file that is never written."""
+    while not (point.folder / "ready").exists():
+        time.sleep(0.05)
+
+
+@second("native_spin", "user_code", ("forward", "exchange"))
+def _(point: InjectionPoint) -> None:
+    """Native code computes for hours without the GIL."""
+    hashlib.pbkdf2_hmac("sha256", b"key", b"salt", 2**31 - 1)
+
+
+@second("hook_on_autograd_thread", "user_code", ("backward",), at="hook")
+def _(point: InjectionPoint) -> None:
+    """A backward hook never returns, on a thread of autograd; the main thread waits for it in native code."""
+    import torch
+
+    def deeper(left: int) -> None:
+        def on_gradient(gradient: Any) -> None:
+            if left:
+                deeper(left - 1)
+            while not left:
+                time.sleep(0.01)
+
+        with torch.enable_grad():
+            tensor = torch.ones(1, requires_grad=True) * 2
+            tensor.register_hook(on_gradient)
+            total = tensor.sum()
+        total.backward()  # nested 60 times, autograd continues on a thread of its own
+
+    deeper(70)
+
+
+@second("heartbeats_from_thread", "user_code", ("forward", "team"))
+def _(point: InjectionPoint) -> None:
+    """A rank sleeps while a thread of it sends heartbeats, so that only its neighbours pass their limits."""
+
+    def beat() -> None:
+        while True:
+            point.ward.beat()
+            time.sleep(0.2)
+
+    background(beat)
+    time.sleep(3600)
+
+
+@second("custom_function", "user_code", ("backward", "team"))
+def _(point: InjectionPoint) -> None:
+    """The backward of a custom autograd function polls a device that is never ready."""
+    import torch
+
+    class Scale(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, tensor: Any) -> Any:
+            return tensor * 2
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            while not (point.folder / "device").exists():
+                time.sleep(0.01)
+            return gradients[0] * 2
+
+    factor = torch.ones(1, requires_grad=True)
+    Scale.apply(factor).sum().backward()  # type: ignore[no-untyped-call]
+
+
+@held_out("polled_collective", "user_code", ("collective", "validation"), at="joint", layouts=MANY)
+def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
+    """One rank sleeps; the others poll, in Python, whether their asynchronous collective is complete."""
+    import torch
+    import torch.distributed as dist
+
+    if point.mine:
+        time.sleep(3600)
+    work = dist.all_reduce(torch.zeros(8), async_op=True)
+    while work is not None and not work.is_completed():
+        time.sleep(0.01)
+
+
 # By a signal
 
 
@@ -169,79 +247,11 @@ def _(point: InjectionPoint) -> None:
     lock(mutex)
 
 
-# By a lock, a queue or a thread
-
-
-@fault("lock", "lock", ("init", *TRAINING, "shutdown"), waits=True)
+@second("endless_iterator", "gil", ("forward", "backward"))
+@also("user_code", "it computes in the program's own code, and holds the interpreter lock meanwhile")
 def _(point: InjectionPoint) -> None:
-    """A thread takes a lock that it has already."""
-    guard = threading.Lock()
-    with guard, guard:
-        pass
-
-
-@fault("two_locks", "lock", TRAINING)
-def _(point: InjectionPoint) -> None:
-    """Two threads each wait for the lock that the other has."""
-    first, second = threading.Lock(), threading.Lock()
-    both = threading.Barrier(2)
-
-    def other() -> None:
-        with second:
-            both.wait()
-            with first:
-                pass
-
-    threading.Thread(target=other, daemon=True).start()
-    with first:
-        both.wait()
-        with second:
-            pass
-
-
-@fault("queue", "lock", STARTED, waits=True)
-def _(point: InjectionPoint) -> None:
-    """A rank waits for a queue that stays empty."""
-    queue.Queue[int]().get()
-
-
-@fault("file_lock", "lock", OWN_CODE, waits=True)
-def _(point: InjectionPoint) -> None:
-    """A file is locked by another process of the machine."""
-    with open(point.folder / "locked") as file:  # locked by `fixtures`
-        fcntl.flock(file, fcntl.LOCK_EX)
-
-
-@fault("process_lock", "lock", STARTED, waits=True)
-def _(point: InjectionPoint) -> None:
-    """A lock between processes is held by one that is gone."""
-    guard = multiprocessing.get_context("fork").Lock()
-    if (pid := os.fork()) == 0:
-        guard.acquire()
-        os._exit(0)
-    os.waitpid(pid, 0)
-    guard.acquire()
-
-
-@fault("thread_barrier", "lock", TRAINING)
-def _(point: InjectionPoint) -> None:
-    """A thread waits at a barrier to which no other comes."""
-    threading.Barrier(2).wait()
-
-
-@fault("event", "lock", STARTED, waits=True)
-def _(point: InjectionPoint) -> None:
-    """A rank waits for an event that is never set."""
-    threading.Event().wait()
-
-
-@fault("thread", "lock", ("step", "validation", "checkpoint", "shutdown"))
-@also("user_code", "the main thread waits for another one, which sleeps in the program's own code")
-def _(point: InjectionPoint) -> None:
-    """A rank joins a thread that sleeps."""
-    other = threading.Thread(target=time.sleep, args=(3600,), daemon=True)
-    other.start()
-    other.join()
+    """A built-in function consumes an iterator that has no end, and Python changes no thread meanwhile."""
+    print(-1 in itertools.count())
 
 
 # At its start and its exit
@@ -276,6 +286,13 @@ def _(point: InjectionPoint) -> None:
     atexit.register(time.sleep, 3600)
 
 
+@second("upload_at_exit", "shutdown", ("shutdown",), options=FINISHED, held_out=False)
+@also("network", "the thread for which the interpreter waits at its exit waits for a service")
+def _(point: InjectionPoint) -> None:
+    """A rank is done, and a pool's thread uploads to a service that does not answer."""
+    ThreadPoolExecutor(1).submit(ask, point.port)
+
+
 # Every rank at once
 
 
@@ -289,82 +306,3 @@ def _(point: InjectionPoint) -> None:
         sum(range(20_000))
         time.sleep(0.05)
         dist.all_reduce(torch.zeros(8))
-
-
-# Healthy jobs
-
-
-@healthy("quiet", "step", "4", workers=2)
-def _(point: InjectionPoint) -> None:
-    """Nothing happens, with two workers for the data."""
-
-
-@healthy("slow_once", "step", "3")
-def _(point: InjectionPoint) -> None:
-    """A step takes 1.5 s of a limit of 3 s."""
-    time.sleep(1.5)
-
-
-@healthy("stopped_for_a_second", "collective", anywhere=True)
-def _(point: InjectionPoint) -> None:
-    """A rank is stopped for 1 s."""
-    with subprocess.Popen(["sh", "-c", f"sleep 1; kill -CONT {os.getpid()}"]):
-        os.kill(os.getpid(), signal.SIGSTOP)
-
-
-@healthy("long_checkpoint", "checkpoint", "2+2")
-def _(point: InjectionPoint) -> None:
-    """A checkpoint takes 1.8 s."""
-    time.sleep(1.8)
-
-
-@healthy("collections", "step", blames=NOBODY)
-def _(point: InjectionPoint) -> None:
-    """The garbage collector runs over 400,000 objects."""
-    kept = [[number] for number in range(400_000)]
-    for _ in range(3):
-        gc.collect()
-    del kept
-
-
-@healthy("slow_data", "step", workers=1, at="data")
-def _(point: InjectionPoint, path: str) -> None:
-    """The data's worker takes 1.2 s."""
-    time.sleep(1.2)
-
-
-@healthy("slow_start", "init", "3")
-def _(point: InjectionPoint) -> None:
-    """A rank comes 2 s late to the others."""
-    time.sleep(2)
-
-
-@healthy("two_nodes", "validation", "2+2")
-def _(point: InjectionPoint) -> None:
-    """Two nodes, one of them 1 s late in validation."""
-    time.sleep(1)
-
-
-@healthy("nothing_said", "validation", "2", COUNTED, blames=NOBODY)
-def _(point: InjectionPoint) -> None:
-    """No client, and a validation of 1.5 s."""
-    time.sleep(1.5)
-
-
-@healthy("shell", "step", "2", SHELL)
-def _(point: InjectionPoint) -> None:
-    """Below a shell, with a step of 1 s."""
-    time.sleep(1)
-
-
-@healthy("own_failure", "step")
-def _(point: InjectionPoint) -> None:
-    """An exception that the program handles itself."""
-    with suppress(ValueError):
-        raise ValueError("a sample cannot be read")
-
-
-@healthy("long_end", "shutdown", "3")
-def _(point: InjectionPoint) -> None:
-    """A rank exports its model for 1.5 s at the end."""
-    time.sleep(1.5)

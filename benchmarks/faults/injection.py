@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -46,6 +47,20 @@ def formatted(weights: Sequence[float]) -> str:
 def no_core() -> None:
     """A fault that ends this process leaves no core file."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+
+def ask(port: int) -> None:
+    """Ask a service that does not answer."""
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(b"GET\n")
+        connection.recv(1)
+
+
+def background(target: Callable[..., Any], *arguments: Any) -> threading.Thread:
+    """Run it in a thread that Python does not wait for."""
+    thread = threading.Thread(target=target, args=arguments, daemon=True)
+    thread.start()
+    return thread
 
 
 class InjectionPoint:

@@ -1,31 +1,42 @@
-"""Faults by which a rank waits for what is outside of its process: children, services, data, storage, other ranks."""
+"""Faults by which a rank waits for what is outside of its process: children, services, data, storage."""
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
+import http.client
+import logging
+import logging.handlers
+import multiprocessing
 import os
 import queue
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 from datetime import timedelta
-from functools import partial
-from typing import Any
+from typing import NoReturn
 
-from benchmarks.faults.corpus import COUNTED, EVERYWHERE, NOBODY, OWN_CODE, READS, STARTED, THREE, also, fault
-from benchmarks.faults.injection import InjectionPoint
+from benchmarks.faults.corpus import (
+    COUNTED,
+    EVERYWHERE,
+    NOBODY,
+    OWN_CODE,
+    READS,
+    STARTED,
+    also,
+    fault,
+    held_out,
+    second,
+)
+from benchmarks.faults.injection import InjectionPoint, ask
 
 _AT_START = {"init": ("checkpoint_io", "startup")}
-
-
-def _ask(port: int) -> None:
-    with socket.create_connection(("127.0.0.1", port)) as connection:
-        connection.sendall(b"GET\n")
-        connection.recv(1)
 
 
 def _fifo(path: str, rank: int) -> str:
@@ -87,13 +98,43 @@ def _(point: InjectionPoint) -> None:
     libc.posix_spawn(ctypes.byref(ctypes.c_int()), b"/bin/true", actions, None, arguments, variables)
 
 
+@second("pool_of_processes", "child", ("init", "forward"), in_phase={"init": ("child", "startup")})
+@also("lock", "the means by which it waits for its child is a lock of its own process")
+def _(point: InjectionPoint) -> None:
+    """A rank waits for the result of a process pool whose process sleeps."""
+    multiprocessing.get_context("fork").Pool(1).map(time.sleep, [3600])
+
+
+@second("pool_process_killed", "child", ("forward", "checkpoint"))
+@also("lock", "the pool has a new process, and a result that is never given")
+def _(point: InjectionPoint) -> None:
+    """A process of a pool is killed, and the pool waits for its result for ever."""
+    multiprocessing.get_context("fork").Pool(1).map(os._exit, [137])
+
+
+@second("pipe_to_tracker", "child", ("step", "exchange"))
+@also("user_code", "the program's own write does not return")
+def _(point: InjectionPoint) -> None:
+    """A rank writes metrics to a child that does not read them."""
+    child = subprocess.Popen(["sleep", "3600"], stdin=subprocess.PIPE)
+    assert child.stdin is not None
+    while True:
+        child.stdin.write(b"loss 1.0\n" * 1000)
+
+
+@second("unread_output", "child", ("step", "exchange"))
+def _(point: InjectionPoint) -> None:
+    """A rank waits for a tool to end, which cannot as its output is a pipe that the rank does not read."""
+    subprocess.Popen(["seq", "1000000"], stdout=subprocess.PIPE).wait()
+
+
 # Services
 
 
 @fault("socket", "network", EVERYWHERE, waits=True)
 def _(point: InjectionPoint) -> None:
     """A service accepts the connection and does not answer."""
-    _ask(point.port)
+    ask(point.port)
 
 
 @fault("http", "network", OWN_CODE, waits=True)
@@ -126,6 +167,59 @@ def _(point: InjectionPoint) -> None:
 
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(hours=1))
     store.get("vocabulary")
+
+
+@second("asyncio_service", "network", ("init", "forward"), waits=True, held_out=False)
+def _(point: InjectionPoint) -> None:
+    """An event loop waits for a service that does not answer."""
+
+    async def fetch() -> None:
+        reader, _ = await asyncio.open_connection("127.0.0.1", point.port)
+        await reader.read(1)
+
+    asyncio.run(fetch())
+
+
+@second("dripping_service", "network", ("step", "checkpoint"))
+def _(point: InjectionPoint) -> None:
+    """A service sends its answer byte by byte."""
+    port = int((point.folder / "dripping").read_text())
+    with socket.create_connection(("127.0.0.1", port)) as connection, connection.makefile("rb") as answer:
+        answer.read(1 << 20)
+
+
+@second("busy_service", "network", ("step", "checkpoint"))
+@also("user_code", "most of the time the rank sleeps between two attempts, in its own loop")
+def _(point: InjectionPoint) -> None:
+    """A web server answers 503, and the rank tries again, each time after a longer pause."""
+    port = int((point.folder / "busy").read_text())  # served by `fixtures`
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    pause = 0.1
+    while True:
+        try:
+            opener.open(f"http://127.0.0.1:{port}/runs")
+        except urllib.error.HTTPError:
+            time.sleep(pause)
+            pause = min(60.0, 2 * pause)
+
+
+@second("log_collector", "network", ("team",))
+def _(point: InjectionPoint) -> None:
+    """A rank logs over TCP to a collector that reads nothing."""
+    logger = logging.getLogger("collected")
+    logger.propagate = False
+    address = ("127.0.0.1", point.port)
+    logger.addHandler(logging.handlers.SysLogHandler(address, socktype=socket.SOCK_STREAM))
+    while True:
+        logger.warning("x" * 100_000)
+
+
+@second("tls_handshake", "network", ("init", "checkpoint"), waits=True)
+def _(point: InjectionPoint) -> None:
+    """A server accepts the connection and does not take part in the TLS handshake."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    with socket.create_connection(("127.0.0.1", point.port)) as connection:
+        context.wrap_socket(connection, server_hostname="localhost")
 
 
 # Data
@@ -174,7 +268,7 @@ def _(point: InjectionPoint, path: str) -> None:
 @also("network", "its data has to come from another machine, which does not answer")
 def _(point: InjectionPoint, path: str) -> None:
     """The server that the dataset reads from does not answer."""
-    _ask(point.port)
+    ask(point.port)
 
 
 @fault("prefetcher", "data_loading", READS, at="data")
@@ -186,6 +280,30 @@ def _(point: InjectionPoint, path: str) -> None:
     ahead.start()
     ahead.join()
     items.get()
+
+
+@second("reader_thread_died", "data_loading", ("step",), at="data")
+@also("lock", "it waits for its data, and the means is a queue of its own process")
+def _(point: InjectionPoint, path: str) -> NoReturn:
+    """The thread that reads the data raises, and the main thread waits for its queue."""
+    raise KeyError("shard 17 has no index")
+
+
+@second("dataset_mount_hangs", "data_loading", ("step",), at="data", needs=("fuse",))
+@also("lock", "the main thread waits for a queue of its own process, and its thread for the file")
+def _(point: InjectionPoint, path: str) -> str:
+    """The thread that reads the data is blocked in a filesystem that does not answer."""
+    return str(point.folder / "mounted" / "shard")
+
+
+@held_out("own_reader_process", "data_loading", READS, at="data")
+@also("child", "it waits for the process that it started to read, and that one has ended")
+def _(point: InjectionPoint, path: str) -> None:
+    """The program's own reading process has ended with code 1, and the rank waits for its queue."""
+    context = multiprocessing.get_context("fork")
+    samples = context.Queue()
+    context.Process(target=os._exit, args=(1,), daemon=True).start()
+    samples.get()
 
 
 # Storage
@@ -252,116 +370,24 @@ def _(point: InjectionPoint, path: str) -> str:
     return str(point.folder / "mounted" / "part")
 
 
-# Other ranks, which disagree about a collective. Three ranks or more: of two, the odd one cannot be named. On gloo most
-# of these end with an error, often of a rank that did nothing wrong, where the odd rank's message is longer than
-# expected, and otherwise hang.
-
-_ALL = ("init", "collective", "validation", "checkpoint")
-_ODD = "the odd rank is in another collective, and so not in the one in which the others wait"
-_odd = partial(fault, layouts=THREE, hangs=None)
-_mismatch = partial(_odd, verdict="mismatched_collective", phases=_ALL[1:])
+@second("saver_blocked", "checkpoint_io", ("checkpoint",), at="storage", needs=("fuse",))
+@also("lock", "the main thread waits for another thread, and that one for the storage")
+def _(point: InjectionPoint, path: str) -> str:
+    """The thread that saves is blocked in storage; the main thread trains for two steps and then waits for it."""
+    return str(point.folder / "mounted" / "part")
 
 
-@_mismatch("skipped", at="collective")
-@also("missing_collective", _ODD)
-def _(point: InjectionPoint, tensor: Any) -> None:
-    """One rank leaves out an all-reduce, and comes to the next collective."""
+@second("saver_thread_died", "lock", ("checkpoint",), at="storage")
+@also("checkpoint_io", "it waits for its checkpoint, and the means is an event of its own process")
+def _(point: InjectionPoint, path: str) -> NoReturn:
+    """The thread that saves raises, and the main thread waits for it two steps later."""
+    raise OSError(5, "Input/output error", path)
 
 
-@_mismatch("one_more", phases=_ALL, at="collective")
-def _(point: InjectionPoint, tensor: Any) -> None:
-    """One rank takes part in an all-reduce that no other rank makes."""
-    import torch
-    import torch.distributed as dist
-
-    dist.all_reduce(torch.zeros(1024))
-    dist.all_reduce(tensor)
-
-
-@_mismatch("other_operation", phases=_ALL, at="collective")
-def _(point: InjectionPoint, tensor: Any) -> None:
-    """One rank broadcasts where the others reduce."""
-    import torch.distributed as dist
-
-    dist.broadcast(tensor, point.rank)
-
-
-@_mismatch("other_size", phases=_ALL[:3], at="collective")
-def _(point: InjectionPoint, tensor: Any) -> None:
-    """One rank reduces a tensor of another size."""
-    import torch.distributed as dist
-
-    dist.all_reduce(tensor.repeat(4))
-
-
-@_mismatch("other_type", at="collective")
-def _(point: InjectionPoint, tensor: Any) -> None:
-    """One rank reduces another type of number."""
-    import torch
-    import torch.distributed as dist
-
-    dist.all_reduce(tensor.to(torch.float32))
-
-
-@_mismatch("other_order", at="joint")
-def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
-    """One rank makes two collectives in the other order."""
-    import torch
-    import torch.distributed as dist
-
-    both = [lambda: dist.all_reduce(torch.zeros(64)), lambda: dist.broadcast(torch.zeros(8), 0)]
-    for each in reversed(both) if point.mine else both:
-        each()
-
-
-@_odd("left_out_of_group", "missing_collective", (*_ALL[1:], "shutdown"), hangs=True, at="joint")
-@also("mismatched_collective", _ODD)
-def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
-    """A member of a group does not come to the group's collective, and waits in one of all ranks."""
-    import torch
-    import torch.distributed as dist
-
-    if not point.mine:
-        dist.all_reduce(torch.zeros(8), group=group)
-
-
-@_mismatch("never_received", at="joint")
-@also(
-    "missing_collective",
-    "it is in another collective, and never came to the receive for which its neighbour waits",
-)
-def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
-    """One rank does not receive what another sends to it."""
-    _around(sends=True, receives=not point.mine)
-
-
-@_mismatch("never_sent", at="joint")
-@also(
-    "missing_collective",
-    "it is in another collective, and never came to the send for which its neighbour waits",
-)
-def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
-    """One rank does not send what another waits for."""
-    _around(sends=not point.mine, receives=True)
-
-
-@_mismatch("uneven_data", phases=("collective",), at="loop")
-@also("missing_collective", "it waits in the barrier at the end, and never came to the last all-reduce")
-def _(point: InjectionPoint) -> None:
-    """One rank has less data, leaves the loop early and waits at the end."""
-
-
-def _around(*, sends: bool, receives: bool) -> None:
-    """Each rank's tensor to the next one."""
-    import torch
-    import torch.distributed as dist
-
-    rank, world = dist.get_rank(), dist.get_world_size()
-    works = []
-    if sends:
-        works.append(dist.isend(torch.full((4,), float(rank)), (rank + 1) % world))
-    if receives:
-        works.append(dist.irecv(torch.empty(4), (rank - 1) % world))
-    for work in works:
-        if work is not None:
-            work.wait()
+@held_out("object_store", "checkpoint_io", ("checkpoint",), at="storage")
+@also("network", "the checkpoint's storage is another machine's service, which reads nothing")
+def _(point: InjectionPoint, path: str) -> str:
+    """A rank saves its part into an object store, which does not take it."""
+    client = http.client.HTTPConnection("127.0.0.1", point.port)
+    client.request("PUT", f"/{os.path.basename(path)}", body=bytes(64 << 20))
+    return ""

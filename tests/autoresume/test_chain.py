@@ -107,9 +107,7 @@ def test_exit_code_2_beside_an_unreadable_journal_is_a_failure(chains: Chains, t
 
 STUCK = """
 import os, signal
-from holdfast.autoresume.command import Command
-from holdfast.autoresume.run import Run
-from holdfast.autoresume.signals import Signals
+from holdfast.autoresume.command import Command, Signals
 
 class Stuck(Command):  # as in the kernel's state D, where nothing ends it
     def poll(self):
@@ -117,7 +115,7 @@ class Stuck(Command):  # as in the kernel's state D, where nothing ends it
 
 signals = Signals()
 with signals.caught():
-    print(Run(Stuck(["sleep", "60"], os.environ, signals.mask), 1, signals).watch())
+    print(Stuck(["sleep", "60"], os.environ, signals, 1).watch())
 """
 
 
@@ -314,7 +312,7 @@ def test_cancelling_while_waiting_for_what_a_killed_keeper_has_left(chains: Chai
 def test_a_killed_keeper_of_another_machine_is_told_of(chains: Chains, tmp_path: Path) -> None:
     chains.run_dir.mkdir(mode=0o700)
     other = {"host": "elsewhere", "pid": 1, "started": 2}
-    file = LedgerFile(str(chains.run_dir), print)
+    file = LedgerFile(str(chains.run_dir))
     file.append(records.chain_begins(1.0, command=["x"], flag="/other.flag", carries_on=False, **other))
     file.append(records.attempt_begins(2.0, Attempt(1, 2.0, mark="m", **other)))
     # What is there now is not the flag that the attempt could have made.

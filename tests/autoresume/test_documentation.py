@@ -1,4 +1,4 @@
-"""docs/auto-resume.md does what it says: its program and its loop are run as they stand there."""
+"""docs/auto-resume.md does what it says: its program is run as it stands there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.autoresume import command, flag, started
+from holdfast.autoresume import chain, command, flag
 from holdfast.autoresume.outcome import Kind
 from holdfast.autoresume.policy import State
 from tests.autoresume.conftest import HOLDFAST
@@ -27,26 +27,23 @@ def block(title: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("by_hand", [False, True], ids=["the tool", "by hand"])
-def test_the_page_s_program(spawn: Spawner, tmp_path: Path, by_hand: bool) -> None:
+def test_the_page_s_program(spawn: Spawner, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(block("train.py"))
-    (tmp_path / "resume.sh").write_text(block("resume.sh"))
     tool = [*HOLDFAST, "autoresume", "--run-dir", "run", "--backoff", "0", "--"]
     # The launcher that belongs to this source and this interpreter.
     (launcher := tmp_path / "ft_launcher").write_text(
         f'#!/bin/sh\nexec {sys.executable} -m holdfast.fault_tolerance.launcher "$@"\n'
     )
     launcher.chmod(0o755)
-    words = ["bash", "resume.sh"] if by_hand else [*tool, "ft_launcher", "--nproc-per-node=1", "train.py"]
+    words = [*tool, "ft_launcher", "--nproc-per-node=1", "train.py"]
     run = spawn(words, cwd=tmp_path, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
     assert run.wait(120) == 0, run.output()
     assert re.findall("goes on from step .*", run.out()) == ["goes on from step 0", "goes on from step 20"]
-    if not by_hand:
-        assert re.search(
-            r"attempt 1 failed after .*: rank 0 \(node .*\): RuntimeError: a loose cable \(exit code 1\)\. "
-            r"Failure 1 of 3 in a row; attempt 2 follows now",
-            run.err(),
-        )
+    assert re.search(
+        r"attempt 1 failed after .*: rank 0 \(node .*\): RuntimeError: a loose cable \(exit code 1\)\. "
+        r"Failure 1 of 3 in a row; attempt 2 follows now",
+        run.err(),
+    )
 
 
 def test_every_ending_state_and_variable_is_on_the_page() -> None:
@@ -55,5 +52,5 @@ def test_every_ending_state_and_variable_is_on_the_page() -> None:
         assert f"\n| {kind} |" in text
     for state in State:
         assert str(state) in text
-    for variable in (flag.VARIABLE, command.NUMBER, command.MARK, started.RUN_DIR, started.PREEMPTED):
+    for variable in (flag.VARIABLE, command.NUMBER, command.MARK, chain.RUN_DIR, chain.PREEMPTED):
         assert f"\n| `{variable}` |" in text

@@ -13,21 +13,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.autoresume import flag, lock, log
+from holdfast.autoresume import flag, lock
+from holdfast.autoresume.chain import PREEMPTED, RUN_DIR, Launcher, launcher_in
 from holdfast.autoresume.flag import Standing, standing
 from holdfast.autoresume.ledger import Attempt, Ledger, attempt_begins, attempt_ends, chain_begins
-from holdfast.autoresume.ledger_file import NAME, LedgerFile, LedgerUnreadable, read_records
+from holdfast.autoresume.ledger_file import NAME, LedgerFile, LedgerUnreadable, read_records, say
 from holdfast.autoresume.outcome import Ending, Kind
-from holdfast.autoresume.started import PREEMPTED, RUN_DIR, Launcher, launcher_in
 from holdfast.fault_tolerance.errors import ConfigError
-from holdfast.integrations.slurm import claim, submission
+from holdfast.integrations.slurm import claim
 from tests.autoresume.conftest import HOLDFAST, Chains, fill
 from tests.processes import Spawner
-
-
-class Told(list[str]):
-    def __call__(self, text: str) -> None:
-        self.append(text)
 
 
 def records(path: Path) -> list[dict[str, object]]:
@@ -37,14 +32,13 @@ def records(path: Path) -> list[dict[str, object]]:
 # The ledger's file
 
 
-def test_records_are_appended_and_read(tmp_path: Path) -> None:
-    told = Told()
-    file = LedgerFile(str(tmp_path), told)
+def test_records_are_appended_and_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = LedgerFile(str(tmp_path))
     assert file.read() == Ledger()
     assert all(file.append({"t": number, "kind": "other"}) for number in range(3))
     assert [record["t"] for record in records(tmp_path / NAME)] == [0, 1, 2]
     assert (tmp_path / NAME).stat().st_mode & 0o777 == 0o600
-    assert told == []
+    assert capsys.readouterr().err == ""
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -52,8 +46,7 @@ def test_records_are_appended_and_read(tmp_path: Path) -> None:
 def test_a_torn_line_costs_itself_and_no_other(tmp_path: Path, cut: int, rubbish: bytes) -> None:
     path = tmp_path / NAME
     path.unlink(missing_ok=True)
-    told = Told()
-    file = LedgerFile(str(tmp_path), told)
+    file = LedgerFile(str(tmp_path))
     file.append(attempt_begins(1.0, Attempt(1, 1.0)))
     file.append(attempt_ends(2.0, 1, Ending(Kind.FAILED, "exit code 1"), exit_code=1))
     whole = path.read_bytes()
@@ -63,48 +56,48 @@ def test_a_torn_line_costs_itself_and_no_other(tmp_path: Path, cut: int, rubbish
     assert [attempt.number for attempt in file.read().attempts] == [1, 2]
 
 
-def test_a_torn_line_is_warned_of(tmp_path: Path) -> None:
-    told = Told()
+def test_a_torn_line_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / NAME).write_bytes(b'{"t": 1, "kind": "attempt", "attempt": 1}\n{"t": 2, "ki')
-    assert len(LedgerFile(str(tmp_path), told).read().attempts) == 1
-    assert told == [
-        f"{tmp_path / NAME}: line 2 cannot be read (torn when it was written?) and counts for none"
-    ]
+    assert len(LedgerFile(str(tmp_path)).read().attempts) == 1
+    line = f"{tmp_path / NAME}: line 2 cannot be read (torn when it was written?) and counts for none"
+    assert capsys.readouterr().err == f"[holdfast] warning: {line}\n"
 
 
-def test_several_torn_lines_count_for_none(tmp_path: Path) -> None:
-    told = Told()
+def test_several_torn_lines_count_for_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / NAME).write_bytes(b"{\n{\n")
-    LedgerFile(str(tmp_path), told).read()
-    assert "lines 1, 2 cannot be read" in told[0] and told[0].endswith(" and count for none")
+    LedgerFile(str(tmp_path)).read()
+    said = capsys.readouterr().err
+    assert "lines 1, 2 cannot be read" in said and said.endswith(" and count for none\n")
 
 
 def test_a_pipe_is_no_ledger_and_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / NAME)
     with pytest.raises(LedgerUnreadable, match="a pipe has this name"):
-        LedgerFile(str(tmp_path), Told()).read()
+        LedgerFile(str(tmp_path)).read()
 
 
 def test_an_unreadable_ledger_is_one_line(tmp_path: Path) -> None:
     (tmp_path / NAME).mkdir()
     with pytest.raises(LedgerUnreadable, match=r"attempts\.jsonl: Is a directory$"):
-        LedgerFile(str(tmp_path), Told()).read()
+        LedgerFile(str(tmp_path)).read()
 
 
-def test_on_a_full_disk_records_wait_until_there_is_room(small_disk: Path) -> None:
-    told = Told()
-    file = LedgerFile(str(small_disk), told)
+def test_on_a_full_disk_records_wait_until_there_is_room(
+    small_disk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = LedgerFile(str(small_disk))
     assert file.append({"t": 1, "kind": "other"})
     filler = fill(small_disk)
     waiting = [file.append({"t": number, "kind": "other", "why": "x" * 5000}) for number in (2, 3)]
     assert waiting == [False, False]
-    assert len(told) == 1
-    assert "cannot be written: No space left on device. The training continues" in told[0]
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "cannot be written: No space left on device. The training continues" in said
     assert [record["t"] for record in records(small_disk / NAME)] == [1]  # nothing torn either
     filler.unlink()
     assert file.append({"t": 4, "kind": "other"})
     assert [record["t"] for record in records(small_disk / NAME)] == [1, 2, 3, 4]
-    assert "can be written again" in told[1]
+    assert "can be written again" in capsys.readouterr().err
 
 
 def test_a_chain_on_a_full_disk_counts_its_failures_all_the_same(small_disk: Path, spawn: Spawner) -> None:
@@ -228,7 +221,7 @@ def test_a_file_that_is_no_flag_is_refused_and_left_alone(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "name", [NAME, lock.NAME, "journal-gpu-7.jsonl", claim.LOCK, claim.NAME, submission.NAME]
+    "name", [NAME, lock.NAME, "journal-gpu-7.jsonl", claim.LOCK, claim.NAME, claim.SCRIPT]
 )
 def test_a_file_of_the_run_directory_is_no_flag(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} is a file of the run directory's own"):
@@ -343,7 +336,7 @@ def test_advice_names_the_tool_s_own_option(
 
 
 def test_names_of_folders_do_nothing_to_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    log.say("in /a\x1b[2Jb\nc")
+    say("in /a\x1b[2Jb\nc")
     assert capsys.readouterr().err == "[holdfast] in /a\\x1b[2Jb\\nc\n"
 
 
@@ -351,7 +344,7 @@ def test_names_of_folders_do_nothing_to_a_terminal(capsys: pytest.CaptureFixture
 
 
 def test_the_status_in_ascii(tmp_path: Path) -> None:
-    file = LedgerFile(str(tmp_path), Told())
+    file = LedgerFile(str(tmp_path))
     file.append(attempt_begins(1.0, Attempt(1, 1.0)))
     file.append(attempt_ends(2.0, 1, Ending(Kind.FAILED, "naïve"), exit_code=1))
     shown = subprocess.run(
@@ -386,7 +379,7 @@ def test_an_end_that_nobody_saw_ran_for_an_unknown_time(tmp_path: Path) -> None:
     """Its keeper was killed long ago; the training itself made the flag."""
     flag, host = tmp_path / "finished.flag", os.uname().nodename
     flag.touch()
-    file = LedgerFile(str(tmp_path), Told())
+    file = LedgerFile(str(tmp_path))
     file.append(
         chain_begins(1.0, command=["true"], flag=str(flag), host=host, pid=1, started=1, carries_on=False)
     )

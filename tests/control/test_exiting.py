@@ -95,6 +95,65 @@ def test_finished_rank_is_described_once_and_never_ended() -> None:
     assert job.of(m.DescribeExit) == [m.DescribeExit(0)] and not job.sent
     (delayed,) = [action for action in job.of(m.Journal) if action.kind == "exit_delayed"]
     assert delayed.fields["seconds"] == 61.0 and not delayed.fields["has_raised"]
+    assert job.of(m.ReportExits) == [
+        m.ReportExits("rank 0 (pid 0) has not ended 61 s after its script finished")
+    ]
+
+
+def test_finished_ranks_of_the_same_moment_have_one_report() -> None:
+    job = Ending(has_raised=False)
+    job.boards = {local: m.Board(ended_for=60.0) for local in range(2)}
+    job.send(after=60.0).send(m.ExitDescribed(0, 1, "it waits"), after=0.1)
+    assert not job.of(m.ReportExits)
+    assert len(job.send(DESCRIBED, after=0.1).of(m.ReportExits)) == 1
+
+
+def test_rank_that_raised_has_no_report_of_its_own() -> None:
+    """That of the failure follows."""
+    assert not Ending(has_raised=True, exit_timeout=10.0).at(10.0).at(10.1, DESCRIBED).of(m.ReportExits)
+
+
+class Last(Job):
+    """A job of two ranks, of which rank 1 has ended with 0 at second 0, and rank 0 does nothing."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.started().send(exited(1, 0), cpu=0.0)
+
+    def idle(self, seconds: int, cpu: float = 0.0, **board: Any) -> Last:
+        """So many seconds, and the rank's last heartbeat was at their begin."""
+        for second in range(1, seconds + 1):
+            self.boards = {0: m.Board(**{"idle_for": float(second), **board})}
+            self.send(after=1.0, cpu=cpu)
+        return self
+
+
+def test_last_rank_that_does_nothing_is_reported_once_and_never_ended() -> None:
+    job = Last().idle(59)
+    assert not job.of(m.DescribeExit)
+    job.idle(61).send(DESCRIBED, cpu=0.0).idle(5000)
+    assert job.of(m.DescribeExit) == [m.DescribeExit(0)] and not job.of(m.KillRank)
+    (report,) = job.of(m.ReportExits)
+    assert "has done nothing for" in report.why and "all others have ended with exit code 0" in report.why
+    assert job.send(exited(0, 0)).codes == [0]
+
+
+@pytest.mark.parametrize(
+    "state", [{"cpu": 1.0}, {"idle_for": 1.0}, {"is_saving": True}], ids=["computes", "beats", "saves"]
+)
+def test_last_rank_that_works_is_left_alone(state: dict[str, Any]) -> None:
+    assert not Last().idle(300, **state).of(m.DescribeExit)
+
+
+def test_last_rank_without_a_client_is_reported() -> None:
+    assert Last().idle(61, idle_for=None).of(m.DescribeExit) == [m.DescribeExit(0)]
+
+
+def test_idle_ranks_of_which_none_has_ended_are_left_alone() -> None:
+    job = Job().started()
+    for _ in range(300):
+        job.send(after=1.0, cpu=0.0)
+    assert not job.of(m.DescribeExit)
 
 
 @pytest.mark.parametrize(("status", "code"), [(0, 0), (-2, 0), (-9, 0), (3, 3)])

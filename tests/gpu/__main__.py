@@ -23,7 +23,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from holdfast import nvidia
+from holdfast.fault_tolerance.processes import proc
 
 from . import (
     gpu_environment,
@@ -141,7 +141,7 @@ def _write(result: dict[str, Any], out: Path) -> None:
 
 def describe_machine() -> dict[str, Any]:
     """Versions of everything. Raises CannotRun where there is no GPU or no torch."""
-    if not is_dry() and not nvidia.find_driver():
+    if not is_dry() and not proc.nvidia_driver():
         raise CannotRun("this machine has no NVIDIA driver, so there is nothing to test")
     asked = subprocess.run([sys.executable, "-c", TORCH], capture_output=True, text=True)
     if asked.returncode:

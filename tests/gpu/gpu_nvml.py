@@ -97,7 +97,7 @@ def _incident() -> Row:
 
 
 def _doctor() -> Row:
-    from holdfast import nvidia
+    from holdfast.fault_tolerance.processes import proc
 
     done = subprocess.run(
         [sys.executable, "-m", "holdfast", "doctor", "--json"], capture_output=True, text=True
@@ -108,8 +108,8 @@ def _doctor() -> Row:
     listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20).stdout.count(
         "GPU "
     )
-    passed = is_dry() or ("present" in text and nvidia.count_gpus() == listed)
-    return row(DOCTOR, passed, f"doctor: {text}; {nvidia.count_gpus()} GPUs, nvidia-smi {listed}")
+    passed = is_dry() or ("present" in text and proc.nvidia_gpus() == listed)
+    return row(DOCTOR, passed, f"doctor: {text}; {proc.nvidia_gpus()} GPUs, nvidia-smi {listed}")
 
 
 CHECKS = [Check("nvml", 40, (FACTS, INCIDENT, DOCTOR), run)]

@@ -83,7 +83,7 @@ def test_every_kind_of_event_is_documented() -> None:
 
 
 def test_the_exit_codes_on_the_page_are_the_launcher_s() -> None:
-    from holdfast.fault_tolerance.launcher.ranks import exits
+    from holdfast.fault_tolerance.launcher import exit_codes as exits
 
     page = (ROOT / "docs" / "exit-codes.md").read_text()
     first_cells = re.findall(r"^\| (\d+)", page, re.MULTILINE)
@@ -97,7 +97,7 @@ def test_the_exit_codes_are_the_launcher_s_table() -> None:
 
 
 def test_moving_over_lists_differences_exit_codes_first() -> None:
-    from holdfast.fault_tolerance.launcher.ranks import exits
+    from holdfast.fault_tolerance.launcher import exit_codes as exits
 
     page = (ROOT / "docs" / "moving-over.md").read_text()
     differences = page.partition("## What behaves differently\n")[2]

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from holdfast.fault_tolerance.launcher.ranks.prologue_path import PROLOGUE
+from holdfast.fault_tolerance.launcher.ranks.rank_environment import PROLOGUE
 from holdfast.fault_tolerance.processes import proc
 from holdfast.incidents.capture.stack_request import StackReply, request
 from holdfast.incidents.evidence import StackSource

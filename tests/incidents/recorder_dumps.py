@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.fault_tolerance.launcher.ranks.prologue_path import PROLOGUE
+from holdfast.fault_tolerance.launcher.ranks.rank_environment import PROLOGUE
 from holdfast.incidents.capture.stack_request import read_answer
 from holdfast.incidents.evidence import Case, Collective, RankEvidence, StackSource, Thread
 from holdfast.incidents.rules import judge

@@ -6,7 +6,6 @@ import os
 import signal
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,9 +16,11 @@ from holdfast.incidents.capture.host import OomWatch
 from holdfast.incidents.capture.procfs import link
 from holdfast.incidents.capture.rank_probe import LocalRank
 from holdfast.incidents.evidence import NodeFaultKind
+from tests.memory_group import group as group
+from tests.memory_group import set_limit
 from tests.processes import Spawner, wait_until
 
-LIMIT = str(64 << 20)
+LIMIT = 64 << 20
 EATS = """
 import sys
 sys.stdin.read(0)
@@ -29,33 +30,11 @@ while True: eaten.append(bytearray(b"x" * (1 << 20)))
 """
 
 
-@pytest.fixture
-def group() -> Iterator[Path]:
-    """A control group with 64 MiB of memory; the test is skipped where there can be none."""
-    for root, limit in (
-        (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
-        (Path("/sys/fs/cgroup"), "memory.max"),
-    ):
-        folder = root / f"holdfast-test-{uuid.uuid4().hex[:8]}"
-        try:
-            folder.mkdir()
-        except OSError:
-            continue
-        if (folder / limit).exists():
-            (folder / limit).write_text(LIMIT)
-            yield folder
-            inside = folder / "cgroup.procs"
-            wait_until(lambda inside=inside: not inside.read_text(), what="the cgroup's processes left it")
-            folder.rmdir()
-            return
-        folder.rmdir()
-    pytest.skip("no memory control group that this user may make")
-
-
 def test_a_process_that_was_ended_for_want_of_memory(spawn: Spawner, group: Path, tmp_path: Path) -> None:
     fifo = tmp_path / "go"
     os.mkfifo(fifo)
     eater = spawn.python(EATS, str(fifo))
+    set_limit(group, LIMIT)
     (group / "cgroup.procs").write_text(str(eater.pid))
     watch = OomWatch(f"/proc/{eater.pid}")
     try:
@@ -81,6 +60,7 @@ def test_a_rank_that_waits_for_memory(spawn: Spawner, group: Path, tmp_path: Pat
     fifo = tmp_path / "go"
     os.mkfifo(fifo)
     eater = spawn.python(EATS, str(fifo))
+    set_limit(group, LIMIT)
     (group / "cgroup.procs").write_text(str(eater.pid))
     fifo.write_text("go")
     wait_until(lambda: "under_oom 1" in control.read_text(), what="it waits for memory")

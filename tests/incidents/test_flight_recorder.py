@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from holdfast.fault_tolerance.launcher.ranks.prologue_path import PROLOGUE, flight_recorder
+from holdfast.fault_tolerance.launcher.ranks.rank_environment import PROLOGUE, flight_recorder
 from holdfast.incidents import wire
 from holdfast.incidents.capture.stack_request import read_answer
 from holdfast.incidents.evidence import Collective, Missing, StackSource

@@ -194,7 +194,7 @@ def test_the_holder_of_a_file_lock_is_named() -> None:
     holder = rank(0, "sleep", pid=4711)
     verdict = judge(case(holder, rank(1, "flock"), rank(2)))
 
-    assert (verdict.rank, verdict.kind) == (0, "lock")
+    assert (verdict.rank, verdict.kind) == (0, "user_code")
     assert verdict.followers == (1, 2)
 
 

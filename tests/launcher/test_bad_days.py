@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.fault_tolerance.launcher.exit_codes import RankExit
 from holdfast.fault_tolerance.launcher.inbox import Inbox
 from holdfast.fault_tolerance.launcher.monitor_keeper import MonitorKeeper
 from holdfast.fault_tolerance.launcher.ranks import failures
-from holdfast.fault_tolerance.launcher.ranks.exits import RankExit
 from holdfast.fault_tolerance.launcher.ranks.failures import Failure
-from holdfast.fault_tolerance.monitor.control import ControlPage
+from holdfast.fault_tolerance.monitor.control import ControlPage, Settings
 from tests.launcher.conftest import Jobs
 from tests.processes import Spawner, alive, wait_until
 
@@ -100,15 +100,7 @@ def test_a_defect_in_what_only_tells_people_something_is_harmless(
 def keeper() -> Iterator[MonitorKeeper]:
     folder = tempfile.mkdtemp(prefix="holdfast-", dir="/dev/shm")
     control, inbox = ControlPage.create(folder), Inbox()
-    keeper = MonitorKeeper(
-        folder,
-        control,
-        inbox,
-        check_interval=1.0,
-        termination=signal.SIGKILL,
-        patience=1.0,
-        on_replaced=lambda _: None,
-    )
+    keeper = MonitorKeeper(Settings(folder, 1.0, signal.SIGKILL, 1.0), control, inbox, lambda _: None)
     yield keeper
     keeper.close()
     inbox.close()

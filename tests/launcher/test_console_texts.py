@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.fault_tolerance.launcher import console
-from holdfast.fault_tolerance.launcher.ranks.exits import RankExit
+from holdfast.fault_tolerance.launcher.exit_codes import RankExit
 from holdfast.fault_tolerance.launcher.ranks.failures import Failure, block
 
 GOLDEN = Path(__file__).with_name("console_texts.txt")

@@ -7,8 +7,7 @@ import signal
 import pytest
 
 from holdfast.fault_tolerance.launcher import exit_codes
-from holdfast.fault_tolerance.launcher.ranks import exits
-from holdfast.fault_tolerance.launcher.ranks.exits import RankExit
+from holdfast.fault_tolerance.launcher.exit_codes import RankExit
 
 
 def end(status: int, rank: int = 0) -> RankExit:
@@ -30,7 +29,7 @@ def test_meaning(status: int, meaning: str) -> None:
 
 @pytest.mark.parametrize(("status", "obeyed"), [(0, True), (-15, True), (143, True), (-9, False), (1, False)])
 def test_ending_by_the_signal_that_was_passed_on_is_no_failure(status: int, obeyed: bool) -> None:
-    assert exits.obeyed(end(status), signal.SIGTERM) is obeyed
+    assert exit_codes.obeyed(end(status), signal.SIGTERM) is obeyed
 
 
 def test_told_to_stop() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from holdfast.fault_tolerance.launcher.control.messages import Cause
+from holdfast.fault_tolerance.launcher.exit_codes import RankExit
 from holdfast.fault_tolerance.launcher.ranks import failures
-from holdfast.fault_tolerance.launcher.ranks.exits import RankExit
 from holdfast.fault_tolerance.launcher.ranks.failures import Failure
 
 

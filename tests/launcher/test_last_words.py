@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.fault_tolerance.launcher.ranks import failures
-from holdfast.fault_tolerance.launcher.ranks.prologue_path import PROLOGUE
+from holdfast.fault_tolerance.launcher.ranks.rank_environment import PROLOGUE
 from tests.processes import Spawner
 
 PROGRAM = """

@@ -25,6 +25,9 @@ def given(folder: Path | str, **more: object) -> SimpleNamespace:
         "local_ranks_filter": "",
         "logs_specs": None,
         "role": "trainer",
+        "log_line_prefix_template": "",
+        "duplicate_stdout_filters": [],
+        "duplicate_stderr_filters": [],
     }
     return SimpleNamespace(**{**options, **more})
 

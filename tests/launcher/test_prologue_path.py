@@ -11,7 +11,7 @@ from tests.launcher.conftest import Jobs
 from tests.processes import Spawner
 
 LAUNCHES = "from holdfast.fault_tolerance.launcher.main import console; console()"
-ASKS = "from holdfast.fault_tolerance.launcher.ranks.prologue_path import hides_the_prologue as h; print(repr(h()))"
+ASKS = "from holdfast.fault_tolerance.launcher.ranks.rank_environment import hides_the_prologue as h; print(repr(h()))"
 
 
 def test_a_folder_that_a_pth_file_puts_first_is_seen(tmp_path: Path) -> None:

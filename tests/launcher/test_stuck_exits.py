@@ -109,8 +109,13 @@ def test_exit_after_good_end_that_cannot_end_is_a_success(
     job.end(0)
     delayed = one(job, "exit_delayed")
     assert not delayed["has_raised"] and KEEPERS[keeper][1] in delayed["kept_by"]
-    assert not job.journal("restart", "incident", "rank_failing")
+    assert not job.journal("restart", "rank_failing")
     assert one(job, "run_end")["exit_code"] == 0
+    incident = one(job, "incident")
+    assert (incident["rank"], incident["cause"]) == (0, "shutdown") and KEEPERS[keeper][1] in incident[
+        "sentence"
+    ]
+    assert "--ft-finished-timeout" in (Path(incident["report"]) / "report.txt").read_text()
 
 
 @pytest.mark.parametrize("has_client", [False, True])
@@ -129,6 +134,31 @@ def test_exit_after_good_end_is_reported_after_60_s_and_never_ended(jobs: Jobs) 
     assert job.spawned.wait(ceiling=90) == 0
     assert 60 <= one(job, "exit_delayed")["seconds"] < 63
     assert not job.journal("signal_sent", "verdict", "restart")
+
+
+STANDS = """
+if RANK == 1:
+    import ctypes
+    mutex, until = ctypes.create_string_buffer(64), (ctypes.c_long * 2)(int(time.time()) + 70, 0)
+    ctypes.PyDLL(None).pthread_mutex_lock(mutex)
+    ctypes.PyDLL(None).pthread_mutex_timedlock(mutex, until)  # PyDLL keeps the GIL
+"""
+
+
+@pytest.mark.parametrize("has_client", [False, True])
+def test_last_rank_that_stands_in_native_code_is_reported_and_never_ended(
+    jobs: Jobs, has_client: bool
+) -> None:
+    """As in a destructor that joins a thread and keeps the GIL, after all others have ended."""
+    job = jobs(script(STANDS, "", has_client=has_client), nproc=2)
+    assert job.spawned.wait(ceiling=100) == 0
+    delayed, incident = one(job, "exit_delayed"), one(job, "incident")
+    assert 60 <= delayed["seconds"] < 66 and not delayed["has_finished"]
+    assert incident["rank"] == 1 and "<module>" in incident["sentence"]
+    assert not job.journal("signal_sent", "verdict", "restart")
+    command = [sys.executable, "-m", "holdfast", "incidents", str(job.run_dir)]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert "rank 1" in listed.lower()
 
 
 def test_exception_hook_setting_ends_the_process_at_once(jobs: Jobs) -> None:

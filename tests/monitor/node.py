@@ -20,7 +20,7 @@ import pytest
 from holdfast.fault_tolerance.board import Board, BoardWriter, Limits
 from holdfast.fault_tolerance.launcher.inbox import Inbox
 from holdfast.fault_tolerance.launcher.monitor_keeper import MonitorKeeper, MonitorMessage
-from holdfast.fault_tolerance.monitor.control import RUNNING, ControlPage
+from holdfast.fault_tolerance.monitor.control import RUNNING, ControlPage, Settings
 from tests.processes import CEILING, Spawned, Spawner
 
 from .victims import identity, victim
@@ -57,15 +57,8 @@ class Node:
         self.said: list[dict[str, Any]] = []
         self.ranks: list[Rank] = []
         self._given: Counter[str] = Counter()
-        self.keeper = MonitorKeeper(
-            folder,
-            self.control,
-            self.inbox,
-            check_interval=check_interval,
-            termination=termination,
-            patience=patience,
-            on_replaced=self.replaced.append,
-        )
+        settings = Settings(folder, check_interval, termination, patience)
+        self.keeper = MonitorKeeper(settings, self.control, self.inbox, self.replaced.append)
         self.keeper.start()
 
     def board_path(self, local_rank: int, cycle: int = 0) -> str:

@@ -56,7 +56,7 @@ def test_no_environment_is_read_before_the_ranks_have_ended(
         return False
 
     monkeypatch.setattr(proc, "has_environment", has_environment)
-    settings = Settings(folder, 0, 0, 0, -1, 1.0, signal.SIGKILL, 1.0)
+    settings = Settings(folder, 1.0, signal.SIGKILL, 1.0)
     clean_up(Watch(settings, lambda _: None), folder)
     assert [rank.wait() for rank in ranks] == [-signal.SIGTERM, -signal.SIGKILL]
     assert set(seen) == {(False, False)}
@@ -82,7 +82,8 @@ def test_only_the_monitor_in_charge_cleans_up(folder: str, spawn: Spawner, super
     control = ControlPage(folder)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     who = identity(launcher)
-    settings = Settings(folder, 0, who.pid, who.start_time, theirs.fileno(), 5.0, signal.SIGKILL, 1.0)
+    of_it = {"launcher_pid": who.pid, "launcher_start": who.start_time, "channel": theirs.fileno()}
+    settings = Settings(folder, 5.0, signal.SIGKILL, 1.0, **of_it)
     with ours, theirs:
         monitor = start(MAIN, settings, theirs.fileno())
         wait_until(lambda: control.tick > 0, what="the first look")

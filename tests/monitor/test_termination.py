@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.fault_tolerance.monitor.terminator import Terminator
+from holdfast.fault_tolerance.monitor.watch import Terminator
 from tests.processes import Spawner, wait_until
 
 from .values import SECOND

@@ -57,7 +57,7 @@ def ranks(folder: str, spawn: Spawner) -> Iterator[list[Spawned]]:
 def _look(folder: str) -> list[dict[str, Any]]:
     """What a monitor says from its first look to its verdict."""
     said: list[dict[str, Any]] = []
-    watch = Watch(Settings(folder, 0, 0, 0, -1, 1.0, signal.SIGKILL, 1.0), said.append)
+    watch = Watch(Settings(folder, 1.0, signal.SIGKILL, 1.0), said.append)
     with contextlib.closing(watch):
 
         def judged() -> bool:

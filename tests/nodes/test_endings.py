@@ -33,6 +33,25 @@ def test_a_node_that_is_done_starts_again_if_another_one_fails(cluster: Cluster)
     assert a.restarts() == b.restarts() == [(1, 1)]
 
 
+B_STANDS = """
+while NODE == "b" and not told("finish"):
+    time.sleep(1)
+say("finished")
+"""
+
+
+@pytest.mark.slow
+def test_ranks_that_stand_when_the_other_node_is_done_are_reported_and_not_ended(cluster: Cluster) -> None:
+    a, b = cluster.pair(B_STANDS)
+    a.hear("finished", 0), b.hear("starts", 0)
+    b.wait_for("verdict on cycle 0", ceiling=120)
+    cluster.tell("finish")
+    a.end(0), b.end(0)
+    delayed = b.journal("exit_delayed")
+    assert [each["rank"] for each in delayed] == [2, 3] and not any(each["has_finished"] for each in delayed)
+    assert len(b.journal("incident")) == 1 and not a.journal("exit_delayed", "incident")
+
+
 SAVES = """
 def save(number, frame):
     say("saves")

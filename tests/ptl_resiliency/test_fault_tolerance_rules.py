@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.callbacks.completion import Ending, why_complete
+from holdfast.callbacks.completion import why_complete
 from holdfast.fault_tolerance.timeouts.learning_conditions import (
     ASYNC_NOTE,
     CHECKPOINTING,
@@ -116,23 +118,21 @@ def test_only_a_successful_exit_is_a_clean_stop(exception: BaseException, clean:
 
 
 @pytest.mark.parametrize(
-    ("ending", "why"),
+    ("iterations", "ending", "why"),
     [
-        (Ending(50, global_step=100, max_steps=100), "max_steps=100 reached"),
-        (Ending(50, global_step=99, max_steps=100), ""),
-        (Ending(50, global_step=0, max_steps=0), ""),
-        (Ending(50, epoch=3, max_epochs=3), "max_epochs=3 reached"),
-        (Ending(50, epoch=3, max_epochs=None), ""),
-        (Ending(50, epoch=3, max_epochs=3, asked_to_stop=True, in_mid_epoch=True), ""),
-        (Ending(50, epoch=3, max_epochs=3, asked_to_stop=True), "max_epochs=3 reached"),
-        (Ending(50, asked_to_stop=True, early_stopping=True), "early stopping"),
-        (Ending(50, asked_to_stop=True), ""),
-        (Ending(2), ""),
-        (Ending(1), "nothing more to do: this job ended after 1 training iterations"),
-        (Ending(0), "nothing more to do: this job ended after 0 training iterations"),
-        (Ending(0, failed=True), ""),
-        (Ending(50, global_step=100, max_steps=100, failed=True), ""),
+        (50, {"global_step": 100, "max_steps": 100}, "max_steps=100 reached"),
+        (50, {"global_step": 99, "max_steps": 100}, ""),
+        (50, {"global_step": 0, "max_steps": 0}, ""),
+        (50, {"epoch": 3, "max_epochs": 3}, "max_epochs=3 reached"),
+        (50, {"epoch": 3, "max_epochs": None}, ""),
+        (50, {"epoch": 3, "max_epochs": 3, "asked_to_stop": True, "in_mid_epoch": True}, ""),
+        (50, {"epoch": 3, "max_epochs": 3, "asked_to_stop": True}, "max_epochs=3 reached"),
+        (50, {"asked_to_stop": True, "early_stopping": True}, "early stopping"),
+        (50, {"asked_to_stop": True}, ""),
+        (2, {}, ""),
+        (1, {}, "nothing more to do: this job ended after 1 training iterations"),
+        (0, {}, "nothing more to do: this job ended after 0 training iterations"),
     ],
 )
-def test_when_a_training_is_finished(ending: Ending, why: str) -> None:
-    assert why_complete(ending) == why
+def test_when_a_training_is_finished(iterations: int, ending: dict[str, Any], why: str) -> None:
+    assert why_complete(iterations, **ending) == why

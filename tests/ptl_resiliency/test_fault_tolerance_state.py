@@ -67,7 +67,7 @@ def test_what_cannot_be_read_says_so(tmp_path: Path) -> None:
 def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     kept_timeouts.write(path, STATE)
-    (tmp_path / "state.json.partial").mkdir()
+    (tmp_path / ".state.json.partial").mkdir()
     with pytest.raises(OSError):
         kept_timeouts.write(path, {"current_timeouts": {}})
     assert json.loads(path.read_text()) == STATE

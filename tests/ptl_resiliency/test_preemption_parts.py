@@ -3,33 +3,42 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from functools import partial
 
+import pytest
+
+from holdfast.callbacks.preemption import shortage
+from holdfast.callbacks.stopping_place import MOST_BATCHES, batches_between
 from holdfast.fault_tolerance.stop.rules import END, LOADER_END, loader_of
-from holdfast.preemption.asking_each_other import MOST_BATCHES, batches_between
-from holdfast.preemption.time_left import TimeLeft, shortage, time_left
 from holdfast.ptl_resiliency.preemption_callback import ValidationPlaces
 
+SLURM = {"SLURM_JOB_END_TIME": "1050"}
 
-def test_the_nearest_end_counts() -> None:
-    slurm = {"SLURM_JOB_END_TIME": "1050"}
-    find: Callable[..., TimeLeft | None] = partial(time_left, monotonic=100.0, wall=1000.0)
-    assert find(None, {}) is None
-    assert find(None, {"SLURM_JOB_END_TIME": "soon"}) is None
-    assert find(None, slurm) == TimeLeft(50.0, "Slurm's SLURM_JOB_END_TIME")
-    assert find(130.0, slurm) == TimeLeft(30.0, "ft_launcher's --term-timeout")
-    assert find(190.0, slurm) == TimeLeft(50.0, "Slurm's SLURM_JOB_END_TIME")
+
+@pytest.mark.parametrize(
+    ("last_save", "deadline", "environ", "said"),
+    [
+        (None, 110.0, SLURM, ""),
+        (60.0, None, {}, ""),
+        (60.0, None, {"SLURM_JOB_END_TIME": "soon"}, ""),
+        (60.0, None, SLURM, "50.0 s are left (Slurm's SLURM_JOB_END_TIME)"),
+        (60.0, 130.0, SLURM, "30.0 s are left (ft_launcher's --term-timeout)"),
+        (60.0, 190.0, SLURM, "50.0 s are left (Slurm's SLURM_JOB_END_TIME)"),
+        (50.0, 190.0, SLURM, ""),
+        (1.0, 97.0, {}, "0.0 s are left"),
+    ],
+)
+def test_the_nearest_end_counts(
+    last_save: float | None, deadline: float | None, environ: dict[str, str], said: str
+) -> None:
+    line = shortage(last_save, deadline, environ, monotonic=100.0, wall=1000.0)
+    assert said in line and bool(said) == bool(line)
 
 
 def test_too_little_time_in_words() -> None:
-    left = TimeLeft(12.34, "Slurm's SLURM_JOB_END_TIME")
-    assert shortage(left, 40.0) == (
+    assert shortage(40.0, None, {"SLURM_JOB_END_TIME": "1012.34"}, monotonic=0.0, wall=1000.0) == (
         "Preemption: 12.3 s are left (Slurm's SLURM_JOB_END_TIME), and the last checkpoint took 40.0 s to save: this "
         "one may not be complete in time; it is tried all the same, and until it is complete the one before it stays"
     )
-    assert "0.0 s are left" in str(shortage(TimeLeft(-3.0, "x"), 1.0))
-    assert shortage(left, 12.0) is shortage(left, None) is shortage(None, 40.0) is None
 
 
 def test_places_of_a_validation_rise_and_meet_at_the_end_of_each_loader() -> None:

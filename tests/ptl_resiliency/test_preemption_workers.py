@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from holdfast.preemption.loader_workers import Staying
-from holdfast.ptl_resiliency.preemption_callback import Loaders
+from holdfast.callbacks.loader_workers import Staying, StayingWorkers
+from holdfast.ptl_resiliency.preemption_callback import seeding
 from tests.processes import Spawner
 from tests.ptl_resiliency.preempted import Numbers
 
@@ -36,9 +36,9 @@ def _users_init(worker_id: int) -> None:
 
 def test_workers_survive_the_signals_and_run_the_users_function() -> None:
     loader = DataLoader(Asked(), batch_size=4, num_workers=1, worker_init_fn=_users_init)
-    loaders = Loaders({TERM, USR1})
-    loaders.protect(loader, 0)
-    loaders.protect(loader, 0)  # as a second fit of the same trainer does
+    loaders = StayingWorkers({TERM, USR1})
+    loaders.of(loader)
+    loaders.of(loader)  # as a second fit of the same trainer does
     pickle.loads(pickle.dumps(loader.worker_init_fn))  # for workers that are spawned
     assert sum(batch.sum().item() for batch in loader) == 0.0
     loaders.undo()
@@ -48,7 +48,7 @@ def test_workers_survive_the_signals_and_run_the_users_function() -> None:
 def test_lightnings_seeding_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PL_SEED_WORKERS", "1")
     loader = DataLoader(Numbers(), num_workers=1)
-    Loaders({TERM}).protect(loader, 3)
+    StayingWorkers({TERM}).of(loader, seeding(3))
     staying = loader.worker_init_fn
     assert isinstance(staying, Staying) and isinstance(staying.then, partial)
     assert staying.then.func.__name__ == "pl_worker_init_function" and staying.then.keywords == {"rank": 3}
@@ -56,16 +56,16 @@ def test_lightnings_seeding_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_other_loaders_are_left_alone() -> None:
     inline = DataLoader(Numbers())
-    loaders = Loaders({TERM})
+    loaders = StayingWorkers({TERM})
     for each in (inline, [1, 2], object(), None):
-        loaders.protect(each, 0)
+        loaders.of(each)
     assert inline.worker_init_fn is None
 
 
 LEFT = """
 import multiprocessing, os, signal, sys, time, torch
 from torch.utils.data import DataLoader
-from holdfast.ptl_resiliency.preemption_callback import Loaders
+from holdfast.callbacks.loader_workers import StayingWorkers
 
 class Sticky:
     def __len__(self):
@@ -88,7 +88,7 @@ def users_own(listens):
         time.sleep(0.1)
 
 loader = DataLoader(Sticky(), batch_size=4, num_workers=2)
-Loaders({signal.SIGTERM}).protect(loader, 0)
+StayingWorkers({signal.SIGTERM}).of(loader)
 left = iter(loader)
 next(left), next(left)
 context = multiprocessing.get_context("fork")

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from holdfast.callbacks.straggler_settings import LOGGER, StragglerSettings
+from holdfast.callbacks.stragglers import LOGGER, StragglerSettings
 from holdfast.ptl_resiliency import StragglerDetectionCallback, recipes
 from holdfast.ptl_resiliency.recipes import straggler_det_callback
 

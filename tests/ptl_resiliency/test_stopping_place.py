@@ -17,9 +17,9 @@ ROOT = Path(__file__).resolve().parents[2]
 RANK = """
 import json, logging, os, sys
 import torch.distributed as dist
-from holdfast.preemption.notices import Notices
+from holdfast.callbacks.notices import Notices
 from holdfast.side_group import CollectiveFailed
-from holdfast.preemption.stopping_place import find_way
+from holdfast.callbacks.stopping_place import find_way
 
 logging.basicConfig()
 folder, rank = sys.argv[1], int(sys.argv[2])

@@ -240,7 +240,7 @@ def test_a_copy_measures_nothing_yet(tmp_path: Path) -> None:
         copies.append(copy.deepcopy(ours))
         copies[0].teardown(trainer, trainer.lightning_module, "fit")
         assert Detector.initialized and "training_step" in vars(trainer.strategy)
-        assert ours._side is not None and copies[0]._side is None
+        assert ours._run is not None and copies[0]._run is None
 
     trainer(tmp_path, At(12, duplicate), ours).fit(Small())
     trainer(tmp_path, *copies).fit(Small())

@@ -9,8 +9,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.callbacks.straggler_findings import Confirmation, findings, lines, metrics, why_sections
-from holdfast.callbacks.straggler_settings import StragglerSettings
+from holdfast.callbacks.stragglers import (
+    Confirmation,
+    StragglerSettings,
+    findings,
+    lines,
+    metrics,
+    why_sections,
+)
 from holdfast.straggler import Report, Verdict
 
 SETTINGS = StragglerSettings(300.0, True, True, 1, 0.7, 0.7, False, True, 1, None)

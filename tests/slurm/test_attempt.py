@@ -17,8 +17,7 @@ from holdfast.autoresume.policy import Limits
 from holdfast.cli.main import main
 from holdfast.integrations.slurm import claim, commands
 from holdfast.integrations.slurm.attempt import Keeper
-from holdfast.integrations.slurm.exclusion import spared
-from holdfast.integrations.slurm.place import Place
+from holdfast.integrations.slurm.facts import Place, spared
 from holdfast.integrations.slurm.script import DONE, REFUSED
 from tests.autoresume.conftest import fill
 
@@ -82,7 +81,7 @@ def keeper(run_dir: Path, job: str = "7", restarts: int = 0, **limits: int) -> K
 
 
 def chains(run_dir: Path) -> tuple[Chain, ...]:
-    return LedgerFile(str(run_dir), pytest.fail).read().chains
+    return LedgerFile(str(run_dir)).read().chains
 
 
 def test_a_failure_is_requeued_and_counted(

@@ -1,8 +1,9 @@
-"""`holdfast slurm` on a real cluster, with ranks that need no torch: what follows from each end of an attempt."""
+"""`holdfast slurm` on a real cluster: what follows from each end of an attempt. Most ranks need no torch here."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.cluster import Cluster
-from tests.slurm.training import Submitted
+from tests.slurm.training import SAVE_EVERY, Training, undisturbed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -36,10 +37,10 @@ if os.environ["RANK"] == "0":
 """
 
 
-def light(cluster: Cluster, folder: Path, how: str) -> Submitted:
+def light(cluster: Cluster, folder: Path, how: str) -> Training:
     program = folder / "program.py"
     program.write_text(PROGRAM)
-    return Submitted(cluster, folder, [program, how])
+    return Training(cluster, folder, [program, how])
 
 
 def test_cancelled_then_submitted_again_preempted_and_finished(cluster: Cluster, tmp_path: Path) -> None:
@@ -74,6 +75,24 @@ def test_cancelled_then_submitted_again_preempted_and_finished(cluster: Cluster,
     again = training.start()
     assert again.returncode == 2
     assert "Nothing is submitted; to train on, remove it" in again.stderr
+
+
+def test_a_failed_and_preempted_run_ends_as_an_undisturbed_one(cluster: Cluster, tmp_path: Path) -> None:
+    steps = 30
+    training = Training.of_characters(cluster, tmp_path, steps)
+    assert training.start(ranks=2).returncode == 0
+    training.wait_for_step(10)
+    training.a_rank("n2").send_signal(signal.SIGKILL)
+    training.wait_for_step(20)
+    cluster.run("scancel", "--signal=TERM", training.job)  # to every process of the step at once
+    expected = undisturbed(tmp_path / "undisturbed", steps)
+    assert training.end() == "COMPLETED 0:0", training.text()
+    assert training.kinds() == ["failed", "preempted", "finished"], training.text()
+    # That of step 10 may have been on its way.
+    assert 10 - SAVE_EVERY <= training.resumed[0] <= 10 + SAVE_EVERY
+    assert training.resumed[1:] == training.stopped  # not a step is lost
+    assert training.result == expected
+    training.wait_until_nothing_is_left()
 
 
 def test_a_job_that_fails_at_once_gives_up_and_names_the_cause(cluster: Cluster, tmp_path: Path) -> None:

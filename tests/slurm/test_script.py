@@ -10,10 +10,9 @@ import pytest
 
 from holdfast.cli.main import main
 from holdfast.fault_tolerance.errors import ConfigError
-from holdfast.integrations.slurm.plan import Plan, checked, time_limit
-from holdfast.integrations.slurm.script import batch_script
+from holdfast.integrations.slurm.script import Plan, batch_script, checked, time_limit
 
-GOLDEN = Path(__file__).with_name("golden.sbatch")
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "slurm" / "train.sbatch"
 COMMAND = ("ft_launcher", "--nproc-per-node=8", "--max-restarts=3", "train.py", "--name", "it's a test")
 
 
@@ -22,12 +21,14 @@ def plan(**changes: object) -> Plan:
     return Plan(**{**known, "time": "4:00:00", "options": ("--partition=low",), **changes})  # type: ignore[arg-type]
 
 
-def test_the_script_is_the_golden_one() -> None:
-    assert batch_script(checked(plan()), "1.2.3") == GOLDEN.read_text()
+def test_the_example_is_what_a_dry_run_prints() -> None:
+    command = ("ft_launcher", "--nproc-per-node=8", "--max-restarts=3", "train.py")
+    example = plan(run_dir="/shared/run-1", command=command)
+    assert batch_script(checked(example), "1.2.3") == EXAMPLE.read_text()
+    subprocess.run(["bash", "-n", EXAMPLE], check=True)
 
 
-def test_it_is_bash_and_each_word_reaches_the_program_as_it_is(tmp_path: Path) -> None:
-    subprocess.run(["bash", "-n", GOLDEN], check=True)
+def test_each_word_reaches_the_program_as_it_is(tmp_path: Path) -> None:
     fake = tmp_path / "srun"
     fake.write_text('#!/bin/bash\nprintf \'%s\\n\' "$@" "$HOLDFAST_ATTEMPT" "$PATH"\n')
     fake_keep = 'case "$*" in *--attempt-begins) echo 4 ;; esac'

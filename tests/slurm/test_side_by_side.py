@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.autoresume import keeping, lock
+from holdfast.autoresume import lock
 from holdfast.autoresume.ledger import chain_begins
 from holdfast.autoresume.ledger_file import LedgerFile
 from holdfast.cli.main import main
 from holdfast.integrations.slurm import claim
+from holdfast.integrations.slurm.claim import standing
 from holdfast.integrations.slurm.facts import job_of
-from holdfast.integrations.slurm.status import standing
 from tests.slurm.test_attempt import RUNNING, Slurm, chains, keeper, run_dir, slurm
 
 __all__ = ["run_dir", "slurm"]  # fixtures
@@ -93,14 +93,14 @@ def test_where_autoresume_is_at_work_nothing_is_submitted_and_no_job_begins(
         said = capsys.readouterr().err
         assert f"another holdfast autoresume is at work in {run_dir}" in said and said.count("\n") == 1
         assert not (run_dir / "job.sbatch").exists()
-        with pytest.raises(keeping.Taken):
+        with pytest.raises(lock.Taken):
             keeper(run_dir).begins()
         assert claim.read(str(run_dir)) == ""
     assert keeper(run_dir).begins() == 0
 
 
 def test_a_keeper_that_was_killed_does_not_keep_jobs_out(slurm: Slurm, run_dir: Path) -> None:
-    LedgerFile(str(run_dir), pytest.fail).append(
+    LedgerFile(str(run_dir)).append(
         chain_begins(
             1.0,
             command=["true"],

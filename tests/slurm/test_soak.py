@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.slurm.cluster import Cluster
-from tests.slurm.training import SAVE_EVERY, Submitted, Training, undisturbed
+from tests.slurm.training import SAVE_EVERY, Training, undisturbed
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 
@@ -69,12 +69,12 @@ def preempt(training: Training, cluster: Cluster) -> str:
 def test_three_time_limits_in_a_row(cluster: Cluster, tmp_path: Path, expected: Undisturbed) -> None:
     # The signal comes 25 to 55 s after the start: Slurm looks every 30 s.
     training = Training.of_characters(cluster, tmp_path, steps=300, pace=0.6)
-    training.submit("--time=1", "--signal=TERM@5")
-    training.wait_for("the next one follows", 3, seconds=400)
+    assert training.start("--time=1", "--notice=5", ranks=2).returncode == 0
+    training.wait_for(r"attempt \d+ follows", 3, seconds=400)
     cluster.run("scontrol", "update", f"jobid={training.job}", "timelimit=20")
     training.end(seconds=400)
     check(training, cluster, expected(300))
-    assert training.endings[:3] == ["preempted"] * 3
+    assert training.kinds()[:3] == ["time limit"] * 3
     assert training.resumed[:3] == training.stopped[:3]
 
 
@@ -82,12 +82,12 @@ def test_a_time_limit_that_comes_without_a_signal(
     cluster: Cluster, tmp_path: Path, expected: Undisturbed
 ) -> None:
     training = Training.of_characters(cluster, tmp_path, steps=160, pace=0.6)
-    training.submit("--time=1", "--signal=URG@1")  # ignored by all
-    training.wait_for(r"attempt \S+ on n", 2, seconds=200)
+    assert training.start("--time=1", "--sbatch=--signal=URG@1", ranks=2).returncode == 0  # ignored by all
+    training.wait_for("attempt 2 begins", seconds=200)
     cluster.run("scontrol", "update", f"jobid={training.job}", "timelimit=20")
     training.end(seconds=300)
     check(training, cluster, expected(160))
-    assert (training.endings[0], training.endings[-1]) == ("time-limit", "finished")
+    assert (training.kinds()[0], training.kinds()[-1]) == ("time limit", "finished")
 
 
 @pytest.mark.parametrize(
@@ -97,12 +97,12 @@ def test_a_rank_is_killed_or_hangs(
     cluster: Cluster, tmp_path: Path, expected: Undisturbed, number: int, restarts: int
 ) -> None:
     training = Training.of_characters(cluster, tmp_path, steps=40)
-    training.submit(environ={"MAX_RESTARTS": str(restarts)})
+    assert training.start(ranks=2, restarts=restarts).returncode == 0
     training.wait_for_step(20)
     training.a_rank("n2").send_signal(number)
     training.end(seconds=200)
     check(training, cluster, expected(40))
-    assert training.endings == (["finished"] if restarts else ["failed", "finished"])
+    assert training.kinds() == (["finished"] if restarts else ["failed", "finished"])
     assert len(training.resumed) == 1
 
 
@@ -112,10 +112,10 @@ def test_a_node_is_lost(
 ) -> None:
     cluster = own_cluster
     training = Training.of_characters(cluster, tmp_path, steps=120, pace=0.5)
-    training.submit()
+    assert training.start(ranks=2, restarts=3).returncode == 0
     training.wait_for_step(20)
     cluster.kill_node("n2", with_its_processes=with_its_processes)
-    training.wait_for(r"attempt \S+ on n", 2)
+    training.wait_for("attempt 2 begins")
     check(training, cluster, expected(120))
 
 
@@ -123,46 +123,34 @@ def test_a_job_of_higher_priority_takes_the_nodes(
     cluster: Cluster, tmp_path: Path, expected: Undisturbed
 ) -> None:
     training = Training.of_characters(cluster, tmp_path, steps=60)
-    training.submit("--partition=low")
+    assert training.start("--sbatch=--partition=low", ranks=2).returncode == 0
     training.wait_for_step(20)
     urgent = preempt(training, cluster)
-    training.wait_for("the next one follows")
+    training.wait_for("attempt 2 follows")
     training.end(urgent)
     check(training, cluster, expected(60))
-    assert training.endings == ["preempted", "finished"]
+    assert training.kinds() == ["preempted", "finished"]
 
 
 def test_a_drained_node_is_left_when_the_job_is_told_to(
     cluster: Cluster, tmp_path: Path, expected: Undisturbed
 ) -> None:
     training = Training.of_characters(cluster, tmp_path, steps=60)
-    training.submit()
+    assert training.start(ranks=2).returncode == 0
     training.wait_for_step(20)
     cluster.run("scontrol", "update", "nodename=n2", "state=drain", "reason=maintenance")
     cluster.run("scancel", "--signal=TERM", training.job)
     check(training, cluster, expected(60))
-    assert training.endings == ["preempted", "finished"]
-    assert re.search(r"attempt \S+\.1 on n\[(1,3|1,4|3-4)\],", training.text()), training.text()
-
-
-def test_a_job_array_goes_on_from_task_to_task(
-    cluster: Cluster, tmp_path: Path, expected: Undisturbed
-) -> None:
-    training = Training.of_characters(cluster, tmp_path, steps=40)
-    training.submit("--array=1-4%1", script="train-array.sbatch")
-    training.wait_for_step(20)
-    # For an array's task Slurm 22.05 sends the signal and reports exit code 229 without a word.
-    cluster.run("scancel", "--signal=TERM", f"{training.job}_1", check=False)
-    training.wait_for("finished: the training is complete")
-    training.wait_for("nothing to do: ", 2)
-    assert training.result == expected(40)
-    assert training.endings == ["preempted", "finished"]
+    assert training.kinds() == ["preempted", "finished"]
+    assert re.search(r"attempt 2 begins: .* on n\[(1,3|1,4|3-4)\]$", training.text(), re.MULTILINE), (
+        training.text()
+    )
 
 
 def test_holdfast_slurm_knows_why_each_attempt_ended(
     cluster: Cluster, tmp_path: Path, expected: Undisturbed
 ) -> None:
-    training = Submitted.of_characters(cluster, tmp_path, steps=120, pace=0.5)
+    training = Training.of_characters(cluster, tmp_path, steps=120, pace=0.5)
     options = ("--time=1", "--notice=20", "--sbatch=--partition=low")
     assert training.start(*options, ranks=2).returncode == 0
     training.wait_for("attempt 2 follows")
@@ -181,8 +169,9 @@ def test_holdfast_slurm_knows_why_each_attempt_ended(
 def test_all_of_it_in_one_run(own_cluster: Cluster, tmp_path: Path, expected: Undisturbed) -> None:
     cluster, steps = own_cluster, 420
     training = Training.of_characters(cluster, tmp_path, steps, pace=0.5)
-    training.submit("--partition=low", "--time=1", "--signal=TERM@5")
-    training.wait_for("the next one follows", 3, seconds=400)  # (a) three time limits
+    options = ("--sbatch=--partition=low", "--time=1", "--notice=5")
+    assert training.start(*options, ranks=2, restarts=3).returncode == 0
+    training.wait_for("attempt 4 follows", seconds=400)  # (a) three time limits
     cluster.run("scontrol", "update", f"jobid={training.job}", "timelimit=60")
     training.wait(
         lambda: "RUNNING" in cluster.run("squeue", "-h", "-j", training.job, "-o", "%T"), 60, "a start"
@@ -195,16 +184,16 @@ def test_all_of_it_in_one_run(own_cluster: Cluster, tmp_path: Path, expected: Un
         training.wait(lambda before=before: len(training.resumed) > before, 120, "the restart")
     goes_on(training)
     urgent = preempt(training, cluster)  # (e)
-    training.wait_for("the next one follows", 4)
+    training.wait_for("attempt 5 follows")
     training.end(urgent)
-    training.wait_for(r"attempt \S+ on n", 5)
+    training.wait_for("attempt 5 begins")
     training.wait(lambda: len(training.ranks()) == 4, 60, "four ranks")
     goes_on(training)
     cluster.kill_node("n2", with_its_processes=False)  # (d)
-    training.wait_for(r"attempt \S+ on n", 6)
+    training.wait_for("attempt 6 begins")
     training.end(seconds=400)
     check(training, cluster, expected(steps))
-    assert os.path.exists(training.run / "finished")
+    assert os.path.exists(training.run / "finished.flag")
 
 
 def goes_on(training: Training) -> None:

@@ -1,7 +1,7 @@
 """A training on the test cluster: submitted once, disturbed by the test, and judged by what it leaves.
 
-Owns `Training`: the job of examples/slurm (or another batch script), its log, its ledger, its ranks as processes, and
-its result. What always holds: every wait ends with its event, or fails with the job's log.
+Owns `Training`: the job of `holdfast slurm`, its log, its ledger, its ranks as processes, and its result. What always
+holds: every wait ends with its event, or fails with the job's log.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-SCRIPTS = EXAMPLES / "slurm"
 TRAIN = EXAMPLES / "char_transformer" / "train.py"
 SAVE_EVERY = 5
 START = 150.0
@@ -54,18 +53,27 @@ class Training:
         training._program = [str(word) for word in [*words, *options, "--batch-size", "4"]]
         return training
 
-    def submit(self, *options: str, script: str = "train.sbatch", environ: Mapping[str, str] = {}) -> str:
-        """The job's id. `options` are of `sbatch`."""
-        job = ["sbatch", "--parsable", "--nodes=2", "--cpus-per-task=2", "--time=10", f"--output={self.log}"]
-        command = [*job, *options, str(SCRIPTS / script), *self._program]
-        settings = {"RUN": str(self.run), "CHAIN_SH": str(SCRIPTS / "chain.sh"), "SAVE_SECONDS": "20"}
-        settings |= {"OMP_NUM_THREADS": "1", "PORT": str(self.cluster.settings.spare_port), **environ}
-        bin_folder = str(Path(sys.executable).parent)  # where ft_launcher is
-        environment = {**os.environ, **settings, "PATH": f"{bin_folder}:{os.environ['PATH']}"}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0, done.stderr
-        self.job = self.job or done.stdout.strip()
-        return done.stdout.strip()
+    def start(
+        self,
+        *options: str,
+        nodes: int = 2,
+        ranks: int = 1,
+        restarts: int = 0,
+        launcher: Sequence[str] = (sys.executable, "-m", "holdfast.fault_tolerance.launcher"),
+        environ: Mapping[str, str] = {},
+    ) -> subprocess.CompletedProcess[str]:
+        """Submit it; what `holdfast slurm` answered."""
+        command = [sys.executable, "-m", "holdfast", "slurm", f"--run-dir={self.run}", f"--nodes={nodes}"]
+        limits = ["--notice=20", "--time=10", "--sbatch=--cpus-per-task=2"]
+        started = [*launcher, f"--max-restarts={restarts}", f"--nproc-per-node={ranks}"]
+        port = f"--port={self.cluster.settings.spare_port}"
+        words = [*command, port, *limits, *options, "--", *started, *self._program]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **environ}
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60)
+        if done.returncode == 0:
+            self.job = done.stdout.strip()
+            self.log = self.run / f"slurm-{self.job}.log"
+        return done
 
     def text(self) -> str:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
@@ -133,12 +141,6 @@ class Training:
         self.wait(lambda: not self.left(), 60, "nothing of the job to be left on any node")
 
     @property
-    def endings(self) -> list[str]:
-        """How the attempts ended, in the ledger of examples/slurm."""
-        lines = [line.split() for line in (self.run / "attempts").read_text().splitlines()]
-        return [words[2] for words in lines if words[2] not in ("start", "chain", "over:")]
-
-    @property
     def resumed(self) -> list[int]:
         """The steps from which attempts and restarts went on."""
         return [
@@ -154,31 +156,6 @@ class Training:
     def result(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((self.run / "checkpoints" / "result.json").read_text())
         return found
-
-
-class Submitted(Training):
-    """A training that `holdfast slurm` submits."""
-
-    def start(
-        self,
-        *options: str,
-        nodes: int = 2,
-        ranks: int = 1,
-        launcher: Sequence[str] = (sys.executable, "-m", "holdfast.fault_tolerance.launcher"),
-        environ: Mapping[str, str] = {},
-    ) -> subprocess.CompletedProcess[str]:
-        """Submit it; what `holdfast slurm` answered."""
-        command = [sys.executable, "-m", "holdfast", "slurm", f"--run-dir={self.run}", f"--nodes={nodes}"]
-        limits = ["--notice=20", "--time=10", "--sbatch=--cpus-per-task=2"]
-        started = [*launcher, "--max-restarts=0", f"--nproc-per-node={ranks}"]
-        port = f"--port={self.cluster.settings.spare_port}"
-        words = [*command, port, *limits, *options, "--", *started, *self._program]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", **environ}
-        done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60)
-        if done.returncode == 0:
-            self.job = done.stdout.strip()
-            self.log = self.run / f"slurm-{self.job}.log"
-        return done
 
     def chains(self) -> list[dict[str, Any]]:
         """The ledger."""

@@ -14,7 +14,7 @@ import signal
 import socket
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..fault_tolerance.errors import ConfigError
@@ -22,20 +22,60 @@ from ..fault_tolerance.launcher.ranks import orphans
 from ..fault_tolerance.processes import proc
 from . import flag as finished
 from . import ledger as records
-from . import policy, started
-from .account_file import read_account
-from .command import MARK, NUMBER, Command
-from .ledger import Attempt, Chain, Ledger
-from .ledger_file import LedgerFile
-from .log import say, shown
-from .outcome import SHUT_DOWN_CODE, Ending, Evidence, Kind, ending_of
+from . import policy
+from .command import MARK, NUMBER, STOPS, Cancelled, Command, Signals, await_end, shown
+from .ledger import Attempt, Chain
+from .ledger_file import LedgerFile, read_account, say
+from .outcome import PREEMPTED_CODE, SHUT_DOWN_CODE, Ending, Evidence, Kind, ending_of
 from .policy import Decision, Limits, State, decide
-from .run import Run
-from .signals import STOPS, Signals
-from .takeover import Cancelled, await_end
 
 CANNOT_EXECUTE = 126
 """As a shell has it."""
+
+RUN_DIR, PREEMPTED = "PET_FT_RUN_DIR", "PET_FT_PREEMPTED_EXIT_CODE"
+"""Where `ft_launcher` looks for what its command line does not say."""
+
+MODULE = ".fault_tolerance.launcher"
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """What is known of the `ft_launcher` that a command starts."""
+
+    is_launcher: bool = False
+    run_dir: str | None = None
+    """None where neither command line nor environment names one."""
+    preempted_code: int = PREEMPTED_CODE
+
+
+def launcher_in(command: Sequence[str], environ: Mapping[str, str]) -> Launcher:
+    """Read the command (a list of words), and what the environment adds to it."""
+    arguments = _arguments(command)
+    given = _given(arguments) if arguments is not None else {}
+    code = given.get("preempted_exit_code") or environ.get(PREEMPTED, "").strip()
+    return Launcher(
+        is_launcher=arguments is not None,
+        run_dir=given.get("run_dir") or environ.get(RUN_DIR, "").strip() or None,
+        preempted_code=int(code) if code.isdecimal() else PREEMPTED_CODE,
+    )
+
+
+def _arguments(command: Sequence[str]) -> Sequence[str] | None:
+    """What follows `ft_launcher`, or `-m holdfast.fault_tolerance.launcher`; None where neither is in the command."""
+    for index, word in enumerate(command):
+        if os.path.basename(word) == "ft_launcher" or (word.endswith(MODULE) and "-m" in command[:index]):
+            return command[index + 1 :]
+    return None
+
+
+def _given(arguments: Sequence[str]) -> dict[str, str]:
+    from ..fault_tolerance.launcher.command_line.scan import Vocabulary, scan
+
+    try:
+        line = scan(arguments, Vocabulary())
+    except ConfigError:
+        return {}
+    return {key: given.value for key, given in line.ft.items() if isinstance(given.value, str)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +86,15 @@ class Plan:
     run_dir: str
     flag: str
     limits: Limits
-    launcher: started.Launcher
+    launcher: Launcher
 
 
 class Keeper:
     """Keeps one chain. The run directory's lock is held by the caller, and signals are caught there."""
 
-    def __init__(self, plan: Plan, file: LedgerFile, ledger: Ledger, signals: Signals) -> None:
+    def __init__(self, plan: Plan, file: LedgerFile, signals: Signals) -> None:
+        """`file` has been read."""
         self._plan, self._file, self._signals = plan, file, signals
-        self._ledger = ledger
         self._host = socket.gethostname()
         self._before = 0
         """Attempts of the chain that a killed keeper has made."""
@@ -77,7 +117,7 @@ class Keeper:
 
     def _end_open_attempt(self) -> None:
         """What a killed keeper has left: wait for its end, and note it."""
-        attempt = self._ledger.open_attempt
+        attempt = self._file.ledger.open_attempt
         if attempt is None:
             return
         seen = False
@@ -91,38 +131,33 @@ class Keeper:
         known = self._evidence(attempt, None)
         if self._chain.flag != self._plan.flag:
             known = replace(known, flag=False)  # the flag of today is not the one that it could have made
-        self._note(
+        self._file.append(
             records.attempt_ends(time.time(), attempt.number, ending_of(known), exit_code=None, seen=seen)
         )
-        say(f"{policy.attempt_ended(self._ledger.attempts[-1])}; whoever kept this chain was killed")
+        say(f"{policy.attempt_ended(self._file.ledger.attempts[-1])}; whoever kept this chain was killed")
 
     def _settle_flag(self) -> int | None:
         """The exit code, where a finished flag says that there is nothing to do."""
         path = self._plan.flag
-        found = finished.standing(self._ledger, path, there=finished.exists(path))
+        found = finished.settle(self._file.ledger, path)
         if found is finished.Standing.OURS:
-            if self._ledger.chain and not self._ledger.chain.ended:
-                self._note(records.chain_ends(time.time(), str(State.FINISHED), "the finished flag is there"))
+            if self._file.ledger.chain and not self._file.ledger.chain.ended:
+                self._file.append(
+                    records.chain_ends(time.time(), str(State.FINISHED), "the finished flag is there")
+                )
             say(f"finished already: {path} is there. To train on, remove it")
             return 0
         if found is finished.Standing.NO_MORE:
-            last = policy.attempt_ended(self._ledger.attempts[-1])
+            last = policy.attempt_ended(self._file.ledger.attempts[-1])
             say(f"nothing is started: {last}. To train on all the same, remove {path}")
             return SHUT_DOWN_CODE
-        if found is finished.Standing.STALE:
-            finished.remove(path)
-            say(
-                f"removed {path}: it was there before the first attempt that {self._file.path} knows of, so it is "
-                "taken for another run's"
-            )
-        finished.check(path)
         return None
 
     def _begin(self) -> None:
-        before = self._ledger.chain
+        before = self._file.ledger.chain
         carries_on = before is not None and not before.ended
         pid = os.getpid()
-        self._note(
+        self._file.append(
             records.chain_begins(
                 time.time(),
                 command=self._plan.command,
@@ -150,10 +185,10 @@ class Keeper:
 
     @property
     def _chain(self) -> Chain:
-        return self._ledger.chains[-1]
+        return self._file.ledger.chains[-1]
 
     def _wait(self, decision: Decision) -> None:
-        number = self._ledger.next_number
+        number = self._file.ledger.next_number
         if self._chain.attempts:
             when = f"in {policy.duration(decision.wait)}" if decision.wait else "now"
             say(f"{decision.why}; attempt {number} follows {when}")
@@ -169,39 +204,40 @@ class Keeper:
 
     def _attempt(self) -> signal.Signals | None:
         """Run one to its very end; returns the signal by which somebody cancelled it."""
-        attempt = Attempt(self._ledger.next_number, time.time(), host=self._host, mark=uuid.uuid4().hex)
-        self._note(records.attempt_begins(attempt.began, attempt))  # before there is anything to be found
+        attempt = Attempt(self._file.ledger.next_number, time.time(), host=self._host, mark=uuid.uuid4().hex)
+        self._file.append(
+            records.attempt_begins(attempt.began, attempt)
+        )  # before there is anything to be found
         try:
-            command = Command(self._plan.command, self._environment(attempt), self._signals.mask)
+            command = Command(self._plan.command, self._environment(attempt), self._signals, attempt.number)
         except OSError as error:
             self._not_started(attempt, error)
             return None
         attempt = replace(attempt, pid=command.pid, started=command.started)
-        self._note(records.attempt_begins(attempt.began, attempt))
+        self._file.append(records.attempt_begins(attempt.began, attempt))
         say(f"attempt {attempt.number} begins: {shown(self._plan.command)} (pid {command.pid})")
-        run = Run(command, attempt.number, self._signals)
-        code = run.watch()
-        known = self._evidence(attempt, code, run.cancelled_by)
-        self._note(
+        code = command.watch()
+        known = self._evidence(attempt, code, command.cancelled_by)
+        self._file.append(
             records.attempt_ends(
                 time.time(), attempt.number, ending_of(known), exit_code=code, account=known.account
             )
         )
-        return run.cancelled_by
+        return command.cancelled_by
 
     def _not_started(self, attempt: Attempt, error: OSError) -> None:
         """No process to be had, or a filesystem that is away for the moment: it counts as a failure."""
         why = f"{self._plan.command[0]} cannot be started: {error.strerror}"
         ending = Ending(Kind.FAILED, why, node=self._host)
-        self._note(records.attempt_ends(time.time(), attempt.number, ending, exit_code=CANNOT_EXECUTE))
+        self._file.append(records.attempt_ends(time.time(), attempt.number, ending, exit_code=CANNOT_EXECUTE))
 
     def _environment(self, attempt: Attempt) -> Mapping[str, str]:
         plan = self._plan
         return {
             **os.environ,
             # The plan has what the environment says of them; on its command line ft_launcher may say otherwise.
-            started.PREEMPTED: str(plan.launcher.preempted_code),
-            started.RUN_DIR: plan.run_dir,
+            PREEMPTED: str(plan.launcher.preempted_code),
+            RUN_DIR: plan.run_dir,
             finished.VARIABLE: plan.flag,
             NUMBER: str(attempt.number),
             MARK: attempt.mark,
@@ -233,8 +269,8 @@ class Keeper:
                 finished.check(self._plan.flag)
             except ConfigError as error:
                 why = f"{why}; and {error}"
-        if self._ledger.chain is not None and not self._ledger.chain.ended:
-            self._note(records.chain_ends(time.time(), str(decision.state), why))
+        if self._file.ledger.chain is not None and not self._file.ledger.chain.ended:
+            self._file.append(records.chain_ends(time.time(), str(decision.state), why))
         if self._file.lacks:
             again = ", and may train again" if decision.state is State.FINISHED else ""
             why = f"{why}; but {self._file.path} lacks the end of this: whoever starts next does not know of it{again}"
@@ -247,10 +283,6 @@ class Keeper:
         if decision.state is State.FINISHED:
             return f"All attempts: {look}"
         return f"All attempts: {look}. To train on, give the command again with --run-dir {run_dir}"
-
-    def _note(self, record: records.Record) -> None:
-        self._ledger = self._ledger.with_record(record)
-        self._file.append(record)
 
 
 def _cancelled(number: signal.Signals, what: str) -> Decision:

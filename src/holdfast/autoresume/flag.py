@@ -22,6 +22,7 @@ from ..in_time import TooLate, within
 from ..journal.writer import PREFIX, SUFFIX
 from . import ledger_file, lock
 from .ledger import Ledger
+from .ledger_file import say
 from .outcome import Kind
 
 VARIABLE = FLAG_VARIABLE
@@ -30,7 +31,7 @@ ANSWER = 20.0
 """Seconds that the filesystem may take."""
 
 OF_SLURM = (".slurm.lock", "slurm-job.json", "job.sbatch")
-"""What `holdfast slurm` keeps in a run directory (`integrations.slurm.claim`, `.submission`)."""
+"""What `holdfast slurm` keeps in a run directory (`integrations.slurm.claim`)."""
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
@@ -62,6 +63,23 @@ def exists(path: str) -> bool:
     with suppress(OSError, TooLate):
         return within(ANSWER, lambda: os.path.isfile(path))
     return False
+
+
+def settle(ledger: Ledger, path: str) -> Standing:
+    """Whose flag is there, before a chain begins or is carried on: NONE, OURS or NO_MORE. A stale one is removed.
+
+    Raises `ConfigError`, also where the training could not create it.
+    """
+    found = standing(ledger, path, there=exists(path))
+    if found is Standing.STALE:
+        remove(path)
+        say(
+            f"removed {path}: it was there before the first attempt in this run directory, so another run made it"
+        )
+        found = Standing.NONE
+    if found is Standing.NONE:
+        check(path)
+    return found
 
 
 def standing(ledger: Ledger, path: str, *, there: bool) -> Standing:

@@ -105,10 +105,15 @@ class Ledger:
 
     @classmethod
     def of(cls, records: Iterable[Mapping[str, Any]]) -> Ledger:
-        """Read records in the order in which they were written."""
-        ledger = cls()
+        """Read records in the order in which they were written.
+
+        The same record again counts for none: a write that seemed to hang was done in the end.
+        """
+        ledger, seen = cls(), set[str]()
         for record in records:
-            ledger = ledger.with_record(record)
+            if (text := repr(record)) not in seen:
+                seen.add(text)
+                ledger = ledger.with_record(record)
         return ledger
 
     def with_record(self, record: Mapping[str, Any]) -> Ledger:
@@ -116,7 +121,7 @@ class Ledger:
         read = {CHAIN: _chain, ATTEMPT: _attempt, ATTEMPT_END: _attempt_end, CHAIN_END: _chain_end}
         kind = record.get("kind")
         reader = read.get(kind) if isinstance(kind, str) else None
-        return self if reader is None else Ledger(reader(self.chains, _Fields(record)))
+        return self if reader is None else Ledger(reader(self.chains, record))
 
     @property
     def chain(self) -> Chain | None:
@@ -194,82 +199,76 @@ def chain_ends(t: float, state: str, why: str) -> Record:
 _Chains = tuple[Chain, ...]
 
 
-def _chain(chains: _Chains, told: _Fields) -> _Chains:
-    carries_on = told.truth("carries_on", False) and bool(chains) and not chains[-1].ended
-    before = chains[-1] if carries_on else Chain(len(chains) + 1, told.time())
-    if chains and not carries_on and (chains[-1].began, chains[-1].pid) == (told.time(), told.number("pid")):
-        return chains  # written twice: a write that seemed to hang was done in the end
+def _chain(chains: _Chains, record: Mapping[str, Any]) -> _Chains:
+    carries_on = _truth(record, "carries_on", False) and bool(chains) and not chains[-1].ended
+    before = chains[-1] if carries_on else Chain(len(chains) + 1, _time(record))
     chain = replace(
         before,
-        command=told.texts("command"),
-        flag=told.text("flag"),
-        host=told.text("host"),
-        pid=told.number("pid"),
-        started=told.number("started"),
+        command=_texts(record, "command"),
+        flag=_text(record, "flag"),
+        host=_text(record, "host"),
+        pid=_number(record, "pid"),
+        started=_number(record, "started"),
     )
     return (*(chains[:-1] if carries_on else chains), chain)
 
 
-def _attempt(chains: _Chains, told: _Fields) -> _Chains:
-    number = told.number("attempt")
+def _attempt(chains: _Chains, record: Mapping[str, Any]) -> _Chains:
+    number = _number(record, "attempt")
     if number is None:
         return chains
     if not chains or chains[-1].ended:
-        if any(
-            (each.number, each.began) == (number, told.time()) for chain in chains for each in chain.attempts
-        ):
-            return chains  # written twice
         # Its chain's own record is lost.
-        chains = (*chains, Chain(len(chains) + 1, told.time()))
+        chains = (*chains, Chain(len(chains) + 1, _time(record)))
     attempt = Attempt(
         number,
-        told.time(),
-        host=told.text("host"),
-        pid=told.number("pid"),
-        started=told.number("started"),
-        mark=told.text("mark"),
-        job=told.text("job"),
+        _time(record),
+        host=_text(record, "host"),
+        pid=_number(record, "pid"),
+        started=_number(record, "started"),
+        mark=_text(record, "mark"),
+        job=_text(record, "job"),
     )
     last = chains[-1]
-    if any((each.number, each.began) == (number, told.time()) and each.kind for each in last.attempts):
-        return chains  # written twice: it has ended since
     others = tuple(each for each in last.attempts if each.number != number)
     return (*chains[:-1], replace(last, attempts=(*others, attempt)))
 
 
-def _attempt_end(chains: _Chains, told: _Fields) -> _Chains:
-    number = told.number("attempt")
+def _attempt_end(chains: _Chains, record: Mapping[str, Any]) -> _Chains:
+    number = _number(record, "attempt")
     return tuple(
         replace(
             chain,
-            attempts=tuple(_ended(each, told) if each.number == number else each for each in chain.attempts),
+            attempts=tuple(
+                _ended(each, record) if each.number == number else each for each in chain.attempts
+            ),
         )
         for chain in chains
     )
 
 
-def _ended(attempt: Attempt, told: _Fields) -> Attempt:
-    kind = _kind(told.text("ending"))
+def _ended(attempt: Attempt, record: Mapping[str, Any]) -> Attempt:
+    kind = _kind(_text(record, "ending"))
     return replace(
         attempt,
         # when it was found out says nothing of its length
-        ended=told.time() if kind is not Kind.LOST and told.truth("seen", True) else None,
+        ended=_time(record) if kind is not Kind.LOST and _truth(record, "seen", True) else None,
         kind=kind,
-        exit_code=told.number("exit_code"),
-        why=told.text("why"),
-        node=told.text("node"),
-        rank=told.number("rank"),
-        witnessed=told.truth("witnessed", True),
-        resumed_step=told.number("resumed_step"),
-        last_step=told.number("last_step"),
-        nodes=told.texts("nodes"),
+        exit_code=_number(record, "exit_code"),
+        why=_text(record, "why"),
+        node=_text(record, "node"),
+        rank=_number(record, "rank"),
+        witnessed=_truth(record, "witnessed", True),
+        resumed_step=_number(record, "resumed_step"),
+        last_step=_number(record, "last_step"),
+        nodes=_texts(record, "nodes"),
     )
 
 
-def _chain_end(chains: _Chains, told: _Fields) -> _Chains:
-    if not chains or not told.text("state"):
+def _chain_end(chains: _Chains, record: Mapping[str, Any]) -> _Chains:
+    if not chains or not _text(record, "state"):
         return chains
-    return (*chains[:-1], replace(chains[-1], state=told.text("state"), why=told.text("why")))
+    return (*chains[:-1], replace(chains[-1], state=_text(record, "state"), why=_text(record, "why")))
 
 
 def _kind(value: str) -> Kind:
@@ -279,35 +278,30 @@ def _kind(value: str) -> Kind:
         return Kind.LOST
 
 
-class _Fields:
-    """A record's fields as they may be found on disk: each of the type that is asked for, or its default."""
+# A record's fields as they may be found on disk: each of the type that is asked for, or its default.
 
-    def __init__(self, record: Mapping[str, Any]) -> None:
-        self._record = record
 
-    def text(self, name: str) -> str:
-        """A string, or an empty one."""
-        value = self._record.get(name)
-        return value if isinstance(value, str) else ""
+def _text(record: Mapping[str, Any], name: str) -> str:
+    value = record.get(name)
+    return value if isinstance(value, str) else ""
 
-    def number(self, name: str) -> int | None:
-        """A whole number, or None."""
-        value = self._record.get(name)
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
 
-    def time(self) -> float:
-        """When it was written, unix seconds, or 0."""
-        value = self._record.get("t")
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-            return float(value)
-        return 0.0
+def _texts(record: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    value = record.get(name)
+    return tuple(each for each in value if isinstance(each, str)) if isinstance(value, list) else ()
 
-    def truth(self, name: str, default: bool) -> bool:
-        """True or False."""
-        value = self._record.get(name)
-        return value if isinstance(value, bool) else default
 
-    def texts(self, name: str) -> tuple[str, ...]:
-        """The strings in a list."""
-        value = self._record.get(name)
-        return tuple(each for each in value if isinstance(each, str)) if isinstance(value, list) else ()
+def _number(record: Mapping[str, Any], name: str) -> int | None:
+    value = record.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _truth(record: Mapping[str, Any], name: str, default: bool) -> bool:
+    value = record.get(name)
+    return value if isinstance(value, bool) else default
+
+
+def _time(record: Mapping[str, Any]) -> float:
+    value = record.get("t")
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) else 0.0

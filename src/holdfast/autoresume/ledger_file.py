@@ -1,11 +1,14 @@
-"""The ledger on disk: `attempts.jsonl` in the run directory, a JSON object per line.
+"""What a chain of attempts writes and reads: its ledger, its log lines, and the journals that tell of an attempt.
+
+The ledger is `attempts.jsonl` in the run directory, a JSON object per line.
 
 What always holds: a record is appended by one write and synced before `append` returns, so it survives a power cut;
 a line that was torn (a full disk, SIGKILL, a power cut) is passed over by the reader, and the next record begins on a
 line of its own. `append` never raises for a disk that does not take it: the record waits in memory and is written
-with the next one, and the failure is reported to the caller.
+with the next one, and a log line says so. `read_account` never raises either.
 
-Does not cover: two writers at once (see `lock`); a filesystem that never answers is given `ANSWER` seconds each time.
+Does not cover: two writers at once (see `lock`); a filesystem that never answers is given `ANSWER` seconds each time;
+a standard error that is a pipe which nobody reads blocks, as it does the command's own output.
 """
 
 from __future__ import annotations
@@ -14,12 +17,17 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from ..fault_tolerance.errors import HoldfastError
 from ..in_time import TooLate, within
+from ..journal.reader import JournalUnreadable, journal_files, read_run
+from ..visible import escaped
 from .ledger import Ledger, Record
+from .outcome import Account, account_of
 
 NAME = "attempts.jsonl"
 
@@ -37,27 +45,38 @@ class LedgerUnreadable(HoldfastError):
     """There is no ledger to read. The message is one line: where, why."""
 
 
+def say(text: str) -> None:
+    """One line on standard error; nobody may be reading it."""
+    with suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(f"[holdfast] {escaped(text)}\n")  # names of folders are anybody's
+        sys.stderr.flush()
+
+
 class LedgerFile:
     """The ledger of a run directory, for reading and appending. Nothing is opened between two calls."""
 
-    def __init__(self, run_dir: str, warn: Callable[[str], None], unwritten: str = KILLED) -> None:
-        """`warn` gets one line for whatever is wrong with the file; `unwritten`: what follows from a full disk."""
+    def __init__(self, run_dir: str, unwritten: str = KILLED) -> None:
+        """`unwritten`: what follows from a full disk, for people."""
         self.path = os.path.join(run_dir, NAME)
-        self._warn, self._unwritten = warn, unwritten
+        self.ledger = Ledger()
+        """What was read, and has been appended since, on disk or not."""
+        self._unwritten = unwritten
         self._waiting: list[bytes] = []
         self._told = ""
 
     def read(self) -> Ledger:
-        """What is in it, an empty one where there is no file. Raises `LedgerUnreadable`; torn lines are warned of."""
+        """What is in it, an empty one where there is no file. Raises `LedgerUnreadable`; torn lines are logged."""
         records, torn = read_records(self.path)
         if torn:
             lines = "line" if len(torn) == 1 else "lines"
             numbers = ", ".join(map(str, torn[:5])) + (", …" if len(torn) > 5 else "")
             count = "counts" if len(torn) == 1 else "count"
-            self._warn(
-                f"{self.path}: {lines} {numbers} cannot be read (torn when it was written?) and {count} for none"
+            say(
+                f"warning: {self.path}: {lines} {numbers} cannot be read (torn when it was written?) and {count} "
+                "for none"
             )
-        return Ledger.of(records)
+        self.ledger = Ledger.of(records)
+        return self.ledger
 
     @property
     def lacks(self) -> bool:
@@ -66,6 +85,7 @@ class LedgerFile:
 
     def append(self, record: Mapping[str, Any]) -> bool:
         """Append a record, after those that could not be written before; False when it has to wait. Never raises."""
+        self.ledger = self.ledger.with_record(record)
         self._waiting.append(json.dumps(record, separators=(",", ":")).encode() + b"\n")
         data = b"".join(self._waiting)
         try:
@@ -78,13 +98,13 @@ class LedgerFile:
             return False
         self._waiting.clear()
         if self._told:
-            self._warn(f"{self.path} can be written again, and nothing is missing in it")
+            say(f"warning: {self.path} can be written again, and nothing is missing in it")
             self._told = ""
         return True
 
     def _trouble(self, why: str) -> None:
         if why != self._told:
-            self._warn(f"{self.path} cannot be written: {why}. {self._unwritten}")
+            say(f"warning: {self.path} cannot be written: {why}. {self._unwritten}")
         self._told = why
 
 
@@ -107,6 +127,19 @@ def read_records(path: str) -> tuple[list[Record], list[int]]:
         elif line.strip():
             torn.append(number)
     return records, torn
+
+
+def read_account(run_dir: str, since: float) -> Account:
+    """What the journals tell of the attempt that began at `since`, unix seconds. Takes 2 × `ANSWER` at most."""
+    try:
+        return account_of(within(ANSWER, lambda: read_run(run_dir)), since)
+    except TooLate:
+        return Account(unread=True)
+    except JournalUnreadable:
+        # Without a journal nothing was started; one that cannot be read may tell of ranks.
+        with suppress(JournalUnreadable, TooLate):
+            return Account(unread=bool(within(ANSWER, lambda: journal_files(run_dir))))
+        return Account()
 
 
 def _record(line: bytes) -> Record | None:

@@ -106,12 +106,32 @@ def decide(chain: Chain, limits: Limits, before: int = 0) -> Decision:
     if not attempts:
         return Decision(State.GOES_ON, "the first attempt follows")
     last, own = attempts[-1], attempts[before:]
-    return (
-        _over_by_itself(last)
-        or (_gives_up(attempts, limits) if own else None)
-        or _too_many(own, limits)
-        or _goes_on(attempts, limits)
-    )
+    if last.kind in _FINAL:
+        state, code = _FINAL[last.kind]
+        return Decision(state, f"{state}: {attempt_ended(last)}", exit_code=code)
+    failures, idle = failures_in_a_row(attempts), idle_in_a_row(attempts)
+    if own and last.kind in FAILURES and len(failures) >= limits.max_failures:
+        return Decision(State.GAVE_UP, _gave_up_text(failures), exit_code=GAVE_UP_CODE)
+    if own and len(idle) >= limits.max_idle:
+        return Decision(State.GAVE_UP, _got_nowhere_text(idle), exit_code=GAVE_UP_CODE)
+    if limits.max_jobs is not None and len(own) >= limits.max_jobs:
+        many = f"{limits.max_jobs} attempts" if limits.max_jobs > 1 else "one attempt"
+        why = f"not finished after {many}, which is the limit (--max-jobs); {attempt_ended(last)}"
+        return Decision(State.TOO_MANY_JOBS, why, exit_code=GAVE_UP_CODE)
+    spent = ""
+    if last.kind in FAILURES:
+        spent = f". Failure {len(failures)} of {limits.max_failures} in a row"
+    elif idle and last.kind is not Kind.LOST:
+        spent = f". Clean end {len(idle)} of {limits.max_idle} in a row that may have got nowhere"
+    return Decision(State.GOES_ON, attempt_ended(last) + spent, wait=_wait(attempts, limits))
+
+
+_FINAL = {
+    Kind.FINISHED: (State.FINISHED, 0),
+    Kind.SHUT_DOWN: (State.SHUT_DOWN, SHUT_DOWN_CODE),
+    Kind.CANCELLED: (State.CANCELLED, INTERRUPTED_CODE),
+    Kind.REFUSED: (State.GAVE_UP, GAVE_UP_CODE),
+}
 
 
 def failures_in_a_row(attempts: Sequence[Attempt]) -> list[Attempt]:
@@ -186,47 +206,6 @@ def _may_be_idle(attempt: Attempt) -> bool:
     return by_itself and (attempt.seconds is None or attempt.seconds < LONG_ENOUGH)
 
 
-_FINAL = {
-    Kind.FINISHED: (State.FINISHED, 0),
-    Kind.SHUT_DOWN: (State.SHUT_DOWN, SHUT_DOWN_CODE),
-    Kind.CANCELLED: (State.CANCELLED, INTERRUPTED_CODE),
-    Kind.REFUSED: (State.GAVE_UP, GAVE_UP_CODE),
-}
-
-
-def _over_by_itself(last: Attempt) -> Decision | None:
-    if last.kind not in _FINAL:
-        return None
-    state, code = _FINAL[last.kind]
-    return Decision(state, _over_text(last, str(state)), exit_code=code)
-
-
-def _gives_up(attempts: Sequence[Attempt], limits: Limits) -> Decision | None:
-    failures, idle = failures_in_a_row(attempts), idle_in_a_row(attempts)
-    if len(failures) >= limits.max_failures and attempts[-1].kind in FAILURES:
-        return Decision(State.GAVE_UP, _gave_up_text(failures), exit_code=GAVE_UP_CODE)
-    if len(idle) >= limits.max_idle:
-        return Decision(State.GAVE_UP, _got_nowhere_text(idle), exit_code=GAVE_UP_CODE)
-    return None
-
-
-def _too_many(attempts: Sequence[Attempt], limits: Limits) -> Decision | None:
-    if limits.max_jobs is None or len(attempts) < limits.max_jobs:
-        return None
-    why = _too_many_text(attempts[-1], limits.max_jobs)
-    return Decision(State.TOO_MANY_JOBS, why, exit_code=GAVE_UP_CODE)
-
-
-def _goes_on(attempts: Sequence[Attempt], limits: Limits) -> Decision:
-    last, failures, idle = attempts[-1], failures_in_a_row(attempts), idle_in_a_row(attempts)
-    spent = ""
-    if last.kind in FAILURES:
-        spent = f"Failure {len(failures)} of {limits.max_failures} in a row"
-    elif idle and last.kind is not Kind.LOST:
-        spent = f"Clean end {len(idle)} of {limits.max_idle} in a row that may have got nowhere"
-    return Decision(State.GOES_ON, _goes_on_text(last, spent), wait=_wait(attempts, limits))
-
-
 def _wait(attempts: Sequence[Attempt], limits: Limits) -> float:
     """Seconds before the next attempt: more after each further one that ended quickly."""
     quick = 0
@@ -272,11 +251,6 @@ def cause(attempt: Attempt) -> str:
     return escaped(f"{who}: {why}" if who and who not in why else why)
 
 
-def _over_text(last: Attempt, state: str) -> str:
-    """Why a chain whose last attempt decided it is over."""
-    return f"{state}: {attempt_ended(last)}"
-
-
 def _gave_up_text(failures: Sequence[Attempt]) -> str:
     """Names the cause of the last failure, and how many like it or unlike it were before."""
     last, count = failures[-1], len(failures)
@@ -302,17 +276,6 @@ def _got_nowhere_text(idle: Sequence[Attempt]) -> str:
             "and by whom?"
         )
     return f"{what}. A program that has finished must create the file that FAULT_TOL_FINISHED_FLAG_FILE names"
-
-
-def _too_many_text(last: Attempt, limit: int) -> str:
-    """The number of jobs is used up, and another chain continues the training."""
-    many = f"{limit} attempts" if limit > 1 else "one attempt"
-    return f"not finished after {many}, which is the limit (--max-jobs); {attempt_ended(last)}"
-
-
-def _goes_on_text(last: Attempt, spent: str) -> str:
-    """What the last attempt did, what it has spent."""
-    return attempt_ended(last) + (f". {spent}" if spent else "")
 
 
 def duration(seconds: float) -> str:

@@ -1,3 +1,3 @@
-"""What the callbacks of every training framework share: their log lines, policies, simulated faults, when a training is
-complete. Nothing here needs a framework.
+"""What the callbacks of every training framework share: supervision, preemption, stragglers, the constructors of the
+callbacks, their log, and when a training is complete. No framework is needed here, and importing needs no torch.
 """

@@ -1,6 +1,7 @@
-"""The documented constructor of the fault-tolerance callbacks, the same for every framework.
+"""The documented constructors of the fault-tolerance callbacks, the same for every framework.
 
-What always holds: arguments that cannot be meant are refused when the callback is made, not when the training begins.
+What always holds: arguments that cannot be meant are refused when the callback is made; an environment that they
+cannot work in, when the training begins.
 
 Does not cover: what the arguments do.
 """
@@ -9,13 +10,17 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from holdfast.callbacks.completion import flag_path
+from holdfast.fault_tolerance import environment
 from holdfast.fault_tolerance.config import docstring_section
+from holdfast.prefixed_log import Prefixed
 from holdfast.testing.simulated import SimulatedFaultParams
+
+from .completion import flag_path, why_no_flag
 
 Constructor = TypeVar("Constructor", bound=Callable[..., None])
 
@@ -53,8 +58,11 @@ def _default(parameter: inspect.Parameter) -> str:
     return "Required." if parameter.default is parameter.empty else f"Default: {parameter.default!r}."
 
 
-class DocumentedArguments:
-    """A callback's arguments, as attributes of their names."""
+class FaultToleranceArguments:
+    """The arguments of `FaultToleranceCallback`, as attributes of their names."""
+
+    TIMEOUTS_FILENAME: ClassVar[str] = "_ft_state.json"
+    FT_DIR_NAME: ClassVar[str] = "ft_state"
 
     @described
     def __init__(
@@ -77,6 +85,59 @@ class DocumentedArguments:
         return flag_path() is not None if self.autoresume is None else self.autoresume
 
 
+class SectionsArguments(FaultToleranceArguments):
+    """The arguments of `FaultToleranceSectionsCallback`."""
+
+    TIMEOUTS_FILENAME: ClassVar[str] = "_ft_state_.json"
+
+    @described
+    def __init__(
+        self,
+        autoresume: bool | None = None,
+        calculate_timeouts: bool = True,
+        simulated_fault_params: SimulatedFaultParams | dict[str, Any] | Any | None = None,
+        exp_dir: str | Path | None = None,
+        logger_name: str | None = "nemo_logger.FaultToleranceCallback",
+        exc_handling_policy: Callable[[Any], Any] | None = None,
+    ) -> None:
+        super().__init__(autoresume, calculate_timeouts, simulated_fault_params, exp_dir, logger_name)
+        if exc_handling_policy is not None and not callable(exc_handling_policy):
+            raise ValueError(
+                f"exc_handling_policy must be a function of the exception or None, not {exc_handling_policy!r}"
+            )
+        self.exc_handling_policy = exc_handling_policy
+
+
+class NoFlagError(RuntimeError, SystemExit):
+    """`autoresume` is True, and nothing names the flag. It ends a rank with 1 and no traceback: rank 0 has said it."""
+
+    code = 1
+
+
+def verify_environment(arguments: FaultToleranceArguments, rank: int, log: Prefixed) -> None:
+    """Raises RuntimeError, with what to do, without `ft_launcher`; NoFlagError without the flag `autoresume` needs."""
+    no_flag = why_no_flag() if arguments.autoresume is True else ""
+    missing = " ".join(filter(None, [no_flag, why_no_launcher(type(arguments).__name__)]))
+    if no_flag:
+        if rank == 0:
+            log.error("%s", missing)
+        raise NoFlagError(missing)
+    if missing:
+        raise RuntimeError(missing)
+
+
+def why_no_launcher(who: str) -> str:
+    """What to run instead, if the program was not started by `ft_launcher`; else nothing."""
+    if os.environ.get(environment.BOARD) is not None:
+        return ""
+    script = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0].endswith(".py") else "script.py"
+    return (
+        f"{who} needs ft_launcher, which watches over the ranks, and this program was started without it "
+        f"({environment.BOARD} is not set). Run `ft_launcher --nproc-per-node=N {script}` with N ranks on this node, "
+        f"in place of `python {script}` or torchrun; or take the callback out of the trainer."
+    )
+
+
 def parse_params(params: Any) -> SimulatedFaultParams | None:
     """From params, a dict, OmegaConf's DictConfig, or None. Raises ValueError, "Failed to parse simulated fault …"."""
     return None if params is None else SimulatedFaultParams.parse(params)
@@ -94,10 +155,3 @@ def folder(value: Any) -> str | Path | None:
     if value is not None and not isinstance(value, (str, os.PathLike)):
         raise ValueError(f"exp_dir must be a folder's path or None, not {value!r}")
     return value if value is None or isinstance(value, str) else Path(value)
-
-
-def policy(value: Any) -> Any:
-    """The `exc_handling_policy`. Raises ValueError."""
-    if value is not None and not callable(value):
-        raise ValueError(f"exc_handling_policy must be a function of the exception or None, not {value!r}")
-    return value

@@ -12,46 +12,44 @@ from __future__ import annotations
 import logging
 import os
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 FLAG_VARIABLE = "FAULT_TOL_FINISHED_FLAG_FILE"
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How a fit ended. `max_steps` and `max_epochs` are -1 or None where there is no such limit."""
+def why_complete(
+    iterations: int | None,
+    *,
+    global_step: int = 0,
+    max_steps: int | None = -1,
+    epoch: int = 0,
+    max_epochs: int | None = -1,
+    asked_to_stop: bool = False,
+    in_mid_epoch: bool = False,
+    early_stopping: bool = False,
+) -> str:
+    """In which way a training that ended without an exception is complete, for people; nothing when it is not.
 
-    iterations: int | None
-    """Training batches of this fit; None where the framework always has a limit, and few of them mean nothing."""
-    global_step: int = 0
-    max_steps: int | None = -1
-    epoch: int = 0
-    """Epochs done."""
-    max_epochs: int | None = -1
-    asked_to_stop: bool = False
-    """`trainer.should_stop` was set."""
-    in_mid_epoch: bool = False
-    """The last batch was not the last one of its epoch."""
-    early_stopping: bool = False
-    """It was an EarlyStopping callback that asked."""
-    failed: bool = False
-
-
-def why_complete(end: Ending) -> str:
-    """In which way the training is complete, for people; nothing when it is not."""
-    if end.failed:
-        return ""
-    if _reached(end.global_step, end.max_steps):
-        return f"max_steps={end.max_steps} reached"
-    if _reached(end.epoch, end.max_epochs) and not (end.asked_to_stop and end.in_mid_epoch):
+    Args:
+        iterations: Training batches of this fit. None where the framework always has a limit, and few mean nothing.
+        global_step: Optimizer steps done.
+        max_steps: -1 or None without such a limit; so is `max_epochs`.
+        epoch: Epochs done.
+        max_epochs: The limit of epochs.
+        asked_to_stop: The framework was asked to stop.
+        in_mid_epoch: The last batch was not the last one of its epoch.
+        early_stopping: It was an EarlyStopping callback that asked.
+    """
+    if _reached(global_step, max_steps):
+        return f"max_steps={max_steps} reached"
+    if _reached(epoch, max_epochs) and not (asked_to_stop and in_mid_epoch):
         # Lightning counts an epoch that was cut short as done.
-        return f"max_epochs={end.max_epochs} reached"
-    if end.asked_to_stop and end.early_stopping:
+        return f"max_epochs={max_epochs} reached"
+    if asked_to_stop and early_stopping:
         return "early stopping"
-    if end.iterations is not None and end.iterations <= 1:
-        return f"nothing more to do: this job ended after {end.iterations} training iterations"
+    if iterations is not None and iterations <= 1:
+        return f"nothing more to do: this job ended after {iterations} training iterations"
     return ""
 
 
@@ -76,8 +74,10 @@ def why_no_flag() -> str:
     )
 
 
-def create_flag(path: Path, log: logging.Logger | logging.LoggerAdapter[Any]) -> bool:
-    """Whether the file exists now; it is made if it does not."""
+def create_flag(path: Path | None, log: logging.Logger | logging.LoggerAdapter[Any]) -> bool:
+    """Whether the file exists now; it is made if it does not, where there is a path."""
+    if path is None:
+        return False
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
     except OSError as error:

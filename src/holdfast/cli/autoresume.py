@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
 import time
 import uuid
@@ -80,15 +81,14 @@ def run(arguments: argparse.Namespace) -> str | int:
 
 def _run(arguments: argparse.Namespace) -> int:
     words = _command(arguments)
-    from ..autoresume import flag, keeping, started
-    from ..autoresume.chain import Keeper, Plan
+    from ..autoresume import flag, lock
+    from ..autoresume.chain import Keeper, Plan, launcher_in
+    from ..autoresume.command import Signals
     from ..autoresume.ledger_file import LedgerFile
-    from ..autoresume.log import say
     from ..autoresume.policy import Limits
-    from ..autoresume.signals import Signals
     from ..integrations.slurm import claim
 
-    launcher = started.launcher_in(words, os.environ)
+    launcher = launcher_in(words, os.environ)
     signals = Signals()
     with signals.caught():  # before anything asks a filesystem in a thread, which signals would reach
         run_dir = _run_dir(arguments.run_dir, launcher.run_dir)
@@ -99,15 +99,14 @@ def _run(arguments: argparse.Namespace) -> int:
             first_wait=arguments.backoff,
         )
         plan = Plan(tuple(words), run_dir, flag.path_of(os.environ, run_dir), limits, launcher)
-        file = LedgerFile(run_dir, lambda text: say(f"warning: {text}"))
-        with keeping.hold(run_dir, file):
+        with lock.hold(run_dir):
             claim.refuse_jobs(run_dir)
-            return Keeper(plan, file, file.read(), signals).keep()
+            file = LedgerFile(run_dir)
+            file.read()
+            return Keeper(plan, file, signals).keep()
 
 
 def _command(arguments: argparse.Namespace) -> list[str]:
-    from ..autoresume.started import missing
-
     given: list[str] = arguments.command
     if arguments.json:
         raise ConfigError("--json goes with --status")
@@ -119,10 +118,20 @@ def _command(arguments: argparse.Namespace) -> list[str]:
         )
     if len(given) == 1:
         raise ConfigError("no command after --")
-    problem = missing(given[1])
-    if problem:
+    if problem := _why_missing(given[1]):
         raise ConfigError(problem)
     return given[1:]
+
+
+def _why_missing(program: str) -> str:
+    """Why there is no such program, for people; nothing where there is one."""
+    if not program.strip():
+        return "the command after -- is an empty word (a variable that is not set?)"
+    if shutil.which(program):
+        return ""
+    if os.path.dirname(program) and os.path.exists(program):
+        return f"{program} cannot be executed (is it a file, with mode +x?)"
+    return f"{program}: no such program" + ("" if os.path.dirname(program) else " in PATH")
 
 
 def _run_dir(given: str | None, launchers: str | None) -> str:
@@ -135,11 +144,9 @@ def _run_dir(given: str | None, launchers: str | None) -> str:
 
 
 def _status(arguments: argparse.Namespace) -> str:
-    from ..autoresume import keeping
     from ..autoresume.ledger_file import NAME, LedgerFile, LedgerUnreadable
-    from ..autoresume.log import say
-    from ..autoresume.table import as_json, ledger_table
-    from ..integrations.slurm.status import slurm_says
+    from ..autoresume.status import as_json, ledger_table, now_here
+    from ..integrations.slurm.claim import slurm_says
 
     if arguments.command:
         raise ConfigError(f"--status starts nothing; leave {' '.join(arguments.command)[:80]!r} out")
@@ -150,8 +157,8 @@ def _status(arguments: argparse.Namespace) -> str:
         raise LedgerUnreadable(
             f"{run_dir}: no {NAME} in it. Is it the run directory of a holdfast autoresume?"
         )
-    ledger = LedgerFile(run_dir, lambda text: say(f"warning: {text}")).read()
-    now = slurm_says(ledger) or keeping.now(ledger)
+    ledger = LedgerFile(run_dir).read()
+    now = slurm_says(ledger) or now_here(ledger)
     if arguments.json:
         return json.dumps(as_json(ledger, now), indent=2) + "\n"
     return encodable(ledger_table(ledger, now, terminal=sys.stdout is not None and sys.stdout.isatty()))

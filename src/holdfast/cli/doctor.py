@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from .. import __version__
 from ..fault_tolerance.errors import ConfigError
-from ..torch_version import require_torch
+from ..lazy import require_torch
 from .options import encodable
 
 MOST_RANKS = 10000
@@ -117,11 +117,11 @@ def _check_script(script: str, *, module: bool) -> None:
 
 
 def _ranks(text: str) -> int:
-    from ..nvidia import count_gpus
+    from ..fault_tolerance.processes.proc import nvidia_gpus
 
     if text.isdecimal() and 0 < int(text) <= MOST_RANKS:
         return int(text)
-    if text in ("auto", "gpu") and (found := count_gpus()):
+    if text in ("auto", "gpu") and (found := nvidia_gpus()):
         return found
     if text in ("auto", "cpu"):
         return os.cpu_count() or 1

@@ -42,7 +42,7 @@ def prepared_run_dir(chosen: str | None, name: str) -> str:
     Raises:
         ConfigError: if the directory cannot be used.
     """
-    from ..autoresume.log import say
+    from ..autoresume.ledger_file import say
     from ..journal.run_dir import RunDirError, prepare_run_dir
 
     try:
@@ -103,7 +103,7 @@ def write_html(path: str, html: str) -> None:
     Raises:
         OSError: It cannot be written.
     """
-    from ..incidents.report.store import write_file
+    from ..private_file import write_file
 
     folder, name = os.path.split(os.path.abspath(path))
     write_file(os.path.realpath(folder), name, html)

@@ -21,7 +21,7 @@ from .options import prepared_run_dir, whole_number
 
 if TYPE_CHECKING:
     from ..integrations.slurm.attempt import Keeper
-    from ..integrations.slurm.plan import Plan
+    from ..integrations.slurm.script import Plan
 
 EPILOG = """The batch script's exit code: 0 the training is finished (or the job was requeued); 1 given up; 93 a rank
 requested the end of the job, or the job made no progress; 130 cancelled."""
@@ -77,9 +77,8 @@ def run(arguments: argparse.Namespace) -> str | int:
     if arguments.attempt_begins or arguments.job_ends or arguments.attempt_ended is not None:
         return _inside(arguments)
     from .. import __version__
-    from ..integrations.slurm.plan import checked
-    from ..integrations.slurm.script import batch_script
-    from ..integrations.slurm.submission import submit
+    from ..integrations.slurm.claim import submit
+    from ..integrations.slurm.script import batch_script, checked
 
     plan = checked(_plan(arguments))
     if arguments.dry_run:
@@ -89,7 +88,7 @@ def run(arguments: argparse.Namespace) -> str | int:
 
 
 def _plan(arguments: argparse.Namespace) -> Plan:
-    from ..integrations.slurm.plan import Plan, launcher_words
+    from ..integrations.slurm.script import Plan, launcher_words
 
     words: list[str] = arguments.command
     if not words or words[0] != "--" or len(words) == 1:
@@ -127,7 +126,7 @@ def _inside(arguments: argparse.Namespace) -> str | int:
 
 def _begins(arguments: argparse.Namespace) -> str | int:
     """The attempt's number for the batch script, or an exit code that says whether trying again may help."""
-    from ..autoresume.keeping import Taken
+    from ..autoresume.lock import Taken
     from ..integrations.slurm.claim import Refused
     from ..integrations.slurm.script import DONE, REFUSED
 
@@ -147,7 +146,7 @@ def _keeper(arguments: argparse.Namespace) -> Keeper:
 
     from ..autoresume.policy import Limits
     from ..integrations.slurm.attempt import Keeper
-    from ..integrations.slurm.place import Place
+    from ..integrations.slurm.facts import Place
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # Slurm signals everybody; what is noted here takes a moment

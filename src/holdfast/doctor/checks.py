@@ -15,13 +15,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_address
 
-from .. import nvidia
 from ..fault_tolerance.launcher.warm.gpu_evidence import is_tested
 from ..fault_tolerance.launcher.warm.plan import Request, why_cold
 from ..fault_tolerance.processes import cgroups, proc
 from ..fault_tolerance.processes.cgroups import Limit
 from ..in_time import TooLate, UnderWay
-from ..torch_version import NEWEST, OLDEST, release
+from ..lazy import NEWEST_TORCH, OLDEST_TORCH, release
 from . import facts
 from .facts import Folder, Interpreter, Name
 from .import_trial import COLD, check_trial
@@ -82,7 +81,7 @@ def run_checks(
         }
     )
     request = script or Request("auto", "train.py", several=nproc > 1)
-    cold = why_cold(request, os.environ, is_tested=is_tested(nvidia.find_driver()))
+    cold = why_cold(request, os.environ, is_tested=is_tested(proc.nvidia_driver()))
     if trial and script:
         found.append(check_trial(script, run_dir, cold))
     return [*found, check_warm_start(found, cold)]
@@ -139,19 +138,19 @@ def check_python(
 
 
 def _torch(ranks: Interpreter) -> Finding:
-    check, supported = "torch", f"{_dotted(OLDEST)} to {_dotted(NEWEST)}"
-    install = f"Install it with: pip install 'torch>={_dotted(OLDEST)}'"
+    check, supported = "torch", f"{_dotted(OLDEST_TORCH)} to {_dotted(NEWEST_TORCH)}"
+    install = f"Install it with: pip install 'torch>={_dotted(OLDEST_TORCH)}'"
     if not ranks.torch:
         return problem(check, f"not installed for {ranks.executable}", install)
-    if release(ranks.torch) < OLDEST:
+    if release(ranks.torch) < OLDEST_TORCH:
         return problem(check, f"{ranks.torch} is too old (supported: {supported})", install)
-    if release(ranks.torch) > NEWEST:
+    if release(ranks.torch) > NEWEST_TORCH:
         advice = "Run a short job first; --ft-warm-start off depends on less of torch"
         return note(check, f"{ranks.torch} is newer than the supported versions, {supported}", advice)
     return ok(check, f"{ranks.torch} (supported: {supported})")
 
 
-def check_driver(driver: Callable[[], str] = nvidia.find_driver) -> Finding:
+def check_driver(driver: Callable[[], str] = proc.nvidia_driver) -> Finding:
     """Whether this machine has an NVIDIA driver."""
     found = driver()
     return ok("NVIDIA driver", f"present ({found})" if found else "none on this machine")

@@ -21,7 +21,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 
-from .. import torch_version
 from ..fault_tolerance.board.layout import BOARD_BYTES
 from ..fault_tolerance.launcher.ranks.boards import OWNER, PREFIX, TMPFS, is_stale
 from ..fault_tolerance.processes import cgroups, proc
@@ -29,6 +28,7 @@ from ..fault_tolerance.processes.cgroups import Limit
 from ..fault_tolerance.stop.page import SIZE as PAGE_BYTES
 from ..in_time import TooLate, within
 from ..journal.run_dir import RunDirError, check, fallback_folder, state_folder, without_home
+from ..lazy import torch_version
 from . import kernel_trial
 
 PROGRAM_SECONDS = 2.0
@@ -76,9 +76,7 @@ class Interpreter:
 
 def own_interpreter() -> Interpreter:
     """This Python."""
-    return Interpreter(
-        sys.executable, tuple(sys.version_info[:3]), sys.prefix, torch=torch_version.installed()
-    )
+    return Interpreter(sys.executable, tuple(sys.version_info[:3]), sys.prefix, torch=torch_version())
 
 
 def ranks_interpreter(environment: Mapping[str, str] = os.environ) -> Interpreter:

@@ -21,14 +21,14 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from . import environment
 from .board import Board, Identity
 from .board.mapped import MappedFile
-from .errors import BoardUnavailable, HoldfastError
+from .errors import HoldfastError
+from .launcher.ranks.boards import private_directory
 from .monitor.control import RUNNING, SCAN, Channel, ControlPage, Settings
 from .monitor.main import ignore_signals, run, start
 from .monitor.watch import Watch
@@ -67,7 +67,7 @@ class RankMonitorServer:
         user's, or something that is no left-over of ours, is at the path.
         """
         del is_restarter_logger, mp_ctx
-        folder = _private_folder(ipc_socket_path)
+        folder = private_directory()
         try:
             _furnish(folder, cfg)
             _point(ipc_socket_path, folder)
@@ -161,15 +161,6 @@ class RankMonitorProcess:
             remove(self._folder, self._path)
 
 
-def _private_folder(path: str) -> str:
-    """A fresh folder on tmpfs, where no board write ever waits for a disk; 0700, as mkdtemp makes it."""
-    tmpfs = "/dev/shm"
-    try:
-        return tempfile.mkdtemp(prefix="holdfast-", dir=tmpfs if os.access(tmpfs, os.W_OK) else None)
-    except OSError as error:
-        raise BoardUnavailable(f"no place for the board of {path}: {error.strerror or error}") from error
-
-
 def _furnish(folder: str, cfg: FaultToleranceConfig) -> None:
     """Everything that the monitor and the rank expect in the folder."""
     board = Board.create(
@@ -180,7 +171,7 @@ def _furnish(folder: str, cfg: FaultToleranceConfig) -> None:
     board.close()
     with open(board.path + environment.CONFIG_SUFFIX, "w", encoding="utf-8") as file:
         json.dump(cfg.to_dict(), file)
-    control = ControlPage.create(folder)
+    control = ControlPage(folder)
     control.epoch = EPOCH
     control.enter(RUNNING, 0)
     control.close()

@@ -205,6 +205,10 @@ class Process:
     """Seconds between the two samples; 0 where there was one only."""
     memory: int = 0
     """Resident bytes."""
+    read: int = 0
+    """Bytes that it read within `read_over`: from files, pipes and sockets, and into mapped memory from storage."""
+    read_over: float = 0.0
+    """Seconds over which reads were counted; 0: they were not."""
     threads: tuple[KernelThread, ...] = ()
     """The main thread first; at most 64."""
     children: tuple[Child, ...] = ()
@@ -261,6 +265,7 @@ class BoardFacts:
 
     connected: bool = False
     finished: bool = False
+    """It has reported that it is finished, or its script has ended without an exception."""
     heartbeats: int = 0
     step: int | None = None
     counted: bool = False
@@ -278,6 +283,11 @@ class BoardFacts:
     """Of the last 60 s, the oldest first."""
     rhythm: float = 0.0
     """The longest time between two signs of life of the last 60 s; 0: not known."""
+
+    @property
+    def is_before_first_step(self) -> bool:
+        """Whether the rank reports to Holdfast, and has reported no step and no heartbeat yet."""
+        return self.connected and self.step is None and not self.heartbeats
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,9 +372,12 @@ class RankEvidence:
     """Other facts, a sentence each."""
 
 
-HANG, CRASH, ELSEWHERE, EARLY, DIAGNOSE = "hang", "crash", "elsewhere", "early", "diagnose"
+HANG, CRASH, ELSEWHERE, EARLY = "hang", "crash", "elsewhere", "early"
+AT_EXIT, DIAGNOSE = "at_exit", "diagnose"
 """Why evidence was taken: a limit is passed here; a rank of this node ended; another node says so; structural signs
-before a limit; somebody asked."""
+before a limit; a rank is at its end and its process stays; somebody asked."""
+SUSPECTED = frozenset((HANG, ELSEWHERE, EARLY, AT_EXIT))
+"""The triggers by which something was wrong, and all ranks that had to live did: later ends only follow from that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,7 +396,7 @@ class NodeEvidence:
 
     node: str
     trigger: str
-    """hang, crash, elsewhere, early or diagnose: why it was taken."""
+    """hang, crash, elsewhere, early, at_exit or diagnose: why it was taken."""
     cycle: int = 0
     run_id: str = ""
     node_rank: int = 0

@@ -22,14 +22,14 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.callbacks.completion import create_flag, flag_path
+from holdfast.callbacks.notices import Notices
 from holdfast.fault_tolerance import RankMonitorClient
 from holdfast.fault_tolerance.client import Section
 from holdfast.fault_tolerance.stop import StopPoint, position
@@ -72,7 +72,6 @@ class Loop:
         """For sections, marks and learned limits of your own."""
         self.stopped = False
         """Whether `step` has said that all ranks stop."""
-        self._signals = tuple(signals)
         self._sections = sections
         # An empty dict asks for it as well: with the detector's defaults.
         self._straggler = None if straggler is False else {} if straggler is True else dict(straggler)
@@ -81,8 +80,7 @@ class Loop:
         self._rank = int(os.environ.get("RANK") or 0)
         self._alone = int(os.environ.get("WORLD_SIZE") or 1) == 1
         self._stop: StopPoint | None = None
-        self._before: dict[int, Any] = {}
-        self._noticed = False
+        self._notices = Notices(set(signals))
         self._steps = 0
 
     def __enter__(self) -> Loop:
@@ -103,9 +101,9 @@ class Loop:
                     "several ranks without ft_launcher: a signal ends them, and no checkpoint is saved for it"
                 )
             return self
-        if threading.current_thread() is threading.main_thread():  # else Python allows none
-            for number in self._signals:
-                self._before[number] = signal.signal(number, self._notice)
+        if self._stop is not None:
+            self._notices.tell = self._stop.notice
+        self._notices.install()
         if self._stop is not None:
             self._stop.waiting = self.client.send_heartbeat
             self._stop.begin()
@@ -116,13 +114,14 @@ class Loop:
     ) -> None:
         self._end_step()
         self._shut_detector_down()
-        asked = self.stopped or self._noticed or (self._stop is not None and self._stop.wanted)
+        asked = self.stopped or self._notices.number or (self._stop is not None and self._stop.wanted)
+        self._notices.tell = None
         if self._stop is not None:
             self._stop.end()
-        if not asked:
-            for number, handler in self._before.items():
-                signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        self._before.clear()
+        if asked:
+            self._notices.leave_in_force()
+        else:
+            self._notices.restore()
         if self.client.is_initialized:
             self.client.end_all_sections()
         self.client.shutdown_workload_monitoring()
@@ -172,9 +171,8 @@ class Loop:
 
         Does nothing after a stop: the next job resumes, or finds nothing more to do.
         """
-        path = flag_path()
-        if path is not None and self._rank == 0 and not self.stopped:
-            create_flag(path, log)
+        if self._rank == 0 and not self.stopped:
+            create_flag(flag_path(), log)
 
     def _measured(self, name: str) -> ExitStack:
         """What is asked for around a part of a step, entered."""
@@ -200,12 +198,9 @@ class Loop:
 
     def _passes(self) -> bool:
         if self._stop is None:
-            return self._noticed
+            return self._notices.number != 0
         if self._stop.passes(position(self._steps)):
             return True
-        return self._alone and self._noticed and self._stop.given_up  # no other rank to agree with
-
-    def _notice(self, number: int, frame: FrameType | None) -> None:
-        self._noticed = True
-        if self._stop is not None:
-            self._stop.notice(number)
+        return (
+            self._alone and self._notices.number != 0 and self._stop.given_up
+        )  # no other rank to agree with

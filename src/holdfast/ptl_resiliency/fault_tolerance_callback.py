@@ -1,46 +1,152 @@
 """`FaultToleranceCallback`: a training's heartbeats, limits learned from them, and the flag for auto-resume.
 
-What always holds: heartbeats are sent in `fit` only, with every batch and with the step; the limits are learned at most
-once, at the end, by all ranks or by none. Does not cover: sections; `FaultToleranceSectionsCallback` may be in the
-same trainer.
+`SupervisedCallback` is what it has in common with `FaultToleranceSectionsCallback`; both may be in one trainer.
+
+What always holds: heartbeats are sent with every batch and with the step; the errors of a wrong start of a fit are
+raised in `setup`, and from then on nothing raises because supervision fails. Limits are learned and the flag is created
+before supervision ends, in `teardown`, or after an exception in `on_exception`, where Lightning calls no `teardown`;
+what other callbacks save then is still supervised. `validate` and `test` by themselves are supervised under
+`ft_launcher`: they have the limits of a fit, learn none, and a supervision that cannot begin ends nothing.
+
+Does not cover: `predict`. An `on_exception` of another callback that raises: Lightning then ends nothing, the next
+`setup` does. Early stopping by callbacks that are no subclass of Lightning's; a rank whose own metric gave no reason to
+stop, in the first epoch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from holdfast.callbacks.arguments import described
-from holdfast.callbacks.learning_limits import learn_heartbeats
-from holdfast.fault_tolerance.timeouts import learned_timeouts
-from holdfast.fault_tolerance.timeouts.learning_conditions import HeartbeatRules
+from holdfast.callbacks.arguments import FaultToleranceArguments, why_no_launcher
+from holdfast.callbacks.callback_log import named
+from holdfast.callbacks.completion import why_complete
+from holdfast.callbacks.supervision import HeartbeatTraining, SupervisedTraining
+from holdfast.patches import Patches
 
-from .checkpoints import when_complete
-from .supervised_callback import SupervisedCallback, SupervisedFit
+from .checkpoints import keep_whole, when_complete
+from .framework import PlacedCallback, ended_mid_epoch, is_a, refuse_untested
 
 __all__ = ["FaultToleranceCallback"]
 
 
+class SupervisedCallback(FaultToleranceArguments, PlacedCallback):
+    """Subclasses say what they do at Lightning's hooks."""
+
+    KIND: ClassVar[type[SupervisedTraining]]
+
+    _fit: Any = None
+    """The training (a `KIND`), or evaluation, that is supervised now."""
+
+    @property
+    def is_initialized(self) -> bool:
+        """Whether a fit, or an evaluation by itself, is supervised now."""
+        return self._fit is not None and self._fit.client.is_initialized
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Of a fit: raises RuntimeError without `ft_launcher`, or without FAULT_TOL_FINISHED_FLAG_FILE where
+        `autoresume` needs it, or where there are no limits at all, or with a Lightning that was not tested; ValueError
+        if states cannot be kept; RankMonitorClientError if the program uses a client of its own."""
+        if stage == "fit":
+            self._end()  # of a fit that came to no end
+            self._start(trainer, stage)
+        elif stage in ("validate", "test") and self._fit is None and not why_no_launcher(""):
+            try:
+                self._start(trainer, stage)
+            except Exception as error:
+                named(self.logger_name).warning("this %s is not supervised: %s", stage, error)
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """States are restored; the first batch comes. A stop that a checkpoint remembers is none of this fit."""
+        if self._fit is not None:
+            self._stops_before = _stops(trainer)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """A failure, or a clean stop like `sys.exit(0)`. Lightning calls the strategy's `teardown` next, and no
+        `teardown` of ours."""
+        if self._fit is not None:
+            self._ends_after_strategy = True
+            self._fit.fail(exception)
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """The end without an exception."""
+        if self._fit is not None and stage == self._stage:
+            self._fit.finish(lambda: self._why_complete(trainer))
+            self._end()
+
+    def _start(self, trainer: Any, stage: str) -> None:
+        refuse_untested()
+        folder = Path(self.exp_dir or _default_folder(trainer) / self.FT_DIR_NAME).absolute()
+        self._fit = self.KIND(
+            self,
+            int(trainer.global_rank),
+            folder,
+            lambda: int(trainer.global_step),
+            evaluates=stage != "fit",
+        )
+        self._stage, self._ends_after_strategy = stage, False
+        self._stops_before = _stops(trainer)
+        self._patches = Patches()
+        try:
+            if stage == "fit":
+                keep_whole(
+                    trainer, self._patches
+                )  # first: a checkpoint counts as complete when it has its name
+                self._watch_saves(trainer)
+            self._patches.wrap(trainer.strategy, "teardown", self._after_strategy)
+            self.take_place(trainer)
+        except BaseException:
+            self._end()
+            raise
+
+    def _watch_saves(self, trainer: Any) -> None:
+        """From now on, until `_patches` are undone."""
+        raise NotImplementedError
+
+    def _why_complete(self, trainer: Any) -> str:
+        stopped_early = any(
+            self._stops_before.get(id(each)) != _stop_of(each) or _exhausted(each)
+            for each in _early_stopping(trainer)
+        )
+        return why_complete(
+            self._fit.rules.iterations,
+            global_step=int(trainer.global_step),
+            max_steps=trainer.max_steps,
+            epoch=int(trainer.current_epoch),
+            max_epochs=trainer.max_epochs,
+            asked_to_stop=bool(trainer.should_stop),
+            in_mid_epoch=ended_mid_epoch(trainer),
+            early_stopping=stopped_early,
+        )
+
+    def _after_strategy(
+        self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        try:
+            return original(*args, **kwargs)
+        finally:
+            if self._ends_after_strategy:
+                self._end()
+
+    def _end(self) -> None:
+        fit, self._fit = self._fit, None
+        if fit is not None:
+            self._patches.undo()
+            fit.end()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies: they supervise nothing yet."""
+        return {**vars(self), "_fit": None, "_patches": None}
+
+
 class FaultToleranceCallback(SupervisedCallback):
-    """Sends heartbeats to the launcher's monitor while the trainer fits.
+    """Sends heartbeats to the launcher's monitor while the trainer fits, and while it validates or tests by itself.
 
     The constructor describes the arguments. What `setup` raises is described there.
     """
 
-    TIMEOUTS_FILENAME: ClassVar[str] = "_ft_state.json"
-    PART: ClassVar[str] = learned_timeouts.HEARTBEAT
-
-    @described
-    def __init__(
-        self,
-        autoresume: bool | None = None,
-        calculate_timeouts: bool = True,
-        simulated_fault_params: Any | None = None,
-        exp_dir: str | Path | None = None,
-        logger_name: str | None = "nemo_logger.FaultToleranceCallback",
-    ) -> None:
-        super().__init__(autoresume, calculate_timeouts, simulated_fault_params, exp_dir, logger_name)
-        self._rules = HeartbeatRules()
+    KIND = HeartbeatTraining
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """A heartbeat."""
@@ -49,9 +155,8 @@ class FaultToleranceCallback(SupervisedCallback):
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """A heartbeat, with the steps that are done."""
-        super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
         if self._fit is not None:
-            self._fit.beat(int(trainer.global_step))
+            self._fit.iterate()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """A heartbeat."""
@@ -61,15 +166,7 @@ class FaultToleranceCallback(SupervisedCallback):
         """A heartbeat."""
         self._beat()
 
-    def on_validation_batch_end(
-        self,
-        trainer: Any,
-        pl_module: Any,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
+    def on_validation_batch_end(self, trainer: Any, pl_module: Any, *batch: Any, **more: Any) -> None:
         """A heartbeat."""
         self._beat()
 
@@ -77,45 +174,48 @@ class FaultToleranceCallback(SupervisedCallback):
         """A heartbeat."""
         self._beat()
 
+    on_test_start, on_test_batch_end, on_test_end = (
+        on_validation_start,
+        on_validation_batch_end,
+        on_validation_end,
+    )
+
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """A heartbeat before a checkpoint is written."""
-        self._beat()
         if self._fit is not None:
-            self._rules.iterations = self._fit.batches
-        self._rules.saved()
+            self._fit.saving()
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """The fit continues from a checkpoint."""
-        self._rules.loaded = True
+        if self._fit is not None:
+            self._fit.rules.loaded = True
 
-    def _begin(self, fit: SupervisedFit) -> None:
-        self._rules = HeartbeatRules()
-        when_complete(fit.trainer, fit.patches, lambda: fit.saved(int(fit.trainer.global_step)))
-
-    def _conclude(self, fit: SupervisedFit, *, stopped: bool) -> None:
-        self._beat()
-        self._rules.iterations = fit.batches
-        if self.calculate_timeouts:
-            learn_heartbeats(fit, self._rules, stopped=stopped)
-
-    def _failed(self, fit: SupervisedFit, exception: BaseException) -> None:
-        self._beat()
-        self._rules.failed = True
-
-    def _has_limits(self, fit: SupervisedFit) -> bool:
-        limits = fit.client.hb_timeouts
-        return limits is not None and limits.are_valid
-
-    def _limits(self, fit: SupervisedFit) -> Any:
-        return fit.client.hb_timeouts
-
-    def __getstate__(self) -> dict[str, Any]:
-        """For copies: they supervise nothing yet."""
-        return {**super().__getstate__(), "_rules": HeartbeatRules()}
+    def _watch_saves(self, trainer: Any) -> None:
+        when_complete(trainer, self._patches, self._fit.saved)
 
     def _beat(self) -> None:
-        fit = self._fit
-        if fit is not None:
-            self._rules.other_beats += 1
-            # Those of batches come at their begin: what the last one has done is known after it.
-            fit.beat(int(fit.trainer.global_step) if fit.batches else None)
+        if self._fit is not None:
+            self._fit.beat()
+
+
+def _early_stopping(trainer: Any) -> list[Any]:
+    return [each for each in trainer.callbacks if is_a(each, "EarlyStopping")]
+
+
+def _stops(trainer: Any) -> dict[int, Any]:
+    """What each EarlyStopping callback remembers of a stop, by its identity: they may not be hashable."""
+    return {id(each): _stop_of(each) for each in _early_stopping(trainer)}
+
+
+def _stop_of(callback: Any) -> Any:
+    return callback.stopped_epoch, getattr(callback, "stopping_reason", None)
+
+
+def _exhausted(callback: Any) -> bool:
+    """For Lightning before 2.6, which tells no reason, and for the first epoch an epoch like "never"."""
+    return not hasattr(callback, "stopping_reason") and callback.wait_count >= callback.patience
+
+
+def _default_folder(trainer: Any) -> Path:
+    """Collective, as Lightning asks rank 0 for its `log_dir`."""
+    return Path(trainer.log_dir or trainer.default_root_dir or ".")

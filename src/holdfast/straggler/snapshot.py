@@ -1,6 +1,6 @@
 """What one rank measured between two reports, in the forms in which it is compared, sent and reported.
 
-Pure. Summaries are in the units that users see (milliseconds of sections, microseconds of kernels); what travels is in
+Summaries are in the units that users see (milliseconds of sections, microseconds of kernels); what travels is in
 seconds.
 """
 

@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.in_time import TooLate, UnderWay
+from holdfast.private_file import write_file
 from holdfast.visible import escaped
 
 log = logging.getLogger("holdfast.straggler")
@@ -210,19 +211,6 @@ def _read(path: str) -> bytes | None:
 
 
 def _write(path: str, content: bytes) -> None:
-    """Replace the file by one rename; what is there before is whole until then."""
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    new = f"{path}.{os.getpid()}.new"
-    with contextlib.suppress(FileNotFoundError):  # of a process with this number that was killed
-        os.unlink(new)
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(descriptor)
-        os.replace(new, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(new)
-        raise
+    folder, name = os.path.split(path)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    write_file(os.path.realpath(folder), name, content, flush=True)

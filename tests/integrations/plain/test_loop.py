@@ -41,7 +41,9 @@ def test_alone_it_stops_at_the_next_step_after_a_signal() -> None:
         assert [loop.step(step) for step in range(3)] == [False] * 3
         os.kill(os.getpid(), signal.SIGTERM)
         assert loop.step(3) and loop.stopped
-    assert signal.getsignal(signal.SIGTERM) == loop._notice  # a second signal must not end it while it saves
+    assert (
+        signal.getsignal(signal.SIGTERM) == loop._notices._handle
+    )  # a second signal must not end it while it saves
     os.kill(os.getpid(), signal.SIGTERM)
     signal.signal(signal.SIGTERM, before)
 

@@ -30,12 +30,11 @@ from .control import next_deadline, watched_keys
 from .control.messages import Action, Event
 from .control.node import READING, Node
 from .control.records import Settings
-from .exit_codes import Outcome
+from .exit_codes import Outcome, RankExit
 from .inbox import Inbox
 from .local_ranks import LocalRanks
 from .monitor_keeper import MonitorMessage
 from .rank_store import RankStores
-from .ranks.exits import RankExit
 from .ranks.orphans import Sweep
 from .recorder import Recorder
 from .store import LocalStore, StoreClient
@@ -236,6 +235,8 @@ class Driver:
                 self._ranks.kill(action)
             case m.DescribeExit(local):
                 self._ranks.describe_exit(local)
+            case m.ReportExits(why):
+                self._ranks.report_exits(why)
             case m.HoldVerdicts():
                 self._ranks.hold_verdicts()
             case m.TakeEvidence():

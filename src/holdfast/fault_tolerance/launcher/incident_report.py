@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from holdfast import nvidia
 from holdfast.incidents import classify
 from holdfast.incidents.capture.capture import judged
 from holdfast.incidents.capture.context import NodeContext
@@ -31,9 +30,10 @@ from holdfast.incidents.verdict import Verdict
 from holdfast.incidents.wire import packed, unpacked
 from holdfast.journal.writer import Journal
 
+from ..processes import proc
 from .control.messages import Put, Reported
 from .control.records import key
-from .ranks.exits import RankExit
+from .exit_codes import RankExit
 from .ranks.failures import Failure
 from .ranks.processes import RankGroup
 from .store import StoreClient, StoreGone
@@ -64,6 +64,8 @@ class Summary:
     """Kind and rank of the verdict that was logged already."""
     named: int | None = None
     """The rank that was logged as the first to fail, with its exception or how it ended."""
+    is_alone: bool = False
+    """Whether the job goes on, so that no other node is asked for its evidence, and nothing waits for the report."""
 
     def covers(self, verdict: Verdict) -> bool:
         """Whether the log has everything that is in the verdict."""
@@ -94,7 +96,7 @@ class Reporter:
 
     def begin(self, complete: Complete, context: NodeContext, summary: Summary) -> bool:
         """Make the report, or give this evidence to the node that does; whether that is under way. Never raises."""
-        makes_it = context.nodes == 1 or summary.reporter in ("", self._node)
+        makes_it = context.nodes == 1 or summary.is_alone or summary.reporter in ("", self._node)
         work = self._make if makes_it else self._give
         thread = threading.Thread(
             target=self._run, args=(work, complete, context, summary), name="holdfast-incident", daemon=True
@@ -130,7 +132,8 @@ class Reporter:
             logger.warning("no report of this incident: %r. Please report this as a bug of Holdfast", error)
             logger.debug("where:", exc_info=error)
         finally:
-            self._post(Reported(context.cycle))
+            if not summary.is_alone:
+                self._post(Reported(context.cycle))
 
     def _put(self, cycle: int, name: str, text: str) -> None:
         """Write it for the other nodes. Raises StoreGone."""
@@ -165,12 +168,12 @@ class Reporter:
         """Make the report from this node's evidence, then again with all nodes' evidence and the GPUs' facts."""
         run_id, cycle = evidence.run_id, evidence.cycle
         place = stored.allocate_incident_dir(self._run_dir, run_id, cycle, since=summary.since)
-        has_others = self._store is not None and evidence.nodes > 1
+        has_others = self._store is not None and evidence.nodes > 1 and not summary.is_alone
         if has_others:
             with contextlib.suppress(StoreGone):
                 self._put(cycle, FOLDER, place)
             stored.write_fragment(place, evidence)
-        if has_others or nvidia.find_driver():
+        if has_others or proc.nvidia_driver():
             _write(place, evidence)
         faults, facts = gpu_facts(time.monotonic() + DRIVER)
         others, notes = self._others(evidence, place) if has_others else ([], ())

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.in_time import TooLate, UnderWay
 from holdfast.incidents.capture.context import NodeContext, Trigger
+from holdfast.incidents.evidence import AT_EXIT
 from holdfast.journal.writer import Journal
 
 from ..processes import proc
@@ -75,6 +76,7 @@ class Incidents:
         self._wants_evidence = ""  # the trigger, where the cycle ends and evidence is taken
         self._is_concluded = False
         self._at_exit: dict[int, RankEvidence] = {}  # by local rank, while its process did not end
+        self._asked_at = 0.0  # monotonic seconds, of the newest of these
 
     def begin_cycle(self, context: NodeContext) -> None:
         """A cycle begins: write its context for the monitor, and forget the last cycle."""
@@ -178,6 +180,7 @@ class Incidents:
         """Find out what keeps the process of this local rank; the answer is posted as `ExitDescribed`."""
         folder, context, at_exit = os.path.dirname(self._boards.path(0)), self._context, self._at_exit
         known = [each for each in self._known(group) if each[1] == local]
+        self._asked_at = time.monotonic()
 
         def work() -> None:
             text = "what keeps it could not be found out"
@@ -185,7 +188,7 @@ class Incidents:
                 from holdfast.incidents.capture.capture import gather
                 from holdfast.incidents.capture.rank_probe import opened
                 from holdfast.incidents.report.redaction import redacted_text
-                from holdfast.incidents.rules.signatures import kept_by
+                from holdfast.incidents.rules.signatures import activity
 
                 with opened(folder, context.node, known) as ranks:
                     until = time.monotonic() + DESCRIBED
@@ -193,7 +196,7 @@ class Incidents:
                     if len(found.stacks) < 2 and time.monotonic() < until:  # its thread had no processor time
                         (found,) = gather(ranks, until, ask=True)
                 at_exit[local] = found
-                text = redacted_text(kept_by(found), os.environ)
+                text = redacted_text(f"its main thread {activity(found).text}", os.environ)
             except Exception as error:
                 what = "the description of a rank at its end"
                 self._journal.record("launcher_error", what=what, error=repr(error))
@@ -201,6 +204,44 @@ class Incidents:
                 self._post(ExitDescribed(context.cycle, local, text))
 
         UnderWay(work)
+
+    def report_exits(self, group: RankGroup, why: str) -> None:
+        """Have the ranks reported that were described, while the job goes on; a failure of this cycle replaces that.
+
+        Does not cover: the ranks of other nodes, whose evidence is not asked for.
+        """
+        from holdfast.incidents.capture.capture import gather, without_evidence
+        from holdfast.incidents.capture.rank_probe import opened
+
+        folder, context, found = os.path.dirname(self._boards.path(0)), self._context, dict(self._at_exit)
+        others = [each for each in self._known(group) if each[1] not in found]
+        ready, at = time.monotonic(), time.time()
+        took = round(ready - self._asked_at, 4)
+
+        def complete() -> tuple[NodeEvidence, float | None]:
+            with opened(folder, context.node, others) as ranks:
+                seen = gather(ranks, time.monotonic() + DESCRIBED / 2, ask=False)
+            accused = min((rank.rank for rank in found.values()), default=None)
+            evidence = replace(
+                without_evidence(context, AT_EXIT),
+                **{"mono": ready, "at": at, "took": took, "accused": accused, "reason": why},
+                ranks=(*found.values(), *seen),
+            )
+            return completed(evidence, group, (), None), ready
+
+        from .incident_report import Summary, completed
+
+        self._reports().begin(
+            complete, context, Summary(context.node, self._began, ("", None), is_alone=True)
+        )
+
+    def _reports(self) -> Reporter:
+        from .incident_report import Reporter
+
+        if self._reporter is None:
+            node, run_dir = self._context.node, self._run_dir
+            self._reporter = Reporter(node, run_dir, self._journal, self._store, self._post)
+        return self._reporter
 
     def _finish(self, seconds: float = 0.0) -> None:
         """Take over what is under way, if it is done within `seconds`; this may be called again later."""
@@ -244,7 +285,7 @@ class Incidents:
         if self._is_concluded:
             return False
         self._is_concluded = True
-        from .incident_report import Reporter, Summary, completed
+        from .incident_report import Summary, completed
 
         ended = list(failures)
         named = ended[0].exit.rank if ended else None
@@ -268,9 +309,7 @@ class Incidents:
             ranks = tuple(_with_stacks(rank, at_exit.get(rank.local_rank)) for rank in found.ranks)
             return replace(found, ranks=ranks), ready
 
-        if self._reporter is None:
-            self._reporter = Reporter(context.node, self._run_dir, self._journal, self._store, self._post)
-        return self._reporter.begin(complete, context, summary)
+        return self._reports().begin(complete, context, summary)
 
     def _forget_file(self) -> None:
         _remove(self._file)

@@ -5,7 +5,6 @@ Whatever happens in between, at the end the monitor is gone, the board directory
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
@@ -23,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 from holdfast.journal.run_dir import lock_run_dir, prepare_run_dir
 from holdfast.journal.writer import Journal
 
-from ..board import BoardUnavailable
+from ..board import BoardUnavailable, Limits
 from ..monitor.control import ControlPage
+from ..monitor.control import Settings as MonitorSettings
 from ..timeouts.effective_timeouts import Advice, configured_timeouts, describe
 from . import console, store_host
 from .command_line.checks import NO_ID, make_log_dir
@@ -40,7 +40,7 @@ from .rank_store import Host, RankStores
 from .ranks import orphans
 from .ranks.boards import CycleBoards, lock_directory, private_directory, remove_stale
 from .ranks.output import HEALTH_PORT, WATCHDOG, CycleLog
-from .ranks.prologue_path import flight_recorder, with_prologue
+from .ranks.rank_environment import RankEnvironment
 from .ranks.start import RankStarter
 from .rendezvous import LOOPBACK, StoreUnreachable, meet, parameters_of
 from .store import LocalStore, StoreClient
@@ -87,7 +87,7 @@ def run(options: LauncherOptions, inbox: Inbox, ahead: Ahead) -> int:
 
 def _serve(options: LauncherOptions, node: str, inbox: Inbox, ahead: Ahead, stack: ExitStack) -> int:
     """Make the parts of this launcher, and run the driver. Each part closes itself when `stack` unwinds."""
-    given, config = options.torch, options.resolved.config
+    given = options.torch
     with inbox.interruptible():
         pass  # a signal that came during the imports raises here: nothing is made
     if given.log_dir is not None:
@@ -97,37 +97,10 @@ def _serve(options: LauncherOptions, node: str, inbox: Inbox, ahead: Ahead, stac
     run_id = run_name if given.is_one_node else given.rdzv_id
     own = lock_run_dir(prepare_run_dir(options.run_dir, run_name, logger.warning), node, logger.warning)
     stack.callback(own.close)
-    limits = configured_timeouts(
-        config,
-        initial_set_by_user=options.resolved.is_set("initial_rank_heartbeat_timeout"),
-        subsequent_set_by_user=not options.ignore_optimizer_steps
-        and options.resolved.is_set("rank_heartbeat_timeout"),
-    )
     orphans.adopt()
     journal = Journal(own.run_dir, node)
     stack.callback(journal.close)
-    board_dir = private_directory(int(given.nproc_per_node))
-    stack.callback(shutil.rmtree, board_dir, ignore_errors=True)
-    with suppress(OSError):  # no room for one more file: then no other launcher will remove the directory
-        stack.callback(os.close, lock_directory(board_dir))
-    remove_stale(os.path.dirname(board_dir))
-    # At once: whatever ends this launcher from here on, the monitor removes the directory and ends the ranks.
-    control = ControlPage(board_dir)
-    stack.callback(control.close)
-    monitor = MonitorKeeper(
-        board_dir,
-        control,
-        inbox,
-        check_interval=config.workload_check_interval,
-        termination=config.rank_termination_signal,
-        patience=options.workers_stop_timeout,
-        early_detection=options.early_detection,
-        warm_up=config.num_warmup_iterations,
-        on_replaced=lambda why: journal.record("monitor_replaced", reason=why),
-    )
-    monitor.open()
-    stack.callback(monitor.close)
-
+    board_dir, control, monitor = _supervise(options, inbox, journal, stack)
     settle(given, own.run_dir, board_dir)
     try:
         with inbox.interruptible():  # it may wait for the node that hosts the store
@@ -139,36 +112,27 @@ def _serve(options: LauncherOptions, node: str, inbox: Inbox, ahead: Ahead, stac
         return Outcome.UNREACHABLE.code
     stack.callback(store.close)
 
-    settings = _settings(options, me, is_host)
+    settings, limits = _settings(options, me, is_host), _limits(options)
     boards = CycleBoards(board_dir, limits)
     at_once = b"torch" in script_text(given.training_script)
     stores = RankStores(me.address, inbox, at_once=at_once, fork=lambda: _fork_store_host(ahead))
     stack.callback(stores.close)
-    incidents = Incidents(
-        boards, journal, own.run_dir, store if isinstance(store, StoreClient) else None, inbox.post
-    )
     cycle_log = None
     if options.per_cycle_applog_prefix is not None:
         cycle_log = CycleLog(os.path.abspath(options.per_cycle_applog_prefix), node, journal.record)
         stack.callback(cycle_log.close)
-    starter = RankStarter(
-        given,
-        run_id,
-        lambda local, cycle: _variables(options, own.run_dir, boards, local, cycle),
-        ahead,
-        cycle_log,
-    )
+    shared = store if isinstance(store, StoreClient) else None
     ranks = LocalRanks(
         settings,
         run_id,
-        config.safety_factor,
+        options.resolved.config.safety_factor,
         inbox=inbox,
-        starter=starter,
+        starter=RankStarter(RankEnvironment(options, run_id, own.run_dir, boards), ahead, cycle_log),
         boards=boards,
         control=control,
         monitor=monitor,
         journal=journal,
-        incidents=incidents,
+        incidents=Incidents(boards, journal, own.run_dir, shared, inbox.post),
         advice=Advice(options.resolved),
         ahead=ahead,
         rank_stores=stores,
@@ -178,16 +142,60 @@ def _serve(options: LauncherOptions, node: str, inbox: Inbox, ahead: Ahead, stac
     _announce(run_id, own.run_dir, describe(limits), (given.least_nodes, given.most_nodes), me.ranks, journal)
     ahead.attach(inbox, journal.record, me.ranks)
     stack.callback(ahead.close)  # before the inbox and the journal are gone
-    if not ahead.cold:
-        try:
-            with inbox.interruptible():
-                # Other nodes wait for this one, and it has not registered yet.
-                ahead.until_ready(IMPORTS if given.is_one_node else IMPORTS_OF_SEVERAL)
-        except Interrupted as stop:
-            code = of_stop(stop.number, options.preempted_exit_code)
-            journal.record("run_end", exit_code=code, reason=f"stopped by {stop.number.name}")
-            raise
+    _wait_for_imports(options, inbox, ahead, journal)
     return driver.run()
+
+
+def _supervise(
+    options: LauncherOptions, inbox: Inbox, journal: Journal, stack: ExitStack
+) -> tuple[str, ControlPage, MonitorKeeper]:
+    """The directory of the boards, and the monitor, which watches it: whatever ends this launcher from here on, the
+    monitor removes the directory and ends the ranks."""
+    config = options.resolved.config
+    directory = private_directory(int(options.torch.nproc_per_node))
+    stack.callback(shutil.rmtree, directory, ignore_errors=True)
+    with suppress(OSError):  # no room for one more file: then no other launcher will remove the directory
+        stack.callback(os.close, lock_directory(directory))
+    remove_stale(os.path.dirname(directory))
+    control = ControlPage(directory)
+    stack.callback(control.close)
+    settings = MonitorSettings(
+        directory,
+        config.workload_check_interval,
+        config.rank_termination_signal,
+        grace=options.workers_stop_timeout,
+        early_detection=options.early_detection,
+        warm_up=config.num_warmup_iterations,
+    )
+    monitor = MonitorKeeper(
+        settings, control, inbox, lambda why: journal.record("monitor_replaced", reason=why)
+    )
+    monitor.open()
+    stack.callback(monitor.close)
+    return directory, control, monitor
+
+
+def _limits(options: LauncherOptions) -> Limits:
+    resolved = options.resolved
+    counts = not options.ignore_optimizer_steps
+    return configured_timeouts(
+        resolved.config,
+        initial_set_by_user=resolved.is_set("initial_rank_heartbeat_timeout"),
+        subsequent_set_by_user=counts and resolved.is_set("rank_heartbeat_timeout"),
+    )
+
+
+def _wait_for_imports(options: LauncherOptions, inbox: Inbox, ahead: Ahead, journal: Journal) -> None:
+    """Before the first ranks. Other nodes wait for this one, and it has not registered yet."""
+    if ahead.cold:
+        return
+    try:
+        with inbox.interruptible():
+            ahead.until_ready(IMPORTS if options.torch.is_one_node else IMPORTS_OF_SEVERAL)
+    except Interrupted as stop:
+        code = of_stop(stop.number, options.preempted_exit_code)
+        journal.record("run_end", exit_code=code, reason=f"stopped by {stop.number.name}")
+        raise
 
 
 def _announce(
@@ -257,27 +265,6 @@ def _fork_store_host(ahead: Ahead) -> Host | None:
     """From the zygote, which has torch: in 10 ms, and with its memory shared."""
     standby = ahead.fork_store_host(store_host.__file__)
     return (standby.process, standby.gate) if standby else None
-
-
-def _variables(
-    options: LauncherOptions, run_dir: str, boards: CycleBoards, local_rank: int, cycle: int
-) -> dict[str, str]:
-    """Holdfast's additions to a rank's environment."""
-    return {
-        "HOLDFAST_OPTIMIZER_STEPS": "" if options.ignore_optimizer_steps else "1",
-        # One number for the whole job, also for restarts that only let a node join: log folders stay apart.
-        "TORCHELASTIC_RESTART_COUNT": str(cycle),
-        "TORCHELASTIC_SIGNALS_TO_HANDLE": options.torch.signals_to_handle,
-        "FT_RANK_MONITOR_IPC_SOCKET": boards.path(local_rank),
-        "HOLDFAST_CONFIG": json.dumps(options.resolved.config.to_dict()),
-        "HOLDFAST_RUN_DIR": run_dir,
-        "HOLDFAST_ERROR_FILE": boards.error_path(local_rank),
-        "HOLDFAST_STDERR_FILE": boards.stderr_path(local_rank),
-        "HOLDFAST_LAUNCHER_PID": str(os.getpid()),
-        **flight_recorder(os.environ),
-        **({"HOLDFAST_MODULES_FILE": boards.modules_path} if local_rank == 0 else {}),
-        "PYTHONPATH": with_prologue(os.environ.get("PYTHONPATH")),
-    }
 
 
 def _or_never(seconds: float | None) -> float:

@@ -30,6 +30,7 @@ from .console import best_effort
 from .control import messages as m
 from .control.messages import Event
 from .control.records import Settings
+from .exit_codes import RankExit
 from .inbox import Inbox
 from .incidents import Incidents
 from .monitor_keeper import MonitorKeeper
@@ -38,7 +39,6 @@ from .rank_reports import RankReports
 from .rank_store import RankStores
 from .ranks import failures, orphans
 from .ranks.boards import CycleBoards
-from .ranks.exits import RankExit
 from .ranks.orphans import Sweep
 from .ranks.processes import ProcessStates, RankGroup, describe_blocked
 from .ranks.start import RankStarter
@@ -250,9 +250,14 @@ class LocalRanks:
         self._group.signal(signal.SIGCONT)  # a stopped rank would not see it
 
     def describe_exit(self, local: int) -> None:
-        """Find out what keeps the process of a rank whose main thread has ended, in a thread."""
+        """Find out what keeps the process of a rank that is at its end, in a thread."""
         with best_effort("the description of a rank at its end", self._journal.record):
             self._incidents.describe_exit(self._group, local)
+
+    def report_exits(self, why: str) -> None:
+        """Report the ranks that were described and have not failed."""
+        with best_effort("the report of a rank at its end", self._journal.record):
+            self._incidents.report_exits(self._group, why)
 
     def kill(self, action: m.KillRank) -> None:
         """End one rank by a signal."""

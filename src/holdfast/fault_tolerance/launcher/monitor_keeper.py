@@ -15,8 +15,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..monitor.control import SCAN, Channel, ControlPage, Settings
@@ -42,33 +41,18 @@ class MonitorMessage:
 
 
 class MonitorKeeper:
-    """One monitor at a time, each with an epoch of its own."""
+    """One monitor at a time, each with an epoch of its own; the keeper adds this and its own pid to the settings."""
 
     def __init__(
         self,
-        directory: str,
+        settings: Settings,
         control: ControlPage,
         inbox: Inbox,
-        *,
-        check_interval: float,
-        termination: int,
-        patience: float,
-        early_detection: bool = False,
-        warm_up: int = 0,
         on_replaced: Callable[[str], object],
     ) -> None:
         self._control, self._inbox, self._on_replaced = control, inbox, on_replaced
-        self._settings = partial(
-            Settings,
-            directory=directory,
-            launcher_pid=os.getpid(),
-            launcher_start=proc.start_time(os.getpid()) or 0,
-            check_interval=check_interval,
-            termination=termination,
-            grace=patience,
-            early_detection=early_detection,
-            warm_up=warm_up,
-        )
+        own = os.getpid()
+        self._settings = replace(settings, launcher_pid=own, launcher_start=proc.start_time(own) or 0)
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._handle = -1  # pidfd: readable once the monitor has ended
@@ -107,7 +91,7 @@ class MonitorKeeper:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
-                settings = self._settings(epoch=self._control.epoch, channel=theirs.fileno())
+                settings = replace(self._settings, epoch=self._control.epoch, channel=theirs.fileno())
                 self._process = start(MAIN, settings, theirs.fileno())
                 self._handle = os.pidfd_open(self._process.pid)
             except OSError:

@@ -20,10 +20,10 @@ from ..monitor.deadlines import MILESTONES, SECOND
 from . import console
 from .console import best_effort
 from .control import messages as m
+from .exit_codes import RankExit, obeyed
 from .incidents import Incidents
 from .ranks import failures
 from .ranks.boards import CycleBoards
-from .ranks.exits import RankExit, obeyed
 from .ranks.failures import Failure
 from .ranks.processes import RankGroup
 

@@ -36,15 +36,15 @@ class Settings:
     """The monitor's argument; seconds throughout."""
 
     directory: str  # the launcher's, with the control page and a folder for each cycle
-    epoch: int  # of this monitor; another number on the control page means that it is superseded
-    launcher_pid: int
-    launcher_start: int
-    channel: int
     check_interval: float  # longest time between two scans
     termination: int  # the first signal to a hung rank; SIGKILL follows after `grace`
     grace: float
     early_detection: bool = False
     warm_up: int = 0  # steps of a rank that may take longer than others
+    launcher_pid: int = 0
+    launcher_start: int = 0
+    channel: int = -1  # the descriptor of its end
+    epoch: int = 0  # of this monitor; another number on the control page means that it is superseded
 
 
 class ControlPage(Page):

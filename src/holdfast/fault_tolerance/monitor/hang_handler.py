@@ -29,13 +29,12 @@ from ..board import BoardReader, Identity, Snapshot
 from ..processes import proc
 from .control import Settings
 from .deadlines import SECOND, Deadline, Suspensions, deadlines, earliest, was_suspended
-from .terminator import Terminator
 
 if TYPE_CHECKING:
     from holdfast.incidents.evidence import PassedLimit
     from holdfast.incidents.verdict import Verdict
 
-    from .watch import EarlyWatch
+    from .watch import EarlyWatch, Terminator
 
 Send = Callable[[dict[str, Any]], object]
 # Triggers of the evidence; as the reason of a `Deadline` EARLY means that no limit was passed.

@@ -1,4 +1,5 @@
-"""Reading ``/proc``: the state, parent, start time, children and environment of a process; small files of the kernel.
+"""Reading ``/proc``: the state, parent, start time, children and environment of a process; small files of the kernel,
+and what they show of an NVIDIA driver.
 
 Every function answers ``None`` or an empty value when the process is gone or not ours to read; none raises.
 Does not cover: processes of another pid namespace.
@@ -6,12 +7,16 @@ Does not cover: processes of another pid namespace.
 
 from __future__ import annotations
 
+import glob
 import os
 from collections import defaultdict
 from dataclasses import dataclass
 
 STATES = {"R": "running", "S": "sleeping", "D": "disk wait", "T": "stopped", "t": "traced", "Z": "zombie"}
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+NVIDIA = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg", "/dev/nvmap")
+"""Files that show a driver; a container may lack the first. The last two are for WSL and Jetson, from their
+documentation; not tried there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,3 +156,16 @@ def table(path: str) -> dict[str, str]:
     except OSError:
         return {}
     return {part[0].rstrip(":"): part[1].strip() for part in parts if len(part) == 2}
+
+
+def nvidia_driver() -> str:
+    """The file that shows an NVIDIA driver, or ''. No library is loaded or called."""
+    return next(filter(os.path.exists, NVIDIA), "")
+
+
+def nvidia_gpus() -> int:
+    """Number of GPUs that the driver shows to this node or container."""
+    try:
+        return len(os.listdir("/proc/driver/nvidia/gpus"))
+    except OSError:
+        return len(glob.glob("/dev/nvidia[0-9]*"))

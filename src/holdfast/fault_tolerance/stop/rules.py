@@ -116,13 +116,14 @@ class Proposal:
 @dataclass(frozen=True, slots=True)
 class Word:
     """The leader's newest proposal, and what becomes of it. A withdrawal has the reason in `why`, unless that is the
-    ranks that are `absent`."""
+    ranks that are `absent`, or the node whose launcher is `lost`."""
 
     kind: str
     number: int
     place: int = 0
     absent: tuple[int, ...] = ()
     why: str = ""
+    lost: str = ""
 
     @property
     def final(self) -> bool:
@@ -135,8 +136,8 @@ class Word:
         return Proposal(self.number, self.place)
 
     def encode(self) -> str:
-        """The text in the store."""
-        return json.dumps(asdict(self))
+        """The text in the store. Without `lost` it is that of earlier versions, which launchers of a job may have."""
+        return json.dumps({name: value for name, value in asdict(self).items() if value or name != "lost"})
 
     @classmethod
     def decode(cls, text: str) -> Word:

@@ -21,13 +21,13 @@ import json
 import logging
 import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast import in_time
+from holdfast.checkpoints.atomic import whole_file
 from holdfast.side_group import CollectiveFailed, SideGroup
 
 from .. import environment
@@ -228,17 +228,8 @@ def only(state: dict[str, Any], part: str) -> dict[str, Any]:
 
 def write(path: Path, state: dict[str, Any]) -> None:
     """Replace the file. Raises OSError."""
-    aside = path.with_name(f"{path.name}.partial")
-    try:
-        with aside.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(state))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    except OSError:
-        with suppress(OSError):
-            aside.unlink()
-        raise
+    with whole_file(path) as unfinished:
+        unfinished.write_text(json.dumps(state), encoding="utf-8")
 
 
 def record_steps(

@@ -28,6 +28,8 @@ from .rank_probe import SPIES, LocalRank, RankProbe
 
 PAUSE = 0.05
 """Seconds between the two samples."""
+READING = 0.5
+"""The same where a rank waits for bytes: a file server sends them in blocks, and a shorter time may see none."""
 _FOR_SAMPLES = 0.6
 """Share of the time that is left in which threads and children are sampled first."""
 _MOST_OF_THE_TIME = 0.5
@@ -110,6 +112,8 @@ def gather(
         _safely(probe, probe.first_sample)
     alive = [probe for probe in in_order if probe.is_alive]
     threads = []
+    if pause > 0 and any(probe.waits_for_bytes for probe in alive):
+        pause = max(pause, READING)
     now = time.monotonic()
     ends = now + (until - now) * _FOR_SAMPLES
     for number, probe in enumerate(alive):
@@ -118,7 +122,7 @@ def gather(
         share = max(0.5 if probe.who.rank == first else 0.0, 1 / (len(alive) - number))
         _safely(probe, partial(probe.add_threads, time.monotonic() + left * share, counters=pause > 0))
         if time.monotonic() < until:
-            threads.append(_thread(probe, partial(probe.probe_closer, until), probe.pid))
+            threads.append(_thread(probe, partial(probe.probe_closer, until, pause), probe.pid))
     if pause > 0 and alive:
         time.sleep(max(min(pause, (until - time.monotonic()) * _MOST_OF_THE_TIME), 0.0))
         for probe in alive:

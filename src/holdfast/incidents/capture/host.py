@@ -17,8 +17,7 @@ import resource
 import signal
 import time
 
-from ... import nvidia
-from ...fault_tolerance.processes import cgroups
+from ...fault_tolerance.processes import cgroups, proc
 from ...in_time import TooLate, within
 from ..evidence import NodeFault, NodeFaultKind
 from .procfs import content, link
@@ -61,6 +60,7 @@ class OomWatch:
         except OSError as error:
             self.close()
             self.refused = f"The kernel's log cannot be read ({device}: {error.strerror or error})."
+        self._own = own
         self._counter = _counter(own)
         self._before = _count(self._counter)
         self._same_pids = link("/proc/self/ns/pid") == _INITIAL_NAMESPACE
@@ -90,9 +90,8 @@ class OomWatch:
         Where the log names no process, what its control group counts is taken for it.
         """
         named = killed_for_memory(self.lines()) if self._same_pids else {}
-        if named:
-            return f"kernel log: {named[pid]}" if pid in named else ""
-        return self.counted()
+        found = (f"kernel log: {named[pid]}" if pid in named else "") if named else self.counted()
+        return f"{found}{_limit(self._own)}" if found and "Out of memory: " not in found else found
 
     def counted(self) -> str:
         """What the control group counts since the beginning, in words; '' where it counts nothing new."""
@@ -145,6 +144,15 @@ def hardware_faults(lines: tuple[str, ...]) -> tuple[NodeFault, ...]:
     return tuple(found)
 
 
+def _limit(own: str) -> str:
+    """`; cgroup memory.max is 530 MiB`; '' without a limit. A machine whose memory ran out has reached none."""
+    try:
+        found = cgroups.memory(own)
+    except (OSError, ValueError):
+        return ""
+    return f"; {found.name} is {found.maximum >> 20} MiB" if found else ""
+
+
 def _counter(own: str) -> str:
     """The file that counts, of the innermost group that has one: those above count the processes of other jobs too."""
     try:
@@ -184,7 +192,7 @@ _LOST = re.compile(r"GPU is lost|Unable to determine the device handle|fallen of
 
 def gpu_facts(until: float) -> Facts:
     """What stands out, by `until` (monotonic seconds); a driver that does not answer is a fact too. Never raises."""
-    if not nvidia.find_driver():
+    if not proc.nvidia_driver():
         return (), ()
     try:
         return within(max(until - time.monotonic(), 0.0), lambda: _queried(until))

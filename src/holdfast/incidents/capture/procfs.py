@@ -5,6 +5,7 @@ Always holds: what cannot be read is empty. Reading ``stat``, ``status``, ``stat
 busy with its own memory, and ``stack`` and ``syscall`` for one that is becoming another program. Links are read and
 never followed: a file server that hangs would hold the reader.
 
+A count of bytes read (``io``) is one of those that wait for a process that becomes another program.
 Processor time and switches are the scheduler's own counters where it shows them (nanoseconds, times put on a
 processor), clock ticks and context switches otherwise.
 Does not cover: processes that made themselves init's children; files that are mapped and closed.
@@ -187,6 +188,18 @@ def used_by(pid: int, tid: int, ticks: int | None) -> tuple[float, int]:
         return 0.0, 0
     switches = _SWITCHES.findall(content(f"/proc/{pid}/task/{tid}/status"))
     return ticks / proc.TICKS_PER_SECOND, sum(map(int, switches))
+
+
+def bytes_read(pid: int) -> tuple[int, int] | None:
+    """What it has read since it began: by system calls, and from storage, which mapped files are read from too.
+
+    Waits for a process that becomes another program just now. None where the kernel does not show it.
+    """
+    found = proc.table(f"/proc/{pid}/io")
+    try:
+        return int(found["rchar"]), int(found["read_bytes"])
+    except (KeyError, ValueError):
+        return None
 
 
 def below(pid: int, until: float = math.inf) -> tuple[int, ...]:

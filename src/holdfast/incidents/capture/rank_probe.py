@@ -13,6 +13,7 @@ armed themselves.
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections import Counter
@@ -45,6 +46,12 @@ MOST_WORKERS = 4
 """Children of a rank whose stacks are taken."""
 _FOR_THE_RANK = 0.6
 """Share of the time in which the rank itself may answer, where py-spy could read it afterwards."""
+_READS = re.compile(
+    r"pipe|fifo|folio|filemap|nfs|fuse|io_schedule|request_wait_answer|netfs|ceph|lustre|gpfs|cifs"
+)
+"""Functions of the kernel in which a process sleeps while it reads."""
+_BEFORE_ASKED = 0.8
+"""Share of the pause in which reads are counted."""
 _PYTHON = ("python", "pypy")
 """How the names of interpreters' files begin."""
 RankId = tuple[int, int, int, int]
@@ -126,12 +133,19 @@ class RankProbe:
         self._system_call = SystemCall()
         self._kernel_stack: tuple[str, ...] = ()
         self._network_files: tuple[str, ...] = ()
+        self._read = 0, 0.0
+        """Bytes, and the seconds in which they were read."""
 
     @property
     def is_alive(self) -> bool:
         """Whether the process was alive; one that only waits to be reaped was not."""
         first = self._first
         return first is not None and (first.stat.state not in "ZX" or first.stat.threads > 1)
+
+    @property
+    def waits_for_bytes(self) -> bool:
+        """Whether its main thread waited in a read when it was first sampled, as far as the kernel shows that."""
+        return self._first is not None and bool(_READS.search(self._first.wait_channel))
 
     # -- what waits for nothing -----------------------------------------------------------------------------------
 
@@ -165,9 +179,13 @@ class RankProbe:
 
     # -- what may wait: for threads -------------------------------------------------------------------------------
 
-    def probe_closer(self, until: float) -> None:
-        """What it waits in, its files, its children's command lines; nothing is begun after `until`."""
+    def probe_closer(self, until: float, pause: float) -> None:
+        """What it waits in, its files, its children's command lines, and what it reads within `pause`.
+
+        Nothing is begun after `until`.
+        """
         pid, channel = self.pid, self._first.wait_channel if self._first else ""
+        before, began = procfs.bytes_read(pid), time.monotonic()
         self._system_call = system_call(pid, channel, self._children)
         if time.monotonic() < until:
             self._kernel_stack = kernel_stack(pid)
@@ -176,6 +194,13 @@ class RankProbe:
         for child in self._children():
             if time.monotonic() < until:
                 self._commands[child] = procfs.command(child)
+        # Done before the rank is asked for its stacks: what it reads for that is no sign of life.
+        left = began + _BEFORE_ASKED * pause - time.monotonic()
+        if before and left > 0 and time.monotonic() + left < until:
+            time.sleep(left)
+            if now := procfs.bytes_read(pid):
+                seconds = round(time.monotonic() - began, 4)
+                self._read = max(now[0] - before[0], now[1] - before[1]), seconds
 
     def _children(self) -> tuple[int, ...]:
         return tuple(self._first.children) if self._first else ()
@@ -264,6 +289,8 @@ class RankProbe:
             system_call=self._system_call,
             kernel_stack=self._kernel_stack,
             network_files=self._network_files,
+            read=self._read[0],
+            read_over=self._read[1],
             children=tuple(replace(each, frames=frames.get(each.pid, ())) for each in found.children),
         )
 
@@ -307,7 +334,7 @@ def board_facts(
     )
     return BoardFacts(
         connected=board.connected,
-        finished=board.finished,
+        finished=board.finished or (board.main_ended_ns > 0 and not board.main_raised),
         heartbeats=board.heartbeat_count,
         step=board.step,
         counted=board.counted,

@@ -4,7 +4,7 @@ The numbers are those of the kernel's headers (asm/unistd_64.h, asm-generic/unis
 process is found waiting.
 Always holds: links are read and never followed. Reading ``/proc/<pid>/syscall`` may wait for a process that becomes
 another program just now, so it belongs in a thread.
-Does not cover: the objects of `poll` and its like (the list is in the process's memory), which lock a futex is, the
+Does not cover: the objects of `poll` and `select` (the list is in the process's memory), which lock a futex is, the
 path of a file that is being opened; 32-bit programs, and machines other than x86_64 and aarch64, whose calls keep
 their numbers.
 """
@@ -65,6 +65,8 @@ ON_A_DESCRIPTOR = frozenset({
 })
 # fmt: on
 """Those whose first argument is the descriptor that they wait for."""
+EVENTS = frozenset({"epoll_wait", "epoll_pwait", "epoll_pwait2"})
+"""Those in which an event loop waits; the kernel shows for which descriptors."""
 LOCKING = frozenset({"flock", "fcntl"})
 """Those in which a process waits for a file lock that another one has."""
 FOR_A_CHILD = MappingProxyType({"wait4": 0, "waitid": 1})
@@ -73,6 +75,7 @@ OPENING = frozenset({"open", "openat", "openat2"})
 _OPENS_FIFO = ("wait_for_partner", "fifo_open")
 _IN_PIPE = re.compile(r"(anon_)?pipe_|fifo_")
 _INT_MAX = (1 << 31) - 1
+LISTENS = "0A"  # the state of a TCP socket (proc(5))
 
 
 def call(text: str, machine: str) -> tuple[str, tuple[int, ...]]:
@@ -104,6 +107,10 @@ def system_call(pid: int, wait_channel: str = "", family: Callable[[], Sequence[
         return replace(found, target=Target.PROCESS, pid=low if low <= _INT_MAX else 0)  # -1: any
     if name in OPENING and wait_channel in _OPENS_FIFO:
         return replace(found, target=Target.FIFO)
+    if name in EVENTS and arguments:
+        connected = ((path, _far_end(pid, path)) for path in _sockets_of(pid, arguments[0]))
+        path, peer = next((each for each in connected if each[1]), ("", ""))
+        return replace(found, path=path, peer=peer, target=target_of(path))
     if name not in ON_A_DESCRIPTOR or not arguments or arguments[0] > _INT_MAX:
         return found
     path = link(f"/proc/{pid}/fd/{arguments[0]}")
@@ -125,13 +132,20 @@ def kernel_stack(pid: int) -> tuple[str, ...]:
     return tuple(found[:32])
 
 
+def _sockets_of(pid: int, descriptor: int) -> list[str]:
+    """The sockets for which an epoll descriptor waits (proc(5), fdinfo), at most 64."""
+    awaited = re.findall(r"^tfd:\s*(\d+)", content(f"/proc/{pid}/fdinfo/{descriptor}"), re.MULTILINE)
+    found = [link(f"/proc/{pid}/fd/{each}") for each in awaited[:64]]
+    return [path for path in found if target_of(path) is Target.SOCKET]
+
+
 def _far_end(pid: int, path: str) -> str:
     """Of a TCP connection: `10.0.0.7:29500`; '' where it is none."""
     inode = path[len("socket:[") : -1]
     for name in ("tcp", "tcp6"):
         for line in content(f"/proc/{pid}/net/{name}").splitlines()[1:]:
             fields = line.split()
-            if len(fields) > 9 and fields[9] == inode:
+            if len(fields) > 9 and fields[9] == inode and fields[3] != LISTENS:
                 return address(fields[2])
     return ""
 

@@ -9,7 +9,7 @@ import re
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from ..evidence import DIAGNOSE, NodeFaultKind, Target
+from ..evidence import AT_EXIT, DIAGNOSE, NodeFaultKind, RankEvidence, Target
 from ..rules.places import is_own
 from .wording import call, ended, operation, visible
 
@@ -25,6 +25,8 @@ NEXT_STEPS = MappingProxyType(
         "killed": "Find who sent the signal to {rank} on {node}: a person, the scheduler, or a memory limit.",
         "out_of_memory": "Lower the memory use of {rank} (batch size, data-loader workers), "
         "or raise the limit on {node}.",
+        "restore": "Lower the memory that {rank} needs before its first step, or raise the limit on {node}. "
+        "A checkpoint that is loaded beside the weights needs their memory twice: torch.load(..., mmap=True) does not.",
         "stopped": "Find what stopped process {pid} on {node}: a signal (SIGSTOP), a debugger, or the scheduler.",
         "uninterruptible": "Check {storage} on {node}: a disk, a file server or a driver does not answer. "
         "If it stays so, drain {node}.",
@@ -38,6 +40,8 @@ NEXT_STEPS = MappingProxyType(
         "network": "Check {peer}, which {rank} waits for at {place}, and give that call a timeout.",
         "startup": "Check the address, the port and the world size of the job, and {place} of {rank}.",
         "shutdown": "Check what {rank} waits for at its exit: threads, child processes, destroy_process_group().",
+        "at_exit": "Check what {rank} waits for at its exit: threads, child processes, destroy_process_group(). "
+        "--ft-finished-timeout ends processes that stay after their script.",
         "mismatched_collective": "Compare the collectives of {rank} at {place} with those of the other ranks: "
         "same order, same sizes.",
         "missing_collective": "Find why {rank} skips {operation}: a condition, less data, or another process group.",
@@ -46,10 +50,11 @@ NEXT_STEPS = MappingProxyType(
         "node_lost": "Drain {node}, and check its power, its kernel log and its network.",
         "slow": "Raise the timeout{setting}, or find why all ranks became slow.",
         "healthy": "None: no rank passed a timeout.",
+        "no_rank": "Find out why {reason}: no rank had failed. The kernel log of {node} names what it killed.",
         "unknown": "Run `holdfast diagnose PID` when it repeats. If all wait in one collective, check the network.",
     }
 )
-"""What a person does next, by kind of verdict (and two special cases)."""
+"""What a person does next, by kind of verdict (and of special cases)."""
 
 _NODE_FAULTS = (NodeFaultKind.GPU, NodeFaultKind.HARDWARE)
 """Of the culprit's node: it is drained as well."""
@@ -72,12 +77,23 @@ def next_step(view: IncidentView) -> str:
     kind = verdict.kind
     if kind == "signal" and end and not end.core_dump and -end.status in (2, 9, 15):
         kind = "killed"
+    elif kind == "shutdown" and view.triggers == {AT_EXIT}:
+        kind = "at_exit"
+    elif kind == "out_of_memory" and rank and rank.board and rank.board.is_before_first_step:
+        kind = "restore"
     elif kind == "slow" and not any(rank.passed for rank in view.case.ranks) and view.triggers == {DIAGNOSE}:
         kind = "healthy"
+    elif kind == "unknown" and facts["reason"] and not any(map(_has_failed, view.case.ranks)):
+        kind = "no_rank"
     faults = [fault for node in view.case.nodes if node.node == verdict.node for fault in node.faults]
     fault = next((fault for fault in faults if verdict.node and fault.kind in _NODE_FAULTS), None)
     drain = f"Drain {facts['node']}, which reports a fault ({visible(fault.text, 120)}). " if fault else ""
     return drain + NEXT_STEPS[kind].format(**facts)
+
+
+def _has_failed(rank: RankEvidence) -> bool:
+    """Whether it passed a timeout, raised, or ended by itself."""
+    return bool(rank.passed or rank.raised or (rank.exit and rank.exit.status and not rank.exit.asked))
 
 
 def _facts(view: IncidentView) -> dict[str, str]:
@@ -96,6 +112,7 @@ def _facts(view: IncidentView) -> dict[str, str]:
     limit = next((rank.passed for rank in view.case.ranks if rank.passed), None)
     core = visible(rank.exit.core_dump, 100) if rank and rank.exit else ""
     return {
+        "reason": next((visible(node.reason, 120) for node in view.case.nodes if node.reason), ""),
         "node": f"node {visible(view.verdict.node, 60)}" if view.verdict.node else "the node",
         "pid": str(rank.pid) if rank else "of the rank",
         "place": place or "its code",

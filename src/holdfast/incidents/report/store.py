@@ -24,6 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from holdfast.private_file import write_file
 from holdfast.visible import escaped
 
 from ...fault_tolerance.errors import HoldfastError
@@ -51,23 +52,6 @@ class IncidentError(HoldfastError):
 
 
 # -- files -----------------------------------------------------------------------------------------------------
-
-
-def write_file(folder: str, name: str, text: str) -> None:
-    """Write under another name first: a reader gets the whole file or none. Raises `OSError`."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    new = f".{name[:60]}-{secrets.token_hex(8)}"
-    try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(new, flags, 0o600, dir_fd=descriptor), "wb") as file:
-            file.write(text.encode("utf-8", "backslashreplace"))
-        os.rename(new, name, src_dir_fd=descriptor, dst_dir_fd=descriptor)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(new, dir_fd=descriptor)
-        raise
-    finally:
-        os.close(descriptor)
 
 
 def read_file(folder: str, name: str) -> bytes:

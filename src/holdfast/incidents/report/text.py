@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from ..evidence import CRASH, DIAGNOSE, EARLY, Case, Frame, RankEvidence, Thread
+from ..evidence import AT_EXIT, CRASH, DIAGNOSE, EARLY, Case, Frame, RankEvidence, Thread
 from ..rules.places import is_own
 from ..rules.sentence import seconds
 from ..verdict import FAILED, FINISHED, KINDS, Activity, Edge, Judgement, Verdict
@@ -98,6 +98,8 @@ class IncidentView:
             return "DIAGNOSIS"
         if EARLY in self.triggers:
             return "HANG BEFORE ITS TIMEOUT"
+        if AT_EXIT in self.triggers:
+            return "HANG AT ITS EXIT"
         return "FAILED" if CRASH in self.triggers and self.verdict.kind == "unknown" else "HANG"
 
     def headline(self) -> str:

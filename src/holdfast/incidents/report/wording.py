@@ -23,7 +23,7 @@ from ..evidence import (
     Raised,
     RankEvidence,
 )
-from ..rules.sentence import called, seconds, spans_of
+from ..rules.sentence import called, rate, seconds, spans_of
 from ..verdict import Activity
 
 T = TypeVar("T")
@@ -245,6 +245,8 @@ def _process(rank: RankEvidence, process: Process) -> Iterator[str]:
             if not process.cpu and not process.switches
             else f"{process.cpu:.2f} s of processor time within {over} ({process.switches} switches)"
         )
+    if process.read and process.read_over:
+        yield f"reads {rate(process.read, process.read_over)}: {process.read} bytes within {seconds(process.read_over)}"
     if process.kernel_stack:
         yield "kernel stack: " + visible(" < ".join(process.kernel_stack[:6]), 180)
     if process.network_files:
@@ -275,6 +277,6 @@ def _board(board: BoardFacts) -> Iterator[str]:
         names = " > ".join(f"{visible(each.name, 40)} ({seconds(each.seconds)})" for each in board.sections)
         yield f"open sections: {names}"
     if board.finished:
-        yield "reported that it was finished"
+        yield "it has finished its script, or reported that it was finished"
     if board.moved:
         yield "made progress during the capture"

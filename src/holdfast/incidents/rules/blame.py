@@ -274,7 +274,7 @@ def _holder_of_a_lock(job: JobView) -> Verdict | None:
         if edge.via == "lock" and (holder := outside.get(edge.awaited[0])) is not None:
             text = f"holds the file lock for which {wait(edge.waiters)}: it {holder.activity.text}"
             victims = {*job.waiters, *edge.waiters}
-            kind = "lock" if holder.activity.kind in _UNSPECIFIC else holder.activity.kind
+            kind = "lock" if holder.activity.kind == "unknown" else holder.activity.kind
             return against(holder.evidence, kind, text, _bounded(job, MEDIUM, holder), victims)
     return None
 

@@ -8,6 +8,7 @@ Does not cover: ranks that all wait in the same collective, where no rank differ
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 
 from ..evidence import Collective
@@ -152,11 +153,11 @@ def _in_a_cycle(job: JobView) -> Verdict | None:
     off = [rank for rank in in_cycle if recorder.leaves_its_order(views[rank].evidence.collectives)]
     why = "by its own earlier steps another collective was next"
     if len(off) != 1:
-        off = [
-            edge.awaited[0]
-            for edge in edges
-            if edge.via == "recorder" and len(edge.awaited) == 1 < len(edge.waiters) == len(views) - 1
-        ][:1]
+        in_collectives: dict[int, set[int]] = defaultdict(set)
+        for edge in edges:
+            for rank in edge.awaited if edge.via == "recorder" else ():
+                in_collectives[rank] |= {*edge.waiters}
+        off = [rank for rank, found in in_collectives.items() if 1 < len(found - {rank}) == len(views) - 1]
         why = "all others wait for it in another collective"
     if len(off) == 1:
         culprit = views[off[0]]

@@ -87,7 +87,7 @@ def _by_exception(rank: RankEvidence, raised: Raised, when: float, faults: Seque
 
 def _by_exit(rank: RankEvidence, end: Exit, when: float, faults: Sequence[NodeFault]) -> End:
     if end.oom_killed:
-        text = f"was killed because it ran out of memory: {short(end.out_of_memory, 140)}"
+        text = f"was killed because it ran out of memory{_where(rank)}: {short(end.out_of_memory, 180)}"
         return End(rank, Role.CAUSE, "out_of_memory", text, when)
     if end.asked:
         return End(rank, Role.TERMINATED, "unknown", "was terminated", when)
@@ -123,6 +123,13 @@ def _by_exit(rank: RankEvidence, end: Exit, when: float, faults: Sequence[NodeFa
         text = f"ended with {meaning} after {short(exception_line(rank.last_lines), 120)}"
         return End(rank, Role.CAUSE, "exception", text, when, MEDIUM)
     return End(rank, Role.CAUSE, "exit", f"ended by itself with {meaning}, without a known exception", when)
+
+
+def _where(rank: RankEvidence) -> str:
+    """` in section 'setup', before its first step`: where a checkpoint is loaded. Empty where nothing shows it."""
+    board = rank.board
+    section = f" in section '{board.sections[-1].name}'" if board and board.sections else ""
+    return f"{section}, before its first step" if board and board.is_before_first_step else section
 
 
 def _oom_kill(pid: int, faults: Sequence[NodeFault]) -> NodeFault | None:

@@ -13,9 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..evidence import (
-    EARLY,
-    ELSEWHERE,
-    HANG,
+    SUSPECTED,
     Case,
     Collective,
     NodeEvidence,
@@ -113,7 +111,7 @@ class JobView:
         self.missing_nodes = max(0, case.missing_nodes)
         self.is_complete = not (self.missing_nodes or self.unseen)
         self.passed = [view.evidence.passed for view in self.ranks if view.evidence.passed]
-        self.is_suspected = bool(self.triggers & {HANG, EARLY, ELSEWHERE}) or bool(self.passed)
+        self.is_suspected = bool(self.triggers & SUSPECTED) or bool(self.passed)
         self.living = [view for view in self.ranks if view.is_living]
         self.done = [view for view in self.ranks if view.end is not None and view.end.role is Role.DONE]
         self.done += [view for view in self.living if view.activity.kind == FINISHED]
@@ -179,7 +177,7 @@ def _ranks(nodes: Sequence[tuple[NodeEvidence, float]]) -> list[RankView]:
     found = []
     for node, at in nodes:
         for rank in node.ranks:
-            if node.trigger in (HANG, EARLY, ELSEWHERE):
+            if node.trigger in SUSPECTED:
                 # The ranks were terminated: what they did after the capture only follows from that.
                 raised = None if rank.raised and rank.raised.ago < 0 else rank.raised
                 end = None if rank.exit and rank.exit.ago < 0 else rank.exit

@@ -89,6 +89,16 @@ def seconds(value: float) -> str:
     return f"{value:.0f} s" if value >= 10 else f"{value:.1f} s" if value >= 1 else f"{max(value, 0.0):.2f} s"
 
 
+def rate(count: int, over: float) -> str:
+    """`640 B/s`, `52.1 KiB/s`, `3.4 MiB/s`: bytes a second."""
+    value = count / over
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.0f} B/s" if unit == "B" else f"{value:.1f} {unit}/s"
+        value /= 1024
+    return f"{value:.1f} GiB/s"
+
+
 def short(text: str, limit: int = _SHOWN) -> str:
     """One line of at most `limit` characters."""
     line = " ".join(text.split())

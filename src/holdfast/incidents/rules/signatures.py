@@ -16,12 +16,13 @@ from ..evidence import BoardFacts, Frame, Missing, Process, RankEvidence, StackS
 from ..verdict import FINISHED, IN_COLLECTIVE, RENDEZVOUS, TEARDOWN, Activity, Strength
 from . import places as P
 from . import recorder
-from .sentence import called, short, worker_states
+from .sentence import called, rate, short, worker_states
 
 WEAK, STRONG, PROOF = Strength.WEAK, Strength.STRONG, Strength.PROOF
 BUSY = 0.5  # share of the time between two samples that counts as computing
 RHYTHM = 3.0  # a rank moves that is silent for less than this many of its own longest intervals
 SHORT_SILENCE = 1.0  # seconds; a shorter silence means nothing
+SHOWN = 3  # threads that are described; of more there is a number
 
 COMPUTES, SLEEPS, FUTEX, FILE_LOCK, WAIT = "computes", "sleeps", "futex", "file_lock", "wait"
 CONNECTION, POLL, READ, WRITE, PIPE, FIFO, UNKNOWN = "connection", "poll", "read", "write", "pipe", "fifo", ""
@@ -66,9 +67,17 @@ def activity(rank: RankEvidence, *, others_answer: bool = False) -> Activity:
     )
     is_finished = rank.board is not None and rank.board.finished
     if is_finished and found.kind in ("user_code", "lock", "child", "unknown"):
-        text = f"has reported that it is finished and has not exited: it {found.text}"
+        text = f"has finished and not exited: it {found.text}"
         found = replace(found, kind="shutdown", text=text)
+    process = rank.process
+    if process and process.read and process.read_over and _may_read(found, process):
+        found = replace(found, text=f"{found.text}; it reads {rate(process.read, process.read_over)}")
     return replace(found, rank=rank.rank, moves=moves(rank))
+
+
+def _may_read(found: Activity, process: Process) -> bool:
+    """Whether what the process reads belongs to this activity."""
+    return found.kind == "checkpoint_io" or _waits_in(process) in (READ, FIFO, PIPE)
 
 
 def moves(rank: RankEvidence, *, suspected: bool = False) -> bool:
@@ -147,8 +156,7 @@ def _of_stack(rank: RankEvidence) -> Activity | None:
         return Activity(rank.rank, "shutdown", "runs no Python any more, as at the end of its exit", WEAK)
     found = [P.place_of(frame) for frame in stack]
     if not stack or P.EXIT in found:
-        text = f", in {called(stack[0])}" if stack else ": no Python frame is left"
-        return Activity(rank.rank, "shutdown", f"is at its exit{text}", STRONG)
+        return Activity(rank.rank, "shutdown", f"is at its exit{_kept_by(rank, stack, found)}", STRONG)
     own = _own_call(stack)
     inner = next((place for place in found if place != P.LIBRARY), P.LIBRARY)
     if inner == P.BACKWARD:
@@ -160,6 +168,22 @@ def _of_stack(rank: RankEvidence) -> Activity | None:
         at = f" at {own}" if own else ""
         return Activity(rank.rank, _PEERS[outer], f"waits in {operation}{at}", STRONG, own, operation)
     return _outside(rank, stack, found, own)
+
+
+def _kept_by(rank: RankEvidence, stack: Sequence[Frame], found: Sequence[str]) -> str:
+    """What keeps a process at its exit: Python joins the threads that are not daemons, then calls the exit handlers."""
+    children = rank.process.children if rank.process else ()
+    if P.CHILD in found and children:
+        return f": it waits for its child process {children[0].pid} ({short(children[0].command)})"
+    joined = [each for each in rank.stacks if each.daemon is False and not each.main and each.frames]
+    if stack and joined:
+        threads = (
+            f"thread {each.name!r}, which is in {_own_call(each.frames) or called(each.frames[0])}"
+            for each in joined[:SHOWN]
+        )
+        more = f" and {len(joined) - SHOWN} more" if len(joined) > SHOWN else ""
+        return f": it waits for {', '.join(threads)}{more}"
+    return f", in {called(stack[0])}" if stack else ": no Python frame is left"
 
 
 _PEERS = {
@@ -232,7 +256,9 @@ def _outside(rank: RankEvidence, stack: Sequence[Frame], found: Sequence[str], o
         if place in before_own:
             return _with_purpose(rank, Activity(rank.rank, place, f"{text} in {inside}", STRONG, own))
     if P.EVENTS in before_own:
-        return Activity(rank.rank, "user_code", f"waits in its event loop in {inside}", WEAK, own)
+        peer = rank.process.system_call.peer if rank.process else ""
+        kind, whom = ("network", f" for {peer}") if peer else ("user_code", "")
+        return Activity(rank.rank, kind, f"waits in its event loop{whom} in {inside}", WEAK, own)
     if P.GPU in before_own:
         return Activity(
             rank.rank, IN_COLLECTIVE, f"waits for its GPU in {inside}", WEAK, own, "the GPU's work"
@@ -365,28 +391,3 @@ def _main_thread_ran(process: Process) -> bool:
     if process.threads:
         return process.threads[0].cpu > 0 or process.threads[0].switches > 0
     return process.cpu > 0 or process.switches > 0
-
-
-# -- a process that does not end -------------------------------------------------------------------------------
-
-SHOWN = 3  # threads that are described; of more there is a number
-
-
-def kept_by(rank: RankEvidence) -> str:
-    """What keeps the process of a rank whose main thread has ended, as the end of a sentence.
-
-    Python joins the threads that are not daemons first, then calls the `atexit` functions, then destroys the rest.
-    """
-    found = [P.place_of(frame) for frame in main_stack(rank) or ()]
-    children = rank.process.children if rank.process else ()
-    if P.CHILD in found and children:
-        return f"it waits for its child process {children[0].pid} ({short(children[0].command)})"
-    joined = [each for each in rank.stacks if each.daemon is False and not each.main and each.frames]
-    if P.EXIT in found and joined:
-        threads = (
-            f"thread {each.name!r}, which is in {_own_call(each.frames) or called(each.frames[0])}"
-            for each in joined
-        )
-        more = f" and {len(joined) - SHOWN} more" if len(joined) > SHOWN else ""
-        return f"it waits for {', '.join(list(threads)[:SHOWN])}{more}"
-    return f"its main thread {activity(rank).text}"

@@ -16,12 +16,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from ...autoresume import flag
+from ...autoresume import flag, lock
 from ...autoresume import ledger as records
-from ...autoresume.account_file import read_account
 from ...autoresume.ledger import Attempt, Chain
-from ...autoresume.ledger_file import LedgerFile
-from ...autoresume.log import say
+from ...autoresume.ledger_file import LedgerFile, read_account, say
 from ...autoresume.outcome import (
     INTERRUPTED_CODE,
     SIGKILL_CODE,
@@ -34,9 +32,7 @@ from ...autoresume.outcome import (
 )
 from ...autoresume.policy import FAILURES, GAVE_UP_CODE, Decision, Limits, State, decide, nodes_to_exclude
 from . import claim, commands
-from .exclusion import spared
-from .facts import BY_SOMEBODY, Word, word_of
-from .place import Place, node_name
+from .facts import BY_SOMEBODY, Place, Word, node_name, spared, word_of
 from .script import DONE
 
 UNWRITTEN = "The training continues; runs of the job of which the ledger tells nothing count as failures when one fails"
@@ -55,11 +51,11 @@ class Keeper:
     ) -> None:
         self._run_dir, self._place, self._limits = run_dir, place, limits
         self._exclude_after, self._notice = exclude_after, notice
-        self._file = LedgerFile(run_dir, lambda text: say(f"warning: {text}"), UNWRITTEN)
-        self._ledger = self._file.read()
+        self._file = LedgerFile(run_dir, UNWRITTEN)
+        self._file.read()
         self._flag = flag.path_of(os.environ, run_dir)
         self._keeper = f"{records.JOB}{place.job}"
-        known = {attempt.job for attempt in self._ledger.attempts if attempt.kind is not None}
+        known = {attempt.job for attempt in self._file.ledger.attempts if attempt.kind is not None}
         self._untold = sum(run not in known for run in place.runs_before)
         """Earlier runs of the job whose ends are not in the ledger."""
         self._accounts: dict[int, Account] = {}
@@ -67,25 +63,26 @@ class Keeper:
     @property
     def number(self) -> int:
         """That of the attempt which has begun."""
-        return self._ledger.next_number - 1
+        return self._file.ledger.next_number - 1
 
     # Its beginning
 
     def begins(self) -> int:
         """0: go on; DONE: the training is finished; 1: the chain is over.
 
-        Raises `claim.Refused`, `keeping.Taken`, `ConfigError`.
+        Raises `claim.Refused`, `lock.Taken`, `ConfigError`.
         """
         place = self._place
         with claim.looked_at(self._run_dir):
             claim.refuse_others(self._run_dir, place.job)
-            claim.refuse_keepers(self._run_dir, self._file)
+            with lock.hold(self._run_dir):
+                pass
             claim.keep(self._run_dir, place.job)
         self._end_what_is_open()
         done = self._settle_flag()
         if done is not None:
             return done
-        chain = self._ledger.chain
+        chain = self._file.ledger.chain
         if chain is None or chain.ended:
             self._begin_chain()
         elif chain.attempts:
@@ -99,8 +96,8 @@ class Keeper:
         return 0
 
     def _begin_attempt(self, began: float) -> Attempt:
-        attempt = Attempt(self._ledger.next_number, began, host=self._place.nodes, job=self._place.run)
-        self._note(records.attempt_begins(began, attempt))
+        attempt = Attempt(self._file.ledger.next_number, began, host=self._place.nodes, job=self._place.run)
+        self._file.append(records.attempt_begins(began, attempt))
         return attempt
 
     def _cannot_go_on(self) -> str:
@@ -119,14 +116,14 @@ class Keeper:
 
     def _end_what_is_open(self) -> None:
         """What the latest attempt's own job could not note, and the chain of a job that is gone."""
-        attempt = self._ledger.open_attempt
+        attempt = self._file.ledger.open_attempt
         if attempt is not None:
             word, node = self._unseen(attempt)
             self._close(attempt, self._evidence(attempt, None, word, node), seen=False)
-        chain = self._ledger.chain
+        chain = self._file.ledger.chain
         if chain is not None and not chain.ended and chain.host != self._keeper:
             why = f"{chain.host} is no more, and has not said why: cancelled?"
-            self._note(records.chain_ends(time.time(), str(State.CANCELLED), why))
+            self._file.append(records.chain_ends(time.time(), str(State.CANCELLED), why))
 
     def _unseen(self, attempt: Attempt) -> tuple[Word, str]:
         """What Slurm can still tell of an attempt, and the node that it has lost."""
@@ -140,21 +137,18 @@ class Keeper:
         return Word(Scheduler.NOTHING), ""
 
     def _settle_flag(self) -> int | None:
-        there = flag.exists(self._flag)
-        found = flag.standing(self._ledger, self._flag, there=there)
-        if found is flag.Standing.STALE:
-            flag.remove(self._flag)
-            say(f"removed {self._flag}: it was there before the first attempt, so another run made it")
-        elif found is not flag.Standing.NONE:
-            if self._ledger.chain and not self._ledger.chain.ended:
-                self._note(records.chain_ends(time.time(), str(State.FINISHED), "the finished flag is there"))
-            say(f"nothing to do: {self._flag} is there. To train on, remove it")
-            return DONE
-        flag.check(self._flag)
-        return None
+        found = flag.settle(self._file.ledger, self._flag)
+        if found is flag.Standing.NONE:
+            return None
+        if self._file.ledger.chain and not self._file.ledger.chain.ended:
+            self._file.append(
+                records.chain_ends(time.time(), str(State.FINISHED), "the finished flag is there")
+            )
+        say(f"nothing to do: {self._flag} is there. To train on, remove it")
+        return DONE
 
     def _begin_chain(self) -> None:
-        self._note(
+        self._file.append(
             records.chain_begins(
                 time.time(),
                 command=[],
@@ -170,7 +164,7 @@ class Keeper:
 
     def ended(self, code: int) -> int:
         """Note why the attempt ended, and see to what follows; the exit code of the batch script."""
-        attempt = self._ledger.open_attempt
+        attempt = self._file.ledger.open_attempt
         if attempt is None and self._noted:
             return self._code_of_the_noted
         attempt = self._of_this_run(attempt)
@@ -189,7 +183,7 @@ class Keeper:
         if self._noted or (attempt is not None and self._place.precedes(attempt.job)):
             return None
         self._end_what_is_open()
-        if self._ledger.chain is None or self._ledger.chain.ended:
+        if self._file.ledger.chain is None or self._file.ledger.chain.ended:
             self._begin_chain()
         began = None
         with suppress(commands.SlurmError):
@@ -199,7 +193,7 @@ class Keeper:
 
     def job_ends(self) -> int:
         """Slurm is ending the job. At the time limit, see to what follows now; else there is time for `ended`."""
-        attempt, word = self._ledger.open_attempt, self._word(0)
+        attempt, word = self._file.ledger.open_attempt, self._word(0)
         if word.scheduler is not Scheduler.TIME_LIMIT:
             return 0
         attempt = self._of_this_run(attempt)
@@ -208,12 +202,12 @@ class Keeper:
     @property
     def _noted(self) -> bool:
         """The end of this very run stands in the ledger already."""
-        return any(attempt.job == self._place.run for attempt in self._ledger.attempts)
+        return any(attempt.job == self._place.run for attempt in self._file.ledger.attempts)
 
     @property
     def _code_of_the_noted(self) -> int:
         """What `job_ends` returns is nobody's exit code, so a chain that it has ended is told of here."""
-        return 0 if self._ledger.chains[-1].state in (State.GOES_ON, State.FINISHED) else GAVE_UP_CODE
+        return 0 if self._file.ledger.chains[-1].state in (State.GOES_ON, State.FINISHED) else GAVE_UP_CODE
 
     def _see_to(self, attempt: Attempt, code: int | None, word: Word) -> int:
         node = ""
@@ -223,7 +217,7 @@ class Keeper:
                 if not node and not commands.node_failed(self._place.job):
                     word = BY_SOMEBODY
         self._close(attempt, self._evidence(attempt, code, word, node))
-        chain = self._ledger.chains[-1]
+        chain = self._file.ledger.chains[-1]
         decision = self._decide(chain)
         if not decision.goes_on:
             return self._over(decision, requeued=word.requeued)
@@ -259,7 +253,7 @@ class Keeper:
 
     def _next(self, decision: Decision, code: int | None, *, requeued: bool) -> int:
         """Have the job requeued. Where that fails the chain is over, and the ledger says so."""
-        job, number = self._place.job, self._ledger.next_number
+        job, number = self._place.job, self._file.ledger.next_number
         bad = self._to_exclude()
         without = f", without {', '.join(bad)}" if bad else ""
         try:
@@ -295,7 +289,7 @@ class Keeper:
 
     def _to_exclude(self) -> tuple[str, ...]:
         """The bad nodes that the job can do without and has not been told to; none where Slurm does not answer."""
-        bad = nodes_to_exclude(self._ledger.chains[-1].attempts, after=self._exclude_after)
+        bad = nodes_to_exclude(self._file.ledger.chains[-1].attempts, after=self._exclude_after)
         if not bad:
             return ()
         try:
@@ -327,7 +321,7 @@ class Keeper:
     # Both
 
     def _over(self, decision: Decision, *, requeued: bool = False) -> int:
-        self._note(records.chain_ends(time.time(), str(decision.state), decision.why))
+        self._file.append(records.chain_ends(time.time(), str(decision.state), decision.why))
         say(f"{decision.why}. All attempts: holdfast autoresume --status {shlex.quote(self._run_dir)}")
         if requeued and decision.state is not State.CANCELLED:
             with suppress(commands.SlurmError):
@@ -357,7 +351,7 @@ class Keeper:
                 Kind.LOST, f"run {attempt.job} could not note its end; Slurm started the job again"
             )
         ending = replace(ending, node=node_name(ending.node))
-        self._note(
+        self._file.append(
             records.attempt_ends(
                 time.time(),
                 attempt.number,
@@ -367,7 +361,3 @@ class Keeper:
                 seen=seen,
             )
         )
-
-    def _note(self, record: records.Record) -> None:
-        self._ledger = self._ledger.with_record(record)
-        self._file.append(record)

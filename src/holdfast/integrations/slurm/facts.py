@@ -1,13 +1,18 @@
-"""What Slurm reports of a job, and what follows from it for the end of an attempt. Pure.
+"""What Slurm reports of a job and its nodes, and what follows: why an attempt ended, which nodes to leave out. Pure.
 
 What always holds: a job that Slurm itself is ending (cancelled, say) is never taken for one that may be requeued:
-`scontrol requeue` would bring a cancelled job back.
+`scontrol requeue` would bring a cancelled job back. A job keeps as many nodes as it needs, of those that there are and
+of those that work now, and a node that its submitter asked for by name is never left out: a job that waits for ever is
+worse than a bad node.
+
+Does not cover: what else a job asks of its nodes (--constraint, --gres); `sinfo` tells of a partition as a whole.
 Source: scontrol(1), seen with Slurm 22.05; `Restarts` rises and the job has a new start time as soon as it is requeued.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -16,18 +21,45 @@ from ...autoresume.outcome import ASKED_TO_END, PREEMPTED_CODE, SIGKILL_CODE, Sc
 LOOKS = 60.0
 """Seconds: Slurm may send the signal before a time limit so much too early. Source: sbatch(1), --signal."""
 
-OVER = {
-    "BOOT_FAIL",
-    "CANCELLED",
-    "COMPLETED",
-    "DEADLINE",
-    "FAILED",
-    "NODE_FAIL",
-    "OUT_OF_MEMORY",
-    "PREEMPTED",
-}
-OVER |= {"REVOKED", "TIMEOUT"}
+OVER = frozenset({"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"})
+OVER |= {"PREEMPTED", "REVOKED", "TIMEOUT"}
 """States of a job that will not run again. Source: squeue(1), job state codes."""
+
+BROKEN = ("down", "drain", "fail")
+"""How the names of states begin in which Slurm gives nodes to nobody. Source: sinfo(1), node state codes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where this process runs: which run of which job, on which nodes."""
+
+    job: str
+    restarts: int
+    nodes: str
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Place | None:
+        """By Slurm's environment; None outside a job."""
+        number = environ.get("SLURM_JOB_ID", "")
+        restarts = environ.get("SLURM_RESTART_COUNT", "0")
+        if not number.isdecimal() or not restarts.isdecimal():
+            return None
+        return cls(number, int(restarts), environ.get("SLURM_JOB_NODELIST", ""))
+
+    @property
+    def run(self) -> str:
+        """`4711.2`: the second restart of job 4711."""
+        return f"{self.job}.{self.restarts}"
+
+    @property
+    def runs_before(self) -> tuple[str, ...]:
+        """The earlier runs of the job."""
+        return tuple(f"{self.job}.{restarts}" for restarts in range(self.restarts))
+
+    def precedes(self, run: str) -> bool:
+        """Whether that is a later run of the same job."""
+        job, _, restarts = run.partition(".")
+        return job == self.job and restarts.isdecimal() and int(restarts) > self.restarts
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +162,41 @@ BY_SOMEBODY = Word(
     Scheduler.PREEMPTED, "requeued from outside (scontrol requeue?): Slurm has lost no node", requeued=True
 )
 """In place of a lost node where none of the job's nodes is down: no fault of a node, nor of the program."""
+
+
+def node_name(told: str) -> str:
+    """Slurm's name of a node that a launcher calls `n1:4711` (with its pid) or `n1.example.org`."""
+    return told.partition(":")[0].partition(".")[0]
+
+
+def spared(
+    bad: Iterable[str],
+    nodes: Mapping[str, str],
+    *,
+    needed: int,
+    excluded: Collection[str] = (),
+    required: Collection[str] = (),
+) -> tuple[str, ...]:
+    """Those of the `bad` nodes, in their order, that can be left out beside those that are `excluded` already.
+
+    `nodes` are the states of all nodes on which the job may run.
+    """
+    left = {name: state for name, state in nodes.items() if name not in excluded}
+    out = []
+    for node in bad:
+        if node in required or node not in left:
+            continue
+        rest = {name: state for name, state in left.items() if name != node}
+        if len(rest) < needed or (works(left[node]) and sum(map(works, rest.values())) < needed):
+            continue
+        out.append(node)
+        left = rest
+    return tuple(out)
+
+
+def works(state: str) -> bool:
+    """Whether Slurm may give this node to a job, now or when others have ended."""
+    return not state.startswith(BROKEN) and not state.endswith("*")
 
 
 def _moment(text: str) -> float | None:

@@ -27,7 +27,7 @@ _HOME = {
     "FaultToleranceSectionsCallback": "fault_tolerance_callback",
     "HoldfastCallback": "bundle",
     "PreemptionCallback": "preemption_callback",
-    "SimulatedFaultParams": "fault_tolerance_callback",
+    "SimulatedFaultParams": "..testing.simulated",
     "StragglerDetectionCallback": "straggler_det_callback",
 }
 

@@ -1,27 +1,28 @@
 """One call of `Trainer.train`, which our callbacks surround: transformers passes them neither the trainer nor the end.
 
-Callbacks may come by `add_callback`, which calls no hook, and `on_train_begin` comes after the checkpoint is loaded. So
-`Trainer.train` itself is wrapped, once, when the first callback is made; everything else is wrapped on the one trainer
-from the begin of `train` to its end. What always holds: a trainer without such a callback trains as before; each
-callback's `begin` is followed by one `end`, in the opposite order, after `finished` or `failed`; `end` is done
-whatever the others raise; the checkpoint that a training resumes from is the same on all ranks, as rank 0 chooses it.
+`on_init_end` comes when a trainer is made with its callbacks; from then on `train` of that one trainer is wrapped, and
+everything else from the begin of `train` to its end. Both hooks lack the trainer, so it is looked for in the calls that
+led to them. What always holds: a trainer without such a callback is untouched; each callback's `begin` is followed by
+one `end`, in the opposite order, after `finished` or `failed`; `end` is done whatever the others raise; the checkpoint
+that a training resumes from is the same on all ranks, as rank 0 chooses it.
 
 `Trainer` asks whether all steps are done only after a step, so a start from the checkpoint of the last step would train
 one more, and save it: here it trains none. `Trainer` evaluates before it saves, and its checkpoints know nothing of
 evaluations: a file in the checkpoint says that one was left out, and it is done where the training continues.
 
-Does not cover: subclasses whose `train` is their own and calls no `super().train()` (such a training ends with an error
-at its begin); an evaluation that was to be followed by a save under `save_strategy="best"`; the best model with
+Does not cover: the first training of a callback that came by `add_callback`, which calls no hook: what is missing then
+is logged. An evaluation that was to be followed by a save under `save_strategy="best"`; the best model with
 transformers 4.46, which decides on it only when it saves.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.callbacks import callback_log
 from holdfast.patches import Patches
@@ -43,6 +44,7 @@ else:
 TESTED = ((4, 46), (5, 24))
 """The first and the last version of transformers that were tested; docs/versions.md."""
 EVALUATION_TO_COME = "holdfast-evaluation-to-come.txt"
+LOGGER = "holdfast.integrations.transformers"
 _FAILED = "!"
 
 
@@ -58,9 +60,10 @@ def refuse_untested() -> None:
 
 
 class TrainCall:
-    """Made on all ranks together."""
+    """Made on all ranks together; always followed by `close`."""
 
     def __init__(self, trainer: Any) -> None:
+        refuse_untested()
         self.trainer = trainer
         self.rank = int(trainer.args.process_index)
         self.patches = Patches()
@@ -70,22 +73,55 @@ class TrainCall:
         """The checkpoint that the training resumes from; None from the start."""
         self.on_resume: list[Callable[[], None]] = []
         """Called when there is such a checkpoint."""
+        self._begun = list[SurroundingCallback]()
+        self._at_the_end = ExitStack()
+        self._at_the_end.callback(self.side.close)
+        self._at_the_end.callback(self.patches.undo)
 
     @property
     def step(self) -> int:
         """Optimizer steps, of earlier starts as well."""
         return int(self.trainer.state.global_step)
 
-    def begin(self, resume: Any) -> None:
-        """`resume` is `train`'s argument: True is the last complete checkpoint, or none. Collective."""
+    def begin(self, resume: Any, *, late: bool = False) -> None:
+        """Begin with all callbacks. `resume` is `train`'s argument: True is the last complete checkpoint, or none.
+        `late`: `train` has begun already, and the checkpoint is loaded. Collective."""
+        handler = self.trainer.callback_handler
+        ours = _ours(self.trainer)
+        for part in [part for each in ours for part in each.parts]:
+            if not any(isinstance(each, type(part)) for each in ours):
+                ours.append(part)
+                handler.callbacks = [*handler.callbacks, part]
+                self._at_the_end.callback(handler.remove_callback, part)
+        # A new list, as the handler may be walking the old one.
+        handler.callbacks = sorted(handler.callbacks, key=_place)
+        for each in ours:
+            self._at_the_end.callback(_end, each, self)
+            each._training = self
+            each.begin(self)
+            self._begun.append(each)
         if resume is True:
             resume = self._last_complete()
         self.resumed = resume or None
         self.checkpoints.watch(self.patches)
         self._train_no_more()
-        if self.resumed is not None:
-            for each in self.on_resume:
-                each()
+        if self.resumed is not None or (late and self.step):
+            for call in self.on_resume:
+                call()
+
+    def finished(self) -> None:
+        """The training has come to its end."""
+        for each in self._begun:
+            each.finished(self)
+
+    def failed(self, error: BaseException) -> None:
+        """An exception ends it."""
+        for each in reversed(self._begun):
+            each.failed(self, error)
+
+    def close(self) -> None:
+        """Everything back as it was. May be called twice."""
+        self._at_the_end.close()
 
     def leave_evaluation(self) -> None:
         """The checkpoint that is saved next is one before its evaluation, done where the training continues."""
@@ -114,11 +150,6 @@ class TrainCall:
         if hasattr(self.trainer, "_determine_best_metric"):
             self.trainer._determine_best_metric(metrics=metrics, trial=None)
 
-    def close(self) -> None:
-        """May be called twice."""
-        self.patches.undo()
-        self.side.close()
-
     def _last_complete(self) -> str:
         folder = self.trainer.args.output_dir
         chosen = ""
@@ -140,7 +171,7 @@ class TrainCall:
     def _train_no_more(self) -> None:
         """Where all steps are done. Does nothing where this transformers has no method for an epoch."""
         trainer = self.trainer
-        log = callback_log.named("holdfast.integrations.transformers")
+        log = callback_log.named(LOGGER)
 
         def unless_done(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             state = trainer.state
@@ -160,13 +191,9 @@ class SurroundingCallback(TrainerCallback):
 
     parts: tuple[SurroundingCallback, ...] = ()
     """Callbacks that are in the trainer as well, for one training, unless it has one of that kind."""
+    place: ClassVar[int] = 0
+    """Above 0: after the user's callbacks."""
     _training: TrainCall | None = None
-
-    def __new__(cls, *_args: Any, **_kwargs: Any) -> Any:
-        """The first one of a process wraps `Trainer.train`, for which there is no hook; importing this does not."""
-        if not hasattr(Trainer.train, "holdfast_surrounds"):
-            _wrap(Trainer)
-        return super().__new__(cls)
 
     def begin(self, training: TrainCall) -> None:
         """`train` was called. May raise."""
@@ -180,49 +207,39 @@ class SurroundingCallback(TrainerCallback):
     def end(self, training: TrainCall) -> None:
         """Give everything back. Raises nothing."""
 
+    def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The trainer is made, with this callback."""
+        _surround(_caller(self))
+
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """States are restored; the first step comes. Raises RuntimeError if `begin` was not called."""
+        """States are restored; the first step comes. One that came by `add_callback` begins here. May raise then."""
         if self._training is None:
-            raise RuntimeError(
-                f"{type(self).__name__} was not told that the training begins: this trainer's class has a `train` of "
-                "its own, which does not call super().train()"
-            )
+            trainer = _caller(self)
+            _surround(trainer)  # its next training
+            _begin_late(trainer, type(self).__name__)
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies: they surround nothing yet."""
         return {**vars(self), "_training": None}
 
 
-def surround(trainer: Any, train: Any, resume: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call `train` of this trainer, with what its callbacks do around it."""
-    ours = [each for each in trainer.callback_handler.callbacks if isinstance(each, SurroundingCallback)]
-    if not ours or any(each._training is not None for each in ours):
-        return train(trainer, resume, *args, **kwargs)
-    refuse_untested()
-    with ExitStack() as at_the_end:
-        for part in [part for each in ours for part in each.parts]:
-            if not any(isinstance(each, type(part)) for each in ours):
-                ours.append(part)
-                trainer.callback_handler.callbacks.append(part)
-                at_the_end.callback(trainer.callback_handler.remove_callback, part)
-        training = TrainCall(trainer)
-        at_the_end.callback(training.close)
-        begun = list[SurroundingCallback]()
-        try:
-            for each in ours:
-                at_the_end.callback(_end, each, training)
-                each._training = training
-                each.begin(training)
-                begun.append(each)
-            training.begin(resume)
-            done = train(trainer, training.resumed, *args, **kwargs)
-        except BaseException as error:
-            for each in reversed(begun):
-                each.failed(training, error)
-            raise
-        for each in begun:
-            each.finished(training)
-        return done
+class _LateEnd(TrainerCallback):
+    """The last callback of a training that began late: it ends what that began."""
+
+    def __init__(self, training: TrainCall) -> None:
+        self._training = training
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._training.finished()
+        self._training.close()
+
+
+def _ours(trainer: Any) -> list[SurroundingCallback]:
+    return [each for each in trainer.callback_handler.callbacks if isinstance(each, SurroundingCallback)]
+
+
+def _place(callback: Any) -> int:
+    return callback.place if isinstance(callback, SurroundingCallback) else 0
 
 
 def _end(callback: SurroundingCallback, training: TrainCall) -> None:
@@ -230,12 +247,60 @@ def _end(callback: SurroundingCallback, training: TrainCall) -> None:
     callback.end(training)
 
 
-def _wrap(kind: Any) -> None:
-    original = kind.train
+def _caller(callback: SurroundingCallback) -> Any:
+    """The trainer that calls a hook of this callback now. Raises RuntimeError if none does."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        found = frame.f_locals.get("self")
+        if isinstance(found, Trainer) and callback in found.callback_handler.callbacks:
+            return found
+        frame = frame.f_back
+    raise RuntimeError(f"{type(callback).__name__} is for transformers.Trainer, and no such trainer calls it")
 
-    @functools.wraps(original)
-    def train(self: Any, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
-        return surround(self, original, resume_from_checkpoint, args, kwargs)
 
-    train.holdfast_surrounds = True  # type: ignore[attr-defined]
-    kind.train = train
+def _surround(trainer: Any) -> None:
+    """From now on a call of this trainer's `train` is `_train`."""
+    if getattr(vars(trainer).get("train"), "func", None) is not _train:
+        trainer.train = functools.partial(_train, trainer, trainer.train)
+
+
+def _train(trainer: Any, train: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call `train` of this trainer, with what its callbacks do around it."""
+    ours = _ours(trainer)
+    if not ours or any(each._training is not None for each in ours):
+        return train(*args, **kwargs)
+    resume = args[0] if args else kwargs.get("resume_from_checkpoint")
+    training = TrainCall(trainer)
+    try:
+        training.begin(resume)
+        if resume is True and args:
+            args = (training.resumed, *args[1:])
+        elif resume is True:
+            kwargs["resume_from_checkpoint"] = training.resumed
+        done = train(*args, **kwargs)
+    except BaseException as error:
+        training.failed(error)
+        raise
+    else:
+        training.finished()
+        return done
+    finally:
+        training.close()
+
+
+def _begin_late(trainer: Any, name: str) -> None:
+    training = TrainCall(trainer)
+    try:
+        training.begin(None, late=True)
+    except BaseException:
+        training.close()
+        raise
+    trainer.callback_handler.callbacks.append(end := _LateEnd(training))
+    training._at_the_end.callback(trainer.callback_handler.remove_callback, end)
+    if training.rank == 0:
+        callback_log.named(LOGGER).warning(
+            "%s came by add_callback, after transformers chose the checkpoint to resume from. In this training an "
+            "incomplete checkpoint is not skipped, an evaluation that a preemption left out is not done, and an "
+            "exception is not noticed. Give it to Trainer(callbacks=[...])",
+            name,
+        )

@@ -15,7 +15,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 
-from holdfast import nvidia
+from holdfast.fault_tolerance.processes import proc
 
 from .cuda_events import CudaEventSource, TorchCuda
 from .cupti import open_cupti
@@ -119,7 +119,7 @@ class LaterSource:
 
 def _driver() -> bool:
     """Whether an NVIDIA driver is there. Opens its library at most, and calls nothing of it."""
-    if nvidia.find_driver():
+    if proc.nvidia_driver():
         return True
     try:
         ctypes.CDLL(DRIVER_LIBRARY)

@@ -29,7 +29,7 @@ from ...config import (
 )
 from ...config_fields import Effect, Option, Reason, optional, whole
 from ...config_sources import ResolvedConfig
-from ..ranks.exits import DO_NOT_REQUEUE
+from ..exit_codes import DO_NOT_REQUEUE
 
 _path = grammar.matching(r".*\S.*", "a path")
 _prefix = grammar.matching(r".*\S.*(?<!/)", "the start of a file name, like /logs/job, not a folder")

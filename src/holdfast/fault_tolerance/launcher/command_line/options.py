@@ -13,7 +13,7 @@ from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any
 
-from holdfast.torch_version import require_torch
+from holdfast.lazy import require_torch
 
 from ...config_fields import Option, parse_with, resolve, whole
 from ...config_sources import load

@@ -22,8 +22,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from holdfast import torch_version
-from holdfast.torch_version import NEWEST, release
+from holdfast.lazy import NEWEST_TORCH, release, torch_version
 
 from ...config_fields import TORCH, Option, boolean, did_you_mean, factor, matching, one_of, signal_of, whole
 from ...errors import ConfigError
@@ -210,7 +209,7 @@ def installed_torch() -> str:
         for name in names:
             if name.startswith("torch-") and name.endswith(".dist-info"):
                 return name[len("torch-") : -len(".dist-info")]
-    return torch_version.installed()
+    return torch_version()
 
 
 def installed_options() -> tuple[Option, ...]:
@@ -229,7 +228,7 @@ def print_completion(shell: str) -> None:
 def options_of_torch() -> tuple[Option, ...]:
     """Those of the installed torch's parser, if that may have others than the table. May import torch (seconds)."""
     version = installed_torch()
-    if re.fullmatch(r"[\d.]+(\+[\w.]+)?", version) and release(version) <= NEWEST:
+    if re.fullmatch(r"[\d.]+(\+[\w.]+)?", version) and release(version) <= NEWEST_TORCH:
         return ()  # a release that the table has been compared with
     from torch.distributed.run import get_args_parser
 

@@ -131,11 +131,13 @@ class AgreedStop:
         self._pending = word.encode()
         return [m.Cas(node.key("word"), self._current, self._pending)]
 
-    def _withdraw(self, node: Node, why: str, absent: tuple[int, ...] = ()) -> list[Action]:
+    def _withdraw(
+        self, node: Node, why: str = "", absent: tuple[int, ...] = (), lost: str = ""
+    ) -> list[Action]:
         if self._pending and _word(self._pending).kind == WITHDRAW:
             return []  # under way
         word, self._pending = self.word or Word(ASK, 1), ""
-        return self._write(node, Word(WITHDRAW, word.number, word.place, absent, why))
+        return self._write(node, Word(WITHDRAW, word.number, word.place, absent, why, lost))
 
     def _decline(self, node: Node) -> list[Action]:
         self.is_closed = True
@@ -236,7 +238,7 @@ class AgreedStop:
             missing = [node.membership.leader]
         for name in missing:
             if node.is_lost(name, VANISHED, now):
-                return self._withdraw(node, f"the launcher of node {name} is gone")
+                return self._withdraw(node, lost=name)
         if self._has_logged or now - self.since < LOG_AFTER:
             return []
         self._has_logged = True
@@ -268,13 +270,14 @@ class AgreedStop:
             "does" if len(word.absent) == 1 else "do",
         )
         who = f"{ranks} {verb} not take part" if word.absent else word.why
+        if word.lost:
+            who = f"the launcher of node {word.lost} is gone"
         record = m.journal("stop_withdrawn", reason=who)
         if all(each.over for each in views):
             return [record]
         why = f"{who} (the program does not use agreed stops)" if word.absent else who
-        is_warning = bool(word.absent) or "is gone" in word.why
         text = f"ranks could not agree on a common stop step ({why}); {ALONE}"
-        return [Log(text, logging.WARNING if is_warning else logging.INFO), record]
+        return [Log(text, logging.WARNING if word.absent or word.lost else logging.INFO), record]
 
 
 def _word(text: str) -> Word:

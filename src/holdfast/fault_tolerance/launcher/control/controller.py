@@ -52,7 +52,7 @@ def step(node: Node, event: Event, now: float) -> list[Action]:
             node.tick, node.ticked_at = event, now
             node.contact.answered = max(node.contact.answered, now - event.contact)
             if isinstance(node.phase, Run | Settle):
-                node.progress.update(event.boards, event.cpu)
+                node.progress.update(event.boards, event.cpu, now)
             actions += _beat(node)
         case m.StoreView(name, value):
             if node.view.get(name, value) != value:

@@ -1,14 +1,15 @@
-"""Ranks whose main thread has ended and whose process has not: each is reported, and ended when its time is over.
+"""Ranks that are at their end and whose process stays: each is reported, and some are ended when their time is over.
 
 After an uncaught exception the rank has failed. Its process has `Settings.exit_timeout` seconds to end, then it gets
 SIGKILL. After a good end the rank keeps its process as long as it likes, unless the user set a limit: it is reported
 once. Then it gets SIGINT, at which Python stops waiting and ends with the exit code that the program chose, and later
 SIGKILL, after which it counts as successful. A rank that saves a checkpoint in a `checkpointing` section has the time
-of that section, which the monitor watches; both clocks start again when it is closed.
+of that section, which the monitor watches; both clocks start again when it is closed. A rank whose main thread runs on
+while all others have ended well, and does nothing, is reported once and never ended.
 
 Before a rank is ended, the driver describes what keeps its process.
-Does not cover: ranks whose board has no such mark (no Python, a Python below a shell, no board); a finished rank that
-even SIGKILL does not end, which keeps the job.
+Does not cover: ranks of which no end is known (no Python, a Python below a shell, no board) while others run; the last
+ranks that keep a processor busy; a finished rank that even SIGKILL does not end, which keeps the job.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ import signal
 from . import messages as m
 from .messages import NEVER, Action, Log, journal
 from .node import Node, Rank, Settle
+from .records import LEFT
 
 REPORT_AFTER = 60.0
-"""Seconds after a good end after which a rank whose process stays is reported."""
+"""Seconds after which a rank whose process stays after a good end, or a last one that does nothing, is reported."""
 LOG_AFTER = 1.0
 """Seconds after an exception in which most processes end, so that no line is needed."""
 DESCRIBED = 1.0
@@ -49,7 +51,7 @@ def watch_exits(node: Node, now: float) -> list[Action]:
     actions = _after_exceptions(node, raised, now)
     for rank, waited in finished:
         actions += _after_good_end(node, rank, waited, now)
-    return actions
+    return [*actions, *_last_ones(node, now)]
 
 
 def _after_exceptions(node: Node, raised: list[tuple[Rank, float]], now: float) -> list[Action]:
@@ -59,7 +61,7 @@ def _after_exceptions(node: Node, raised: list[tuple[Rank, float]], now: float) 
         is_saving = node.board(rank.local).is_saving
         if rank.text and not rank.is_exit_logged and (is_saving or waited >= min(LOG_AFTER, limit)):
             rank.is_exit_logged = True
-            then = f": it is killed {limit:g} s after the exception (--ft-exit-timeout)"
+            then = f": it is killed if it is still there {limit:g} s after the exception (--ft-exit-timeout)"
             if is_saving or limit == NEVER:
                 then = ": its section 'checkpointing' is open" if is_saving else ""
             who = f"rank {rank.number} (pid {rank.pid})"
@@ -96,6 +98,26 @@ def _after_good_end(node: Node, rank: Rank, waited: float, now: float) -> list[A
     return [m.KillRank(rank.local, waited, why, signal.SIGINT)]
 
 
+def _last_ones(node: Node, now: float) -> list[Action]:
+    """The ranks that run on and do nothing, where all others of the job have ended with 0."""
+    quiet_since, left = node.progress.quiet_since, node.running
+    boards = [node.board(rank.local) for rank in left]
+    silent = min((board.idle_for for board in boards if board.idle_for is not None), default=NEVER)
+    ended = [rank.began for rank in node.ranks.values() if rank.status == 0]
+    since = max([now if quiet_since is None else quiet_since, *ended])
+    if min(now - since, silent) < REPORT_AFTER or any(board.is_saving for board in boards):
+        return []
+    others = {*node.membership.names} - {node.name}
+    if others and not {*node.view.log(node.key("done")), *node.view.log(LEFT)} >= others:
+        node.read(node.key("done"), 1.0)
+        node.read(LEFT, 1.0)
+        return []
+    if not ended and not others:
+        return []
+    runs = [rank for rank, board in zip(left, boards, strict=True) if board.ended_for is None]
+    return [action for rank in runs for action in _describe(rank, now)]
+
+
 def _describe(rank: Rank, now: float) -> list[Action]:
     if rank.described_at is not None:
         return []
@@ -110,7 +132,7 @@ def _is_described(rank: Rank, now: float) -> bool:
 
 
 def record_description(node: Node, event: m.ExitDescribed, now: float) -> list[Action]:
-    """What keeps the process of a rank, for the log, the journal and the reason of the restart."""
+    """What keeps the process of a rank: for the log, the journal, and the reason of the restart or a report."""
     if event.cycle != node.record.cycle:
         return []
     rank = node.ranks[event.local]
@@ -118,15 +140,27 @@ def record_description(node: Node, event: m.ExitDescribed, now: float) -> list[A
         return []
     rank.kept_by = event.kept_by
     board = node.board(rank.local)
-    what = "its exception" if board.has_raised else "its script finished"
-    seconds = (board.ended_for or 0.0) + now - node.ticked_at
-    values = {"rank": rank.number, "pid": rank.pid, "seconds": round(seconds, 3), "kept_by": event.kept_by}
+    who = f"rank {rank.number} (pid {rank.pid})"
+    if board.ended_for is None:
+        seconds = now - (node.progress.quiet_since or now)
+        why = f"{who} has done nothing for {seconds:.0f} s, and all others have ended with exit code 0"
+    else:
+        what = "its exception" if board.has_raised else "its script finished"
+        seconds = board.ended_for + now - node.ticked_at
+        why = f"{who} has not ended {seconds:.0f} s after {what}"
+    text = f"{why}: {event.kept_by}"
     if board.has_raised:
         rank.text = f"{rank.text or 'an uncaught exception'}; its process did not end: {event.kept_by}"
-    text = f"rank {rank.number} (pid {rank.pid}) has not ended {seconds:.0f} s after {what}: {event.kept_by}"
-    if not board.has_raised and node.settings.finished_timeout == NEVER:
+    elif board.ended_for is not None and node.settings.finished_timeout == NEVER:
         text += ". Set --ft-finished-timeout to end such processes"
-    return [
-        Log(text),
-        journal("exit_delayed", cycle=node.record.cycle, has_raised=board.has_raised, **values),
-    ]
+    values = {"rank": rank.number, "pid": rank.pid, "seconds": round(seconds, 3), "kept_by": event.kept_by}
+    values |= {"has_raised": board.has_raised, "has_finished": board.ended_for is not None}
+    actions = [Log(text), journal("exit_delayed", cycle=node.record.cycle, **values)]
+    if board.has_raised or any(_is_awaited(each, now) for each in node.running):
+        return actions
+    return [*actions, m.ReportExits(why)]
+
+
+def _is_awaited(rank: Rank, now: float) -> bool:
+    """Whether its description is under way: then one report is made of both."""
+    return rank.described_at is not None and not _is_described(rank, now)

@@ -261,9 +261,16 @@ class KillRank(Action):
 
 @dataclass(frozen=True, slots=True)
 class DescribeExit(Action):
-    """Describe what keeps the process of a rank whose main thread has ended; answered by `ExitDescribed`."""
+    """Describe what keeps the process of a rank that is at its end; answered by `ExitDescribed`."""
 
     local: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReportExits(Action):
+    """Report the ranks that were described although none has failed: the job goes on."""
+
+    why: str
 
 
 @dataclass(frozen=True, slots=True)

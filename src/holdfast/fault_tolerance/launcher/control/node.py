@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ..ranks.exits import as_exit_code
+from ..exit_codes import as_exit_code
 from . import messages as m
 from .agreed_stop import AgreedStop
 from .messages import NEVER, Action, Board
@@ -98,9 +98,14 @@ class LocalProgress:
     idle_for: float | None = None  # seconds since any rank wrote to its board; None: no rank is connected
     cpu: float = 1.0
     longest_gap: float | None = None  # the longest such time after which a rank still wrote again
+    quiet_since: float | None = None  # when the ranks last used a processor; None: they do
 
-    def update(self, boards: Mapping[int, Board], cpu: float) -> None:
+    def update(self, boards: Mapping[int, Board], cpu: float, now: float) -> None:
         """Take the boards of now."""
+        if cpu >= IDLE_CPU:
+            self.quiet_since = None
+        elif self.quiet_since is None:
+            self.quiet_since = now
         idle = min((board.idle_for for board in boards.values() if board.idle_for is not None), default=None)
         if idle is not None and self.idle_for is not None and idle < self.idle_for:
             self.longest_gap = max(self.longest_gap or 0.0, self.idle_for)

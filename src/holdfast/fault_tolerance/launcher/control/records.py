@@ -18,8 +18,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, TypeVar
 
-from ..exit_codes import Outcome
-from ..ranks.exits import DO_NOT_REQUEUE
+from ..exit_codes import DO_NOT_REQUEUE, Outcome
 
 T = TypeVar("T")
 

@@ -15,8 +15,7 @@ import logging
 import signal
 from dataclasses import replace
 
-from ..exit_codes import Outcome, of_stop
-from ..ranks.exits import FAILED
+from ..exit_codes import FAILED, Outcome, of_stop
 from . import messages as m
 from .agreed_stop import AgreedStop
 from .messages import NEVER, Action, Event, Log, journal

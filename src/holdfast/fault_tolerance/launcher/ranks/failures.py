@@ -24,7 +24,7 @@ from holdfast.incidents.evidence import Nature
 from .. import console
 from ..control.messages import Cause
 from ..control.records import CycleRecord, Kind
-from .exits import RankExit
+from ..exit_codes import RankExit
 
 logger = logging.getLogger("holdfast.launcher")
 LAST_LINES = 20

@@ -182,7 +182,7 @@ class RankOutput:
         )
         for paths, stream, filtered, filters in outputs:
             targets: list[tuple[TextIO | None, list[str] | None]] = [(stream, None)]
-            if (words := getattr(given, filters, None)) and (path := getattr(self.files, filtered, "")):
+            if (words := getattr(given, filters)) and (path := getattr(self.files, filtered, "")):
                 targets.append((open(path, "w", errors="replace"), words))  # noqa: SIM115
             for target, words in targets:
                 if paths and target is not None and given.log_dir != os.devnull:
@@ -222,7 +222,7 @@ class RankOutput:
             )
 
     def _prefixes(self, environments: Mapping[int, Mapping[str, str]]) -> dict[int, str]:
-        template = getattr(self._given, "log_line_prefix_template", "") or os.environ.get(TEMPLATE)
+        template = self._given.log_line_prefix_template or os.environ.get(TEMPLATE)
         return {
             local: Template(template or "[${role_name}${local_rank}]:").safe_substitute(
                 role_name=self._given.role,

@@ -18,9 +18,9 @@ from functools import partial
 from holdfast.in_time import TooLate, UnderWay, within
 
 from ...processes import kill, proc
+from ..exit_codes import RankExit
 from ..inbox import Inbox
 from ..warm.forked import Process
-from .exits import RankExit
 
 DEBUGGED = 0.02
 """Seconds to pause where a debugger keeps what is left of a process, whose pidfd stays readable."""

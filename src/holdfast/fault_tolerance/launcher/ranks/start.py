@@ -1,8 +1,7 @@
-"""Starting the ranks of a cycle: their environments, and their processes, warm from a standby or cold.
+"""Starting the ranks of a cycle: their processes, warm from a standby or cold. One that cannot start warm starts cold.
 
-The environment is the one that torchrun gives. A rank that cannot start warm starts cold.
-Source: torch.distributed.elastic, whose agent sets these variables.
-Does not cover: what happens to the ranks afterwards (:mod:`.processes`), and their output (:mod:`.output`).
+Does not cover: their environment (:mod:`.rank_environment`), their output (:mod:`.output`), and what happens to them
+afterwards (:mod:`.processes`).
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from string import Template
 from subprocess import Popen
@@ -21,15 +20,13 @@ from ..control.messages import StartRanks
 from ..warm.forked import Process, Standby
 from ..warm.pool import Ahead
 from .output import CycleLog, RankOutput
-from .prologue_path import PROLOGUE
+from .rank_environment import PROLOGUE, RankEnvironment
 
 logger = logging.getLogger("holdfast.launcher")
 STARTS = 2.0
 """Seconds in which a standby that becomes a rank has reported so."""
 RUN_PROGRAM = os.path.join(PROLOGUE, "run_program.py")
 RUN_SCRIPT = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
-Variables = Callable[[int, int], dict[str, str]]
-"""Holdfast's additions to the environment of a local rank in a cycle."""
 
 
 def command(given: SimpleNamespace) -> tuple[str, ...]:
@@ -48,63 +45,18 @@ class RankStarter:
     """Starts the ranks of one cycle after the other.
 
     Args:
-        given: torchrun's options.
-        run_id: The job's.
-        variables: Holdfast's additions to a rank's environment.
+        environment: What it adds to its own environment for them.
         ahead: The standbys.
         log: For the output of all ranks of a cycle; None: no such files.
     """
 
-    def __init__(
-        self,
-        given: SimpleNamespace,
-        run_id: str,
-        variables: Variables,
-        ahead: Ahead,
-        log: CycleLog | None = None,
-    ) -> None:
-        self._given, self._run_id, self._variables, self._ahead = given, run_id, variables, ahead
+    def __init__(self, environment: RankEnvironment, ahead: Ahead, log: CycleLog | None = None) -> None:
+        self._environment, self._ahead = environment, ahead
+        self._given = given = environment.options.torch
         self._command = command(given)
         self.output = RankOutput(given, log)
         self.warm: set[int] = set()
         """Local ranks of this cycle that were standbys."""
-
-    def environments(self, where: StartRanks, node: str) -> dict[int, dict[str, str]]:
-        """What torchrun adds to the environment of each local rank, and what Holdfast does."""
-        given, members = self._given, where.membership
-        number, count = members.index(node), int(given.nproc_per_node)
-        first, (first_of_role, role_size) = members.first_rank(node), members.role_ranks(node)
-        shared = {
-            "GROUP_RANK": str(number),
-            "GROUP_WORLD_SIZE": str(len(members.members)),
-            "ROLE_NAME": given.role,
-            "ROLE_WORLD_SIZE": str(role_size),
-            "LOCAL_WORLD_SIZE": str(count),
-            "WORLD_SIZE": str(members.world_size),
-            "MASTER_ADDR": where.address,
-            "MASTER_PORT": str(where.port),
-            "TORCHELASTIC_MAX_RESTARTS": str(given.max_restarts),
-            "TORCHELASTIC_RUN_ID": self._run_id,
-            "TORCHELASTIC_USE_AGENT_STORE": "True",
-            "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
-        }
-        found = {}
-        for local in range(count):
-            own = {"RANK": str(first + local), "ROLE_RANK": str(first_of_role + local)}
-            found[local] = {**shared, **own, **self._device(local), **self._variables(local, where.cycle)}
-        return found
-
-    def _device(self, local: int) -> dict[str, str]:
-        """LOCAL_RANK, and with --virtual-local-rank the one GPU that the rank sees."""
-        if not getattr(self._given, "virtual_local_rank", False):
-            return {"LOCAL_RANK": str(local)}
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        gpus = visible.split(",") if visible is not None else [str(gpu) for gpu in range(local + 1)]
-        if local >= len(gpus):
-            raise OSError(
-                f"--virtual-local-rank: CUDA_VISIBLE_DEVICES={visible} has no GPU for local rank {local}"
-            )
-        return {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": gpus[local].strip()}
 
     def start(self, where: StartRanks, node: str) -> dict[int, Process]:
         """The processes by local rank.
@@ -112,7 +64,7 @@ class RankStarter:
         Raises:
             OSError: No process can be started, or no file for its output be made. Some ranks may run.
         """
-        environments = self.environments(where, node)
+        environments = self._environment.of_all(where, node)
         self.output.prepare(environments)
         processes = self._start_all(environments)
         self.output.copy(environments)
@@ -160,7 +112,7 @@ class RankStarter:
             return self._ahead.take(self._line(local), {**os.environ, **added}, streams)
 
     def _cold(self, local: int, added: dict[str, str]) -> Popen[bytes]:
-        if getattr(self._given, "numa_binding", None) is not None:
+        if self._given.numa_binding is not None:
             return self._bound_to_numa_node(local, added)
         with ExitStack() as stack:
             streams = self._streams(local, stack)

@@ -27,9 +27,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from holdfast.journal.run_dir import state_folder
+from holdfast.private_file import write_file
 
 from ...errors import ConfigError
-from ..ranks.prologue_path import flight_recorder
+from ..ranks.rank_environment import flight_recorder
 from .zygote.preload import Entry, of_a_rank
 
 NOT_TESTED = (
@@ -224,13 +225,8 @@ def write_list(file: str, learned: Learned) -> None:
     """Keep it, whole or not at all. An error costs the next job's first start, nothing else."""
     modules = None if learned.modules is None else [list(each) for each in learned.modules]
     content = {"format": FORMAT, "modules": modules, "refused": learned.refused}
-    new = f"{file}.{os.getpid()}.new"
+    folder, name = os.path.split(file)
     with suppress(OSError):
         with suppress(FileExistsError):  # its own folder has passed the checks of run directories
-            os.mkdir(os.path.dirname(file), 0o700)
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as opened:
-            json.dump(content, opened)
-        os.replace(new, file)
-        return
-    with suppress(OSError):  # half-written, on a full disk
-        os.unlink(new)
+            os.mkdir(folder, 0o700)
+        write_file(os.path.realpath(folder), name, json.dumps(content))

@@ -18,12 +18,12 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from holdfast import nvidia
 from holdfast.in_time import TooLate, within
 
+from ...processes import proc
 from ..inbox import Inbox
 from ..ranks import orphans
-from ..ranks.prologue_path import hides_the_prologue
+from ..ranks.rank_environment import hides_the_prologue
 from .forked import Standby, collect, dying
 from .gpu_evidence import is_tested
 from .plan import (
@@ -81,7 +81,7 @@ class Ahead:
         if self._has_begun:
             return
         self._has_begun = True
-        self.cold = why_cold(request, self._environment, is_tested=is_tested(nvidia.find_driver()))
+        self.cold = why_cold(request, self._environment, is_tested=is_tested(proc.nvidia_driver()))
         if None in (sys.stdin, sys.stdout, sys.stderr):
             # Other files have the numbers that forks take for streams.
             self.cold = "a standard stream of the launcher is closed"

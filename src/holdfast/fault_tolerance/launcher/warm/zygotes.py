@@ -25,7 +25,7 @@ from contextlib import suppress
 from typing import Any
 
 from ..inbox import Inbox, Interrupted
-from ..ranks.prologue_path import with_prologue
+from ..ranks.rank_environment import with_prologue
 from .forked import FORKS, Forked, Standby, Zygote
 from .plan import Learned, Plan
 from .zygote import wire

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 Entry = Sequence["str | None"]
 WITHOUT_FILE = {"built-in", "frozen"}
 STREAMS = (1, 2)
+HOLDFAST = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 4))
 
 
 # Each rank has these for itself, from torchrun's command line or from Holdfast, and a zygote has none of them.
@@ -37,10 +38,11 @@ def of_a_rank(name: str) -> bool:
 
 
 def roots() -> tuple[str, ...]:
-    """The folders in which modules are installed, and not edited: of the standard library and of packages."""
+    """The folders in which modules are installed, and not edited: of the standard library, of packages, and Holdfast's
+    own (an editable installation has it elsewhere)."""
     paths = sysconfig.get_paths()
     found = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    found += [*site.getsitepackages(), site.getusersitepackages()]
+    found += [*site.getsitepackages(), site.getusersitepackages(), HOLDFAST]
     both = {form for path in found for form in (os.path.abspath(path), os.path.realpath(path))}
     return tuple(sorted(os.path.join(path, "") for path in both))
 

@@ -1,6 +1,6 @@
-"""The ledger as text for people: its chains, and one line for each attempt.
+"""`holdfast autoresume --status`: the ledger as a table for people, or as JSON; and how its last chain stands now.
 
-Does not cover: JSON; `as_json` gives the same facts.
+Does not cover: a chain that a Slurm job keeps; its standing is for the caller to find out (`integrations.slurm`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 from ..visible import escaped
 from . import policy
 from .ledger import Attempt, Chain, Ledger
+from .lock import is_kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,14 @@ class Now:
 
 GONE = Now("")
 """The keeper is gone, and the next one carries the chain on."""
+
+
+def now_here(ledger: Ledger) -> Now:
+    """How the last chain stands, as far as can be told on this machine."""
+    if is_kept(ledger) is False or ledger.chain is None:
+        return GONE
+    who = f" ({keeper(ledger.chain)})" if ledger.chain.pid else ""
+    return Now(f"goes on{who}", attempt="runs")
 
 
 def ledger_table(ledger: Ledger, now: Now, *, terminal: bool) -> str:

@@ -1,0 +1,155 @@
+"""Healthy jobs, which must be left alone."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import logging
+import logging.handlers
+import os
+import signal
+import socket
+import subprocess
+import time
+from contextlib import suppress
+from functools import partial
+
+from benchmarks.faults.corpus import COUNTED, NOBODY, SHELL, healthy
+from benchmarks.faults.injection import InjectionPoint, background
+
+_second = partial(healthy, held_out=True, program=2)
+
+# In the first program
+
+
+@healthy("quiet", "step", "4", workers=2)
+def _(point: InjectionPoint) -> None:
+    """Nothing happens, with two workers for the data."""
+
+
+@healthy("slow_once", "step", "3")
+def _(point: InjectionPoint) -> None:
+    """A step takes 1.5 s of a limit of 3 s."""
+    time.sleep(1.5)
+
+
+@healthy("stopped_for_a_second", "collective", anywhere=True)
+def _(point: InjectionPoint) -> None:
+    """A rank is stopped for 1 s."""
+    with subprocess.Popen(["sh", "-c", f"sleep 1; kill -CONT {os.getpid()}"]):
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+@healthy("long_checkpoint", "checkpoint", "2+2")
+def _(point: InjectionPoint) -> None:
+    """A checkpoint takes 1.8 s."""
+    time.sleep(1.8)
+
+
+@healthy("collections", "step", blames=NOBODY)
+def _(point: InjectionPoint) -> None:
+    """The garbage collector runs over 400,000 objects."""
+    kept = [[number] for number in range(400_000)]
+    for _ in range(3):
+        gc.collect()
+    del kept
+
+
+@healthy("slow_data", "step", workers=1, at="data")
+def _(point: InjectionPoint, path: str) -> None:
+    """The data's worker takes 1.2 s."""
+    time.sleep(1.2)
+
+
+@healthy("slow_start", "init", "3")
+def _(point: InjectionPoint) -> None:
+    """A rank comes 2 s late to the others."""
+    time.sleep(2)
+
+
+@healthy("two_nodes", "validation", "2+2")
+def _(point: InjectionPoint) -> None:
+    """Two nodes, one of them 1 s late in validation."""
+    time.sleep(1)
+
+
+@healthy("nothing_said", "validation", "2", COUNTED, blames=NOBODY)
+def _(point: InjectionPoint) -> None:
+    """No client, and a validation of 1.5 s."""
+    time.sleep(1.5)
+
+
+@healthy("shell", "step", "2", SHELL)
+def _(point: InjectionPoint) -> None:
+    """Below a shell, with a step of 1 s."""
+    time.sleep(1)
+
+
+@healthy("own_failure", "step")
+def _(point: InjectionPoint) -> None:
+    """An exception that the program handles itself."""
+    with suppress(ValueError):
+        raise ValueError("a sample cannot be read")
+
+
+@healthy("long_end", "shutdown", "3")
+def _(point: InjectionPoint) -> None:
+    """A rank exports its model for 1.5 s at the end."""
+    time.sleep(1.5)
+
+
+# In the second
+
+
+@_second("slow_stage", "forward", "3")
+def _(point: InjectionPoint) -> None:
+    """One stage takes 3 s for a microbatch."""
+    time.sleep(3)
+
+
+@_second("slow_stages", "backward", "2+2", blames=NOBODY)
+def _(point: InjectionPoint) -> None:
+    """Every stage takes 1.5 s for its backward pass."""
+    time.sleep(1.5)
+
+
+@_second("late_reader", "step", "4", at="data")
+def _(point: InjectionPoint, path: str) -> None:
+    """The thread that reads the data takes 3 s."""
+    time.sleep(3)
+
+
+@_second("long_save", "checkpoint", "3", at="storage")
+def _(point: InjectionPoint, path: str) -> None:
+    """The thread that saves takes 3 s, and the ranks wait for it."""
+    time.sleep(3)
+
+
+@_second("refused_metrics", "forward", "2")
+def _(point: InjectionPoint) -> None:
+    """A metrics service refuses connections; the rank logs tracebacks and continues."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+    for _ in range(3):
+        try:
+            socket.create_connection(address)
+        except OSError:
+            logging.exception("metrics: connection lost")
+
+
+@_second("dead_thread", "backward", "4")
+def _(point: InjectionPoint) -> None:
+    """A thread that does not matter ends with an exception."""
+    background(lambda: 1 // 0).join()
+
+
+@_second("compiles_at_start", "init", "2+2")
+def _(point: InjectionPoint) -> None:
+    """One rank waits 4 s for a compiler, and the others for it."""
+    subprocess.run(["sleep", "4"], check=True)
+
+
+@_second("gil_for_a_while", "backward", "3")
+def _(point: InjectionPoint) -> None:
+    """Native code keeps the interpreter lock for 2.5 s."""
+    ctypes.PyDLL(None).usleep(2_500_000)

@@ -1,0 +1,439 @@
+"""Straggler detection of one training, whatever framework runs it: the callback's arguments, its reports, its stop.
+
+GPU scores count where there are any. Where no GPU was measured, the section that the callback measures is scored by its
+wall time instead, and all that is said of it names the section, so that nobody takes it for a GPU.
+What always holds: an argument that is not allowed is a ValueError that names it; a process has one detector, so a
+second start is refused in one line; all ranks stop after the same step or none does; a failure of a report is logged
+once, and raises nothing; a score of NaN is in no metric, and no straggler; sections of the program's own are not
+looked at.
+Does not cover: when a training begins, steps and ends, what is measured, and saving: the frameworks' callbacks do that.
+The log's lines of verdicts, which the detector itself logs.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import statistics
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from holdfast.side_group import CollectiveFailed, SideGroup
+from holdfast.straggler import log_texts
+from holdfast.straggler.detector import Detector
+from holdfast.straggler.report import StragglerId
+from holdfast.visible import escaped
+
+from .callback_log import named
+
+if TYPE_CHECKING:
+    from holdfast.straggler.report import Report, Scores
+    from holdfast.straggler.verdict import Verdict
+
+CALLBACK = "StragglerDetectionCallback"
+LOGGER = "nemo_logger.StragglerDetectionCallback"
+SECTION = "training_step"
+"""What the callback measures."""
+SCORES_SHOWN = 5
+SUCCESSIVE = 3
+"""Reports in a row with a low score that it takes to stop."""
+CONFIRMED, SCORES = "confirmed", "scores"
+STOPS_ON = {
+    CONFIRMED: "when a score is below its threshold in three successive reports and a verdict names that rank or its "
+    "node, which takes at least 3 ranks (stop_on='confirmed')",
+    SCORES: "when a score is below its threshold in one report (stop_on='scores')",
+}
+"""What `stop_if_detected` acts on, as the log says it when training begins."""
+
+
+@dataclass(frozen=True)
+class StragglerSettings:
+    """What the callback was asked for. `shown` is how many of the best and worst scores are listed; seconds."""
+
+    report_time_interval: float
+    relative: bool
+    individual: bool
+    shown: int
+    relative_threshold: float
+    individual_threshold: float
+    stop_if_detected: bool
+    metrics: bool
+    profiling_interval: int
+    logger_name: str | None
+    stop_on: str = CONFIRMED
+
+    @property
+    def scores(self) -> list[str]:
+        """What the detector is asked to compute."""
+        asked = {"relative_perf_scores": self.relative, "individual_perf_scores": self.individual}
+        return [name for name, wanted in asked.items() if wanted]
+
+
+class StragglerArguments:
+    """The documented constructor of the callback, the same for every framework."""
+
+    def __init__(
+        self,
+        report_time_interval: float = 300.0,
+        calc_relative_gpu_perf: bool = True,
+        calc_individual_gpu_perf: bool = True,
+        num_gpu_perf_scores_to_print: int | None = None,
+        gpu_relative_perf_threshold: float = 0.7,
+        gpu_individual_perf_threshold: float = 0.7,
+        stop_if_detected: bool = False,
+        enable_ptl_logging: bool | str | None = True,
+        profiling_interval: int = 1,
+        logger_name: str | None = LOGGER,
+        *,
+        num_gpu_perf_scores_to_log: int | None = None,
+        stop_on: str = CONFIRMED,
+    ) -> None:
+        """The detector is initialised when a training begins, and shut down when it ends.
+
+        Args:
+            report_time_interval: about how many seconds between reports; the first needs 16 steps. 0 is as often as
+                possible.
+            calc_relative_gpu_perf: score each GPU against the fastest one.
+            calc_individual_gpu_perf: score each GPU against its own best report.
+            num_gpu_perf_scores_to_print: how many of the worst and of the best scores each report lists in the log;
+                0 lists them only when stragglers were found. None is 5.
+            gpu_relative_perf_threshold: a relative score below it makes a straggler.
+            gpu_individual_perf_threshold: an individual score below it makes a straggler.
+            stop_if_detected: when there is a straggler (see `stop_on`), save a last checkpoint and end all ranks with
+                exit code 1.
+            enable_ptl_logging: give least, median and greatest scores to the trainer's loggers. The older documented
+                signature has `logger_name` in this place; a text or None is taken as that.
+            profiling_interval: of each GPU section's runs, every n-th is measured.
+            logger_name: of the module `logging`; None is the root logger. While the program has set up no logging, the
+                lines go to stderr, from INFO on; the root logger stays as it is.
+            num_gpu_perf_scores_to_log: the older name of `num_gpu_perf_scores_to_print`.
+            stop_on: "confirmed" stops when a score is below its threshold in three successive reports and a verdict
+                names that rank or its node; "scores" when one report has a score below its threshold, as the documents
+                of the original say.
+
+        Raises:
+            ValueError: an argument is not what is allowed, or no score at all is asked for.
+        """
+        # The older of the two documented signatures has the logger's name in the place of `enable_ptl_logging`.
+        if enable_ptl_logging is None or isinstance(enable_ptl_logging, str):
+            if logger_name != LOGGER:
+                raise _wrong("enable_ptl_logging", "True or False", enable_ptl_logging)
+            logger_name, enable_ptl_logging = enable_ptl_logging, True
+        if logger_name is not None and not isinstance(logger_name, str):
+            raise _wrong("logger_name", "a text, or None for the root logger", logger_name)
+        if stop_on not in STOPS_ON:
+            raise _wrong("stop_on", " or ".join(map(repr, STOPS_ON)), stop_on)
+        self._settings = StragglerSettings(
+            _number("report_time_interval", report_time_interval, "seconds from 0 on"),
+            _flag("calc_relative_gpu_perf", calc_relative_gpu_perf),
+            _flag("calc_individual_gpu_perf", calc_individual_gpu_perf),
+            _shown(num_gpu_perf_scores_to_print, num_gpu_perf_scores_to_log),
+            _number("gpu_relative_perf_threshold", gpu_relative_perf_threshold, "a number from 0 on"),
+            _number("gpu_individual_perf_threshold", gpu_individual_perf_threshold, "a number from 0 on"),
+            _flag("stop_if_detected", stop_if_detected),
+            _flag("enable_ptl_logging", enable_ptl_logging),
+            _count("profiling_interval", profiling_interval, least=1),
+            logger_name,
+            str(stop_on),
+        )
+        if not self._settings.scores:
+            raise ValueError(
+                f"{CALLBACK}: calc_relative_gpu_perf and calc_individual_gpu_perf are both False: one of them is needed"
+            )
+
+
+class StragglerDetection:
+    """The detector of one training, and what each of its reports leads to. Made on all ranks together."""
+
+    def __init__(self, settings: StragglerSettings, rank: int, entry: str) -> None:
+        """Initialise the detector. Raises RuntimeError if it is initialised already.
+
+        Args:
+            settings: The callback's arguments.
+            rank: This rank; rank 0 logs for all.
+            entry: The call that begins the training, for the error: `trainer.fit()`.
+        """
+        if Detector.initialized:
+            raise RuntimeError(
+                f"{CALLBACK}: holdfast.straggler.Detector is initialised already, by this program or by another such "
+                f"callback, and a process has one. Call Detector.shutdown() before {entry}, or leave one out"
+            )
+        Detector.initialize(
+            scores_to_compute=settings.scores,
+            gather_on_rank0=True,
+            profiling_interval=settings.profiling_interval,
+            report_time_interval=settings.report_time_interval,
+        )
+        self.log = named(settings.logger_name)
+        self._settings = settings
+        self._confirmation = Confirmation()
+        self._has_logged_sections = self._has_logged_failure = False
+        self._side: SideGroup | None = None
+        if settings.stop_if_detected:
+            self._side = SideGroup()
+            if rank == 0:
+                self.log.info("stop_if_detected: the job ends %s", STOPS_ON[settings.stop_on])
+
+    def after_step(self, give: Callable[[dict[str, float]], object]) -> bool:
+        """Make a report if one is due. Collective where it is. True: all ranks stop here, which is logged.
+
+        Args:
+            give: Gives metrics to the framework's loggers; called on rank 0, if they are asked for.
+        """
+        if not Detector.initialized:  # the program may have shut it down
+            return False
+        started = perf_counter()
+        report = Detector.generate_report_if_interval_elapsed()
+        if not Detector.is_interval_elapsed():
+            return False
+        is_straggling, values = False, dict[str, float]()
+        if report is not None:  # on rank 0
+            with self._logging_a_failure():
+                is_straggling, values = self._read(report)
+        # First of all: the others wait for it, and what takes the metrics may take its time.
+        stops = self._agreed(is_straggling)
+        if values and self._settings.metrics:
+            with self._logging_a_failure():
+                give(values)
+        self.log.info(log_texts.processing_time(perf_counter() - started))
+        if stops:
+            self.log.error(log_texts.TERMINATING)
+        return stops
+
+    def close(self) -> None:
+        """Shut the detector down."""
+        if self._side is not None:
+            self._side.close()
+        Detector.shutdown()
+
+    def _read(self, report: Report) -> tuple[bool, dict[str, float]]:
+        """Log it. Returns whether there is a straggler to stop for, and the metrics."""
+        found = findings(report, self._settings)
+        confirmed = self._confirmation.of(found, report)
+        if found.by_section and not self._has_logged_sections:
+            self._has_logged_sections = True
+            self.log.info(why_sections(report))
+        for level, text in lines(found, report, self._settings):
+            self.log.log(level, text)
+        is_straggling = bool(found.stragglers if self._settings.stop_on == SCORES else confirmed)
+        if is_straggling and self._settings.stop_if_detected:
+            for verdict in confirmed:
+                self.log.warning("The job ends for %s", escaped(str(verdict)))
+        return is_straggling, metrics(found)
+
+    def _agreed(self, is_straggling: bool) -> bool:
+        """Whether to stop, as rank 0 found and all ranks know."""
+        if self._side is None or self._side.failed:
+            return False
+        try:
+            return self._side.maximum([float(is_straggling)])[0] > 0
+        except CollectiveFailed as error:
+            self.log.warning("The ranks could not be told whether to stop (%s). Training continues", error)
+            return False
+
+    @contextmanager
+    def _logging_a_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if not self._has_logged_failure:
+                self._has_logged_failure = True
+                self.log.warning(
+                    "a straggler report failed (%s: %s). Training continues", type(error).__name__, error
+                )
+
+
+def measure_from_forward(module: Any, call: Callable[[], Any]) -> Any:
+    """Call, as a section that begins where `module` (a `torch.nn.Module`) is called for the first time within."""
+    section = Detector.detection_section(SECTION)
+    begun = False
+
+    def begin(*_: Any) -> None:
+        nonlocal begun
+        if not begun:  # the step may call the module again
+            begun = True
+            section.__enter__()
+
+    hook = module.register_forward_pre_hook(begin)
+    try:
+        return call()
+    finally:
+        hook.remove()
+        if begun:
+            section.__exit__(None, None, None)
+
+
+Line = tuple[int, str]
+"""A level of the module `logging`, and a text."""
+_Kind = tuple[str, str, Mapping[int, float], Callable[[frozenset[StragglerId]], str]]
+"""A metric, a title, scores, and the warning about ranks that are below."""
+
+
+@dataclass(frozen=True)
+class Perspective:
+    """One kind of score of all ranks, the ranks that are below its threshold, and how both are called."""
+
+    metric: str
+    title: str
+    scores: Scores
+    stragglers: frozenset[StragglerId]
+    warning: str
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What one report is to the callback, relative scores first. `by_section`: no GPU was measured."""
+
+    perspectives: tuple[Perspective, ...]
+    by_section: bool
+
+    @property
+    def stragglers(self) -> frozenset[StragglerId]:
+        """All ranks that are below a threshold."""
+        return frozenset[StragglerId]().union(*(each.stragglers for each in self.perspectives))
+
+
+class Confirmation:
+    """Whether scores that were low in successive reports are confirmed by a verdict."""
+
+    def __init__(self) -> None:
+        self._low: deque[frozenset[StragglerId]] = deque(maxlen=SUCCESSIVE)
+
+    def of(self, found: Findings, report: Report) -> list[Verdict]:
+        """The verdicts of this report on ranks, or on nodes of ranks, that were below a threshold in the last
+        `SUCCESSIVE` reports. Call it with every report."""
+        self._low.append(found.stragglers)
+        if len(self._low) < SUCCESSIVE:
+            return []
+        low = {one.rank for one in frozenset.intersection(*self._low)}
+        return [verdict for verdict in report.verdicts() if low.intersection(verdict.ranks)]
+
+
+def findings(report: Report, settings: StragglerSettings) -> Findings:
+    """From rank 0's report."""
+    by_section = not _gpus_measured(report)
+    relative: _Kind
+    individual: _Kind
+    if by_section:
+        relative = (
+            "section_relative_perf",
+            f"Section relative performance ({SECTION})",
+            report.section_relative_perf_scores.get(SECTION, {}),
+            partial(log_texts.warning, f"Section {SECTION} is slower on some ranks"),
+        )
+        individual = (
+            "section_individual_perf",
+            f"Section individual performance ({SECTION})",
+            report.section_individual_perf_scores.get(SECTION, {}),
+            partial(log_texts.warning, f"Section {SECTION} became slower on some ranks"),
+        )
+    else:
+        relative = (
+            "gpu_relative_perf",
+            log_texts.RELATIVE_TITLE,
+            report.gpu_relative_perf_scores,
+            log_texts.relative_warning,
+        )
+        individual = (
+            "gpu_individual_perf",
+            log_texts.INDIVIDUAL_TITLE,
+            report.gpu_individual_perf_scores,
+            log_texts.individual_warning,
+        )
+    perspectives = []
+    for is_asked, threshold, (metric, title, scores, warning) in (
+        (settings.relative, settings.relative_threshold, relative),
+        (settings.individual, settings.individual_threshold, individual),
+    ):
+        if is_asked:
+            below = frozenset(
+                StragglerId(rank, report.rank_to_node[rank])
+                for rank, score in scores.items()
+                if score < threshold
+            )
+            perspectives.append(Perspective(metric, title, scores, below, warning(below)))
+    return Findings(tuple(perspectives), by_section)
+
+
+def lines(found: Findings, report: Report, settings: StragglerSettings) -> Iterator[Line]:
+    """What the log says of it."""
+    for each in found.perspectives:
+        if each.stragglers:
+            yield logging.WARNING, each.warning
+    if settings.shown or found.stragglers:
+        shown = settings.shown or SCORES_SHOWN
+        for each in found.perspectives:
+            yield logging.INFO, log_texts.performance(each.title, each.scores, report.rank_to_node, shown)
+
+
+def metrics(found: Findings) -> dict[str, float]:
+    """The least, the median and the greatest score of each kind that has any."""
+    result = {}
+    for each in found.perspectives:
+        known = [score for score in each.scores.values() if not math.isnan(score)]
+        if known:
+            result[f"{each.metric}/min"] = min(known)
+            result[f"{each.metric}/median"] = statistics.median(known)
+            result[f"{each.metric}/max"] = max(known)
+    return result
+
+
+def why_sections(report: Report) -> str:
+    """Said once, where sections are scored."""
+    reason = f" ({report.kernel_source_reason})" if report.kernel_source_reason else ""
+    return (
+        f"No GPU was measured{reason}: section {SECTION} is scored by its wall time instead, "
+        "with the same thresholds"
+    )
+
+
+def _gpus_measured(report: Report) -> bool:
+    if report.kernel_source != "none":
+        return True  # a report in which ranks have no kernel in common has no scores, and the next one has
+    scores = (*report.gpu_relative_perf_scores.values(), *report.gpu_individual_perf_scores.values())
+    return any(not math.isnan(score) for score in scores)
+
+
+def _shown(printed: object, logged: object) -> int:
+    """The one number that has two documented names."""
+    given = {
+        name: _count(name, value, least=0)
+        for name, value in (
+            ("num_gpu_perf_scores_to_print", printed),
+            ("num_gpu_perf_scores_to_log", logged),
+        )
+        if value is not None
+    }
+    if len(set(given.values())) > 1:
+        told = " and ".join(f"{name}={value}" for name, value in given.items())
+        raise ValueError(f"{CALLBACK}: {told}: they are two names of one number, give one of them")
+    return next(iter(given.values()), SCORES_SHOWN)
+
+
+def _flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise _wrong(name, "True or False", value)
+    return value
+
+
+def _count(name: str, value: object, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise _wrong(name, f"a whole number from {least} on", value)
+    return value
+
+
+def _number(name: str, value: object, allowed: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise _wrong(name, allowed, value)
+    if value < 0:
+        raise _wrong(name, allowed, value)
+    return float(value)
+
+
+def _wrong(name: str, allowed: str, value: object) -> ValueError:
+    return ValueError(f"{CALLBACK}: {name} must be {allowed}, not {value!r}")
