@@ -36,6 +36,7 @@ FROZEN = {
     "exit_timeout": "ft-exit-timeout ft-param-exit-timeout",
     "finished_timeout": "ft-finished-timeout ft-param-finished-timeout",
     "preempted_exit_code": "ft-preempted-exit-code ft-param-preempted-exit-code",
+    "same_failure_limit": "ft-same-failure-limit ft-param-same-failure-limit",
     "run_dir": "ft-run-dir ft-param-run-dir",
     "warm_start": "ft-warm-start ft-param-warm-start",
     "preload": "ft-preload ft-param-preload",

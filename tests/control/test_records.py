@@ -85,6 +85,37 @@ def test_failed_cycles_without_progress_end_the_job(
     assert CycleRecord.decode(record.encode(), record.cycle) == record
 
 
+@pytest.mark.parametrize(
+    ("before", "failure", "most", "expected"),
+    [
+        (("E at step 23", 2), "E at step 23", 3, (Kind.END, 3)),
+        (("E at step 23", 1), "E at step 23", 3, (Kind.RESTART, 2)),
+        (("E at step 23", 2), "E at step 24", 3, (Kind.RESTART, 1)),
+        (("E at step 23", 2), "", 3, (Kind.RESTART, 0)),
+        (("", 0), "", 1, (Kind.RESTART, 0)),
+        (("", 0), "E at step 23", 1, (Kind.END, 1)),
+        (("E at step 23", 9), "E at step 23", 0, (Kind.RESTART, 10)),  # never
+    ],
+)
+def test_cycles_that_fail_alike_end_the_job(
+    before: tuple[str, int], failure: str, most: int, expected: tuple[Kind, int]
+) -> None:
+    """Whichever node writes the next record; restarts are left."""
+    now = replace(FIRST, failure=before[0], alike=before[1])
+    ending = _set(replace(BEGAN, now=now), max_restarts=10, most_alike=most, no_restart_code=42)
+    record = ending.restart("it failed", exit_code=5, failure=failure)
+    assert (record.kind, record.alike) == expected
+    assert record.is_hopeless == (record.kind is Kind.END) and record.is_trouble
+    assert record.exit_code == (42 if record.kind is Kind.END else 0)
+    assert CycleRecord.decode(record.encode(), record.cycle) == record
+
+
+def test_another_kind_of_end_clears_what_failed_alike() -> None:
+    now = replace(FIRST, failure="E at step 23", alike=2)
+    joined = replace(BEGAN, now=now).join(1)
+    assert joined is not None and joined.alike == 0
+
+
 def test_one_measure_of_progress_counts_for_both_budgets() -> None:
     """Steps were made, and nothing was saved: with a number that is no progress, without one it is."""
     now = replace(FIRST, restarts=1, reached_step=5, iteration=10)

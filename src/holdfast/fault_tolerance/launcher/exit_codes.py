@@ -139,6 +139,10 @@ class Outcome(Enum):
         "93, or `--ft-no-restart-exit-code`",
         "failed cycles in a row [saved nothing new](launcher.md#a-job-that-makes-no-progress)",
         SAME, "no: repair the cause first")
+    SAME_FAILURE = (
+        "93, or `--ft-no-restart-exit-code`",
+        "cycles in a row failed [with one exception at one step](launcher.md#a-failure-that-repeats-itself)",
+        SAME, "no: repair the program or its data first")
     INTERRUPTED = (INTERRUPTED, "Ctrl-C (SIGINT)", "as after a preemption", "no")
     RANKS_KILLED = (
         "128 + n",

@@ -171,7 +171,7 @@ class RankReports:
             text = found.meaning.removesuffix(f" ({found.exit.meaning})").rstrip(": ")
             if found.error is None:
                 text = "an uncaught exception, whose text is not known"
-            yield m.RankFailing(local, found.cause, text, now - found.began)
+            yield m.RankFailing(local, found.cause, text, now - found.began, _told_step(boards.get(local)))
 
     def describe(self, found: m.ExitDescribed) -> None:
         """What keeps the process of a rank whose main thread has ended."""
@@ -204,7 +204,11 @@ class RankReports:
             meaning="stopped by the launcher" if was_stopped else found.meaning,
             **({"error": error} if error else {}),
         )
-        ago = now - failure.began
-        return m.RankExited(
-            found.local_rank, found.status, failure.cause, failure.meaning, ago, failure.leaving
-        )
+        local, ago = found.local_rank, now - failure.began
+        step = _told_step(self._boards.snapshots().get(local))
+        return m.RankExited(local, found.status, failure.cause, failure.meaning, ago, failure.leaving, step)
+
+
+def _told_step(board: Snapshot | None) -> int:
+    """The last step that the program has reported; -1: none. One that was counted says nothing of other cycles."""
+    return -1 if board is None or board.step is None or board.counted else board.step
