@@ -21,10 +21,10 @@ TOGETHER = {"fault_tolerance", "incidents"}
 """The launcher captures evidence, and evidence is of its boards and processes: these two import each other."""
 
 LAYERS = (
-    {"holdfast", "in_time", "lazy", "patches", "prefixed_log", "side_group", "visible"},
+    {"holdfast", "in_time", "lazy", "patches", "prefixed_log", "private_file", "side_group", "visible"},
     {"journal"},
     TOGETHER,
-    {"checkpoints", "doctor", "preemption", "straggler", "testing"},
+    {"checkpoints", "doctor", "straggler", "testing"},
     {"callbacks"},
     {"autoresume", "ptl_resiliency"},
     {"integrations"},
@@ -64,7 +64,6 @@ LIGHT = (
     "journal.reader",
     "journal.run_dir",
     "journal.writer",
-    "preemption.notices",
     "straggler.detector",
 )
 

@@ -32,8 +32,7 @@ from holdfast.visible import escaped
 from .callback_log import named
 
 if TYPE_CHECKING:
-    from holdfast.straggler.report import Report, Scores
-    from holdfast.straggler.verdict import Verdict
+    from holdfast.straggler.report import Report, Scores, Verdict
 
 CALLBACK = "StragglerDetectionCallback"
 LOGGER = "nemo_logger.StragglerDetectionCallback"

@@ -87,7 +87,8 @@ class LauncherOptions:
     same_failure_limit: int = setting(
         3, whole(0), "CYCLES", "same exception at the same step, in so many cycles: the job ends", LAUNCHER)
     no_restart_exit_code: int = setting(
-        DO_NOT_REQUEUE, whole(1, 255), "CODE", "exit code of a job that this limit or the one of progress ends", LAUNCHER)
+        DO_NOT_REQUEUE, whole(1, 255), "CODE", "exit code of a job that this limit, or the one of progress, ends",
+        LAUNCHER)
     run_dir: str | None = setting(
         None, _path, "DIR", "for journal and incidents; else one in the user's state folder", LAUNCHER)
     per_cycle_applog_prefix: str | None = setting(
