@@ -22,9 +22,9 @@ TOGETHER = {"fault_tolerance", "incidents"}
 
 LAYERS = (
     {"holdfast", "in_time", "lazy", "patches", "prefixed_log", "private_file", "side_group", "visible"},
-    {"journal"},
+    {"checkpoints", "journal"},
     TOGETHER,
-    {"checkpoints", "doctor", "straggler", "testing"},
+    {"doctor", "straggler", "testing"},
     {"callbacks"},
     {"autoresume", "ptl_resiliency"},
     {"integrations"},
