@@ -1,11 +1,15 @@
 """A training of two epochs with 16 samples a step over all ranks; each rank writes down what it has trained.
 
 resized.py lightning|transformers FOLDER
+
+SAVED in the environment is when checkpoints are saved: `validation`, `epoch` or `step`. With KILL there each rank gets
+kill -9 between the last step of the first epoch and the first one of the second.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -18,6 +22,7 @@ STEP_SAMPLES = 16
 SAMPLES = 320
 EPOCHS = 2
 folder = Path(sys.argv[-1])
+saved = os.environ.get("SAVED", "epoch")
 
 
 def note(step: int, samples: torch.Tensor) -> None:
@@ -25,6 +30,11 @@ def note(step: int, samples: torch.Tensor) -> None:
     with (folder / f"trained-{os.getpid()}").open("a") as file:
         file.write(f"{step} {' '.join(str(int(sample)) for sample in samples)}\n")
     time.sleep(0.1)
+
+
+def begin_epoch(number: int) -> None:
+    if number and "KILL" in os.environ:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def by_lightning() -> None:
@@ -39,14 +49,22 @@ def by_lightning() -> None:
             return torch.arange(count).float()[:, None].expand(-1, 64), torch.arange(count) % 10
 
     class Noting(Classifier):
+        def on_train_epoch_start(self) -> None:
+            begin_epoch(self.current_epoch)
+
         def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
             note(self.global_step, batch[0][:, 0])
             return super().training_step(batch, batch_idx)
 
+    when: Any = {
+        "validation": {},
+        "epoch": {"save_on_train_epoch_end": True},
+        "step": {"every_n_train_steps": 1},
+    }
     trainer = pl.Trainer(
         accelerator="cpu", max_epochs=EPOCHS, logger=False, enable_progress_bar=False,
         enable_model_summary=False, use_distributed_sampler=False, devices=RANKS,
-        callbacks=[PreemptionCallback(), pl.callbacks.ModelCheckpoint(folder, save_last=True)],
+        callbacks=[PreemptionCallback(), pl.callbacks.ModelCheckpoint(folder, save_last=True, **when[saved])],
     )  # fmt: skip
     trainer.fit(Noting(), datamodule=Numbered(STEP_SAMPLES // RANKS), ckpt_path="last")
     print("ends after step", trainer.global_step, flush=True)
@@ -66,16 +84,20 @@ def by_transformers() -> None:
             note(trainer.state.global_step, labels)
             return {"loss": self.layer(inputs).square().mean()}
 
+    class Killing(transformers.TrainerCallback):
+        def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            begin_epoch(round(state.epoch))
+
     data: Any = [{"inputs": torch.ones(1), "labels": torch.tensor(number)} for number in range(SAMPLES)]
     trainer = transformers.Trainer(
         model=Noting(),
         args=transformers.TrainingArguments(
             output_dir=str(folder), num_train_epochs=EPOCHS, report_to="none", use_cpu=True, disable_tqdm=True,
             per_device_train_batch_size=STEP_SAMPLES // RANKS, dataloader_pin_memory=False,
-            save_strategy="epoch",
+            save_strategy="steps" if saved == "step" else "epoch", save_steps=1, save_total_limit=2,
         ),
         train_dataset=data,
-        callbacks=[PreemptionCallback()],
+        callbacks=[PreemptionCallback(), Killing()],
     )  # fmt: skip
     trainer.train(resume_from_checkpoint=True)
     print("ends after step", trainer.state.global_step, flush=True)

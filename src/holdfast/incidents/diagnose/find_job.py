@@ -16,6 +16,7 @@ other users unless this is root's, and a directory that launchers reach by two n
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import re
@@ -455,6 +456,8 @@ def _why_none(place: str) -> str:
         return "there is no such directory, and no process of this number"
     if not os.path.isdir(place):
         return "is no directory. Name a process, or the run directory of a job"
+    if not os.access(place, os.R_OK | os.X_OK):
+        return f"{os.strerror(errno.EACCES)}: run it as the job's user, or as root"
     try:
         paths, events = journal_files(place), read_run(place, STARTS)
     except JournalUnreadable:
