@@ -89,8 +89,8 @@ def test_a_preempted_job_saves_one_step_on_both_ranks(spawn: Spawner, tmp_path: 
 
 @pytest.mark.slow
 def test_the_slow_rank_of_three_is_named(spawn: Spawner, tmp_path: Path) -> None:
-    job = start(spawn, tmp_path, 3, "0.004", "8", "slow")
-    assert job.wait(90) == 0, job.output()[-3000:]
+    job = start(spawn, tmp_path, 3, "0.004", "30", "slow")
+    assert job.wait(120) == 0, job.output()[-3000:]
     said = job.output()
     assert "Section training_step is slower on some ranks. Affected ranks: {StragglerId(rank=1, node=" in said
     assert set(re.findall(r"STRAGGLER: rank (\d)", said)) == {"1"}, said[-3000:]

@@ -38,7 +38,7 @@ def test_a_hang_in_an_evaluation_by_itself_is_found(
     env = {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "TMPDIR": str(tmp_path)}
     command = [*launcher, f"--ft-run-dir={tmp_path / 'run'}", str(PROGRAM), str(tmp_path), what, kind]
     job = spawn([sys.executable, *command], env=env)
-    assert job.wait(90) == 0, job.output()[-3000:]
+    assert job.wait(120) == 0, job.output()[-3000:]
     said = job.output()
     assert said.count("HANG: rank 1") == 1, said[-3000:]
     assert all(f"rank {rank} has done its {what}" in said for rank in (0, 1))

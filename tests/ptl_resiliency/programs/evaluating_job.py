@@ -1,4 +1,4 @@
-"""Validates or tests `TinyModel` on two ranks, and trains nothing. In the first cycle rank 1 stops in a batch.
+"""Validates or tests `TinyModel` on two ranks, and trains nothing. In the first cycle rank 1 hangs in a batch.
 
 Arguments: a folder, `validate` or `test`, a callback.
 """
@@ -24,7 +24,7 @@ RANK = int(os.environ["RANK"])
 
 class Hanging(TinyModel):
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        if batch_idx == 1 and RANK == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        if RANK == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
             os.kill(os.getpid(), signal.SIGSTOP)
         super().validation_step(batch, batch_idx)
 
