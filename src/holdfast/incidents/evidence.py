@@ -261,7 +261,7 @@ class BoardFacts:
 
     connected: bool = False
     finished: bool = False
-    """It has reported that it is finished, or its main thread has ended, and not by an exception that counts as a failure."""
+    """It has reported that it is finished, or its main thread has ended without a failure."""
     heartbeats: int = 0
     step: int | None = None
     counted: bool = False
