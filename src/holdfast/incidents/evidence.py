@@ -265,7 +265,7 @@ class BoardFacts:
 
     connected: bool = False
     finished: bool = False
-    """It has reported that it is finished, or its script has ended without an exception."""
+    """It has reported that it is finished, or its main thread has ended without a failure."""
     heartbeats: int = 0
     step: int | None = None
     counted: bool = False

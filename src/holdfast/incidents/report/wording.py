@@ -277,6 +277,6 @@ def _board(board: BoardFacts) -> Iterator[str]:
         names = " > ".join(f"{visible(each.name, 40)} ({seconds(each.seconds)})" for each in board.sections)
         yield f"open sections: {names}"
     if board.finished:
-        yield "it has finished its script, or reported that it was finished"
+        yield "its main thread has ended, or it has reported that it was finished"
     if board.moved:
         yield "made progress during the capture"

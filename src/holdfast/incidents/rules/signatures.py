@@ -67,7 +67,7 @@ def activity(rank: RankEvidence, *, others_answer: bool = False) -> Activity:
     )
     is_finished = rank.board is not None and rank.board.finished
     if is_finished and found.kind in ("user_code", "lock", "child", "unknown"):
-        text = f"has finished and not exited: it {found.text}"
+        text = f"has come to its end and not exited: it {found.text}"
         found = replace(found, kind="shutdown", text=text)
     process = rank.process
     if process and process.read and process.read_over and _may_read(found, process):
