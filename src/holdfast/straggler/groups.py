@@ -105,23 +105,17 @@ class FoundGroups:
         self._min_ranks = min_ranks
         self._keys: tuple[str, ...] = ()
         self._seen = np.zeros((0, 0), dtype=bool)
-        self._complete = False  # all ranks have been seen with all keys
         self._codes: Codes = np.zeros(0, dtype=np.intp)
 
     def update(self, window: Window) -> Codes:
         """The groups [ranks] after this window."""
         keys = tuple(window.keys)
-        same = keys == self._keys and window.ranks == len(self._seen)
-        if same and len(self._codes) and self._complete:
-            return self._codes
         present = np.isfinite(window.medians)
-        if not same:
-            self._seen = self._carried(keys, present.shape)
-            self._keys = keys
+        if keys != self._keys or window.ranks != len(self._seen):
+            self._seen, self._keys = self._carried(keys, present.shape), keys
             self._codes = np.zeros(0, dtype=np.intp)
         if not len(self._codes) or bool((present > self._seen).any()):
             self._seen |= present
-            self._complete = bool(self._seen.all())
             self._codes = from_presence(self._seen, self._min_ranks)
         return self._codes
 
@@ -130,8 +124,7 @@ class FoundGroups:
         seen = np.zeros(shape, dtype=bool)
         if shape[0] == len(self._seen):
             before = {key: column for column, key in enumerate(self._keys)}
-            pairs = [(new, before[key]) for new, key in enumerate(keys) if key in before]
-            if pairs:
-                new, old = np.array(pairs).T
-                seen[:, new] = self._seen[:, old]
+            for new, key in enumerate(keys):
+                if key in before:
+                    seen[:, new] = self._seen[:, before[key]]
         return seen

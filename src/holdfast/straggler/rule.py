@@ -362,11 +362,11 @@ def noise_of(levels: Array, floor: float) -> tuple[Array, Array]:
     return np.where(known > 0, noise, np.inf), known
 
 
-def _changes(levels: Array, lag: int, *shares: float) -> tuple[Array, NDArray[np.intp]]:
+def _changes(levels: Array, lag: int, *shares: float) -> tuple[Array, NDArray[Any]]:
     """Quantiles [share, g, s] of `levels[w, g, n, s]` changing over `lag` windows, over √2; how many are known."""
     _, groups, _, signals = levels.shape
     found = np.full((len(shares), groups, signals), np.nan)
-    known = np.zeros((groups, signals), np.intp)
+    known: NDArray[Any] = np.zeros((groups, signals), np.intp)
     for signal in range(signals):  # one by one: together they would need most memory of a large job's report
         of_signal = levels[..., signal]
         changes = np.abs(of_signal[lag:] - of_signal[:-lag]).swapaxes(0, 1).reshape(groups, -1)

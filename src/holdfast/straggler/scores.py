@@ -15,8 +15,7 @@ added.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from .statistic import Statistic, Summary
@@ -81,14 +80,6 @@ class Best(Generic[Name]):
         return now
 
 
-@dataclass
-class Named:
-    """Scores under their names: the GPU's by rank, those of sections by section and rank; empty if not asked for."""
-
-    gpu: Scores = field(default_factory=dict)
-    sections: dict[str, Scores] = field(default_factory=dict)
-
-
 class Scoring:
     """The scores that are asked for."""
 
@@ -111,21 +102,18 @@ class Scoring:
             scores += section_scores(names, times, best_sections).values()
         return scores
 
-    def named(self, names: Sequence[str], scores: Sequence[Scores]) -> tuple[Named, Named]:
-        """Relative and individual scores of some ranks, from those of `own` in its order, by rank."""
-        rows = iter(scores)
-        return self._next(self._relative, names, rows), self._next(self._individual, names, rows)
-
-    @staticmethod
-    def _next(asked: bool, names: Sequence[str], rows: Iterator[Scores]) -> Named:
-        if not asked:
-            return Named()
-        gpu = next(rows)
-        return Named(gpu, {name: next(rows) for name in names})
+    def named(self, names: Sequence[str], scores: Sequence[Scores]) -> list[tuple[Scores, dict[str, Scores]]]:
+        """Relative and individual scores of some ranks, from those of `own` in its order: the GPU's by rank, those of
+        sections by section and rank; empty where they were not asked for."""
+        rows, found = iter(scores), []
+        for asked in (self._relative, self._individual):
+            gpu = next(rows) if asked else {}
+            found.append((gpu, {name: next(rows) for name in names} if asked else {}))
+        return found
 
 
 def scored_share(weights: Mapping[int, float], references: Mapping[int, float]) -> float:
     """The share of a GPU's time in kernels that compute for which there is a reference; NaN if it has none."""
     total = sum(weights.values())
     common = sum(weight for key, weight in weights.items() if key in references)
-    return common / total if total > 0 else float("nan")
+    return common / total if total > 0 else math.nan

@@ -227,12 +227,12 @@ class Session:
             nodes, names = exchange.identities.nodes, _scored(references)
             scores, labels = gathered.scores(tuple(nodes)), exchange.identities.labels
             judged = self.verdicts.of(nodes, references, gathered, tuple(mine.losses), labels)
-        relative, individual = self._scoring.named(names, scores)
+        (gpu, sections), (own_gpu, own_sections) = self._scoring.named(names, scores)
         return Report(
-            gpu_relative_perf_scores=relative.gpu,
-            section_relative_perf_scores=relative.sections,
-            gpu_individual_perf_scores=individual.gpu,
-            section_individual_perf_scores=individual.sections,
+            gpu_relative_perf_scores=gpu,
+            section_relative_perf_scores=sections,
+            gpu_individual_perf_scores=own_gpu,
+            section_individual_perf_scores=own_sections,
             rank_to_node=nodes,
             local_section_summaries=mine.sections,
             local_kernel_summaries=mine.kernels.compute,

@@ -24,7 +24,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 
 from ..statistic import Statistic, Summary
@@ -53,8 +53,6 @@ _REASON_BYTES = 1000
 _ROW = struct.Struct("=Q6iII Q5d")
 _US = 1e3  # nanoseconds
 _PROFILER = "torch.profiler was active (its wait and warm-up count)"
-
-_collective = lru_cache(maxsize=8192)(is_collective)
 
 
 class _Window(ctypes.Structure):
@@ -108,10 +106,6 @@ class CuptiCore:
         """Open this libcupti, or take the copy of it that the process has loaded. The first one stays."""
         return self._call("open", path.encode(), ctypes.c_int(loaded_only))
 
-    def driver_is_there(self) -> str:
-        """Whether the library of the CUDA driver can be loaded. It is not called."""
-        return self._call("driver_is_there")
-
     def cupti_version(self) -> int | str:
         """CUPTI's version, or why it cannot be used."""
         version = ctypes.c_uint32()
@@ -142,14 +136,8 @@ class CuptiCore:
         window = _Window()
         if self._call("take", ctypes.byref(window)):
             return CoreWindow({})
-        return CoreWindow(
-            dict(_kernels(window)),
-            window.measured,
-            window.untimed,
-            window.unmeasured,
-            window.dropped,
-            window.foreign,
-        )
+        counts = ("measured", "untimed", "unmeasured", "dropped", "foreign")
+        return CoreWindow(dict(_kernels(window)), *(getattr(window, name) for name in counts))
 
     @property
     def times_left(self) -> int:
@@ -358,9 +346,6 @@ def open_cupti(max_sections: int | None = None, may_stay: bool = False) -> Cupti
     places = candidates()
     if isinstance(core, str) or isinstance(places, str):
         return core if isinstance(core, str) else str(places)
-    missing = core.driver_is_there()
-    if missing:
-        return f"no CUDA driver ({missing})"
     missing = "none was found"
     for path, loaded_only in places:
         missing = core.open(path, loaded_only)
@@ -435,6 +420,6 @@ def _as_window(taken: CoreWindow, note: str) -> KernelWindow:
     compute: dict[str, Summary] = {}
     collectives: dict[str, Summary] = {}
     for (name, key), summary in taken.kernels.items():
-        (collectives if _collective(name) else compute)[key] = summary
+        (collectives if is_collective(name) else compute)[key] = summary
     lost = taken.dropped + taken.untimed + taken.unmeasured
     return KernelWindow(compute, collectives, taken.measured, lost, note)

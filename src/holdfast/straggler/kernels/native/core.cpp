@@ -437,15 +437,6 @@ SEEN_BY_PYTHON int holdfast_kernels_open(const char *path, int loaded_only, char
     return told(reason, size, [&](Recorder &of, std::string &text) { return of.open(path, loaded_only != 0, text); });
 }
 
-// Whether the driver's library is there. Loads it, and calls nothing.
-SEEN_BY_PYTHON int holdfast_kernels_driver_is_there(char *reason, std::size_t size) {
-    return told(reason, size, [](Recorder &, std::string &text) {
-        if (dlopen(holdfast::DRIVER, RTLD_LAZY | RTLD_LOCAL) != nullptr) return true;
-        text = holdfast::last_error();
-        return false;
-    });
-}
-
 SEEN_BY_PYTHON int holdfast_kernels_cupti_version(std::uint32_t *version, char *reason, std::size_t size) {
     return told(reason, size, [&](Recorder &of, std::string &text) { return of.version(*version, text); });
 }
