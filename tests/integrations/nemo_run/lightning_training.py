@@ -16,9 +16,11 @@ from tests.integrations.nemo_run.stops_and_faults import RANK, fail_if_due, note
 class WandbStandIn(pl.loggers.Logger):
     """In place of `WandbLogger`, which needs wandb and a server: it has the id that `WandbPlugin` has given it."""
 
+    name = version = ""  # abstract properties otherwise
+
     def __init__(self, name: str, id: str | None = None, config: dict[str, Any] | None = None) -> None:
         super().__init__()
-        self.name, self.version = name, id
+        self.name, self.version = name, id or ""
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         pass
