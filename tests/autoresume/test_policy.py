@@ -280,6 +280,8 @@ def _line(case: Case, number: int) -> str:
         return f"7 {number} X\n"
     ran = case.seconds[number] if case.seconds else 10
     step = case.steps[number] if case.steps else None
-    idle = (letter == "p" and (step is not None or ran < LONG_ENOUGH)) or (letter == "T" and step is not None)
+    idle = (letter in "pE" and (step is not None or ran < LONG_ENOUGH)) or (
+        letter == "T" and step is not None
+    )
     told = {"F": "F", "E": "U"}.get(letter, "P")
     return f"7 {number} {told} {'-' if step is None else step} {int(idle)} {ran}\n"

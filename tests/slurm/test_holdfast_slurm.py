@@ -80,7 +80,7 @@ def test_cancelled_then_submitted_again_preempted_and_finished(cluster: Cluster,
 def test_a_failed_and_preempted_run_ends_as_an_undisturbed_one(cluster: Cluster, tmp_path: Path) -> None:
     steps = 30
     training = Training.of_characters(cluster, tmp_path, steps)
-    assert training.start(ranks=2).returncode == 0
+    assert training.start("--notice=60", ranks=2).returncode == 0  # 40 s to save and leave
     training.wait_for_step(10)
     training.a_rank("n2").send_signal(signal.SIGKILL)
     training.wait_for_step(20)
