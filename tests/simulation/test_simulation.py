@@ -110,6 +110,16 @@ def test_two_of_32_nodes_are_left_and_train_again() -> None:
     assert min(at for cycle, at in world.began.items() if cycle) - 11.0 < 4 * job.node_timeout
 
 
+@pytest.mark.parametrize("nodes", [1, 4])
+def test_a_bug_at_one_step_ends_the_job_on_all_nodes(nodes: int) -> None:
+    """After three cycles, on whatever node it is met. The count begins again where a rank is killed in between."""
+    for faults, cycles in ([], {3}), ([(3.0, "kill_rank", (0, 0))], {4, 5, 6}):
+        job = replace(_job(nodes, faults), step_time=0.2, bug_at=23, most_alike=3, max_restarts=20)
+        world, violation = run(job)
+        assert not violation and {node.exit_code for node in world.launchers} == {42}
+        assert len(world.groups) in cycles
+
+
 def test_second_loss_while_the_first_is_replaced_is_replaced_too() -> None:
     job = replace(_job(8, [(10.0, "power_off", (3,)), (21.0, "power_off", (5,))]), nodes=10)
     world, violation = run(job)

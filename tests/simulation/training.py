@@ -61,14 +61,15 @@ class SimRank:
         is_ending = self.ended_at is not None and not self.saving
         return self.launcher.clock - (self.ended_at or 0.0) if is_ending else None
 
-    def exit(self, status: int, cause: m.Cause = m.Cause.OWN, text: str = "") -> None:
-        """The process ends."""
+    def exit(self, status: int, cause: m.Cause = m.Cause.OWN, text: str = "", step: int = -1) -> None:
+        """The process ends, with a step by an exception."""
         if not self.alive or self.is_blocked:
             return
         self.alive = False
         self.group.lost(self, status)
         text = text or f"ended with {status}"
-        self.launcher.post(m.RankExited(self.local, status, cause, text), fresh=True)
+        ended = m.RankExited(self.local, status, cause, text, has_raised=step >= 0, step=step)
+        self.launcher.post(ended, fresh=True)
 
 
 class Group:
@@ -127,6 +128,9 @@ class Group:
             self.pauses += 1
             left = self.world.scenario.total - self.base * self.world.scenario.step_time - self.done
             self.world.after(max(0.0, left), self._finish, self.pauses)
+            if self.world.scenario.bug_at > self.base:
+                until = (self.world.scenario.bug_at - self.base) * self.world.scenario.step_time - self.done
+                self.world.after(max(0.0, until), self._meet_bug, self.pauses)
         elif not able and self.since is not None:
             self.steps()
             self.since, self.last_step_at = None, self.world.now
@@ -146,6 +150,12 @@ class Group:
                 rank.stay(chance.uniform(1.0, 150.0), has_raised=False)
             else:
                 self.world.after(chance.uniform(0.0, 0.3), rank.exit, 0)
+
+    def _meet_bug(self, pauses: int) -> None:
+        """The program fails at this step, on one rank or another."""
+        if self.pauses == pauses and not self.finished:
+            rank = self.ranks[self.cycle % len(self.ranks)]
+            rank.exit(1, text=f"IndexError: {self.cycle} is out of range", step=self.world.scenario.bug_at)
 
     def _hang(self, pauses: int) -> None:
         if self.pauses != pauses or self.since is not None or self.finished:
