@@ -270,6 +270,7 @@ def test_usage_error_of_a_launcher(cluster: Cluster, nnodes: str) -> None:
 ELSEWHERE = {
     Outcome.CALLED_OFF: "tests/control/test_records.py",
     Outcome.NO_PROGRESS: "tests/nodes/test_no_progress.py",
+    Outcome.SAME_FAILURE: "tests/nodes/test_no_progress.py",
     Outcome.LAUNCHER_FAILED: "tests/control/test_one_node.py",
     Outcome.NO_BOARDS: "tests/launcher/test_full_tmpfs.py",
 }

@@ -61,7 +61,7 @@ bool driver_works(std::string &reason) {
     int (*count_devices)(int *) = nullptr;
     int devices = 0;
     if (library == nullptr) {
-        reason = last_error();
+        reason = "no CUDA driver (" + last_error() + ")";
     } else if (!look_up(library, "cuInit", initialise) || !look_up(library, "cuDeviceGetCount", count_devices)) {
         reason = std::string(DRIVER) + " has no cuInit or cuDeviceGetCount";
     } else if (const int error = initialise(0)) {
