@@ -1,7 +1,7 @@
 """A plain DistributedDataParallel loop that is killed, hung or preempted and ends with the same weights. Copy it.
 
     export FAULT_TOL_FINISHED_FLAG_FILE=run/finished
-    ft_launcher --nproc-per-node=2 --max-restarts=3 examples/plain_loop.py --dir run    # or: torchrun, python
+    ft_launcher --nproc-per-node=2 --max-restarts=3 examples/plain_loop.py --dir run    # or: torchrun
 
 Lines with `loop`, `checkpoints` or `faults` are Holdfast's; the rest is any training.
 """

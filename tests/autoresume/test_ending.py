@@ -24,7 +24,7 @@ TOLD = Account(preempted_by="SIGTERM", started=True)
         (
             Evidence(93, False),
             Kind.SHUT_DOWN,
-            "exit code 93: a rank requested the end of the whole job, or the job made no progress",
+            "exit code 93: a rank requested the end of the whole job, or training again cannot help",
         ),
         (
             Evidence(93, True, account=Account(request="rank 0: loss is NaN")),

@@ -110,10 +110,10 @@ def test_cycles_that_fail_alike_end_the_job(
     assert CycleRecord.decode(record.encode(), record.cycle) == record
 
 
-def test_another_kind_of_end_clears_what_failed_alike() -> None:
+def test_a_record_without_a_failure_keeps_what_failed_alike() -> None:
     now = replace(FIRST, failure="E at step 23", alike=2)
     joined = replace(BEGAN, now=now).join(1)
-    assert joined is not None and joined.alike == 0
+    assert joined is not None and (joined.failure, joined.alike) == (now.failure, 2)
 
 
 def test_one_measure_of_progress_counts_for_both_budgets() -> None:

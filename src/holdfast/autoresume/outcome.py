@@ -26,7 +26,7 @@ LONGEST = 300
 """Characters of a cause that are kept: a line for people, and the ledger stays small."""
 
 SHUT_DOWN_CODE = 93
-"""A rank requested the end of the whole job, or the job made no progress (docs/exit-codes.md)."""
+"""A rank requested the end of the whole job, or it made no progress or failed alike (docs/exit-codes.md)."""
 
 PREEMPTED_CODE = 75
 """What `--ft-preempted-exit-code` customarily is."""
@@ -56,7 +56,7 @@ class Kind(str, Enum):
     REFUSED = "refused"
     """The launcher refused its command line: nothing was started, and it would be refused again."""
     SHUT_DOWN = "shut down"
-    """A rank requested the end of the whole job, or the job made no progress: exit code 93."""
+    """A rank requested the end of the whole job, or it made no progress or failed alike: exit code 93."""
     CANCELLED = "cancelled"
     """By the user: Ctrl-C, `kill`, `scancel`."""
     LOST = "lost"
@@ -159,8 +159,9 @@ def ending_of(known: Evidence) -> Ending:
     # A script around the launcher may end with a code of its own, and nobody sees one whose keeper was killed.
     asked = bool(known.account.request) and known.exit_code != 0
     if known.exit_code == SHUT_DOWN_CODE or asked:
-        unexplained = "exit code 93: a rank requested the end of the whole job, or the job made no progress"
-        return Ending(Kind.SHUT_DOWN, known.account.request or unexplained)
+        cause = known.account.cause
+        unexplained = "exit code 93: a rank requested the end of the whole job, or training again cannot help"
+        return Ending(Kind.SHUT_DOWN, known.account.request or (cause.what if cause else unexplained))
     if known.flag:
         odd = f", though the exit code is {known.exit_code}" if known.exit_code else ""
         return Ending(Kind.FINISHED, f"the finished flag is there{odd}")
@@ -229,7 +230,8 @@ def signal_name(number: int) -> str:
 
 def account_of(events: Iterable[Event], since: float = float("-inf")) -> Account:
     """Read the events (as `read_run` gives them) of the attempt that began at `since`, unix seconds."""
-    own = [event for event in events if event.t >= since]
+    # A report on ranks that stay at their end is of a job that goes on.
+    own = [event for event in events if event.t >= since and not event.get("job_goes_on")]
     found = incidents(own)
     fault = _fault_of_the_last_cycle(own, found)
     asked = [incident.what for incident in found if incident.kind == "shutdown"]

@@ -56,7 +56,7 @@ class State(str, Enum):
     """Too many failures in a row, or clean ends that got nowhere."""
     CANCELLED = "cancelled"
     SHUT_DOWN = "shut down"
-    """A rank requested the end of the whole job, or the job made no progress (exit code 93)."""
+    """A rank requested the end of the whole job, or it made no progress or failed alike (exit code 93)."""
     TOO_MANY_JOBS = "too many jobs"
     """`max_jobs` attempts were made; the training is not finished, and another chain may carry it on."""
 

@@ -84,12 +84,15 @@ class Supervision:
         if Supervision._current is self:
             Supervision._current = None
         if self.side is not None:
-            self.side.close()
+            try:
+                self.side.close()
+            except Exception as error:
+                log.warning("the side group of supervision ended badly: %s", error)
         try:
             if self.client.is_initialized:
                 self.client.end_all_sections()
             self.client.shutdown_workload_monitoring()
-        except RankMonitorClientError as error:
+        except Exception as error:
             log.warning("supervision ended badly: %s", error)
 
 

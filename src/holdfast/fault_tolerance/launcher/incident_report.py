@@ -64,7 +64,7 @@ class Summary:
     """Kind and rank of the verdict that was logged already."""
     named: int | None = None
     """The rank that was logged as the first to fail, with its exception or how it ended."""
-    is_alone: bool = False
+    job_goes_on: bool = False
     """Whether the job goes on, so that no other node is asked for its evidence, and nothing waits for the report."""
 
     def covers(self, verdict: Verdict) -> bool:
@@ -92,12 +92,18 @@ class Reporter:
         self._node, self._run_dir, self._journal, self._store = node, run_dir, journal, store
         self._post = post
         self._under_way: list[threading.Thread] = []
+        self._writes = threading.Lock()
+        self._failed: set[int] = (
+            set()
+        )  # cycles of which a failure is reported: it replaces what was said before
         self._hurry = threading.Event()
 
     def begin(self, complete: Complete, context: NodeContext, summary: Summary) -> bool:
         """Make the report, or give this evidence to the node that does; whether that is under way. Never raises."""
-        makes_it = context.nodes == 1 or summary.is_alone or summary.reporter in ("", self._node)
+        makes_it = context.nodes == 1 or summary.job_goes_on or summary.reporter in ("", self._node)
         work = self._make if makes_it else self._give
+        if not summary.job_goes_on:
+            self._failed.add(context.cycle)
         thread = threading.Thread(
             target=self._run, args=(work, complete, context, summary), name="holdfast-incident", daemon=True
         )
@@ -132,7 +138,7 @@ class Reporter:
             logger.warning("no report of this incident: %r. Please report this as a bug of Holdfast", error)
             logger.debug("where:", exc_info=error)
         finally:
-            if not summary.is_alone:
+            if not summary.job_goes_on:
                 self._post(Reported(context.cycle))
 
     def _put(self, cycle: int, name: str, text: str) -> None:
@@ -168,18 +174,20 @@ class Reporter:
         """Make the report from this node's evidence, then again with all nodes' evidence and the GPUs' facts."""
         run_id, cycle = evidence.run_id, evidence.cycle
         place = stored.allocate_incident_dir(self._run_dir, run_id, cycle, since=summary.since)
-        has_others = self._store is not None and evidence.nodes > 1 and not summary.is_alone
+        has_others = self._store is not None and evidence.nodes > 1 and not summary.job_goes_on
         if has_others:
             with contextlib.suppress(StoreGone):
                 self._put(cycle, FOLDER, place)
             stored.write_fragment(place, evidence)
-        if has_others or proc.nvidia_driver():
+        if (has_others or proc.nvidia_driver()) and not summary.job_goes_on:
             _write(place, evidence)
         faults, facts = gpu_facts(time.monotonic() + DRIVER)
         others, notes = self._others(evidence, place) if has_others else ([], ())
         notes = (*evidence.notes, *facts, *notes)
         evidence = replace(evidence, faults=(*evidence.faults, *faults), notes=notes)
-        self._announce(place, evidence, _write(place, evidence, *others), ready, summary)
+        with self._writes:
+            if not (summary.job_goes_on and cycle in self._failed):
+                self._announce(place, evidence, _write(place, evidence, *others), ready, summary)
 
     def _others(self, own: NodeEvidence, place: str) -> tuple[list[NodeEvidence], tuple[str, ...]]:
         """What the other nodes have written, as soon as all have, or time is up; and notes on what cannot be read."""
@@ -229,6 +237,7 @@ class Reporter:
             followers=list(verdict.followers)[:64],
             evidence_mono=ready,
             report=place,
+            **({"job_goes_on": True} if summary.job_goes_on else {}),
         )
         if summary.covers(verdict):
             logger.warning("report on cycle %d: %s", own.cycle, report)

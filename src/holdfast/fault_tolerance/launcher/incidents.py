@@ -228,7 +228,7 @@ class Incidents:
         from .incident_report import Summary, completed
 
         self._reports().begin(
-            complete, context, Summary(context.node, self._began, ("", None), is_alone=True)
+            complete, context, Summary(context.node, self._began, ("", None), job_goes_on=True)
         )
 
     def _reports(self) -> Reporter:

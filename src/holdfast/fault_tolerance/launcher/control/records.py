@@ -360,6 +360,8 @@ class Ending:
             reached_step=max(now.reached_step, self.step),
             iteration=now.iteration,
             stalled=now.stalled,
+            failure=now.failure,
+            alike=now.alike,
             gather=kind is not Kind.RESTART or bool(gone) or joining > 0 or not self.began,
             base=base,
             lost=tuple(dict.fromkeys(gone)),

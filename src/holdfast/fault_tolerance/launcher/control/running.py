@@ -290,10 +290,22 @@ def on_settle(node: Node, phase: Settle, event: Event, now: float) -> list[Actio
     return node.propose(replace(record, is_explained=found.cause is m.Cause.OWN and not found.verdict))
 
 
+FROM_OUTSIDE = re.compile(
+    r"^(?:\w+\.)*(?:\w*(?:OS|IO|Connection|BrokenPipe|Permission|FileNotFound|Memory|Accelerator)Error|\w*Timeout\w*)\b"
+    r"|CUDA|cuDNN|NCCL|out of memory|\bECC\b|\bXid\b",
+    re.IGNORECASE,
+)
+"""Exceptions that a disk, a network or a GPU may cause: the next node, or a later moment, may do without."""
+
+
 def _likeness(rank: Rank) -> str:
-    """What two failures of one bug have in common: the exception without its numbers, and the step. "" for what is no
-    exception of the rank's own, and where the program does not tell the step."""
+    """What two failures of one bug have in common: the exception without its numbers, and the step.
+
+    "" for what is no exception of its own or may come from outside, and where the program does not tell the step.
+    """
     if not rank.has_raised or rank.verdict or rank.cause is not m.Cause.OWN or rank.step < 0:
+        return ""
+    if FROM_OUTSIDE.search(rank.text):
         return ""
     text = re.sub(r"0x[0-9a-fA-F]+|[0-9]+", "#", rank.text.removesuffix(f" (exit code {rank.exit_code})"))
     return f"{text} at step {rank.step}"
