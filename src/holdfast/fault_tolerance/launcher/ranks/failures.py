@@ -151,7 +151,7 @@ def log(ordered: list[Failure], node: str, cycle: int, record: CycleRecord | Non
         lines[0] += ". No rank of this node had failed before"
     if record is not None and record.node != node:  # another node reported first; the line on it follows
         lines[0] = lines[0].replace("FAILED:", "ALSO FAILED:", 1)
-    elif record is not None and is_last and not record.no_progress:
+    elif record is not None and is_last and not (record.no_progress or record.is_hopeless):
         used = f"{record.restarts} of {max_restarts}"
         lines.append(f"no restart left ({used} used): the job ends with exit code {record.exit_code}")
     console.log_block(lines, logging.ERROR if record is not None and is_last else logging.WARNING)
