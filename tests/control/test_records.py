@@ -97,23 +97,23 @@ def test_failed_cycles_without_progress_end_the_job(
         (("E at step 23", 9), "E at step 23", 0, (Kind.RESTART, 10)),  # never
     ],
 )
-def test_cycles_that_fail_alike_end_the_job(
+def test_cycles_with_the_same_failure_end_the_job(
     before: tuple[str, int], failure: str, most: int, expected: tuple[Kind, int]
 ) -> None:
     """Whichever node writes the next record; restarts are left."""
-    now = replace(FIRST, failure=before[0], alike=before[1])
-    ending = _set(replace(BEGAN, now=now), max_restarts=10, most_alike=most, no_restart_code=42)
+    now = replace(FIRST, failure=before[0], same_failures=before[1])
+    ending = _set(replace(BEGAN, now=now), max_restarts=10, same_failure_limit=most, no_restart_code=42)
     record = ending.restart("it failed", exit_code=5, failure=failure)
-    assert (record.kind, record.alike) == expected
-    assert record.is_hopeless == (record.kind is Kind.END) and record.is_trouble
+    assert (record.kind, record.same_failures) == expected
+    assert record.is_same_failure == (record.kind is Kind.END) and record.is_trouble
     assert record.exit_code == (42 if record.kind is Kind.END else 0)
     assert CycleRecord.decode(record.encode(), record.cycle) == record
 
 
-def test_a_record_without_a_failure_keeps_what_failed_alike() -> None:
-    now = replace(FIRST, failure="E at step 23", alike=2)
+def test_a_record_without_a_failure_keeps_the_count_of_the_same_failure() -> None:
+    now = replace(FIRST, failure="E at step 23", same_failures=2)
     joined = replace(BEGAN, now=now).join(1)
-    assert joined is not None and (joined.failure, joined.alike) == (now.failure, 2)
+    assert joined is not None and (joined.failure, joined.same_failures) == (now.failure, 2)
 
 
 def test_one_measure_of_progress_counts_for_both_budgets() -> None:

@@ -40,6 +40,33 @@ def test_hung_rank_has_the_verdict_as_its_meaning() -> None:
     assert failed(1, 5.0, message=GLOO).cause is Cause.LOST_PEER
 
 
+@pytest.mark.parametrize(
+    ("type_", "message", "expected"),
+    [
+        ("IndexError", "index 12 is out of 0x7f range", "IndexError: index # is out of # range at step 23"),
+        ("my.package.Bad", "two\nlines", "my.package.Bad: two lines at step 23"),
+        ("RuntimeError", "", "RuntimeError at step 23"),
+        ("ValueError", "x" * 100_000, f"ValueError: {'x' * 188} at step 23"),
+        ("OSError", "[Errno 5] Input/output error", ""),
+        ("ConnectionResetError", "by peer", ""),
+        ("requests.exceptions.ReadTimeout", "no answer", ""),
+        ("torch.AcceleratorError", "an illegal memory access", ""),
+        ("RuntimeError", "CUDA error: uncorrectable ECC error encountered", ""),
+        ("torch.OutOfMemoryError", "tried to allocate 2 GiB", ""),
+        ("torch.distributed.DistBackendError", "Connection closed by peer", ""),
+        ("KeyboardInterrupt", "", ""),
+    ],
+)
+def test_what_two_failures_of_one_bug_have_in_common(type_: str, message: str, expected: str) -> None:
+    """Nothing where a disk, a network, a GPU or too little memory may be the cause."""
+    error = {"type": type_, "message": message, "pid": 7, "unhandled": True}
+    found = Failure(RankExit(0, 0, 7, 1, 1.0), error)
+    assert found.signature(23) == expected
+    assert found.signature(None) == ""
+    assert replace(found, hung={"at": 1.0, "text": "hung"}).signature(23) == ""
+    assert replace(found, error={**error, "pid": 8}).signature(23) == "", "another process's"
+
+
 def test_nobody_followed_before_the_first() -> None:
     lines = failures.block([failed(1, 5.1, status=-9), failed(0, 5.0, message=GLOO)], "gpu-1", 3, whole=False)
     assert lines[0].startswith("FAILED: rank 1 (node gpu-1, pid 101, cycle 3): killed by SIGKILL")

@@ -1,4 +1,4 @@
-"""Nodes that agree that their job makes no progress, or fails alike: one count, whichever node's ranks fail."""
+"""A job without progress, or with one failure again and again, ends on all nodes, whichever node's ranks fail."""
 
 from __future__ import annotations
 

@@ -223,9 +223,9 @@ class CheckedWorld(World):
             raise Violation(f"15: the job ends with 0 while its ranks train: {record.reason}")
         is_wanted = record.preempted or "requested it" in record.reason
         unable = [launcher for launcher in self.launchers if launcher.touched & {"cannot start", "blocked"}]
-        if record.is_hopeless and not self.scenario.bug_at:
-            raise Violation(f"6b: the job ends for failures that were not alike: {record.failure}")
-        if not record.exit_code or is_wanted or unable or record.no_progress or record.is_hopeless:
+        if record.is_same_failure and not self.scenario.bug_at:
+            raise Violation(f"6b: the job ends for other failures than one: {record.failure}")
+        if not record.exit_code or is_wanted or unable or record.no_progress or record.is_same_failure:
             return
         if training is not None and self.now - training.able_since > 3.0:
             raise Violation(f"10: a healthy job is ended: {record.reason}")

@@ -114,7 +114,7 @@ def test_two_of_32_nodes_are_left_and_train_again() -> None:
 def test_a_bug_at_one_step_ends_the_job_on_all_nodes(nodes: int) -> None:
     """After three cycles, on whatever node it is met. The count begins again where a rank is killed in between."""
     for faults, cycles in ([], {3}), ([(3.0, "kill_rank", (0, 0))], {4, 5, 6}):
-        job = replace(_job(nodes, faults), step_time=0.2, bug_at=23, most_alike=3, max_restarts=20)
+        job = replace(_job(nodes, faults), step_time=0.2, bug_at=23, same_failure_limit=3, max_restarts=20)
         world, violation = run(job)
         assert not violation and {node.exit_code for node in world.launchers} == {42}
         assert len(world.groups) in cycles

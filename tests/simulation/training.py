@@ -61,14 +61,14 @@ class SimRank:
         is_ending = self.ended_at is not None and not self.saving
         return self.launcher.clock - (self.ended_at or 0.0) if is_ending else None
 
-    def exit(self, status: int, cause: m.Cause = m.Cause.OWN, text: str = "", step: int = -1) -> None:
-        """The process ends, with a step by an exception."""
+    def exit(self, status: int, cause: m.Cause = m.Cause.OWN, text: str = "", failure: str = "") -> None:
+        """The process ends; `failure`: by this exception of its own, at this step."""
         if not self.alive or self.is_blocked:
             return
         self.alive = False
         self.group.lost(self, status)
         text = text or f"ended with {status}"
-        ended = m.RankExited(self.local, status, cause, text, has_raised=step >= 0, step=step)
+        ended = m.RankExited(self.local, status, cause, text, has_raised=bool(failure), failure=failure)
         self.launcher.post(ended, fresh=True)
 
 
@@ -155,7 +155,7 @@ class Group:
         """The program fails at this step, on one rank or another."""
         if self.pauses == pauses and not self.finished:
             rank = self.ranks[self.cycle % len(self.ranks)]
-            rank.exit(1, text=f"IndexError: {self.cycle} is out of range", step=self.world.scenario.bug_at)
+            rank.exit(1, text=f"IndexError: {self.cycle}", failure="IndexError: # at the step of the bug")
 
     def _hang(self, pauses: int) -> None:
         if self.pauses != pauses or self.since is not None or self.finished:

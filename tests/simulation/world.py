@@ -54,7 +54,7 @@ class Scenario:
     limit: float = 400.0  # seconds at which every launcher has to have ended
     most_stalled: int = 0  # failed cycles in a row without a new checkpoint that end the job; 0: never
     bug_at: int = 0  # the step at which a rank raises, each time that the job comes to it; 0: never
-    most_alike: int = 0  # such failures in a row that end the job; 0: never
+    same_failure_limit: int = 0  # so often in a row it ends the job; 0: never
     unread: float = 0.0  # share of readings of the last checkpoint's iteration that find no number in time
 
     @property
@@ -71,7 +71,7 @@ class Scenario:
 
 
 NO_RESTART = 42
-"""Exit code of a job without progress, or that fails alike."""
+"""Exit code of a job without progress, or with one failure again and again."""
 LASTING = {"suspend", "freeze", "cut", "isolate", "slow"}
 """Faults whose second argument is how long they last."""
 
@@ -171,7 +171,7 @@ class World:
             preempted_code=75,
             iteration_file="/checkpoints/latest" if scenario.most_stalled else "",
             most_stalled=scenario.most_stalled,
-            most_alike=scenario.most_alike,
+            same_failure_limit=scenario.same_failure_limit,
             no_restart_code=NO_RESTART,
         )
         launcher.begin(settings)

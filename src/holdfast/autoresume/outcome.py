@@ -26,7 +26,7 @@ LONGEST = 300
 """Characters of a cause that are kept: a line for people, and the ledger stays small."""
 
 SHUT_DOWN_CODE = 93
-"""A rank requested the end of the whole job, or it made no progress or failed alike (docs/exit-codes.md)."""
+"""A rank requested the end of the whole job, or training again cannot help (docs/exit-codes.md)."""
 
 PREEMPTED_CODE = 75
 """What `--ft-preempted-exit-code` customarily is."""
@@ -56,7 +56,7 @@ class Kind(str, Enum):
     REFUSED = "refused"
     """The launcher refused its command line: nothing was started, and it would be refused again."""
     SHUT_DOWN = "shut down"
-    """A rank requested the end of the whole job, or it made no progress or failed alike: exit code 93."""
+    """A rank requested the end of the whole job, or training again cannot help: exit code 93."""
     CANCELLED = "cancelled"
     """By the user: Ctrl-C, `kill`, `scancel`."""
     LOST = "lost"

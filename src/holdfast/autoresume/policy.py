@@ -21,13 +21,12 @@ the scheduler's decision, and `max_jobs` is the limit.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from ..visible import escaped
+from ..visible import escaped, without_numbers
 from .ledger import Attempt, Chain
 from .outcome import INTERRUPTED_CODE, SHUT_DOWN_CODE, Kind
 
@@ -56,7 +55,7 @@ class State(str, Enum):
     """Too many failures in a row, or clean ends that got nowhere."""
     CANCELLED = "cancelled"
     SHUT_DOWN = "shut down"
-    """A rank requested the end of the whole job, or it made no progress or failed alike (exit code 93)."""
+    """A rank requested the end of the whole job, or training again cannot help (exit code 93)."""
     TOO_MANY_JOBS = "too many jobs"
     """`max_jobs` attempts were made; the training is not finished, and another chain may carry it on."""
 
@@ -169,10 +168,10 @@ def nodes_to_exclude(attempts: Iterable[Attempt], *, after: int = 2) -> tuple[st
     where: dict[str, set[str]] = defaultdict(set)
     for attempt in failed:
         if attempt.kind is not Kind.NODE_LOST:
-            where[_likeness(attempt)].add(attempt.node)
+            where[without_numbers(attempt.why)].add(attempt.node)
     counts: dict[str, int] = defaultdict(int)
     for attempt in failed:
-        if attempt.kind is Kind.NODE_LOST or len(where[_likeness(attempt)]) == 1:
+        if attempt.kind is Kind.NODE_LOST or len(where[without_numbers(attempt.why)]) == 1:
             counts[attempt.node] += 1
     return tuple(
         sorted((node for node in counts if counts[node] >= after), key=lambda node: (-counts[node], node))
@@ -214,11 +213,6 @@ def _wait(attempts: Sequence[Attempt], limits: Limits) -> float:
             break
         quick += 1
     return min(LONGEST_WAIT, limits.first_wait * 2.0 ** min(quick - 1, 30)) if quick else 0.0
-
-
-def _likeness(attempt: Attempt) -> str:
-    """The text of a failure without its numbers: ranks, pids and addresses differ where the fault is the same."""
-    return re.sub(r"0x[0-9a-fA-F]+|\d+", "#", attempt.why)
 
 
 _VERB = {

@@ -6,6 +6,7 @@ Does not cover: an exception of the program's own that says in other words that 
 
 from __future__ import annotations
 
+import builtins
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -84,6 +85,25 @@ def nature_of_exception(type_: str, message: str) -> Nature:
     if _MISMATCH.search(message):
         return Nature.MISMATCH
     return Nature.OWN
+
+
+_DEVICE = re.compile(r"CUDA|cuDNN|NCCL|\bECC\b|\bXid\b", re.IGNORECASE)
+
+
+def comes_from_outside(type_: str, message: str) -> bool:
+    """Whether a disk, a network, a GPU or too little memory may cause an exception: another node, or a later moment,
+    may do without it."""
+    name = type_.rsplit(".", 1)[-1]
+    builtin = getattr(builtins, name, None)
+    if isinstance(builtin, type) and issubclass(builtin, OSError):
+        return True
+    return (
+        "Timeout" in name
+        or "Connection" in name
+        or name == "AcceleratorError"
+        or bool(_DEVICE.search(message))
+        or nature_of_exception(type_, message) is not Nature.OWN
+    )
 
 
 def nature_of_lines(lines: Sequence[str]) -> Nature:

@@ -261,7 +261,7 @@ def _settings(options: LauncherOptions, me: Member, is_host: bool) -> Settings:
         iteration_file=config.checkpoint_iteration_file or "" if measures else "",
         least_progress=config.min_progress_iterations,
         most_stalled=max(0, config.max_no_progress_cycles),
-        most_alike=options.same_failure_limit,
+        same_failure_limit=options.same_failure_limit,
         no_restart_code=options.no_restart_exit_code,
     )
 

@@ -171,7 +171,8 @@ class RankReports:
             text = found.meaning.removesuffix(f" ({found.exit.meaning})").rstrip(": ")
             if found.error is None:
                 text = "an uncaught exception, whose text is not known"
-            yield m.RankFailing(local, found.cause, text, now - found.began, _told_step(boards.get(local)))
+            failure = found.signature(_reported_step(boards.get(local)))
+            yield m.RankFailing(local, found.cause, text, now - found.began, failure)
 
     def describe(self, found: m.ExitDescribed) -> None:
         """What keeps the process of a rank whose main thread has ended."""
@@ -205,10 +206,12 @@ class RankReports:
             **({"error": error} if error else {}),
         )
         local, ago = found.local_rank, now - failure.began
-        step = _told_step(self._boards.snapshots().get(local))
-        return m.RankExited(local, found.status, failure.cause, failure.meaning, ago, failure.leaving, step)
+        signature = failure.signature(_reported_step(self._boards.snapshots().get(local)))
+        return m.RankExited(
+            local, found.status, failure.cause, failure.meaning, ago, failure.leaving, signature
+        )
 
 
-def _told_step(board: Snapshot | None) -> int:
-    """The last step that the program has reported; -1: none. One that was counted says nothing of other cycles."""
-    return -1 if board is None or board.step is None or board.counted else board.step
+def _reported_step(board: Snapshot | None) -> int | None:
+    """The last step that the program has reported. One that was counted says nothing of other cycles."""
+    return None if board is None or board.counted else board.step

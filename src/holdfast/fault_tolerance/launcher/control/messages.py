@@ -95,7 +95,7 @@ class RankExited(Event):
     text: str = ""  # the exception, or the exit status in words
     ago: float = 0.0  # seconds since it ended, or began to fail
     has_raised: bool = False  # an unhandled exception was ending it
-    step: int = -1  # the last that its program has reported; a counted one says nothing of other cycles
+    failure: str = ""  # the exception and its step, equal where cycles fail in the same way; "": not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class RankFailing(Event):
     cause: Cause
     text: str
     ago: float = 0.0
-    step: int = -1
+    failure: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ class Rank:
     text: str = ""
     began: float = 0.0  # when it ended or began to fail
     has_raised: bool = False  # an unhandled exception ends it
-    step: int = -1  # that its program had reported when it failed
+    failure: str = ""  # its exception and step, equal where cycles fail in the same way; "": not known
     verdict: str = ""  # the monitor's, on a hang
     killed_at: float | None = None  # by this launcher
     blocked_since: float | None = None  # in state D after SIGKILL

@@ -216,14 +216,16 @@ class CycleRecord:
     exit_code: int = 0  # of the job, for END
     preempted: bool = False  # for END: the job received a stop signal
     no_progress: bool = False  # for END: too many failed cycles in a row have saved nothing new
-    is_hopeless: bool = False  # for END: too many cycles in a row have failed alike
+    is_same_failure: bool = False  # for END: too many cycles in a row have had the same failure
     is_explained: bool = False  # a rank failed by itself: no rank of another node is needed as a witness
     restarts: int = 0  # used of --max-restarts
     reached_step: int = -1  # the highest step of the job so far
     iteration: int = -1  # of the last checkpoint, read after the last failure; -1: no number was read
     stalled: int = 0  # failed cycles before this one, in a row, in which that number did not grow
-    failure: str = ""  # the exception that ended the cycle before, and its step; "": not known
-    alike: int = 0  # cycles before this one, in a row, that failed like that
+    failure: str = (
+        ""  # of the cycle before: an exception and its step, see `Failure.signature`; "": not known
+    )
+    same_failures: int = 0  # cycles before this one, in a row, that had it
     gather: bool = True  # the membership has to be formed anew; else it is that of the cycle before
     base: int = -1  # the newest cycle for which a membership was formed before this one and began; -1: none
     lost: tuple[str, ...] = ()  # members of `base` that are gone or left: not waited for
@@ -261,7 +263,7 @@ class CycleRecord:
         """Whether something went wrong, so that evidence is wanted."""
         if self.kind is Kind.END:
             is_quiet = self.preempted or self.exit_code in (Outcome.SUCCEEDED.code, Outcome.SHUT_DOWN.code)
-            return self.no_progress or self.is_hopeless or not is_quiet
+            return self.no_progress or self.is_same_failure or not is_quiet
         return self.kind is Kind.RESTART
 
 
@@ -270,9 +272,9 @@ LATER = {
     "no_progress": False,
     "iteration": -1,
     "stalled": 0,
-    "is_hopeless": False,
+    "is_same_failure": False,
     "failure": "",
-    "alike": 0,
+    "same_failures": 0,
 }
 """Fields that are left out of a value at their default."""
 
@@ -300,7 +302,7 @@ class Settings:
     iteration_file: str = ""  # has the iteration of the last checkpoint; "": progress is not measured by it
     least_progress: int = 1  # iterations that count as progress
     most_stalled: int = 0  # failed cycles in a row without progress that end the job; 0: never
-    most_alike: int = 0  # cycles in a row that fail alike and end the job; 0: never
+    same_failure_limit: int = 0  # cycles in a row with the same failure that end the job; 0: never
     no_restart_code: int = DO_NOT_REQUEUE  # exit code then
 
     @property
@@ -361,7 +363,7 @@ class Ending:
             iteration=now.iteration,
             stalled=now.stalled,
             failure=now.failure,
-            alike=now.alike,
+            same_failures=now.same_failures,
             gather=kind is not Kind.RESTART or bool(gone) or joining > 0 or not self.began,
             base=base,
             lost=tuple(dict.fromkeys(gone)),
@@ -386,22 +388,24 @@ class Ending:
         With `reset_on_progress` only restarts in a row without progress count. A lost node, and a cycle whose ranks
         never started, count as well. With `gather` the membership is formed anew although no node is known to be lost.
         After `most_stalled` failed cycles in a row without progress the job ends with `no_restart_code`, and after
-        `most_alike` in a row with the same `failure`: an exception at a step.
+        `same_failure_limit` in a row with the same `failure`.
         """
         settings = self.settings
         iteration = self.iteration if self.iteration >= 0 else self.now.iteration
         used = 0 if settings.reset_on_progress and self.has_advanced else self.now.restarts
-        alike = 0 if not failure else self.now.alike + 1 if failure == self.now.failure else 1
+        before = self.now.same_failures if failure == self.now.failure else 0
+        same_failures = before + 1 if failure else 0
         if 0 < settings.most_stalled <= self.stalled:
             record = replace(self.end(reason, settings.no_restart_code), no_progress=True)
-        elif 0 < settings.most_alike <= alike:
-            record = replace(self.end(reason, settings.no_restart_code), is_hopeless=True)
+        elif 0 < settings.same_failure_limit <= same_failures:
+            record = replace(self.end(reason, settings.no_restart_code), is_same_failure=True)
         elif used < settings.max_restarts:
             record = self.next(Kind.RESTART, reason, lost=lost, restarts=used + 1)
             record = replace(record, gather=record.gather or gather)
         else:
             record = self.end(reason, exit_code)
-        return replace(record, iteration=iteration, stalled=self.stalled, failure=failure, alike=alike)
+        record = replace(record, failure=failure, same_failures=same_failures)
+        return replace(record, iteration=iteration, stalled=self.stalled)
 
     def call_off(self, reason: str, lost: Iterable[str] = ()) -> CycleRecord:
         """A cycle whose ranks have not started does not come about. Uses no restart, but has a budget of its own."""

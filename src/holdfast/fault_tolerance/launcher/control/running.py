@@ -11,7 +11,6 @@ Does not cover: detection of hangs (the monitor), and signals other than SIGUSR1
 from __future__ import annotations
 
 import logging
-import re
 import signal
 from dataclasses import replace
 
@@ -132,7 +131,7 @@ def record_report(node: Node, event: m.Verdict | m.RankFailing, now: float) -> N
         rank.text, rank.began = (rank.text, rank.began) if rank.has_raised else (event.text, now)
     else:
         rank.has_raised, rank.cause, rank.text, rank.began = True, event.cause, event.text, now - event.ago
-        rank.step = event.step
+        rank.failure = event.failure
 
 
 def on_request(node: Node, event: m.Requested, now: float) -> list[Action]:
@@ -280,35 +279,13 @@ def on_settle(node: Node, phase: Settle, event: Event, now: float) -> list[Actio
     ended = [rank for rank in failed if not rank.is_running] or failed
     # What these ranks lost is no rank of this node: a whole node may be gone.
     gather = found.only_lost_peer and node.nodes > 1
-    record = node.ending(now).restart(
-        reason, exit_code=exit_code(ended), gather=gather, failure=_likeness(found)
-    )
+    failure = "" if found.verdict else found.failure
+    record = node.ending(now).restart(reason, exit_code=exit_code(ended), gather=gather, failure=failure)
     if record.kind is Kind.END and not node.settings.is_alone and now < node.evidence_until:
         phase.until = node.evidence_until  # a rank that fails at the same moment counts for the exit code
         return []
     node.phase = Stop(reason, has_failed=True, named=found.number)
     return node.propose(replace(record, is_explained=found.cause is m.Cause.OWN and not found.verdict))
-
-
-FROM_OUTSIDE = re.compile(
-    r"^(?:\w+\.)*(?:\w*(?:OS|IO|Connection|BrokenPipe|Permission|FileNotFound|Memory|Accelerator)Error|\w*Timeout\w*)\b"
-    r"|CUDA|cuDNN|NCCL|out of memory|\bECC\b|\bXid\b",
-    re.IGNORECASE,
-)
-"""Exceptions that a disk, a network or a GPU may cause: the next node, or a later moment, may do without."""
-
-
-def _likeness(rank: Rank) -> str:
-    """What two failures of one bug have in common: the exception without its numbers, and the step.
-
-    "" for what is no exception of its own or may come from outside, and where the program does not tell the step.
-    """
-    if not rank.has_raised or rank.verdict or rank.cause is not m.Cause.OWN or rank.step < 0:
-        return ""
-    if FROM_OUTSIDE.search(rank.text):
-        return ""
-    text = re.sub(r"0x[0-9a-fA-F]+|[0-9]+", "#", rank.text.removesuffix(f" (exit code {rank.exit_code})"))
-    return f"{text} at step {rank.step}"
 
 
 def _lacks_cause(node: Node, failed: list[Rank]) -> bool:

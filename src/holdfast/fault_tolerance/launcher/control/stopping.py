@@ -48,12 +48,8 @@ def record_exit(node: Node, event: m.RankExited, now: float) -> Rank:
     if rank.interrupted_at is not None and -event.status in (signal.SIGINT, signal.SIGKILL):
         rank.status = 0  # its script had finished
     if not rank.has_raised:
-        rank.cause, rank.text, rank.has_raised, rank.step = (
-            event.cause,
-            event.text,
-            event.has_raised,
-            event.step,
-        )
+        rank.cause, rank.text, rank.has_raised = event.cause, event.text, event.has_raised
+        rank.failure = event.failure
         rank.began = now - event.ago
     return rank
 
@@ -165,7 +161,12 @@ def _after_stop(node: Node, phase: Stop, now: float) -> list[Action]:
     began = NEVER if phase.term_at is None else phase.term_at
     failed = [rank for rank in failed_ranks(node) if rank.began < began or not _was_stopped(rank)]
     is_own = phase.has_failed and failed and node.settings.is_alone
-    if phase.next is not None and ends and is_own and not (phase.next.no_progress or phase.next.is_hopeless):
+    if (
+        phase.next is not None
+        and ends
+        and is_own
+        and not (phase.next.no_progress or phase.next.is_same_failure)
+    ):
         phase.next = replace(phase.next, exit_code=exit_code(failed))  # a cause may have come out since
     if phase.has_failed or (phase.next is not None and phase.next.is_trouble):
         actions.append(m.Report(tuple(rank.local for rank in failed), phase.next, phase.named))
@@ -216,9 +217,10 @@ def move_on(node: Node, record: CycleRecord, now: float) -> list[Action]:
                 "max_no_progress_cycles"
             )
             actions.append(Log(reason, logging.ERROR))
-        if record.is_hopeless:
+        if record.is_same_failure:
+            times = f"{record.same_failures} times in a row" if record.same_failures > 1 else "once"
             reason = (
-                f"the same failure {record.alike} times in a row: {record.failure}. The job ends with exit code "
+                f"the same failure {times}: {record.failure}. The job ends with exit code "
                 f"{record.exit_code}: repair the program or its data before it starts again, or raise "
                 "--ft-same-failure-limit"
             )

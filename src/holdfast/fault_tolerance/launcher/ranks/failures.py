@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.in_time import TooLate, within
-from holdfast.incidents.classify import nature_of_exception
+from holdfast.incidents.classify import comes_from_outside, nature_of_exception
 from holdfast.incidents.evidence import Nature
+from holdfast.visible import without_numbers
 
 from .. import console
 from ..control.messages import Cause
@@ -29,6 +30,8 @@ from ..exit_codes import RankExit
 logger = logging.getLogger("holdfast.launcher")
 LAST_LINES = 20
 TAIL_BYTES = 16384
+SIGNATURE = 200
+"""Characters of an exception that are compared."""
 DISK = 1.0
 """Seconds for the disk that has the ranks' logs."""
 SOON = 5.0
@@ -99,6 +102,20 @@ class Failure:
             return Cause.LOST_PEER
         return Cause.LOST_WORKER if self.lost_worker else Cause.OWN
 
+    def signature(self, step: int | None) -> str:
+        """What two failures of one bug have in common: the exception without its numbers, and the last reported step.
+
+        "" where there is no exception of the rank's own, where the step is not known, and where the exception may come
+        from outside of the program: a disk, a network, a GPU.
+        """
+        if step is None or self.hung or not self.leaving or self.error is None or self.cause is not Cause.OWN:
+            return ""
+        type_, message = self.error["type"], self.error["message"]
+        if comes_from_outside(type_, message):
+            return ""
+        text = " ".join(f"{type_}: {message}".split()).rstrip(": ")
+        return f"{without_numbers(text)[:SIGNATURE]} at step {step}"
+
     @property
     def meaning(self) -> str:
         """`ValueError: bad batch (exit code 1)`, `hung: …`, or the bare meaning of the exit."""
@@ -151,7 +168,7 @@ def log(ordered: list[Failure], node: str, cycle: int, record: CycleRecord | Non
         lines[0] += ". No rank of this node had failed before"
     if record is not None and record.node != node:  # another node reported first; the line on it follows
         lines[0] = lines[0].replace("FAILED:", "ALSO FAILED:", 1)
-    elif record is not None and is_last and not (record.no_progress or record.is_hopeless):
+    elif record is not None and is_last and not (record.no_progress or record.is_same_failure):
         used = f"{record.restarts} of {max_restarts}"
         lines.append(f"no restart left ({used} used): the job ends with exit code {record.exit_code}")
     console.log_block(lines, logging.ERROR if record is not None and is_last else logging.WARNING)
