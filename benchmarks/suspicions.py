@@ -5,7 +5,7 @@
 Each job trains for a day on 8 to 512 nodes with a few spares. Faults arrive by chance; those of a node or a link stay
 and make the job fail again while these nodes take part. After each failure `holdfast.incidents.suspicions` places the
 nodes; next to it an oracle that knows the truth (it moves the right node at once, and ends a job with a bug at once),
-and nobody (nodes are never moved, and a job ends after ten failures without progress).
+and no policy (nodes are never moved, and a job ends after ten failures without progress).
 Wasted is what was trained in vain, and restarts. Prints a table.
 """
 
@@ -217,7 +217,7 @@ class Job:
 
 
 def _simulated(jobs: int, seed: int) -> Iterator[tuple[str, Result]]:
-    for policy in ("oracle", "suspicion", "nobody"):
+    for policy in ("oracle", "suspicion", "none"):
         result = Result()
         for number in range(jobs):
             Job(policy, seed + number, result).run()

@@ -157,7 +157,7 @@ def _(point: InjectionPoint) -> None:
 
 @second("killed_by_pipe", "signal", ("exchange",), hangs=False)
 def _(point: InjectionPoint) -> None:
-    """A library has set SIGPIPE to its default, and the rank writes into a pipe that nobody reads."""
+    """A library has set SIGPIPE to its default, and the rank writes into a pipe without a reader."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     reader, writer = os.pipe()
     os.close(reader)

@@ -127,7 +127,7 @@ def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
     layouts=THREE,
     held_out=False,
 )
-@also("missing_collective", "it waits for what nobody sends to it, and never comes to the next collective")
+@also("missing_collective", "it waits for what no rank sends to it, and never comes to the next collective")
 def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
     """One rank takes itself for the one to which all send, and waits; the others send to rank 0."""
     import torch

@@ -256,7 +256,8 @@ def test_a_killed_keeper_is_succeeded(chains: Chains, tmp_path: Path, script: bo
     assert second.out() == ""
     assert chains.endings == ["lost", "finished"]
     assert (
-        "attempt 1 ended unseen: nobody saw how it ended; whoever kept this chain was killed" in second.err()
+        "attempt 1 ended unseen: its end was not observed; the process that ran this chain was killed"
+        in second.err()
     )
     (chain,) = chains.ledger.chains
     assert chain.state == "finished"

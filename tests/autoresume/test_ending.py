@@ -66,7 +66,7 @@ TOLD = Account(preempted_by="SIGTERM", started=True)
         (Evidence(2, False, is_launcher=False), Kind.FAILED, "exit code 2"),
         (Evidence(2, False, account=Account(started=True)), Kind.FAILED, "exit code 2"),
         (Evidence(2, False, account=Account(unread=True)), Kind.FAILED, "exit code 2"),
-        (Evidence(None, False), Kind.LOST, "nobody saw how it ended"),
+        (Evidence(None, False), Kind.LOST, "its end was not observed"),
         (Evidence(0, False, Scheduler.TIME_LIMIT), Kind.TIME_LIMIT, "the scheduler's time limit"),
         (
             Evidence(1, False, Scheduler.TIME_LIMIT, account=CRASH),

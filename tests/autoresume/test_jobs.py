@@ -101,6 +101,6 @@ def test_a_killed_launcher_and_a_killed_keeper_leave_nothing_to_the_next_attempt
     assert run.wait() == 0, run.output()
     assert [(str(attempt.kind), attempt.why) for attempt in chains.ledger.attempts] == [
         ("failed", "ended by SIGKILL (exit code 137)"),
-        ("lost", "nobody saw how it ended"),
+        ("lost", "its end was not observed"),
         ("finished", "the finished flag is there"),
     ]

@@ -134,7 +134,9 @@ class Keeper:
         self._file.append(
             records.attempt_ends(time.time(), attempt.number, ending_of(known), exit_code=None, seen=seen)
         )
-        say(f"{policy.attempt_ended(self._file.ledger.attempts[-1])}; whoever kept this chain was killed")
+        say(
+            f"{policy.attempt_ended(self._file.ledger.attempts[-1])}; the process that ran this chain was killed"
+        )
 
     def _settle_flag(self) -> int | None:
         """The exit code, where a finished flag says that there is nothing to do."""

@@ -112,7 +112,7 @@ class Command:
         self.pid = self._process.pid
         self.started = proc.start_time(self.pid)
         self.cancelled_by: signal.Signals | None = None
-        """The signal by which somebody cancelled the chain."""
+        """The signal that cancelled the chain."""
         self._killed = False
 
     def watch(self) -> int:
@@ -153,7 +153,7 @@ class Command:
             self._killed = True
 
     def _pass_on(self, number: int) -> None:
-        """To its process group, as a terminal does; to whoever is left of it after its end."""
+        """To its process group, as a terminal does; after its end to the processes that are left of it."""
         # As long as the group has a member nobody else gets its number.
         with suppress(ProcessLookupError, PermissionError):
             if self._process.returncode is None or orphans.left(set()):
@@ -176,13 +176,13 @@ class Command:
 
 
 class Cancelled(Exception):
-    """Somebody told us to end, and no attempt of ours runs."""
+    """A signal asked this process to end, and no attempt of its own runs."""
 
     def __init__(self, number: signal.Signals, left: str = "") -> None:
         super().__init__(number.name)
         self.number = number
         self.left = left
-        """What is still running, for people: a killed keeper's attempt that nobody waits for any more."""
+        """What is still running, for people: an attempt of a killed keeper, for which no process waits any more."""
 
 
 def await_end(attempt: Attempt, signals: Signals) -> bool:

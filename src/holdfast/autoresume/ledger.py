@@ -45,7 +45,7 @@ class Attempt:
     job: str = ""
     """The scheduler's name for it, such as a Slurm job id and its restart count, `4711.2`."""
     ended: float | None = None
-    """Unix seconds; None while it runs, or where nobody saw its end."""
+    """Unix seconds; None while it runs, or where its end was not observed."""
     kind: Kind | None = None
     """Why it ended; None while it runs."""
     exit_code: int | None = None
@@ -64,7 +64,7 @@ class Attempt:
 
     @property
     def seconds(self) -> float | None:
-        """How long it ran; None while it does, or where nobody saw its end."""
+        """How long it ran; None while it does, or where its end was not observed."""
         return None if self.ended is None else max(0.0, self.ended - self.began)
 
 

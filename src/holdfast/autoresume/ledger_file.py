@@ -8,7 +8,7 @@ line of its own. `append` never raises for a disk that does not take it: the rec
 with the next one, and a log line says so. `read_account` never raises either.
 
 Does not cover: two writers at once (see `lock`); a filesystem that never answers is given `ANSWER` seconds each time;
-a standard error that is a pipe which nobody reads blocks, as it does the command's own output.
+a standard error that is a pipe without a reader blocks, as it does the command's own output.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class LedgerUnreadable(HoldfastError):
 
 
 def say(text: str) -> None:
-    """One line on standard error; nobody may be reading it."""
+    """One line on standard error, which may have no reader."""
     with suppress(OSError, ValueError, AttributeError):
         sys.stderr.write(f"[holdfast] {escaped(text)}\n")  # names of folders are anybody's
         sys.stderr.flush()

@@ -3,9 +3,9 @@
 The lock is on an empty file of its own, since some network filesystems keep readers out of a locked one. It is
 flock(2): on NFS Linux makes it a lock of the server, so that it holds between machines.
 
-What always holds: nobody waits for the lock, and nobody works beside its holder, nor beside a keeper that the ledger
-names and that lives on this machine: a lock file that somebody removed locks nobody out. A holder that was killed, or
-whose machine has died, blocks nobody once the filesystem knows (NFS: when its lease is over, about 90 s).
+What always holds: no process waits for the lock, and none works at the same time as its holder, or as a keeper that
+the ledger names and that runs on this machine, even if the lock file was removed. A holder that was killed, or whose
+machine has failed, blocks no other process once the filesystem knows (NFS: when its lease is over, about 90 s).
 
 Does not cover: a filesystem without locks that two machines share. Each warns, and neither sees the other.
 """

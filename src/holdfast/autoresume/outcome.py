@@ -60,7 +60,7 @@ class Kind(str, Enum):
     CANCELLED = "cancelled"
     """By the user: Ctrl-C, `kill`, `scancel`."""
     LOST = "lost"
-    """Nobody saw how it ended: whoever kept the ledger was killed, or the machine was."""
+    """Its end was not observed: the process that kept the ledger was killed, or the machine failed."""
 
     def __str__(self) -> str:
         return self.value
@@ -114,7 +114,7 @@ class Evidence:
     """What is known of an attempt that has ended."""
 
     exit_code: int | None
-    """Of the command; -n when signal n ended it; None when nobody saw it."""
+    """Of the command; -n when signal n ended it; None when its end was not observed."""
     flag: bool
     """The finished flag is there."""
     scheduler: Scheduler = Scheduler.NOTHING
@@ -181,7 +181,7 @@ def _scheduled(known: Evidence) -> Ending:
 def _by_itself(known: Evidence) -> Ending:
     code, account = known.exit_code, known.account
     if code is None:
-        return Ending(Kind.LOST, "nobody saw how it ended")
+        return Ending(Kind.LOST, "its end was not observed")
     if code in (INTERRUPTED_CODE, -2):
         return Ending(Kind.CANCELLED, "the command was ended by Ctrl-C (SIGINT)")
     if code == 0:

@@ -1,9 +1,9 @@
 """Preemption of one training, whatever framework runs it: signals, where all ranks stop, the time left, the log lines.
 
-A framework's callback calls `Preemption` at its boundaries, saves a checkpoint where it is told to stop, and says when
-that is complete. All ranks stop at the same place, in one of three ways: under ft_launcher the launchers agree on it
-(`Agreed`), and the ranks run no collective for it while they train; a process that trains alone stops at its next
-boundary (`Way`); several ranks under another launcher ask each other (`Together`).
+A framework's callback calls `Preemption` at its boundaries, saves a checkpoint where that returns that the rank stops,
+and reports when it is complete. All ranks stop at the same place, in one of three ways: under ft_launcher the launchers
+agree on it (`Agreed`), and the ranks run no collective for it while they train; a process that trains alone stops at
+its next boundary (`Way`); several ranks under another launcher ask each other (`Together`).
 
 What always holds: until all ranks have come to `listen` a signal does what it would do without the callback; all ranks
 of a training take the same way, and none asks anybody in a signal handler; no process exits with 0 after `stop` unless
@@ -94,7 +94,7 @@ class Preemption:
             if not self.notices.install():
                 self.log.warning(
                     "PreemptionCallback: this training does not run in the main thread, where Python allows no signal "
-                    "handlers: it stops when ft_launcher or another rank says so, and not for a signal to this process"
+                    "handlers: it stops when ft_launcher or another rank requests it, not for a signal to this process"
                 )
             take_over()
             stops = self._way.listening()
@@ -258,9 +258,9 @@ class Way:
 def find_way(notices: Notices) -> Way:
     """The way of this rank, and of all others. Collective: called by all ranks of the default process group.
 
-    Ranks may come to it long after one another. Whoever waits here must still end by the signals' default action, as
-    the rank that it waits for does: so the handlers are installed afterwards. Raises CollectiveFailed
-    when a rank ended.
+    Ranks may come to it long after one another. A rank that waits here must still end by the signals' default action,
+    as the rank that it waits for does: so the handlers are installed afterwards. Raises CollectiveFailed when a rank
+    ended.
     """
     group = SideGroup(PATIENCE)
     point = StopPoint.find()
@@ -336,7 +336,7 @@ class Together(Way):
     """Several ranks without launchers that agree: they ask each other about ten times a second.
 
     By an all-reduce in a group of their own, on the CPU, begun after one training batch and read after the next, so
-    that nobody waits for it. Every rank asks after the same batches, as each answer carries the longest step of all
+    that no rank waits for it. Every rank asks after the same batches, as each answer carries the longest step of all
     ranks. In validations they do not ask: ranks may have different numbers of batches there. When asking fails, the
     ranks continue to train and log that once.
     """

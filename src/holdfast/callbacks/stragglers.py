@@ -232,7 +232,9 @@ class StragglerDetection:
         try:
             return self._side.maximum([float(is_straggling)])[0] > 0
         except CollectiveFailed as error:
-            self.log.warning("The ranks could not be told whether to stop (%s). Training continues", error)
+            self.log.warning(
+                "The decision whether to stop did not reach all ranks (%s). Training continues", error
+            )
             return False
 
     @contextmanager

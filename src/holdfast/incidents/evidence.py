@@ -375,7 +375,7 @@ class RankEvidence:
 HANG, CRASH, ELSEWHERE, EARLY = "hang", "crash", "elsewhere", "early"
 AT_EXIT, DIAGNOSE = "at_exit", "diagnose"
 """Why evidence was taken: a limit is passed here; a rank of this node ended; another node says so; structural signs
-before a limit; a rank is at its end and its process stays; somebody asked."""
+before a limit; a rank is at its end and its process stays; `holdfast diagnose` asked."""
 SUSPECTED = frozenset((HANG, ELSEWHERE, EARLY, AT_EXIT))
 """The triggers by which something was wrong, and all ranks that had to live did: later ends only follow from that."""
 

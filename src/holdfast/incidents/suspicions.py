@@ -6,13 +6,14 @@ rules, each with its facts in a sentence:
 - **The program** (code or data): the same failure at the same step, `same_failure_limit` times in a row, on whatever
   node. Training again cannot help.
 - **A node**: at once where the evidence itself names hardware (an uncorrectable memory error, a lost GPU, a disk that
-  fails), or a rank that the kernel does not let go; else after it was the culprit with high confidence in two of the
-  last three failures, at different steps. A fault of hardware strikes at any place, a bug at one: two failures with
-  one signature never accuse a node.
+  fails), or a rank that the kernel does not let go; else when two of the last three failures accuse it with high
+  confidence, at different steps, and accuse no other node both. A fault of hardware strikes at any place, a bug at one:
+  an exception of the program accuses no node, and two failures with one signature do not either.
 - **A checkpoint**: two attempts failed after it was loaded, before they had taken a step.
-- **A pair of nodes**: the evidence of a failure accuses both, and no other failure tells which. Nobody is moved.
+- **A pair of nodes**: the evidence of a failure accuses both, and no other failure decides. Neither is moved.
 
 A suspicion of a node ends when the others have failed without it, or after an hour.
+Nothing in the launcher calls this yet: within one job the node controller counts the same failure (`control.records`).
 Does not cover: a node that makes the others fail without ever being the culprit; two causes at once.
 """
 

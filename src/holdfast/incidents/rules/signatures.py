@@ -67,7 +67,7 @@ def activity(rank: RankEvidence, *, others_answer: bool = False) -> Activity:
     )
     is_finished = rank.board is not None and rank.board.finished
     if is_finished and found.kind in ("user_code", "lock", "child", "unknown"):
-        text = f"has come to its end and not exited: it {found.text}"
+        text = f"has ended its script and not exited: it {found.text}"
         found = replace(found, kind="shutdown", text=text)
     process = rank.process
     if process and process.read and process.read_over and _may_read(found, process):
@@ -259,8 +259,8 @@ def _outside(rank: RankEvidence, stack: Sequence[Frame], found: Sequence[str], o
             return _with_purpose(rank, Activity(rank.rank, place, f"{text} in {inside}", STRONG, own))
     if P.EVENTS in before_own:
         peer = rank.process.system_call.peer if rank.process else ""
-        kind, whom = ("network", f" for {peer}") if peer else ("user_code", "")
-        return Activity(rank.rank, kind, f"waits in its event loop{whom} in {inside}", WEAK, own)
+        kind, awaited = ("network", f" for {peer}") if peer else ("user_code", "")
+        return Activity(rank.rank, kind, f"waits in its event loop{awaited} in {inside}", WEAK, own)
     if P.GPU in before_own:
         return Activity(
             rank.rank, IN_COLLECTIVE, f"waits for its GPU in {inside}", WEAK, own, "the GPU's work"

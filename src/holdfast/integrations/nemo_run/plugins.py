@@ -33,14 +33,6 @@ from holdfast.ptl_resiliency.recipes import straggler_det_callback
 
 from . import job_template
 
-__all__ = [
-    "FaultToleranceLauncher",
-    "FaultTolerancePlugin",
-    "PreemptionPlugin",
-    "WandbPlugin",
-    "straggler_det_callback_config",
-]
-
 log = logging.getLogger(__name__)
 
 NO_NSYS = "Nsys not supported with the FaultTolerancePlugin."

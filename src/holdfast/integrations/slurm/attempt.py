@@ -121,7 +121,7 @@ class Keeper:
             self._close(attempt, self._evidence(attempt, None, word, node), seen=False)
         chain = self._file.ledger.chain
         if chain is not None and not chain.ended and chain.host != self._keeper:
-            why = f"{chain.host} is no more, and has not said why: cancelled?"
+            why = f"{chain.host} has ended and left no reason: was it cancelled?"
             self._file.append(records.chain_ends(time.time(), str(State.CANCELLED), why))
 
     def _unseen(self, attempt: Attempt) -> tuple[Word, str]:
@@ -157,7 +157,7 @@ class Keeper:
         """Note why the attempt ended, and see to what follows; the exit code of the batch script."""
         attempt = self._file.ledger.open_attempt
         if attempt is None and self._noted:
-            # What `job_ends` returns is nobody's exit code, so a chain that it has ended is told of here.
+            # What `job_ends` returns becomes no exit code, so the end of its chain is returned here.
             state = self._file.ledger.chains[-1].state
             return 0 if state in (State.GOES_ON, State.FINISHED) else GAVE_UP_CODE
         attempt = self._of_this_run(attempt)

@@ -2,8 +2,8 @@
 
 What always holds: two jobs never both have the claim, nor a job and a `holdfast autoresume`. It is looked at and taken
 under a lock that is held for moments, and it counts as long as Slurm knows its job as pending or running. Jobs look for
-a keeper (`autoresume.lock`) under that lock, and keepers, which hold theirs by then, for a claim: whoever comes
-second sees the other.
+a keeper (`autoresume.lock`) under that lock, and keepers, which hold theirs by then, for a claim: the second of
+them sees the first.
 
 Does not cover: filesystems without locks; there the ledger is all there is, and a warning says so.
 """
@@ -54,7 +54,7 @@ def looked_at(run_dir: str) -> Iterator[None]:
             held = lock.take(run_dir, LOCK)
         except lock.Held:
             if time.monotonic() > until:
-                raise Refused(f"somebody has held {run_dir}/{LOCK} for {PATIENCE:g} s") from None
+                raise Refused(f"another process has held {run_dir}/{LOCK} for {PATIENCE:g} s") from None
             time.sleep(0.1)
         except lock.Unlockable as error:
             say(f"warning: no lock ({error}): make sure that no other job trains in {run_dir}")

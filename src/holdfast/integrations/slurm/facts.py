@@ -26,7 +26,7 @@ OVER |= {"PREEMPTED", "REVOKED", "TIMEOUT"}
 """States of a job that will not run again. Source: squeue(1), job state codes."""
 
 BROKEN = ("down", "drain", "fail")
-"""How the names of states begin in which Slurm gives nodes to nobody. Source: sinfo(1), node state codes."""
+"""How the names of states begin in which Slurm gives nodes to no job. Source: sinfo(1), node state codes."""
 
 
 @dataclass(frozen=True, slots=True)

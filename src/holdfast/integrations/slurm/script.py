@@ -1,4 +1,4 @@
-"""What somebody asks `holdfast slurm` for, whether it makes sense, and its batch script. Pure.
+"""What `holdfast slurm` was asked for, whether it makes sense, and its batch script. Pure.
 
 The script is short, to be read and edited by people. What always holds: whatever is in a path or an argument reaches
 the programs as it is (quoted), and the script ends with exit code 0 only when the training is finished or the job has
@@ -23,7 +23,7 @@ OURS = (
     *("nnodes", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "node-rank", "standalone", "ft-run-dir"),
     "ft-preempted-exit-code",
 )
-"""Options of ft_launcher that the batch script gives: only the job knows its nodes, and how an attempt ended is told
+"""Options of ft_launcher that the batch script gives: only the job knows its nodes, and how an attempt ended is known
 by this exit code."""
 
 PORT = "$((20000 + SLURM_JOB_ID % 10000))"
@@ -53,7 +53,7 @@ class Plan:
     time: str = ""
     """As `sbatch --time` takes it; empty for the partition's default."""
     notice: int = 180
-    """Seconds before the time limit at which the training is told to stop."""
+    """Seconds before the time limit at which the training is asked to stop."""
     name: str = "train"
     options: tuple[str, ...] = ()
     """More options for `sbatch`, such as `--partition=gpu`."""

@@ -166,14 +166,15 @@ class TrainCall:
             except OSError as error:
                 chosen = f"{_FAILED}checkpoints cannot be looked for in {folder}: {error.strerror or error}"
         try:
-            told = self.side.broadcast_text(chosen, patience=self.side.setup_timeout)
+            choice = self.side.broadcast_text(chosen, patience=self.side.setup_timeout)
         except CollectiveFailed as why:
             raise RuntimeError(
-                f"no rank knows which checkpoint in {folder} to go on from: rank 0 could not tell the others ({why})"
+                f"the ranks cannot agree on a checkpoint in {folder} to resume from: the choice of rank 0 was not "
+                f"received ({why})"
             ) from why
-        if told.startswith(_FAILED):
-            raise OSError(told.removeprefix(_FAILED))
-        return told
+        if choice.startswith(_FAILED):
+            raise OSError(choice.removeprefix(_FAILED))
+        return choice
 
     def _train_no_more(self) -> None:
         """Where all steps are done. Does nothing where this transformers has no method for an epoch."""
