@@ -84,8 +84,12 @@ def test_a_task_that_yaml_cannot_hold_is_trained_without_its_configuration(
 ) -> None:
     what = task()
     what.faults = [signal.SIGTERM]
-    with caplog.at_level(logging.WARNING):
+    ours = logging.getLogger("holdfast")
+    ours.addHandler(caplog.handler)  # NeMo-Run may replace the handlers of the root logger meanwhile
+    try:
         plugin().setup(what, executor())
+    finally:
+        ours.removeHandler(caplog.handler)
     assert what.trainer.logger.id and not hasattr(what.trainer.logger, "config")
     assert "The task's configuration is not logged to wandb, since YAML cannot hold it:" in caplog.text
 
