@@ -32,7 +32,7 @@ def test_one_exception_at_one_step_ends_the_job_after_three_cycles(jobs: Jobs) -
     said = job.end(93)
     assert len(job.journal("restart")) == 2
     (line,) = (line for line in said.splitlines() if "the same failure 3 times in a row" in line)
-    assert "IndexError: index # is out of range at step 23" in line and "--ft-same-failure-limit" in line
+    assert "IndexError: index # is out of range after step 23" in line and "--ft-same-failure-limit" in line
     assert "no restart left" not in said
     assert [each["exit_code"] for each in job.journal("run_end")] == [93]
     assert main(["replay", str(job.run_dir)]) == 0

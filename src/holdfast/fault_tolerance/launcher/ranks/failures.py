@@ -114,7 +114,7 @@ class Failure:
         if comes_from_outside(type_, message):
             return ""
         text = " ".join(f"{type_}: {message}".split()).rstrip(": ")
-        return f"{without_numbers(text)[:SIGNATURE]} at step {step}"
+        return f"{without_numbers(text)[:SIGNATURE]} after step {step}"
 
     @property
     def meaning(self) -> str:
