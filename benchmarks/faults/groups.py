@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from benchmarks.faults.corpus import NOBODY, TEAMS, THREE, also, fault, held_out, second
+from benchmarks.faults.corpus import NOBODY, TEAMS, THREE, also, fault, second
 from benchmarks.faults.injection import WIDTH, InjectionPoint
 
 _ALL = ("init", "collective", "validation", "checkpoint")
@@ -119,13 +119,12 @@ def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
         each()
 
 
-@held_out(
+@fault(
     "gather_to_itself",
     "mismatched_collective",
     ("collective", "validation"),
     at="joint",
     layouts=THREE,
-    held_out=False,
 )
 @also("missing_collective", "it waits for what no rank sends to it, and never comes to the next collective")
 def _(point: InjectionPoint, tensor: Any, group: Any) -> None:

@@ -17,7 +17,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from benchmarks.faults.corpus import OWN_CODE, STARTED, TRAINING, also, fault, held_out, second
+from benchmarks.faults.corpus import OWN_CODE, STARTED, TRAINING, also, fault, second
 from benchmarks.faults.injection import InjectionPoint, ask, background
 
 # Of its own process
@@ -240,13 +240,12 @@ def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
             ask(point.port)
 
 
-@held_out(
+@fault(
     "cache_under_lock",
     "user_code",
     ("collective", "checkpoint"),
     at="joint",
     layouts=("4", "3", "2"),
-    held_out=False,
 )
 def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
     """One rank computes a cache for ever and has locked its file; the others wait for this lock."""

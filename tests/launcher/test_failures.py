@@ -43,7 +43,11 @@ def test_hung_rank_has_the_verdict_as_its_meaning() -> None:
 @pytest.mark.parametrize(
     ("type_", "message", "expected"),
     [
-        ("IndexError", "index 12 is out of 0x7f range", "IndexError: index # is out of # range after step 23"),
+        (
+            "IndexError",
+            "index 12 is out of 0x7f range",
+            "IndexError: index # is out of # range after step 23",
+        ),
         ("my.package.Bad", "two\nlines", "my.package.Bad: two lines after step 23"),
         ("RuntimeError", "", "RuntimeError after step 23"),
         ("ValueError", "x" * 100_000, f"ValueError: {'x' * 188} after step 23"),
