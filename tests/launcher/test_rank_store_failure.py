@@ -30,7 +30,7 @@ import sys
 sys.path[:] = sys.argv[2:]
 from holdfast.fault_tolerance.launcher import store_host
 
-def refuse(listener):
+def refuse(*where):
     raise RuntimeError("no thread can be started")
 
 store_host._store = refuse

@@ -180,9 +180,9 @@ def test_rank_stores_answers_that_arrive_together_are_told_apart() -> None:
         "127.0.0.1", inbox, at_once=True, fork=lambda: (subprocess.Popen(["sleep", "60"]), ours)
     )
     try:
-        stores.open()
+        _, port = stores.open()
         stores.every_second(is_steady=True)
-        theirs.send(b"eno thread\no")
+        theirs.send(b"oe%d no thread\no" % port)
         inbox.wait(10)
         assert stores.failure.endswith("could not be started: no thread")
         stores.open()

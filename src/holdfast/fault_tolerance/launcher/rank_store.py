@@ -7,8 +7,8 @@ connectable before any rank starts, and cannot be taken. torch's TCPStore behind
 in a hundred times. Ranks that connect earlier wait in the socket's queue.
 
 What always holds: a store whose address is an address of this machine listens at that address only, so with a
-loopback address it is out of other machines' reach. A host that dies before its store has answered is replaced; one
-that dies later is a failure of the cycle, and the next cycle has another. A host that is stopped is continued.
+loopback address it is out of other machines' reach. A host that dies before ranks could meet in its store is replaced;
+one that dies later is a failure of the cycle, and the next cycle has another. A host that is stopped is continued.
 Does not cover: authentication; torch's store has none. An address that is a name, or that is only translated to
 this machine: then the store listens on all of its addresses.
 """
@@ -151,18 +151,25 @@ class RankStores:
         assert self._control is not None
         try:
             answer = self._control.recv(LONGEST)
+        except ConnectionResetError:
+            return  # it ended with a message of ours unread; its own messages come now, then the end
         except OSError:
             answer = b""
         if not answer:
             self._replace()
         while answer:
-            store, self._starts = self._asked.pop(0), 0
-            store.listener.close()  # from now on a connection is refused when the host ends
             is_open, answer = answer.startswith(OPEN), answer[1:]
-            if not is_open:
-                why, _, answer = answer.partition(b"\n")  # answers may arrive together
-                text = why.decode(errors="replace")
-                store.failure = f"the store for the ranks on port {store.port} could not be started: {text}"
+            if is_open:
+                store, self._starts = self._asked.pop(0), 0
+                store.listener.close()  # from now on a connection is refused when the host ends
+                continue
+            why, _, answer = answer.partition(b"\n")  # answers may arrive together
+            port, _, text = why.decode(errors="replace").partition(" ")
+            for known in (self._newest, self._next):
+                if known is not None and known.port == int(port):
+                    known.listener.close()
+                    known.failure = f"the store for the ranks on port {port} could not be started: {text}"
+            self._asked = [store for store in self._asked if store.port != int(port)]
 
     def _replace(self) -> None:
         """The host has ended."""

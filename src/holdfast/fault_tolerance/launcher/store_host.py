@@ -5,8 +5,9 @@ sockets, so ranks may connect before a store is behind them: they wait in the so
 
 The launcher's messages on the control socket are one byte each:
 
-- `OPEN` with a listening socket attached (SCM_RIGHTS): serve a store on it. The answer is `OPEN`, or `FAILED` and the
-  reason in one line.
+- `OPEN` with a listening socket attached (SCM_RIGHTS): serve a store on it. The answer is `OPEN` as soon as torch is
+  imported and ranks may meet in the store from then on. Where it cannot be served after all, the answer, or the next
+  message, is `FAILED`, the port, a blank and the reason in one line.
 - `CLOSE`: drop all stores but the newest. There is no answer.
 - end of file: the launcher has ended, and so does this process.
 
@@ -54,20 +55,23 @@ def serve(control: int) -> None:
             if message == CLOSE:
                 del stores[:-1]
                 continue
+            (listener,) = descriptors
+            with socket.socket(fileno=os.dup(listener)) as copy:
+                host, port = copy.getsockname()[:2]
             try:
-                stores.append(_store(descriptors[0]))
+                import torch.distributed  # noqa: F401
+
                 channel.send(OPEN)
+                stores.append(_store(listener, host, port))
             except Exception as error:  # of torch's import, too: any end of it has to be reported
-                why = " ".join(str(error).split()).encode()
+                why = f"{port} {' '.join(str(error).split())}".encode()
                 channel.send(FAILED + why[: LONGEST - 2] + b"\n")
 
 
-def _store(listener: int) -> object:
+def _store(listener: int, host: str, port: int) -> object:
     """A store that serves on this listening socket; dropping it ends torch's server thread."""
     from torch.distributed import TCPStore
 
-    with socket.socket(fileno=os.dup(listener)) as copy:
-        host, port = copy.getsockname()[:2]
     return TCPStore(
         LOOPBACK if host in UNSPECIFIED else host,
         port,
