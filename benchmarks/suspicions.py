@@ -15,8 +15,7 @@ import argparse
 import math
 import random
 import sys
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,7 +90,6 @@ class Job:
         self.faults: list[Fault] = []
         self.history: list[Failure] = []
         self.moved: set[str] = set()
-        self.times_moved: Counter[str] = Counter()
         self.in_vain = 0
         result.nodes += len(self.everybody)
 
@@ -162,17 +160,18 @@ class Job:
         self.trained = self.saved
         self.now += RESTART
         self.history = [*self.history[-15:], failure]
-        suspect, ends = self._decide(fault)
+        suspect, times, ends = self._decide(fault)
         if ends:
             result.ended_wrongly += not fault.kind.startswith("bug")
             return True
-        self._place(suspect, fault)
+        self._place(suspect, times, fault)
         return False
 
     def _judged(self, fault: Fault) -> Failure:
         chance, step = self.chance, int(self.trained / STEP)
         culprit = chance.choice(sorted(fault.nodes)) if fault.nodes else ""
-        common = {"step": step, "nodes": tuple(self.members), "at": self.now}
+        members = set(self.members)
+        common = {"step": step, "without": tuple(self.moved - members), "at": self.now}
         if fault.kind.startswith("bug"):
             where = chance.choice(self.members)
             return Failure("exception", where, HIGH, signature=f"bug {fault.number}", **common)
@@ -189,20 +188,20 @@ class Job:
         confidence = HIGH if hardware or chance.random() < 0.9 else LOW
         return Failure("signal", culprit, confidence, hardware=hardware, **common)
 
-    def _decide(self, fault: Fault) -> tuple[set[str], bool]:
-        """The nodes that go behind the spares, and whether the job ends."""
+    def _decide(self, fault: Fault) -> tuple[set[str], Mapping[str, int], bool]:
+        """The nodes that go behind the spares, how often each was suspected, and whether the job ends."""
         if self.policy == "suspicion":
             found = suspicions(self.history, self.now)
-            return {each.what for each in found.nodes}, found.program is not None
+            return {each.what for each in found.nodes}, found.times, found.program is not None
         if self.policy == "oracle":
             broken = {sorted(each.nodes)[0] for each in self.faults if each.nodes}
-            return broken, fault.kind == "bug_at_step"
-        return set(), self.in_vain >= HOPELESS
+            return broken, {}, fault.kind == "bug_at_step"
+        return set(), {}, self.in_vain >= HOPELESS
 
-    def _place(self, suspect: set[str], fault: Fault) -> None:
+    def _place(self, suspect: set[str], times: Mapping[str, int], fault: Fault) -> None:
         """Members keep their places; those that are suspect go behind the spares that are not."""
         spares = [each for each in self.everybody if each not in self.members and each not in suspect]
-        spares.sort(key=lambda each: self.times_moved[each])
+        spares.sort(key=lambda each: times.get(each, 0))
         for place, name in enumerate(self.members):
             if name not in suspect or not spares:
                 continue
@@ -213,7 +212,6 @@ class Job:
                 self.result.moved_healthy += 1
                 self.result.moved_by_bugs += fault.kind.startswith("bug")
             self.moved.add(name)
-            self.times_moved[name] += 1
 
 
 def _simulated(jobs: int, seed: int) -> Iterator[tuple[str, Result]]:

@@ -37,6 +37,8 @@ FROZEN = {
     "finished_timeout": "ft-finished-timeout ft-param-finished-timeout",
     "preempted_exit_code": "ft-preempted-exit-code ft-param-preempted-exit-code",
     "same_failure_limit": "ft-same-failure-limit ft-param-same-failure-limit",
+    "exclude_suspects": "ft-exclude-suspects ft-param-exclude-suspects",
+    "node_domain": "ft-node-domain ft-param-node-domain",
     "run_dir": "ft-run-dir ft-param-run-dir",
     "warm_start": "ft-warm-start ft-param-warm-start",
     "preload": "ft-preload ft-param-preload",

@@ -95,10 +95,11 @@ def test_failed_cycles_without_progress_end_the_job(
         (("", 0), "", 1, (Kind.RESTART, 0)),
         (("", 0), "E at step 23", 1, (Kind.END, 1)),
         (("E at step 23", 9), "E at step 23", 0, (Kind.RESTART, 10)),  # never
+        (("E at step 23", 2), None, 3, (Kind.RESTART, 2)),  # a peer was lost
     ],
 )
 def test_cycles_with_the_same_failure_end_the_job(
-    before: tuple[str, int], failure: str, most: int, expected: tuple[Kind, int]
+    before: tuple[str, int], failure: str | None, most: int, expected: tuple[Kind, int]
 ) -> None:
     """Whichever node writes the next record; restarts are left."""
     now = replace(FIRST, failure=before[0], same_failures=before[1])
@@ -141,7 +142,7 @@ def test_restart_with_all_nodes_keeps_the_membership() -> None:
 
 @pytest.mark.parametrize(
     ("lost", "waiting", "room", "gather"),
-    [((), 0, 1, False), ((), 1, 0, False), ((), 1, 1, True), (("b",), 0, 0, True), (("b",), 1, 0, True)],
+    [((), 0, 1, False), ((), 1, 0, True), ((), 1, 1, True), (("b",), 0, 0, True), (("b",), 1, 0, True)],
 )
 def test_restart_forms_a_membership_when_nodes_change(
     lost: tuple[str, ...], waiting: int, room: int, gather: bool

@@ -172,13 +172,15 @@ def test_whom_the_kernel_killed_for_memory() -> None:
         "Out of memory: Killed process 72 (pt_main_thread) total-vm:1kB",
         "Killed process 73 (a b) total-vm:1kB",
         "NVRM: Xid (PCI:0000:3b:00): 79, pid=71, GPU has fallen off the bus.",
+        "NVRM: Xid (PCI:0000:3b:00): 31, pid=72, MMU Fault: ENGINE GRAPHICS faulted @ 0x7f_00000000",
     )
     assert host.killed_for_memory(lines) == {
         71: "Memory cgroup out of memory: Killed process 71 (python)",
         72: "Out of memory: Killed process 72 (pt_main_thread)",
         73: "Killed process 73 (a b)",
     }
-    assert [(each.kind, each.pid) for each in host.hardware_faults(lines)] == [(NodeFaultKind.GPU, 71)]
+    found = [(each.kind, each.pid) for each in host.hardware_faults(lines)]
+    assert found == [(NodeFaultKind.GPU, 71), (NodeFaultKind.GPU_ACCESS, 72)]
 
 
 def test_stacks_of_py_spy() -> None:

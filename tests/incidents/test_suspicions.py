@@ -40,6 +40,10 @@ HISTORIES: dict[str, tuple[list[Failure], list[str]]] = {
     "an exception and a crash": ([error("a", 5), crash("a", 9)], []),
     "two other exceptions": ([error("a", 5), error("a", 9, signature="ValueError")], []),
     "crashes at one place": ([crash("a", 5, signature="loss.cu"), crash("a", 9, signature="loss.cu")], []),
+    "exceptions from outside of the program": (
+        [error("a", 5, signature=""), error("a", 9, signature="")],
+        ["a"],
+    ),
     "an exception that names hardware": ([error("a", 5, hardware="GPU 3 is lost")], ["a"]),
     "hardware by its text": ([crash("a", 5, hardware="uncorrectable memory error of GPU 3")], ["a"]),
     "hardware by its kind": ([crash("a", 5, kind="uninterruptible")], ["a"]),
@@ -60,10 +64,20 @@ def test_which_nodes_are_suspect(name: str) -> None:
 
 
 def test_a_suspicion_ends_when_the_others_have_failed_without_it() -> None:
-    everybody, others = ("a", "b", "c"), ("b", "c", "d")
-    history = [crash("a", 5, nodes=everybody), crash("a", 9, nodes=everybody)]
+    history = [crash("a", 5), crash("a", 9)]
     assert nodes(judged(*history)) == ["a"]
-    assert nodes(judged(*history, crash("b", 12, nodes=others))) == []
+    found = judged(*history, crash("b", 12, without=("a",)))
+    assert nodes(found) == [] and found.times == {"a": 1}
+
+
+def test_two_nodes_of_one_failure_domain_make_it_suspect() -> None:
+    rack = [crash("a", 5, domain="rack 7"), crash("b", 9, domain="rack 7")]
+    found = judged(*rack)
+    assert [each.what for each in found.domains] == ["rack 7"] and not found.nodes
+    assert not judged(rack[0], crash("a", 9, domain="rack 7")).domains
+    assert not judged(rack[0], crash("b", 9, domain="rack 8")).domains
+    assert not judged(crash("a", 5), crash("b", 9)).domains
+    assert not judged(crash("a", 5, domain="rack 7"), crash("b", 5, domain="rack 7")).domains, "at one step"
 
 
 def test_a_suspicion_ends_after_an_hour() -> None:

@@ -5,6 +5,7 @@ Agreement
  2. All nodes that run a cycle agree on its membership and its rank store, and it has from least to most nodes.
  3. The ranks of a cycle start only when all its members have acknowledged it.
  4. A node that trained and asked for its place has it, before one that did not; one that said it leaves has none.
+    A suspected node loses its place only to one that is not suspected, or with --ft-exclude-suspects.
  5. All ranks that stop by agreement stop at one step.
 Budgets
  6. Restarts in a row without progress never exceed `--max-restarts`, over all nodes.
@@ -142,6 +143,14 @@ class CheckedWorld(World):
             return
         record = self.records[cycle]
         before = Membership.decode(self.store.values[records.key("members", record.base)]).names
+        asked = {launcher.name for launcher in self.launchers if not launcher.gone}
+        out = {name for name in membership.left_out if name in before and name in asked - self.left_at.keys()}
+        out -= {*record.lost}
+        instead = {*membership.names} - {*before}
+        if len(out) > len(instead) and not self.scenario.exclude_suspects:
+            raise Violation(
+                f"4: cycle {cycle} lacks {sorted(out)}, which are suspected, and has only {instead} instead"
+            )
         if set(membership.names) <= set(before):
             return
         by_name = {launcher.name: launcher for launcher in self.launchers}
@@ -150,7 +159,7 @@ class CheckedWorld(World):
             plain = not node.gone and not node.suspended and not node.touched & {"cut", "slow", "suspended"}
             if (
                 plain
-                and name not in {*membership.names, *record.lost, *self.left_at}
+                and name not in {*membership.names, *membership.left_out, *record.lost, *self.left_at}
                 and not self._is_leaving(node)
             ):
                 raise Violation(f"4: {name} trained, and has lost its place in cycle {cycle} to a spare")

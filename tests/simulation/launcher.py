@@ -6,6 +6,7 @@ reply that may be lost, and cuts. `Launcher` feeds events to the controller's `s
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 from collections import deque
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.fault_tolerance.launcher.control import controller
 from holdfast.fault_tolerance.launcher.control import messages as m
-from holdfast.fault_tolerance.launcher.control.records import Settings
+from holdfast.fault_tolerance.launcher.control.records import FAILURES, Settings
 from holdfast.fault_tolerance.stop.rules import (
     COMMIT,
     ENDED,
@@ -411,6 +412,7 @@ class Launcher:
                     wait + (uniform(0.5, 3.0) if is_slow else uniform(0.0, 0.05)), self._swept, self.sweeps
                 )
             case m.Report():
+                self._accuse(action)
                 world.after(
                     uniform(0.0, 8.0) if self.random.random() < 0.2 else uniform(0.0, 0.1),
                     self.post,
@@ -424,6 +426,30 @@ class Launcher:
                     self.leave(code)
                 else:
                     world.after(wait, self._leave_anyway, code)
+
+    def _accuse(self, action: m.Report) -> None:
+        """The report accuses a node, rightly or not; some time later the others can read so."""
+        world, record = self.world, action.record
+        share = world.scenario.accuses
+        if not share or record is None or record.node != self.name or self.random.random() >= share:
+            return
+        line = {
+            "cycle": self.node.record.cycle,
+            "kind": "signal",
+            "node": self.random.choice(self.node.membership.names),
+            "confidence": "high",
+            "hardware": self.random.choice(["", "uncorrectable memory error"]),
+            "step": self.random.randrange(1000),
+            "without": action.left_out,
+            "at": record.at,
+        }
+        seconds = self.random.choice([0.0, 1.0, 30.0])
+        world.after(seconds, self._append, m.Append(FAILURES, json.dumps(line)))
+
+    def _append(self, action: m.Append) -> None:
+        if not self.gone:
+            self.queue.append(action)
+            self._next_operation()
 
     def _iteration_read(self, cycle: int) -> None:
         self.post(m.IterationRead(cycle, self.world.saved()))

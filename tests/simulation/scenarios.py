@@ -50,6 +50,8 @@ def scenario(
         limit=60.0 * minutes + 1500.0,
         most_stalled=chance.choice([0, 0, 0, 0, 0, 1, 2, 3]),
         unread=chance.choice([0.0, 0.0, 0.6]),
+        accuses=chance.choice([0.0, 0.5, 1.0]),
+        exclude_suspects=chance.random() < 0.3,
     )
 
 

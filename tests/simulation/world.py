@@ -55,6 +55,8 @@ class Scenario:
     most_stalled: int = 0  # failed cycles in a row without a new checkpoint that end the job; 0: never
     bug_at: int = 0  # the step at which a rank raises, each time that the job comes to it; 0: never
     same_failure_limit: int = 0  # so often in a row it ends the job; 0: never
+    accuses: float = 0.0  # share of failures whose report accuses a node, rightly or not
+    exclude_suspects: bool = False
     unread: float = 0.0  # share of readings of the last checkpoint's iteration that find no number in time
 
     @property
@@ -172,6 +174,7 @@ class World:
             iteration_file="/checkpoints/latest" if scenario.most_stalled else "",
             most_stalled=scenario.most_stalled,
             same_failure_limit=scenario.same_failure_limit,
+            exclude_suspects=scenario.exclude_suspects,
             no_restart_code=NO_RESTART,
         )
         launcher.begin(settings)

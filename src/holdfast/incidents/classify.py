@@ -35,6 +35,11 @@ _MEMORY = re.compile(
     r"oom.?kill|^MemoryError|Killed process \d",
     re.IGNORECASE | re.MULTILINE,
 )
+_BROKEN_GPU = re.compile(
+    r"uncorrectable ECC|GPU is lost|fallen off the bus|hardware stack error|uncorrectable NVLink error",
+    re.IGNORECASE,
+)
+_BROKEN_DISK = re.compile(r"^\[Errno (5|30)\] ")  # EIO, EROFS
 _WORKER = re.compile(
     r"DataLoader worker \(pid(?:\(s\))? (\d{1,9}).*(?:Killed|exited unexpectedly)", re.DOTALL
 )
@@ -84,6 +89,8 @@ def nature_of_exception(type_: str, message: str) -> Nature:
         return Nature.OUT_OF_MEMORY
     if _MISMATCH.search(message):
         return Nature.MISMATCH
+    if _BROKEN_GPU.search(message) or _BROKEN_DISK.search(message):
+        return Nature.HARDWARE
     return Nature.OWN
 
 

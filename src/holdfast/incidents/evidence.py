@@ -88,6 +88,8 @@ class Nature(str, Enum):
     """A signal that Python turns into an exception."""
     WORKER_KILLED = "worker_killed"
     """A data-loader worker (`Raised.worker`) was killed."""
+    HARDWARE = "hardware"
+    """A GPU reports that its memory is broken or that it is lost, or a disk that it fails or is read-only."""
     PYTHON_ERROR = "python_error"
     """Last lines only: they end with an exception's line."""
 
@@ -100,6 +102,8 @@ class NodeFaultKind(str, Enum):
     NODE_LOST = "node_lost"
     GPU = "gpu"
     """An Xid, an uncorrectable memory error, a row that cannot be remapped, a GPU that does not answer."""
+    GPU_ACCESS = "gpu_access"
+    """An Xid that a program's own access causes, or that follows from another: 13, 31, 43, 45."""
     SLOW_GPU = "slow_gpu"
     """Throttled: too hot, or the power brake."""
     HARDWARE = "hardware"

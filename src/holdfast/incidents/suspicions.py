@@ -9,18 +9,21 @@ rules, each with its facts in a sentence:
   fails), or a rank that the kernel does not let go; else when two of the last three failures accuse it with high
   confidence, at different steps, and accuse no other node both. A fault of hardware strikes at any place, a bug at one:
   an exception of the program accuses no node, and two failures with one signature do not either.
+- **A failure domain**, such as a rack: two of the last three failures accuse two nodes of it.
 - **A checkpoint**: two attempts failed after it was loaded, before they had taken a step.
 - **A pair of nodes**: the evidence of a failure accuses both, and no other failure decides. Neither is moved.
 
 A suspicion of a node ends when the others have failed without it, or after an hour.
-Nothing in the launcher calls this yet: within one job the node controller counts the same failure (`control.records`).
+The launcher places nodes by this (`launcher.control.gathering`); it counts the same failure by itself, without waiting
+for a judgement (`control.records`).
 Does not cover: a node that makes the others fail without ever being the culprit; two causes at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from .verdict import HIGH, KINDS, LOW
 
@@ -42,10 +45,13 @@ class Failure:
     """One of `verdict.KINDS`."""
     node: str = ""
     """The culprit's."""
+    domain: str = ""
+    """The failure domain of this node, such as its rack."""
     confidence: str = LOW
     signature: str = ""
-    """What it was, so that two equal ones may be one bug: the exception's type, place and message without its numbers,
-    or the place of a crash. Empty for a wait, whose place is the same whatever is waited for."""
+    """What it was, so that two equal ones may be one bug: the exception's type and message without its numbers, or the
+    place of a crash. Empty for a wait, whose place is the same whatever is waited for, and for an exception that comes
+    from outside of the program: a disk, a network, a GPU."""
     hardware: str = ""
     """The fault of hardware that the evidence names: `uncorrectable memory error of GPU 3`."""
     step: int | None = None
@@ -56,8 +62,8 @@ class Failure:
     """Whether a step was taken after that."""
     peers: tuple[str, ...] = ()
     """Nodes that this evidence accuses as much as `node`."""
-    nodes: tuple[str, ...] = ()
-    """Who took part."""
+    without: tuple[str, ...] = ()
+    """Nodes that were suspected, and did not take part."""
     attempt: int = 1
     at: float = 0.0
     """Seconds, by one clock for the whole history."""
@@ -74,7 +80,8 @@ class Failure:
     @property
     def accused(self) -> frozenset[str]:
         """The nodes of which one is to blame for sure, if it was a node."""
-        if not self.node or self.confidence != HIGH or (self.kind == "exception" and not self.hardware):
+        is_own = self.kind == "exception" and self.signature and not self.hardware
+        if not self.node or self.confidence != HIGH or is_own:
             return frozenset()
         return frozenset({self.node, *self.peers})
 
@@ -96,6 +103,9 @@ class Suspicions:
     """All that a history makes suspect."""
 
     nodes: tuple[Suspicion, ...] = ()
+    domains: tuple[Suspicion, ...] = ()
+    times: Mapping[str, int] = field(default_factory=dict)
+    """How often each node was suspected, also where that has ended."""
     program: Suspicion | None = None
     """Training again cannot help: the job is to end."""
     checkpoints: tuple[Suspicion, ...] = ()
@@ -111,13 +121,20 @@ def suspicions(
     """
     failures = tuple(history)
     nodes: dict[str, Suspicion] = {}
+    domains: dict[str, Suspicion] = {}
+    times: Counter[str] = Counter()
     for end, failure in enumerate(failures, 1):
-        for name in [name for name in nodes if failure.nodes and name not in failure.nodes]:
-            del nodes[name]  # the others have failed without it
+        for name in failure.without:
+            nodes.pop(name, None)  # the others have failed without it
         if found := _suspect_node(failures[:end]):
+            times[found.what] += found.what not in nodes
             nodes[found.what] = found
+        if found := _suspect_domain(failures[:end]):
+            domains[found.what] = found
     return Suspicions(
         tuple(each for each in nodes.values() if now - each.since < FORGIVEN_AFTER),
+        tuple(each for each in domains.values() if now - each.since < FORGIVEN_AFTER),
+        times,
         _suspect_program(failures, same_failure_limit),
         _suspect_checkpoints(failures),
         _suspect_pairs(failures),
@@ -138,6 +155,22 @@ def _suspect_node(failures: Sequence[Failure]) -> Suspicion | None:
                 f"({before.kind}) and at {_step(last)} ({last.kind})"
             )
             return Suspicion(node, facts, last.at)
+    return None
+
+
+def _suspect_domain(failures: Sequence[Failure]) -> Suspicion | None:
+    """The failure domain that the last failure makes suspect."""
+    last = failures[-1]
+    for before in failures[-RECENT:-1]:
+        nodes = before.accused | last.accused
+        is_one = (
+            last.domain and last.domain == before.domain and len(last.accused) == len(before.accused) == 1
+        )
+        if is_one and len(nodes) == 2 and not _is_same(before, last):
+            names = " and ".join(sorted(nodes))
+            return Suspicion(
+                last.domain, f"failure domain {last.domain}: nodes {names} of it have failed", last.at
+            )
     return None
 
 

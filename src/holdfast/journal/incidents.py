@@ -159,6 +159,7 @@ class _Cycle:
     verdict: Event | None = None  # the first that has a sentence
     codes: set[str] = field(default_factory=set)
     killed: list[str] = field(default_factory=list)
+    suspected: list[str] = field(default_factory=list)  # nodes, and what followed
     firsts: dict[tuple[str, str], Event] = field(default_factory=dict)  # by kind and source
     pids: dict[str, dict[int, int | None]] = field(default_factory=dict)  # of ranks, by node
     begun: set[str] = field(default_factory=set)  # sources
@@ -313,6 +314,12 @@ class _Cycle:
         names = event.get("lost")
         self.not_back = self.not_back or tuple(map(_line, names if isinstance(names, list) else ()))
 
+    def read_node_suspected(self, event: Event) -> None:
+        node, instead = _line(event.get("suspect")), _line(event.get("instead") or "")
+        effect = f"node {instead} has taken its place" if instead else "the others have continued without it"
+        effect = "it has stayed, as no other node waited" if event.get("stays") else effect
+        self.suspected.append(f"node {node} is suspect: {effect}")
+
     def read_job_lost(self, event: Event) -> None:
         why, host = _line(event.get("reason") or "no reason given"), _line(event.get("host") or "")
         if host:
@@ -372,6 +379,7 @@ def _incident(
     if following and failure.kind not in ("preemption", "job lost"):
         used, allowed = (0, 0) if failure.kind in ("restart", "excluded") else cycle.restarts
         outcome = f"restarted ({used} of {allowed})" if used and allowed else "restarted"
+        outcome = "; ".join([outcome, *cycle.suspected])
     elif codes:
         outcome = f"the job ended with exit code {' or '.join(sorted(codes))}"
     else:

@@ -15,24 +15,34 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from holdfast.incidents import classify
 from holdfast.incidents.capture.capture import judged
 from holdfast.incidents.capture.context import NodeContext
 from holdfast.incidents.capture.host import OomWatch, core_dump, gpu_facts
-from holdfast.incidents.evidence import CRASH, Case, Exit, NodeEvidence, RankEvidence
+from holdfast.incidents.evidence import (
+    CRASH,
+    Case,
+    Exit,
+    Nature,
+    NodeEvidence,
+    NodeFaultKind,
+    RankEvidence,
+)
 from holdfast.incidents.report import store as stored
 from holdfast.incidents.report.redaction import redacted, redacted_text
 from holdfast.incidents.rules import judge
+from holdfast.incidents.suspicions import Failure as Judged
 from holdfast.incidents.verdict import Verdict
 from holdfast.incidents.wire import packed, unpacked
 from holdfast.journal.writer import Journal
+from holdfast.visible import without_numbers
 
 from ..processes import proc
-from .control.messages import Put, Reported
-from .control.records import key
+from .control.messages import Append, Put, Reported
+from .control.records import FAILURES, encode, key
 from .exit_codes import RankExit
 from .ranks.failures import Failure
 from .ranks.processes import RankGroup
@@ -45,6 +55,7 @@ AT_THE_END = 2.0  # seconds that a launcher waits at its end for reports
 ANSWER = 10.0  # seconds for an answer of the store
 IN_A_HURRY = 1.0  # seconds in which a report under way is written with what there is by then
 DRIVER = 1.2  # seconds that a GPU's driver has to report its errors
+TEXT = 200  # characters of an exception
 FOLDER, IN_FULL = "folder", "full"  # whether a node has written its evidence in full: "yes" or "no"
 FIRST_POLL, LONGEST_POLL = 0.1, 2.0  # seconds between two reads of the store, by thousands of nodes at once
 
@@ -64,6 +75,10 @@ class Summary:
     """Kind and rank of the verdict that was logged already."""
     named: int | None = None
     """The rank that was logged as the first to fail, with its exception or how it ended."""
+    at: float = 0.0
+    """Seconds of job time at which the cycle ended."""
+    left_out: tuple[str, ...] = ()
+    """Nodes that took no part because they were suspected."""
     job_goes_on: bool = False
     """Whether the job goes on, so that no other node is asked for its evidence, and nothing waits for the report."""
 
@@ -168,7 +183,7 @@ class Reporter:
                     self._put(cycle, f"{number}/{IN_FULL}", "yes" if own == place else "no")
                 return
         place = stored.allocate_incident_dir(self._run_dir, evidence.run_id, cycle, since=summary.since)
-        self._announce(place, evidence, _write(place, evidence), ready, summary)
+        self._announce(place, (evidence,), ready, summary)
 
     def _make(self, evidence: NodeEvidence, ready: float | None, summary: Summary) -> None:
         """Make the report from this node's evidence, then again with all nodes' evidence and the GPUs' facts."""
@@ -187,7 +202,7 @@ class Reporter:
         evidence = replace(evidence, faults=(*evidence.faults, *faults), notes=notes)
         with self._writes:
             if not (summary.job_goes_on and cycle in self._failed):
-                self._announce(place, evidence, _write(place, evidence, *others), ready, summary)
+                self._announce(place, (evidence, *others), ready, summary)
 
     def _others(self, own: NodeEvidence, place: str) -> tuple[list[NodeEvidence], tuple[str, ...]]:
         """What the other nodes have written, as soon as all have, or time is up; and notes on what cannot be read."""
@@ -222,8 +237,13 @@ class Reporter:
         return others, tuple(notes)
 
     def _announce(
-        self, place: str, own: NodeEvidence, verdict: Verdict, ready: float | None, summary: Summary
+        self, place: str, nodes: tuple[NodeEvidence, ...], ready: float | None, summary: Summary
     ) -> None:
+        own, verdict = nodes[0], _write(place, *nodes)
+        if self._store is not None and not summary.job_goes_on:
+            line = {"cycle": own.cycle, **asdict(judged_failure(Case(nodes), verdict, summary))}
+            with contextlib.suppress(StoreGone):
+                self._store.ask(Append(FAILURES, encode(line)), ANSWER)
         sentence = redacted_text(verdict.sentence, os.environ)
         report = os.path.join(place, "report.txt")
         self._journal.record(
@@ -251,6 +271,39 @@ def _write(place: str, *nodes: NodeEvidence) -> Verdict:
     judgement = judged(case := Case(nodes))
     stored.write_report(place, case, judgement)
     return judgement.verdict
+
+
+def judged_failure(case: Case, verdict: Verdict, summary: Summary) -> Judged:
+    """What this incident says of the nodes and the program, for the choice of the next members."""
+    raised = next((rank.raised for rank in case.ranks if rank.rank == verdict.rank), None)
+    exception = f"{raised.type}: {raised.message}" if raised else ""
+    faults = [
+        fault.text
+        for node in case.nodes
+        if node.node == verdict.node
+        for fault in node.faults
+        if fault.kind in (NodeFaultKind.GPU, NodeFaultKind.HARDWARE)
+    ]
+    hardware = exception[:TEXT] if raised and raised.nature is Nature.HARDWARE else "".join(faults[:1])
+    signature = ""
+    if (
+        raised
+        and verdict.kind == "exception"
+        and not classify.comes_from_outside(raised.type, raised.message)
+    ):
+        # A GPU's memory may have had errors before; this failure is the program's.
+        signature, hardware = without_numbers(" ".join(exception.split()))[:TEXT], ""
+    steps = [rank.board.step for rank in case.ranks if rank.board and rank.board.step is not None]
+    return Judged(
+        verdict.kind,
+        verdict.node,
+        confidence=verdict.confidence,
+        signature=signature,
+        hardware=hardware,
+        step=max(steps, default=None),
+        without=summary.left_out,
+        at=summary.at,
+    )
 
 
 def poll_pauses(number: int) -> Iterator[float]:

@@ -23,6 +23,7 @@ from holdfast.journal.writer import Journal
 from ..processes import proc
 from .control.exiting import DESCRIBED
 from .control.messages import Event, EvidenceTaken, ExitDescribed
+from .control.records import CycleRecord
 from .ranks.boards import CycleBoards
 from .ranks.failures import Failure
 from .ranks.processes import RankGroup
@@ -267,11 +268,12 @@ class Incidents:
         group: RankGroup,
         failures: Iterable[Failure],
         *,
-        reason: str,
-        reporter: str,
+        record: CycleRecord,
         lost_nodes: tuple[str, ...] = (),
+        left_out: tuple[str, ...] = (),
     ) -> bool:
-        """The ranks have ended: complete the evidence and have the report made, once a cycle, by node `reporter`.
+        """The ranks have ended: complete the evidence and have the report made, once a cycle, by the node that wrote
+        `record`, with which the next cycle begins.
 
         Returns at once: reading the monitor's evidence and the kernel's counts is left to the report's thread.
 
@@ -285,7 +287,7 @@ class Incidents:
 
         ended = list(failures)
         named = ended[0].exit.rank if ended else None
-        summary = Summary(reporter, self._began, self._logged, named)
+        summary = Summary(record.node, self._began, self._logged, named, record.at, left_out)
         self._finish()
         file, self._file = self._file, ""
         memory, captured, at_exit = self._take_memory(), self._captured, self._at_exit
@@ -301,7 +303,9 @@ class Incidents:
             ready = None if found is None else found.mono + found.took
             if found is None:
                 found = replace(without_evidence(context, "hang" if file else "crash"), notes=(NOTHING,))
-            found = completed(replace(found, reason=reason, lost_nodes=lost_nodes), group, ended, memory)
+            found = completed(
+                replace(found, reason=record.reason, lost_nodes=lost_nodes), group, ended, memory
+            )
             ranks = tuple(_with_stacks(rank, at_exit.get(rank.local_rank)) for rank in found.ranks)
             return replace(found, ranks=ranks), ready
 

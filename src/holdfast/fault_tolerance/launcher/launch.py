@@ -227,7 +227,8 @@ def _join(
     if order < 0 and options.resolved.config.use_infra_group_rank:
         numbers = (os.environ.get(name, "") for name in ("SLURM_PROCID", "GROUP_RANK"))
         order = next((int(number) for number in numbers if number.isdecimal()), -1)
-    me = Member(node, int(given.nproc_per_node), LOOPBACK, order=order, role=given.role)
+    domain = options.node_domain or socket.gethostname()
+    me = Member(node, int(given.nproc_per_node), LOOPBACK, order=order, role=given.role, domain=domain)
     if given.is_one_node:
         return LocalStore(), me, True
     nodes = (given.least_nodes, given.most_nodes)
@@ -262,6 +263,7 @@ def _settings(options: LauncherOptions, me: Member, is_host: bool) -> Settings:
         least_progress=config.min_progress_iterations,
         most_stalled=max(0, config.max_no_progress_cycles),
         same_failure_limit=options.same_failure_limit,
+        exclude_suspects=options.exclude_suspects,
         no_restart_code=options.no_restart_exit_code,
     )
 

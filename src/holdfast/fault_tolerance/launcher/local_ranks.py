@@ -336,7 +336,7 @@ class LocalRanks:
                 reason = f"rank {end.rank} (node {node}, pid {end.pid}): {meaning}"
                 self._journal.record("cause", cycle=self._cycle, rank=end.rank, pid=end.pid, reason=reason)
             is_begun = self._incidents.conclude(
-                group, found, reason=record.reason, reporter=record.node, lost_nodes=lost
+                group, found, record=record, lost_nodes=lost, left_out=action.left_out
             )
         return is_begun
 

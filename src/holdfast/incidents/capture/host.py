@@ -36,6 +36,8 @@ _RECORD = 8192
 _MATTERS = re.compile(
     r"Killed process|oom-kill:|NVRM: Xid|Uncorrect|Machine Check|Hardware Error|blocked for more than"
 )
+_ACCESS = re.compile(r"NVRM: Xid \([^)]*\): (13|31|43|45)\b")
+"""NVIDIA's catalogue of Xids: an illegal address or instruction, and what the driver ends for it."""
 _KILLED = re.compile(r"(Memory cgroup out of memory|Out of memory)?[^\n]*?Killed process (\d+) \(([^)]*)\)")
 
 
@@ -139,6 +141,7 @@ def hardware_faults(lines: tuple[str, ...]) -> tuple[NodeFault, ...]:
         if _MATTERS.search(line) and not re.search("Killed process|oom-kill:", line):
             pid = re.search(r"pid=(\d{1,9})|task \S+:(\d{1,9}) blocked", line)
             kind = NodeFaultKind.GPU if "Xid" in line else NodeFaultKind.HARDWARE
+            kind = NodeFaultKind.GPU_ACCESS if _ACCESS.search(line) else kind
             kind = NodeFaultKind.HUNG_TASK if "blocked for more than" in line else kind
             found.append(NodeFault(kind, f"kernel log: {line}", int(pid[1] or pid[2]) if pid else 0))
     return tuple(found)

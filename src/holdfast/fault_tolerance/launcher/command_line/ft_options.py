@@ -86,6 +86,11 @@ class LauncherOptions:
         0, whole(0, 255), "CODE", "exit code of a preempted job in which no rank failed", LAUNCHER)
     same_failure_limit: int = setting(
         3, whole(0), "CYCLES", "same exception at the same step, in so many cycles: the job ends", LAUNCHER)
+    exclude_suspects: bool = setting(
+        False, grammar.boolean, "", "without a spare, continue without a node that failures make suspect",
+        LAUNCHER)
+    node_domain: str | None = setting(
+        None, _path, "NAME", "failure domain of this node, such as its rack; else its host name", LAUNCHER)
     no_restart_exit_code: int = setting(
         DO_NOT_REQUEUE, whole(1, 255), "CODE", "exit code of a job that this limit, or the one of progress, ends",
         LAUNCHER)

@@ -5,9 +5,12 @@ does not move, every node does. They are written once, by compare-and-set, so tw
 member then acknowledges; node 0 opens the ranks' store and writes where it is. A restart that keeps its membership
 begins with the acknowledgements.
 
-Nodes that trained until now come before spares, and are waited for while their heartbeats move. What always holds: no
-rank starts before every member of the cycle has acknowledged it.
-Does not cover: a member that vanishes after its acknowledgement. Its neighbour finds it lost.
+Nodes that trained until now come before spares, and are waited for while their heartbeats move. A node that past
+failures make suspect comes after all others: a spare takes its place. What always holds: no rank starts before every
+member of the cycle has acknowledged it; without a node that waits, and without --ft-exclude-suspects, every node keeps
+its place.
+Does not cover: a member that vanishes after its acknowledgement. Its neighbour finds it lost. A failure whose report is
+not made before the next one: it counts from the restart after that.
 """
 
 from __future__ import annotations
@@ -15,14 +18,16 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
+
+from holdfast.incidents.suspicions import Failure, Suspicion, suspicions
 
 from ..exit_codes import Outcome
 from . import messages as m
 from .messages import Action, Event, Log, journal
 from .node import BUSY, SAVING, Confirm, Gather, Leave, Node, Start
-from .records import HOST, LEFT, Member, Membership, decode, encode, key, whole_number
+from .records import FAILURES, HOST, LEFT, Member, Membership, decode, encode, key, whole_number
 
 LOG_AFTER = 2.0
 """Seconds after which a node logs what it waits for."""
@@ -35,19 +40,29 @@ SPARES_WAIT = 2.0
 # -- the order of nodes ---------------------------------------------------------------------------------------
 
 
-def place(nodes: Collection[Member], previous: Membership, most: int) -> tuple[Member, ...]:
+def place(
+    nodes: Collection[Member],
+    previous: Membership,
+    most: int,
+    suspected: Collection[str] = (),
+    times: Mapping[str, int] | None = None,
+) -> tuple[Member, ...]:
     """Choose at most `most` of the nodes, in order.
 
     Nodes of the previous membership keep their places, and a new node takes the place of a lost one. New nodes are
-    ordered by their number (`--node-rank`, `SLURM_PROCID`, `GROUP_RANK`), then by name, node2 before node10.
+    ordered by how often they were suspected until now (`times`), by their number (`--node-rank`, `SLURM_PROCID`,
+    `GROUP_RANK`), then by name, node2 before node10. Suspected nodes come after all others.
     """
-    trained = {node.node: node for node in nodes if node.node in previous.names}
-    new = sorted((node for node in nodes if node.node not in trained), key=_order)
-    new = new[: max(0, most - len(trained))]
-    kept = [
-        trained[name] if name in trained else new.pop(0) for name in previous.names if name in trained or new
-    ]
-    return (*kept, *new)[:most]
+    trained = [name for name in previous.names if name in {node.node for node in nodes}][:most]
+
+    def order(node: Member) -> tuple[Any, ...]:
+        is_new = node.node not in trained
+        return node.node in suspected, is_new, (times or {}).get(node.node, 0) if is_new else 0, _order(node)
+
+    chosen = {node.node: node for node in sorted(nodes, key=order)[:most]}
+    new = [name for name in chosen if name not in previous.names]
+    kept = [name if name in chosen else new.pop(0) for name in previous.names if name in chosen or new]
+    return tuple(chosen[name] for name in (*kept, *new))
 
 
 def _order(node: Member) -> tuple[bool, int, list[tuple[bool, int, str]]]:
@@ -107,9 +122,11 @@ def _choose(node: Node, phase: Gather, event: Event, now: float) -> list[Action]
     """Form the membership as soon as the nodes that are to take part have joined."""
     settings, record = node.settings, node.record
     node.read(node.key("join"))
-    node.read(LEFT, 1.0)
+    needed = {LEFT} if settings.is_alone else {LEFT, FAILURES}
+    for log in needed:
+        node.read(log, 1.0)
     before = node.read(key("members", record.base)) if record.base >= 0 else ""
-    if (record.base >= 0 and not before) or LEFT not in node.view:
+    if (record.base >= 0 and not before) or not needed <= node.view.keys():
         return []  # not read yet
     if not isinstance(event, m.Tick) and getattr(event, "key", "") not in (node.key("join"), LEFT):
         return []
@@ -118,7 +135,12 @@ def _choose(node: Node, phase: Gather, event: Event, now: float) -> list[Action]
     joined = {name: Member.decode(line) for name, line in lines.items() if name not in node.view.log(LEFT)}
     actions = _compare_nnodes(node, phase, [lines[name] for name in joined])
     waits = missing(node, previous, joined, now)
-    chosen = place(joined.values(), previous, settings.most)
+    suspected, times = _suspected(node, {*joined.values(), *previous.members}, now)
+    chosen = place(joined.values(), previous, settings.most, suspected, times)
+    if settings.exclude_suspects:
+        healthy = [each for each in joined.values() if each.node not in suspected]
+        others = place(healthy, previous, settings.most, times=times)
+        chosen = others if len(others) >= settings.least else chosen
     if len(chosen) < settings.least:
         phase.quorum_since = None
         is_early = waits and now - phase.since < settings.join_timeout
@@ -127,12 +149,65 @@ def _choose(node: Node, phase: Gather, event: Event, now: float) -> list[Action]
     waited = now - phase.quorum_since
     if waits and waited < settings.last_call + SAVING:
         return actions
-    if len(chosen) < settings.most:
+    names = [each.node for each in chosen]
+    if len(chosen) < settings.most or not suspected.keys().isdisjoint(names):
         new = len(joined) - sum(name in joined for name in previous.names)
         is_early = new < record.waiting and waited < SPARES_WAIT if before else waited < settings.last_call
         if is_early:
             return actions
-    return [*actions, *node.once(m.Cas(node.key("members"), "", Membership(chosen).encode()))]
+    found = Membership(chosen, tuple(name for name in suspected if name not in names))
+    formed = node.once(m.Cas(node.key("members"), "", found.encode()))
+    reported = _report_suspects(suspected, previous, found, record.base) if formed else []
+    return [*actions, *formed, *reported]
+
+
+def _suspected(
+    node: Node, members: Collection[Member], now: float
+) -> tuple[dict[str, Suspicion], Mapping[str, int]]:
+    """The nodes that past failures make suspect, and how often each was suspected."""
+    known = {each.name for each in fields(Failure)}
+    domains = {each.node: each.domain for each in members}
+    history: dict[int, Failure] = {}
+    for line in node.view.get(FAILURES, "").splitlines():
+        values = decode(line)
+        try:
+            failure = Failure(**{name: value for name, value in values.items() if name in known})
+        except (TypeError, ValueError):
+            continue  # of another version
+        history[whole_number(values, "cycle")] = replace(failure, domain=domains.get(failure.node, ""))
+    found = suspicions(history.values(), node.job_time(now), same_failure_limit=None)
+    racks = {each.what: each for each in found.domains if {*domains.values()} != {each.what}}
+    of_racks = {name: racks[domain] for name, domain in domains.items() if domain in racks}
+    return {**of_racks, **{each.what: each for each in found.nodes}}, found.times
+
+
+def _report_suspects(
+    suspected: Mapping[str, Suspicion], previous: Membership, chosen: Membership, cycle: int
+) -> list[Action]:
+    """What is suspected of the nodes that trained until now, and what follows from that."""
+    actions: list[Action] = []
+    for number, name in enumerate(previous.names):
+        if name not in suspected:
+            continue
+        instead = chosen.names[number] if number < len(chosen.names) else ""
+        effect = (
+            "keeps"
+            if name in chosen.names
+            else "loses"
+            if len(chosen.names) < len(previous.names)
+            else "gives"
+        )
+        text = {
+            "keeps": "no other node waits for its place, so it stays",
+            "loses": "the others continue without it (--ft-exclude-suspects)",
+            "gives": f"node {instead} takes its place",
+        }[effect]
+        facts = suspected[name].facts
+        actions.append(Log(f"node {name} is suspect: {facts}; {text}"))
+        by = {"instead": instead} if effect == "gives" else {}
+        fields = {"cycle": cycle, "suspect": name, "facts": facts, "stays": effect == "keeps"}
+        actions.append(journal("node_suspected", **fields, **by))
+    return actions
 
 
 def missing(node: Node, previous: Membership, joined: Collection[str], now: float) -> list[str]:
@@ -287,5 +362,6 @@ def members_not_back(node: Node) -> list[Action]:
     before = node.view.get(key("members", node.record.base), "")
     if not (node.is_leader and node.record.gather and before):
         return []
-    names = [name for name in Membership.decode(before).names if name not in node.membership.names]
+    known = {*node.membership.names, *node.membership.left_out}
+    names = [name for name in Membership.decode(before).names if name not in known]
     return [journal("node_not_back", cycle=node.record.base, lost=names)] if names else []

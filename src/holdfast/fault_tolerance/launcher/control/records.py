@@ -57,13 +57,14 @@ alive/NODE  value    a node's heartbeat: a number that grows each second
 host        value    the node that hosts the store, and its --nnodes
 launchers   log      all launchers of the job
 left        log      those that left, with the reason
+failures    log      the judgements of the failures until now, for the choice of the members
 name/NODE   once     a token of the launcher that has this name, see `rendezvous.register`
 incident/N/* value   the nodes' evidence of an incident, see `incident_report.Reporter`
 """
 """The keys of the job's store. "once": by compare-and-set on nothing; "swapped": on the value before."""
 OF_A_CYCLE = {"cycle", "join", "ack", "go", "waiting", "done", "stop", "word", "arrived", "answers"}
 """The keys that are read only in their cycle and at its end."""
-HOST, LAUNCHERS, LEFT = "host", "launchers", "left"
+HOST, LAUNCHERS, LEFT, FAILURES = "host", "launchers", "left", "failures"
 
 
 def key(kind: str, of: int | str) -> str:
@@ -146,6 +147,7 @@ class Member:
     order: int = -1  # --node-rank, SLURM_PROCID or GROUP_RANK; -1: not given
     nnodes: str = ""  # its --nnodes
     role: str = ""  # its --role
+    domain: str = ""  # --ft-node-domain, such as its rack
 
     @classmethod
     def decode(cls, values: Mapping[str, Any]) -> Member:
@@ -158,6 +160,8 @@ class Membership:
     """The nodes that take part, in order."""
 
     members: tuple[Member, ...]
+    left_out: tuple[str, ...] = ()
+    """Nodes without a place because past failures make them suspect."""
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -195,14 +199,16 @@ class Membership:
 
     def encode(self) -> str:
         """The value of the store."""
-        return encode({"members": [asdict(member) for member in self.members]})
+        left_out = {"left_out": self.left_out} if self.left_out else {}
+        return encode({"members": [asdict(member) for member in self.members], **left_out})
 
     @classmethod
     def decode(cls, text: str) -> Membership:
         """The reverse of :meth:`encode`."""
-        lines = decode(text).get("members")
+        lines, left_out = (decode(text).get(name) for name in ("members", "left_out"))
         lines = [line for line in lines if isinstance(line, dict)] if isinstance(lines, list) else []
-        return cls(tuple(map(Member.decode, lines)))
+        left_out = [name for name in left_out if isinstance(name, str)] if isinstance(left_out, list) else []
+        return cls(tuple(map(Member.decode, lines)), tuple(left_out))
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +309,7 @@ class Settings:
     least_progress: int = 1  # iterations that count as progress
     most_stalled: int = 0  # failed cycles in a row without progress that end the job; 0: never
     same_failure_limit: int = 0  # cycles in a row with the same failure that end the job; 0: never
+    exclude_suspects: bool = False  # go on without a suspected node where no other waits for its place
     no_restart_code: int = DO_NOT_REQUEUE  # exit code then
 
     @property
@@ -381,26 +388,32 @@ class Ending:
         exit_code: int = Outcome.NO_RESTART_LEFT.code,
         lost: Iterable[str] = (),
         gather: bool = False,
-        failure: str = "",
+        failure: str | None = "",
     ) -> CycleRecord:
         """After a failure: a restart if one of `max_restarts` is left, else the end with `exit_code`.
 
         With `reset_on_progress` only restarts in a row without progress count. A lost node, and a cycle whose ranks
         never started, count as well. With `gather` the membership is formed anew although no node is known to be lost.
         After `most_stalled` failed cycles in a row without progress the job ends with `no_restart_code`, and after
-        `same_failure_limit` in a row with the same `failure`.
+        `same_failure_limit` in a row with the same `failure`. With None the cycle does not count in that row: its ranks
+        only lost a rank of another node, whose own failure may be the same again.
         """
         settings = self.settings
         iteration = self.iteration if self.iteration >= 0 else self.now.iteration
         used = 0 if settings.reset_on_progress and self.has_advanced else self.now.restarts
-        before = self.now.same_failures if failure == self.now.failure else 0
-        same_failures = before + 1 if failure else 0
+        if failure is None:
+            failure, same_failures = self.now.failure, self.now.same_failures
+        else:
+            before = self.now.same_failures if failure == self.now.failure else 0
+            same_failures = before + 1 if failure else 0
         if 0 < settings.most_stalled <= self.stalled:
             record = replace(self.end(reason, settings.no_restart_code), no_progress=True)
         elif 0 < settings.same_failure_limit <= same_failures:
             record = replace(self.end(reason, settings.no_restart_code), is_same_failure=True)
         elif used < settings.max_restarts:
             record = self.next(Kind.RESTART, reason, lost=lost, restarts=used + 1)
+            if self.waiting or settings.exclude_suspects:  # past failures may give a node's place to another
+                record = replace(record, gather=True, waiting=self.waiting)
             record = replace(record, gather=record.gather or gather)
         else:
             record = self.end(reason, exit_code)

@@ -14,6 +14,8 @@ import logging
 import signal
 from dataclasses import replace
 
+from holdfast.incidents.suspicions import FORGIVEN_AFTER
+
 from ...stop.rules import LATE
 from ..exit_codes import Outcome
 from . import agreed_stop
@@ -207,6 +209,8 @@ def _watch_newcomers(node: Node, now: float) -> list[Action]:
         return []
     node.read(node.key("join"), 1.0)
     gone = {*node.membership.names, *node.view.log(LEFT)}
+    if node.job_time(now) - node.record.at < FORGIVEN_AFTER:
+        gone.update(node.membership.left_out)
     names = [name for name in node.view.log(node.key("join")) if name not in gone][-NEWCOMERS:]
     lost = [name for name in names if node.is_lost(name, node.settings.node_timeout, now)]
     alive = sum(name not in lost and key("alive", name) in node.contact.has_moved for name in names)
@@ -279,7 +283,7 @@ def on_settle(node: Node, phase: Settle, event: Event, now: float) -> list[Actio
     ended = [rank for rank in failed if not rank.is_running] or failed
     # What these ranks lost is no rank of this node: a whole node may be gone.
     gather = found.only_lost_peer and node.nodes > 1
-    failure = "" if found.verdict else found.failure
+    failure = None if gather else "" if found.verdict else found.failure
     record = node.ending(now).restart(reason, exit_code=exit_code(ended), gather=gather, failure=failure)
     if record.kind is Kind.END and not node.settings.is_alone and now < node.evidence_until:
         phase.until = node.evidence_until  # a rank that fails at the same moment counts for the exit code
