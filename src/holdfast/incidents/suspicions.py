@@ -45,8 +45,6 @@ class Failure:
     """One of `verdict.KINDS`."""
     node: str = ""
     """The culprit's."""
-    domain: str = ""
-    """The failure domain of this node, such as its rack."""
     confidence: str = LOW
     signature: str = ""
     """What it was, so that two equal ones may be one bug: the exception's type and message without its numbers, or the
@@ -60,6 +58,8 @@ class Failure:
     """That was loaded when the cycle began."""
     took_steps: bool = True
     """Whether a step was taken after that."""
+    domain: str = ""
+    """The failure domain of this node, such as its rack."""
     peers: tuple[str, ...] = ()
     """Nodes that this evidence accuses as much as `node`."""
     without: tuple[str, ...] = ()
