@@ -42,6 +42,15 @@ def test_another_attempt_in_the_same_run_directory_does_not_count() -> None:
     assert account_of(story.events, since=START + 100) == Account()
 
 
+def test_which_nodes_were_suspected() -> None:
+    story = Story().tell(0, "run_start").cycle(1, 0)
+    story.tell(5, "incident", cycle=0, culprit_node="b", confidence="high", hardware="GPU 3 is lost")
+    story.tell(6, "incident", cycle=0, culprit_node="c", confidence="low", hardware="GPU 3 is lost")
+    story.tell(7, "incident", cycle=0, culprit_node="d", confidence="high")
+    story.tell(8, "node_suspected", cycle=0, suspect="e", stays=True)
+    assert account_of(story.events).suspected == ("b", "e")
+
+
 def test_how_far_it_came() -> None:
     story = Story().tell(0, "run_start").cycle(1, 0)
     # Ranks tell their first step when the monitor looks; the lowest is where the training began.

@@ -228,6 +228,12 @@ def test_a_node_that_fails_again_is_left_out() -> None:
     assert nodes_to_exclude(failed, after=1) == ("a", "b")
 
 
+def test_a_node_that_was_suspected_is_left_out_at_once() -> None:
+    failed = [attempt("F", 1, node="b"), replace(attempt("F", 2, node="a"), suspected=("c",))]
+    assert nodes_to_exclude(failed) == ("c",)
+    assert nodes_to_exclude([replace(attempt("P", 1), suspected=("c",))]) == ("c",)
+
+
 def test_a_failure_that_looks_the_same_everywhere_is_the_programs() -> None:
     failed = [
         attempt("F", number, node=node, why=f"rank {number}: ValueError at 0x7f{number}, step {number}00")

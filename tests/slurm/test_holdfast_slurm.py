@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,6 +26,8 @@ bad = os.path.dirname(flag) + "/bad-node"
 if how == "bad-node" and restarts == "0" and os.environ["SLURM_NODEID"] == "0":
     with open(bad, "w") as file:
         file.write(node)
+if how == "memory" and restarts == "0" and os.environ["SLURM_NODEID"] == "0":
+    raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
 if how == "broken" or (os.path.exists(bad) and open(bad).read() == node):
     raise ValueError("no such data set: corpus-7")
 if how == "does not stop":
@@ -122,6 +125,18 @@ def test_a_node_on_which_it_fails_twice_is_left_out(cluster: Cluster, tmp_path: 
 
 
 @pytest.mark.soak
+def test_a_node_with_broken_memory_is_left_out_of_the_next_attempt(cluster: Cluster, tmp_path: Path) -> None:
+    training = light(cluster, tmp_path, "memory")
+    assert training.start().returncode == 0
+    assert training.end() == "COMPLETED 0:0", training.text()
+    assert training.kinds() == ["failed", "finished"]
+    first, second = (
+        set(re.findall(rf"^rank \d on (n\d) in run {run}", training.text(), re.MULTILINE)) for run in (0, 1)
+    )
+    (bad,) = training.chains()[0]["attempts"][0]["suspected"]
+    assert bad in first - second and len(second) == 2
+
+
 def test_a_node_that_dies_is_named_and_the_job_goes_on_without_it(
     own_cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -61,6 +61,7 @@ class Attempt:
     last_step: int | None = None
     """As `Account` has them."""
     nodes: tuple[str, ...] = ()
+    suspected: tuple[str, ...] = ()
 
     @property
     def seconds(self) -> float | None:
@@ -184,6 +185,7 @@ def attempt_ends(
         "resumed_step": account.resumed_step,
         "last_step": account.last_step,
         "nodes": list(account.nodes),
+        "suspected": list(account.suspected),
         "seen": None if seen else False,
     }
     return {
@@ -269,6 +271,7 @@ def _ended(attempt: Attempt, record: Mapping[str, Any]) -> Attempt:
         resumed_step=_number(record, "resumed_step"),
         last_step=_number(record, "last_step"),
         nodes=_texts(record, "nodes"),
+        suspected=_texts(record, "suspected"),
     )
 
 

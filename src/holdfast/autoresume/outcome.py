@@ -11,7 +11,7 @@ journal is missing or somewhere else is empty.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from signal import Signals
@@ -105,6 +105,8 @@ class Account:
     """The highest step that any event tells: a lower bound of how far it came."""
     nodes: tuple[str, ...] = ()
     """Who took part."""
+    suspected: tuple[str, ...] = ()
+    """Nodes that the launcher suspected, or whose hardware a failure names."""
     unread: bool = False
     """There is a journal, and it could not be read: what it does not tell may have been."""
 
@@ -244,7 +246,16 @@ def account_of(events: Iterable[Event], since: float = float("-inf")) -> Account
         resumed_step=_resumed(own),
         last_step=max(_steps(own, "first_step", "verdict", "suspicion"), default=None),
         nodes=tuple(sorted({event.source for event in own if event.kind == "cycle_start"})),
+        suspected=tuple(sorted(set(_suspected(own)))),
     )
+
+
+def _suspected(events: list[Event]) -> Iterator[str]:
+    for event in events:
+        if event.kind == "node_suspected":
+            yield _text(event.get("suspect"))
+        elif event.kind == "incident" and event.get("hardware") and event.get("confidence") == "high":
+            yield _text(event.get("culprit_node"))
 
 
 def _fault_of_the_last_cycle(events: list[Event], found: list[Incident]) -> Incident | None:

@@ -160,10 +160,12 @@ def idle_in_a_row(attempts: Sequence[Attempt]) -> list[Attempt]:
 
 
 def nodes_to_exclude(attempts: Iterable[Attempt], *, after: int = 2) -> tuple[str, ...]:
-    """Nodes that were the first to fail in at least `after` attempts, the worst first.
+    """Nodes that were the first to fail in at least `after` attempts, and those that were suspected within one, the
+    worst first.
 
     A failure that looks the same on several nodes (but for numbers in its text) is the program's, and counts for none.
     """
+    attempts = tuple(attempts)
     failed = [attempt for attempt in attempts if attempt.kind in FAILURES and attempt.node]
     where: dict[str, set[str]] = defaultdict(set)
     for attempt in failed:
@@ -173,9 +175,9 @@ def nodes_to_exclude(attempts: Iterable[Attempt], *, after: int = 2) -> tuple[st
     for attempt in failed:
         if attempt.kind is Kind.NODE_LOST or len(where[without_numbers(attempt.why)]) == 1:
             counts[attempt.node] += 1
-    return tuple(
-        sorted((node for node in counts if counts[node] >= after), key=lambda node: (-counts[node], node))
-    )
+    bad = {node for node in counts if counts[node] >= after}
+    bad.update(node for attempt in attempts for node in attempt.suspected)
+    return tuple(sorted(bad, key=lambda node: (-counts[node], node)))
 
 
 def _with_progress(attempts: Sequence[Attempt]) -> Iterator[tuple[Attempt, bool]]:

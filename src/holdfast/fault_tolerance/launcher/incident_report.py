@@ -240,8 +240,9 @@ class Reporter:
         self, place: str, nodes: tuple[NodeEvidence, ...], ready: float | None, summary: Summary
     ) -> None:
         own, verdict = nodes[0], _write(place, *nodes)
+        failure = judged_failure(Case(nodes), verdict, summary)
         if self._store is not None and not summary.job_goes_on:
-            line = {"cycle": own.cycle, **asdict(judged_failure(Case(nodes), verdict, summary))}
+            line = {"cycle": own.cycle, **asdict(failure)}
             with contextlib.suppress(StoreGone):
                 self._store.ask(Append(FAILURES, encode(line)), ANSWER)
         sentence = redacted_text(verdict.sentence, os.environ)
@@ -258,6 +259,7 @@ class Reporter:
             evidence_mono=ready,
             report=place,
             **({"job_goes_on": True} if summary.job_goes_on else {}),
+            **({"hardware": failure.hardware} if failure.hardware else {}),
         )
         if summary.covers(verdict):
             logger.warning("report on cycle %d: %s", own.cycle, report)

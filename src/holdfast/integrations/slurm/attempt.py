@@ -337,13 +337,14 @@ class Keeper:
                 Kind.LOST, f"run {attempt.job} could not note its end; Slurm started the job again"
             )
         ending = replace(ending, node=node_name(ending.node))
+        suspected = tuple(map(node_name, known.account.suspected))
         self._file.append(
             records.attempt_ends(
                 time.time(),
                 attempt.number,
                 ending,
                 exit_code=known.exit_code,
-                account=known.account,
+                account=replace(known.account, suspected=suspected),
                 seen=seen,
             )
         )
