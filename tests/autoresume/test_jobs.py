@@ -64,6 +64,29 @@ def test_a_chain_ends_with_the_weights_of_an_undisturbed_run(
     assert not alive(launcher)
 
 
+SAME_FAILURE = """
+from holdfast.fault_tolerance import RankMonitorClient
+client = RankMonitorClient()
+client.init_workload_monitoring()
+for step in range(24):
+    client.heartbeat(step)
+raise IndexError("index 7 is out of range")
+"""
+
+
+def test_the_same_failure_is_counted_over_attempts(chains: Chains, tmp_path: Path) -> None:
+    program = tmp_path / "bug.py"
+    program.write_text(SAME_FAILURE)
+    launcher = [*LAUNCHER, "--nproc-per-node=1", "--max-restarts=0", "--ft-warm-start=off"]
+    run = chains.start(*launcher, str(program), options=("--max-failures=9",))
+    assert run.wait(120) == 1
+    assert chains.endings == ["failed"] * 3
+    assert [each.same_failures for each in chains.ledger.attempts] == [1, 1, 1]
+    assert (
+        "gave up: the same failure 3 times in a row: IndexError: index # is out of range after" in run.err()
+    )
+
+
 def test_a_wrong_command_line_of_the_launcher_is_tried_once(chains: Chains) -> None:
     run = chains.start(*LAUNCHER, "--ft-rank-heartbeat-timeout=-5", "train.py")
     assert run.wait() == 1

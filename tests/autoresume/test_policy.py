@@ -216,6 +216,34 @@ def test_what_gets_nowhere_does_not_go_on_for_ever(
         assert len(made) <= max_failures * max_idle
 
 
+def same(
+    number: int, count: int, failure: str = "ValueError: bad batch after step 23", limit: int = 3
+) -> Attempt:
+    made = attempt("F", number)
+    return replace(made, failure=failure, same_failures=count, same_failure_limit=limit)
+
+
+@pytest.mark.parametrize(
+    ("row", "gives_up"),
+    [
+        ([same(1, 2), same(2, 1)], True),
+        ([same(1, 1), same(2, 1)], False),
+        ([same(1, 2), same(2, 1, "KeyError: 'x' after step 5")], False),
+        ([same(1, 2), attempt("P", 2), same(3, 1)], False),
+        ([same(1, 2, limit=5), same(2, 2, limit=5)], False),
+        ([same(1, 2, limit=0), same(2, 2, limit=0)], False),
+        ([same(1, 2, ""), same(2, 2, "")], False),
+    ],
+)
+def test_the_same_failure_in_several_attempts_ends_the_chain(row: list[Attempt], gives_up: bool) -> None:
+    decision = decide(Chain(1, 0.0, tuple(row)), Limits(max_failures=9))
+    assert (decision.state is State.GAVE_UP) is gives_up
+    if gives_up:
+        assert decision.why.startswith(
+            "gave up: the same failure 3 times in a row: ValueError: bad batch after step 23"
+        )
+
+
 def test_a_node_that_fails_again_is_left_out() -> None:
     failed = [
         attempt("F", 1, node="a", why="Xid 79: GPU has fallen off the bus"),

@@ -68,6 +68,37 @@ def test_a_spare_takes_the_place_of_a_node_that_crashes_twice(cluster: Cluster) 
         node.end(0)
 
 
+TWO_BREAK = BREAKS.replace('NODE == "b"', 'NODE in "bc" and CYCLE % 2 == "bc".index(NODE)').replace(
+    "HOW",
+    """raise OSError(5, "Input/output error", "/data/shard-7") if NODE == "b" else os.kill(os.getpid(), 11)""",
+)
+"""By turns: the disk of b fails, and c crashes."""
+
+
+def test_spares_take_the_places_of_two_nodes_of_four(cluster: Cluster) -> None:
+    script = cluster.script(TWO_BREAK)
+    nodes = [cluster.launch(name, script, nnodes="4", restarts=9) for name in "abcd"]
+    for node in nodes:
+        node.hear("starts", 0)
+    spares = [cluster.launch(name, script, nnodes="4", restarts=9) for name in "ef"]
+    for spare in spares:
+        spare.wait_for("is a spare")
+    a, b, c, d = nodes
+    for cycle in range(9):
+        a.hear("starts", cycle)
+        if all(cycle in node.cycles() for node in spares):
+            break
+        cluster.tell(f"break {cycle}")
+        a.hear("starts", cycle + 1)
+    assert cycle <= 6 and {*a.cycles()} == {*d.cycles()} == {*range(cycle + 1)}
+    for node in a, d, *spares:
+        node.hear("trains", cycle)
+    assert cycle not in b.cycles() and cycle not in c.cycles()
+    cluster.tell("finish")
+    for node in nodes + spares:
+        node.end(0)
+
+
 def test_a_bug_moves_no_node(cluster: Cluster) -> None:
     a, b, c = with_spare(cluster, BUG)
     for cycle in range(3):

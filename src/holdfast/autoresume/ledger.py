@@ -62,6 +62,9 @@ class Attempt:
     """As `Account` has them."""
     nodes: tuple[str, ...] = ()
     suspected: tuple[str, ...] = ()
+    failure: str = ""
+    same_failures: int = 0
+    same_failure_limit: int = 0
 
     @property
     def seconds(self) -> float | None:
@@ -186,6 +189,9 @@ def attempt_ends(
         "last_step": account.last_step,
         "nodes": list(account.nodes),
         "suspected": list(account.suspected),
+        "failure": account.failure,
+        "same_failures": account.same_failures or None,
+        "same_failure_limit": account.same_failure_limit or None,
         "seen": None if seen else False,
     }
     return {
@@ -272,6 +278,9 @@ def _ended(attempt: Attempt, record: Mapping[str, Any]) -> Attempt:
         last_step=_number(record, "last_step"),
         nodes=_texts(record, "nodes"),
         suspected=_texts(record, "suspected"),
+        failure=_text(record, "failure"),
+        same_failures=_number(record, "same_failures") or 0,
+        same_failure_limit=_number(record, "same_failure_limit") or 0,
     )
 
 

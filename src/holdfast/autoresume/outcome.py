@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from signal import Signals
+from typing import Any
 
 from ..journal.event import Event, cycles
 from ..journal.incidents import Incident, incidents
@@ -107,6 +108,12 @@ class Account:
     """Who took part."""
     suspected: tuple[str, ...] = ()
     """Nodes that the launcher suspected, or whose hardware a failure names."""
+    failure: str = ""
+    """The last exception with its step, where that may be the same again: `ValueError: bad batch after step 23`."""
+    same_failures: int = 0
+    """Restart cycles in a row that ended with it."""
+    same_failure_limit: int = 0
+    """How many in a row are to end the training; 0: never."""
     unread: bool = False
     """There is a journal, and it could not be read: what it does not tell may have been."""
 
@@ -247,7 +254,17 @@ def account_of(events: Iterable[Event], since: float = float("-inf")) -> Account
         last_step=max(_steps(own, "first_step", "verdict", "suspicion"), default=None),
         nodes=tuple(sorted({event.source for event in own if event.kind == "cycle_start"})),
         suspected=tuple(sorted(set(_suspected(own)))),
+        **_same_failure(own),
     )
+
+
+def _same_failure(events: list[Event]) -> dict[str, Any]:
+    """What the last failure of the attempt has in common with those before."""
+    reported = [event for event in events if event.kind == "incident"]
+    names = {"failure": str, "same_failures": int, "same_failure_limit": int}
+    found = {name: reported[-1].get(name) for name in names} if reported else {}
+    is_whole = bool(found) and all(type(found[name]) is kind for name, kind in names.items())
+    return {**found, "failure": short(found["failure"])} if is_whole else {}
 
 
 def _suspected(events: list[Event]) -> Iterator[str]:

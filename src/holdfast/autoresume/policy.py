@@ -12,8 +12,9 @@ time limits and clean ends are no failures and spend nothing. A row is over when
   outlived what they died of.
 
 What always holds: attempts without progress do not continue without end, whatever their exit codes are. Failures end
-the chain after `max_failures` in a row; clean ends without the finished flag, and time limits between which no step was
-won, after `max_idle` in a row.
+the chain after `max_failures` in a row; the same failure again and again after --ft-same-failure-limit restart cycles
+in a row, in all attempts; clean ends without the finished flag, and time limits between which no step was won, after
+`max_idle` in a row.
 
 Does not cover: preemptions that the scheduler or the journal reports. They may follow each other for ever: that is
 the scheduler's decision, and `max_jobs` is the limit.
@@ -109,6 +110,11 @@ def decide(chain: Chain, limits: Limits, before: int = 0) -> Decision:
         state, code = _FINAL[last.kind]
         return Decision(state, f"{state}: {attempt_ended(last)}", exit_code=code)
     failures, idle = failures_in_a_row(attempts), idle_in_a_row(attempts)
+    if own and 0 < last.same_failure_limit <= (same := same_failures_in_a_row(attempts)):
+        why = (
+            f"gave up: the same failure {same} times in a row: {last.failure}. Repair the program or its data"
+        )
+        return Decision(State.GAVE_UP, escaped(why), exit_code=GAVE_UP_CODE)
     if own and last.kind in FAILURES and len(failures) >= limits.max_failures:
         return Decision(State.GAVE_UP, _gave_up_text(failures), exit_code=GAVE_UP_CODE)
     if own and len(idle) >= limits.max_idle:
@@ -144,6 +150,16 @@ def failures_in_a_row(attempts: Sequence[Attempt]) -> list[Attempt]:
         elif attempt.resumed_step is None and _outlived(attempt, row):
             row = []
     return row
+
+
+def same_failures_in_a_row(attempts: Sequence[Attempt]) -> int:
+    """Restart cycles in a row with the failure of the last attempt, in all of the latest attempts that had it."""
+    total = 0
+    for attempt in reversed(attempts):
+        if attempt.kind not in FAILURES or not attempt.failure or attempt.failure != attempts[-1].failure:
+            break
+        total += attempt.same_failures
+    return total
 
 
 def idle_in_a_row(attempts: Sequence[Attempt]) -> list[Attempt]:

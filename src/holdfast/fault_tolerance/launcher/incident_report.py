@@ -15,7 +15,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from holdfast.incidents import classify
@@ -77,6 +77,8 @@ class Summary:
     """The rank that was logged as the first to fail, with its exception or how it ended."""
     at: float = 0.0
     """Seconds of job time at which the cycle ended."""
+    same_failure: dict[str, Any] = field(default_factory=dict)
+    """For the journal: the exception and its step, how many cycles in a row have had it, and how many end the job."""
     left_out: tuple[str, ...] = ()
     """Nodes that took no part because they were suspected."""
     job_goes_on: bool = False
@@ -260,6 +262,7 @@ class Reporter:
             report=place,
             **({"job_goes_on": True} if summary.job_goes_on else {}),
             **({"hardware": failure.hardware} if failure.hardware else {}),
+            **summary.same_failure,
         )
         if summary.covers(verdict):
             logger.warning("report on cycle %d: %s", own.cycle, report)

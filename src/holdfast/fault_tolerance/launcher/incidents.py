@@ -271,6 +271,7 @@ class Incidents:
         record: CycleRecord,
         lost_nodes: tuple[str, ...] = (),
         left_out: tuple[str, ...] = (),
+        same_failure_limit: int = 0,
     ) -> bool:
         """The ranks have ended: complete the evidence and have the report made, once a cycle, by the node that wrote
         `record`, with which the next cycle begins.
@@ -287,7 +288,22 @@ class Incidents:
 
         ended = list(failures)
         named = ended[0].exit.rank if ended else None
-        summary = Summary(record.node, self._began, self._logged, named, record.at, left_out)
+        same_failure: dict[str, Any] = {}
+        if record.same_failures and same_failure_limit:
+            same_failure = {
+                "failure": record.failure,
+                "same_failures": record.same_failures,
+                "same_failure_limit": same_failure_limit,
+            }
+        summary = Summary(
+            record.node,
+            self._began,
+            self._logged,
+            named,
+            at=record.at,
+            same_failure=same_failure,
+            left_out=left_out,
+        )
         self._finish()
         file, self._file = self._file, ""
         memory, captured, at_exit = self._take_memory(), self._captured, self._at_exit

@@ -336,7 +336,12 @@ class LocalRanks:
                 reason = f"rank {end.rank} (node {node}, pid {end.pid}): {meaning}"
                 self._journal.record("cause", cycle=self._cycle, rank=end.rank, pid=end.pid, reason=reason)
             is_begun = self._incidents.conclude(
-                group, found, record=record, lost_nodes=lost, left_out=action.left_out
+                group,
+                found,
+                record=record,
+                lost_nodes=lost,
+                left_out=action.left_out,
+                same_failure_limit=self._settings.same_failure_limit,
             )
         return is_begun
 
