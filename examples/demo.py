@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
+from holdfast.cli import main as holdfast
 from holdfast.journal.incidents import Incident, incidents
 from holdfast.journal.reader import read_run
 
@@ -70,7 +71,12 @@ def demo(directory: Path) -> int:
     launcher = ["-m", "holdfast.fault_tolerance.launcher", "--nproc-per-node=2", "--max-restarts=3"]
     launcher += ["--ft-run-dir", str(directory / "journal"), "--ft-rank-section-timeouts", LIMITS]
     disturbed = train("hang and kill", launcher, directory, {"HOLDFAST_FAULT": FAULTS})
-    return summary(undisturbed, disturbed, incidents(read_run(str(directory / "journal"))))
+    journal = str(directory / "journal")
+    code = summary(undisturbed, disturbed, incidents(read_run(journal)))
+    say("Where the time of the second run went")
+    print("$ holdfast goodput $DIR/journal", flush=True)
+    holdfast(["goodput", journal])
+    return code
 
 
 def train(

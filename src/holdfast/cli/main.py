@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from .. import __version__
 from ..fault_tolerance.errors import HoldfastError
-from . import autoresume, diagnose, doctor, incidents, job_results, nodes, replay, slurm, stragglers
+from . import autoresume, diagnose, doctor, goodput, incidents, job_results, nodes, replay, slurm, stragglers
 
 USAGE = 2
 
@@ -101,6 +101,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"holdfast {__version__}")
     commands: Any = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (autoresume, diagnose, doctor, incidents, job_results, nodes, replay, slurm, stragglers):
+    for command in (
+        autoresume,
+        diagnose,
+        doctor,
+        goodput,
+        incidents,
+        job_results,
+        nodes,
+        replay,
+        slurm,
+        stragglers,
+    ):
         command.add(commands).set_defaults(run=command.run)
     return parser

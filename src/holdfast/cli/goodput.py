@@ -1,0 +1,104 @@
+"""`holdfast goodput [RUN_DIR]`: where the time of a job went, and what its failures cost.
+
+Does not cover: how the time is accounted for; that is `journal.goodput`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from ..fault_tolerance.errors import HoldfastError
+from ..visible import escaped
+from .options import several_runs
+
+if TYPE_CHECKING:
+    from ..journal.goodput import Goodput
+
+BAR = 40
+"""Characters of a bar for all of the time."""
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    """The command's part of the command line."""
+    parser = commands.add_parser(
+        "goodput",
+        help="show which share of a job's time was training, and what took the rest",
+        description="Account for the time of a job, from its journal: training that was kept and lost, checkpointing, "
+        "validation, waiting for data, failures until they were noticed, restarts, start-up and waiting.",
+    )
+    parser.add_argument(
+        "run_dir",
+        metavar="RUN_DIR",
+        nargs="?",
+        help="the job's run directory (ft_launcher --ft-run-dir); default: the newest run for which none was chosen",
+    )
+    parser.add_argument("--json", action="store_true", help="print a JSON object instead of a table")
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> str:
+    """What the command prints. Raises HoldfastError where there is nothing to read."""
+    from ..journal.goodput import KINDS, goodput
+    from ..journal.incidents import KINDS as OF_INCIDENTS
+    from ..journal.incidents import incidents
+    from ..journal.reader import default_runs, holds_journal, runs_in, stream_run
+
+    run_dir: str = default_runs()[0].path if arguments.run_dir is None else arguments.run_dir
+    if not holds_journal(run_dir) and (runs := runs_in([run_dir])):
+        raise several_runs(run_dir, len(runs))
+    found = goodput(stream_run(run_dir, KINDS), incidents(stream_run(run_dir, OF_INCIDENTS)))
+    if not found.attempts:
+        raise HoldfastError(
+            f"{run_dir}: no event in its journal can be read, so nothing is known of its time."
+        )
+    if arguments.json:
+        more = {
+            "wall": found.wall,
+            "share": found.share,
+            "seconds_between_failures": found.seconds_between_failures,
+        }
+        return json.dumps({**asdict(found), **more}, indent=2) + "\n"
+    return "\n".join([*_table(run_dir, found), ""])
+
+
+def _table(run_dir: str, found: Goodput) -> list[str]:
+    from ..autoresume.policy import duration
+    from ..journal.goodput import BUCKETS
+
+    def several(count: int, name: str) -> str:
+        return f"{count} {name}{'s' if count != 1 else ''}"
+
+    counts = [
+        several(len(found.attempts), "attempt"),
+        several(found.cycles, "cycle"),
+        several(found.failures, "failure"),
+    ]
+    lines = [
+        f"goodput {found.share:.1%} of {duration(found.wall)}: {', '.join(counts)}, {escaped(run_dir)}",
+        "",
+    ]
+    for name in BUCKETS:
+        if spent := found.seconds[name]:
+            share = spent / found.wall
+            bar = "#" * round(BAR * share)
+            lines.append(f"{name:<13} {duration(spent):>11} {share:>6.1%}  {bar}".rstrip())
+    if not found.failures:
+        return lines
+    mean = [f"one failure in {duration(found.wall / found.failures)}"]
+    for title, seconds in (
+        ("noticed after", found.seconds_to_detect),
+        ("trained again after", found.seconds_to_recover),
+    ):
+        mean += [f"{title} {duration(seconds)}"] if seconds is not None else []
+    again = "how many steps were done again is not known, since they were counted and not reported"
+    if found.lost_steps is not None:
+        again = f"{several(found.lost_steps, 'step')} done again"
+    lines += ["", f"{', '.join(mean)} (means); {again}"]
+    for title, counted in ("by kind", found.by_kind), ("by node", found.by_node):
+        rows = [f"{escaped(name)} {count}" for name, count in list(counted.items())[:8]]
+        more = f", and {len(counted) - 8} more" if len(counted) > 8 else ""
+        lines.append(f"{title}: {', '.join(rows)}{more}")
+    return lines

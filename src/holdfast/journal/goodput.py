@@ -1,0 +1,307 @@
+"""Where the time of a job went: each second of its wall-clock time in one of `BUCKETS`. Pure.
+
+An *attempt* is one life of the job (a *run* of :mod:`.event`), a cycle one start of its ranks. The time between two
+attempts is waiting; in an attempt the borders are the starts of cycles, the first step of each, the moment when a
+failure began, when it was noticed, and when the ranks were stopped. Of the time between a cycle's first step and its
+end, what the sections of its `progress` events say is checkpointing, validation and waiting for data, the mean of all
+ranks; the rest is training. Of that the share is lost whose steps a later cycle has done again.
+
+What always holds: the buckets of an attempt add up to its wall-clock time, whatever events are missing: what cannot be
+told is `unknown`.
+Does not cover: the time in a scheduler's queue before the first attempt; steps after the last checkpoint of a job that
+was not continued, which count as training; steps that were counted and not reported, of which none are known as lost;
+sections that are open in some ranks only, whose mean is taken.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from .event import CycleSorter, Event
+from .incidents import Incident
+
+BUCKETS = MappingProxyType(
+    {
+        "training": "steps that no later cycle has done again",
+        "lost": "steps that a later cycle has done again",
+        "checkpointing": "the section `checkpointing`",
+        "validation": "the sections `validation`, `evaluation` and `eval`",
+        "data": "waiting for data: the sections `data_loading` and `dataloader`",
+        "start-up": "from the launcher's start to the first step of the attempt",
+        "undetected": "from the last sign of life of a rank that failed until that was noticed",
+        "restart": "from then to the first step of the next cycle",
+        "stopping": "from a preemption, or the last step, to the launchers' end",
+        "waiting": "between two attempts: the scheduler's queue, or a pause of auto-resume",
+        "unknown": "the journal does not tell",
+    }
+)
+"""Every bucket, and what is in it."""
+SECTIONS = MappingProxyType(
+    {
+        "checkpointing": "checkpointing",
+        "validation": "validation",
+        "evaluation": "validation",
+        "eval": "validation",
+        "data_loading": "data",
+        "dataloader": "data",
+    }
+)
+"""The bucket of a section."""
+PLANNED = frozenset(("preemption", "shutdown"))
+"""Kinds of incidents that are no failures; after one the ranks stop."""
+KINDS = frozenset(
+    (
+        "run_start", "run_end", "cycle_start", "first_step", "first_heartbeat", "resume", "progress", "stop", "restart",
+        "preemption",
+    )
+)  # fmt: skip
+"""The kinds of events that this is made of."""
+
+
+@dataclass(slots=True)
+class Segment:
+    """One cycle."""
+
+    run: int
+    cycle: int
+    begun: float
+    trained: float | None = None
+    """When its first rank trained; unix seconds, as all times here."""
+    stopped: float | None = None
+    first: int | None = None
+    """The step with which it began, and the last it came to; None: not known."""
+    last: int | None = None
+    kept: int | None = None
+    """The last step that no later cycle has done again."""
+    counted: bool = False
+    """Its steps were counted from the start of each process: which of them are done again is not known."""
+    sections: dict[str, float] = field(default_factory=dict)
+    """Mean seconds of a rank, by bucket."""
+
+    @property
+    def lost_steps(self) -> int:
+        """How many steps later cycles have done again."""
+        return 0 if self.last is None or self.kept is None else self.last - self.kept
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One life of the job."""
+
+    run: int
+    begun: float
+    ended: float
+    seconds: dict[str, float]
+    """By bucket, without those that are 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goodput:
+    """The whole job."""
+
+    begun: float
+    ended: float
+    seconds: dict[str, float]
+    """By bucket, in the order of `BUCKETS`; they add up to `wall`."""
+    attempts: tuple[Attempt, ...]
+    cycles: int
+    lost_steps: int | None
+    """Steps that later cycles have done again; None where that is not known, since steps were counted."""
+    failures: int
+    by_kind: dict[str, int]
+    """Failures by kind of incident, and by node."""
+    by_node: dict[str, int]
+    seconds_to_detect: float | None
+    """Mean of the failures; None without one. To recover: from the notice until a rank trained again."""
+    seconds_to_recover: float | None
+
+    @property
+    def wall(self) -> float:
+        """Seconds from the first launcher's start to the end of the last one, or to the last event."""
+        return self.ended - self.begun
+
+    @property
+    def share(self) -> float:
+        """The goodput: the share of that time that was training and was kept."""
+        return self.seconds["training"] / self.wall if self.wall else 0.0
+
+    @property
+    def seconds_between_failures(self) -> float | None:
+        """Mean, of the whole time; None without a failure."""
+        return self.wall / self.failures if self.failures else None
+
+
+def goodput(events: Iterable[Event], found: Sequence[Incident]) -> Goodput:
+    """Account for the time of a job.
+
+    Args:
+        events: Of all nodes in the order of time (`reader.stream_run`); those that are not in `KINDS` change nothing.
+        found: The incidents of the same journal.
+    """
+    segments, spans = _read(events)
+    _find_lost(segments)
+    attempts = []
+    for run, (begun, ended, _) in spans.items():
+        own = [each for each in segments if each.run == run]
+        failed = {
+            each.cycle: each for each in reversed(found) if each.run == run and each.kind not in PLANNED
+        }
+        seconds = _account(own, failed, begun, ended)
+        attempts.append(Attempt(run, begun, ended, {name: spent for name, spent in seconds.items() if spent}))
+    seconds = dict.fromkeys(BUCKETS, 0.0)
+    for number, attempt in enumerate(attempts):
+        for name, spent in attempt.seconds.items():
+            seconds[name] += spent
+        if number + 1 < len(attempts):
+            is_over = spans[attempt.run][2]
+            seconds["waiting" if is_over else "unknown"] += attempts[number + 1].begun - attempt.ended
+    failures = [each for each in found if each.kind not in {*PLANNED, "restart", "excluded"}]
+    recovered = [each.resume_seconds for each in failures if each.resume_seconds is not None]
+    return Goodput(
+        begun=attempts[0].begun if attempts else 0.0,
+        ended=attempts[-1].ended if attempts else 0.0,
+        seconds=seconds,
+        attempts=tuple(attempts),
+        cycles=len(segments),
+        lost_steps=None
+        if any(each.counted for each in segments)
+        else sum(each.lost_steps for each in segments),
+        failures=len(failures),
+        by_kind=dict(Counter(each.kind for each in failures).most_common()),
+        by_node=dict(Counter(each.node for each in failures).most_common()),
+        seconds_to_detect=_mean([each.unnoticed_seconds for each in failures]),
+        seconds_to_recover=_mean(recovered),
+    )
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+_Spans = dict[int, tuple[float, float, bool]]
+
+
+def _read(events: Iterable[Event]) -> tuple[list[Segment], _Spans]:
+    """The cycles, and of each attempt when it began and ended, and whether its end is told. Times never go back."""
+    sorter = CycleSorter()
+    segments: dict[tuple[int, int], Segment] = {}
+    progress: dict[tuple[int, int], dict[str, Event]] = {}
+    spans: _Spans = {}
+    trains: set[tuple[int, str]] = set()  # runs and the sources that have begun a cycle in them
+    started_again: float | None = (
+        None  # a launcher that had not told its end: the next attempt may begin here
+    )
+    now = float("-inf")
+    for event in events:
+        if event.kind not in KINDS:
+            continue
+        place, now = sorter.cycle_of(event), max(now, event.t)
+        if event.kind == "run_start" and (place[0], event.source) in trains:
+            started_again = now
+            continue
+        if place[0] not in spans:
+            spans[place[0]] = now if started_again is None else started_again, now, False
+            started_again = None
+        begun, _, is_over = spans[place[0]]
+        spans[place[0]] = begun, now, is_over or event.kind == "run_end"
+        if event.kind == "cycle_start":
+            trains.add((place[0], event.source))
+            segments.setdefault(place, Segment(*place, begun=now))
+        if (segment := segments.get(place)) is None:
+            continue
+        if event.kind in ("first_step", "first_heartbeat", "resume"):
+            at = event.get("at")  # the monitor reports it when it next looks
+            late = event.mono - at if isinstance(at, (int, float)) and 0 < at <= event.mono else 0.0
+            began = max(segment.begun, now - late)
+            segment.trained = began if segment.trained is None else min(segment.trained, began)
+            if event.kind == "first_step" and (step := _step(event, "step")) is not None:
+                segment.first = step if segment.first is None else min(segment.first, step)
+        elif event.kind in ("stop", "preemption", "restart", "run_end"):
+            segment.stopped = now if segment.stopped is None else segment.stopped
+        elif event.kind == "progress":
+            progress.setdefault(place, {})[event.source] = event
+    for place, by_node in progress.items():
+        _take_progress(segments[place], list(by_node.values()))
+    return list(segments.values()), spans
+
+
+def _step(event: Event, name: str) -> int | None:
+    """A step that the program has reported; one that was counted says nothing of other cycles."""
+    value = event.get(name)
+    return value if type(value) is int and not event.get("counted") else None
+
+
+def _take_progress(segment: Segment, newest: Sequence[Event]) -> None:
+    """The newest `progress` event of each node."""
+    segment.counted = any(event.get("counted") for event in newest)
+    steps = [step for event in newest if (step := _step(event, "steps_most")) is not None]
+    segment.last = segment.kept = max(steps, default=None)
+    ranks = sum(ranks for event in newest if type(ranks := event.get("ranks")) is int and ranks > 0)
+    for event in newest:
+        sections = event.get("sections")
+        for name, spent in sections.items() if isinstance(sections, dict) else ():
+            seconds = spent.get("seconds") if isinstance(spent, dict) else None
+            if name in SECTIONS and ranks and isinstance(seconds, (int, float)) and seconds > 0:
+                bucket = SECTIONS[name]
+                segment.sections[bucket] = segment.sections.get(bucket, 0.0) + seconds / ranks
+
+
+def _find_lost(segments: Sequence[Segment]) -> None:
+    """A cycle that begins at an earlier step has the steps of those before it done again from there."""
+    begins: int | None = None  # the lowest step with which a later cycle begins
+    for segment in reversed(segments):
+        if segment.kept is not None and begins is not None:
+            least = segment.kept if segment.first is None else segment.first - 1
+            segment.kept = max(least, min(segment.kept, begins - 1))
+        if segment.first is not None:
+            begins = segment.first if begins is None else min(begins, segment.first)
+
+
+def _account(
+    segments: Sequence[Segment], failed: dict[int, Incident], begun: float, ended: float
+) -> dict[str, float]:
+    """The seconds of one attempt by bucket."""
+    seconds = dict.fromkeys(BUCKETS, 0.0)
+    at = begun
+
+    def until(moment: float, bucket: str) -> float:
+        """The time up to this moment, or to the attempt's end, is in this bucket; returns how long that was."""
+        nonlocal at
+        moment = min(max(moment, at), ended)
+        spent, at = moment - at, moment
+        seconds[bucket] += spent
+        return spent
+
+    for number, segment in enumerate(segments):
+        follows = segments[number + 1].begun if number + 1 < len(segments) else None
+        incident = failed.get(segment.cycle)
+        until(segment.begun, "start-up" if number == 0 else "restart")
+        noticed = incident.t if incident else segment.stopped
+        is_open = noticed is None and follows is None
+        noticed = ended if noticed is None else noticed
+        failing = noticed - (incident.unnoticed_seconds if incident else 0.0)
+        if segment.trained is None:
+            until(failing, "unknown" if is_open or not incident else "start-up" if number == 0 else "restart")
+        else:
+            until(segment.trained, "start-up" if number == 0 else "restart")
+            _divide(segment, until(failing, "training"), seconds)
+        until(noticed, "undetected")
+        until(ended if follows is None else follows, "stopping" if follows is None else "restart")
+    until(ended, "unknown")
+    return seconds
+
+
+def _divide(segment: Segment, window: float, seconds: dict[str, float]) -> None:
+    """Of the time between the first step and the end of a cycle: what is no training, and what was lost."""
+    left = window
+    for bucket, spent in segment.sections.items():
+        part = min(spent, left)
+        seconds[bucket] += part
+        left -= part
+    steps = 0 if segment.first is None or segment.last is None else segment.last - segment.first + 1
+    lost = left * min(1.0, segment.lost_steps / steps) if steps > 0 else 0.0
+    seconds["lost"] += lost
+    seconds["training"] += left - lost - window

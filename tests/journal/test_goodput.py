@@ -1,0 +1,145 @@
+"""`holdfast goodput`: each second of a job in one bucket."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.cli.main import main
+from holdfast.journal.event import Event
+from holdfast.journal.goodput import BUCKETS, KINDS, Goodput, goodput
+from holdfast.journal.incidents import incidents
+from tests.journal.story import START, Story
+from tests.journal.test_cli import write
+
+
+def account(story: Story) -> Goodput:
+    return goodput(story.events, incidents(story.events))
+
+
+def spent(found: Goodput) -> dict[str, float]:
+    return {name: round(seconds, 3) for name, seconds in found.seconds.items() if round(seconds, 3)}
+
+
+def trains(story: Story, at: float, cycle: int, step: int) -> Story:
+    return story.cycle(at, cycle).tell(at + 2, "first_step", cycle=cycle, rank=0, step=step)
+
+
+def progress(story: Story, at: float, cycle: int, last: int, /, **sections: float) -> Story:
+    """What two ranks have done by then; seconds of sections are those of one rank."""
+    both = {name: {"seconds": 2 * seconds, "count": 9} for name, seconds in sections.items()}
+    fields = {"cycle": cycle, "reason": "cycle_end", "ranks": 2, "steps_least": last, "steps_most": last}
+    return story.tell(at, "progress", **fields, sections=both)
+
+
+def test_a_quiet_job() -> None:
+    story = progress(trains(Story().tell(0, "run_start"), 5, 0, 1), 50, 0, 40, checkpointing=7)
+    sections = {"checkpointing": 10, "validation": 2, "eval": 3, "data_loading": 20, "step": 60}
+    found = account(progress(story, 107, 0, 100, **sections).tell(108, "run_end"))
+    assert spent(found) == {"start-up": 7, "checkpointing": 10, "validation": 5, "data": 20, "training": 66}
+    assert (found.wall, round(found.share, 3)) == (108, round(66 / 108, 3))
+    assert found.failures == 0 and found.seconds_between_failures is None
+
+
+def test_a_crash_loses_the_steps_that_are_done_again() -> None:
+    """100 steps in 100 s; the next cycle begins at step 76."""
+    story = progress(trains(Story().tell(0, "run_start"), 8, 0, 1), 110.5, 0, 100)
+    story.exit(110, 0, rank=1, signal="SIGKILL").restart(110.2, to=1)
+    found = account(progress(trains(story, 111, 1, 76), 213, 1, 175).tell(213, "run_end"))
+    assert spent(found) == {"start-up": 10, "training": 75 + 100, "lost": 25, "restart": 3}
+    assert (found.lost_steps, found.failures, found.seconds_to_recover) == (25, 1, 3)
+    assert found.by_kind == {"crash": 1} and found.by_node == {"a": 1}
+
+
+def test_steps_that_are_lost_twice_count_once() -> None:
+    """Steps 1 to 100, then 51 to 80, then from 21 on."""
+    story = progress(trains(Story().tell(0, "run_start"), 8, 0, 1), 110, 0, 100)
+    story.exit(110, 0, rank=1, signal="SIGKILL").restart(110, to=1)
+    story = progress(trains(story, 110, 1, 51), 142, 1, 80)
+    story.exit(142, 1, rank=1, signal="SIGKILL").restart(142, to=2)
+    found = account(progress(trains(story, 142, 2, 21), 224, 2, 100).tell(224, "run_end"))
+    assert found.lost_steps == 80 + 30
+    assert spent(found) == {"start-up": 10, "training": 20 + 80, "lost": 80 + 30, "restart": 4}
+
+
+def test_a_hang_is_undetected_until_it_is_noticed() -> None:
+    story = trains(Story().tell(0, "run_start"), 8, 0, 1)
+    hung = {"rank": 1, "pid": 1001, "waited": 30.0, "text": "hung", "signal": "SIGKILL"}
+    story.tell(60, "verdict", cycle=0, **hung).restart(60, to=1)
+    found = account(trains(story, 61, 1, 1).tell(73, "run_end"))
+    assert spent(found) == {"start-up": 10, "training": 20 + 10, "undetected": 30, "restart": 3}
+    assert found.seconds_to_detect == 30
+
+
+def test_a_preemption_is_no_failure_and_the_queue_is_waiting() -> None:
+    story = trains(Story().tell(0, "run_start"), 8, 0, 1).tell(30, "preemption", signal="SIGTERM")
+    story.tell(34, "run_end").tell(54, "run_start")
+    found = account(trains(story, 60, 0, 21).tell(72, "run_end"))
+    assert spent(found) == {"start-up": 10 + 8, "training": 20 + 10, "stopping": 4, "waiting": 20}
+    assert len(found.attempts) == 2 and found.failures == 0
+
+
+def test_an_attempt_whose_end_is_not_told() -> None:
+    story = trains(Story().tell(0, "run_start"), 8, 0, 1).tell(40, "first_heartbeat", cycle=0, rank=1)
+    found = account(trains(story.tell(90, "run_start"), 95, 0, 1).tell(99, "run_end"))
+    assert spent(found) == {"start-up": 10 + 7, "training": 30 + 2, "unknown": 50}
+
+
+def test_a_program_that_tells_nothing() -> None:
+    found = account(Story().tell(0, "run_start").cycle(5, 0).tell(65, "run_end"))
+    assert spent(found) == {"start-up": 5, "unknown": 60}
+
+
+def test_counted_steps_say_nothing_of_what_was_lost() -> None:
+    story = Story().tell(0, "run_start").cycle(8, 0)
+    story.tell(10, "first_step", cycle=0, rank=0, step=1, counted=True)
+    story.tell(20, "progress", cycle=0, ranks=2, steps_most=50, sections={}, counted=True)
+    assert account(story.tell(20, "run_end")).lost_steps is None
+
+
+def test_the_page_has_every_bucket() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "goodput.md").read_text()
+    assert "".join(f"| {name} | {meaning} |\n" for name, meaning in BUCKETS.items()) in page
+
+
+fields = st.sampled_from(
+    ["cycle", "step", "at", "rank", "waited", "steps_most", "ranks", "sections", "counted"]
+)
+values = (
+    st.none() | st.integers(-2, 9) | st.floats() | st.just({"eval": {"seconds": 1e9}}) | st.text(max_size=3)
+)
+kinds = st.sampled_from(sorted(KINDS | {"verdict", "rank_exit", "node_lost", "incident", "from_the_future"}))
+times = st.floats(START, START + 1e4), st.floats(0, 1e4)
+nodes = st.sampled_from("ab")
+events = st.lists(st.builds(Event, kinds, *times, nodes, st.dictionaries(fields, values), nodes), max_size=40)
+
+
+@given(events)
+def test_buckets_add_up_whatever_the_journal_has(told: list[Event]) -> None:
+    found = goodput(told, incidents(told))
+    assert sum(found.seconds.values()) == pytest.approx(found.wall, abs=1e-3)
+    assert set(found.seconds) == set(BUCKETS)
+    for attempt in found.attempts:
+        assert sum(attempt.seconds.values()) == pytest.approx(attempt.ended - attempt.begun, abs=1e-3)
+    assert all(seconds >= -1e-6 for seconds in found.seconds.values())
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    story = progress(trains(Story().tell(0, "run_start"), 8, 0, 1), 110.5, 0, 100)
+    story.exit(110, 0, rank=1, signal="SIGKILL").restart(110.2, to=1)
+    story = progress(trains(story, 111, 1, 76), 213, 1, 175).tell(213, "run_end")
+    run_dir = str(write(story, tmp_path / "runs" / "a"))
+    assert main(["goodput", run_dir]) == 0
+    first, _, training, lost, *_ = capsys.readouterr().out.splitlines()
+    assert first == f"goodput 82.2% of 3 min 33 s: 1 attempt, 2 cycles, 1 failure, {run_dir}"
+    assert training.split()[:3] == ["training", "2", "min"] and lost.split()[:2] == ["lost", "25.0"]
+    assert main(["goodput", run_dir, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["wall"] == pytest.approx(213) and found["seconds"]["lost"] == pytest.approx(25)
+    write(Story().tell(0, "run_start"), tmp_path / "runs" / "b")
+    assert main(["goodput", str(tmp_path / "runs")]) == 2
+    assert "has 2 runs in it" in capsys.readouterr().err
