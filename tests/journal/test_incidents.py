@@ -377,6 +377,13 @@ def test_a_wall_clock_that_is_set_back_does_no_harm() -> None:
     assert (incident.restart_seconds, incident.resume_seconds) == (1.1, 3.0)
 
 
+def test_a_rank_that_stays_at_its_end_was_not_noticed_until_then() -> None:
+    story = Story().cycle(1, 0).tell(70, "exit_delayed", cycle=0, rank=1, pid=1001, seconds=60.0)
+    report = {"rank": 1, "cause": "shutdown", "confidence": "medium", "sentence": "Rank 1 is at its exit."}
+    incident = only(story.tell(71, "incident", cycle=0, culprit_node="a", job_goes_on=True, **report))
+    assert (incident.kind, incident.unnoticed_seconds) == ("hang", 60.0)
+
+
 @pytest.mark.parametrize(
     ("more", "effect"),
     [

@@ -160,6 +160,7 @@ class _Cycle:
     codes: set[str] = field(default_factory=set)
     killed: list[str] = field(default_factory=list)
     suspected: list[str] = field(default_factory=list)  # nodes, and what followed
+    stays: dict[int | None, float] = field(default_factory=dict)  # ranks at their end: seconds until noticed
     firsts: dict[tuple[str, str], Event] = field(default_factory=dict)  # by kind and source
     pids: dict[str, dict[int, int | None]] = field(default_factory=dict)  # of ranks, by node
     begun: set[str] = field(default_factory=set)  # sources
@@ -202,7 +203,9 @@ class _Cycle:
         rank = _number(event.get("culprit" if event.kind == "verdict" else "rank"))
         node = _line(event.get("culprit_node") or "")
         own = next((each for each in failed if each.rank == rank), None) if rank is not None else None
-        noticed = failed[0] if failed else _failure("hang", event, sentence)
+        noticed = (
+            failed[0] if failed else _failure("hang", event, sentence, unnoticed=self.stays.get(rank, 0.0))
+        )
         if (
             cause == "elsewhere" and self.not_back
         ):  # the verdict was made before it was known which node that is
@@ -313,6 +316,9 @@ class _Cycle:
     def read_node_not_back(self, event: Event) -> None:
         names = event.get("lost")
         self.not_back = self.not_back or tuple(map(_line, names if isinstance(names, list) else ()))
+
+    def read_exit_delayed(self, event: Event) -> None:
+        self.stays[_who(event)[0]] = _seconds(event.get("seconds"))
 
     def read_node_suspected(self, event: Event) -> None:
         node, instead = _line(event.get("suspect")), _line(event.get("instead") or "")
