@@ -276,6 +276,13 @@ def _healthy_score(score: Score, facts: Facts) -> Score:
     )
 
 
+def _signals(event: Mapping[str, Any]) -> bool:
+    """Whether ranks get a signal: from the monitor, or by a decision of the launcher after evidence was taken."""
+    actions = event.get("actions") if event["kind"] == "decision" else None
+    sent = isinstance(actions, list) and any(each.get("$") == "SignalRanks" for each in actions)
+    return sent or event["kind"] == "signal_sent"
+
+
 def _fault_score(score: Score, scenario: Scenario, facts: Facts) -> Score:
     """Of a fault: whether and when it was found, and whether its report is right, in time and complete."""
     events = [event for journal in facts.journals for event in _first_cycle(journal)]
@@ -287,10 +294,10 @@ def _fault_score(score: Score, scenario: Scenario, facts: Facts) -> Score:
     ready = _first(
         {"mono": event.get("evidence_mono")} for event in events if event["kind"] in ("incident", "verdict")
     )
-    killed = _first(event for event in events if event["kind"] in ("signal_sent", "stop"))
+    killed = _first(event for event in events if _signals(event))
     before_kill = None
     if _hung(events, scenario):
-        before_kill = ready is not None and killed is not None and ready <= killed
+        before_kill = ready is not None and (killed is None or ready <= killed)
     return replace(
         score,
         found=found,

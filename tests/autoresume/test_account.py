@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from holdfast.autoresume.outcome import LONGEST, Account, Cause, account_of
 from tests.journal.story import START, Story
 
@@ -43,12 +45,22 @@ def test_another_attempt_in_the_same_run_directory_does_not_count() -> None:
 
 
 def test_which_nodes_were_suspected() -> None:
+    story = Story().tell(0, "run_start").cycle(1, 0).tell(8, "node_suspected", cycle=0, suspect="e")
+    assert account_of(story.tell(9, "node_suspected", cycle=0, suspect="b").events).suspected == ("b", "e")
+
+
+@pytest.mark.parametrize(("before", "only_same"), [(0, True), (1, False)])
+def test_the_same_failure_at_the_end_of_an_attempt(before: int, only_same: bool) -> None:
     story = Story().tell(0, "run_start").cycle(1, 0)
-    story.tell(5, "incident", cycle=0, culprit_node="b", confidence="high", hardware="GPU 3 is lost")
-    story.tell(6, "incident", cycle=0, culprit_node="c", confidence="low", hardware="GPU 3 is lost")
-    story.tell(7, "incident", cycle=0, culprit_node="d", confidence="high")
-    story.tell(8, "node_suspected", cycle=0, suspect="e", stays=True)
-    assert account_of(story.events).suspected == ("b", "e")
+    same = {"failure": "ValueError: bad batch after step 23", "same_failure_limit": 3}
+    for number in range(before):
+        story.tell(5 + number, "incident", cycle=number).cycle(6 + number, number + 1)
+    for number in range(2):
+        story.tell(8 + number, "incident", cycle=before + number, same_failures=number + 1, **same)
+        story.cycle(8.5 + number, before + number + 1)
+    found = account_of(story.events)
+    assert (found.failure, found.same_failures, found.same_failure_limit) == (same["failure"], 2, 3)
+    assert found.only_same is only_same
 
 
 def test_how_far_it_came() -> None:

@@ -228,6 +228,7 @@ def same(
     [
         ([same(1, 2), same(2, 1)], True),
         ([same(1, 1), same(2, 1)], False),
+        ([same(1, 2), replace(same(2, 2), only_same=False)], False),
         ([same(1, 2), same(2, 1, "KeyError: 'x' after step 5")], False),
         ([same(1, 2), attempt("P", 2), same(3, 1)], False),
         ([same(1, 2, limit=5), same(2, 2, limit=5)], False),

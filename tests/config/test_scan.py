@@ -127,7 +127,7 @@ def test_abbreviations_of_torchrun_keep_their_meaning(short: str, full: str) -> 
         ("restart", "restart_policy"),
         ("fault", "cfg_path"),
         ("term", "term_timeout"),
-        ("ft-node", "node_timeout"),  # options without effect must not get in the way
+        ("ft-node-t", "node_timeout"),  # options without effect must not get in the way
         ("ft-log", "log_level"),
         ("ft-log-server-p", "log_server_port"),
     ],

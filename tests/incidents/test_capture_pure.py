@@ -218,7 +218,8 @@ def test_gpus_that_stand_out() -> None:
         "2, NVIDIA H100, [N/A], [N/A], Not Active, Active, Not Active, 60\n"
         "No devices were found\n"
     )
-    assert [each.kind for each in found] == [NodeFaultKind.GPU] * 2 + [NodeFaultKind.SLOW_GPU] * 2
+    kinds = [NodeFaultKind.GPU_BEFORE, NodeFaultKind.GPU, NodeFaultKind.SLOW_GPU, NodeFaultKind.SLOW_GPU]
+    assert [each.kind for each in found] == kinds
     assert tuple(each.text for each in found) == (
         "GPU 1 (NVIDIA H100) has had 3 uncorrectable memory errors since its driver was loaded",
         "GPU 1 (NVIDIA H100) could not remap a broken row of its memory and must be replaced",

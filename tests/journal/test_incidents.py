@@ -387,22 +387,23 @@ def test_a_rank_that_stays_at_its_end_was_not_noticed_until_then() -> None:
 @pytest.mark.parametrize(
     ("more", "effect"),
     [
-        ({"stays": False, "instead": "c"}, "node c has taken its place"),
-        ({"stays": True}, "it has stayed, as no other node waited"),
-        ({"stays": False}, "the others have continued without it"),
+        ({"instead": "c"}, "node c has taken its place"),
+        ({}, "the others have continued without it"),
     ],
 )
 def test_what_a_suspicion_has_changed_is_told_with_the_failure(more: dict[str, object], effect: str) -> None:
     story = Story().cycle(1, 0).exit(5, 0, rank=1, code=1).restart(5.5, to=1)
-    story.tell(5.8, "node_suspected", cycle=0, suspect="b", facts="node b: it crashed twice", **more)
-    assert only(story.cycle(6, 1)).outcome == f"restarted (1 of 3); node b is suspect: {effect}"
+    story.tell(5.7, "node_suspected", cycle=0, suspect="b", facts="node b: it crashed twice")
+    story.tell(5.8, "node_replaced", cycle=0, suspect="b", **more)
+    expected = f"restarted (1 of 3); suspect: node b: it crashed twice; node b is suspect: {effect}"
+    assert only(story.cycle(6, 1)).outcome == expected
 
 
 kinds = st.sampled_from(
     [
         "run_start", "cycle_start", "rank_start", "rank_exit", "verdict", "signal_sent", "stop", "restart", "resume",
         "preemption", "node_lost",
-        "node_excluded", "node_not_back", "node_suspected", "job_lost", "incident", "cause",
+        "node_excluded", "node_not_back", "node_suspected", "node_replaced", "job_lost", "incident", "cause",
         "rank_failing", "request", "run_end", "first_step", "from_the_future",
     ]
 )  # fmt: skip

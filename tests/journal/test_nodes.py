@@ -17,6 +17,7 @@ CRASH = {
     "culprit_node": "gpu-2:71",
     "cause": "signal",
     "confidence": "high",
+    "accuses": ["gpu-2:71"],
     "sentence": "Rank 2 crashed.",
 }
 
@@ -33,13 +34,9 @@ def story() -> Story:
         10, 1, "gpu-2:71", first=2
     )
     found.tell(20, "incident", "gpu-1:70", cycle=1, **CRASH)
-    moved = {
-        "suspect": "gpu-2:71",
-        "facts": "node gpu-2:71 crashed twice",
-        "stays": False,
-        "instead": "gpu-3:72",
-    }
-    found.tell(21, "node_suspected", "gpu-1:70", cycle=1, **moved)
+    suspect = {"cycle": 1, "suspect": "gpu-2:71"}
+    found.tell(20.5, "node_suspected", "gpu-1:70", **suspect, facts="node gpu-2:71 crashed twice")
+    found.tell(21, "node_replaced", "gpu-1:70", **suspect, instead="gpu-3:72")
     return found.cycle(22, 2, "gpu-1:70").cycle(22, 2, "gpu-3:72", first=2)
 
 
@@ -65,10 +62,15 @@ def test_a_machine_is_one_over_many_jobs() -> None:
     )
 
 
-@pytest.mark.parametrize("change", [{"cause": "exception"}, {"confidence": "medium"}, {"culprit_node": ""}])
-def test_what_counts_for_no_machine(change: dict[str, str]) -> None:
+@pytest.mark.parametrize("change", [{"accuses": []}, {"accuses": ["a", "b"]}, {"job_goes_on": True}])
+def test_what_counts_for_no_machine(change: dict[str, object]) -> None:
     found = machines(Story().cycle(1, 0).tell(9, "incident", cycle=0, **{**CRASH, **change}))
     assert found == {"a": Machine("a", runs=1)}
+
+
+def test_a_report_that_was_made_again_counts_once() -> None:
+    story = Story().cycle(1, 0).tell(9, "incident", cycle=0, **CRASH).tell(10, "incident", cycle=0, **CRASH)
+    assert machines(story)["gpu-2"].failures == 1
 
 
 def test_a_lost_machine() -> None:

@@ -439,8 +439,9 @@ class Launcher:
             "node": self.random.choice(self.node.membership.names),
             "confidence": "high",
             "hardware": self.random.choice(["", "uncorrectable memory error"]),
+            "domain": self.random.choice(["", "rack 1"]),
             "step": self.random.randrange(1000),
-            "without": action.left_out,
+            "without": self.node.membership.left_out,
             "at": record.at,
         }
         seconds = self.random.choice([0.0, 1.0, 30.0])

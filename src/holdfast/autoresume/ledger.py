@@ -65,6 +65,7 @@ class Attempt:
     failure: str = ""
     same_failures: int = 0
     same_failure_limit: int = 0
+    only_same: bool = True
 
     @property
     def seconds(self) -> float | None:
@@ -192,6 +193,7 @@ def attempt_ends(
         "failure": account.failure,
         "same_failures": account.same_failures or None,
         "same_failure_limit": account.same_failure_limit or None,
+        "only_same": None if account.only_same else False,
         "seen": None if seen else False,
     }
     return {
@@ -281,6 +283,7 @@ def _ended(attempt: Attempt, record: Mapping[str, Any]) -> Attempt:
         failure=_text(record, "failure"),
         same_failures=_number(record, "same_failures") or 0,
         same_failure_limit=_number(record, "same_failure_limit") or 0,
+        only_same=_truth(record, "only_same", True),
     )
 
 

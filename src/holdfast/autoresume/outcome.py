@@ -11,7 +11,7 @@ journal is missing or somewhere else is empty.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from signal import Signals
@@ -107,7 +107,9 @@ class Account:
     nodes: tuple[str, ...] = ()
     """Who took part."""
     suspected: tuple[str, ...] = ()
-    """Nodes that the launcher suspected, or whose hardware a failure names."""
+    """Nodes that the launcher suspected."""
+    only_same: bool = True
+    """Whether no other failure came before these in the attempt."""
     failure: str = ""
     """The last exception with its step, where that may be the same again: `ValueError: bad batch after step 23`."""
     same_failures: int = 0
@@ -253,26 +255,23 @@ def account_of(events: Iterable[Event], since: float = float("-inf")) -> Account
         resumed_step=_resumed(own),
         last_step=max(_steps(own, "first_step", "verdict", "suspicion"), default=None),
         nodes=tuple(sorted({event.source for event in own if event.kind == "cycle_start"})),
-        suspected=tuple(sorted(set(_suspected(own)))),
+        suspected=tuple(
+            sorted({_text(event.get("suspect")) for event in own if event.kind == "node_suspected"})
+        ),
         **_same_failure(own),
     )
 
 
 def _same_failure(events: list[Event]) -> dict[str, Any]:
     """What the last failure of the attempt has in common with those before."""
-    reported = [event for event in events if event.kind == "incident"]
+    reported = {event.get("cycle"): event for event in events if event.kind == "incident"}
     names = {"failure": str, "same_failures": int, "same_failure_limit": int}
-    found = {name: reported[-1].get(name) for name in names} if reported else {}
-    is_whole = bool(found) and all(type(found[name]) is kind for name, kind in names.items())
-    return {**found, "failure": short(found["failure"])} if is_whole else {}
-
-
-def _suspected(events: list[Event]) -> Iterator[str]:
-    for event in events:
-        if event.kind == "node_suspected":
-            yield _text(event.get("suspect"))
-        elif event.kind == "incident" and event.get("hardware") and event.get("confidence") == "high":
-            yield _text(event.get("culprit_node"))
+    last = list(reported.values())[-1:]
+    found = {name: event.get(name) for event in last for name in names}
+    if not found or any(type(found[name]) is not kind for name, kind in names.items()):
+        return {}
+    only_same = len(reported) <= found["same_failures"]
+    return {**found, "failure": short(found["failure"]), "only_same": only_same}
 
 
 def _fault_of_the_last_cycle(events: list[Event], found: list[Incident]) -> Incident | None:

@@ -159,6 +159,8 @@ def same_failures_in_a_row(attempts: Sequence[Attempt]) -> int:
         if attempt.kind not in FAILURES or not attempt.failure or attempt.failure != attempts[-1].failure:
             break
         total += attempt.same_failures
+        if not attempt.only_same:
+            break
     return total
 
 
@@ -176,8 +178,8 @@ def idle_in_a_row(attempts: Sequence[Attempt]) -> list[Attempt]:
 
 
 def nodes_to_exclude(attempts: Iterable[Attempt], *, after: int = 2) -> tuple[str, ...]:
-    """Nodes that were the first to fail in at least `after` attempts, and those that were suspected within one, the
-    worst first.
+    """Nodes that were the first to fail in at least `after` attempts, and those that were suspected in the last one,
+    the worst first.
 
     A failure that looks the same on several nodes (but for numbers in its text) is the program's, and counts for none.
     """
@@ -192,7 +194,7 @@ def nodes_to_exclude(attempts: Iterable[Attempt], *, after: int = 2) -> tuple[st
         if attempt.kind is Kind.NODE_LOST or len(where[without_numbers(attempt.why)]) == 1:
             counts[attempt.node] += 1
     bad = {node for node in counts if counts[node] >= after}
-    bad.update(node for attempt in attempts for node in attempt.suspected)
+    bad.update(attempts[-1].suspected if attempts else ())
     return tuple(sorted(bad, key=lambda node: (-counts[node], node)))
 
 

@@ -18,10 +18,8 @@ from ..visible import escaped
 if TYPE_CHECKING:
     from ..journal.event import Event
 
-OF_NO_NODE = frozenset(("exception", "slow", "unknown"))
-"""Causes that count for no machine."""
-SUSPECTED, STARTS, ENDS = "node_suspected", "cycle_start", "run_end"
-KINDS = frozenset(("run_start", "incident", "node_lost", SUSPECTED, STARTS, ENDS))
+STARTS, ENDS = "cycle_start", "run_end"
+KINDS = frozenset(("run_start", "incident", "node_lost", "node_suspected", "node_replaced", STARTS, ENDS))
 
 
 @dataclass(slots=True)
@@ -32,7 +30,7 @@ class Machine:
     runs: int = 0
     """In which one of its launchers took part."""
     failures: int = 0
-    """Verdicts that name it, with high confidence, and losses of it."""
+    """Failures that accuse it for sure, and losses of it."""
     suspected: int = 0
     idle_seconds: float = 0.0
     """From the loss of its place until it trained again, or the job ended."""
@@ -82,37 +80,39 @@ def count(machines: dict[str, Machine], events: Iterable[Event]) -> None:
     """Add the events of one run directory, in their order."""
     idle: dict[str, float] = {}  # since when, by launcher
     seen: set[str] = set()
-    last = 0.0
+    from ..journal.event import CycleSorter
+
+    verdicts: dict[tuple[int, int], Event] = {}  # by run and cycle: a later report replaces an earlier one
+    sorter, last = CycleSorter(), 0.0
     for event in events:
-        last = event.t
+        last, place = event.t, sorter.cycle_of(event)
         if event.kind in (STARTS, "run_start"):
             machine = _machine(machines, event.source)
             machine.runs += machine.host not in seen
             seen.add(machine.host)
+        name = str(event.get("suspect"))
         if event.kind in (STARTS, ENDS) and event.source in idle:
             _machine(machines, event.source).idle_seconds += event.t - idle.pop(event.source)
-        elif event.kind == SUSPECTED:
-            name = str(event.get("suspect"))
+        elif event.kind == "node_suspected":
             machine = _machine(machines, name)
             machine.suspected += 1
             machine.last = str(event.get("facts"))
-            if not event.get("stays"):
-                idle[name] = event.t
+        elif event.kind == "node_replaced":
+            idle[name] = event.t
         elif event.kind == "node_lost":
             machine = _machine(machines, str(event.get("lost") or event.node))
             machine.failures += 1
             machine.last = "no sign of it any more"
-        elif event.kind == "incident" and _accuses(event):
-            machine = _machine(machines, str(event.get("culprit_node")))
+        elif event.kind == "incident" and not event.get("job_goes_on"):
+            verdicts[place] = event
+    for event in verdicts.values():
+        accused = event.get("accuses")
+        if isinstance(accused, list) and len(accused) == 1 and event.get("cause") != "node_lost":
+            machine = _machine(machines, str(accused[0]))
             machine.failures += 1
-            machine.last = str(event.get("sentence"))
+            machine.last = machine.last or str(event.get("sentence"))
     for name, since in idle.items():
         _machine(machines, name).idle_seconds += max(0.0, last - since)
-
-
-def _accuses(event: Event) -> bool:
-    is_sure = event.get("confidence") == "high" and bool(event.get("culprit_node"))
-    return is_sure and event.get("cause") not in OF_NO_NODE and event.get("cause") != "node_lost"
 
 
 def _machine(machines: dict[str, Machine], launcher: str) -> Machine:

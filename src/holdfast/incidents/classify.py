@@ -89,9 +89,9 @@ def nature_of_exception(type_: str, message: str) -> Nature:
         return Nature.OUT_OF_MEMORY
     if _MISMATCH.search(message):
         return Nature.MISMATCH
-    if _BROKEN_GPU.search(message) or _BROKEN_DISK.search(message):
-        return Nature.HARDWARE
-    return Nature.OWN
+    if _BROKEN_GPU.search(message):
+        return Nature.BROKEN_GPU
+    return Nature.BROKEN_DISK if _BROKEN_DISK.search(message) else Nature.OWN
 
 
 _DEVICE = re.compile(r"CUDA|cuDNN|NCCL|\bECC\b|\bXid\b", re.IGNORECASE)

@@ -8,14 +8,15 @@ rules, each with its facts in a sentence:
 - **A node**: at once where the evidence itself names hardware (an uncorrectable memory error, a lost GPU, a disk that
   fails), or a rank that the kernel does not let go; else when two of the last three failures accuse it with high
   confidence, at different steps, and accuse no other node both. A fault of hardware strikes at any place, a bug at one:
-  an exception of the program accuses no node, and two failures with one signature do not either.
-- **A failure domain**, such as a rack: two of the last three failures accuse two nodes of it.
+  an exception of the program accuses no node, and two failures with one signature do not either. A disk that has
+  failed on another node before is one that they share, and names none.
+- **A node domain**, such as a rack: two of the last three failures accuse two nodes of it.
 - **A checkpoint**: two attempts failed after it was loaded, before they had taken a step.
 - **A pair of nodes**: the evidence of a failure accuses both, and no other failure decides. Neither is moved.
 
 A suspicion of a node ends when the others have failed without it, or after an hour.
-The launcher places nodes by this (`launcher.control.gathering`); it counts the same failure by itself, without waiting
-for a judgement (`control.records`).
+The launcher places nodes by this (`launcher.control.suspects`). It counts the same failure by itself, without waiting
+for a judgement (`control.records`), and does not know `peers` and `checkpoint` of a failure.
 Does not cover: a node that makes the others fail without ever being the culprit; two causes at once.
 """
 
@@ -47,11 +48,12 @@ class Failure:
     """The culprit's."""
     confidence: str = LOW
     signature: str = ""
-    """What it was, so that two equal ones may be one bug: the exception's type and message without its numbers, or the
-    place of a crash. Empty for a wait, whose place is the same whatever is waited for, and for an exception that comes
-    from outside of the program: a disk, a network, a GPU."""
+    """What it was, so that two equal ones may be one bug: the exception's type and message without its numbers. Empty
+    where there is none, and for one that comes from outside of the program: a disk, a network, a GPU."""
     hardware: str = ""
     """The fault of hardware that the evidence names: `uncorrectable memory error of GPU 3`."""
+    may_be_shared: bool = False
+    """Whether other nodes may use the same: a disk."""
     step: int | None = None
     """The highest step that was reached."""
     checkpoint: str = ""
@@ -59,7 +61,8 @@ class Failure:
     took_steps: bool = True
     """Whether a step was taken after that."""
     domain: str = ""
-    """The failure domain of this node, such as its rack."""
+    """The domain of this node, such as its rack."""
+    cycle: int = 0
     peers: tuple[str, ...] = ()
     """Nodes that this evidence accuses as much as `node`."""
     without: tuple[str, ...] = ()
@@ -91,7 +94,7 @@ class Suspicion:
     """Something that is suspected, and why."""
 
     what: str
-    """The node, the checkpoint, the two nodes of a pair as `a and b`, or the failure's signature."""
+    """The node, the domain, the checkpoint, the two nodes of a pair as `a and b`, or the failure's signature."""
     facts: str
     """One sentence."""
     since: float = 0.0
@@ -122,6 +125,7 @@ def suspicions(
     failures = tuple(history)
     nodes: dict[str, Suspicion] = {}
     domains: dict[str, Suspicion] = {}
+    accused: set[str] = set()
     times: Counter[str] = Counter()
     for end, failure in enumerate(failures, 1):
         for name in failure.without:
@@ -129,8 +133,11 @@ def suspicions(
         if found := _suspect_node(failures[:end]):
             times[found.what] += found.what not in nodes
             nodes[found.what] = found
+        if accused.intersection(failure.without):
+            domains.clear()
         if found := _suspect_domain(failures[:end]):
             domains[found.what] = found
+        accused |= failure.accused
     return Suspicions(
         tuple(each for each in nodes.values() if now - each.since < FORGIVEN_AFTER),
         tuple(each for each in domains.values() if now - each.since < FORGIVEN_AFTER),
@@ -144,7 +151,10 @@ def suspicions(
 def _suspect_node(failures: Sequence[Failure]) -> Suspicion | None:
     """The node that the last failure makes suspect."""
     last = failures[-1]
-    if last.is_hardware and len(last.accused) == 1:
+    is_shared = last.may_be_shared and any(
+        each.may_be_shared and each.accused and each.accused != last.accused for each in failures
+    )
+    if last.is_hardware and len(last.accused) == 1 and not is_shared:
         return Suspicion(last.node, f"node {last.node}: {last.hardware or KINDS[last.kind]}", last.at)
     for before in failures[-RECENT:-1]:
         both = before.accused & last.accused
@@ -169,7 +179,7 @@ def _suspect_domain(failures: Sequence[Failure]) -> Suspicion | None:
         if is_one and len(nodes) == 2 and not _is_same(before, last):
             names = " and ".join(sorted(nodes))
             return Suspicion(
-                last.domain, f"failure domain {last.domain}: nodes {names} of it have failed", last.at
+                last.domain, f"node domain {last.domain}: nodes {names} of it have failed", last.at
             )
     return None
 
@@ -178,7 +188,9 @@ def _is_same(one: Failure, other: Failure) -> bool:
     """Whether two failures may be one bug, or one sample of the data."""
     if one.signature or other.signature:
         return one.signature == other.signature
-    return one.step is not None and one.step == other.step
+    if one.step is None or other.step is None:
+        return one.kind == other.kind and one.kind in ("exception", "exit")
+    return one.step == other.step
 
 
 def _step(failure: Failure) -> str:

@@ -321,9 +321,11 @@ class _Cycle:
         self.stays[_who(event)[0]] = _seconds(event.get("seconds"))
 
     def read_node_suspected(self, event: Event) -> None:
+        self.suspected.append(f"suspect: {_line(event.get('facts') or event.get('suspect'))}")
+
+    def read_node_replaced(self, event: Event) -> None:
         node, instead = _line(event.get("suspect")), _line(event.get("instead") or "")
         effect = f"node {instead} has taken its place" if instead else "the others have continued without it"
-        effect = "it has stayed, as no other node waited" if event.get("stays") else effect
         self.suspected.append(f"node {node} is suspect: {effect}")
 
     def read_job_lost(self, event: Event) -> None:

@@ -15,7 +15,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.incidents import classify
@@ -35,14 +35,16 @@ from holdfast.incidents.report import store as stored
 from holdfast.incidents.report.redaction import redacted, redacted_text
 from holdfast.incidents.rules import judge
 from holdfast.incidents.suspicions import Failure as Judged
+from holdfast.incidents.suspicions import suspicions
 from holdfast.incidents.verdict import Verdict
 from holdfast.incidents.wire import packed, unpacked
 from holdfast.journal.writer import Journal
 from holdfast.visible import without_numbers
 
 from ..processes import proc
+from .control import suspects
 from .control.messages import Append, Put, Reported
-from .control.records import FAILURES, encode, key
+from .control.records import FAILURES, Membership, key
 from .exit_codes import RankExit
 from .ranks.failures import Failure
 from .ranks.processes import RankGroup
@@ -79,8 +81,9 @@ class Summary:
     """Seconds of job time at which the cycle ended."""
     same_failure: dict[str, Any] = field(default_factory=dict)
     """For the journal: the exception and its step, how many cycles in a row have had it, and how many end the job."""
-    left_out: tuple[str, ...] = ()
-    """Nodes that took no part because they were suspected."""
+    members: Membership = field(default_factory=lambda: Membership(()))
+    is_last: bool = False
+    """Whether the job ends, and its store."""
     job_goes_on: bool = False
     """Whether the job goes on, so that no other node is asked for its evidence, and nothing waits for the report."""
 
@@ -114,6 +117,7 @@ class Reporter:
             set()
         )  # cycles of which a failure is reported: it replaces what was said before
         self._hurry = threading.Event()
+        self._failures = ""  # the judgements until now, as in the job's store
 
     def begin(self, complete: Complete, context: NodeContext, summary: Summary) -> bool:
         """Make the report, or give this evidence to the node that does; whether that is under way. Never raises."""
@@ -243,10 +247,6 @@ class Reporter:
     ) -> None:
         own, verdict = nodes[0], _write(place, *nodes)
         failure = judged_failure(Case(nodes), verdict, summary)
-        if self._store is not None and not summary.job_goes_on:
-            line = {"cycle": own.cycle, **asdict(failure)}
-            with contextlib.suppress(StoreGone):
-                self._store.ask(Append(FAILURES, encode(line)), ANSWER)
         sentence = redacted_text(verdict.sentence, os.environ)
         report = os.path.join(place, "report.txt")
         self._journal.record(
@@ -261,7 +261,7 @@ class Reporter:
             evidence_mono=ready,
             report=place,
             **({"job_goes_on": True} if summary.job_goes_on else {}),
-            **({"hardware": failure.hardware} if failure.hardware else {}),
+            **({"accuses": sorted(failure.accused)} if failure.accused else {}),
             **summary.same_failure,
         )
         if summary.covers(verdict):
@@ -269,6 +269,26 @@ class Reporter:
         else:
             what = own.cycle, sentence, verdict.confidence, report
             logger.warning("verdict on cycle %d: %s (confidence %s). Report: %s", *what)
+        if not summary.job_goes_on:
+            self._suspect(failure, summary)
+
+    def _suspect(self, failure: Judged, summary: Summary) -> None:
+        """Add the judgement to the history of the job, and say what it makes suspect."""
+        line = suspects.encoded(failure)
+        self._failures += line + "\n"
+        if self._store is not None:
+            seconds = IN_A_HURRY if summary.is_last else ANSWER
+            with contextlib.suppress(StoreGone):
+                self._store.ask(Append(FAILURES, line), seconds)
+                self._failures = self._store.ask(FAILURES, seconds) or self._failures
+        found = suspicions(suspects.decoded(self._failures), failure.at, same_failure_limit=None)
+        for each in (*found.nodes, *found.domains):
+            if each.since == failure.at and each.what in (failure.node, failure.domain):
+                self._journal.record(
+                    "node_suspected", cycle=failure.cycle, suspect=each.what, facts=each.facts
+                )
+                follows = ". At the next restart a node that waits takes its place" if self._store else ""
+                logger.warning("suspect: %s%s", each.facts, follows)
 
 
 def _write(place: str, *nodes: NodeEvidence) -> Verdict:
@@ -281,7 +301,8 @@ def _write(place: str, *nodes: NodeEvidence) -> Verdict:
 def judged_failure(case: Case, verdict: Verdict, summary: Summary) -> Judged:
     """What this incident says of the nodes and the program, for the choice of the next members."""
     raised = next((rank.raised for rank in case.ranks if rank.rank == verdict.rank), None)
-    exception = f"{raised.type}: {raised.message}" if raised else ""
+    exception = " ".join(f"{raised.type}: {raised.message}".split())[:TEXT] if raised else ""
+    nature = raised.nature if raised else Nature.OWN
     faults = [
         fault.text
         for node in case.nodes
@@ -289,15 +310,12 @@ def judged_failure(case: Case, verdict: Verdict, summary: Summary) -> Judged:
         for fault in node.faults
         if fault.kind in (NodeFaultKind.GPU, NodeFaultKind.HARDWARE)
     ]
-    hardware = exception[:TEXT] if raised and raised.nature is Nature.HARDWARE else "".join(faults[:1])
-    signature = ""
-    if (
-        raised
-        and verdict.kind == "exception"
-        and not classify.comes_from_outside(raised.type, raised.message)
-    ):
-        # A GPU's memory may have had errors before; this failure is the program's.
-        signature, hardware = without_numbers(" ".join(exception.split()))[:TEXT], ""
+    hardware, signature = "".join(faults[:1]), ""
+    if nature in (Nature.BROKEN_GPU, Nature.BROKEN_DISK):
+        hardware = exception
+    elif raised and verdict.kind == "exception":
+        is_own = not classify.comes_from_outside(raised.type, raised.message)
+        signature, hardware = (without_numbers(exception), "") if is_own else ("", hardware)
     steps = [rank.board.step for rank in case.ranks if rank.board and rank.board.step is not None]
     return Judged(
         verdict.kind,
@@ -305,8 +323,11 @@ def judged_failure(case: Case, verdict: Verdict, summary: Summary) -> Judged:
         confidence=verdict.confidence,
         signature=signature,
         hardware=hardware,
+        may_be_shared=nature is Nature.BROKEN_DISK,
         step=max(steps, default=None),
-        without=summary.left_out,
+        without=summary.members.left_out,
+        domain=next((each.domain for each in summary.members.members if each.node == verdict.node), ""),
+        cycle=case.nodes[0].cycle,
         at=summary.at,
     )
 

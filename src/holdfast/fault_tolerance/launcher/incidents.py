@@ -23,7 +23,7 @@ from holdfast.journal.writer import Journal
 from ..processes import proc
 from .control.exiting import DESCRIBED
 from .control.messages import Event, EvidenceTaken, ExitDescribed
-from .control.records import CycleRecord
+from .control.records import CycleRecord, Kind, Membership
 from .ranks.boards import CycleBoards
 from .ranks.failures import Failure
 from .ranks.processes import RankGroup
@@ -269,8 +269,8 @@ class Incidents:
         failures: Iterable[Failure],
         *,
         record: CycleRecord,
+        members: Membership,
         lost_nodes: tuple[str, ...] = (),
-        left_out: tuple[str, ...] = (),
         same_failure_limit: int = 0,
     ) -> bool:
         """The ranks have ended: complete the evidence and have the report made, once a cycle, by the node that wrote
@@ -302,7 +302,8 @@ class Incidents:
             named,
             at=record.at,
             same_failure=same_failure,
-            left_out=left_out,
+            members=members,
+            is_last=record.kind is Kind.END,
         )
         self._finish()
         file, self._file = self._file, ""

@@ -29,7 +29,7 @@ from ..timeouts.kept_timeouts import record_steps
 from .console import best_effort
 from .control import messages as m
 from .control.messages import Event
-from .control.records import Settings
+from .control.records import Membership, Settings
 from .exit_codes import RankExit
 from .inbox import Inbox
 from .incidents import Incidents
@@ -82,7 +82,7 @@ class LocalRanks:
         self.reports = RankReports(settings.me.node, boards, journal, incidents)
         self._states = ProcessStates()
         self._group = RankGroup({}, {}, inbox)
-        self._cycle = 0
+        self._cycle, self._members = 0, Membership(())
         self._is_over = True  # no rank of the cycle is left
         self._progress = ProgressLog(0, 0.0)
         self._started_at = 0.0  # monotonic seconds
@@ -104,7 +104,7 @@ class LocalRanks:
     def start(self, where: m.StartRanks) -> m.Started:
         """Start the ranks of a cycle; where that fails, none is left."""
         cycle, members, me = where.cycle, where.membership, self._settings.me
-        self._cycle = cycle
+        self._cycle, self._members = cycle, members
         if page := self._boards.open(cycle, me.ranks):
             self._control = page
             self._monitor.move_to(page)
@@ -339,8 +339,8 @@ class LocalRanks:
                 group,
                 found,
                 record=record,
+                members=self._members,
                 lost_nodes=lost,
-                left_out=action.left_out,
                 same_failure_limit=self._settings.same_failure_limit,
             )
         return is_begun

@@ -138,7 +138,7 @@ def hardware_faults(lines: tuple[str, ...]) -> tuple[NodeFault, ...]:
     """Failing hardware and tasks that are blocked in the kernel. Pure."""
     found = []
     for line in lines:
-        if _MATTERS.search(line) and not re.search("Killed process|oom-kill:", line):
+        if _MATTERS.search(line) and not re.search(r"Killed process|oom-kill:|\bCorrected error", line):
             pid = re.search(r"pid=(\d{1,9})|task \S+:(\d{1,9}) blocked", line)
             kind = NodeFaultKind.GPU if "Xid" in line else NodeFaultKind.HARDWARE
             kind = NodeFaultKind.GPU_ACCESS if _ACCESS.search(line) else kind
@@ -227,7 +227,7 @@ def gpu_faults(table: str) -> tuple[NodeFault, ...]:
         gpu = f"GPU {fields[0]} ({fields[1]})"
         if fields[2].isdigit() and int(fields[2]):
             text = f"{gpu} has had {fields[2]} uncorrectable memory errors since its driver was loaded"
-            found.append(NodeFault(NodeFaultKind.GPU, text))
+            found.append(NodeFault(NodeFaultKind.GPU_BEFORE, text))
         if fields[3].lower() in ("yes", "1"):
             text = f"{gpu} could not remap a broken row of its memory and must be replaced"
             found.append(NodeFault(NodeFaultKind.GPU, text))

@@ -56,7 +56,7 @@ NEXT_STEPS = MappingProxyType(
 )
 """What a person does next, by kind of verdict (and of special cases)."""
 
-_NODE_FAULTS = (NodeFaultKind.GPU, NodeFaultKind.HARDWARE)
+_NODE_FAULTS = (NodeFaultKind.GPU, NodeFaultKind.GPU_BEFORE, NodeFaultKind.HARDWARE)
 """Of the culprit's node: it is drained as well."""
 
 _SETTINGS = MappingProxyType(

@@ -18,16 +18,15 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
-
-from holdfast.incidents.suspicions import Failure, Suspicion, suspicions
 
 from ..exit_codes import Outcome
 from . import messages as m
 from .messages import Action, Event, Log, journal
 from .node import BUSY, SAVING, Confirm, Gather, Leave, Node, Start
-from .records import FAILURES, HOST, LEFT, Member, Membership, decode, encode, key, whole_number
+from .records import FAILURES, HOST, LEFT, Kind, Member, Membership, decode, encode, key, whole_number
+from .suspects import suspected_nodes
 
 LOG_AFTER = 2.0
 """Seconds after which a node logs what it waits for."""
@@ -122,92 +121,43 @@ def _choose(node: Node, phase: Gather, event: Event, now: float) -> list[Action]
     """Form the membership as soon as the nodes that are to take part have joined."""
     settings, record = node.settings, node.record
     node.read(node.key("join"))
-    needed = {LEFT} if settings.is_alone else {LEFT, FAILURES}
-    for log in needed:
+    logs = (LEFT,) if settings.is_alone else (LEFT, FAILURES)
+    for log in logs:
         node.read(log, 1.0)
     before = node.read(key("members", record.base)) if record.base >= 0 else ""
-    if (record.base >= 0 and not before) or not needed <= node.view.keys():
+    if (record.base >= 0 and not before) or any(log not in node.view for log in logs):
         return []  # not read yet
-    if not isinstance(event, m.Tick) and getattr(event, "key", "") not in (node.key("join"), LEFT):
+    if not isinstance(event, m.Tick) and getattr(event, "key", "") not in (node.key("join"), *logs):
         return []
     previous = Membership.decode(before)
     lines = node.view.log(node.key("join"))
     joined = {name: Member.decode(line) for name, line in lines.items() if name not in node.view.log(LEFT)}
     actions = _compare_nnodes(node, phase, [lines[name] for name in joined])
     waits = missing(node, previous, joined, now)
-    suspected, times = _suspected(node, {*joined.values(), *previous.members}, now)
-    chosen = place(joined.values(), previous, settings.most, suspected, times)
+    suspected, times = suspected_nodes(node, {*joined.values(), *previous.members}, now)
+    most = settings.most
     if settings.exclude_suspects:
-        healthy = [each for each in joined.values() if each.node not in suspected]
-        others = place(healthy, previous, settings.most, times=times)
-        chosen = others if len(others) >= settings.least else chosen
+        most = min(most, max(settings.least, len(joined.keys() - suspected.keys())))
+    chosen = place(joined.values(), previous, most, suspected.keys(), times)
     if len(chosen) < settings.least:
         phase.quorum_since = None
         is_early = waits and now - phase.since < settings.join_timeout
         return actions if is_early else [*actions, *_time_out(node, phase, previous, joined, now)]
     phase.quorum_since = now if phase.quorum_since is None else phase.quorum_since
     waited = now - phase.quorum_since
-    if waits and waited < settings.last_call + SAVING:
+    is_whole = record.kind is Kind.RESTART and not record.lost
+    if waits and waited < (settings.join_timeout if is_whole else settings.last_call + SAVING):
         return actions
     names = [each.node for each in chosen]
-    if len(chosen) < settings.most or not suspected.keys().isdisjoint(names):
+    if len(chosen) < most or not suspected.keys().isdisjoint(names):
         new = len(joined) - sum(name in joined for name in previous.names)
         is_early = new < record.waiting and waited < SPARES_WAIT if before else waited < settings.last_call
         if is_early:
             return actions
-    found = Membership(chosen, tuple(name for name in suspected if name not in names))
-    formed = node.once(m.Cas(node.key("members"), "", found.encode()))
-    reported = _report_suspects(suspected, previous, found, record.base) if formed else []
-    return [*actions, *formed, *reported]
-
-
-def _suspected(
-    node: Node, members: Collection[Member], now: float
-) -> tuple[dict[str, Suspicion], Mapping[str, int]]:
-    """The nodes that past failures make suspect, and how often each was suspected."""
-    known = {each.name for each in fields(Failure)}
-    domains = {each.node: each.domain for each in members}
-    history: dict[int, Failure] = {}
-    for line in node.view.get(FAILURES, "").splitlines():
-        values = decode(line)
-        try:
-            failure = Failure(**{name: value for name, value in values.items() if name in known})
-        except (TypeError, ValueError):
-            continue  # of another version
-        history[whole_number(values, "cycle")] = replace(failure, domain=domains.get(failure.node, ""))
-    found = suspicions(history.values(), node.job_time(now), same_failure_limit=None)
-    racks = {each.what: each for each in found.domains if {*domains.values()} != {each.what}}
-    of_racks = {name: racks[domain] for name, domain in domains.items() if domain in racks}
-    return {**of_racks, **{each.what: each for each in found.nodes}}, found.times
-
-
-def _report_suspects(
-    suspected: Mapping[str, Suspicion], previous: Membership, chosen: Membership, cycle: int
-) -> list[Action]:
-    """What is suspected of the nodes that trained until now, and what follows from that."""
-    actions: list[Action] = []
-    for number, name in enumerate(previous.names):
-        if name not in suspected:
-            continue
-        instead = chosen.names[number] if number < len(chosen.names) else ""
-        effect = (
-            "keeps"
-            if name in chosen.names
-            else "loses"
-            if len(chosen.names) < len(previous.names)
-            else "gives"
-        )
-        text = {
-            "keeps": "no other node waits for its place, so it stays",
-            "loses": "the others continue without it (--ft-exclude-suspects)",
-            "gives": f"node {instead} takes its place",
-        }[effect]
-        facts = suspected[name].facts
-        actions.append(Log(f"node {name} is suspect: {facts}; {text}"))
-        by = {"instead": instead} if effect == "gives" else {}
-        fields = {"cycle": cycle, "suspect": name, "facts": facts, "stays": effect == "keeps"}
-        actions.append(journal("node_suspected", **fields, **by))
-    return actions
+    domains = {joined[name].domain for name in joined if suspected.get(name) == joined[name].domain}
+    left_out = [name for name in suspected if name in joined and name not in names]
+    found = Membership(chosen, (*left_out, *sorted(domains)))
+    return [*actions, *node.once(m.Cas(node.key("members"), "", found.encode()))]
 
 
 def missing(node: Node, previous: Membership, joined: Collection[str], now: float) -> list[str]:
@@ -298,7 +248,9 @@ def _log_waiting(node: Node, phase: Gather, now: float) -> list[Action]:
     phase.has_logged = True
     settings, cycle, who = node.settings, node.record.cycle, f"node {node.name}"
     wanted = settings.nnodes.replace(":", " to ")
-    if phase.is_spare and node.nodes >= settings.most:
+    if phase.is_spare and node.name in node.membership.left_out:
+        text = f"has no place in cycle {cycle}, since it is suspect; it waits"
+    elif phase.is_spare and node.nodes >= settings.most:
         text = f"is a spare: the job runs on {node.nodes} nodes, this one waits"
     elif phase.is_spare:
         text = f"joined during cycle {cycle}; it will be added at the next restart"
@@ -362,6 +314,15 @@ def members_not_back(node: Node) -> list[Action]:
     before = node.view.get(key("members", node.record.base), "")
     if not (node.is_leader and node.record.gather and before):
         return []
-    known = {*node.membership.names, *node.membership.left_out}
-    names = [name for name in Membership.decode(before).names if name not in known]
-    return [journal("node_not_back", cycle=node.record.base, lost=names)] if names else []
+    members = node.membership
+    previous, actions = Membership.decode(before).names, list[Action]()
+    for name in [name for name in previous if name in members.left_out]:
+        number = previous.index(name)
+        instead = members.names[number] if number < len(members.names) else ""
+        instead = "" if instead in previous else instead
+        text = f"node {instead} takes its place" if instead else "the others continue without it"
+        actions.append(Log(f"node {name} is suspect: {text}"))
+        fields = {"cycle": node.record.cycle - 1, "suspect": name}
+        actions.append(journal("node_replaced", **fields, **({"instead": instead} if instead else {})))
+    names = [name for name in previous if name not in (*members.names, *members.left_out)]
+    return [*actions, *([journal("node_not_back", cycle=node.record.base, lost=names)] if names else [])]

@@ -315,7 +315,6 @@ class Report(Action):
     failed: tuple[int, ...]
     record: CycleRecord | None = None
     named: int | None = None
-    left_out: tuple[str, ...] = ()  # nodes that took no part because they were suspected
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,7 +161,7 @@ class Membership:
 
     members: tuple[Member, ...]
     left_out: tuple[str, ...] = ()
-    """Nodes without a place because past failures make them suspect."""
+    """Nodes, and node domains, that have no place because past failures make them suspect."""
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -412,7 +412,8 @@ class Ending:
             record = replace(self.end(reason, settings.no_restart_code), is_same_failure=True)
         elif used < settings.max_restarts:
             record = self.next(Kind.RESTART, reason, lost=lost, restarts=used + 1)
-            if self.waiting or settings.exclude_suspects:  # past failures may give a node's place to another
+            may_shrink = settings.exclude_suspects and settings.least < settings.most
+            if self.waiting or may_shrink:  # past failures may take a node's place
                 record = replace(record, gather=True, waiting=self.waiting)
             record = replace(record, gather=record.gather or gather)
         else:

@@ -209,8 +209,6 @@ def _watch_newcomers(node: Node, now: float) -> list[Action]:
         return []
     node.read(node.key("join"), 1.0)
     gone = {*node.membership.names, *node.view.log(LEFT)}
-    if node.job_time(now) - node.record.at < FORGIVEN_AFTER:
-        gone.update(node.membership.left_out)
     names = [name for name in node.view.log(node.key("join")) if name not in gone][-NEWCOMERS:]
     lost = [name for name in names if node.is_lost(name, node.settings.node_timeout, now)]
     alive = sum(name not in lost and key("alive", name) in node.contact.has_moved for name in names)
@@ -219,9 +217,19 @@ def _watch_newcomers(node: Node, now: float) -> list[Action]:
         node.newcomers = alive
         node.view[node.key("waiting")] = str(alive)
         actions.append(m.Put(node.key("waiting"), str(alive)))
-    more = min(len(names) - len(lost), node.settings.most - node.nodes)
+    more = min(
+        sum(_may_join(node, name, now) for name in names if name not in lost), node.settings.most - node.nodes
+    )
     record = node.ending(now).join(more) if alive and more > 0 and not node.has_proposed else None
     return [*actions, *(node.propose(record) if record else [])]
+
+
+def _may_join(node: Node, name: str, now: float) -> bool:
+    """Whether a restart would let this node in: one that was left out is not suspected for ever."""
+    left_out = node.membership.left_out
+    domain = str(node.view.log(node.key("join"))[name].get("domain", ""))
+    is_old = node.job_time(now) - node.record.at >= FORGIVEN_AFTER
+    return is_old or (name not in left_out and domain not in left_out)
 
 
 def watch_stop(node: Node, phase: Run | Done, now: float) -> list[Action]:

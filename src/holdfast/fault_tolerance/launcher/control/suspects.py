@@ -1,0 +1,61 @@
+"""What past failures say about the nodes that may take part: a log in the job's store, and what it makes suspect. Pure.
+
+The node that reports an incident adds its judgement to the log `failures`, as a line; the node that chooses the members
+reads it. Of several reports of one cycle the surest counts.
+Does not cover: a launcher that is started again, also on the same machine: it is a new node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, fields
+
+from holdfast.incidents.suspicions import Failure, suspicions
+from holdfast.incidents.verdict import HIGH, LOW, MEDIUM
+
+from .node import Node
+from .records import FAILURES, Member, decode, encode
+
+RECENT = 16
+"""Failures that are looked at."""
+LARGEST_DOMAIN = 1 / 3
+"""The share of the nodes up to which a node domain can be suspect: failures of one in two nodes meet by chance."""
+_SURE = {LOW: 0, MEDIUM: 1, HIGH: 2}
+_DEFAULTS = {each.name: each.default for each in fields(Failure)}
+
+
+def encoded(failure: Failure) -> str:
+    """The line of the log."""
+    return encode({name: value for name, value in asdict(failure).items() if value != _DEFAULTS[name]})
+
+
+def decoded(log: str) -> list[Failure]:
+    """The last `RECENT` failures, by cycle. A line of another version that makes no sense is left out."""
+    found: dict[int, Failure] = {}
+    for line in log.splitlines():
+        values = decode(line)
+        try:
+            failure = Failure(**{name: value for name, value in values.items() if name in _DEFAULTS})
+            before = found.get(failure.cycle)
+            if before is None or _SURE[failure.confidence] >= _SURE[before.confidence]:
+                found[failure.cycle] = failure
+        except (TypeError, ValueError, KeyError):
+            continue
+    return [found[cycle] for cycle in sorted(found)[-RECENT:]]
+
+
+def suspected_nodes(
+    node: Node, members: Collection[Member], now: float
+) -> tuple[dict[str, str], Mapping[str, int]]:
+    """The suspected ones of these nodes, each with what is suspected: itself or its domain; and how often each was."""
+    found = suspicions(decoded(node.view.get(FAILURES, "")), node.job_time(now), same_failure_limit=None)
+    names = {each.what for each in found.nodes}
+    domains = {each.what for each in found.domains}
+    suspected = {}
+    for member in members:
+        size = sum(other.domain == member.domain for other in members)
+        if member.node in names:
+            suspected[member.node] = member.node
+        elif member.domain in domains and size <= LARGEST_DOMAIN * len(members):
+            suspected[member.node] = member.domain
+    return suspected, found.times
