@@ -5,22 +5,28 @@ from __future__ import annotations
 import pytest
 
 from tests.nodes.conftest import TRAINS, Cluster, Node
+from tests.processes import wait_until
 
 pytestmark = pytest.mark.slow
 
 ECC = "CUDA error: uncorrectable ECC error encountered"
 BREAKS = f"""
-if NODE == "b":
-    until(f"break {{CYCLE}}")
+if NODE in "BAD":
+    until(f"{{NODE}} breaks {{CYCLE}}")
     if LOCAL == 0:
         HOW
     wait()
 {TRAINS}"""
-"""Node b breaks in each cycle that it takes part in, as soon as it is told to."""
+"""These nodes break in each cycle that they take part in, when the test says so."""
 
-RAISES = BREAKS.replace("HOW", f'raise RuntimeError("{ECC}")')
-CRASHES = BREAKS.replace("HOW", "os.kill(os.getpid(), signal.SIGSEGV)")
-BUG = BREAKS.replace("HOW", 'raise IndexError("index 7 is out of range")')
+RAISES = f'raise RuntimeError("{ECC}")'
+CRASHES = "os.kill(os.getpid(), signal.SIGSEGV)"
+FAILING_DISK = 'raise OSError(5, "Input/output error", "/data/shard-7")'
+BUG = 'raise IndexError("index 7 is out of range")'
+
+
+def program(how: str, bad: str = "b") -> str:
+    return BREAKS.replace("BAD", bad).replace("HOW", how)
 
 
 def with_spare(cluster: Cluster, text: str) -> tuple[Node, Node, Node]:
@@ -32,114 +38,107 @@ def with_spare(cluster: Cluster, text: str) -> tuple[Node, Node, Node]:
     return a, b, c
 
 
-def break_cycle(cluster: Cluster, cycle: int, *nodes: Node) -> None:
-    """Let node b fail in this cycle, and wait until its failure is judged."""
+def break_until(cluster: Cluster, nodes: list[Node], bad: list[Node], count: int, most: int) -> int:
+    """Let the bad nodes that take part break, one in each cycle, until none of them does; returns that cycle.
+
+    A spare that has just come is counted after a second or so, so it may take one cycle more.
+    """
+    for cycle in range(most + 1):
+
+        def members(cycle: int = cycle) -> list[Node] | None:
+            found = [node for node in nodes if cycle in node.cycles()]
+            return found if len(found) == count else None
+
+        found = wait_until(members, what=f"{count} nodes in cycle {cycle}")
+        for node in found:
+            node.hear("starts", cycle)
+        ill = [node for node in bad if node in found]
+        if not ill:
+            return cycle
+        cluster.tell(f"{ill[0].name} breaks {cycle}")
+        ill[0].wait_for(f"(verdict|report) on cycle {cycle}")
+    raise AssertionError(f"a bad node still takes part in cycle {most}")
+
+
+def finish(cluster: Cluster, *nodes: Node) -> None:
+    cluster.tell("finish")
     for node in nodes:
-        node.hear("starts", cycle)
-    cluster.tell(f"break {cycle}")
-    nodes[-1].wait_for(f"(verdict|report) on cycle {cycle}")
+        node.end(0)
 
 
 def test_a_spare_takes_the_place_of_a_node_with_broken_memory(cluster: Cluster) -> None:
-    a, b, c = with_spare(cluster, RAISES)
-    break_cycle(cluster, 0, a, b)
-    break_cycle(cluster, 1, a, b)
-    a.hear("trains", 2), c.hear("trains", 2)
+    a, b, c = with_spare(cluster, program(RAISES))
+    cycle = break_until(cluster, [a, b, c], [b], 2, most=3)
+    a.hear("trains", cycle), c.hear("trains", cycle)
     a.wait_for("node \\S+ is suspect: node \\S+ takes its place")
-    b.wait_for("is a spare")
-    cluster.tell("finish")
-    for node in a, b, c:
-        node.end(0)
-    assert not b.cycles()[2:]
-    (found,) = a.journal("node_suspected")
-    assert (
-        ECC in found["facts"] and not found["stays"] and found["instead"] == c.journal("run_start")[0]["node"]
-    )
+    b.wait_for(f"suspect: node \\S+: RuntimeError: {ECC}")
+    b.wait_for(f"has no place in cycle {cycle}, since it is suspect")
+    finish(cluster, a, b, c)
+    (found,) = a.journal("node_replaced")
+    assert (found["cycle"], found["instead"]) == (cycle - 1, c.journal("run_start")[0]["node"])
+    assert all(ECC in each["facts"] for each in b.journal("node_suspected"))
 
 
 def test_the_host_of_the_rendezvous_can_lose_its_place_too(cluster: Cluster) -> None:
-    a, b, c = with_spare(cluster, RAISES.replace('NODE == "b"', 'NODE == "a"'))
-    for cycle in range(2):
-        break_cycle(cluster, cycle, b, a)
-    b.hear("trains", 2), c.hear("trains", 2)
-    a.wait_for("is a spare")
-    cluster.tell("finish")
-    for node in a, b, c:
-        node.end(0)
+    a, b, c = with_spare(cluster, program(RAISES, "a"))
+    cycle = break_until(cluster, [a, b, c], [a], 2, most=3)
+    b.hear("trains", cycle), c.hear("trains", cycle)
+    finish(cluster, a, b, c)
 
 
 def test_a_spare_takes_the_place_of_a_node_that_crashes_twice(cluster: Cluster) -> None:
-    a, b, c = with_spare(cluster, CRASHES)
-    for cycle in range(3):
-        break_cycle(cluster, cycle, a, b)
-    a.hear("trains", 3), c.hear("trains", 3)
-    b.wait_for("is accused by 2 of the last 2 failures")
-    cluster.tell("finish")
-    for node in a, b, c:
-        node.end(0)
-
-
-TWO_BREAK = BREAKS.replace('NODE == "b"', 'NODE in "bc" and CYCLE % 2 == "bc".index(NODE)').replace(
-    "HOW",
-    """raise OSError(5, "Input/output error", "/data/shard-7") if NODE == "b" else os.kill(os.getpid(), 11)""",
-)
-"""By turns: the disk of b fails, and c crashes."""
+    a, b, c = with_spare(cluster, program(CRASHES))
+    cycle = break_until(cluster, [a, b, c], [b], 2, most=4)
+    assert cycle >= 2
+    b.wait_for("is accused by 2 of the last [23] failures")
+    finish(cluster, a, b, c)
 
 
 def test_spares_take_the_places_of_two_nodes_of_four(cluster: Cluster) -> None:
-    script = cluster.script(TWO_BREAK)
+    """One has a disk that fails, the other crashes."""
+    script = cluster.script(program(f"if NODE == 'b': {FAILING_DISK}\n        {CRASHES}", "bc"))
     nodes = [cluster.launch(name, script, nnodes="4", restarts=9) for name in "abcd"]
     for node in nodes:
         node.hear("starts", 0)
-    spares = [cluster.launch(name, script, nnodes="4", restarts=9) for name in "ef"]
-    for spare in spares:
+    nodes += [cluster.launch(name, script, nnodes="4", restarts=9) for name in "ef"]
+    for spare in nodes[4:]:
         spare.wait_for("is a spare")
-    a, b, c, d = nodes
-    for cycle in range(9):
-        a.hear("starts", cycle)
-        if all(cycle in node.cycles() for node in spares):
-            break
-        cluster.tell(f"break {cycle}")
-        a.hear("starts", cycle + 1)
-    assert cycle <= 6 and {*a.cycles()} == {*d.cycles()} == {*range(cycle + 1)}
-    for node in a, d, *spares:
+    a, b, c, d, e, f = nodes
+    cycle = break_until(cluster, nodes, [b, c], 4, most=7)
+    for node in a, d, e, f:
         node.hear("trains", cycle)
-    assert cycle not in b.cycles() and cycle not in c.cycles()
-    cluster.tell("finish")
-    for node in nodes + spares:
-        node.end(0)
+    finish(cluster, *nodes)
 
 
 def test_a_bug_moves_no_node(cluster: Cluster) -> None:
-    a, b, c = with_spare(cluster, BUG)
-    for cycle in range(3):
-        break_cycle(cluster, cycle, a, b)
-    a.hear("starts", 3), b.hear("starts", 3)
-    cluster.tell("finish"), cluster.tell("break 3")
+    a, b, c = with_spare(cluster, program(BUG))
+    with pytest.raises(AssertionError, match="still takes part"):
+        break_until(cluster, [a, b, c], [b], 2, most=3)
     assert not a.journal("node_suspected") and not b.journal("node_suspected")
-    for node in a, b, c:
+    for node in c, b, a:
         node.spawned.send_signal(15)
         node.spawned.wait()
 
 
-def test_a_suspected_node_stays_where_no_other_waits(cluster: Cluster) -> None:
-    a, b = cluster.pair(RAISES, restarts=2)
-    for cycle in range(2):
-        break_cycle(cluster, cycle, a, b)
-    a.hear("starts", 2), b.hear("starts", 2)
-    b.wait_for("suspect: ")
-    cluster.tell("break 2")
+def test_a_suspected_node_is_named_and_stays_where_no_other_waits(cluster: Cluster) -> None:
+    a, b = cluster.pair(program(RAISES), restarts=2)
+    with pytest.raises(AssertionError, match="still takes part"):
+        break_until(cluster, [a, b], [b], 2, most=2)
     a.end(1), b.end(1)
     assert b.journal("node_suspected") and not a.journal("node_replaced")
 
 
 def test_the_others_continue_without_a_suspected_node(cluster: Cluster) -> None:
-    flags = ["--ft-exclude-suspects", "--ft-node-domain", "rack 7"]
-    a, b = cluster.pair(RAISES, *flags, nnodes="1:2", restarts=6)
-    for cycle in range(2):
-        break_cycle(cluster, cycle, a, b)
-    a.hear("trains", 2)
-    a.wait_for("the others continue without it")
-    assert not b.cycles()[2:]
-    cluster.tell("finish")
-    a.end(0), b.end(0)
+    both = {"nnodes": "1:2", "restarts": 6, "conf": "last_call_timeout=60"}
+    a, b = cluster.pair(program(RAISES), "--ft-exclude-suspects", **both)
+    a.hear("starts", 0), b.hear("starts", 0)
+    cluster.tell("b breaks 0")
+    b.wait_for("report on cycle 0")
+    wait_until(lambda: {*a.cycles()} > {0}, what="cycle 1")
+    if 1 in b.cycles():  # the report came late
+        cluster.tell("b breaks 1")
+    a.wait_for("is suspect: the others continue without it")
+    cycle = a.cycles()[-1]
+    a.hear("trains", cycle)
+    assert cycle not in b.cycles()
+    finish(cluster, a, b)
