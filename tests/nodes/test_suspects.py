@@ -131,14 +131,18 @@ def test_a_suspected_node_is_named_and_stays_where_no_other_waits(cluster: Clust
 def test_the_others_continue_without_a_suspected_node(cluster: Cluster) -> None:
     both = {"nnodes": "1:2", "restarts": 6, "conf": "last_call_timeout=60"}
     a, b = cluster.pair(program(RAISES), "--ft-exclude-suspects", **both)
-    a.hear("starts", 0), b.hear("starts", 0)
-    cluster.tell("b breaks 0")
-    b.wait_for("report on cycle 0")
-    wait_until(lambda: {*a.cycles()} > {0}, what="cycle 1")
-    if 1 in b.cycles():  # the report came late
-        cluster.tell("b breaks 1")
-    a.wait_for("is suspect: the others continue without it")
-    cycle = a.cycles()[-1]
+    for cycle in range(3):  # the report may come late once
+
+        def begun(cycle: int = cycle) -> bool:
+            return cycle in b.cycles() or "the others continue without it" in a.spawned.err()
+
+        a.hear("starts", cycle)
+        wait_until(begun, what=f"cycle {cycle} with or without node b")
+        if cycle not in b.cycles():
+            break
+        b.hear("starts", cycle)
+        cluster.tell(f"b breaks {cycle}")
+        b.wait_for(f"report on cycle {cycle}")
     a.hear("trains", cycle)
-    assert cycle not in b.cycles()
+    assert cycle in (1, 2) and cycle not in b.cycles()
     finish(cluster, a, b)

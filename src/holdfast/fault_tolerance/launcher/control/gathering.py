@@ -149,7 +149,7 @@ def _choose(node: Node, phase: Gather, event: Event, now: float) -> list[Action]
     if waits and waited < (settings.join_timeout if is_whole else settings.last_call + SAVING):
         return actions
     names = [each.node for each in chosen]
-    if len(chosen) < most or not suspected.keys().isdisjoint(names):
+    if len(chosen) < settings.most or not suspected.keys().isdisjoint(names):
         new = len(joined) - sum(name in joined for name in previous.names)
         is_early = new < record.waiting and waited < SPARES_WAIT if before else waited < settings.last_call
         if is_early:
