@@ -169,7 +169,7 @@ def _suspect_node(failures: Sequence[Failure]) -> Suspicion | None:
 
 
 def _suspect_domain(failures: Sequence[Failure]) -> Suspicion | None:
-    """The failure domain that the last failure makes suspect."""
+    """The node domain that the last failure makes suspect."""
     last = failures[-1]
     for before in failures[-RECENT:-1]:
         nodes = before.accused | last.accused

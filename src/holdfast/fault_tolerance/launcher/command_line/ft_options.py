@@ -90,7 +90,7 @@ class LauncherOptions:
         False, grammar.boolean, "", "without a spare, continue without a node that failures make suspect",
         LAUNCHER)
     node_domain: str | None = setting(
-        None, _path, "NAME", "failure domain of this node, such as its rack; else its host name", LAUNCHER)
+        None, grammar.text, "NAME", "nodes that fail together, such as its rack; else its host name", LAUNCHER)
     no_restart_exit_code: int = setting(
         DO_NOT_REQUEUE, whole(1, 255), "CODE", "exit code of a job that this limit, or the one of progress, ends",
         LAUNCHER)
