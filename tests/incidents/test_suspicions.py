@@ -20,6 +20,10 @@ def error(node: str, step: int, **more: Any) -> Failure:
     return crash(node, step, **{"kind": "exception", "signature": BUG, **more})
 
 
+def disk(node: str, step: int) -> Failure:
+    return error(node, step, signature="", hardware="OSError: Input/output error", may_be_shared=True)
+
+
 def nodes(found: Suspicions) -> list[str]:
     return [each.what for each in found.nodes]
 
@@ -51,6 +55,8 @@ HISTORIES: dict[str, tuple[list[Failure], list[str]]] = {
     "two nodes, twice": ([crash("a", 5, peers=("b",)), crash("a", 9, peers=("b",))], []),
     "two nodes accuse each other": ([crash("a", 5, peers=("b",)), crash("b", 9, peers=("a",))], []),
     "one node with two others": ([crash("a", 5, peers=("b",)), crash("c", 9, peers=("a",))], ["a"]),
+    "a disk that fails": ([disk("a", 5)], ["a"]),
+    "a disk that fails on two nodes": ([disk("a", 5), disk("b", 9), disk("b", 12)], []),
     "no culprit": ([Failure("unknown"), Failure("unknown")], []),
 }
 
@@ -77,6 +83,8 @@ def test_two_nodes_of_one_failure_domain_make_it_suspect() -> None:
     assert not judged(rack[0], crash("a", 9, domain="rack 7")).domains
     assert not judged(rack[0], crash("b", 9, domain="rack 8")).domains
     assert not judged(crash("a", 5), crash("b", 9)).domains
+    assert not judged(*rack, crash("c", 12, without=("rack 7",))).domains, "the others have failed without it"
+    assert judged(*rack, crash("c", 12, without=("a",))).domains
     assert not judged(crash("a", 5, domain="rack 7"), crash("b", 5, domain="rack 7")).domains, "at one step"
 
 

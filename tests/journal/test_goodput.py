@@ -25,8 +25,8 @@ def spent(found: Goodput) -> dict[str, float]:
     return {name: round(seconds, 3) for name, seconds in found.seconds.items() if round(seconds, 3)}
 
 
-def trains(story: Story, at: float, cycle: int, step: int) -> Story:
-    return story.cycle(at, cycle).tell(at + 2, "first_step", cycle=cycle, rank=0, step=step)
+def trains(story: Story, at: float, cycle: int, step: int, node: str = "a") -> Story:
+    return story.cycle(at, cycle, node).tell(at + 2, "first_step", node, cycle=cycle, rank=0, step=step)
 
 
 def progress(story: Story, at: float, cycle: int, last: int, /, **sections: float) -> Story:
@@ -89,6 +89,42 @@ def test_an_attempt_whose_end_is_not_told() -> None:
     assert spent(found) == {"start-up": 10 + 7, "training": 30 + 2, "unknown": 50}
 
 
+def test_attempts_on_other_launchers_are_attempts_of_their_own() -> None:
+    """Of two nodes one is lost; the job is requeued, and its launchers have other names."""
+    story = Story().tell(0, "run_start", "a:1", run_id="7").tell(0, "run_start", "b:1", run_id="7")
+    trains(story.cycle(1, 0, "b:1", first=2), 1, 0, 1, "a:1").tell(
+        100, "node_lost", "a:1", lost="b:1", waited=0.0
+    )
+    story.tell(100, "stop", "a:1", cycle=0).tell(103, "run_end", "a:1", exit_code=143)
+    story.tell(1103, "run_start", "a:2", run_id="8").cycle(1105, 0, "b:2", first=2)
+    found = account(
+        trains(story, 1105, 0, 1, "a:2").tell(1207, "run_end", "a:2").tell(1207, "run_end", "b:2")
+    )
+    assert [round(each.ended - each.begun) for each in found.attempts] == [103, 104]
+    assert spent(found) == {"start-up": 3 + 4, "training": 97 + 100, "stopping": 3, "unknown": 1000}
+
+
+def test_the_end_of_a_spare_is_not_that_of_the_cycle() -> None:
+    story = trains(Story().tell(0, "run_start").tell(0, "run_start", "spare"), 8, 0, 1)
+    found = account(story.tell(30, "run_end", "spare").tell(110, "run_end"))
+    assert spent(found) == {"start-up": 10, "training": 100}
+
+
+def test_a_launcher_that_was_started_again_in_a_job_that_goes_on() -> None:
+    story = trains(Story().tell(0, "run_start").cycle(8, 0, "b"), 8, 0, 1).tell(40, "run_start", "b")
+    story.tell(60, "stop", cycle=0).tell(60, "run_end").tell(90, "run_start")
+    found = account(trains(story, 92, 0, 1).tell(104, "run_end"))
+    assert all(seconds >= 0 for seconds in found.seconds.values())
+
+
+def test_a_report_on_a_rank_at_its_end_is_no_failure() -> None:
+    story = trains(Story().tell(0, "run_start"), 8, 0, 1)
+    report = {"rank": 1, "cause": "shutdown", "confidence": "medium", "sentence": "Rank 1 is at its exit."}
+    story.tell(80, "incident", cycle=0, culprit_node="a", job_goes_on=True, **report)
+    found = account(story.tell(110, "run_end"))
+    assert spent(found) == {"start-up": 10, "training": 100} and found.failures == 0
+
+
 def test_a_program_that_tells_nothing() -> None:
     found = account(Story().tell(0, "run_start").cycle(5, 0).tell(65, "run_end"))
     assert spent(found) == {"start-up": 5, "unknown": 60}
@@ -123,6 +159,9 @@ def test_buckets_add_up_whatever_the_journal_has(told: list[Event]) -> None:
     found = goodput(told, incidents(told))
     assert sum(found.seconds.values()) == pytest.approx(found.wall, abs=1e-3)
     assert set(found.seconds) == set(BUCKETS)
+    assert all(
+        one.ended <= other.begun for one, other in zip(found.attempts, found.attempts[1:], strict=False)
+    )
     for attempt in found.attempts:
         assert sum(attempt.seconds.values()) == pytest.approx(attempt.ended - attempt.begun, abs=1e-3)
     assert all(seconds >= -1e-6 for seconds in found.seconds.values())

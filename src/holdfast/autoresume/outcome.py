@@ -256,7 +256,13 @@ def account_of(events: Iterable[Event], since: float = float("-inf")) -> Account
         last_step=max(_steps(own, "first_step", "verdict", "suspicion"), default=None),
         nodes=tuple(sorted({event.source for event in own if event.kind == "cycle_start"})),
         suspected=tuple(
-            sorted({_text(event.get("suspect")) for event in own if event.kind == "node_suspected"})
+            sorted(
+                {
+                    _text(event.get("suspect"))
+                    for event in own
+                    if event.kind == "node_suspected" and event.get("suspect")
+                }
+            )
         ),
         **_same_failure(own),
     )

@@ -87,13 +87,13 @@ def count(machines: dict[str, Machine], events: Iterable[Event]) -> None:
     for event in events:
         last, place = event.t, sorter.cycle_of(event)
         if event.kind in (STARTS, "run_start"):
-            machine = _machine(machines, event.source)
+            machine = _machine(machines, event.node)
             machine.runs += machine.host not in seen
             seen.add(machine.host)
         name = str(event.get("suspect"))
-        if event.kind in (STARTS, ENDS) and event.source in idle:
-            _machine(machines, event.source).idle_seconds += event.t - idle.pop(event.source)
-        elif event.kind == "node_suspected":
+        if event.kind in (STARTS, ENDS) and event.node in idle:
+            _machine(machines, event.node).idle_seconds += event.t - idle.pop(event.node)
+        elif event.kind == "node_suspected" and event.get("suspect"):
             machine = _machine(machines, name)
             machine.suspected += 1
             machine.last = str(event.get("facts"))

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .verdict import HIGH, KINDS, LOW
 
@@ -122,22 +122,19 @@ def suspicions(
 
     `same_failure_limit`: None where the same failure is never taken for the program's.
     """
-    failures = tuple(history)
+    failures = _without_shared(tuple(history))
     nodes: dict[str, Suspicion] = {}
     domains: dict[str, Suspicion] = {}
-    accused: set[str] = set()
     times: Counter[str] = Counter()
     for end, failure in enumerate(failures, 1):
-        for name in failure.without:
-            nodes.pop(name, None)  # the others have failed without it
+        for name in failure.without:  # the others have failed without it
+            nodes.pop(name, None)
+            domains.pop(name, None)
         if found := _suspect_node(failures[:end]):
             times[found.what] += found.what not in nodes
             nodes[found.what] = found
-        if accused.intersection(failure.without):
-            domains.clear()
         if found := _suspect_domain(failures[:end]):
             domains[found.what] = found
-        accused |= failure.accused
     return Suspicions(
         tuple(each for each in nodes.values() if now - each.since < FORGIVEN_AFTER),
         tuple(each for each in domains.values() if now - each.since < FORGIVEN_AFTER),
@@ -148,13 +145,20 @@ def suspicions(
     )
 
 
+def _without_shared(failures: tuple[Failure, ...]) -> tuple[Failure, ...]:
+    """A disk that has failed on two nodes is one that they share: these failures accuse no node."""
+    named = {name for each in failures if each.may_be_shared for name in each.accused}
+    if len(named) < 2:
+        return failures
+    return tuple(
+        replace(each, confidence=LOW, hardware="") if each.may_be_shared else each for each in failures
+    )
+
+
 def _suspect_node(failures: Sequence[Failure]) -> Suspicion | None:
     """The node that the last failure makes suspect."""
     last = failures[-1]
-    is_shared = last.may_be_shared and any(
-        each.may_be_shared and each.accused and each.accused != last.accused for each in failures
-    )
-    if last.is_hardware and len(last.accused) == 1 and not is_shared:
+    if last.is_hardware and len(last.accused) == 1:
         return Suspicion(last.node, f"node {last.node}: {last.hardware or KINDS[last.kind]}", last.at)
     for before in failures[-RECENT:-1]:
         both = before.accused & last.accused

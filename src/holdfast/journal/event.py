@@ -25,6 +25,9 @@ from typing import Any
 LONGEST_TEXT = 8000
 """Characters of one string that are kept: a traceback fits, a runaway repr does not fill the disk."""
 
+LATEST_START = 60.0
+"""Seconds in which all nodes begin cycle 0. A node that joins later begins another one."""
+
 DEEPEST = 8
 """Levels of nesting that are kept. It also ends structures that contain themselves."""
 
@@ -143,6 +146,7 @@ class CycleSorter:
         self._of_this_run: set[int] = set()
         self._begun: set[str] = set()  # sources that have begun a cycle in this run
         self._gone: set[str] = set()  # sources that have ended it; an excluded node does so before the others
+        self._began_at = 0.0  # when the first of them did
 
     def cycle_of(self, event: Event) -> tuple[int, int]:
         """The number of the run, from 1, and of the cycle that the event names, if the run has it, else the latest."""
@@ -153,8 +157,12 @@ class CycleSorter:
             number -= 1  # it names the cycle that it leads to, and belongs to the end of the one before
         is_over = bool(self._begun) and self._begun <= self._gone
         if event.kind == "cycle_start" and number is not None:
-            if number == 0 and (event.source in self._begun or is_over):
+            is_late = bool(self._begun) and event.t - self._began_at > LATEST_START
+            if number == 0 and (
+                event.source in self._begun or is_over or self._begun & self._gone or is_late
+            ):
                 self._begin_run()
+            self._began_at = self._began_at if self._begun else event.t
             self._begun.add(event.source)
             if number not in self._of_this_run:
                 self._of_this_run.add(number)

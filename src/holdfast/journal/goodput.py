@@ -6,11 +6,12 @@ failure began, when it was noticed, and when the ranks were stopped. Of the time
 end, what the sections of its `progress` events say is checkpointing, validation and waiting for data, the mean of all
 ranks; the rest is training. Of that the share is lost whose steps a later cycle has done again.
 
-What always holds: the buckets of an attempt add up to its wall-clock time, whatever events are missing: what cannot be
-told is `unknown`.
+What always holds: the buckets of an attempt add up to its wall-clock time, whatever events are missing.
 Does not cover: the time in a scheduler's queue before the first attempt; steps after the last checkpoint of a job that
-was not continued, which count as training; steps that were counted and not reported, of which none are known as lost;
-sections that are open in some ranks only, whose mean is taken.
+was not continued, which count as training, and so do the steps that a launcher had not told when it was killed; steps
+that were counted and not reported, of which none are known as lost; clocks of nodes that differ by less than 2 s, and
+one that is set back; sections that are open in some ranks only, whose mean is taken; a section's time before the first
+step or during a hang, which is taken for time of training.
 """
 
 from __future__ import annotations
@@ -50,12 +51,12 @@ SECTIONS = MappingProxyType(
     }
 )
 """The bucket of a section."""
-PLANNED = frozenset(("preemption", "shutdown"))
-"""Kinds of incidents that are no failures; after one the ranks stop."""
+PLANNED = frozenset(("preemption", "shutdown", "restart", "excluded"))
+"""Kinds of incidents that are no failures: the cycle ends with its `stop`."""
 KINDS = frozenset(
     (
         "run_start", "run_end", "cycle_start", "first_step", "first_heartbeat", "resume", "progress", "stop", "restart",
-        "preemption",
+        "preemption", "incident",
     )
 )  # fmt: skip
 """The kinds of events that this is made of."""
@@ -71,6 +72,12 @@ class Segment:
     trained: float | None = None
     """When its first rank trained; unix seconds, as all times here."""
     stopped: float | None = None
+    sources: set[str] = field(default_factory=set)
+    """Nodes that began it."""
+    gone: set[str] = field(default_factory=set)
+    """Those of them that ended with it."""
+    goes_on: bool = False
+    """Its incident is a report on a rank at its end, and the job went on."""
     first: int | None = None
     """The step with which it began, and the last it came to; None: not known."""
     last: int | None = None
@@ -112,7 +119,7 @@ class Goodput:
     """Steps that later cycles have done again; None where that is not known, since steps were counted."""
     failures: int
     by_kind: dict[str, int]
-    """Failures by kind of incident, and by node."""
+    """Failures by kind of incident, and by machine."""
     by_node: dict[str, int]
     seconds_to_detect: float | None
     """Mean of the failures; None without one. To recover: from the notice until a rank trained again."""
@@ -143,22 +150,24 @@ def goodput(events: Iterable[Event], found: Sequence[Incident]) -> Goodput:
     """
     segments, spans = _read(events)
     _find_lost(segments)
+    goes_on = {(each.run, each.cycle) for each in segments if each.goes_on}
+    failures = [each for each in found if each.kind not in PLANNED and (each.run, each.cycle) not in goes_on]
+    failed = {(each.run, each.cycle): each for each in reversed(failures)}
+    by_run: dict[int, list[Segment]] = {run: [] for run in spans}
+    for segment in segments:
+        by_run[segment.run].append(segment)
     attempts = []
-    for run, (begun, ended, _) in spans.items():
-        own = [each for each in segments if each.run == run]
-        failed = {
-            each.cycle: each for each in reversed(found) if each.run == run and each.kind not in PLANNED
-        }
-        seconds = _account(own, failed, begun, ended)
+    for run, (begun, ended) in spans.items():
+        seconds = _account(by_run[run], failed, begun, ended)
         attempts.append(Attempt(run, begun, ended, {name: spent for name, spent in seconds.items() if spent}))
     seconds = dict.fromkeys(BUCKETS, 0.0)
     for number, attempt in enumerate(attempts):
         for name, spent in attempt.seconds.items():
             seconds[name] += spent
         if number + 1 < len(attempts):
-            is_over = spans[attempt.run][2]
-            seconds["waiting" if is_over else "unknown"] += attempts[number + 1].begun - attempt.ended
-    failures = [each for each in found if each.kind not in {*PLANNED, "restart", "excluded"}]
+            last = by_run[attempt.run][-1:]
+            is_told = bool(last) and last[0].gone >= last[0].sources
+            seconds["waiting" if is_told else "unknown"] += attempts[number + 1].begun - attempt.ended
     recovered = [each.resume_seconds for each in failures if each.resume_seconds is not None]
     return Goodput(
         begun=attempts[0].begun if attempts else 0.0,
@@ -171,7 +180,7 @@ def goodput(events: Iterable[Event], found: Sequence[Incident]) -> Goodput:
         else sum(each.lost_steps for each in segments),
         failures=len(failures),
         by_kind=dict(Counter(each.kind for each in failures).most_common()),
-        by_node=dict(Counter(each.node for each in failures).most_common()),
+        by_node=dict(Counter(each.node.partition(":")[0] for each in failures).most_common()),
         seconds_to_detect=_mean([each.unnoticed_seconds for each in failures]),
         seconds_to_recover=_mean(recovered),
     )
@@ -181,35 +190,34 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-_Spans = dict[int, tuple[float, float, bool]]
+_Spans = dict[int, tuple[float, float]]
 
 
 def _read(events: Iterable[Event]) -> tuple[list[Segment], _Spans]:
-    """The cycles, and of each attempt when it began and ended, and whether its end is told. Times never go back."""
+    """The cycles, and of each attempt when it began and ended. Times never go back."""
     sorter = CycleSorter()
     segments: dict[tuple[int, int], Segment] = {}
     progress: dict[tuple[int, int], dict[str, Event]] = {}
     spans: _Spans = {}
-    trains: set[tuple[int, str]] = set()  # runs and the sources that have begun a cycle in them
-    started_again: float | None = (
-        None  # a launcher that had not told its end: the next attempt may begin here
-    )
+    has_cycles: set[int] = set()  # runs
+    started_again: float | None = None  # a launcher, in a run that had begun: the next attempt may begin here
     now = float("-inf")
     for event in events:
         if event.kind not in KINDS:
             continue
         place, now = sorter.cycle_of(event), max(now, event.t)
-        if event.kind == "run_start" and (place[0], event.source) in trains:
-            started_again = now
+        run = place[0]
+        if event.kind == "run_start" and run in has_cycles:
+            started_again = now if started_again is None else started_again
             continue
-        if place[0] not in spans:
-            spans[place[0]] = now if started_again is None else started_again, now, False
+        before = max((ended for _, ended in spans.values()), default=now) if run not in spans else now
+        begun = now if started_again is None else max(started_again, before)
+        spans[run] = spans.get(run, (begun, now))[0], now
+        if event.kind in ("cycle_start", "run_end"):
             started_again = None
-        begun, _, is_over = spans[place[0]]
-        spans[place[0]] = begun, now, is_over or event.kind == "run_end"
         if event.kind == "cycle_start":
-            trains.add((place[0], event.source))
-            segments.setdefault(place, Segment(*place, begun=now))
+            has_cycles.add(run)
+            segments.setdefault(place, Segment(*place, begun=now)).sources.add(event.source)
         if (segment := segments.get(place)) is None:
             continue
         if event.kind in ("first_step", "first_heartbeat", "resume"):
@@ -219,8 +227,12 @@ def _read(events: Iterable[Event]) -> tuple[list[Segment], _Spans]:
             segment.trained = began if segment.trained is None else min(segment.trained, began)
             if event.kind == "first_step" and (step := _step(event, "step")) is not None:
                 segment.first = step if segment.first is None else min(segment.first, step)
-        elif event.kind in ("stop", "preemption", "restart", "run_end"):
-            segment.stopped = now if segment.stopped is None else segment.stopped
+        elif event.kind == "incident":
+            segment.goes_on = bool(event.get("job_goes_on"))
+        elif event.kind in ("stop", "preemption", "restart", "run_end") and event.source in segment.sources:
+            segment.gone.update([event.source] if event.kind == "run_end" else [])
+            if segment.stopped is None and (event.kind != "run_end" or segment.gone >= segment.sources):
+                segment.stopped = now
         elif event.kind == "progress":
             progress.setdefault(place, {})[event.source] = event
     for place, by_node in progress.items():
@@ -261,7 +273,7 @@ def _find_lost(segments: Sequence[Segment]) -> None:
 
 
 def _account(
-    segments: Sequence[Segment], failed: dict[int, Incident], begun: float, ended: float
+    segments: Sequence[Segment], failed: dict[tuple[int, int], Incident], begun: float, ended: float
 ) -> dict[str, float]:
     """The seconds of one attempt by bucket."""
     seconds = dict.fromkeys(BUCKETS, 0.0)
@@ -277,14 +289,17 @@ def _account(
 
     for number, segment in enumerate(segments):
         follows = segments[number + 1].begun if number + 1 < len(segments) else None
-        incident = failed.get(segment.cycle)
+        incident = failed.get((segment.run, segment.cycle))
         until(segment.begun, "start-up" if number == 0 else "restart")
         noticed = incident.t if incident else segment.stopped
-        is_open = noticed is None and follows is None
-        noticed = ended if noticed is None else noticed
+        latest = ended if follows is None else follows
+        is_untold = noticed is None and follows is not None
+        noticed = latest if noticed is None else min(noticed, latest)
         failing = noticed - (incident.unnoticed_seconds if incident else 0.0)
         if segment.trained is None:
-            until(failing, "unknown" if is_open or not incident else "start-up" if number == 0 else "restart")
+            until(failing, "unknown" if not incident else "start-up" if number == 0 else "restart")
+        elif is_untold:
+            until(noticed, "unknown")  # its launchers were killed in it, or their journals are not there
         else:
             until(segment.trained, "start-up" if number == 0 else "restart")
             _divide(segment, until(failing, "training"), seconds)

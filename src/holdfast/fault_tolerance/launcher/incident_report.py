@@ -206,9 +206,12 @@ class Reporter:
         others, notes = self._others(evidence, place) if has_others else ([], ())
         notes = (*evidence.notes, *facts, *notes)
         evidence = replace(evidence, faults=(*evidence.faults, *faults), notes=notes)
+        failure = None
         with self._writes:
             if not (summary.job_goes_on and cycle in self._failed):
-                self._announce(place, (evidence, *others), ready, summary)
+                failure = self._announce(place, (evidence, *others), ready, summary)
+        if failure is not None and not summary.job_goes_on:
+            self._suspect(failure, summary)
 
     def _others(self, own: NodeEvidence, place: str) -> tuple[list[NodeEvidence], tuple[str, ...]]:
         """What the other nodes have written, as soon as all have, or time is up; and notes on what cannot be read."""
@@ -244,7 +247,7 @@ class Reporter:
 
     def _announce(
         self, place: str, nodes: tuple[NodeEvidence, ...], ready: float | None, summary: Summary
-    ) -> None:
+    ) -> Judged:
         own, verdict = nodes[0], _write(place, *nodes)
         failure = judged_failure(Case(nodes), verdict, summary)
         sentence = redacted_text(verdict.sentence, os.environ)
@@ -269,8 +272,7 @@ class Reporter:
         else:
             what = own.cycle, sentence, verdict.confidence, report
             logger.warning("verdict on cycle %d: %s (confidence %s). Report: %s", *what)
-        if not summary.job_goes_on:
-            self._suspect(failure, summary)
+        return failure
 
     def _suspect(self, failure: Judged, summary: Summary) -> None:
         """Add the judgement to the history of the job, and say what it makes suspect."""
@@ -282,13 +284,18 @@ class Reporter:
                 self._store.ask(Append(FAILURES, line), seconds)
                 self._failures = self._store.ask(FAILURES, seconds) or self._failures
         found = suspicions(suspects.decoded(self._failures), failure.at, same_failure_limit=None)
-        for each in (*found.nodes, *found.domains):
-            if each.since == failure.at and each.what in (failure.node, failure.domain):
-                self._journal.record(
-                    "node_suspected", cycle=failure.cycle, suspect=each.what, facts=each.facts
-                )
-                follows = ". At the next restart a node that waits takes its place" if self._store else ""
+        has_next = self._store is not None and not summary.is_last
+        follows = ". At the next restart a node that waits takes its place" if has_next else ""
+        for each in found.nodes:
+            if each.since == failure.at and each.what == failure.node:
+                fields = {"cycle": failure.cycle, "suspect": each.what, "facts": each.facts}
+                self._journal.record("node_suspected", **fields)
                 logger.warning("suspect: %s%s", each.facts, follows)
+        for each in found.domains:
+            if each.since == failure.at and each.what == failure.domain:
+                fields = {"cycle": failure.cycle, "domain": each.what, "facts": each.facts}
+                self._journal.record("node_suspected", **fields)
+                logger.warning("suspect: %s", each.facts)
 
 
 def _write(place: str, *nodes: NodeEvidence) -> Verdict:

@@ -133,8 +133,8 @@ def _choose(node: Node, phase: Gather, event: Event, now: float) -> list[Action]
     lines = node.view.log(node.key("join"))
     joined = {name: Member.decode(line) for name, line in lines.items() if name not in node.view.log(LEFT)}
     actions = _compare_nnodes(node, phase, [lines[name] for name in joined])
-    waits = missing(node, previous, joined, now)
     suspected, times = suspected_nodes(node, {*joined.values(), *previous.members}, now)
+    waits = [name for name in missing(node, previous, joined, now) if name not in suspected]
     most = settings.most
     if settings.exclude_suspects:
         most = min(most, max(settings.least, len(joined.keys() - suspected.keys())))
@@ -154,10 +154,22 @@ def _choose(node: Node, phase: Gather, event: Event, now: float) -> list[Action]
         is_early = new < record.waiting and waited < SPARES_WAIT if before else waited < settings.last_call
         if is_early:
             return actions
-    domains = {joined[name].domain for name in joined if suspected.get(name) == joined[name].domain}
-    left_out = [name for name in suspected if name in joined and name not in names]
-    found = Membership(chosen, (*left_out, *sorted(domains)))
+    found = Membership(chosen, tuple(_left_out(node, suspected, joined, names, now)))
     return [*actions, *node.once(m.Cas(node.key("members"), "", found.encode()))]
+
+
+def _left_out(
+    node: Node, suspected: Mapping[str, str], joined: Collection[str], names: Collection[str], now: float
+) -> list[str]:
+    """The suspected nodes that are there and have no place, and the domains of which no suspected node has one."""
+    there = [
+        name
+        for name in suspected
+        if name in joined or not node.is_lost(name, node.settings.node_timeout, now)
+    ]
+    nodes = [name for name in there if name not in names and name not in node.record.lost]
+    kept = {suspected[name] for name in names if name in suspected}
+    return [*nodes, *sorted({suspected[name] for name in nodes} - kept - {*nodes})]
 
 
 def missing(node: Node, previous: Membership, joined: Collection[str], now: float) -> list[str]:

@@ -225,11 +225,11 @@ def _watch_newcomers(node: Node, now: float) -> list[Action]:
 
 
 def _may_join(node: Node, name: str, now: float) -> bool:
-    """Whether a restart would let this node in: one that was left out is not suspected for ever."""
+    """Whether a restart would let this node in where there is room."""
     left_out = node.membership.left_out
     domain = str(node.view.log(node.key("join"))[name].get("domain", ""))
     is_old = node.job_time(now) - node.record.at >= FORGIVEN_AFTER
-    return is_old or (name not in left_out and domain not in left_out)
+    return is_old or not node.settings.exclude_suspects or (name not in left_out and domain not in left_out)
 
 
 def watch_stop(node: Node, phase: Run | Done, now: float) -> list[Action]:

@@ -7,6 +7,7 @@ Does not cover: a launcher that is started again, also on the same machine: it i
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, fields
 
@@ -50,12 +51,11 @@ def suspected_nodes(
     """The suspected ones of these nodes, each with what is suspected: itself or its domain; and how often each was."""
     found = suspicions(decoded(node.view.get(FAILURES, "")), node.job_time(now), same_failure_limit=None)
     names = {each.what for each in found.nodes}
-    domains = {each.what for each in found.domains}
-    suspected = {}
-    for member in members:
-        size = sum(other.domain == member.domain for other in members)
-        if member.node in names:
-            suspected[member.node] = member.node
-        elif member.domain in domains and size <= LARGEST_DOMAIN * len(members):
-            suspected[member.node] = member.domain
+    sizes = Counter(member.domain for member in members) if found.domains else Counter[str]()
+    domains = {each.what for each in found.domains if sizes[each.what] <= LARGEST_DOMAIN * len(members)}
+    suspected = {
+        member.node: member.node if member.node in names else member.domain
+        for member in members
+        if member.node in names or member.domain in domains
+    }
     return suspected, found.times
