@@ -33,7 +33,7 @@ BUCKETS = MappingProxyType(
         "data": "waiting for data: the sections `data_loading` and `dataloader`",
         "start-up": "from the launcher's start to the first step of the attempt",
         "undetected": "from the last sign of life of a rank that failed until that was noticed",
-        "restart": "from then to the first step of the next cycle",
+        "restart": "from then, or from a stop for another reason, to the first step of the next cycle",
         "stopping": "from a preemption, or the last step, to the launchers' end",
         "waiting": "between two attempts: the scheduler's queue, or a pause of auto-resume",
         "unknown": "the journal does not tell",
