@@ -283,6 +283,8 @@ class Reporter:
             with contextlib.suppress(StoreGone):
                 self._store.ask(Append(FAILURES, line), seconds)
                 self._failures = self._store.ask(FAILURES, seconds) or self._failures
+        if len(summary.members.members) < 2 and not failure.is_hardware:
+            return  # all failures are on the one node there is
         found = suspicions(suspects.decoded(self._failures), failure.at, same_failure_limit=None)
         has_next = self._store is not None and not summary.is_last
         follows = ". At the next restart a node that waits takes its place" if has_next else ""

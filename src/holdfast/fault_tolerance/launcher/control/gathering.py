@@ -92,7 +92,8 @@ def on_gather(node: Node, phase: Gather, event: Event, now: float) -> list[Actio
         if node.takes_part:
             node.phase = Confirm()
             return contradiction
-        phase.is_spare = True
+        if not phase.is_spare:
+            phase.is_spare, phase.has_logged = True, False
         return [
             *contradiction,
             *node.once(ask),
