@@ -387,11 +387,12 @@ def _incident(
     if following and failure.kind not in ("preemption", "job lost"):
         used, allowed = (0, 0) if failure.kind in ("restart", "excluded") else cycle.restarts
         outcome = f"restarted ({used} of {allowed})" if used and allowed else "restarted"
-        outcome = "; ".join([outcome, *cycle.suspected])
     elif codes:
         outcome = f"the job ended with exit code {' or '.join(sorted(codes))}"
     else:
         outcome = "restarting" if "restart" in cycle.once else "not over yet, or its launcher was killed"
+    if failure.kind not in ("preemption", "job lost"):
+        outcome = "; ".join([outcome, *cycle.suspected])
     begun = _first(start, failure, "rank_start") or _first(start, failure, "cycle_start")
     # The next cycle only: when that one failed before it trained, the loss belongs to its own incident too.
     trained = _first(following, failure, "first_step", "first_heartbeat")
