@@ -52,7 +52,7 @@ def test_each_bucket_is_near_the_truth(jobs: Jobs, capsys: pytest.CaptureFixture
     assert found["lost_steps"] == 15 + 10, "the one that hung included"
     assert seconds["checkpointing"] == pytest.approx(saves, abs=0.3)
     assert seconds["lost"] == pytest.approx(lost, abs=0.3)
-    assert seconds["training"] == pytest.approx(kept, abs=0.5)
-    assert seconds["undetected"] == pytest.approx(3.0, abs=0.5)
+    assert seconds["training"] == pytest.approx(kept, abs=1.0)
+    assert seconds["undetected"] == pytest.approx(3.0, abs=1.0)
     assert sum(seconds.values()) == pytest.approx(found["wall"], abs=0.1)
     assert found["by_kind"] == {"hang": 1, "crash": 1}

@@ -146,3 +146,17 @@ def test_the_others_continue_without_a_suspected_node(cluster: Cluster) -> None:
     a.hear("trains", cycle)
     assert cycle in (1, 2) and cycle not in b.cycles()
     finish(cluster, a, b)
+
+
+def test_a_spare_is_used_though_each_cycle_is_short(cluster: Cluster) -> None:
+    """Node b fails at once, so node 0 has no time to count the nodes that wait."""
+    text = f"if NODE == 'b':\n    until('go')\n    {RAISES}\n{TRAINS}"
+    script = cluster.script(text)
+    a, b = (cluster.launch(name, script, restarts=20) for name in "ab")
+    a.hear("starts", 0), b.hear("starts", 0)
+    c = cluster.launch("c", script, restarts=20)
+    c.wait_for("journal in")
+    cluster.tell("go")
+    wait_until(lambda: c.cycles(), what="a cycle with node c")
+    c.hear("trains", c.cycles()[-1])
+    finish(cluster, a, b, c)

@@ -446,6 +446,8 @@ class Launcher:
         }
         seconds = self.random.choice([0.0, 1.0, 30.0])
         world.after(seconds, self._append, m.Append(FAILURES, json.dumps(line)))
+        if line["node"] == self.name and line["hardware"]:
+            world.after(seconds, self.post, m.Suspected())
 
     def _append(self, action: m.Append) -> None:
         if not self.gone:

@@ -184,7 +184,7 @@ class Driver:
             case m.ExitDescribed():
                 self._ranks.reports.describe(item)
                 self._send(item)
-            case m.Signal() | m.EvidenceTaken() | m.Reported() | m.IterationRead():
+            case m.Signal() | m.EvidenceTaken() | m.Reported() | m.Suspected() | m.IterationRead():
                 self._send(item)
 
     def _send(self, *events: Event, at: float | None = None) -> None:

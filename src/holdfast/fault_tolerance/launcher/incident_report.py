@@ -43,7 +43,7 @@ from holdfast.visible import without_numbers
 
 from ..processes import proc
 from .control import suspects
-from .control.messages import Append, Put, Reported
+from .control.messages import Append, Put, Reported, Suspected
 from .control.records import FAILURES, Membership, key
 from .exit_codes import RankExit
 from .ranks.failures import Failure
@@ -94,7 +94,7 @@ class Summary:
 
 
 class Reporter:
-    """Makes this node's reports; `post` gets `Reported` after each.
+    """Makes this node's reports; `post` gets `Reported` after each, and `Suspected`.
 
     Args:
         store: The job's store, through which the nodes exchange evidence (keys `incident/N/*`); None in a job of one
@@ -107,7 +107,7 @@ class Reporter:
         run_dir: str,
         journal: Journal,
         store: StoreClient | None,
-        post: Callable[[Reported], object],
+        post: Callable[[Reported | Suspected], object],
     ) -> None:
         self._node, self._run_dir, self._journal, self._store = node, run_dir, journal, store
         self._post = post
@@ -293,6 +293,8 @@ class Reporter:
                 fields = {"cycle": failure.cycle, "suspect": each.what, "facts": each.facts}
                 self._journal.record("node_suspected", **fields)
                 logger.warning("suspect: %s%s", each.facts, follows)
+                if each.what == self._node:
+                    self._post(Suspected())
         for each in found.domains:
             if each.since == failure.at and each.what == failure.domain:
                 fields = {"cycle": failure.cycle, "domain": each.what, "facts": each.facts}

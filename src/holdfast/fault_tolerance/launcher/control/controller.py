@@ -64,6 +64,8 @@ def step(node: Node, event: Event, now: float) -> list[Action]:
         case m.Reported(cycle):
             if cycle == node.record.cycle:
                 node.report_until = 0.0
+        case m.Suspected():
+            node.is_suspect = True
         case m.IterationRead(cycle, number):
             if cycle == node.record.cycle:
                 node.take_iteration(number, now)

@@ -156,6 +156,11 @@ class Reported(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Suspected(Event):
+    """The report of a failure makes this node suspect."""
+
+
+@dataclass(frozen=True, slots=True)
 class StoreView(Event):
     """The value of a watched key, "" if it has none: after its first read, after each change, and after `Cas`."""
 

@@ -287,6 +287,7 @@ class Node:
     now: float = 0.0  # of the newest event
     beaten: float = -NEVER
     beats: int = 0
+    is_suspect: bool = False  # by its own last report; until a membership is formed
     newcomers: int = 0  # as written to the store by node 0
     clock: tuple[float, float] = (0.0, 0.0)  # job time, and the local time at which it was that
 
@@ -406,7 +407,8 @@ class Node:
             self.settings,
             self.has_begun,
             self.job_time(now),
-            waiting=self.waiting,
+            # A node that waits may not be counted yet, where cycles are short: the next membership is formed anew.
+            waiting=self.waiting or int(self.is_suspect and self.nodes > 1),
             room=max(0, self.settings.most - self.nodes),
             step=max((board.step for board in boards), default=-1),
             checkpoints=sum(board.checkpoints for board in boards),
@@ -440,6 +442,7 @@ class Node:
         self.clock = (max(record.at, self.job_time(now)), now)
         self.record, self.has_begun, self.evidence, self.request = record, False, "", None
         self.iteration, self.read_until = -1, None
+        self.is_suspect = self.is_suspect and not record.gather
         self.sent.clear()
         self.tick = m.Tick(self.tick.contact, self.tick.round_trip, self.tick.refused)
         kept = {HOST, LAUNCHERS, key("members", record.base), key("members", record.formed)}
