@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 from ..evidence import AT_EXIT, CRASH, DIAGNOSE, EARLY, Case, Frame, RankEvidence, Thread
 from ..rules.places import is_own
-from ..rules.sentence import seconds
+from ..rules.sentence import LONGEST_TIME, seconds
 from ..verdict import FAILED, FINISHED, KINDS, Activity, Edge, Judgement, Verdict
 from .next_steps import next_step
 from .wording import (
@@ -233,7 +233,7 @@ def _same_activity(view: IncidentView, rank: RankEvidence) -> tuple[str, str] | 
 
 
 def _foot(view: IncidentView, number: int, folder: str) -> Iterator[str]:
-    took = max((node.took for node in view.case.nodes), default=0.0)
+    took = min(max((node.took for node in view.case.nodes), default=0.0), LONGEST_TIME)
     living = view.ranks and not any(rank.exit and rank.exit.ago >= 0 for rank in view.ranks.values())
     before = ", before any process was terminated" if living and view.triggers != {DIAGNOSE} else ""
     yield f"  Evidence captured in {took:.2f} s{before}; {', '.join(view.facts(number))}"

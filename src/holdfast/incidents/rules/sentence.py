@@ -80,10 +80,14 @@ def spans_of(numbers: Iterable[int]) -> list[tuple[int, int]]:
     return spans
 
 
+LONGEST_TIME = 1e9
+"""Seconds that are shown at most: evidence may be damaged, and a line is short."""
+
+
 def seconds(value: float) -> str:
     """`31 s`, `1.5 s`, `0.02 s`, `12 min`, `3.5 h`: as many digits as a person reads."""
     if value >= 7200:
-        return f"{value / 3600:.1f} h"
+        return f"{min(value, LONGEST_TIME) / 3600:.1f} h"
     if value >= 600:
         return f"{value / 60:.0f} min"
     return f"{value:.0f} s" if value >= 10 else f"{value:.1f} s" if value >= 1 else f"{max(value, 0.0):.2f} s"
