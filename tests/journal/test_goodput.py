@@ -75,6 +75,16 @@ def test_a_hang_is_undetected_until_it_is_noticed() -> None:
     assert found.seconds_to_detect == 30
 
 
+def test_a_hang_in_a_section_is_not_time_of_that_section() -> None:
+    """One of two ranks hangs for 30 s in data_loading, after 4 s of it."""
+    story = trains(Story().tell(0, "run_start"), 8, 0, 1)
+    hung = {"rank": 1, "pid": 1001, "waited": 30.0, "where": "step > data_loading", "signal": "SIGKILL"}
+    story.tell(60, "verdict", cycle=0, **hung)
+    story = progress(story, 60, 0, 20, data_loading=4 + 15).restart(60, to=1)
+    found = account(trains(story, 61, 1, 21).tell(73, "run_end"))
+    assert spent(found) == {"start-up": 10, "training": 16 + 10, "data": 4, "undetected": 30, "restart": 3}
+
+
 def test_a_preemption_is_no_failure_and_the_queue_is_waiting() -> None:
     story = trains(Story().tell(0, "run_start"), 8, 0, 1).tell(30, "preemption", signal="SIGTERM")
     story.tell(34, "run_end").tell(54, "run_start")

@@ -11,7 +11,7 @@ Does not cover: the time in a scheduler's queue before the first attempt; steps 
 was not continued, which count as training, and so do the steps that a launcher had not told when it was killed; steps
 that were counted and not reported, of which none are known as lost; clocks of nodes that differ by less than 2 s, and
 one that is set back; sections that are open in some ranks only, whose mean is taken; a section's time before the first
-step or during a hang, which is taken for time of training.
+step, and of ranks that waited in it for the one that hung, which is taken for time of training.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ PLANNED = frozenset(("preemption", "shutdown", "restart", "excluded"))
 KINDS = frozenset(
     (
         "run_start", "run_end", "cycle_start", "first_step", "first_heartbeat", "resume", "progress", "stop", "restart",
-        "preemption", "incident",
+        "preemption", "incident", "verdict",
     )
 )  # fmt: skip
 """The kinds of events that this is made of."""
@@ -85,6 +85,8 @@ class Segment:
     """The last step that no later cycle has done again."""
     counted: bool = False
     """Its steps were counted from the start of each process: which of them are done again is not known."""
+    hung: dict[str, float] = field(default_factory=dict)
+    """Seconds of ranks that hung in a section, by bucket."""
     sections: dict[str, float] = field(default_factory=dict)
     """Mean seconds of a rank, by bucket."""
 
@@ -227,6 +229,11 @@ def _read(events: Iterable[Event]) -> tuple[list[Segment], _Spans]:
             segment.trained = began if segment.trained is None else min(segment.trained, began)
             if event.kind == "first_step" and (step := _step(event, "step")) is not None:
                 segment.first = step if segment.first is None else min(segment.first, step)
+        elif event.kind == "verdict":
+            waited = event.get("waited")
+            for name in str(event.get("where") or "").split(" > "):
+                if name in SECTIONS and isinstance(waited, (int, float)) and 0 < waited < float("inf"):
+                    segment.hung[SECTIONS[name]] = segment.hung.get(SECTIONS[name], 0.0) + waited
         elif event.kind == "incident":
             segment.goes_on = bool(event.get("job_goes_on"))
         elif event.kind in ("stop", "preemption", "restart", "run_end") and event.source in segment.sources:
@@ -259,6 +266,9 @@ def _take_progress(segment: Segment, newest: Sequence[Event]) -> None:
             if name in SECTIONS and ranks and isinstance(seconds, (int, float)) and seconds > 0:
                 bucket = SECTIONS[name]
                 segment.sections[bucket] = segment.sections.get(bucket, 0.0) + seconds / ranks
+    for bucket, waited in segment.hung.items():
+        if ranks and bucket in segment.sections:
+            segment.sections[bucket] = max(0.0, segment.sections[bucket] - waited / ranks)
 
 
 def _find_lost(segments: Sequence[Segment]) -> None:
