@@ -85,9 +85,10 @@ def _table(run_dir: str, found: Goodput) -> list[str]:
             share = spent / found.wall
             bar = "#" * round(BAR * share)
             lines.append(f"{name:<13} {duration(spent):>11} {share:>6.1%}  {bar}".rstrip())
-    if not found.failures:
+    between = found.seconds_between_failures
+    if between is None:
         return lines
-    mean = [f"one failure in {duration(found.wall / found.failures)}"]
+    mean = [f"one failure in {duration(between)}"]
     for title, seconds in (
         ("noticed after", found.seconds_to_detect),
         ("trained again after", found.seconds_to_recover),

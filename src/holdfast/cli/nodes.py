@@ -10,13 +10,10 @@ import argparse
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
 from ..fault_tolerance.errors import HoldfastError
+from ..journal.event import CycleSorter, Event
 from ..visible import escaped
-
-if TYPE_CHECKING:
-    from ..journal.event import Event
 
 STARTS, ENDS = "cycle_start", "run_end"
 KINDS = frozenset(("run_start", "incident", "node_lost", "node_suspected", "node_replaced", STARTS, ENDS))
@@ -80,8 +77,6 @@ def count(machines: dict[str, Machine], events: Iterable[Event]) -> None:
     """Add the events of one run directory, in their order."""
     idle: dict[str, float] = {}  # since when, by launcher
     seen: set[str] = set()
-    from ..journal.event import CycleSorter
-
     verdicts: dict[tuple[int, int], Event] = {}  # by run and cycle: a later report replaces an earlier one
     sorter, last = CycleSorter(), 0.0
     for event in events:

@@ -63,6 +63,7 @@ class Failure:
     domain: str = ""
     """The domain of this node, such as its rack."""
     cycle: int = 0
+    """That ended with it."""
     peers: tuple[str, ...] = ()
     """Nodes that this evidence accuses as much as `node`."""
     without: tuple[str, ...] = ()

@@ -158,9 +158,7 @@ class CycleSorter:
         is_over = bool(self._begun) and self._begun <= self._gone
         if event.kind == "cycle_start" and number is not None:
             is_late = bool(self._begun) and event.t - self._began_at > LATEST_START
-            if number == 0 and (
-                event.source in self._begun or is_over or self._begun & self._gone or is_late
-            ):
+            if number == 0 and (event.source in self._begun or self._begun & self._gone or is_late):
                 self._begin_run()
             self._began_at = self._began_at if self._begun else event.t
             self._begun.add(event.source)

@@ -8,7 +8,7 @@ ranks; the rest is training. Of that the share is lost whose steps a later cycle
 
 What always holds: the buckets of an attempt add up to its wall-clock time, whatever events are missing.
 Does not cover: the time in a scheduler's queue before the first attempt; steps after the last checkpoint of a job that
-was not continued, which count as training, and so do the steps that a launcher had not told when it was killed; steps
+was not continued, which count as training, and so do steps that a launcher had not written when it was killed; steps
 that were counted and not reported, of which none are known as lost; clocks of nodes that differ by less than 2 s, and
 one that is set back; sections that are open in some ranks only, whose mean is taken; a section's time before the first
 step, and of ranks that waited in it for the one that hung, which is taken for time of training.
@@ -36,7 +36,7 @@ BUCKETS = MappingProxyType(
         "restart": "from then, or from a stop for another reason, to the first step of the next cycle",
         "stopping": "from a preemption, or the last step, to the launchers' end",
         "waiting": "between two attempts: the scheduler's queue, or a pause of auto-resume",
-        "unknown": "the journal does not tell",
+        "unknown": "what the journal does not show",
     }
 )
 """Every bucket, and what is in it."""
@@ -168,8 +168,8 @@ def goodput(events: Iterable[Event], found: Sequence[Incident]) -> Goodput:
             seconds[name] += spent
         if number + 1 < len(attempts):
             last = by_run[attempt.run][-1:]
-            is_told = bool(last) and last[0].gone >= last[0].sources
-            seconds["waiting" if is_told else "unknown"] += attempts[number + 1].begun - attempt.ended
+            is_known = bool(last) and last[0].gone >= last[0].sources
+            seconds["waiting" if is_known else "unknown"] += attempts[number + 1].begun - attempt.ended
     recovered = [each.resume_seconds for each in failures if each.resume_seconds is not None]
     return Goodput(
         begun=attempts[0].begun if attempts else 0.0,
@@ -303,12 +303,12 @@ def _account(
         until(segment.begun, "start-up" if number == 0 else "restart")
         noticed = incident.t if incident else segment.stopped
         latest = ended if follows is None else follows
-        is_untold = noticed is None and follows is not None
+        is_open = noticed is None and follows is not None
         noticed = latest if noticed is None else min(noticed, latest)
         failing = noticed - (incident.unnoticed_seconds if incident else 0.0)
         if segment.trained is None:
             until(failing, "unknown" if not incident else "start-up" if number == 0 else "restart")
-        elif is_untold:
+        elif is_open:
             until(noticed, "unknown")  # its launchers were killed in it, or their journals are not there
         else:
             until(segment.trained, "start-up" if number == 0 else "restart")
