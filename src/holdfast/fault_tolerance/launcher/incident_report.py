@@ -35,7 +35,6 @@ from holdfast.incidents.report import store as stored
 from holdfast.incidents.report.redaction import redacted, redacted_text
 from holdfast.incidents.rules import judge
 from holdfast.incidents.suspicions import Failure as Judged
-from holdfast.incidents.suspicions import suspicions
 from holdfast.incidents.verdict import Verdict
 from holdfast.incidents.wire import packed, unpacked
 from holdfast.journal.writer import Journal
@@ -283,23 +282,17 @@ class Reporter:
             with contextlib.suppress(StoreGone):
                 self._store.ask(Append(FAILURES, line), seconds)
                 self._failures = self._store.ask(FAILURES, seconds) or self._failures
-        if len(summary.members.members) < 2 and not failure.is_hardware:
-            return  # all failures are on the one node there is
-        found = suspicions(suspects.decoded(self._failures), failure.at, same_failure_limit=None)
         has_next = self._store is not None and not summary.is_last
-        follows = ". At the next restart a node that waits takes its place" if has_next else ""
-        for each in found.nodes:
-            if each.since == failure.at and each.what == failure.node:
-                fields = {"cycle": failure.cycle, "suspect": each.what, "facts": each.facts}
-                self._journal.record("node_suspected", **fields)
-                logger.warning("suspect: %s%s", each.facts, follows)
-                if each.what == self._node:
-                    self._post(Suspected())
-        for each in found.domains:
-            if each.since == failure.at and each.what == failure.domain:
-                fields = {"cycle": failure.cycle, "domain": each.what, "facts": each.facts}
-                self._journal.record("node_suspected", **fields)
-                logger.warning("suspect: %s", each.facts)
+        for each in suspects.suspected_by(failure, self._failures, len(summary.members.members)):
+            is_node = each.what == failure.node
+            what = {"suspect" if is_node else "domain": each.what, "facts": each.facts}
+            self._journal.record("node_suspected", cycle=failure.cycle, **what)
+            follows = (
+                ". At the next restart a node that waits takes its place" if is_node and has_next else ""
+            )
+            logger.warning("suspect: %s%s", each.facts, follows)
+            if each.what == self._node:
+                self._post(Suspected())
 
 
 def _write(place: str, *nodes: NodeEvidence) -> Verdict:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, fields
 
-from holdfast.incidents.suspicions import Failure, suspicions
+from holdfast.incidents.suspicions import Failure, Suspicion, suspicions
 from holdfast.incidents.verdict import HIGH, LOW, MEDIUM
 
 from .node import Node
@@ -43,6 +43,18 @@ def decoded(log: str) -> list[Failure]:
         except (TypeError, ValueError, KeyError):
             continue
     return [found[cycle] for cycle in sorted(found)[-RECENT:]]
+
+
+def suspected_by(failure: Failure, log: str, nodes: int) -> list[Suspicion]:
+    """What this failure, the newest of the log, makes suspect: its node, its node domain.
+
+    In a job of one node all failures are on it, so only its hardware can be suspect.
+    """
+    if nodes < 2 and not failure.is_hardware:
+        return []
+    found = suspicions(decoded(log), failure.at, same_failure_limit=None)
+    own = failure.node, failure.domain
+    return [each for each in (*found.nodes, *found.domains) if each.since == failure.at and each.what in own]
 
 
 def suspected_nodes(

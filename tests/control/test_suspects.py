@@ -1,0 +1,42 @@
+"""`control.suspects`: the log of judged failures, and what its newest failure makes suspect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.fault_tolerance.launcher.control.suspects import RECENT, decoded, encoded, suspected_by
+from holdfast.incidents.suspicions import Failure
+from holdfast.incidents.verdict import HIGH, LOW
+
+
+def crash(node: str, cycle: int, **more: Any) -> Failure:
+    fields = {"node": node, "confidence": HIGH, "step": 10 * cycle, "cycle": cycle, "at": float(cycle)}
+    return Failure("signal", **{**fields, **more})
+
+
+def log(*failures: Failure) -> str:
+    return "".join(encoded(each) + "\n" for each in failures)
+
+
+def test_a_log_has_the_surest_judgement_of_each_cycle_in_order() -> None:
+    late, sure = crash("a", 1), crash("b", 2)
+    assert decoded(log(sure, crash("c", 2, confidence=LOW), late)) == [late, sure]
+    assert decoded('{"kind":"of another version","cycle":3}\nno JSON\n' + log(sure)) == [sure]
+    assert len(decoded(log(*(crash("a", cycle) for cycle in range(40))))) == RECENT
+
+
+@pytest.mark.parametrize(
+    ("nodes", "hardware", "expected"), [(2, "", ["a"]), (1, "", []), (1, "GPU 3 is lost", ["a"])]
+)
+def test_the_one_node_of_a_job_is_suspect_by_its_hardware_only(
+    nodes: int, hardware: str, expected: list[str]
+) -> None:
+    newest = crash("a", 2, hardware=hardware)
+    assert [each.what for each in suspected_by(newest, log(crash("a", 1), newest), nodes)] == expected
+
+
+def test_what_an_older_failure_made_suspect_is_not_named_again() -> None:
+    newest = crash("b", 2)
+    assert suspected_by(newest, log(crash("a", 1, hardware="GPU 3 is lost"), newest), 4) == []
