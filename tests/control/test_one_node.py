@@ -114,6 +114,20 @@ def test_signal_is_passed_on_and_gives_its_code(number: int, code: int) -> None:
     assert job.of(m.KillRank) == []
 
 
+@pytest.mark.parametrize(
+    ("cause", "peer", "code"),
+    [
+        (m.Cause.LOST_PEER, -15, 75),
+        (m.Cause.TIMED_OUT, -15, 75),  # gloo may miss that its peer is gone
+        (m.Cause.TIMED_OUT, 1, 1),
+        (m.Cause.OWN, -15, 1),
+    ],
+)
+def test_rank_that_lost_one_that_obeyed_a_signal_has_not_failed(cause: m.Cause, peer: int, code: int) -> None:
+    job = Job().started().send(m.Signal(signal.SIGTERM)).send(exited(0, peer, cause))
+    assert job.send(exited(1, 1, cause), after=19.0).codes == [code]
+
+
 def test_signal_that_reaches_the_ranks_first_is_no_failure() -> None:
     job = Job().started().send(exited(0, -15)).send(m.Signal(signal.SIGTERM), after=0.1)
     assert job.send(exited(1, 0)).codes == [75]

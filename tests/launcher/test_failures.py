@@ -26,6 +26,10 @@ GLOO = (
     "[.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:7841. This is typically ..."
 )
 
+GLOO_TIMEOUT = (
+    "[…/gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 20000ms for send operation to complete"
+)
+
 
 def hung(rank: int, at: float, status: int = -9, message: str = "", ended: float | None = None) -> Failure:
     found = failed(rank, at if ended is None else ended, status, message)
@@ -38,6 +42,7 @@ def test_hung_rank_has_the_verdict_as_its_meaning() -> None:
     )
     assert hung(1, 5.0, message=GLOO).cause is Cause.OWN
     assert failed(1, 5.0, message=GLOO).cause is Cause.LOST_PEER
+    assert failed(1, 5.0, message=GLOO_TIMEOUT).cause is Cause.TIMED_OUT
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ class Cause(str, Enum):
 
     OWN = "own"  # its own exception, exit code or signal
     LOST_PEER = "lost_peer"  # it lost the connection to another rank
+    TIMED_OUT = "timed_out"  # it waited for other ranks in vain, until torch's timeout
     LOST_WORKER = "lost_worker"  # a signal ended its data-loader workers
 
 

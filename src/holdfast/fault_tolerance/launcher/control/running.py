@@ -297,7 +297,9 @@ def on_settle(node: Node, phase: Settle, event: Event, now: float) -> list[Actio
         phase.until = node.evidence_until  # a rank that fails at the same moment counts for the exit code
         return []
     node.phase = Stop(reason, has_failed=True, named=found.number)
-    return node.propose(replace(record, is_explained=found.cause is m.Cause.OWN and not found.verdict))
+    return node.propose(
+        replace(record, is_explained=found.cause in (m.Cause.OWN, m.Cause.TIMED_OUT) and not found.verdict)
+    )
 
 
 def _lacks_cause(node: Node, failed: list[Rank]) -> bool:

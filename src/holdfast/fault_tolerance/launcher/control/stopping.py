@@ -342,10 +342,13 @@ def _after_signal(node: Node, number: int) -> tuple[list[Rank], list[Action]]:
     the signal."""
     failed: list[Rank] = []
     actions: list[Action] = []
+    # gloo may miss that a peer is gone, and NCCL does: who waits for it then ends by torch's timeout.
+    has_lost = node.nodes > 1 or any(rank.obeyed(number) for rank in node.ranks.values())
+    own = (m.Cause.OWN,) if has_lost else (m.Cause.OWN, m.Cause.TIMED_OUT)
     for rank in node.ranks.values():
         if rank.is_stuck or rank.obeyed(number):
             continue
-        if rank.verdict or rank.cause is m.Cause.OWN:
+        if rank.verdict or rank.cause in own:
             if rank.exit_code == 128 + number:  # an exception was ending it when the signal did
                 rank.status = FAILED
             failed.append(rank)

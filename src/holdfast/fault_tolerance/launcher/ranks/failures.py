@@ -79,13 +79,6 @@ class Failure:
         return min(float(at), self.exit.at) if at else self.exit.at
 
     @property
-    def lost_connection(self) -> bool:
-        """Whether all that is known is that a peer was gone."""
-        if self.hung or not self.error:
-            return False
-        return nature_of_exception(self.error["type"], self.error["message"]) is Nature.LOST_PEER
-
-    @property
     def lost_worker(self) -> bool:
         """Whether a signal other than SIGKILL ended a data-loader worker of the rank. torch raises a RuntimeError for
         that in whatever the rank is doing; workers that were killed for lack of memory are a failure of their own."""
@@ -98,8 +91,10 @@ class Failure:
     @property
     def cause(self) -> Cause:
         """Why it ended, for the controller."""
-        if self.lost_connection:
-            return Cause.LOST_PEER
+        if self.error and not self.hung:
+            nature = nature_of_exception(self.error["type"], self.error["message"])
+            if nature in (Nature.LOST_PEER, Nature.TIMED_OUT):
+                return Cause(nature.value)
         return Cause.LOST_WORKER if self.lost_worker else Cause.OWN
 
     def signature(self, step: int | None) -> str:
@@ -164,7 +159,7 @@ def log(ordered: list[Failure], node: str, cycle: int, record: CycleRecord | Non
     """
     is_last = record is None or record.kind is Kind.END
     lines = block(ordered, node, cycle, whole=is_last)
-    if ordered[0].lost_connection:
+    if ordered[0].cause is Cause.LOST_PEER:
         lines[0] += ". No rank of this node had failed before"
     if record is not None and record.node != node:  # another node reported first; the line on it follows
         lines[0] = lines[0].replace("FAILED:", "ALSO FAILED:", 1)
