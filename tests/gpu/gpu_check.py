@@ -115,9 +115,11 @@ def _last_line(log: Path) -> str:
 
 
 def _python_path() -> str:
-    """The tests of this tree. Holdfast is installed, except for a dry run."""
-    own = [str(ROOT), *by_mode([], [str(ROOT / "src")])]
-    return os.pathsep.join([*own, *filter(None, [os.environ.get("PYTHONPATH")])])
+    """The tests of this tree. Holdfast is the installed one, which has the kernel core, except in a dry run."""
+    source = ROOT / "src"
+    given = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    others = [path for path in given if Path(path).resolve() != source]
+    return os.pathsep.join([str(ROOT), *by_mode([], [str(source)]), *others])
 
 
 def _terminate(process: subprocess.Popen[bytes], mark: str) -> list[str]:
