@@ -233,7 +233,7 @@ def _same_activity(view: IncidentView, rank: RankEvidence) -> tuple[str, str] | 
 
 
 def _foot(view: IncidentView, number: int, folder: str) -> Iterator[str]:
-    took = min(max((node.took for node in view.case.nodes), default=0.0), LONGEST_TIME)
+    took = max(0.0, min(max((node.took for node in view.case.nodes), default=0.0), LONGEST_TIME))
     living = view.ranks and not any(rank.exit and rank.exit.ago >= 0 for rank in view.ranks.values())
     before = ", before any process was terminated" if living and view.triggers != {DIAGNOSE} else ""
     yield f"  Evidence captured in {took:.2f} s{before}; {', '.join(view.facts(number))}"
