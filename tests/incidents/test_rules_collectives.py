@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from holdfast.incidents.evidence import Case, Collective, Frame, Thread
+from holdfast.incidents.evidence import Case, Collective, Frame, RankEvidence, Thread
 from holdfast.incidents.rules.recorder import breaks_its_pattern, odd
 from holdfast.incidents.verdict import LOW, MEDIUM
 from tests.incidents.cases import INSTALLED, STACKS, board, case, entry, frames, judge, rank
@@ -130,3 +130,29 @@ def test_a_rank_that_has_not_come_from_the_start_keeps_those_waiting_that_have()
     verdict = judge(case(met, off))
     assert (verdict.rank, verdict.kind) == (1, "startup")
     assert judge(case(met, rank(1, "new_group"))).kind != "startup"
+
+
+SYNCHRONIZES = frames(
+    "synchronize (torch/cuda/__init__.py:1162)\ntrain_step (train.py:46)\n<module> (train.py:85)"
+)
+
+
+def in_synchronize(number: int) -> RankEvidence:
+    """A rank that waits for its GPU, and uses a processor for that."""
+    found = rank(number, "busy", collectives=(entry(4, ago=31.5, state="completed"),))
+    return replace(found, stacks=(Thread("MainThread", SYNCHRONIZES, main=True),))
+
+
+def test_a_rank_that_waits_for_its_gpu_is_named_with_its_place() -> None:
+    waits = (entry(4, ago=31.5, state="completed"), entry(5))
+    verdict = judge(case(rank(0, collectives=waits), in_synchronize(1)))
+
+    assert (verdict.rank, verdict.kind) == (1, "missing_collective")
+    assert "waits for its GPU in" in verdict.sentence and "train.py:46 train_step()" in verdict.sentence
+
+
+def test_the_only_rank_of_a_job_waits_for_no_peer() -> None:
+    verdict = judge(case(replace(in_synchronize(0), collectives=())))
+
+    assert (verdict.rank, verdict.kind, verdict.confidence) == (0, "user_code", MEDIUM)
+    assert "train.py:46 train_step()" in verdict.sentence

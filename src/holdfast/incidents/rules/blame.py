@@ -311,6 +311,10 @@ def _no_rank_waits(job: JobView) -> Verdict | None:
 def _all_wait(job: JobView) -> Verdict | None:
     if not job.waiting or any(not view.may_wait_for_gpu for view in job.outside):
         return None
+    if len(job.ranks) == 1 and job.is_complete and job.waiting[0].activity.kind == IN_COLLECTIVE:
+        alone = job.waiting[0]
+        text = f"{alone.activity.text}, and the job has no other rank: a kernel there does not end"
+        return against(alone.evidence, "user_code", text + _silence(alone), _bounded(job, MEDIUM, alone))
     found = difference(job)
     return replace(found, confidence=LOW) if found and not job.is_suspected else found
 

@@ -79,8 +79,8 @@ def _absent(culprit: RankView, edge: Edge, job: JobView) -> Verdict:
         kind = MISMATCHED
         text = f"is in {recorder.described(own[0])}, where the others were in {recorder.described(others_in)}"
     else:
-        at = recorder.described(own[0]) if own else operation
-        text = f"waits in {at} and never came to {where}, in which the others wait"
+        doing = f"waits in {recorder.described(own[0])}" if own else culprit.activity.text
+        text = f"{doing} and never came to {where}, in which the others wait"
     return against(culprit.evidence, kind, text, MEDIUM, job.waiters)
 
 
