@@ -2,7 +2,8 @@
 
     python -m tests.gpu.gpu_page [GPU_JSON]
 
-GPU_JSON becomes the new docs/gpu.json. A change of the code of warm start invalidates its result, and with it the
+GPU_JSON becomes the new docs/gpu.json; of a run of some checks only, on the same GPU, their rows take the place of the
+former ones, and the page says so. A change of the code of warm start invalidates its result, and with it the
 default: run the command again.
 """
 
@@ -23,6 +24,8 @@ from .gpu_check import FAILED, NOT_POSSIBLE, NOT_REACHED, PASSED, ROOT
 JSON = ROOT / "docs" / "gpu.json"
 PAGE, README = ROOT / "docs" / "gpu.md", ROOT / "README.md"
 EVIDENCE = ROOT / "src" / "holdfast" / "fault_tolerance" / "launcher" / "warm" / "gpu_evidence.py"
+SAME = ("gpu", "driver", "torch", "cuda", "python", "warm_start")
+"""What a run of some checks must have in common with the complete one."""
 MARKS = "<!-- gpu -->", "<!-- end of gpu -->"
 NEEDED = {
     row for check in (*gpu_restart.CHECKS, *gpu_warm_start.CHECKS) for row in check.rows
@@ -40,6 +43,28 @@ def fingerprint() -> str:
         if path != EVIDENCE:
             digest.update(str(path.relative_to(launcher)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def merged(former: Mapping[str, Any] | None, again: Mapping[str, Any]) -> dict[str, Any]:
+    """A complete result with the rows of checks that ran again.
+
+    Raises:
+        ValueError: There is no complete result to complete, it is of another machine, or one of them is of a dry run.
+    """
+    if again["dry"]:
+        raise ValueError("the result of a dry run is not published")
+    if again["complete"]:
+        return dict(again)
+    if former is None:
+        raise ValueError("a part of the checks is published only after a complete run")
+    if differ := [name for name in SAME if former[name] != again[name]]:
+        raise ValueError(f"the complete run in {JSON.name} had another {', '.join(differ)}")
+    order = list(dict.fromkeys(row["check"] for row in former["rows"]))
+    checks = list(dict.fromkeys(row["check"] for row in again["rows"]))
+    rows = [row for row in former["rows"] if row["check"] not in checks] + list(again["rows"])
+    rows.sort(key=lambda row: order.index(row["check"]))
+    later = {"checks": checks, "day": again["day"], "commit": again["commit"]}
+    return {**former, "rows": rows, "again": [*former.get("again", []), later]}
 
 
 def describe_machine(result: Mapping[str, Any]) -> str:
@@ -60,7 +85,12 @@ def warm_start_evidence(result: Mapping[str, Any] | None) -> str:
 def format_table(result: Mapping[str, Any]) -> str:
     """Markdown."""
     lines = [f"{describe_machine(result)}; {result['cores']} cores, {result['seconds']} s in total.", ""]
-    lines += [f"- {note}" for note in result["notes"]] + [""] * bool(result["notes"])
+    notes = list(result["notes"])
+    notes += [
+        f"Run again on {later['day']} at commit {later['commit']}: {', '.join(later['checks'])}."
+        for later in result.get("again", [])
+    ]
+    lines += [f"- {note}" for note in notes] + [""] * bool(notes)
     lines += ["| check | | result | figures |", "|---|---|---|---|"]
     for row in result["rows"]:
         lines.append(
@@ -112,12 +142,11 @@ def outputs() -> dict[Path, str]:
 
 def main(given: list[str]) -> int:
     if given:
-        result = json.loads(Path(given[0]).read_text())
-        if result["dry"] or not result["complete"]:
-            print(
-                f"{given[0]}: the result of a dry run or of a part of the checks is not published.",
-                file=sys.stderr,
-            )
+        former = json.loads(JSON.read_text()) if JSON.exists() else None
+        try:
+            result = merged(former, json.loads(Path(given[0]).read_text()))
+        except ValueError as error:
+            print(f"{given[0]}: {error}.", file=sys.stderr)
             return 2
         JSON.write_text(json.dumps(result, indent=1) + "\n")
     for path, text in outputs().items():

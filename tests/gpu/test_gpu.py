@@ -191,6 +191,29 @@ def test_evidence_incomplete_is_none(changes: dict[str, Any]) -> None:
     assert gpu_page.warm_start_evidence(result(**changes)) == ""
 
 
+def test_checks_that_ran_again_replace_their_rows() -> None:
+    def rows(**results: str) -> list[dict[str, Any]]:
+        return [
+            {"check": check, "name": "n", "result": found, "figures": {}, "reason": ""}
+            for check, found in results.items()
+        ]
+
+    whole = result(rows=rows(nvml="passed", faults="failed", kernels="passed"), complete=True)
+    again = result(rows=rows(faults="passed"), complete=False, day="2026-11-24", commit="def5678")
+    both = gpu_page.merged(whole, again)
+    assert both["rows"] == rows(nvml="passed", faults="passed", kernels="passed")
+    assert "- Run again on 2026-11-24 at commit def5678: faults." in gpu_page.format_table(both)
+    assert gpu_page.merged(both, whole) == whole
+    for former, other in (
+        (None, again),
+        (whole, {**again, "gpu": "NVIDIA A100"}),
+        (whole, {**again, "warm_start": "of other code"}),
+        (whole, {**whole, "dry": True}),
+    ):
+        with pytest.raises(ValueError, match="published|another"):
+            gpu_page.merged(former, other)
+
+
 def test_default_with_driver_follows_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gpu_evidence.is_tested("")
     for passed in ("", "NVIDIA H100"):
