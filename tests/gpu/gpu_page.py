@@ -26,6 +26,7 @@ PAGE, README = ROOT / "docs" / "gpu.md", ROOT / "README.md"
 EVIDENCE = ROOT / "src" / "holdfast" / "fault_tolerance" / "launcher" / "warm" / "gpu_evidence.py"
 SAME = ("gpu", "driver", "torch", "cuda", "python", "warm_start")
 """What a run of some checks must have in common with the complete one."""
+DOCSTRING = '"""GPU, driver'
 MARKS = "<!-- gpu -->", "<!-- end of gpu -->"
 NEEDED = {
     row for check in (*gpu_restart.CHECKS, *gpu_warm_start.CHECKS) for row in check.rows
@@ -128,6 +129,14 @@ def format_readme(result: Mapping[str, Any] | None) -> str:
     )
 
 
+def _wrapped(text: str) -> str:
+    """A literal of at most two lines."""
+    if len(text) < 100:
+        return json.dumps(text)
+    cut = text.rindex(", ", 0, 100) + 2
+    return f"(\n    {json.dumps(text[:cut])}\n    {json.dumps(text[cut:])}\n)"
+
+
 def outputs() -> dict[Path, str]:
     """Each published file with its text."""
     result = json.loads(JSON.read_text()) if JSON.exists() else None
@@ -136,7 +145,7 @@ def outputs() -> dict[Path, str]:
     return {
         PAGE: filled(PAGE.read_text(), table, *MARKS),
         README: filled(README.read_text(), format_readme(result), *MARKS),
-        EVIDENCE: f"{before}PASSED = {json.dumps(warm_start_evidence(result))}\n{rest.partition(chr(10))[2]}",
+        EVIDENCE: f"{before}PASSED = {_wrapped(warm_start_evidence(result))}\n{rest[rest.index(DOCSTRING) :]}",
     }
 
 

@@ -210,7 +210,7 @@ def test_checks_that_ran_again_replace_their_rows() -> None:
         (whole, {**again, "warm_start": "of other code"}),
         (whole, {**whole, "dry": True}),
     ):
-        with pytest.raises(ValueError, match="published|another"):
+        with pytest.raises(ValueError, match=r"published|another"):
             gpu_page.merged(former, other)
 
 

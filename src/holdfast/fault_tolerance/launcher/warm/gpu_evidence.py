@@ -1,6 +1,9 @@
 """Where the present code of warm start has passed its GPU checks. Written by `python -m tests.gpu.gpu_page`."""
 
-PASSED = "NVIDIA H100 80GB HBM3, driver 580.159.04, torch 2.11.0+cu130 (CUDA 13.0), Python 3.12.3, 2026-11-26, commit 56291d5"
+PASSED = (
+    "NVIDIA H100 80GB HBM3, driver 580.159.04, torch 2.11.0+cu130 (CUDA 13.0), Python 3.12.3, "
+    "2026-11-26, commit 56291d5"
+)
 """GPU, driver, versions and date; empty if the checks have not passed, or if the code has changed since."""
 
 
