@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -35,12 +36,11 @@ def kernels(folder: Path) -> Iterator[Row]:
     """With the CUPTI source itself, in this process."""
     gpu: Any = by_mode(_Gpu, _Dry)()
     gpu.warm_up()
-    before = gpu.profile()  # the source attaches when it is opened
     source = _open_source()
     window = _Window(source)
-    yield _compare_times(gpu, window, before)
+    yield _attach(gpu, window)  # first: torch.profiler subscribes to CUPTI for good, which then cannot leave
     yield _count_records(gpu, window)
-    yield _attach(gpu, window)
+    yield _compare_times(gpu, window)
     yield _beside_profiler(gpu, source, window)
     source.close()
 
@@ -48,6 +48,7 @@ def kernels(folder: Path) -> Iterator[Row]:
 def _open_source() -> Any:
     from holdfast.straggler.kernels.cupti import open_cupti
 
+    logging.basicConfig(level=logging.INFO)
     source = open_cupti(SECTIONS)
     if isinstance(source, str):
         raise RuntimeError(source)
@@ -77,10 +78,13 @@ class _Window:
         return self._source.take()
 
 
-def _compare_times(gpu: Any, window: _Window, before: dict[str, float]) -> Row:
+def _compare_times(gpu: Any, window: _Window) -> Row:
     """Means, which the source has exactly, between two runs of the profiler."""
-    measured = window.measure(gpu.launch_several).compute
-    after = gpu.profile()
+    before = gpu.profile()
+    found = window.measure(gpu.launch_several)
+    measured, after = found.compute, gpu.profile()
+    print("torch.profiler, means before and after in us:", before, after)
+    print("holdfast:", measured, found.records, found.dropped, found.note, sep="\n")
     theirs = {name: (before[name] + after[name]) / 2 for name in before if name in after}
     ours: dict[str, float] = {}
     for name, summary in measured.items():
@@ -210,6 +214,7 @@ class _Gpu:
         times: dict[str, list[float]] = {}
         for event in self._kernels(profiler):
             times.setdefault(_short(event.name), []).append(event.time_range.elapsed_us())
+        print({name: (min(found), max(found), len(found)) for name, found in times.items()})
         return {name: statistics.mean(found) for name, found in times.items()}
 
     def count_kernels(self, profiler: Any) -> int:
