@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.autoresume.conftest import Chains, begun
 from tests.processes import Spawner, alive, wait_until
@@ -85,6 +86,43 @@ def test_the_same_failure_is_counted_over_attempts(chains: Chains, tmp_path: Pat
     assert (
         "gave up: the same failure 3 times in a row: IndexError: index # is out of range after" in run.err()
     )
+
+
+BAD_CHECKPOINT = """
+import os, torch
+from holdfast import Loop
+
+attempt = int(os.environ["HOLDFAST_ATTEMPT"])
+with Loop() as loop:
+    found = loop.last_checkpoint("saved")
+    if attempt > 1:
+        raise RuntimeError("a weight is not a number")
+    for step in (1, 2):
+        loop.step(step)
+        torch.save({"step": step}, f"saved/step{step}.pt")
+raise SystemExit(3)
+"""
+
+
+def test_a_checkpoint_after_which_two_attempts_fail_is_named(chains: Chains, tmp_path: Path) -> None:
+    program = tmp_path / "bad_checkpoint.py"
+    program.write_text(
+        BAD_CHECKPOINT.replace('"saved', f'"{tmp_path}/saved').replace('f"saved', f'f"{tmp_path}/saved')
+    )
+    (tmp_path / "saved").mkdir()
+    torch.save({"step": 0}, tmp_path / "saved" / "step0.pt")
+    launcher = [*LAUNCHER, "--nproc-per-node=1", "--max-restarts=0", "--ft-warm-start=off"]
+    run = chains.start(*launcher, "--ft-same-failure-limit=0", str(program), options=("--max-failures=3",))
+    assert run.wait(120) == 1
+    first, second, third = chains.ledger.attempts
+    names = [Path(each.checkpoint).name for each in (first, second, third)]
+    assert names == ["step0.pt", "step2.pt", "step2.pt"]
+    assert (first.took_steps, second.took_steps, third.took_steps) == (True, False, False)
+    assert (
+        f"The checkpoint is suspect: 2 failures before the first step after {tmp_path}/saved/step2.pt was loaded; "
+        f"{tmp_path}/saved/step0.pt was trained from. Choose another one by hand" in run.err()
+    )
+    assert (tmp_path / "saved" / "step2.pt").exists()
 
 
 def test_a_wrong_command_line_of_the_launcher_is_tried_once(chains: Chains) -> None:

@@ -320,3 +320,24 @@ def _line(case: Case, number: int) -> str:
     )
     told = {"F": "F", "E": "U"}.get(letter, "P")
     return f"7 {number} {told} {'-' if step is None else step} {int(idle)} {ran}\n"
+
+
+@pytest.mark.parametrize(
+    ("second", "third", "named"),
+    [
+        ({"checkpoint": "b", "took_steps": False}, {"checkpoint": "b", "took_steps": False}, True),
+        ({"checkpoint": "b", "took_steps": False}, {"checkpoint": "c", "took_steps": False}, False),
+        ({"checkpoint": "b", "took_steps": True}, {"checkpoint": "b", "took_steps": False}, False),
+        ({"checkpoint": "b", "took_steps": False}, {}, False),
+    ],
+)
+def test_a_checkpoint_is_suspect_after_two_attempts_without_a_step(
+    second: dict[str, object], third: dict[str, object], named: bool
+) -> None:
+    attempts = (
+        attempt("P", 1, checkpoint="a"),
+        attempt("F", 2, **second),
+        attempt("F", 3, **third),
+    )
+    why = decide(Chain(1, 0.0, attempts), Limits()).why
+    assert ("after b was loaded; a was trained from" in why) == named

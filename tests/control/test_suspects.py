@@ -6,9 +6,16 @@ from typing import Any
 
 import pytest
 
-from holdfast.fault_tolerance.launcher.control.suspects import RECENT, decoded, encoded, suspected_by
+from holdfast.fault_tolerance.launcher.control.suspects import (
+    RECENT,
+    decoded,
+    encoded,
+    of_earlier_jobs,
+    suspected_by,
+)
 from holdfast.incidents.suspicions import Failure
 from holdfast.incidents.verdict import HIGH, LOW
+from holdfast.journal.event import Event
 
 
 def crash(node: str, cycle: int, **more: Any) -> Failure:
@@ -40,3 +47,16 @@ def test_the_one_node_of_a_job_is_suspect_by_its_hardware_only(
 def test_what_an_older_failure_made_suspect_is_not_named_again() -> None:
     newest = crash("b", 2)
     assert suspected_by(newest, log(crash("a", 1, hardware="GPU 3 is lost"), newest), 4) == []
+
+
+def test_a_machine_that_an_earlier_job_suspected_is_so_for_an_hour() -> None:
+    def event(name: str, at: float, facts: str = "GPU 3 is lost") -> Event:
+        return Event("node_suspected", at, 0.0, "x:1", {"suspect": name, "facts": facts})
+
+    rack = Event("node_suspected", 9_999.0, 0.0, "x:1", {"domain": "rack1", "facts": "two of it failed"})
+    events = [event("a:1", 6_000.0), event("b:2", 7_000.0), event("b:3", 9_000.0, "again"), rack]
+    lines = of_earlier_jobs([*events, Event("incident", 9_999.0, 0.0, "a:1", {})], 10_000.0)
+    (found,) = decoded("\n".join(lines))
+    assert (found.node, found.at, found.cycle, found.accused) == ("b", -1000.0, -1, frozenset({"b"}))
+    newest = crash("c", 0, hardware="GPU 1 is lost")
+    assert [each.what for each in suspected_by(newest, "\n".join([*lines, log(newest)]), 4)] == ["c"]

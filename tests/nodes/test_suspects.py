@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from tests.nodes.conftest import TRAINS, Cluster, Node
-from tests.processes import wait_until
+from tests.processes import Spawner, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -159,4 +162,36 @@ def test_a_spare_is_used_though_each_cycle_is_short(cluster: Cluster) -> None:
     cluster.tell("go")
     wait_until(lambda: c.cycles(), what="a cycle with node c")
     c.hear("trains", c.cycles()[-1])
+    finish(cluster, a, b, c)
+
+
+class Machines:
+    """Launchers that each see a host name of their own."""
+
+    def address(self, name: str) -> str:
+        return "localhost"
+
+    def inside(self, name: str) -> list[str]:
+        return ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', f"machine-{name}"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="host names of their own need root")
+def test_the_next_job_in_the_run_directory_begins_without_what_was_suspect(
+    spawn: Spawner, tmp_path: Path
+) -> None:
+    cluster = Cluster(spawn, tmp_path, Machines())  # type: ignore[arg-type]
+    shared = ("--ft-run-dir", str(tmp_path / "shared"))
+    a, b = cluster.pair(program(RAISES), *shared, restarts=0)
+    for node in a, b:
+        node.hear("starts", 0)
+    cluster.tell("b breaks 0")
+    b.wait_for(f"suspect: node machine-b:\\d+: RuntimeError: {ECC}")
+    for node in a, b:
+        node.end(1)
+    (cluster.notes / "b breaks 0").unlink()
+
+    script = cluster.script(program(RAISES))
+    a, b, c = (cluster.launch(name, script, *shared) for name in "abc")
+    a.hear("trains", 0), c.hear("trains", 0)
+    b.wait_for("has no place in cycle 0, since it is suspect|is a spare")
     finish(cluster, a, b, c)

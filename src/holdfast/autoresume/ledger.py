@@ -62,6 +62,8 @@ class Attempt:
     """As `Account` has them."""
     nodes: tuple[str, ...] = ()
     suspected: tuple[str, ...] = ()
+    checkpoint: str = ""
+    took_steps: bool = True
     failure: str = ""
     same_failures: int = 0
     same_failure_limit: int = 0
@@ -190,6 +192,8 @@ def attempt_ends(
         "last_step": account.last_step,
         "nodes": list(account.nodes),
         "suspected": list(account.suspected),
+        "checkpoint": account.checkpoint,
+        "took_steps": None if account.took_steps else False,
         "failure": account.failure,
         "same_failures": account.same_failures or None,
         "same_failure_limit": account.same_failure_limit or None,
@@ -280,6 +284,8 @@ def _ended(attempt: Attempt, record: Mapping[str, Any]) -> Attempt:
         last_step=_number(record, "last_step"),
         nodes=_texts(record, "nodes"),
         suspected=_texts(record, "suspected"),
+        checkpoint=_text(record, "checkpoint"),
+        took_steps=_truth(record, "took_steps", True),
         failure=_text(record, "failure"),
         same_failures=_number(record, "same_failures") or 0,
         same_failure_limit=_number(record, "same_failure_limit") or 0,

@@ -108,6 +108,10 @@ class Account:
     """Who took part."""
     suspected: tuple[str, ...] = ()
     """Nodes that the launcher suspected."""
+    checkpoint: str = ""
+    """From which the last restart cycle was to continue."""
+    took_steps: bool = True
+    """Whether a step was taken in that cycle, as far as is known."""
     only_same: bool = True
     """Whether no other failure came before these in the attempt."""
     failure: str = ""
@@ -264,8 +268,20 @@ def account_of(events: Iterable[Event], since: float = float("-inf")) -> Account
                 }
             )
         ),
+        **_checkpoint(own),
         **_same_failure(own),
     )
+
+
+def _checkpoint(events: list[Event]) -> dict[str, Any]:
+    """What the last restart cycle was to continue from, and whether it took a step."""
+    last = cycles(events)[-1:]
+    chosen = [_text(event.get("path")) for cycle in last for event in cycle.of_kind("checkpoint_chosen")]
+    if not chosen:
+        return {}
+    # Of ranks that no launcher hears of it is not known.
+    is_heard = bool(last[0].of_kind("rank_connect"))
+    return {"checkpoint": chosen[-1], "took_steps": not is_heard or bool(last[0].of_kind("first_step"))}
 
 
 def _same_failure(events: list[Event]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from ..incidents.suspicions import Failure, suspicions
 from ..visible import escaped, without_numbers
 from .ledger import Attempt, Chain
 from .outcome import INTERRUPTED_CODE, SHUT_DOWN_CODE, Kind
@@ -116,7 +117,8 @@ def decide(chain: Chain, limits: Limits, before: int = 0) -> Decision:
         )
         return Decision(State.GAVE_UP, escaped(why), exit_code=GAVE_UP_CODE)
     if own and last.kind in FAILURES and len(failures) >= limits.max_failures:
-        return Decision(State.GAVE_UP, _gave_up_text(failures), exit_code=GAVE_UP_CODE)
+        why = _gave_up_text(failures) + escaped(_suspect_checkpoint(attempts))
+        return Decision(State.GAVE_UP, why, exit_code=GAVE_UP_CODE)
     if own and len(idle) >= limits.max_idle:
         return Decision(State.GAVE_UP, _got_nowhere_text(idle), exit_code=GAVE_UP_CODE)
     if limits.max_jobs is not None and len(own) >= limits.max_jobs:
@@ -128,7 +130,8 @@ def decide(chain: Chain, limits: Limits, before: int = 0) -> Decision:
         spent = f". Failure {len(failures)} of {limits.max_failures} in a row"
     elif idle and last.kind is not Kind.LOST:
         spent = f". Clean end {len(idle)} of {limits.max_idle} in a row that may have got nowhere"
-    return Decision(State.GOES_ON, attempt_ended(last) + spent, wait=_wait(attempts, limits))
+    why = attempt_ended(last) + spent + escaped(_suspect_checkpoint(attempts))
+    return Decision(State.GOES_ON, why, wait=_wait(attempts, limits))
 
 
 _FINAL = {
@@ -137,6 +140,20 @@ _FINAL = {
     Kind.CANCELLED: (State.CANCELLED, INTERRUPTED_CODE),
     Kind.REFUSED: (State.GAVE_UP, GAVE_UP_CODE),
 }
+
+
+def _suspect_checkpoint(attempts: Sequence[Attempt]) -> str:
+    """A sentence where the last attempt and one before failed at the same checkpoint. Nothing is deleted."""
+    history = [
+        Failure(
+            "exit", checkpoint=each.checkpoint, took_steps=each.took_steps, attempt=each.number, at=each.began
+        )
+        for each in attempts
+        if each.kind in FAILURES or each.took_steps
+    ]
+    found = suspicions(history, attempts[-1].began, same_failure_limit=None).checkpoints
+    own = [each.facts for each in found if each.what == attempts[-1].checkpoint]
+    return "".join(f". The checkpoint is suspect: {facts}. Choose another one by hand" for facts in own)
 
 
 def failures_in_a_row(attempts: Sequence[Attempt]) -> list[Attempt]:

@@ -15,8 +15,8 @@ rules, each with its facts in a sentence:
 - **A pair of nodes**: the evidence of a failure accuses both, and no other failure decides. Neither is moved.
 
 A suspicion of a node ends when the others have failed without it, or after an hour.
-The launcher places nodes by this (`launcher.control.suspects`). It counts the same failure by itself, without waiting
-for a judgement (`control.records`), and does not know `peers` and `checkpoint` of a failure.
+The launcher places nodes by this (`launcher.control.suspects`), and counts the same failure by itself, without waiting
+for a judgement (`control.records`). The retry policy names checkpoints by it (`autoresume.policy`).
 Does not cover: a node that makes the others fail without ever being the culprit; two causes at once.
 """
 

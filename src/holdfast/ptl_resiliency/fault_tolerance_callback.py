@@ -23,6 +23,7 @@ from holdfast.callbacks.arguments import FaultToleranceArguments, why_no_launche
 from holdfast.callbacks.callback_log import named
 from holdfast.callbacks.completion import why_complete
 from holdfast.callbacks.supervision import HeartbeatTraining, SupervisedTraining
+from holdfast.checkpoints.complete import record_chosen
 from holdfast.patches import Patches
 
 from .checkpoints import keep_whole, when_complete
@@ -51,6 +52,8 @@ class SupervisedCallback(FaultToleranceArguments, PlacedCallback):
         if stage == "fit":
             self._end()  # of a fit that came to no end
             self._start(trainer, stage)
+            if trainer.is_global_zero:
+                record_chosen(str(trainer.ckpt_path or ""))
         elif stage in ("validate", "test") and self._fit is None and not why_no_launcher(""):
             try:
                 self._start(trainer, stage)

@@ -20,17 +20,20 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from holdfast.in_time import TooLate, within
 from holdfast.journal.run_dir import lock_run_dir, prepare_run_dir
 from holdfast.journal.writer import Journal
 
 from ..board import BoardUnavailable, Limits
+from ..errors import HoldfastError
 from ..monitor.control import ControlPage
 from ..monitor.control import Settings as MonitorSettings
 from ..timeouts.effective_timeouts import Advice, configured_timeouts, describe
 from . import console, store_host
 from .command_line.checks import NO_ID, make_log_dir
 from .command_line.torch_options import rdzv_settings
-from .control.records import Member, Settings
+from .control.messages import Append
+from .control.records import FAILURES, Member, Settings
 from .driver import Driver
 from .exit_codes import Outcome, of_stop
 from .inbox import Inbox, Interrupted
@@ -44,7 +47,7 @@ from .ranks.output import HEALTH_PORT, WATCHDOG, CycleLog
 from .ranks.rank_environment import RankEnvironment
 from .ranks.start import RankStarter
 from .rendezvous import LOOPBACK, StoreUnreachable, meet, parameters_of
-from .store import LocalStore, StoreClient
+from .store import LocalStore, StoreClient, StoreGone
 from .warm.plan import script_text
 from .warm.pool import Ahead
 
@@ -54,6 +57,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("holdfast.launcher")
 IMPORTS, IMPORTS_OF_SEVERAL = 120.0, 5.0
 """Seconds for imports ahead of the first ranks, in jobs of one node and of several."""
+EARLIER_JOBS = 5.0
+"""Seconds to read the journal of earlier jobs."""
 JOIN_TIMEOUT, LAST_CALL = 600.0, 30.0
 """Seconds; torch's defaults of `join_timeout` and `last_call_timeout` in --rdzv-conf."""
 DEFAULT_PORT = 29500
@@ -112,6 +117,8 @@ def _serve(options: LauncherOptions, node: str, inbox: Inbox, ahead: Ahead, stac
         journal.record("run_end", exit_code=Outcome.UNREACHABLE.code, reason=str(lost))
         return Outcome.UNREACHABLE.code
     stack.callback(store.close)
+    if is_host and isinstance(store, StoreClient):
+        _recall_suspects(store, own.run_dir)
 
     settings, limits = _settings(options, me, is_host), _limits(options)
     boards = CycleBoards(board_dir, limits)
@@ -236,6 +243,23 @@ def _join(
     meeting = meet(parameters, node)
     client = StoreClient(meeting.store, meeting.connect, meeting.endpoint, inbox.wake)
     return client, replace(me, node=meeting.name, address=meeting.address), meeting.is_host
+
+
+def _recall_suspects(store: StoreClient, run_dir: str) -> None:
+    """Begin the job's log of failures with what earlier jobs in this run directory made suspect.
+
+    Does not cover: run directories that are not shared, in which only this node's own reports are.
+    """
+    from holdfast.journal.reader import stream_run
+
+    from .control.suspects import of_earlier_jobs
+
+    def read() -> list[str]:
+        return of_earlier_jobs(stream_run(run_dir, frozenset(("node_suspected",))), time.time())
+
+    with suppress(TooLate, OSError, HoldfastError, StoreGone):  # a job starts without it, too
+        for line in within(EARLIER_JOBS, read):
+            store.ask(Append(FAILURES, line), EARLIER_JOBS)
 
 
 def _settings(options: LauncherOptions, me: Member, is_host: bool) -> Settings:

@@ -25,6 +25,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.callbacks import callback_log
+from holdfast.checkpoints.complete import record_chosen
 from holdfast.patches import Patches
 from holdfast.side_group import CollectiveFailed, SideGroup
 
@@ -108,6 +109,8 @@ class TrainCall:
         if resume is True:
             resume = self._last_complete()
         self.resumed = resume or None
+        if self.resumed is not None and self.trainer.is_world_process_zero():
+            record_chosen(os.path.abspath(self.resumed))
         self.checkpoints.watch(self.patches)
         self._train_no_more()
         if self.resumed is not None or (late and self.step):

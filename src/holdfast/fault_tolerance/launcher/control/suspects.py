@@ -1,18 +1,20 @@
 """What past failures say about the nodes that may take part: a log in the job's store, and what it makes suspect. Pure.
 
 The node that reports an incident adds its judgement to the log `failures`, as a line; the node that chooses the members
-reads it. Of several reports of one cycle the surest counts.
-Does not cover: a launcher that is started again, also on the same machine: it is a new node.
+reads it. Of several reports of one cycle the surest counts. The node that hosts the store begins the log with what
+earlier jobs in its run directory made suspect: there a node is a machine, of which any launcher may be.
+Does not cover: a launcher that is started again in the same job, also on the same machine: it is a new node.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, fields
 
-from holdfast.incidents.suspicions import Failure, Suspicion, suspicions
+from holdfast.incidents.suspicions import FORGIVEN_AFTER, Failure, Suspicion, suspicions
 from holdfast.incidents.verdict import HIGH, LOW, MEDIUM
+from holdfast.journal.event import Event
 
 from .node import Node
 from .records import FAILURES, Member, decode, encode
@@ -45,6 +47,33 @@ def decoded(log: str) -> list[Failure]:
     return [found[cycle] for cycle in sorted(found)[-RECENT:]]
 
 
+def of_earlier_jobs(events: Iterable[Event], now: float) -> list[str]:
+    """Lines for the log of a job that begins now (unix seconds): the machines that became suspect in the last hour."""
+    found: dict[str, Event] = {}
+    for event in events:
+        name = event.get("suspect")
+        if event.kind == "node_suspected" and isinstance(name, str) and now - event.t < FORGIVEN_AFTER:
+            found[_machine(name)] = event
+    lines = []
+    for number, (machine, event) in enumerate(found.items()):
+        facts = f"suspect in an earlier job: {event.get('facts')}"
+        failure = Failure(
+            "unknown",
+            machine,
+            confidence=HIGH,
+            hardware=facts,
+            cycle=number - len(found),  # before the first cycle
+            at=min(0.0, event.t - now),
+        )
+        lines.append(encoded(failure))
+    return lines
+
+
+def _machine(node: str) -> str:
+    """The host name of a launcher, without its process id."""
+    return node.rpartition(":")[0] or node
+
+
 def suspected_by(failure: Failure, log: str, nodes: int) -> list[Suspicion]:
     """What this failure, the newest of the log, makes suspect: its node, its node domain.
 
@@ -65,9 +94,9 @@ def suspected_nodes(
     names = {each.what for each in found.nodes}
     sizes = Counter(member.domain for member in members) if found.domains else Counter[str]()
     domains = {each.what for each in found.domains if sizes[each.what] <= LARGEST_DOMAIN * len(members)}
-    suspected = {
-        member.node: member.node if member.node in names else member.domain
-        for member in members
-        if member.node in names or member.domain in domains
-    }
+    suspected = {}
+    for member in members:
+        own = [each for each in (member.node, _machine(member.node)) if each in names]
+        if own or member.domain in domains:
+            suspected[member.node] = own[0] if own else member.domain
     return suspected, found.times
