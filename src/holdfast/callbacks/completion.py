@@ -1,4 +1,5 @@
-"""Is the training finished, so that no further job is needed? And the file that an auto-resume loop checks for that.
+"""Is the training finished, so that no further job is needed? What an auto-resume loop reads of it: a file that says so,
+and in the journal from which checkpoint a cycle continued.
 
 The loop starts jobs until the file named by FAULT_TOL_FINISHED_FLAG_FILE exists, so `why_complete` must be true in the
 end, and never too early. The file exists with all of its (no) content or not at all, and survives a power cut. An
@@ -11,9 +12,13 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from holdfast.fault_tolerance import environment
+from holdfast.journal.writer import Journal
 
 FLAG_VARIABLE = "FAULT_TOL_FINISHED_FLAG_FILE"
 
@@ -94,3 +99,16 @@ def create_flag(path: Path | None, log: logging.Logger | logging.LoggerAdapter[A
         finally:
             os.close(folder)
     return True
+
+
+def record_chosen(path: str) -> None:
+    """Note in the job's journal, if there is one, from which checkpoint this cycle continues; for rank 0 to call.
+
+    Auto-resume suspects a checkpoint after which two attempts failed before they had taken a step.
+    """
+    run_dir = environment.run_dir()
+    if not path or run_dir is None:
+        return
+    journal = Journal(run_dir, f"{socket.gethostname()}.rank-0")
+    journal.record("checkpoint_chosen", cycle=environment.cycle(), path=path)
+    journal.close()

@@ -18,7 +18,6 @@ import json
 import os
 import pickle
 import re
-import socket
 import stat
 import zipfile
 from collections.abc import Callable, Iterable
@@ -26,8 +25,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.fault_tolerance import environment
-from holdfast.journal.writer import Journal
 from holdfast.prefixed_log import log
 from holdfast.visible import escaped
 
@@ -115,7 +112,6 @@ def last_complete_on_all_ranks(folder: str | os.PathLike[str]) -> Path | None:
                 found = last_complete(folder)
                 text = "" if found is None else str(found.absolute())
                 text.encode()
-                record_chosen(text)
             except Exception as error:  # whatever it is, the others wait to be told
                 why = getattr(error, "strerror", None) or error
                 text = f"{failed}checkpoints cannot be looked for in {os.fspath(folder)!a}: {why}"
@@ -125,19 +121,6 @@ def last_complete_on_all_ranks(folder: str | os.PathLike[str]) -> Path | None:
     if told.startswith(failed):
         raise OSError(told.removeprefix(failed))
     return Path(told) if told else None
-
-
-def record_chosen(path: str) -> None:
-    """Note in the job's journal, if there is one, from which checkpoint this cycle continues; for rank 0 to call.
-
-    Auto-resume suspects a checkpoint after which two attempts failed before they had taken a step.
-    """
-    run_dir = environment.run_dir()
-    if not path or run_dir is None:
-        return
-    journal = Journal(run_dir, f"{socket.gethostname()}.rank-0")
-    journal.record("checkpoint_chosen", cycle=environment.cycle(), path=path)
-    journal.close()
 
 
 def look(folder: str | os.PathLike[str]) -> Search:

@@ -28,7 +28,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.callbacks.completion import create_flag, flag_path
+from holdfast.callbacks.completion import create_flag, flag_path, record_chosen
 from holdfast.callbacks.notices import Notices
 from holdfast.fault_tolerance import RankMonitorClient
 from holdfast.fault_tolerance.stop import StopPoint, position
@@ -168,7 +168,10 @@ class Loop:
         """
         from holdfast.checkpoints import last_complete_on_all_ranks  # loads torch
 
-        return last_complete_on_all_ranks(folder)
+        found = last_complete_on_all_ranks(folder)
+        if found is not None and self._rank == 0:
+            record_chosen(str(found))
+        return found
 
     def finished(self) -> None:
         """The training is complete: rank 0 makes the file that FAULT_TOL_FINISHED_FLAG_FILE names, if it does.

@@ -21,9 +21,8 @@ from typing import Any, ClassVar
 
 from holdfast.callbacks.arguments import FaultToleranceArguments, why_no_launcher
 from holdfast.callbacks.callback_log import named
-from holdfast.callbacks.completion import why_complete
+from holdfast.callbacks.completion import record_chosen, why_complete
 from holdfast.callbacks.supervision import HeartbeatTraining, SupervisedTraining
-from holdfast.checkpoints.complete import record_chosen
 from holdfast.patches import Patches
 
 from .checkpoints import keep_whole, when_complete

@@ -25,7 +25,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.callbacks import callback_log
-from holdfast.checkpoints.complete import record_chosen
+from holdfast.callbacks.completion import record_chosen
 from holdfast.patches import Patches
 from holdfast.side_group import CollectiveFailed, SideGroup
 
