@@ -155,9 +155,9 @@ def test_a_spare_is_used_though_each_cycle_is_short(cluster: Cluster) -> None:
     """Node b fails at once, so node 0 has no time to count the nodes that wait."""
     text = f"if NODE == 'b':\n    until('go')\n    {RAISES}\n{TRAINS}"
     script = cluster.script(text)
-    a, b = (cluster.launch(name, script, restarts=20) for name in "ab")
+    a, b = (cluster.launch(name, script, restarts=200) for name in "ab")
     a.hear("starts", 0), b.hear("starts", 0)
-    c = cluster.launch("c", script, restarts=20)
+    c = cluster.launch("c", script, restarts=200)
     c.wait_for("journal in")
     cluster.tell("go")
     wait_until(lambda: c.cycles(), what="a cycle with node c")
