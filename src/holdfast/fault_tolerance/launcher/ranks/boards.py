@@ -115,6 +115,8 @@ class CycleBoards:
         self._folder = ""
         self._boards: dict[int, Board] = {}
         self._cycle = -1
+        self.latest: dict[int, Snapshot] = {}
+        """What :meth:`snapshots` has found last, for any thread. It does not change."""
         self.stops = StopPages()
 
     def open(self, cycle: int, count: int) -> ControlPage | None:
@@ -170,7 +172,8 @@ class CycleBoards:
 
     def snapshots(self) -> dict[int, Snapshot]:
         """The state of every board of this cycle now."""
-        return {local_rank: board.snapshot() for local_rank, board in self._boards.items()}
+        self.latest = {local_rank: board.snapshot() for local_rank, board in self._boards.items()}
+        return self.latest
 
     def news(self, local_rank: int) -> list[dict[str, Any]]:
         """Everything that the monitor reports of a rank once in a cycle, and may not have reported yet."""
