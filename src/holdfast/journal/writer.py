@@ -44,7 +44,7 @@ class Journal:
     def __init__(self, run_dir: str, node: str, capacity: int = CAPACITY) -> None:
         """`node` names the file, `journal-<node>.jsonl`, and stands in each record; at most `capacity` records wait."""
         self.path = os.path.join(run_dir, file_name(node))
-        self._node = node
+        self.node = node
         self._capacity = capacity
         # SimpleQueue, because its put is reentrant: a signal handler may record.
         self._queue: queue.SimpleQueue[bytes | Callable[[], bytes] | None] = queue.SimpleQueue()
@@ -67,9 +67,9 @@ class Journal:
             return
         when = {"t": time.time(), "mono": time.monotonic()}
         try:
-            line = encode(kind, fields, node=self._node, **when)
+            line = encode(kind, fields, node=self.node, **when)
         except Exception as error:  # another thread changed a value meanwhile, or an object's __str__ failed
-            line = encode(kind, {"unrecordable": repr(error)}, node=self._node, **when)
+            line = encode(kind, {"unrecordable": repr(error)}, node=self.node, **when)
         if self.on_record:
             self.on_record(kind, line)
         self._put(line)
@@ -83,8 +83,8 @@ class Journal:
             return
         when = {"t": time.time(), "mono": time.monotonic()}
         if self.on_record:
-            self.on_record(kind, encode(kind, {}, node=self._node, **when))
-        self._put(lambda: encode(kind, {**when, **make()}, node=self._node, t=when["t"], mono=when["mono"]))
+            self.on_record(kind, encode(kind, {}, node=self.node, **when))
+        self._put(lambda: encode(kind, {**when, **make()}, node=self.node, t=when["t"], mono=when["mono"]))
 
     def _put(self, line: bytes | Callable[[], bytes]) -> None:
         if self._queue.qsize() >= self._capacity:

@@ -23,7 +23,7 @@ from socket import SHUT_RDWR
 from typing import TYPE_CHECKING, Any
 
 import holdfast
-from holdfast.in_time import TooLate, UnderWay, within
+from holdfast.in_time import TooLate, within
 from holdfast.journal.event import Event, decode
 from holdfast.journal.writer import PREFIX, SUFFIX, Journal
 from holdfast.private_file import write_file
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from .ranks.boards import CycleBoards
 
 logger = logging.getLogger("holdfast.launcher")
-INTERVAL, ACCOUNTING = 2.0, 30.0
-"""Seconds between two readings; between two accounts of the job's time, where no event makes one due."""
+INTERVAL, REPORTS = 2.0, 30.0
+"""Seconds between two readings, and between two searches for a straggler report."""
 CAPACITY = 10_000
 """Events that wait for the thread. Later ones are lost."""
 ANSWER, AT_THE_END = 10.0, 1.0
@@ -58,36 +58,26 @@ class Exporter:
     """
 
     def __init__(
-        self, options: LauncherOptions, run_id: str, node: str, run_dir: str, journal: Journal
+        self, options: LauncherOptions, run_id: str, boards: CycleBoards, driver: Driver, journal: Journal
     ) -> None:
-        self._node, self._run_dir, self._record = node, run_dir, journal.record
-        self._metrics = JobMetrics(run_id, node, holdfast.__version__)
+        self._metrics = JobMetrics(run_id, journal.node, holdfast.__version__)
+        self._boards, self._driver, self._journal = boards, driver, journal
         self._events: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self._boards: CycleBoards | None = None
-        self._driver: Driver | None = None
-        self._began, self._accounted, self._searched = time.time(), 0.0, 0.0
+        self._began, self._searched = time.time(), 0.0
         self._report: Event | None = None  # rank 0's newest on stragglers
-        self._disk: UnderWay[None] | None = None  # a call that has not returned
-        self._has_warned = False
         self._ending = threading.Event()
-        self._read()
         self._path = "" if options.metrics_file is None else os.path.abspath(options.metrics_file)
+        self._read()
         try:
             within(ANSWER, self._use_disk)
         except (OSError, TooLate) as error:
-            raise ConfigError(
-                f"--ft-metrics-file: {self._path} cannot be written: {_reason(error)}"
-            ) from None
+            problem = f"{self._path} cannot be written: {_reason(error)}"
+            raise ConfigError(f"--ft-metrics-file: {problem}") from None
         port = options.metrics_port
         self._server = None if port is None else _serve(self, options.metrics_address, port)
-        self._thread = threading.Thread(target=self._run, name="holdfast-metrics", daemon=True)
         journal.on_record = self._take
-        with best_effort("the metrics", self._record):
-            self._thread.start()
-
-    def watch(self, boards: CycleBoards, driver: Driver) -> None:
-        """Read these, too."""
-        self._boards, self._driver = boards, driver
+        self._thread = threading.Thread(target=self._run, name="holdfast-metrics", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
         """Write the last state, and close the port."""
@@ -97,51 +87,39 @@ class Exporter:
                 self._server.socket.shutdown(SHUT_RDWR)  # wakes its thread, which looks twice a second
             self._server.shutdown()
             self._server.server_close()
-        if self._thread.ident is not None:
-            self._thread.join(AT_THE_END)
+        self._thread.join(AT_THE_END)
 
     def _take(self, kind: str, line: bytes) -> None:
         if kind in EVENT_KINDS and self._events.qsize() < CAPACITY:
             self._events.put(line)
 
     def _run(self) -> None:
-        is_over = False
+        is_over = has_warned = False
         while not is_over:
             is_over = self._ending.wait(INTERVAL)
-            with best_effort("the metrics", self._record):
+            with best_effort("the metrics", self._journal.record):
                 self._read()
-                self._write()
+                try:
+                    self._use_disk()
+                except OSError as error:
+                    if not has_warned:
+                        has_warned = True
+                        text = (
+                            "the metrics cannot be written to %s: %s. The job continues; this is logged once"
+                        )
+                        logger.warning(text, self._path, _reason(error))
 
     def _read(self) -> None:
-        boards, now = self._boards.latest if self._boards else {}, time.monotonic()
-        is_due = now - self._accounted >= ACCOUNTING
         with suppress(queue.Empty):
-            while event := decode(self._events.get_nowait(), self._node):
+            while event := decode(self._events.get_nowait(), self._journal.node):
                 self._metrics.take(event)
-                is_due = True
         if self._ending.is_set():
             self._metrics.end()
-        if is_due:
-            self._accounted = now
-            self._metrics.account(time.time(), now, boards)
-        spares, is_spare = self._driver.places if self._driver else (0, False)
-        self._text = self._metrics.text(now, boards, spares, is_spare, self._report)
-
-    def _write(self) -> None:
-        """One call at a time: a filesystem that does not answer keeps one thread."""
-        try:
-            self._disk = self._disk or UnderWay(self._use_disk)
-            self._disk.answer(AT_THE_END)
-            self._disk = None
-        except (OSError, RuntimeError, TooLate) as error:
-            self._disk = self._disk if isinstance(error, TooLate) else None
-            if not self._has_warned:
-                self._has_warned = True
-                problem = "the metrics cannot be written to %s: %s. The job continues; this is logged once"
-                logger.warning(problem, self._path, _reason(error))
+        boards, places = self._boards.latest, self._driver.places
+        self._text = self._metrics.text(time.time(), time.monotonic(), boards, places, self._report)
 
     def _use_disk(self) -> None:
-        if self._metrics.has_rank_0 and time.monotonic() - self._searched >= ACCOUNTING:
+        if self._metrics.has_rank_0 and time.monotonic() - self._searched >= REPORTS:
             self._searched = time.monotonic()
             with suppress(OSError):
                 self._report = self._newest_report() or self._report
@@ -152,7 +130,7 @@ class Exporter:
             write_file(os.path.realpath(folder), name, self._text, mode=0o644)
 
     def _newest_report(self) -> Event | None:
-        paths = glob.glob(f"{glob.escape(self._run_dir)}/{PREFIX}*.rank-0{SUFFIX}")
+        paths = glob.glob(f"{glob.escape(os.path.dirname(self._journal.path))}/{PREFIX}*.rank-0{SUFFIX}")
         with open(max(paths, key=os.path.getmtime, default=""), "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
             found = map(decode, reversed(file.read(TAIL).split(b"\n")))
@@ -177,9 +155,8 @@ def _serve(exporter: Exporter, address: str, port: int) -> Any:
     try:
         server: Any = start_http_server(port, address, registry)[0]
     except OSError as error:
-        raise ConfigError(
-            f"--ft-metrics-port: {address} port {port} cannot be used: {_reason(error)}"
-        ) from None
+        problem = f"{address} port {port} cannot be used: {_reason(error)}"
+        raise ConfigError(f"--ft-metrics-port: {problem}") from None
     server.RequestHandlerClass.timeout = SLOWEST
     server.verify_request = lambda *_: threading.active_count() < THREADS
     server.handle_error = lambda *_: None  # a scraper that is gone, or too slow

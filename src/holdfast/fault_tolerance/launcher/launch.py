@@ -101,12 +101,6 @@ def _serve(options: LauncherOptions, node: str, inbox: Inbox, ahead: Ahead, stac
     orphans.adopt()
     journal = Journal(own.run_dir, node)
     stack.callback(journal.close)
-    exporter = None
-    if options.metrics_file is not None or options.metrics_port is not None:
-        from .exporter import Exporter  # a launcher starts without it
-
-        exporter = Exporter(options, run_id, node, own.run_dir, journal)
-        stack.callback(exporter.close)
     board_dir, control, monitor = _supervise(options, inbox, journal, stack)
     settle(given, own.run_dir, board_dir)
     try:
@@ -148,8 +142,10 @@ def _serve(options: LauncherOptions, node: str, inbox: Inbox, ahead: Ahead, stac
         rank_stores=stores,
     )
     driver = Driver(settings, inbox, store, stores, ranks, journal)
-    if exporter is not None:
-        exporter.watch(boards, driver)
+    if options.metrics_file is not None or options.metrics_port is not None:
+        from .exporter import Exporter  # a launcher starts without it
+
+        stack.callback(Exporter(options, run_id, boards, driver, journal).close)
 
     _announce(run_id, own.run_dir, describe(limits), (given.least_nodes, given.most_nodes), me.ranks, journal)
     ahead.attach(inbox, journal.record, me.ranks)
