@@ -99,7 +99,7 @@ def dashboard() -> str:
             }
         )
         x += width
-    run = "label_values(holdfast_job_info, run_id)"
+    run = "label_values(holdfast_ranks, run_id)"
     variables = [
         {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"},
         {

@@ -68,7 +68,7 @@ def crash(metrics: JobMetrics, cycle: int, mono: float) -> None:
 
 
 def job() -> JobMetrics:
-    metrics = JobMetrics("run", "a", "1")
+    metrics = JobMetrics("run", "a")
     metrics.take(event("run_start", 0.0))
     return metrics
 
@@ -86,17 +86,17 @@ def test_names_units_and_types_follow_the_conventions() -> None:
 
 
 def test_labels_are_escaped() -> None:
-    metrics, odd = JobMetrics('a"\\b\nc', "a", "1"), 'x"\\\n{},='
+    metrics, odd = JobMetrics('a"\\b\nc', "a"), 'x"\\\n{},='
     start(metrics, 0, 1.0)
     text = metrics.text(
         1003.0, 3.0, (3.0, {0: board(sections=(OpenSection(odd, 1_000_000_000),))}), (0, False), None
     )
     found = samples(text)
     assert found["holdfast_rank_section_age_seconds", "0", odd] == 2.0
-    (info,) = next(
-        each for each in text_string_to_metric_families(text) if each.name == "holdfast_job_info"
+    (cycle,) = next(
+        each for each in text_string_to_metric_families(text) if each.name == "holdfast_cycle"
     ).samples
-    assert info.labels["run_id"] == 'a"\\b\nc'
+    assert cycle.labels["run_id"] == 'a"\\b\nc'
 
 
 def test_open_sections_have_age_and_limit() -> None:

@@ -22,7 +22,6 @@ from contextlib import suppress
 from socket import SHUT_RDWR
 from typing import TYPE_CHECKING, Any
 
-import holdfast
 from holdfast.in_time import TooLate, within
 from holdfast.journal.event import Event, decode
 from holdfast.journal.writer import PREFIX, SUFFIX, Journal
@@ -42,10 +41,10 @@ INTERVAL, REPORTS = 2.0, 30.0
 """Seconds between two readings, and between two searches for a straggler report."""
 CAPACITY = 10_000
 """Events that wait for the thread. Later ones are lost."""
-ANSWER, AT_THE_END = 10.0, 1.0
-"""Seconds that the filesystem may take before ranks start, and later."""
-THREADS, SLOWEST = 40, 10.0
-"""Threads of the launcher from which on new connections are closed; seconds in which one has to send and to read."""
+ANSWER, AT_THE_END, SLOWEST = 10.0, 1.0, 10.0
+"""Seconds: of a filesystem before ranks start, and at the end; in which a scraper has to send and to read."""
+THREADS = 40
+"""Threads of this launcher from which on new connections are closed."""
 TAIL = 600_000
 """Bytes at the end of rank 0's journal in which its newest straggler report is: one has less than half of them."""
 
@@ -60,7 +59,7 @@ class Exporter:
     def __init__(
         self, options: LauncherOptions, run_id: str, boards: CycleBoards, driver: Driver, journal: Journal
     ) -> None:
-        self._metrics = JobMetrics(run_id, journal.node, holdfast.__version__)
+        self._metrics = JobMetrics(run_id, journal.node)
         self._boards, self._driver, self._journal = boards, driver, journal
         self._events: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._began, self._searched = time.time(), 0.0

@@ -24,8 +24,8 @@ from .progress import ProgressLog
 
 EVENT_KINDS = OF_GOODPUT | OF_INCIDENTS
 """The kinds of events that are needed."""
-EVENTS, READINGS = 5000, 30
-"""How many of the newest events are kept (100 cycles of 8 ranks have fewer), and of the readings of steps."""
+EVENTS, READINGS = 2000, 30
+"""How many of the newest events are kept (80 cycles of 8 ranks have fewer), and of the readings of steps."""
 REPORT, ACCOUNT = 5.0, 30.0
 """Seconds after which the kind of an incident no longer changes, and between two accounts of the job's time."""
 
@@ -41,7 +41,6 @@ class Family(NamedTuple):
 
 # fmt: off
 FAMILIES = (
-    Family("job_info", "gauge", ("version",), "Always 1; the version is the one of Holdfast"),
     Family("job_state", "gauge", ("state",), "1 for the state of this launcher, 0 for the others"),
     Family("exit_code", "gauge", (), "Exit code of the launcher, once it has ended"),
     Family("cycle", "gauge", (), "Number of the cycle, from 0"),
@@ -65,28 +64,21 @@ FAMILIES = (
 # fmt: on
 STATES = ("starting", "running", "stopping", "restarting", "spare", "ended")
 STATE_AFTER = {
-    "cycle_start": "starting",
-    "rank_start": "running",
-    "stop": "stopping",
-    "preemption": "stopping",
+    "cycle_start": "starting", "rank_start": "running", "stop": "stopping", "preemption": "stopping",
     "restart": "restarting",
-}
+}  # fmt: skip
 """By kind of event."""
 INCIDENTS = (
     "hang", "crash", "exit", "node lost", "launcher lost", "job lost", "preemption", "excluded", "shutdown", "restart",
 )  # fmt: skip
 """Kinds of incidents. Each counter begins with 0."""
 
-Found = dict[str, dict[tuple[str, ...], float | None]]
-"""Values by name of the family, and the labels in its order; None: no value now."""
-
 
 class JobMetrics:
     """The metrics of one life of a launcher. Not thread-safe. Times are monotonic seconds."""
 
-    def __init__(self, run_id: str, node: str, version: str) -> None:
-        self._fixed = {"run_id": run_id, "node": node}
-        self._node, self._version = node, version
+    def __init__(self, run_id: str, node: str) -> None:
+        self._run_id, self._node = run_id, node
         self._events: list[Event] = []
         self._state, self._cycle, self._since = "starting", -1, 0.0  # since when the cycle runs
         self._exit_code: int | None = None
@@ -151,36 +143,44 @@ class JobMetrics:
         }
         if now - self._accounted >= ACCOUNT or (len(self._uncounted) > 1 and now - self._since >= REPORT):
             self._account(t, now, own)
-        found: Found = {
-            "job_info": {(self._version,): 1},
-            "job_state": dict.fromkeys(((each,) for each in STATES), 0),
-            "exit_code": {(): self._exit_code},
-            "cycle": {(): self._cycle if self._cycle >= 0 else None},
-            "ranks": {(): self._ranks},
-            "ranks_running": {(): len(self._running)},
-            "restarts_total": {(each,): self._restarts[each] for each in (*INCIDENTS, "other")},
-            "incidents_total": {(each,): self._incidents[each] for each in INCIDENTS},
-            "goodput_seconds": {(each,): self._seconds.get(each, 0) for each in BUCKETS},
-            "nodes_suspected": {(): len(self._suspects)},
-            "spare_nodes": {(): waiting[0]},
-            **self._of_ranks(read_at, own),
-        }
-        found["job_state"][("spare" if waiting[1] and self._state != "ended" else self._state,)] = 1
+        samples: dict[str, dict[tuple[str, ...], float | None]] = {each.name: {} for each in FAMILIES}
+        samples["job_state"] = {(each,): 0 for each in STATES}
+        samples["job_state"]["spare" if waiting[1] and self._state != "ended" else self._state,] = 1
+        samples["exit_code"][()] = self._exit_code
+        samples["cycle"][()] = self._cycle if self._cycle >= 0 else None
+        samples["ranks"][()] = self._ranks
+        samples["ranks_running"][()] = len(self._running)
+        samples["restarts_total"] = {(each,): self._restarts[each] for each in (*INCIDENTS, "other")}
+        samples["incidents_total"] = {(each,): self._incidents[each] for each in INCIDENTS}
         if failure := self._last_failure:
-            found["last_failure_detect_seconds"] = {(): failure.unnoticed_seconds}
-            found["last_failure_resume_seconds"] = {(): failure.resume_seconds}
+            samples["last_failure_detect_seconds"][()] = failure.unnoticed_seconds
+            samples["last_failure_resume_seconds"][()] = failure.resume_seconds
+        samples["goodput_seconds"] = {(each,): self._seconds.get(each, 0) for each in BUCKETS}
+        samples["nodes_suspected"][()] = len(self._suspects)
+        samples["spare_nodes"][()] = waiting[0]
         if report:
             slow = [each["slowdown"] for each in report.get("verdicts", ())]  # the slowest
-            found["straggler_findings"] = {(): len(slow) + len(report.get("further_verdicts", ()))}
-            found["straggler_slowdown_ratio"] = {(): max([1.0, *slow])}
+            samples["straggler_findings"][()] = len(slow) + len(report.get("further_verdicts", ()))
+            samples["straggler_slowdown_ratio"][()] = max([1.0, *slow])
+        steps = {local: each.step for local, each in own.items() if each.step is not None}
+        self._steps.append((read_at, self._cycle, steps))
+        for local in self._running.values() & own.keys():
+            board, rank = own[local], str(local)
+            samples["rank_step"][rank,] = board.step
+            samples["rank_steps_per_second"][rank,] = self._rate(local)
+            if board.last_heartbeat_ns:
+                samples["rank_heartbeat_age_seconds"][rank,] = read_at - board.last_heartbeat_ns / SECOND
+            for section in board.open_sections:
+                place = rank, section.name
+                samples["rank_section_age_seconds"][place] = read_at - section.since_ns / SECOND
+                samples["rank_section_limit_seconds"][place] = board.limits.sections.get(section.name)
         lines = []
-        for family in FAMILIES:
-            name = f"holdfast_{family.name}"
-            lines += [f"# HELP {name} {family.meaning}", f"# TYPE {name} {family.type}"]
-            for words, value in found.get(family.name, {}).items():
-                labels = {**self._fixed, **dict(zip(family.labels, words, strict=True))}
-                shown = ",".join(f'{label}="{_escaped(word)}"' for label, word in labels.items())
-                lines += [] if value is None else [f"{name}{{{shown}}} {round(float(value), 6)!r}"]
+        for name, kind, labels, meaning in FAMILIES:
+            lines += [f"# HELP holdfast_{name} {meaning}", f"# TYPE holdfast_{name} {kind}"]
+            for words, value in samples[name].items():
+                pairs = zip(("run_id", "node", *labels), (self._run_id, self._node, *words), strict=True)
+                shown = ",".join(f'{label}="{_escaped(word)}"' for label, word in pairs)
+                lines += [] if value is None else [f"holdfast_{name}{{{shown}}} {round(float(value), 6)!r}"]
         return "\n".join([*lines, ""])
 
     def _account(self, t: float, now: float, boards: Mapping[int, Snapshot]) -> None:
@@ -202,29 +202,14 @@ class JobMetrics:
                 self._incidents.update(kinds)
                 self._restarts.update([*kinds, "other"][:1] if cycle < self._cycle else [])
 
-    def _of_ranks(self, now: float, boards: Mapping[int, Snapshot]) -> Found:
-        """Of each rank that runs."""
-        steps = {local: each.step for local, each in boards.items() if each.step is not None}
-        self._steps.append((now, self._cycle, steps))
-        found: Found = {family.name: {} for family in FAMILIES if "local_rank" in family.labels}
-        for local in self._running.values() & boards.keys():
-            board, rank = boards[local], str(local)
-            read = [
-                (at, own[local]) for at, cycle, own in self._steps if cycle == self._cycle and local in own
-            ]
-            found["rank_step"][(rank,)] = board.step
-            if (
-                read and read[-1][0] > read[0][0] and read[-1][1] >= read[0][1]
-            ):  # else it has begun to count anew
-                rate = (read[-1][1] - read[0][1]) / (read[-1][0] - read[0][0])
-                found["rank_steps_per_second"][(rank,)] = rate
-            if board.last_heartbeat_ns:
-                found["rank_heartbeat_age_seconds"][(rank,)] = now - board.last_heartbeat_ns / SECOND
-            for section in board.open_sections:
-                place = rank, section.name
-                found["rank_section_age_seconds"][place] = now - section.since_ns / SECOND
-                found["rank_section_limit_seconds"][place] = board.limits.sections.get(section.name)
-        return found
+    def _rate(self, local: int) -> float | None:
+        """Steps per second; None where the rank was read once, or has begun to count anew."""
+        read = [
+            (at, steps[local]) for at, cycle, steps in self._steps if cycle == self._cycle and local in steps
+        ]
+        if not read or read[-1][0] == read[0][0] or read[-1][1] < read[0][1]:
+            return None
+        return (read[-1][1] - read[0][1]) / (read[-1][0] - read[0][0])
 
 
 def _escaped(word: str) -> str:
