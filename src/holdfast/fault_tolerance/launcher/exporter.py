@@ -68,7 +68,7 @@ class Exporter:
         self._path = "" if options.metrics_file is None else os.path.abspath(options.metrics_file)
         self._read()
         try:
-            within(ANSWER, self._use_disk)
+            within(ANSWER, self._replace_file)
         except (OSError, TooLate) as error:
             problem = f"{self._path} cannot be written: {_reason(error)}"
             raise ConfigError(f"--ft-metrics-file: {problem}") from None
@@ -99,7 +99,7 @@ class Exporter:
             with best_effort("the metrics", self._journal.record):
                 self._read()
                 try:
-                    self._use_disk()
+                    self._replace_file()
                 except OSError as error:
                     if not has_warned:
                         has_warned = True
@@ -114,14 +114,15 @@ class Exporter:
                 self._metrics.take(event)
         if self._ending.is_set():
             self._metrics.end()
-        boards, places = self._boards.latest, self._driver.places
-        self._text = self._metrics.text(time.time(), time.monotonic(), boards, places, self._report)
-
-    def _use_disk(self) -> None:
-        if self._metrics.has_rank_0 and time.monotonic() - self._searched >= REPORTS:
+        is_due = self._ending.is_set() or time.monotonic() - self._searched >= REPORTS
+        if self._metrics.has_rank_0 and is_due:
             self._searched = time.monotonic()
             with suppress(OSError):
                 self._report = self._newest_report() or self._report
+        boards, places = self._boards.latest, self._driver.places
+        self._text = self._metrics.text(time.time(), time.monotonic(), boards, places, self._report)
+
+    def _replace_file(self) -> None:
         if self._path:
             if os.path.exists(self._path) and not os.path.isfile(self._path):
                 raise OSError(0, "it is no regular file")
