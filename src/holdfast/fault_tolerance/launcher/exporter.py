@@ -102,11 +102,9 @@ class Exporter:
                     self._replace_file()
                 except OSError as error:
                     if not has_warned:
-                        has_warned = True
-                        text = (
-                            "the metrics cannot be written to %s: %s. The job continues; this is logged once"
-                        )
-                        logger.warning(text, self._path, _reason(error))
+                        why = f"{self._path}: {_reason(error)}. The job continues; this is logged once"
+                        logger.warning("the metrics cannot be written to %s", why)
+                    has_warned = True
 
     def _read(self) -> None:
         with suppress(queue.Empty):
