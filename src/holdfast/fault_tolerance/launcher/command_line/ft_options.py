@@ -102,7 +102,7 @@ class LauncherOptions:
         None, _path, "FILE", "for the launcher's own lines, with the time", LAUNCHER,
         other_names=("ft-nvrx-logfile", "ft-param-nvrx-logfile"))
     metrics_file: str | None = setting(
-        None, _path, "FILE", "for node_exporter: metrics of this launcher as a Prometheus text file", LAUNCHER)
+        None, _path, "FILE", "for node_exporter: metrics of this launcher as a text file", LAUNCHER)
     metrics_port: int | None = setting(
         None, optional(whole(1, 65535)), "PORT", "serve the metrics there; needs prometheus-client", LAUNCHER)
     metrics_address: str = setting(
