@@ -76,7 +76,8 @@ class Exporter:
         self._server = None if port is None else _serve(self, options.metrics_address, port)
         journal.on_record = self._take
         self._thread = threading.Thread(target=self._run, name="holdfast-metrics", daemon=True)
-        self._thread.start()
+        with best_effort("the metrics", journal.record):
+            self._thread.start()
 
     def close(self) -> None:
         """Write the last state, and close the port."""
@@ -86,7 +87,8 @@ class Exporter:
                 self._server.socket.shutdown(SHUT_RDWR)  # wakes its thread, which looks twice a second
             self._server.shutdown()
             self._server.server_close()
-        self._thread.join(AT_THE_END)
+        if self._thread.is_alive():
+            self._thread.join(AT_THE_END)
 
     def _take(self, kind: str, line: bytes) -> None:
         if kind in EVENT_KINDS and self._events.qsize() < CAPACITY:
@@ -152,7 +154,7 @@ def _serve(exporter: Exporter, address: str, port: int) -> Any:
     registry.register(exporter)
     try:
         server: Any = start_http_server(port, address, registry)[0]
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
         problem = f"{address} port {port} cannot be used: {_reason(error)}"
         raise ConfigError(f"--ft-metrics-port: {problem}") from None
     server.RequestHandlerClass.timeout = SLOWEST
