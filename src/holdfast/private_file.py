@@ -1,4 +1,4 @@
-"""A file of ours, private (0600) and whole: a reader gets the old one or the new one, and never a part.
+"""A file of ours, whole: a reader gets the old one or the new one, and never a part. It is private unless asked.
 
 Does not cover: a file that others write by its name, such as a checkpoint; `checkpoints.whole_file` does. A killed
 writer leaves a file whose name begins with a dot and ends in random digits.
@@ -11,7 +11,9 @@ import secrets
 from contextlib import suppress
 
 
-def write_file(folder: str, name: str, content: str | bytes, *, flush: bool = False) -> None:
+def write_file(
+    folder: str, name: str, content: str | bytes, *, flush: bool = False, mode: int = 0o600
+) -> None:
     """Write under another name first, then rename. A link with this name is replaced and not followed.
 
     Args:
@@ -19,6 +21,7 @@ def write_file(folder: str, name: str, content: str | bytes, *, flush: bool = Fa
         name: of the file in it.
         content: text is written as UTF-8, with what UTF-8 lacks escaped.
         flush: it survives a power cut.
+        mode: whatever the umask is.
 
     Raises:
         OSError: what was there before stays.
@@ -29,6 +32,7 @@ def write_file(folder: str, name: str, content: str | bytes, *, flush: bool = Fa
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with open(os.open(new, flags, 0o600, dir_fd=descriptor), "wb") as file:
+            os.fchmod(file.fileno(), mode)
             file.write(data)
             file.flush()
             if flush:

@@ -40,6 +40,9 @@ FROZEN = {
     "exclude_suspects": "ft-exclude-suspects ft-param-exclude-suspects",
     "node_domain": "ft-node-domain ft-param-node-domain",
     "run_dir": "ft-run-dir ft-param-run-dir",
+    "metrics_file": "ft-metrics-file ft-param-metrics-file",
+    "metrics_port": "ft-metrics-port ft-param-metrics-port",
+    "metrics_address": "ft-metrics-address ft-param-metrics-address",
     "warm_start": "ft-warm-start ft-param-warm-start",
     "preload": "ft-preload ft-param-preload",
     "node_timeout": "ft-node-timeout ft-param-node-timeout",
@@ -95,6 +98,9 @@ def option(key: str) -> Option:
         ("warm_start", "on", "on"),
         ("run_dir", "/tmp/x", "/tmp/x"),
         ("launcher_log", "ft.log", "ft.log"),
+        ("metrics_file", "/var/ft.prom", "/var/ft.prom"),
+        ("metrics_port", "9400", 9400),
+        ("metrics_address", "::", "::"),
         ("per_cycle_applog_prefix", "/logs/job", "/logs/job"),
     ],
 )
@@ -112,11 +118,19 @@ def test_values_of_the_launcher(key: str, value: str, meant: object) -> None:
         ),
         *(("term_timeout", value) for value in ("0", "-1", "nan", "inf", "soon")),
         *(("preempted_exit_code", value) for value in ("-1", "256", "x", "1.0", "")),
+        *(("metrics_port", value) for value in ("0", "65536", "x")),
         *(("warm_start", value) for value in ("yes", "", "OFF")),
         *(("preload", value) for value in ("torch;os", "a..b", ",", "-c")),
         *(
             (key, value)
-            for key in ("run_dir", "cfg_path", "launcher_log", "per_cycle_applog_prefix")
+            for key in (
+                "run_dir",
+                "cfg_path",
+                "launcher_log",
+                "per_cycle_applog_prefix",
+                "metrics_file",
+                "metrics_address",
+            )
             for value in ("", "  ")
         ),
         ("per_cycle_applog_prefix", "/logs/"),

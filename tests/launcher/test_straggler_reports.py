@@ -7,7 +7,10 @@ import re
 import sys
 from typing import Any
 
+import pytest
+
 from tests.launcher.conftest import Jobs
+from tests.launcher.test_metrics_table import samples
 from tests.processes import Spawner
 
 PROGRAM = """
@@ -30,7 +33,7 @@ dist.destroy_process_group()
 
 
 def test_reports_of_both_cycles_are_told(jobs: Jobs, spawn: Spawner) -> None:
-    started = jobs(PROGRAM, "--max-restarts", "1", nproc=4)
+    started = jobs(PROGRAM, "--max-restarts", "1", "--ft-metrics-file=job.prom", nproc=4)
     said = started.end(0)
 
     def read(command: str) -> list[dict[str, Any]]:
@@ -45,3 +48,8 @@ def test_reports_of_both_cycles_are_told(jobs: Jobs, spawn: Spawner) -> None:
     assert [one["kind"] for one in read("incidents")] == ["exit"]
     assert (started.run_dir / "straggler-state.rank-0.json").exists()
     assert len(re.findall(r"STRAGGLER: rank 1 \(node ", said)) == 2  # once in each cycle
+
+    metrics = samples((jobs.folder / "job.prom").read_text())
+    assert metrics["holdfast_straggler_findings",] == 1
+    slowdown = told[-1]["verdicts"][0]["slowdown"]
+    assert metrics["holdfast_straggler_slowdown_ratio",] == pytest.approx(slowdown, abs=0.01)

@@ -44,12 +44,15 @@ class Journal:
     def __init__(self, run_dir: str, node: str, capacity: int = CAPACITY) -> None:
         """`node` names the file, `journal-<node>.jsonl`, and stands in each record; at most `capacity` records wait."""
         self.path = os.path.join(run_dir, file_name(node))
-        self._node = node
+        self.node = node
         self._capacity = capacity
         # SimpleQueue, because its put is reentrant: a signal handler may record.
         self._queue: queue.SimpleQueue[bytes | Callable[[], bytes] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()  # around the start of the thread only
+        self.on_record: Callable[[str, bytes], object] | None = None
+        """Gets the kind and the line of each record, on the thread that records, and must return at once. Of one whose
+        fields are deferred the line has none."""
         self._closed = False
         self._writing_since = 0.0  # monotonic seconds, 0 while the thread waits for records
         self._warned = threading.Lock()  # taken by the first warning and never released: two threads may try
@@ -64,9 +67,11 @@ class Journal:
             return
         when = {"t": time.time(), "mono": time.monotonic()}
         try:
-            line = encode(kind, fields, node=self._node, **when)
+            line = encode(kind, fields, node=self.node, **when)
         except Exception as error:  # another thread changed a value meanwhile, or an object's __str__ failed
-            line = encode(kind, {"unrecordable": repr(error)}, node=self._node, **when)
+            line = encode(kind, {"unrecordable": repr(error)}, node=self.node, **when)
+        if self.on_record:
+            self.on_record(kind, line)
         self._put(line)
 
     def defer(self, kind: str, /, make: Callable[[], Mapping[str, Any]]) -> None:
@@ -77,7 +82,9 @@ class Journal:
         if self._closed:
             return
         when = {"t": time.time(), "mono": time.monotonic()}
-        self._put(lambda: encode(kind, {**when, **make()}, node=self._node, t=when["t"], mono=when["mono"]))
+        if self.on_record:
+            self.on_record(kind, encode(kind, {}, node=self.node, **when))
+        self._put(lambda: encode(kind, {**when, **make()}, node=self.node, t=when["t"], mono=when["mono"]))
 
     def _put(self, line: bytes | Callable[[], bytes]) -> None:
         if self._queue.qsize() >= self._capacity:

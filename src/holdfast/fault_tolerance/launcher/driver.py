@@ -104,6 +104,12 @@ class Driver:
         self._no_rank_store = ""  # why the ranks' store of this cycle could not be opened
         self._exit: m.Exit | None = None
 
+    @property
+    def places(self) -> tuple[int, bool]:
+        """How many nodes wait for a place, and whether this one does; from any thread."""
+        node = getattr(self, "_node", None)
+        return (0, False) if node is None else (node.waiting, getattr(node.phase, "is_spare", False))
+
     def run(self) -> int:
         """Run the node to its end; returns the launcher's exit code."""
         try:

@@ -149,6 +149,10 @@ def _serve(options: LauncherOptions, node: str, inbox: Inbox, ahead: Ahead, stac
         rank_stores=stores,
     )
     driver = Driver(settings, inbox, store, stores, ranks, journal)
+    if options.metrics_file is not None or options.metrics_port is not None:
+        from .exporter import Exporter  # a launcher starts without it
+
+        stack.callback(Exporter(options, run_id, boards, driver, journal).close)
 
     _announce(run_id, own.run_dir, describe(limits), (given.least_nodes, given.most_nodes), me.ranks, journal)
     ahead.attach(inbox, journal.record, me.ranks)

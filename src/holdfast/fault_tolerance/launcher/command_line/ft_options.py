@@ -101,6 +101,12 @@ class LauncherOptions:
     launcher_log: str | None = setting(
         None, _path, "FILE", "for the launcher's own lines, with the time", LAUNCHER,
         other_names=("ft-nvrx-logfile", "ft-param-nvrx-logfile"))
+    metrics_file: str | None = setting(
+        None, _path, "FILE", "for node_exporter: metrics of this launcher as a text file", LAUNCHER)
+    metrics_port: int | None = setting(
+        None, optional(whole(1, 65535)), "PORT", "serve the metrics there; needs prometheus-client", LAUNCHER)
+    metrics_address: str = setting(
+        "127.0.0.1", grammar.matching(r"\S+", "an address"), "ADDRESS", "where that port is opened", LAUNCHER)
     warm_start: str = setting(
         "auto", grammar.one_of("auto", "on", "off"), "auto|on|off", "start ranks from a process that has imported",
         LAUNCHER)

@@ -115,6 +115,8 @@ class CycleBoards:
         self._folder = ""
         self._boards: dict[int, Board] = {}
         self._cycle = -1
+        self.latest: tuple[float, dict[int, Snapshot]] = 0.0, {}
+        """What :meth:`snapshots` has found last, and when (monotonic seconds); for any thread."""
         self.stops = StopPages()
 
     def open(self, cycle: int, count: int) -> ControlPage | None:
@@ -170,7 +172,9 @@ class CycleBoards:
 
     def snapshots(self) -> dict[int, Snapshot]:
         """The state of every board of this cycle now."""
-        return {local_rank: board.snapshot() for local_rank, board in self._boards.items()}
+        found = {local_rank: board.snapshot() for local_rank, board in self._boards.items()}
+        self.latest = time.monotonic(), found
+        return found
 
     def news(self, local_rank: int) -> list[dict[str, Any]]:
         """Everything that the monitor reports of a rank once in a cycle, and may not have reported yet."""
