@@ -1,0 +1,136 @@
+"""Time and memory of `holdfast goodput` with its page, and the page's size: large jobs of 30 days and of one day."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.table import Row
+from holdfast.journal.event import encode
+from holdfast.straggler.record import KIND, Column, summary
+
+START = 1.8e9
+INTERVAL = 300.0
+"""Seconds between two `progress` events of a node, as a launcher has them."""
+DAY = 86400.0
+SIZES = {"64 nodes, 30 days": (64, 30 * DAY, 30), "2,048 nodes, 1 day": (2048, DAY, 3)}
+"""Nodes, seconds and failures of each job: about 590,000 events of progress."""
+
+
+def write_journals(
+    folder: Path, nodes: int, seconds: float, failures: int, *, ranks: int = 8, reports: int = 48, name: str = "gpu-"
+) -> None:  # fmt: skip
+    """The run directory of a job whose cycles all end with a crash but for the last, after a checkpoint each hour.
+
+    Args:
+        folder: Where; it is made.
+        nodes: How many.
+        seconds: From the start to the end.
+        failures: Crashes, in equal distances, on one node after the other.
+        ranks: Of each node.
+        reports: Straggler reports of rank 0.
+        name: What names of nodes begin with.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for node in range(nodes):
+        told = _journal(node, nodes, seconds, failures, ranks, f"{name}{node}")
+        (folder / f"journal-node{node}.jsonl").write_bytes(b"".join(told))
+    (folder / "journal-node0.rank-0.jsonl").write_bytes(
+        b"".join(_reports(nodes * ranks, ranks, seconds, reports, name))
+    )
+
+
+def _journal(
+    node: int, nodes: int, seconds: float, failures: int, ranks: int, name: str
+) -> Iterator[bytes]:
+    def line(kind: str, at: float, /, **fields: object) -> bytes:
+        return encode(kind, fields, t=START + at, mono=1000 + at, node=name)
+
+    yield line("run_start", 0, run_id="a", argv=["train.py"], nodes=[nodes, nodes], nproc=ranks)
+    length = seconds / (failures + 1)
+    for cycle in range(failures + 1):
+        begun, ended = cycle * length + 5, (cycle + 1) * length
+        local = [
+            {"cycle": cycle, "rank": node * ranks + each, "pid": 1000 * (cycle + 1) + each}
+            for each in range(ranks)
+        ]
+        yield line("cycle_start", begun, cycle=cycle, world_size=nodes * ranks, node_rank=node)
+        for kind, late in (("rank_start", 1.0), ("first_heartbeat", 30.0), ("first_step", 31.0)):
+            step = {"step": int(cycle * (length - 1800)) + 1} if kind == "first_step" else {}
+            for rank in local:
+                yield line(kind, begun + late, **rank, **step)
+        first = int(cycle * (length - 1800)) + 1
+        at = begun + INTERVAL
+        while at < ended:
+            yield line("progress", at, cycle=cycle, **_progress(at, at - begun, first, ranks, "interval"))
+            at += INTERVAL
+        if cycle == failures:
+            yield line("progress", ended, cycle=cycle, **_progress(at, ended - begun, first, ranks, "cycle_end"))  # fmt: skip
+            yield line("run_end", ended, exit_code=0, reason="done")
+            return
+        if node == cycle % nodes:
+            failed = {"exitcode": None, "signal": "SIGSEGV", "meaning": "killed by SIGSEGV"}
+            yield line("rank_exit", ended, **local[0], **failed)
+        yield line("stop", ended + 0.5, cycle=cycle, reason="a rank failed")
+        yield line("restart", ended + 1, cycle=cycle + 1, restarts_used=cycle + 1, max_restarts=failures)
+
+
+def _progress(at: float, lasted: float, first: int, ranks: int, reason: str) -> dict[str, object]:
+    saves = int(lasted // 3600)
+    step = first + int(lasted)
+    rate = 1.0 + 0.2 * (int(at // 3600) % 7 == 3)
+    return {
+        "reason": reason,
+        "seconds": INTERVAL,
+        "ranks": ranks,
+        "steps_least": step - 1,
+        "steps_most": step,
+        "step_rate": rate,
+        "sections": {
+            "checkpointing": {"seconds": 40.0 * ranks * saves, "count": ranks * saves},
+            "data_loading": {"seconds": 0.03 * ranks * lasted, "count": ranks * step},
+            "step": {"seconds": 0.9 * ranks * lasted, "count": ranks * step},
+        },
+        "checkpoints": saves,
+        "checkpoint_step": first + 3600 * saves if saves else None,
+        "inactive": 0.2,
+    }
+
+
+def _reports(world: int, ranks: int, seconds: float, reports: int, name: str) -> Iterator[bytes]:
+    """Rank 5 is slow in the second half, and the ranks of the last node a little in all."""
+    for number in range(1, reports + 1):
+        at = seconds * number / (reports + 1)
+        scores = {rank: 0.99 if rank < world - ranks else 0.92 for rank in range(world)}
+        scores[min(5, world - 1)] = 0.98 if at < seconds / 2 else 0.6
+        nodes = {rank: f"{name}{rank // ranks}" for rank in range(world)}
+        made = summary([Column("kernels", "relative", scores, "")], nodes, [])
+        overall = {"ranks": [[0, world]], "overall": [round(1000 * score) for score in scores.values()]}
+        fields = {"cycle": 0, "report": number, "rank": 0, "step": number, **overall, **made}
+        yield encode(KIND, fields, t=START + at, mono=1000 + at, node=f"{name}0")
+
+
+def measure() -> Iterator[Row]:
+    """A fresh process each, which reports its own peak. Takes about three minutes and 700 MB of disk."""
+    with tempfile.TemporaryDirectory() as folder:
+        for what, size in SIZES.items():
+            run_dir = Path(folder, str(size[0]))
+            write_journals(run_dir, *size)
+            page = Path(folder, "page.html")
+            seconds, megabytes = _run("goodput", str(run_dir), "--html", str(page))
+            yield Row(
+                "holdfast goodput --html", what, f"{seconds:.0f} s", "median", f"peak {megabytes:.0f} MB"
+            )
+            yield Row("goodput page", what, f"{page.stat().st_size / 1e6:.2f} MB", "size", "")
+
+
+def _run(*command: str) -> tuple[float, float]:
+    begun = time.perf_counter()
+    pid = os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-m", "holdfast", *command])
+    _, status, used = os.wait4(pid, 0)
+    assert status == 0, command
+    return time.perf_counter() - begun, used.ru_maxrss / 1e3
