@@ -44,9 +44,7 @@ def write_journals(
     )
 
 
-def _journal(
-    node: int, nodes: int, seconds: float, failures: int, ranks: int, name: str
-) -> Iterator[bytes]:
+def _journal(node: int, nodes: int, seconds: float, failures: int, ranks: int, name: str) -> Iterator[bytes]:
     def line(kind: str, at: float, /, **fields: object) -> bytes:
         return encode(kind, fields, t=START + at, mono=1000 + at, node=name)
 
@@ -69,7 +67,8 @@ def _journal(
             yield line("progress", at, cycle=cycle, **_progress(at, at - begun, first, ranks, "interval"))
             at += INTERVAL
         if cycle == failures:
-            yield line("progress", ended, cycle=cycle, **_progress(at, ended - begun, first, ranks, "cycle_end"))  # fmt: skip
+            last = _progress(ended, ended - begun, first, ranks, "cycle_end")
+            yield line("progress", ended, cycle=cycle, **last)
             yield line("run_end", ended, exit_code=0, reason="done")
             return
         if node == cycle % nodes:
@@ -108,29 +107,37 @@ def _reports(world: int, ranks: int, seconds: float, reports: int, name: str) ->
         scores = {rank: 0.99 if rank < world - ranks else 0.92 for rank in range(world)}
         scores[min(5, world - 1)] = 0.98 if at < seconds / 2 else 0.6
         nodes = {rank: f"{name}{rank // ranks}" for rank in range(world)}
-        made = summary([Column("kernels", "relative", scores, "")], nodes, [])
-        overall = {"ranks": [[0, world]], "overall": [round(1000 * score) for score in scores.values()]}
-        fields = {"cycle": 0, "report": number, "rank": 0, "step": number, **overall, **made}
+        made = summary([Column("gpu", "relative", scores)], nodes, [])
+        fields = {"cycle": 0, "report": number, "rank": 0, "step": number, **made}
         yield encode(KIND, fields, t=START + at, mono=1000 + at, node=f"{name}0")
 
 
-def measure() -> Iterator[Row]:
-    """A fresh process each, which reports its own peak. Takes about three minutes and 700 MB of disk."""
+def goodput(runs: int, peer: bool) -> list[Row]:
+    """Medians of `runs` calls each; takes 700 MB of disk."""
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for what, size in SIZES.items():
-            run_dir = Path(folder, str(size[0]))
-            write_journals(run_dir, *size)
-            page = Path(folder, "page.html")
-            seconds, megabytes = _run("goodput", str(run_dir), "--html", str(page))
-            yield Row(
-                "holdfast goodput --html", what, f"{seconds:.0f} s", "median", f"peak {megabytes:.0f} MB"
-            )
-            yield Row("goodput page", what, f"{page.stat().st_size / 1e6:.2f} MB", "size", "")
+        page = Path(folder, "page.html")
+        for what, (nodes, seconds, failures) in SIZES.items():
+            run_dir = Path(folder, str(nodes))
+            write_journals(run_dir, nodes, seconds, failures)
+            called = [_once("goodput", str(run_dir), "--html", str(page)) for _ in range(runs)]
+            took, memory = zip(*called, strict=True)
+            name = f"`holdfast goodput --html` of a job of {what}"
+            rows += [
+                Row(name, "s", took, limit=60),
+                Row(f"{name}, memory", "MiB", memory, limit=1024),
+                Row(f"{name}, the page", "MB", [page.stat().st_size / 1e6], limit=2),
+            ]
+    return rows
 
 
-def _run(*command: str) -> tuple[float, float]:
-    begun = time.perf_counter()
-    pid = os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-m", "holdfast", *command])
-    _, status, used = os.wait4(pid, 0)
-    assert status == 0, command
-    return time.perf_counter() - begun, used.ru_maxrss / 1e3
+def _once(*words: str) -> tuple[float, float]:
+    """Seconds and MiB (resident, at most) of one call of `holdfast`."""
+    began = time.monotonic()
+    output = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+    command = [sys.executable, "-m", "holdfast", *words]
+    child = os.posix_spawn(sys.executable, command, os.environ, file_actions=output)
+    _, status, used = os.wait4(child, 0)
+    if status:
+        raise RuntimeError(f"holdfast {' '.join(words)} ended with {os.waitstatus_to_exitcode(status)}")
+    return time.monotonic() - began, used.ru_maxrss / 1024
