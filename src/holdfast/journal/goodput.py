@@ -169,14 +169,18 @@ class Goodput:
         return self.wall / self.failures if self.failures else None
 
 
-def goodput(events: Iterable[Event], found: Sequence[Incident]) -> Goodput:
+def goodput(events: Iterable[Event], found: Sequence[Incident], now: float = 0.0) -> Goodput:
     """Account for the time of a job.
 
     Args:
         events: Of all nodes in the order of time (`reader.stream_run`); those that are not in `KINDS` change nothing.
         found: The incidents of the same journal.
+        now: Of a job that runs, until when; else it is accounted for until its last event.
     """
     segments, lives, rates = _read(events)
+    if segments and not segments[-1].gone >= segments[-1].sources:
+        begun, ended = lives[segments[-1].run]
+        lives[segments[-1].run] = begun, max(ended, now)
     _find_lost(segments)
     goes_on = {(each.run, each.cycle) for each in segments if each.goes_on}
     failures = [each for each in found if each.kind not in PLANNED and (each.run, each.cycle) not in goes_on]
