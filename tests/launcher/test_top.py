@@ -116,7 +116,10 @@ class Terminal:
             stdin=self._follower,
             stdout=self._follower,
             stderr=self._follower,
-            env={**os.environ, "TERM": "xterm-256color"},
+            env={
+                **{name: text for name, text in os.environ.items() if name not in ("COLUMNS", "LINES")},
+                "TERM": "xterm",
+            },
             start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )
@@ -181,7 +184,7 @@ def test_top_on_a_terminal_follows_the_job_and_ends_with_ctrl_c(job: Job) -> Non
         end(job)
         screen.wait_for("the job ended with exit code 0")
         shutil.rmtree(job.run_dir)
-        screen.wait_for("No such file or directory")
+        screen.wait_for(r"No\s+such\s+file")
         assert screen.interrupt() == 130
         assert "\x1b[?1049l" in screen.text and "\x1b[?25h" in screen.text and "Traceback" not in screen.text
 
@@ -189,7 +192,7 @@ def test_top_on_a_terminal_follows_the_job_and_ends_with_ctrl_c(job: Job) -> Non
 def test_top_waits_for_a_job_and_finds_the_next_one(jobs: Jobs, tmp_path: Path) -> None:
     run_dir = tmp_path / "later"
     with terminal(run_dir) as screen:
-        screen.wait_for("No such file or directory")
+        screen.wait_for(r"No\s+such\s+file")
         for _ in range(2):
             job = jobs.plain("--ft-run-dir", run_dir, "--nproc-per-node=2", jobs.script(OPENS))
             job.hear("ready", ranks=[0, 1])

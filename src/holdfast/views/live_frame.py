@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 
 from ..autoresume.policy import duration
 from ..fault_tolerance.board.values import SECOND, BoardEvent, Snapshot
@@ -123,7 +124,8 @@ def _rate(events: Sequence[BoardEvent], now: int) -> float | None:
 
 def frame(view: View, width: int, height: int | None = None) -> list[Line]:
     """The lines of a frame; at most `height`, None for as many as there are."""
-    end = [*_incidents(view), *(((visible(note, 500), "dim"),) for note in view.notes)]
+    notes = [line for note in view.notes for line in wrap(visible(note, 500), max(width, 10))[:4]]
+    end = [*_incidents(view), *(((line, "dim"),) for line in notes)]
     others = (
         [each for each in view.facts.nodes if each.node != view.node or not view.ranks] if view.facts else []
     )
