@@ -106,33 +106,27 @@ def report(number: int, scores: list[int | None], first: int = 0, **more: object
 def test_heat_map_has_a_cell_for_each_rank_and_report() -> None:
     found = heat_map([report(1, [990, 600]), report(2, [980, None])])
     assert found is not None
-    assert (found.rows, found.reports) == (((0, 0), (1, 1)), 2)
-    assert found.cells == ((0.99, 0.98), (0.6, None))
+    assert (found.rows, found.columns, found.reports) == ([(0, 0), (1, 1)], 2, 2)
+    assert found.shapes == {"h0": "M0 0h1v1h-1zM1 0h1v1h-1z", "h4": "M0 1h1v1h-1z"}
 
 
 def test_heat_map_joins_the_reports_of_single_ranks() -> None:
-    found = heat_map(
-        [report(1, [990]), report(1, [700], first=1), report(2, [980]), report(2, [690], first=1)]
-    )
-    assert found is not None and (found.cells, found.reports) == (((0.99, 0.98), (0.7, 0.69)), 2)
+    parts = [(1, [990], 0), (1, [700], 1), (2, [980], 0), (2, [850], 1)]
+    joined = heat_map([report(number, scores, first) for number, scores, first in parts])
+    assert joined == heat_map([report(1, [990, 700]), report(2, [980, 850])])
+    assert joined is not None and joined.shapes["h2"] == "M1 1h1v1h-1z"
 
 
 @pytest.mark.parametrize("count", [1, MOST, MOST + 1, 2 * MOST, 1000])
-def test_heat_map_keeps_the_lowest_score_of_many(count: int) -> None:
+def test_heat_map_shows_the_lowest_score_of_many(count: int) -> None:
     """Of 1,000 ranks one is slow, in the last report."""
     slow = [999 if rank != 777 else 500 for rank in range(1000)]
     found = heat_map([*(report(number, [999] * 1000) for number in range(1, count)), report(count, slow)])
     assert found is not None and found.reports == count
-    assert len(found.rows) <= MOST and len(found.columns) <= MOST
-    assert (found.rows[0], found.rows[-1][1]) == ((0, 15), 999)
-    assert (found.columns[0][0], found.columns[-1][1]) == (START + 1, START + count)
-    low = [
-        (rows, x)
-        for rows, row in zip(found.rows, found.cells, strict=True)
-        for x, score in enumerate(row)
-        if score == 0.5
-    ]
-    assert low == [((768, 783), len(found.columns) - 1)]
+    assert len(found.rows) <= MOST and found.columns <= MOST
+    assert (found.rows[0], found.rows[48], found.rows[-1][1]) == ((0, 15), (768, 783), 999)
+    assert (found.times[0], found.times[-1]) == (START + 1, START + count)
+    assert found.shapes["h4"] == f"M{found.columns - 1} 48h1v1h-1z"
 
 
 def test_heat_map_leaves_out_what_is_no_report() -> None:

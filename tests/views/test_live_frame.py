@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from holdfast.fault_tolerance.board.values import BoardEvent, Identity, Limits, OpenSection, Snapshot
+from holdfast.journal.event import Event
+from holdfast.journal.goodput import goodput
 from holdfast.journal.incidents import incidents
-from holdfast.views.live_frame import JournalFacts, NodeState, RankState, View, frame, rank_state
+from holdfast.views.live_frame import RankState, View, frame, rank_state
 from tests.journal.story import START, Story
 
 S = 1_000_000_000
@@ -77,28 +79,44 @@ def test_rank_state_rate_is_of_the_last_minute(told: list[BoardEvent], rate: flo
     assert rank_state(0, BOARD, told, NOW, True).rate == rate
 
 
-def texts(view: View, width: int = 100, height: int | None = None) -> list[str]:
+def texts(view: View, width: int = 100, height: int = 1000) -> list[str]:
     return ["".join(text for text, _ in line).rstrip() for line in frame(view, width, height)]
 
 
 RANK = RankState(5, "late", 60, 19.3, (("step", 17.0), ("data", 16.5)), 0.825, "data 16.5 of 20 s")
-STORY = Story().tell(0, "run_start").cycle(1, 0).exit(5, 0, rank=1, signal="SIGKILL").restart(6, to=1)
-FACTS = JournalFacts(
-    0.5, 200.0, 2, 1, tuple(incidents(STORY.events)), (NodeState("b", 8, 55, None, 130.0),), ""
+STORY = Story().tell(0, "run_start").cycle(1, 0).tell(2, "first_step", cycle=0, rank=0, step=1)
+STORY.exit(102, 0, rank=1, signal="SIGKILL").restart(102, to=1)
+FOUND = incidents(STORY.events)
+LEDGER = goodput(STORY.events, FOUND, START + 200)
+
+
+def progress(node: str, ago: float = 130.0, ranks: object = 8) -> Event:
+    fields = {"ranks": ranks, "steps_most": 55, "step_rate": None}
+    return Event("progress", START + 200 - ago, 0.0, node, fields, node)
+
+
+VIEW = View(
+    "job",
+    START + 200,
+    "a",
+    (RankState(0, "unknown"), RANK),
+    LEDGER,
+    FOUND,
+    (progress("b"),),
+    notes=("a note",),
 )
-VIEW = View("job", START, "a", (RankState(0, "unknown"), RANK), FACTS, ("a note",))
 
 
 def test_frame_has_ranks_nodes_incidents_and_goodput() -> None:
     assert texts(VIEW) == [
-        "job  08:00:00 UTC",
-        "goodput 50.0% of 3 min 20 s, cycles: 2, failures: 1",
+        "job  08:03:20 UTC",
+        "goodput 50.0% of 3 min 20 s, cycles: 1, failures: 1",
         " rank      step  steps/s  state    timeout and open sections",
         "    0         -        -  unknown",
         "    5        60     19.3  late     [########  ] data 16.5 of 20 s  step 17.0 s > data 16.5 s",
         "ranks      step  steps/s  node",
         "    8        55        -  b, reported 2 min 10 s ago",
-        "incident 1  01-15 08:00:05  crash, rank 1 (a): killed by SIGKILL; restarting",
+        "incident 1  01-15 08:01:42  crash, rank 1 (a): killed by SIGKILL; restarting",
         "a note",
     ]
 
@@ -108,9 +126,9 @@ def test_frame_of_a_narrow_terminal_goes_without_the_rate() -> None:
 
 
 def test_frame_of_this_nodes_own_report_is_left_out() -> None:
-    facts = replace(FACTS, nodes=(NodeState("a", 2, 60, 1.0, 1.0),))
-    assert not any("reported" in line for line in texts(replace(VIEW, facts=facts)))
-    assert any("reported" in line for line in texts(replace(VIEW, facts=facts, ranks=())))
+    view = replace(VIEW, progress=(progress("a"),))
+    assert not any("reported" in line for line in texts(view))
+    assert any("reported" in line for line in texts(replace(view, ranks=())))
 
 
 @pytest.mark.parametrize("height", [1, 3, 8, 12, 24, 100])
@@ -120,8 +138,8 @@ def test_frame_fits_the_height_and_shows_who_is_late(height: int, ranks: int, no
     states = tuple(replace(RANK, rank=rank, passed=0.1, state="training") for rank in range(ranks))
     if ranks:
         states = (*states[:-1], replace(RANK, rank=ranks - 1))
-    others = tuple(NodeState(f"n{node}", 8, 1, 1.0, float(node == 77)) for node in range(nodes))
-    shown = texts(replace(VIEW, ranks=states, facts=replace(FACTS, nodes=others)), height=height)
+    others = [progress(f"n{node}", float(node == 77)) for node in range(nodes)]
+    shown = texts(replace(VIEW, ranks=states, progress=others), height=height)
     assert len(shown) <= height
     if height >= 12:
         assert ranks == 0 or any(line.startswith(f"{ranks - 1:>5}") and " late " in line for line in shown)
@@ -133,8 +151,8 @@ def test_frame_fits_the_height_and_shows_who_is_late(height: int, ranks: int, no
 def test_frame_texts_are_escaped() -> None:
     evil = "\x1b[2J\n[bold]"
     rank = replace(RANK, sections=((evil, 1.0),), timeout=evil)
-    facts = replace(FACTS, nodes=(NodeState(evil, 1, 1, 1.0, 1.0),), end=evil)
-    shown = texts(View(evil, START, "a", (rank,), facts, (evil,)))
+    view = View(evil, START, "a", (rank,), LEDGER, FOUND, (progress(evil, ranks=evil),), evil, (evil,))
+    shown = texts(view)
     assert all(line.isprintable() for line in shown)
     assert sum("\\x1b[2J" in line for line in shown) == 5
 

@@ -99,12 +99,13 @@ def _page(run_dir: str, found: Goodput, listed: Sequence[Incident], path: str) -
         if os.path.isfile(os.path.join(stored.path, REPORT))
     }
     heat = heat_map(stream_run(run_dir, {KIND}, of_ranks=True))
-    return page(found, listed, links, heat, title=os.path.abspath(run_dir))
+    counts, means, again = _facts(found)
+    return page(found, listed, links, heat, [*counts, *means, again], os.path.abspath(run_dir))
 
 
-def _table(run_dir: str, found: Goodput) -> list[str]:
+def _facts(found: Goodput) -> tuple[list[str], list[str], str]:
+    """In words: counts, means, and how many steps were done again."""
     from ..autoresume.policy import duration
-    from ..journal.goodput import BUCKETS
 
     def several(count: int, name: str) -> str:
         return f"{count} {name}{'s' if count != 1 else ''}"
@@ -114,6 +115,26 @@ def _table(run_dir: str, found: Goodput) -> list[str]:
         several(found.cycles, "cycle"),
         several(found.failures, "failure"),
     ]
+    means = [
+        f"{title} {duration(seconds)}"
+        for title, seconds in (
+            ("one failure in", found.seconds_between_failures),
+            ("noticed after", found.seconds_to_detect),
+            ("trained again after", found.seconds_to_recover),
+        )
+        if seconds is not None
+    ]
+    again = "how many steps were done again is not known, since they were counted and not reported"
+    if found.lost_steps is not None:
+        again = f"{several(found.lost_steps, 'step')} done again"
+    return counts, means, again
+
+
+def _table(run_dir: str, found: Goodput) -> list[str]:
+    from ..autoresume.policy import duration
+    from ..journal.goodput import BUCKETS
+
+    counts, means, again = _facts(found)
     lines = [
         f"goodput {found.share:.1%} of {duration(found.wall)}: {', '.join(counts)}, {escaped(run_dir)}",
         "",
@@ -123,19 +144,9 @@ def _table(run_dir: str, found: Goodput) -> list[str]:
             share = spent / found.wall
             bar = "#" * round(BAR * share)
             lines.append(f"{name:<13} {duration(spent):>11} {share:>6.1%}  {bar}".rstrip())
-    between = found.seconds_between_failures
-    if between is None:
+    if not means:
         return lines
-    mean = [f"one failure in {duration(between)}"]
-    for title, seconds in (
-        ("noticed after", found.seconds_to_detect),
-        ("trained again after", found.seconds_to_recover),
-    ):
-        mean += [f"{title} {duration(seconds)}"] if seconds is not None else []
-    again = "how many steps were done again is not known, since they were counted and not reported"
-    if found.lost_steps is not None:
-        again = f"{several(found.lost_steps, 'step')} done again"
-    lines += ["", f"{', '.join(mean)} (means); {again}"]
+    lines += ["", f"{', '.join(means)} (means); {again}"]
     for title, counted in ("by kind", found.by_kind), ("by node", found.by_node):
         rows = [f"{escaped(name)} {count}" for name, count in list(counted.items())[:8]]
         more = f", and {len(counted) - 8} more" if len(counted) > 8 else ""

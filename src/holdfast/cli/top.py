@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> str | int:
     if sys.stdout is not None and sys.stdout.isatty() and not arguments.once:
         return _watch(live)
     view = live.view(LONGEST_WAIT)
-    if not view.ranks and view.facts is None:
+    if not view.ranks and view.ledger is None:
         raise HoldfastError(
             view.notes[0] if view.notes else f"{asked}: its journal has no event yet. Try again"
         )

@@ -8,6 +8,7 @@ acts, a rank may be shown as late that is not.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
@@ -16,6 +17,8 @@ from ..autoresume.policy import duration
 from ..fault_tolerance.board.values import SECOND, BoardEvent, Snapshot
 from ..fault_tolerance.monitor.deadlines import SUSPICION, Suspensions, deadlines
 from ..incidents.report.wording import clock, visible
+from ..journal.event import Event
+from ..journal.goodput import Goodput
 from ..journal.incidents import Incident
 
 LATEST = 60 * SECOND
@@ -48,44 +51,23 @@ class RankState:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeState:
-    """A node by its last `progress` event."""
-
-    node: str
-    ranks: int
-    step: int | None
-    rate: float | None
-    age: float
-    """Seconds since the event."""
-
-
-@dataclass(frozen=True, slots=True)
-class JournalFacts:
-    """What the journal has."""
-
-    share: float
-    wall: float
-    cycles: int
-    failures: int
-    incidents: tuple[Incident, ...]
-    """The last ones."""
-    nodes: tuple[NodeState, ...]
-    end: str
-    """How the job ended; empty while it runs."""
-
-
-@dataclass(frozen=True, slots=True)
 class View:
-    """All that a frame shows."""
+    """All that a frame shows: of this node's boards, and of the journal as far as it has been read."""
 
     title: str
     at: float
     """Unix seconds."""
     node: str = ""
     """That of the ranks."""
-    ranks: tuple[RankState, ...] = ()
-    facts: JournalFacts | None = None
-    notes: tuple[str, ...] = ()
+    ranks: Sequence[RankState] = ()
+    ledger: Goodput | None = None
+    incidents: Sequence[Incident] = ()
+    """The last ones."""
+    progress: Sequence[Event] = ()
+    """The last `progress` event of each node in this cycle."""
+    end: str = ""
+    """How the job ended; empty while it runs."""
+    notes: Sequence[str] = ()
 
 
 def rank_state(
@@ -122,84 +104,70 @@ def _rate(events: Sequence[BoardEvent], now: int) -> float | None:
     return (steps[-1].value - steps[0].value) * SECOND / (steps[-1].at_ns - steps[0].at_ns)
 
 
-def frame(view: View, width: int, height: int | None = None) -> list[Line]:
-    """The lines of a frame; at most `height`, None for as many as there are."""
-    notes = [line for note in view.notes for line in wrap(visible(note, 500), max(width, 10))[:4]]
-    end = [*_incidents(view), *(((line, "dim"),) for line in notes)]
-    others = (
-        [each for each in view.facts.nodes if each.node != view.node or not view.ranks] if view.facts else []
+def frame(view: View, width: int, height: int = 1 << 30) -> list[Line]:
+    """The lines of a frame; at most `height`."""
+    head: list[Line] = [((visible(view.title, 500), "bold"), (f"  {clock(view.at)}", "dim"))]
+    if view.ledger:
+        share = f"goodput {view.ledger.share:.1%} of {duration(view.ledger.wall)}"
+        counts = f", cycles: {view.ledger.cycles}, failures: {view.ledger.failures}"
+        head.append(((share + counts, ""), (f"  {visible(view.end, 200)}", "bold")))
+    end = [_incident(each) for each in view.incidents]
+    end += [((line, "dim"),) for note in view.notes for line in wrap(visible(note, 500), max(width, 10))[:4]]
+    ranks = [_rank(each, width) for each in view.ranks]
+    nodes = [_node(each, view, width) for each in view.progress if not ranks or each.source != view.node]
+    room = max(height - len(head) - len(end), 4)
+    for_nodes = min(len(nodes) + 1, max(room // 2, room - len(ranks) - 1)) if nodes else 0
+    title = _cells(width, "rank", "step", "steps/s", f"{'state':<9}timeout and open sections")
+    lines = [*head, *_fitting(title, ranks, room - for_nodes, "ranks")]
+    title = _cells(width, "ranks", "step", "steps/s", "node")
+    return [*lines, *_fitting(title, nodes, for_nodes, "nodes"), *end][:height]
+
+
+Row = tuple[float, str, Line]
+"""How much it matters, what it counts as where it has no room, and its line."""
+
+
+def _fitting(title: str, rows: Sequence[Row], most: int, what: str) -> Iterator[Line]:
+    """The rows, with their title; where they are more than `most` lines, those that matter, and a count of the rest."""
+    if not rows or most < 2:
+        return
+    yield ((title, "dim"),)
+    order = sorted(range(len(rows)), key=lambda number: -rows[number][0])
+    chosen = set(order if len(rows) < most else order[: max(most - 2, 0)])
+    yield from (line for number, (_, _, line) in enumerate(rows) if number in chosen)
+    if rest := Counter(rows[number][1] for number in order if number not in chosen):
+        counts = ", ".join(f"{count} {kind}" for kind, count in rest.items())
+        yield ((f"and {len(rows) - len(chosen)} more {what}: {counts}", "dim"),)
+
+
+def _cells(width: int, number: object, step: object, rate: object, rest: str) -> str:
+    """The columns that ranks and nodes share; what is no number of the journal, or unknown, is `-`."""
+    rate = f"{rate:.3g}" if isinstance(rate, float) else rate or "-"
+    cells = f"{number!s:>5} {'-' if step is None else step!s:>9} "
+    return cells + (f"{rate!s:>8}  " if width >= NARROW else " ") + rest
+
+
+def _rank(each: RankState, width: int) -> Row:
+    style = STYLES.get(each.state, "")
+    filled = "#" * round(10 * min(max(each.passed, 0.0), 1.0))
+    bar = f"[{filled:<10}] {each.timeout}  " if each.timeout else ""
+    inside = " > ".join(f"{name} {seconds:.1f} s" for name, seconds in each.sections)
+    line = (
+        (_cells(width, each.rank, each.step, each.rate, ""), ""),
+        (f"{each.state:<9}", style),
+        (visible(bar + inside, 300), style if each.state == "late" else ""),
     )
-    head = list(_head(view))
-    room = 10**6 if height is None else max(height - len(head) - len(end), 4)
-    most = room if not others else max(room - min(len(others) + 1, room // 2), 2)
-    lines = [*head, *_ranks(view.ranks, most, width)]
-    room = max(room - (len(lines) - len(head)), 0)
-    return [*lines, *_nodes(others, room, width), *end][:height]
+    return (9.0 if each.state in ("failed", "ended") else each.passed), each.state, line
 
 
-def _head(view: View) -> Iterator[Line]:
-    yield ((visible(view.title, 500), "bold"), (f"  {clock(view.at)}", "dim"))
-    facts = view.facts
-    if facts:
-        ended = ((f"  {visible(facts.end, 200)}", "bold"),) if facts.end else ()
-        counts = f"cycles: {facts.cycles}, failures: {facts.failures}"
-        yield ((f"goodput {facts.share:.1%} of {duration(facts.wall)}, {counts}", ""), *ended)
+def _node(event: Event, view: View, width: int) -> Row:
+    age = max(0.0, view.at - event.t)
+    text = f"{event.source}, reported {duration(age)} ago"
+    cells = _cells(width, event.get("ranks"), event.get("steps_most"), event.get("step_rate"), text)
+    return age, "reported later", ((visible(cells, 300), ""),)
 
 
-def _ranks(ranks: Sequence[RankState], most: int, width: int) -> Iterator[Line]:
-    if not ranks:
-        return
-    shown = list(ranks)
-    if len(ranks) + 1 > most:
-        nearest = sorted(ranks, key=lambda each: (each.state not in ("failed", "ended"), -each.passed))
-        shown = sorted(nearest[: max(most - 2, 0)], key=lambda each: each.rank)
-    yield ((_cells(width, "rank", "step", "steps/s", f"{'state':<9}timeout and open sections"), "dim"),)
-    for each in shown:
-        rate = "-" if each.rate is None else f"{each.rate:.3g}"
-        step = "-" if each.step is None else str(each.step)
-        bar = (
-            f"[{'#' * round(10 * min(max(each.passed, 0.0), 1.0)):<10}] {each.timeout}  "
-            if each.timeout
-            else ""
-        )
-        inside = " > ".join(f"{name} {seconds:.1f} s" for name, seconds in each.sections)
-        style = STYLES.get(each.state, "")
-        yield (
-            (_cells(width, str(each.rank), step, rate, ""), ""),
-            (f"{each.state:<9}", style),
-            (visible(f"{bar}{inside}", 300), style if each.state == "late" else ""),
-        )
-    if len(shown) < len(ranks):
-        left = {each.state: 0 for each in ranks}
-        for each in ranks:
-            left[each.state] += each not in shown
-        counts = ", ".join(f"{count} {state}" for state, count in left.items() if count)
-        yield ((f"and {len(ranks) - len(shown)} more ranks: {counts}", "dim"),)
-
-
-def _nodes(nodes: Sequence[NodeState], most: int, width: int) -> Iterator[Line]:
-    """The nodes whose last event is oldest come first where not all have room."""
-    if not nodes or most < 2:
-        return
-    shown = list(nodes)
-    if len(nodes) + 1 > most:
-        shown = sorted(sorted(nodes, key=lambda each: -each.age)[: most - 2], key=lambda each: each.node)
-    yield ((_cells(width, "ranks", "step", "steps/s", "node"), "dim"),)
-    for each in shown:
-        rate = "-" if each.rate is None else f"{each.rate:.3g}"
-        step = "-" if each.step is None else str(each.step)
-        text = f"{visible(each.node, 60)}, reported {duration(max(0.0, each.age))} ago"
-        yield ((_cells(width, str(each.ranks), step, rate, text), ""),)
-    if len(shown) < len(nodes):
-        yield ((f"and {len(nodes) - len(shown)} more nodes", "dim"),)
-
-
-def _cells(width: int, number: str, step: str, rate: str, rest: str) -> str:
-    return f"{number:>5} {step:>9} " + (f"{rate:>8}  " if width >= NARROW else " ") + rest
-
-
-def _incidents(view: View) -> Iterator[Line]:
-    for each in view.facts.incidents if view.facts else ():
-        who = f"node {each.node}" if each.rank is None else f"rank {each.rank} ({each.node})"
-        text = f"{clock(each.t, '%m-%d %H:%M:%S')}  {each.kind}, {who}: {each.what}; {each.outcome}"
-        yield ((f"incident {each.number}  ", "bold red"), (visible(text, 500), ""))
+def _incident(each: Incident) -> Line:
+    who = f"node {each.node}" if each.rank is None else f"rank {each.rank} ({each.node})"
+    text = f"{clock(each.t, '%m-%d %H:%M:%S')}  {each.kind}, {who}: {each.what}; {each.outcome}"
+    return (f"incident {each.number}  ", "bold red"), (visible(text, 500), "")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from ..fault_tolerance.errors import HoldfastError
 from ..fault_tolerance.processes import proc
@@ -22,7 +23,7 @@ from ..journal.goodput import KINDS, goodput
 from ..journal.incidents import KINDS as OF_INCIDENTS
 from ..journal.incidents import incidents
 from ..journal.reader import stream_run
-from .live_frame import JournalFacts, NodeState, RankState, View, rank_state
+from .live_frame import RankState, View, rank_state
 
 SHARE = 0.05
 """Of the time, at most, is spent on reading the journal, and on looking for a job."""
@@ -63,7 +64,7 @@ class LiveJob:
         self.job: Job | None = None
         self.problem = ""
         """Why no rank is found."""
-        self._facts: JournalFacts | None = None
+        self._journal: dict[str, Any] = {}
         self._unread = ""
         self._finding, self._reading = Paced(self._find), Paced(self._read)
 
@@ -76,11 +77,15 @@ class LiveJob:
             self._finding.poll(seconds)
         if self.run_dir:
             self._reading.poll(seconds)
-        job, notes = self.job, [self._unread] if self._unread else []
-        ranks = tuple(_states(job)) if job else ()
-        title = job.title if job else self.run_dir or f"process {self._asked}"
-        notes += [*job.notes] if job else [self.problem] if self.problem else []
-        return View(title, time.time(), job.place.node if job else "", ranks, self._facts, tuple(notes))
+        notes = [*self.job.notes] if self.job else [self.problem]
+        return View(
+            title=self.job.title if self.job else self.run_dir or f"process {self._asked}",
+            at=time.time(),
+            node=self.job.place.node if self.job else "",
+            ranks=[_state(rank) for rank in self.job.ranks] if self.job else [],
+            notes=[note for note in (self._unread, *notes) if note],
+            **self._journal,
+        )
 
     def _find(self) -> None:
         try:
@@ -99,7 +104,7 @@ class LiveJob:
 
     def _read(self) -> None:
         try:
-            self._facts = read_facts(self.run_dir, time.time(), runs_here=self.job is not None)
+            self._journal = read_journal(self.run_dir, time.time(), runs_here=self.job is not None)
             self._unread = ""
         except HoldfastError as error:
             self._unread = str(error)
@@ -109,21 +114,21 @@ def _is_there(rank: LocalRank) -> bool:
     return rank.board is not None and os.path.exists(rank.board.path)
 
 
-def _states(job: Job) -> Iterator[RankState]:
-    for rank in job.ranks:
-        if rank.board is None:
-            yield RankState(rank.rank, "unknown")
-            continue
-        is_running = proc.is_running(rank.pid, rank.start_time)
-        board, events = rank.board.snapshot(), rank.board.events()
-        yield rank_state(rank.rank, board, events, time.monotonic_ns(), is_running)
+def _state(rank: LocalRank) -> RankState:
+    if rank.board is None:
+        return RankState(rank.rank, "unknown")
+    is_running = proc.is_running(rank.pid, rank.start_time)
+    return rank_state(rank.rank, rank.board.snapshot(), rank.board.events(), time.monotonic_ns(), is_running)
 
 
-def read_facts(run_dir: str, now: float, *, runs_here: bool) -> JournalFacts | None:
-    """What the journal has at `now` (unix seconds); None before its first event. Raises `JournalUnreadable`."""
+def read_journal(run_dir: str, now: float, *, runs_here: bool) -> dict[str, Any]:
+    """Fields of a `View` at `now` (unix seconds); without a ledger before the first event.
+
+    Raises `JournalUnreadable`.
+    """
     found = incidents(stream_run(run_dir, OF_INCIDENTS))
     newest: dict[str, Event] = {}
-    ends: dict[str, object] = {}
+    ends: dict[str, str] = {}  # exit codes; empty: it runs
 
     def kept(events: Iterable[Event]) -> Iterator[Event]:
         for event in events:
@@ -131,34 +136,15 @@ def read_facts(run_dir: str, now: float, *, runs_here: bool) -> JournalFacts | N
                 newest.pop(event.source, None)
             elif event.kind == "progress":
                 newest[event.source] = event
-            elif event.kind == "run_start":
-                ends[event.source] = None
-            elif event.kind == "run_end":
-                ends[event.source] = event.get("exit_code")
+            elif event.kind in ("run_start", "run_end"):
+                ends[event.source] = str(event.get("exit_code")) if event.kind == "run_end" else ""
             yield event
 
     ledger = goodput(kept(stream_run(run_dir, KINDS)), found, now if runs_here else 0.0)
-    if not ledger.attempts:
-        return None
-    codes = sorted({str(code) for code in ends.values()})
-    has_ended = bool(ends) and None not in ends.values()
-    return JournalFacts(
-        share=ledger.share,
-        wall=ledger.wall,
-        cycles=ledger.cycles,
-        failures=ledger.failures,
-        incidents=tuple(found[-INCIDENTS:]),
-        nodes=() if has_ended else tuple(_node(newest[source], now) for source in sorted(newest)),
-        end=f"the job ended with exit code {' and '.join(codes)}" if has_ended else "",
-    )
-
-
-def _node(event: Event, now: float) -> NodeState:
-    ranks, step, rate = event.get("ranks"), event.get("steps_most"), event.get("step_rate")
-    return NodeState(
-        node=event.source,
-        ranks=ranks if type(ranks) is int else 0,
-        step=step if type(step) is int else None,
-        rate=float(rate) if type(rate) in (int, float) else None,
-        age=now - event.t,
-    )
+    has_ended = bool(ends) and all(ends.values())
+    return {
+        "ledger": ledger if ledger.attempts else None,
+        "incidents": found[-INCIDENTS:],
+        "progress": [] if has_ended else [newest[source] for source in sorted(newest)],
+        "end": f"the job ended with exit code {' and '.join(sorted({*ends.values()}))}" if has_ended else "",
+    }
