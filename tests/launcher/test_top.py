@@ -96,6 +96,7 @@ def test_top_of_a_torn_journal_shows_the_rest(spawn: Spawner, job: Job) -> None:
         (["--once", " "], "' ' is no job. Name a run directory, or a process by its number"),
         (["4194305"], "there is no process 4194305 on this node."),
         (["9" * 5000], "there is no process 99999999999999999999 on this node."),
+        ([sys.executable], "is no directory. Name the run directory of a job, or a process"),
         (["a", "b"], "unrecognized arguments: b"),
     ],
 )
@@ -151,10 +152,15 @@ class Terminal:
     def interrupt(self) -> int:
         """Press Ctrl-C; returns the exit code."""
         os.write(self.leader, b"\x03")
+        code = self.end()
+        assert termios.tcgetattr(self._follower) == self.before
+        return code
+
+    def end(self) -> int:
+        """Wait for its end; returns the exit code."""
         wait_until(lambda: (self._read(), self.process.poll() is not None)[1], what="it ends")
         self._read()
-        assert termios.tcgetattr(self._follower) == self.before
-        return self.process.returncode
+        return self.process.wait()
 
     def close(self) -> None:
         if self.process.poll() is None:
@@ -189,6 +195,12 @@ def test_top_on_a_terminal_follows_the_job_and_ends_with_ctrl_c(job: Job) -> Non
         assert "\x1b[?1049l" in screen.text and "\x1b[?25h" in screen.text and "Traceback" not in screen.text
 
 
+def test_top_on_a_terminal_refuses_a_process_without_a_job() -> None:
+    with terminal(str(os.getpid())) as screen:
+        assert screen.end() == 2
+        assert "holdfast: error: " in screen.text and "\x1b[?1049h" not in screen.text
+
+
 def test_top_waits_for_a_job_and_finds_the_next_one(jobs: Jobs, tmp_path: Path) -> None:
     run_dir = tmp_path / "later"
     with terminal(run_dir) as screen:
@@ -201,5 +213,4 @@ def test_top_waits_for_a_job_and_finds_the_next_one(jobs: Jobs, tmp_path: Path) 
             end(job)
             screen.wait_for("the job ended with exit code 0")
         screen.process.send_signal(signal.SIGTERM)
-        wait_until(lambda: screen.process.poll() is not None, what="it ends")
-        assert screen.process.returncode == 143
+        assert screen.end() == 143

@@ -63,17 +63,19 @@ def run(arguments: argparse.Namespace) -> str | int:
         raise HoldfastError(
             f"there is no process {asked[:20]} on this node. Name a launcher, a rank or a run directory"
         )
+    if not asked.isdecimal() and os.path.exists(asked) and not os.path.isdir(asked):
+        raise HoldfastError(f"{asked} is no directory. Name the run directory of a job, or a process")
     if not asked.isdecimal() and not holds_journal(asked) and (runs := runs_in([asked])):
         raise several_runs(asked, len(runs))
-    live = LiveJob(asked)
-    if sys.stdout is not None and sys.stdout.isatty() and not arguments.once:
-        return _watch(live)
+    live, terminal = LiveJob(asked), sys.stdout is not None and sys.stdout.isatty()
+    is_live = terminal and not arguments.once
+    if is_live and not asked.isdecimal():
+        return _watch(live)  # it waits for a job that is not there yet
     view = live.view(LONGEST_WAIT)
     if not view.ranks and view.ledger is None:
-        raise HoldfastError(
-            view.notes[0] if view.notes else f"{asked}: its journal has no event yet. Try again"
-        )
-    terminal = sys.stdout is not None and sys.stdout.isatty()
+        raise HoldfastError(view.notes[0] if view.notes else f"{asked}: no event in its journal. Try again")
+    if is_live:
+        return _watch(live)
     width = shutil.get_terminal_size().columns if terminal else WIDTH
     lines = ["".join(text for text, _ in line).rstrip() for line in frame(view, width)]
     return encodable("\n".join([*lines, ""]))
@@ -87,9 +89,8 @@ def _watch(live: LiveJob) -> int:
 
     from ..views.live_frame import frame
 
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
-    )  # so that the terminal is restored
+    # So that the terminal is restored.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     console = Console(highlight=False)
     with Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as screen:
         while True:

@@ -33,7 +33,7 @@ INCIDENTS = 5
 
 
 class Paced:
-    """A call in a thread, again and again, within `SHARE` of the time. `answer` is its last one."""
+    """A call in a thread, again and again, within `SHARE` of the time."""
 
     def __init__(self, call: Callable[[], None]) -> None:
         self._call = call
@@ -92,7 +92,7 @@ class LiveJob:
             # A process that is gone may have a successor in its run directory.
             gone = self._asked.isdecimal() and self.run_dir and not os.path.exists(f"/proc/{self._asked}")
             job = find_job(self.run_dir if gone else self._asked)
-        except HoldfastError as error:
+        except (HoldfastError, OSError) as error:  # also of files that are just removed
             self.problem = str(error)
             return
         if not any(rank.board for rank in job.ranks):
@@ -106,7 +106,7 @@ class LiveJob:
         try:
             self._journal = read_journal(self.run_dir, time.time(), runs_here=self.job is not None)
             self._unread = ""
-        except HoldfastError as error:
+        except (HoldfastError, OSError) as error:  # also of files that are just removed
             self._unread = str(error)
 
 
