@@ -21,13 +21,24 @@ TOGETHER = {"fault_tolerance", "incidents"}
 """The launcher captures evidence, and evidence is of its boards and processes: these two import each other."""
 
 LAYERS = (
-    {"holdfast", "in_time", "lazy", "patches", "prefixed_log", "private_file", "side_group", "visible"},
-    {"checkpoints", "journal"},
+    {
+        "holdfast",
+        "html_page",
+        "in_time",
+        "lazy",
+        "patches",
+        "prefixed_log",
+        "private_file",
+        "side_group",
+        "visible",
+    },
+    {"checkpoints", "html_page", "journal"},
     TOGETHER,
     {"doctor", "straggler", "testing"},
     {"callbacks"},
     {"autoresume", "ptl_resiliency"},
     {"integrations"},
+    {"views"},
     {"cli"},
     {"__main__"},
 )

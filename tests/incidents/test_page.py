@@ -37,7 +37,7 @@ EXAMPLES: dict[str, Callable[[], tuple[Case, Judgement]]] = {
     "16384": large,
 }
 
-VOID = {"meta"}
+VOID = {"meta", "br"}
 
 
 class Reader(HTMLParser):

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from ..fault_tolerance.errors import HoldfastError
 from ..visible import escaped
-from .options import several_runs
+from .options import STDOUT, check_html, encodable, several_runs, write_html
 
 if TYPE_CHECKING:
     from ..journal.goodput import Goodput
+    from ..journal.incidents import Incident
 
 BAR = 40
 """Characters of a bar for all of the time."""
@@ -35,7 +39,13 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpar
         nargs="?",
         help="the job's run directory (ft_launcher --ft-run-dir); default: the newest run for which none was chosen",
     )
-    parser.add_argument("--json", action="store_true", help="print a JSON object instead of a table")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print a JSON object instead of a table")
+    form.add_argument(
+        "--html",
+        metavar="FILE",
+        help="write it over time, as one page for a browser; -: print the page instead",
+    )
     return parser
 
 
@@ -46,27 +56,56 @@ def run(arguments: argparse.Namespace) -> str:
     from ..journal.incidents import incidents
     from ..journal.reader import default_runs, holds_journal, runs_in, stream_run
 
+    if arguments.html is not None:
+        check_html(arguments.html)
     run_dir: str = default_runs()[0].path if arguments.run_dir is None else arguments.run_dir
     if not holds_journal(run_dir) and (runs := runs_in([run_dir])):
         raise several_runs(run_dir, len(runs))
-    found = goodput(stream_run(run_dir, KINDS), incidents(stream_run(run_dir, OF_INCIDENTS)))
+    listed = incidents(stream_run(run_dir, OF_INCIDENTS))
+    found = goodput(stream_run(run_dir, KINDS), listed)
     if not found.attempts:
         raise HoldfastError(
             f"{run_dir}: no event in its journal can be read, so nothing is known of its time."
         )
+    if arguments.html is not None:
+        html = _page(run_dir, found, listed, arguments.html)
+        if arguments.html == STDOUT:
+            return encodable(html)
+        write_html(arguments.html, html)
+        return f"page of {escaped(run_dir)} in {escaped(arguments.html)}\n"
     if arguments.json:
+        facts = asdict(replace(found, spans=(), rates=()))
+        del facts["spans"], facts["rates"]  # over time: for the page
         more = {
             "wall": found.wall,
             "share": found.share,
             "seconds_between_failures": found.seconds_between_failures,
         }
-        return json.dumps({**asdict(found), **more}, indent=2) + "\n"
+        return json.dumps({**facts, **more}, indent=2) + "\n"
     return "\n".join([*_table(run_dir, found), ""])
 
 
-def _table(run_dir: str, found: Goodput) -> list[str]:
+def _page(run_dir: str, found: Goodput, listed: Sequence[Incident], path: str) -> str:
+    from ..incidents.report.store import REPORT, reports
+    from ..journal.reader import STARTS, read_run, stream_run
+    from ..straggler.record import KIND
+    from ..views.goodput_page import page
+    from ..views.heat_map import heat_map
+
+    folder = os.getcwd() if path == STDOUT else os.path.dirname(os.path.abspath(path))
+    links = {
+        number: quote(os.path.relpath(os.path.join(stored.path, REPORT), folder))
+        for number, stored in reports(run_dir, read_run(run_dir, STARTS), listed).items()
+        if os.path.isfile(os.path.join(stored.path, REPORT))
+    }
+    heat = heat_map(stream_run(run_dir, {KIND}, of_ranks=True))
+    counts, means, again = _facts(found)
+    return page(found, listed, links, heat, [*counts, *means, again], os.path.abspath(run_dir))
+
+
+def _facts(found: Goodput) -> tuple[list[str], list[str], str]:
+    """In words: counts, means, and how many steps were done again."""
     from ..autoresume.policy import duration
-    from ..journal.goodput import BUCKETS
 
     def several(count: int, name: str) -> str:
         return f"{count} {name}{'s' if count != 1 else ''}"
@@ -76,6 +115,26 @@ def _table(run_dir: str, found: Goodput) -> list[str]:
         several(found.cycles, "cycle"),
         several(found.failures, "failure"),
     ]
+    means = [
+        f"{title} {duration(seconds)}"
+        for title, seconds in (
+            ("one failure in", found.seconds_between_failures),
+            ("noticed after", found.seconds_to_detect),
+            ("trained again after", found.seconds_to_recover),
+        )
+        if seconds is not None
+    ]
+    again = "how many steps were done again is not known, since they were counted and not reported"
+    if found.lost_steps is not None:
+        again = f"{several(found.lost_steps, 'step')} done again"
+    return counts, means, again
+
+
+def _table(run_dir: str, found: Goodput) -> list[str]:
+    from ..autoresume.policy import duration
+    from ..journal.goodput import BUCKETS
+
+    counts, means, again = _facts(found)
     lines = [
         f"goodput {found.share:.1%} of {duration(found.wall)}: {', '.join(counts)}, {escaped(run_dir)}",
         "",
@@ -85,19 +144,9 @@ def _table(run_dir: str, found: Goodput) -> list[str]:
             share = spent / found.wall
             bar = "#" * round(BAR * share)
             lines.append(f"{name:<13} {duration(spent):>11} {share:>6.1%}  {bar}".rstrip())
-    between = found.seconds_between_failures
-    if between is None:
+    if not means:
         return lines
-    mean = [f"one failure in {duration(between)}"]
-    for title, seconds in (
-        ("noticed after", found.seconds_to_detect),
-        ("trained again after", found.seconds_to_recover),
-    ):
-        mean += [f"{title} {duration(seconds)}"] if seconds is not None else []
-    again = "how many steps were done again is not known, since they were counted and not reported"
-    if found.lost_steps is not None:
-        again = f"{several(found.lost_steps, 'step')} done again"
-    lines += ["", f"{', '.join(mean)} (means); {again}"]
+    lines += ["", f"{', '.join(means)} (means); {again}"]
     for title, counted in ("by kind", found.by_kind), ("by node", found.by_node):
         rows = [f"{escaped(name)} {count}" for name, count in list(counted.items())[:8]]
         more = f", and {len(counted) - 8} more" if len(counted) > 8 else ""

@@ -16,7 +16,19 @@ from typing import Any, NoReturn
 
 from .. import __version__
 from ..fault_tolerance.errors import HoldfastError
-from . import autoresume, diagnose, doctor, goodput, incidents, job_results, nodes, replay, slurm, stragglers
+from . import (
+    autoresume,
+    diagnose,
+    doctor,
+    goodput,
+    incidents,
+    job_results,
+    nodes,
+    replay,
+    slurm,
+    stragglers,
+    top,
+)
 
 USAGE = 2
 
@@ -112,6 +124,7 @@ def _parser() -> argparse.ArgumentParser:
         replay,
         slurm,
         stragglers,
+        top,
     ):
         command.add(commands).set_defaults(run=command.run)
     return parser

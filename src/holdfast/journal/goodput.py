@@ -97,6 +97,28 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """A time of one cycle, or between two attempts."""
+
+    run: int
+    cycle: int | None
+    """None: between this attempt and the next, or an attempt without cycles."""
+    begun: float
+    ended: float
+    seconds: dict[str, float]
+    """By bucket, without those that are 0; they add up to its length."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Steps per second between two `progress` events of a node."""
+
+    begun: float
+    ended: float
+    steps: float
+
+
+@dataclass(frozen=True, slots=True)
 class Attempt:
     """One life of the job."""
 
@@ -126,6 +148,10 @@ class Goodput:
     seconds_to_detect: float | None
     """Mean of the failures; None without one. To recover: from the notice until a rank trained again."""
     seconds_to_recover: float | None
+    spans: tuple[Span, ...]
+    """In the order of time, without gaps."""
+    rates: tuple[Rate, ...]
+    """In each cycle those of the node that reported first: ranks that train together do the same steps."""
 
     @property
     def wall(self) -> float:
@@ -143,38 +169,41 @@ class Goodput:
         return self.wall / self.failures if self.failures else None
 
 
-def goodput(events: Iterable[Event], found: Sequence[Incident]) -> Goodput:
+def goodput(events: Iterable[Event], found: Sequence[Incident], now: float = 0.0) -> Goodput:
     """Account for the time of a job.
 
     Args:
         events: Of all nodes in the order of time (`reader.stream_run`); those that are not in `KINDS` change nothing.
         found: The incidents of the same journal.
+        now: Of a job that runs, until when; else it is accounted for until its last event.
     """
-    segments, spans = _read(events)
+    segments, lives, rates = _read(events)
+    if segments and not segments[-1].gone >= segments[-1].sources:
+        begun, ended = lives[segments[-1].run]
+        lives[segments[-1].run] = begun, max(ended, now)
     _find_lost(segments)
     goes_on = {(each.run, each.cycle) for each in segments if each.goes_on}
     failures = [each for each in found if each.kind not in PLANNED and (each.run, each.cycle) not in goes_on]
     failed = {(each.run, each.cycle): each for each in reversed(failures)}
-    by_run: dict[int, list[Segment]] = {run: [] for run in spans}
+    by_run: dict[int, list[Segment]] = {run: [] for run in lives}
     for segment in segments:
         by_run[segment.run].append(segment)
-    attempts = []
-    for run, (begun, ended) in spans.items():
-        seconds = _account(by_run[run], failed, begun, ended)
-        attempts.append(Attempt(run, begun, ended, {name: spent for name, spent in seconds.items() if spent}))
-    seconds = dict.fromkeys(BUCKETS, 0.0)
-    for number, attempt in enumerate(attempts):
-        for name, spent in attempt.seconds.items():
-            seconds[name] += spent
-        if number + 1 < len(attempts):
-            last = by_run[attempt.run][-1:]
+    attempts: list[Attempt] = []
+    spans: list[Span] = []
+    for run, (begun, ended) in lives.items():
+        if attempts and begun > attempts[-1].ended:
+            last = by_run[attempts[-1].run][-1:]
             is_known = bool(last) and last[0].gone >= last[0].sources
-            seconds["waiting" if is_known else "unknown"] += attempts[number + 1].begun - attempt.ended
+            between = {"waiting" if is_known else "unknown": begun - attempts[-1].ended}
+            spans.append(Span(attempts[-1].run, None, attempts[-1].ended, begun, between))
+        own = _account(run, by_run[run], failed, begun, ended)
+        attempts.append(Attempt(run, begun, ended, _sum(own)))
+        spans += own
     recovered = [each.resume_seconds for each in failures if each.resume_seconds is not None]
     return Goodput(
         begun=attempts[0].begun if attempts else 0.0,
         ended=attempts[-1].ended if attempts else 0.0,
-        seconds=seconds,
+        seconds={**dict.fromkeys(BUCKETS, 0.0), **_sum(spans)},
         attempts=tuple(attempts),
         cycles=len(segments),
         lost_steps=None
@@ -185,6 +214,8 @@ def goodput(events: Iterable[Event], found: Sequence[Incident]) -> Goodput:
         by_node=dict(Counter(each.node.partition(":")[0] for each in failures).most_common()),
         seconds_to_detect=_mean([each.unnoticed_seconds for each in failures]),
         seconds_to_recover=_mean(recovered),
+        spans=tuple(spans),
+        rates=tuple(rates),
     )
 
 
@@ -192,15 +223,26 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-_Spans = dict[int, tuple[float, float]]
+def _sum(spans: Iterable[Span]) -> dict[str, float]:
+    """Their seconds by bucket."""
+    found: dict[str, float] = {}
+    for span in spans:
+        for bucket, spent in span.seconds.items():
+            found[bucket] = found.get(bucket, 0.0) + spent
+    return found
 
 
-def _read(events: Iterable[Event]) -> tuple[list[Segment], _Spans]:
-    """The cycles, and of each attempt when it began and ended. Times never go back."""
+_Lives = dict[int, tuple[float, float]]
+
+
+def _read(events: Iterable[Event]) -> tuple[list[Segment], _Lives, list[Rate]]:
+    """The cycles, of each attempt when it began and ended, and step rates. Times never go back."""
     sorter = CycleSorter()
     segments: dict[tuple[int, int], Segment] = {}
     progress: dict[tuple[int, int], dict[str, Event]] = {}
-    spans: _Spans = {}
+    lives: _Lives = {}
+    rates: list[Rate] = []
+    reporters: dict[tuple[int, int], str] = {}  # the node that reported first
     has_cycles: set[int] = set()  # runs
     started_again: float | None = None  # a launcher, in a run that had begun: the next attempt may begin here
     now = float("-inf")
@@ -212,9 +254,9 @@ def _read(events: Iterable[Event]) -> tuple[list[Segment], _Spans]:
         if event.kind == "run_start" and run in has_cycles:
             started_again = now if started_again is None else started_again
             continue
-        before = max((ended for _, ended in spans.values()), default=now) if run not in spans else now
+        before = max((ended for _, ended in lives.values()), default=now) if run not in lives else now
         begun = now if started_again is None else max(started_again, before)
-        spans[run] = spans.get(run, (begun, now))[0], now
+        lives[run] = lives.get(run, (begun, now))[0], now
         if event.kind in ("cycle_start", "run_end"):
             started_again = None
         if event.kind == "cycle_start":
@@ -242,9 +284,20 @@ def _read(events: Iterable[Event]) -> tuple[list[Segment], _Spans]:
                 segment.stopped = now
         elif event.kind == "progress":
             progress.setdefault(place, {})[event.source] = event
+            took, steps = event.get("seconds"), event.get("step_rate")
+            if (
+                reporters.setdefault(place, event.source) == event.source
+                and _is_amount(took)
+                and _is_amount(steps)
+            ):
+                rates.append(Rate(now - took, now, float(steps)))
     for place, by_node in progress.items():
         _take_progress(segments[place], list(by_node.values()))
-    return list(segments.values()), spans
+    return list(segments.values()), lives, rates
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, (int, float)) and 0 <= value < 1e300
 
 
 def _step(event: Event, name: str) -> int | None:
@@ -283,23 +336,25 @@ def _find_lost(segments: Sequence[Segment]) -> None:
 
 
 def _account(
-    segments: Sequence[Segment], failed: dict[tuple[int, int], Incident], begun: float, ended: float
-) -> dict[str, float]:
-    """The seconds of one attempt by bucket."""
-    seconds = dict.fromkeys(BUCKETS, 0.0)
-    at = begun
+    run: int, segments: Sequence[Segment], failed: dict[tuple[int, int], Incident], begun: float, ended: float
+) -> list[Span]:
+    """The time of one attempt."""
+    spans: list[Span] = []
+    at, cycle = begun, segments[0].cycle if segments else None
 
-    def until(moment: float, bucket: str) -> float:
-        """The time up to this moment, or to the attempt's end, is in this bucket; returns how long that was."""
+    def until(moment: float, bucket: str, trained: Segment | None = None) -> None:
+        """The time up to this moment, or to the attempt's end, is in this bucket; or it is the segment's training."""
         nonlocal at
         moment = min(max(moment, at), ended)
-        spent, at = moment - at, moment
-        seconds[bucket] += spent
-        return spent
+        if moment > at:
+            seconds = _divide(trained, moment - at) if trained else {bucket: moment - at}
+            spans.append(Span(run, cycle, at, moment, seconds))
+            at = moment
 
     for number, segment in enumerate(segments):
         follows = segments[number + 1].begun if number + 1 < len(segments) else None
         incident = failed.get((segment.run, segment.cycle))
+        cycle = segment.cycle
         until(segment.begun, "start-up" if number == 0 else "restart")
         noticed = incident.t if incident else segment.stopped
         latest = ended if follows is None else follows
@@ -312,21 +367,21 @@ def _account(
             until(noticed, "unknown")  # its launchers were killed in it, or their journals are not there
         else:
             until(segment.trained, "start-up" if number == 0 else "restart")
-            _divide(segment, until(failing, "training"), seconds)
+            until(failing, "training", segment)
         until(noticed, "undetected")
         until(ended if follows is None else follows, "stopping" if follows is None else "restart")
     until(ended, "unknown")
-    return seconds
+    return spans
 
 
-def _divide(segment: Segment, window: float, seconds: dict[str, float]) -> None:
-    """Of the time between the first step and the end of a cycle: what is no training, and what was lost."""
+def _divide(segment: Segment, window: float) -> dict[str, float]:
+    """The time between the first step and the end of a cycle: what is no training, what was lost, and the rest."""
+    seconds: dict[str, float] = {}
     left = window
     for bucket, spent in segment.sections.items():
-        part = min(spent, left)
-        seconds[bucket] += part
-        left -= part
+        seconds[bucket] = min(spent, left)
+        left -= seconds[bucket]
     steps = 0 if segment.first is None or segment.last is None else segment.last - segment.first + 1
-    lost = left * min(1.0, segment.lost_steps / steps) if steps > 0 else 0.0
-    seconds["lost"] += lost
-    seconds["training"] += left - lost - window
+    seconds["lost"] = left * min(1.0, segment.lost_steps / steps) if steps > 0 else 0.0
+    seconds["training"] = left - seconds["lost"]
+    return {bucket: spent for bucket, spent in seconds.items() if spent}

@@ -51,17 +51,18 @@ def read_run(run_dir: str, kinds: Set[str] | None = None) -> list[Event]:
     return list(stream_run(run_dir, kinds))
 
 
-def stream_run(run_dir: str, kinds: Set[str] | None = None) -> Iterator[Event]:
+def stream_run(run_dir: str, kinds: Set[str] | None = None, *, of_ranks: bool = False) -> Iterator[Event]:
     """The events of a run directory in the order of time, clocks of nodes aligned.
 
     Args:
         run_dir: The run directory.
         kinds: Only these. The others cost next to nothing, and the files of ranks are not opened. None: all.
+        of_ranks: Those of ranks are, too.
 
     Raises:
         JournalUnreadable: At once, or while the events are read.
     """
-    paths = journal_files(run_dir, of_ranks=kinds is None)
+    paths = journal_files(run_dir, of_ranks=of_ranks or kinds is None)
     ahead = [0.0] * len(paths)
     if len(paths) > 1:
         first = (next(_events(path), None) for path in paths)

@@ -77,6 +77,8 @@ class Job:
     environment: Mapping[str, str] = field(default_factory=dict)
     """Of one of its ranks: what in it is secret is not written."""
     notes: list[str] = field(default_factory=list)
+    run_dir: str = ""
+    """Where its launcher has its journal; empty where that is not known."""
 
     def close(self) -> None:
         """Give the boards back."""
@@ -340,7 +342,8 @@ def _job_of_launcher(found: Launcher, processes: Processes, why: str) -> Job:
         place = NodeContext(os.uname().nodename, cycle=int(newest.partition("-")[2]), world_size=len(local))
     local = [replace(rank, node=place.node) for rank in local]
     title = f"{why}ft_launcher, process {found.pid}, cycle {place.cycle}, {_how_many(len(local), place)}"
-    return Job(title, place, local, processes.environments([local[0].pid])[local[0].pid], notes)
+    environment = processes.environments([local[0].pid])[local[0].pid]
+    return Job(title, place, local, environment, notes, found.run_dirs[0] if found.run_dirs else "")
 
 
 def _on_boards(folder: str) -> tuple[list[LocalRank], list[str]]:

@@ -1,8 +1,7 @@
 """The page of an incident: one HTML file with all that a person needs, and nothing from elsewhere.
 
-page.html.j2 draws it; here are its values. What always holds: it opens from a disk without a network and runs no
-script (its content security policy forbids it), and every text from outside is escaped twice: for terminals and for
-HTML. All ranks have a square; 16,384 of them are about a quarter of a megabyte.
+page.html.j2 draws it; here are its values. What always holds is in :mod:`holdfast.html_page`. All ranks have a square;
+16,384 of them are about a quarter of a megabyte.
 Does not cover: the raw evidence, thread by thread (incident.json). Clocks: each lane of the timeline counts back from
 the snapshot of its own node.
 """
@@ -11,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from holdfast.visible import escaped
+from holdfast.html_page import render
 
 from ..evidence import AT_EXIT, BoardFacts, Case, Frame, RankEvidence
 from ..rules.places import is_own
@@ -44,9 +42,6 @@ from .wording import (
     visible,
     visible_lines,
 )
-
-if TYPE_CHECKING:
-    from jinja2 import Template
 
 GROUPS = 64
 """Lines of a list, groups of stacks and lanes at most."""
@@ -121,21 +116,7 @@ def page(case: Case, judgement: Judgement, *, number: int = 0) -> str:
         },
         "most": GROUPS,
     }
-    return str(_template().render(values)).lstrip()
-
-
-@cache
-def _template() -> Template:
-    from jinja2 import Environment, StrictUndefined  # slow to import, and only needed here
-
-    environment = Environment(
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=lambda value: escaped(value) if type(value) is str else value,
-    )
-    return environment.from_string(Path(__file__).with_name("page.html.j2").read_text(encoding="utf-8"))
+    return render(Path(__file__).with_name("page.html.j2"), values)
 
 
 # -- all ranks as squares --------------------------------------------------------------------------------------

@@ -21,6 +21,8 @@ from holdfast.visible import escaped
 from ..record import KIND, Column, summary
 from ..report import UNKNOWN_SINCE, Verdict
 
+MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError)
+"""What reading an event raises that is no report, or one of a newer version."""
 MOST_RANKS = 2**31
 """Beyond every job; torch counts ranks in 32 bits."""
 
@@ -71,7 +73,7 @@ def reports(events: Iterable[Event]) -> list[KeptReport]:
         for event in cycle.of_kind(KIND):
             try:
                 report = _report(event, cycle.run)
-            except (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError):
+            except MALFORMED:
                 continue
             group = latest.get(report._key) if report._key else None
             if group is None or report.holders[0] in group:
@@ -83,11 +85,15 @@ def reports(events: Iterable[Event]) -> list[KeptReport]:
     return [replace(report, number=number) for number, report in enumerate(found, 1)]
 
 
+def scores_of_ranks(event: Event) -> dict[int, float | None]:
+    """The `overall` of a report, from its event. Raises what is in `MALFORMED`."""
+    overall = [None if value is None else _finite(value) / 1000 for value in event.fields["overall"]]
+    return dict(zip(_ranks(event.fields["ranks"], len(overall)), overall, strict=True))
+
+
 def _report(event: Event, run: int) -> KeptReport:
     cycle, step, elapsed = event.get("cycle"), event.get("step"), event.get("elapsed_ms")
     kernels: Mapping[str, Any] = event.get("kernels", {})
-    overall = [None if value is None else _finite(value) / 1000 for value in event.fields["overall"]]
-    ranks = _ranks(event.fields["ranks"], len(overall))
     columns = tuple(_column(column) for column in event.fields["columns"])
     rows = [
         (int(rank), _text(node), tuple(None if score is None else _finite(score) for score in scores))
@@ -120,7 +126,7 @@ def _report(event: Event, run: int) -> KeptReport:
         columns=columns,
         rows=tuple(rows),
         worst_nodes=tuple(map(_node, event.fields["worst_nodes"])),
-        overall=dict(zip(ranks, overall, strict=True)),
+        overall=scores_of_ranks(event),
         sections_left_out=int(event.get("sections_left_out", 0)),
         _key=() if event.get("gathered", True) else (run, cycle, int(event.fields["report"])),
     )

@@ -1,0 +1,143 @@
+"""Time and memory of `holdfast goodput` with its page, and the page's size: large jobs of 30 days and of one day."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.table import Row
+from holdfast.journal.event import encode
+from holdfast.straggler.record import KIND, Column, summary
+
+START = 1.8e9
+INTERVAL = 300.0
+"""Seconds between two `progress` events of a node, as a launcher has them."""
+DAY = 86400.0
+SIZES = {"64 nodes, 30 days": (64, 30 * DAY, 30), "2,048 nodes, 1 day": (2048, DAY, 3)}
+"""Nodes, seconds and failures of each job: about 590,000 events of progress."""
+
+
+def write_journals(
+    folder: Path, nodes: int, seconds: float, failures: int, *, ranks: int = 8, reports: int = 48, name: str = "gpu-"
+) -> None:  # fmt: skip
+    """The run directory of a job whose cycles all end with a crash but for the last, after a checkpoint each hour.
+
+    Args:
+        folder: Where; it is made.
+        nodes: How many.
+        seconds: From the start to the end.
+        failures: Crashes, in equal distances, on one node after the other.
+        ranks: Of each node.
+        reports: Straggler reports of rank 0.
+        name: What names of nodes begin with.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for node in range(nodes):
+        told = _journal(node, nodes, seconds, failures, ranks, f"{name}{node}")
+        (folder / f"journal-node{node}.jsonl").write_bytes(b"".join(told))
+    (folder / "journal-node0.rank-0.jsonl").write_bytes(
+        b"".join(_reports(nodes * ranks, ranks, seconds, reports, name))
+    )
+
+
+def _journal(node: int, nodes: int, seconds: float, failures: int, ranks: int, name: str) -> Iterator[bytes]:
+    def line(kind: str, at: float, /, **fields: object) -> bytes:
+        return encode(kind, fields, t=START + at, mono=1000 + at, node=name)
+
+    yield line("run_start", 0, run_id="a", argv=["train.py"], nodes=[nodes, nodes], nproc=ranks)
+    length = seconds / (failures + 1)
+    for cycle in range(failures + 1):
+        begun, ended = cycle * length + 5, (cycle + 1) * length
+        local = [
+            {"cycle": cycle, "rank": node * ranks + each, "pid": 1000 * (cycle + 1) + each}
+            for each in range(ranks)
+        ]
+        yield line("cycle_start", begun, cycle=cycle, world_size=nodes * ranks, node_rank=node)
+        for kind, late in (("rank_start", 1.0), ("first_heartbeat", 30.0), ("first_step", 31.0)):
+            step = {"step": int(cycle * (length - 1800)) + 1} if kind == "first_step" else {}
+            for rank in local:
+                yield line(kind, begun + late, **rank, **step)
+        first = int(cycle * (length - 1800)) + 1
+        at = begun + INTERVAL
+        while at < ended:
+            yield line("progress", at, cycle=cycle, **_progress(at, at - begun, first, ranks, "interval"))
+            at += INTERVAL
+        if cycle == failures:
+            last = _progress(ended, ended - begun, first, ranks, "cycle_end")
+            yield line("progress", ended, cycle=cycle, **last)
+            yield line("run_end", ended, exit_code=0, reason="done")
+            return
+        if node == cycle % nodes:
+            failed = {"exitcode": None, "signal": "SIGSEGV", "meaning": "killed by SIGSEGV"}
+            yield line("rank_exit", ended, **local[0], **failed)
+        yield line("stop", ended + 0.5, cycle=cycle, reason="a rank failed")
+        yield line("restart", ended + 1, cycle=cycle + 1, restarts_used=cycle + 1, max_restarts=failures)
+
+
+def _progress(at: float, lasted: float, first: int, ranks: int, reason: str) -> dict[str, object]:
+    saves = int(lasted // 3600)
+    step = first + int(lasted)
+    rate = 1.0 + 0.2 * (int(at // 3600) % 7 == 3)
+    return {
+        "reason": reason,
+        "seconds": INTERVAL,
+        "ranks": ranks,
+        "steps_least": step - 1,
+        "steps_most": step,
+        "step_rate": rate,
+        "sections": {
+            "checkpointing": {"seconds": 40.0 * ranks * saves, "count": ranks * saves},
+            "data_loading": {"seconds": 0.03 * ranks * lasted, "count": ranks * step},
+            "step": {"seconds": 0.9 * ranks * lasted, "count": ranks * step},
+        },
+        "checkpoints": saves,
+        "checkpoint_step": first + 3600 * saves if saves else None,
+        "inactive": 0.2,
+    }
+
+
+def _reports(world: int, ranks: int, seconds: float, reports: int, name: str) -> Iterator[bytes]:
+    """Rank 5 is slow in the second half, and the ranks of the last node a little in all."""
+    for number in range(1, reports + 1):
+        at = seconds * number / (reports + 1)
+        scores = {rank: 0.99 if rank < world - ranks else 0.92 for rank in range(world)}
+        scores[min(5, world - 1)] = 0.98 if at < seconds / 2 else 0.6
+        nodes = {rank: f"{name}{rank // ranks}" for rank in range(world)}
+        made = summary([Column("gpu", "relative", scores)], nodes, [])
+        fields = {"cycle": 0, "report": number, "rank": 0, "step": number, **made}
+        yield encode(KIND, fields, t=START + at, mono=1000 + at, node=f"{name}0")
+
+
+def goodput(runs: int, peer: bool) -> list[Row]:
+    """Medians of `runs` calls each; takes 700 MB of disk."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder, "page.html")
+        for what, (nodes, seconds, failures) in SIZES.items():
+            run_dir = Path(folder, str(nodes))
+            write_journals(run_dir, nodes, seconds, failures)
+            called = [_once("goodput", str(run_dir), "--html", str(page)) for _ in range(runs)]
+            took, memory = zip(*called, strict=True)
+            name = f"`holdfast goodput --html` of a job of {what}"
+            rows += [
+                Row(name, "s", took, limit=60),
+                Row(f"{name}, memory", "MiB", memory, limit=1024),
+                Row(f"{name}, the page", "MB", [page.stat().st_size / 1e6], limit=2),
+            ]
+    return rows
+
+
+def _once(*words: str) -> tuple[float, float]:
+    """Seconds and MiB (resident, at most) of one call of `holdfast`."""
+    began = time.monotonic()
+    output = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+    command = [sys.executable, "-m", "holdfast", *words]
+    child = os.posix_spawn(sys.executable, command, os.environ, file_actions=output)
+    _, status, used = os.wait4(child, 0)
+    if status:
+        raise RuntimeError(f"holdfast {' '.join(words)} ended with {os.waitstatus_to_exitcode(status)}")
+    return time.monotonic() - began, used.ru_maxrss / 1024

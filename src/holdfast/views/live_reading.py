@@ -1,0 +1,150 @@
+"""What `holdfast top` reads of a job: the boards of this node's ranks, and the journal of all nodes.
+
+Boards are read at each frame. The journal of a large job takes seconds, so it is read in a thread, and for at most
+`SHARE` of the time; what was read before is shown meanwhile. The job is looked for again when its boards are gone: a
+new cycle, a new launcher in the run directory, or its end. Nothing is written, signalled or locked.
+Does not cover: boards of other users, and of other nodes (their `progress` events are shown).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from ..fault_tolerance.errors import HoldfastError
+from ..fault_tolerance.processes import proc
+from ..in_time import TooLate, UnderWay
+from ..incidents.capture.rank_probe import LocalRank
+from ..incidents.diagnose.find_job import Job, find_job
+from ..journal.event import Event
+from ..journal.goodput import KINDS, goodput
+from ..journal.incidents import KINDS as OF_INCIDENTS
+from ..journal.incidents import incidents
+from ..journal.reader import stream_run
+from .live_frame import RankState, View, rank_state
+
+SHARE = 0.05
+"""Of the time, at most, is spent on reading the journal, and on looking for a job."""
+AGAIN = 2.0
+"""Seconds between two readings, at least."""
+INCIDENTS = 5
+
+
+class Paced:
+    """A call in a thread, again and again, within `SHARE` of the time."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+        self._under_way: UnderWay[None] | None = None
+        self._begun = self._next = 0.0
+
+    def poll(self, seconds: float) -> None:
+        """Begin the call if it is due; wait for it for so long."""
+        now = time.monotonic()
+        if self._under_way is None and now >= self._next:
+            self._begun, self._under_way = now, UnderWay(self._call)
+        if self._under_way is None:
+            return
+        try:
+            self._under_way.answer(seconds)
+        except TooLate:
+            return
+        self._under_way, now = None, time.monotonic()
+        self._next = now + max(AGAIN, (now - self._begun) / SHARE)
+
+
+class LiveJob:
+    """A job that is watched: by a process's number, or by its run directory."""
+
+    def __init__(self, asked: str) -> None:
+        self._asked = asked
+        self.run_dir = "" if asked.isdecimal() else asked
+        self.job: Job | None = None
+        self.problem = ""
+        """Why no rank is found."""
+        self._journal: dict[str, Any] = {}
+        self._unread = ""
+        self._finding, self._reading = Paced(self._find), Paced(self._read)
+
+    def view(self, seconds: float) -> View:
+        """What there is now; waits for at most so long for each of its parts."""
+        if self.job is not None and not any(map(_is_there, self.job.ranks)):
+            self.job.close()
+            self.job = None
+        if self.job is None:
+            self._finding.poll(seconds)
+        if self.run_dir:
+            self._reading.poll(seconds)
+        notes = [*self.job.notes] if self.job else [self.problem]
+        return View(
+            title=self.job.title if self.job else self.run_dir or f"process {self._asked}",
+            at=time.time(),
+            node=self.job.place.node if self.job else "",
+            ranks=[_state(rank) for rank in self.job.ranks] if self.job else [],
+            notes=[note for note in (self._unread, *notes) if note],
+            **self._journal,
+        )
+
+    def _find(self) -> None:
+        try:
+            # A process that is gone may have a successor in its run directory.
+            gone = self._asked.isdecimal() and self.run_dir and not os.path.exists(f"/proc/{self._asked}")
+            job = find_job(self.run_dir if gone else self._asked)
+        except (HoldfastError, OSError) as error:  # also of files that are just removed
+            self.problem = str(error)
+            return
+        if not any(rank.board for rank in job.ranks):
+            job.close()
+            self.problem = f"{job.title}: no rank has a board. Name a job of ft_launcher"
+            return
+        self.problem, self.run_dir = "", job.run_dir or self.run_dir
+        self.job = job
+
+    def _read(self) -> None:
+        try:
+            self._journal = read_journal(self.run_dir, time.time(), runs_here=self.job is not None)
+            self._unread = ""
+        except (HoldfastError, OSError) as error:  # also of files that are just removed
+            self._unread = str(error)
+
+
+def _is_there(rank: LocalRank) -> bool:
+    return rank.board is not None and os.path.exists(rank.board.path)
+
+
+def _state(rank: LocalRank) -> RankState:
+    if rank.board is None:
+        return RankState(rank.rank, "unknown")
+    is_running = proc.is_running(rank.pid, rank.start_time)
+    return rank_state(rank.rank, rank.board.snapshot(), rank.board.events(), time.monotonic_ns(), is_running)
+
+
+def read_journal(run_dir: str, now: float, *, runs_here: bool) -> dict[str, Any]:
+    """Fields of a `View` at `now` (unix seconds); without a ledger before the first event.
+
+    Raises `JournalUnreadable`.
+    """
+    found = incidents(stream_run(run_dir, OF_INCIDENTS))
+    newest: dict[str, Event] = {}
+    ends: dict[str, str] = {}  # exit codes; empty: it runs
+
+    def kept(events: Iterable[Event]) -> Iterator[Event]:
+        for event in events:
+            if event.kind == "cycle_start":
+                newest.pop(event.source, None)
+            elif event.kind == "progress":
+                newest[event.source] = event
+            elif event.kind in ("run_start", "run_end"):
+                ends[event.source] = str(event.get("exit_code")) if event.kind == "run_end" else ""
+            yield event
+
+    ledger = goodput(kept(stream_run(run_dir, KINDS)), found, now if runs_here else 0.0)
+    has_ended = bool(ends) and all(ends.values())
+    return {
+        "ledger": ledger if ledger.attempts else None,
+        "incidents": found[-INCIDENTS:],
+        "progress": [] if has_ended else [newest[source] for source in sorted(newest)],
+        "end": f"the job ended with exit code {' and '.join(sorted({*ends.values()}))}" if has_ended else "",
+    }

@@ -1,0 +1,216 @@
+"""`holdfast top` on real jobs: one frame, and live on a terminal that is resized and interrupted."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.launcher.conftest import Job, Jobs
+from tests.processes import Spawner, wait_until
+
+TOP = [sys.executable, "-m", "holdfast", "top"]
+
+OPENS = """
+from holdfast.fault_tolerance import RankMonitorClient
+
+client = RankMonitorClient()
+client.init_workload_monitoring()
+for step in range(1, 6):
+    with client.section("step"):
+        client.heartbeat(step)
+if RANK == 1:
+    client.start_section("data_loading")
+say("ready")
+while not os.path.exists(f"{os.environ['NOTES']}/end"):
+    time.sleep(0.01)
+"""
+"""After five steps rank 1 is in the section data_loading until the file `end` is there."""
+
+
+@pytest.fixture
+def job(jobs: Jobs) -> Job:
+    found = jobs(OPENS, "--ft-rank-section-timeouts=step:50,data_loading:400")
+    found.hear("ready", ranks=[0, 1])
+    return found
+
+
+def once(spawn: Spawner, *words: str | Path, code: int = 0) -> str:
+    process = spawn([*TOP, *words])
+    assert process.wait() == code, process.output()
+    assert process.err() == "" or code
+    return process.out() if code == 0 else process.err()
+
+
+def end(job: Job) -> None:
+    (job.notes / "end").touch()
+    job.end(0)
+
+
+def test_top_shows_the_open_section_of_a_running_job(spawn: Spawner, job: Job) -> None:
+    before = sorted(path.name for path in job.run_dir.iterdir())
+    for asked in (str(job.run_dir), str(job.pid)):
+        text = once(spawn, "--once", asked)
+        ranks = re.findall(r"^ +(\d+) +(\d+) +\S+  (\w+) +(.*)$", text, re.MULTILINE)
+        assert [(rank, step, state) for rank, step, state, _ in ranks] == [
+            ("0", "5", "training"),
+            ("1", "5", "training"),
+        ]
+        assert re.search(r"data_loading \d+\.\d of 400 s  data_loading \d+\.\d s", ranks[1][3])
+        assert "data_loading" not in ranks[0][3]
+        assert re.search(r"^goodput \d+\.\d% of .*, cycles: 1, failures: 0$", text, re.MULTILINE)
+    assert sorted(path.name for path in job.run_dir.iterdir()) == before
+    end(job)
+
+
+def test_top_after_the_end_shows_how_it_ended(spawn: Spawner, job: Job) -> None:
+    end(job)
+    text = once(spawn, job.run_dir)
+    assert "the job ended with exit code 0" in text and "no launcher works there now" in text
+    assert once(spawn, str(job.pid), code=2).startswith(f"holdfast: error: there is no process {job.pid}")
+
+
+def test_top_of_a_torn_journal_shows_the_rest(spawn: Spawner, job: Job) -> None:
+    end(job)
+    (journal,) = job.run_dir.glob("journal-*.jsonl")
+    journal.write_bytes(journal.read_bytes()[:-20])
+    assert "cycles: 1" in once(spawn, job.run_dir)
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        (["--once", "nowhere"], "nowhere: No such file or directory. Name the run directory of a job."),
+        (["--once", " "], "' ' is no job. Name a run directory, or a process by its number"),
+        (["4194305"], "there is no process 4194305 on this node."),
+        (["9" * 5000], "there is no process 99999999999999999999 on this node."),
+        ([sys.executable], "is no directory. Name the run directory of a job, or a process"),
+        (["a", "b"], "unrecognized arguments: b"),
+    ],
+)
+def test_top_wrong_arguments_are_one_line(spawn: Spawner, words: list[str], cause: str) -> None:
+    told = once(spawn, *words, code=2)
+    assert cause in told and len(told.splitlines()) == 1
+
+
+class Terminal:
+    """A command on a terminal of its own; `text` is what it wrote so far."""
+
+    def __init__(self, *words: str | Path) -> None:
+        self.leader, self._follower = pty.openpty()
+        self.resize(24, 100)
+        self.before = termios.tcgetattr(self._follower)
+        self.process = subprocess.Popen(
+            [*TOP, *map(str, words)],
+            stdin=self._follower,
+            stdout=self._follower,
+            stderr=self._follower,
+            env={
+                **{name: text for name, text in os.environ.items() if name not in ("COLUMNS", "LINES")},
+                "TERM": "xterm",
+            },
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        os.set_blocking(self.leader, False)
+        self.text = ""
+
+    def resize(self, rows: int, columns: int) -> None:
+        fcntl.ioctl(self.leader, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def wait_for(self, pattern: str) -> None:
+        """Wait until what it writes from now on matches."""
+        self._read()
+        self.text = ""
+
+        def shows() -> bool:
+            self._read()
+            assert self.process.poll() is None, self.text
+            return bool(re.search(pattern, self.text))
+
+        wait_until(shows, what=f"{pattern}: {self.text[-2000:]}")
+
+    def _read(self) -> None:
+        try:
+            while chunk := os.read(self.leader, 65536):
+                self.text += chunk.decode(errors="replace")
+        except OSError:
+            return
+
+    def interrupt(self) -> int:
+        """Press Ctrl-C; returns the exit code."""
+        os.write(self.leader, b"\x03")
+        code = self.end()
+        assert termios.tcgetattr(self._follower) == self.before
+        return code
+
+    def end(self) -> int:
+        """Wait for its end; returns the exit code."""
+        wait_until(lambda: (self._read(), self.process.poll() is not None)[1], what="it ends")
+        self._read()
+        return self.process.wait()
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        os.close(self.leader)
+        os.close(self._follower)
+
+
+@contextmanager
+def terminal(*words: str | Path) -> Iterator[Terminal]:
+    opened = Terminal(*words)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def test_top_on_a_terminal_follows_the_job_and_ends_with_ctrl_c(job: Job) -> None:
+    with terminal(job.run_dir) as screen:
+        screen.wait_for(r"data_loading [\d.]+ of 400 s")
+        screen.resize(8, 40)
+        screen.wait_for(r"rank      step  state")
+        screen.resize(3, 10)
+        screen.wait_for(r"goodput ")
+        screen.resize(24, 160)
+        end(job)
+        screen.wait_for("the job ended with exit code 0")
+        shutil.rmtree(job.run_dir)
+        screen.wait_for(r"No\s+such\s+file")
+        assert screen.interrupt() == 130
+        assert "\x1b[?1049l" in screen.text and "\x1b[?25h" in screen.text and "Traceback" not in screen.text
+
+
+def test_top_on_a_terminal_refuses_a_process_without_a_job() -> None:
+    with terminal(str(os.getpid())) as screen:
+        assert screen.end() == 2
+        assert "holdfast: error: " in screen.text and "\x1b[?1049h" not in screen.text
+
+
+def test_top_waits_for_a_job_and_finds_the_next_one(jobs: Jobs, tmp_path: Path) -> None:
+    run_dir = tmp_path / "later"
+    with terminal(run_dir) as screen:
+        screen.wait_for(r"No\s+such\s+file")
+        for _ in range(2):
+            job = jobs.plain("--ft-run-dir", run_dir, "--nproc-per-node=2", jobs.script(OPENS))
+            job.hear("ready", ranks=[0, 1])
+            screen.wait_for(f"process {job.pid}, cycle 0, 2 ranks")
+            screen.wait_for("data_loading ")
+            end(job)
+            screen.wait_for("the job ended with exit code 0")
+        screen.process.send_signal(signal.SIGTERM)
+        assert screen.end() == 143

@@ -1,0 +1,168 @@
+"""The page of `holdfast goodput --html`: its values, what it loads, and how a real browser shows it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks.goodput import write_journals
+from holdfast.cli.main import main
+from holdfast.journal.event import Event
+from holdfast.views.heat_map import MOST, heat_map
+from tests.incidents.test_page import browse, read
+from tests.journal.story import START, Story
+from tests.journal.test_cli import write
+
+HOSTILE = "<script>alert(1)</script>\"'\x1b[31m"
+
+
+def page(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(["goodput", str(run_dir), "--html", "-"]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """Two nodes, two hours, three failures, twelve straggler reports; names of nodes are hostile."""
+    write_journals(tmp_path / "job", 2, 7200, 3, ranks=4, reports=12, name=HOSTILE)
+    return tmp_path / "job"
+
+
+def test_page_has_the_buckets_of_the_table(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["goodput", str(job)]) == 0
+    table = capsys.readouterr().out.splitlines()
+    text = read(page(job, capsys)).text
+    rows = [re.fullmatch(r"(\S+)\s+(\S.*\S)\s+(\S+%).*", line) for line in table[2 : table.index("", 2)]]
+    assert rows and all(row and f"{row[1]} {row[2]}, {row[3]} " in text for row in rows)
+    assert "3 failures" in text and "4 cycles" in text
+
+
+def test_page_runs_nothing_and_loads_nothing(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    html = page(job, capsys)
+    reader = read(html)
+    assert not reader.seen & {"script", "link", "img", "iframe", "object", "form"}
+    assert set(reader.loads) == {"href=#i1", "href=#i2", "href=#i3"}
+    assert "default-src 'none'" in html and "url(" not in html and "://" not in html
+    assert "<script" not in html and "\x1b" not in html
+    assert "<script>alert(1)</script>\"'\\x1b[31m0" in reader.text
+
+
+def test_page_incidents_lead_to_their_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from holdfast.incidents.report.store import allocate_incident_dir
+
+    story = Story().tell(0, "run_start", run_id="r").cycle(1, 0).exit(50, 0, rank=1, signal="SIGKILL")
+    run_dir = write(story.tell(60, "run_end", exit_code=1), tmp_path / "a job: x")
+    folder = Path(allocate_incident_dir(str(run_dir), "r", 0))
+    (folder / "report.txt").write_text("who")
+    file = tmp_path / "page.html"
+    assert main(["goodput", str(run_dir), "--html", str(file)]) == 0
+    assert capsys.readouterr().out == f"page of {run_dir} in {file}\n"
+    assert set(read(file.read_text()).loads) == {"href=a%20job%3A%20x/incidents/0001/report.txt"}
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        Story().tell(0, "run_start"),
+        Story().tell(0, "run_start").cycle(5, 0).tell(65, "run_end"),
+        Story().tell(0, "progress", cycle=0, seconds="x", step_rate=-1, sections=[]),
+        Story().tell(0, "run_start").tell(1e12, "run_end"),
+        Story().cycle(0, 0).tell(9, "progress", cycle=0, seconds=1e299, step_rate=1e299, ranks=1),
+    ],
+    ids=["one event", "no step", "nonsense", "far future", "huge"],
+)
+def test_page_of_little_or_nonsense_is_whole(
+    tmp_path: Path, told: Story, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "Goodput" in read(page(write(told, tmp_path / "a"), capsys)).text
+
+
+def test_page_of_many_cycles_stays_small(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_journals(tmp_path / "many", 1, 30 * 86400, 3000, ranks=1, reports=2)
+    html = page(tmp_path / "many", capsys)
+    assert len(html) < 500_000
+    assert "The last 200; the 2800 before are listed by holdfast incidents." in read(html).text
+
+
+def test_page_options_exclude_each_other(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["goodput", str(job), "--json", "--html", "x"])
+    assert ended.value.code == 2 and len(capsys.readouterr().err.splitlines()) == 1
+    assert main(["goodput", str(job), "--html", str(job / "none" / "x")]) == 2
+    assert "there is no folder" in capsys.readouterr().err
+
+
+# -- the heat map ----------------------------------------------------------------------------------------------
+
+
+def report(number: int, scores: list[int | None], first: int = 0, **more: object) -> Event:
+    fields = {"cycle": 0, "report": number, "ranks": [[first, len(scores)]], "overall": scores, **more}
+    return Event("straggler_report", START + number, 0.0, "a", fields, "a")
+
+
+def test_heat_map_has_a_cell_for_each_rank_and_report() -> None:
+    found = heat_map([report(1, [990, 600]), report(2, [980, None])])
+    assert found is not None
+    assert (found.rows, found.columns, found.reports) == ([(0, 0), (1, 1)], 2, 2)
+    assert found.shapes == {"h0": "M0 0h1v1h-1zM1 0h1v1h-1z", "h4": "M0 1h1v1h-1z"}
+
+
+def test_heat_map_joins_the_reports_of_single_ranks() -> None:
+    parts = [(1, [990], 0), (1, [700], 1), (2, [980], 0), (2, [850], 1)]
+    joined = heat_map([report(number, scores, first) for number, scores, first in parts])
+    assert joined == heat_map([report(1, [990, 700]), report(2, [980, 850])])
+    assert joined is not None and joined.shapes["h2"] == "M1 1h1v1h-1z"
+
+
+@pytest.mark.parametrize("count", [1, MOST, MOST + 1, 2 * MOST, 1000])
+def test_heat_map_shows_the_lowest_score_of_many(count: int) -> None:
+    """Of 1,000 ranks one is slow, in the last report."""
+    slow = [999 if rank != 777 else 500 for rank in range(1000)]
+    found = heat_map([*(report(number, [999] * 1000) for number in range(1, count)), report(count, slow)])
+    assert found is not None and found.reports == count
+    assert len(found.rows) <= MOST and found.columns <= MOST
+    assert (found.rows[0], found.rows[48], found.rows[-1][1]) == ((0, 15), (768, 783), 999)
+    assert (found.times[0], found.times[-1]) == (START + 1, START + count)
+    assert found.shapes["h4"] == f"M{found.columns - 1} 48h1v1h-1z"
+
+
+def test_heat_map_leaves_out_what_is_no_report() -> None:
+    bad = [report(1, []), report(2, [1], first=-1), report(3, [1], first=1 << 30), report(4, [5], ranks=7)]
+    assert heat_map([*bad, Event("straggler_report", START, 0.0, "a")]) is None
+
+
+# -- in a browser ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 8192])
+def test_browser_lays_the_page_out_without_overlap(
+    tmp_path: Path, ranks: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is wider than the window, no text lies on another, and the page's policy lets no script run."""
+    write_journals(tmp_path / "job", 2, 7200, 3, ranks=ranks, reports=4, name=HOSTILE)
+    html = page(tmp_path / "job", capsys)
+    told = browse(
+        tmp_path, html.replace("</main>", "<script>document.title='ran'</script></main>"), "--dump-dom"
+    )
+    assert "<title>goodput of " in told
+    policy = re.findall(r'<meta http-equiv="Content-Security-Policy"[^>]*>', html)[0]
+    measured = html.replace(policy, "").replace("</main>", f"<script>{OVERLAPS}</script></main>")
+    for width in (500, 1400):  # the browser makes no narrower window
+        told = browse(tmp_path, measured, f"--window-size={width},900", "--dump-dom")
+        assert re.findall(r"<title>(.*?)</title>", told)[0] == f"{width} of {width}, 0 overlaps", width
+
+
+OVERLAPS = """
+const boxes = [...document.querySelectorAll('.axis, .rows, .scale')].map(
+  group => [...group.querySelectorAll('span')].map(each => each.getBoundingClientRect()).filter(box => box.width));
+let overlaps = 0;
+for (const group of boxes) for (const one of group) for (const other of group)
+  if (one !== other && one.left < other.right && other.left < one.right && one.top < other.bottom - 1
+      && other.top < one.bottom - 1) overlaps++;
+document.title = Math.max(document.documentElement.scrollWidth, innerWidth) + ' of ' + innerWidth + ', ' + overlaps
+  + ' overlaps';
+"""
