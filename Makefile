@@ -18,13 +18,13 @@ VENV := .venv
 BIN  := $(VENV)/bin
 PIP  := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet
 
-.PHONY: help demo check matrix gpu simulate test test-cold test-nemo test-engines soak soak-nemo nvrx lint format bench compare faults docs clean
+.PHONY: help demo check matrix gpu simulate test test-all test-cold test-nemo test-engines soak soak-nemo nvrx lint format bench compare faults docs clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo 'make demo    train a small model through a hang and a kill -9 (under 2 minutes, installation aside)'
 	@echo 'make check   pure tests, and real jobs with a hang, a restart and a preemption (90 s, no root)'
-	@echo 'make test    all tests but the soak'
+	@echo 'make test    these, and what docs/regressions.md lists, with real processes; make test-all    all but the soak'
 	@echo 'make matrix  jobs on each supported torch, into docs/versions.md (25 GB); VERSIONS="2.8.0" for some of them'
 	@echo 'make gpu     what needs an NVIDIA GPU (8 minutes, no network); docs/gpu.md'
 	@echo 'make simulate    the node controllers of simulated jobs with faults; ARGS="--seeds 0:1000"'
@@ -56,6 +56,9 @@ gpu:
 # Bytecode is written, whatever the environment says (CI's says no): the tests start hundreds of launchers, and one that
 # compiles our modules anew needs a tenth of a second more of a core.
 test: $(VENV)/.native
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -m 'not soak' -n $(WORKERS) --dist worksteal --regressions $(ARGS)
+
+test-all: $(VENV)/.native
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -m 'not soak' -n $(WORKERS) --dist worksteal $(ARGS)
 
 # The node controllers of simulated jobs; ARGS: --seeds A:B --nodes N --minutes M.

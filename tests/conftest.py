@@ -25,7 +25,8 @@ from tests import leaks, own_shm
 
 pytest_plugins = ["tests.processes"]
 
-SOURCE = Path(__file__).resolve().parent.parent / "src"
+TESTS = Path(__file__).resolve().parent
+SOURCE = TESTS.parent / "src"
 
 # Two shared cores: how long one example takes says nothing about the code. The same examples in each run, so that who
 # changes something sees what that changed; `ARGS=--hypothesis-profile=explore` looks for new ones.
@@ -51,6 +52,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--check", action="store_true", help="pure test files, and tests marked `check`: `make check`"
     )
+    parser.addoption(
+        "--regressions", action="store_true", help="these, and the files in docs/regressions.md: `make test`"
+    )
 
 
 @cache
@@ -58,15 +62,27 @@ def _is_pure(file: Path) -> bool:
     return not IMPURE.search(file.read_text())
 
 
+@cache
+def _is_regression(file: Path) -> bool:
+    """Whether a row of the list says that it is tested in this file."""
+    return f"`{file.relative_to(TESTS.parent)}`" in (TESTS.parent / "docs" / "regressions.md").read_text()
+
+
+def _is_left_out(file: Path, config: pytest.Config) -> bool:
+    """Whether tests of this file run only where they are marked `check`."""
+    if config.getoption("--regressions"):
+        return not (_is_pure(file) or _is_regression(file))
+    return bool(config.getoption("--check")) and not _is_pure(file)
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With --check, do not even import a test file that is not pure and marks nothing."""
-    if not config.getoption("--check"):
-        return None
-    if collection_path.name in ("ptl_resiliency", "transformers"):  # their conftest.py imports a framework
-        return True
+    """Do not even import a test file that is left out and marks nothing."""
+    if config.getoption("--check") and collection_path.name in ("ptl_resiliency", "transformers"):
+        return True  # their conftest.py imports a framework
     if not collection_path.match("test_*.py"):
         return None
-    return True if not _is_pure(collection_path) and "mark.check" not in collection_path.read_text() else None
+    is_left_out = _is_left_out(collection_path, config)
+    return True if is_left_out and "mark.check" not in collection_path.read_text() else None
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -91,8 +107,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Each process begins with a share of its own of the slow ones, in the order of the folders, and so of different
     rooms: those that wait for nodes run beside those that load Lightning. What is left is shared out as they finish.
     """
-    if config.getoption("--check"):
-        items[:] = [each for each in items if each.get_closest_marker("check") or _is_pure(each.path)]
+    items[:] = [
+        each for each in items if each.get_closest_marker("check") or not _is_left_out(each.path, config)
+    ]
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if workers > 1:
         slow = [item for item in items if item.get_closest_marker("slow")]
