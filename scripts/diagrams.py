@@ -61,8 +61,8 @@ def processes() -> Drawing:
     """The processes of one node, and what passes between them."""
     drawing = Drawing("The processes of one node", 860, 400)
     drawing.box(30, 40, 220, 80, "ranks 0 … N-1", "your training", fill=GREEN)
-    drawing.box(320, 40, 220, 80, "boards", "one shared-memory page per rank", fill=GREY)
-    drawing.box(610, 40, 220, 80, "monitor", "scans boards, captures evidence")
+    drawing.box(320, 40, 220, 80, "boards", "a memory page per rank", fill=GREY)
+    drawing.box(610, 40, 220, 80, "monitor", "finds hangs, reads stacks")
     drawing.arrow((250, 80), (320, 80))
     drawing.text(285, 28, "heartbeats, sections, steps", anchor="middle", size=13)
     drawing.arrow((540, 80), (610, 80))
@@ -89,8 +89,8 @@ def hang() -> Drawing:
     stages = [
         ("last heartbeat", ["rank 1 stops", "in its data loader"], "- timeout", GREEN),
         ("deadline passes", ["the monitor", "finds the rank"], "0 s", RED),
-        ("evidence, verdict", ["stacks, collectives,", "kernel state of all"], "", BLUE),
-        ("culprit is killed", ["the other ranks stop,", "leftovers are swept"], "0.06 s", RED),
+        ("evidence", ["stacks, collectives:", "who is the culprit?"], "", BLUE),
+        ("culprit is killed", ["other ranks stop,", "leftovers are swept"], "0.06 s", RED),
         ("script runs again", ["ranks are forked", "from standbys"], "0.19 s", GREEN),
         ("report", ["culprit, reason,", "next step"], "afterwards", GREY),
     ]
@@ -114,8 +114,8 @@ def controller() -> Drawing:
         "CONFIRM": (200, 50, "fresh rank store", BLUE),
         "START": (380, 50, "start the ranks", BLUE),
         "RUN": (560, 50, "training", GREEN),
-        "DONE": (740, 50, "ranks ended with 0", GREEN),
-        "STOP": (200, 210, "terminate, kill, sweep", RED),
+        "DONE": (740, 50, "all ended with 0", GREEN),
+        "STOP": (200, 210, "terminate, sweep", RED),
         "SETTLE": (380, 210, "evidence, cause", RED),
         "PREEMPT": (560, 210, "ranks save and exit", GREY),
         "LEAVE": (740, 210, "exit code", GREY),
