@@ -106,3 +106,16 @@ def test_moving_over_lists_differences_exit_codes_first() -> None:
     expected = (137, 139, exits.FAILED, exits.USAGE, exits.DO_NOT_REQUEUE, exits.INTERRUPTED)
     assert [code for code in expected if not re.search(rf"\b{code}\b", codes)] == []
     assert "128 + n" in codes and "min-healthy" in differences and "YAML is strict" in differences
+
+
+def test_diagrams_are_the_output_of_their_script(tmp_path: Path) -> None:
+    from scripts.diagrams import main
+
+    main(tmp_path)
+    drawn = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert drawn == {name: (ROOT / "docs" / name).read_text() for name in drawn}
+
+
+@pytest.mark.parametrize(("page", "most"), [("README.md", 150), ("CONTRIBUTING.md", 100)])
+def test_first_pages_stay_short(page: str, most: int) -> None:
+    assert len((ROOT / page).read_text().splitlines()) <= most
