@@ -224,11 +224,15 @@ def _runs(runs: Sequence[Run], *, as_json: bool) -> str:
 
 
 def _row(incident: Incident, *, is_short: bool) -> dict[str, str]:
+    from ..incidents.rules.sentence import ranks
+
     pid = "" if is_short else f", pid {incident.pid}"
     who = f"node {incident.node}"
-    if incident.rank is not None:
+    if incident.rank is None and incident.kind in ("hang", "crash", "exit"):
+        who = "no rank named"
+    elif incident.rank is not None:
         who = f"rank {incident.rank} ({who}{pid})"
-    followers = f"; also rank {', '.join(map(str, incident.followers))}" if incident.followers else ""
+    followers = f"; {ranks(incident.followers)} followed" if incident.followers else ""
     return {
         "#": str(incident.number),
         "noticed": _moment(incident.t),

@@ -23,7 +23,6 @@ from holdfast.incidents.capture.capture import judged
 from holdfast.incidents.capture.context import NodeContext
 from holdfast.incidents.capture.host import OomWatch, core_dump, gpu_facts
 from holdfast.incidents.evidence import (
-    CRASH,
     Case,
     Exit,
     Nature,
@@ -364,11 +363,9 @@ def completed(
             memory.close()
 
 
-def in_order(group: RankGroup, failures: list[Failure], node: str) -> list[Failure]:
-    """These failures of a node, the culprit by their verdict first."""
-    ends = with_ends(NodeEvidence(node, CRASH, mono=time.monotonic()), group, failures, None)
-    culprit = judge(Case((ends,))).verdict.rank
-    return sorted(failures, key=lambda failure: failure.exit.rank != culprit)
+def culprit_of(evidence: NodeEvidence, group: RankGroup, failures: Sequence[Failure]) -> int | None:
+    """The rank that this node's evidence and how its ranks ended accuse; None: none."""
+    return judge(Case((with_ends(evidence, group, failures, None),))).verdict.rank
 
 
 def with_ends(
