@@ -200,7 +200,7 @@ class Process:
     """What ``/proc`` says, sampled twice to see what moves."""
 
     state: str = ""
-    """The one-letter code of proc(5); "gone" when there is no such process."""
+    """The kernel's one-letter code of proc(5); "gone" when there is no such process."""
     wait_channel: str = ""
     kernel_stack: tuple[str, ...] = ()
     """Functions of the main thread's kernel stack, the innermost first; empty where the kernel does not show it."""
@@ -236,7 +236,8 @@ class Collective:
     """Such as `[[1024, 8]]`."""
     dtype: str = ""
     state: str = ""
-    """torch's word: `scheduled`, `started` (the GPU is in it), `completed`. gloo records no completion."""
+    """torch's own word, shown as it is where a newer torch has another: `scheduled`, `started` (the GPU is in it),
+    `completed`. gloo records no completion."""
     ago: float = 0.0
     """Since it was entered."""
     members: tuple[int, ...] = ()
@@ -251,9 +252,10 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class RingEvent:
-    """One entry of the board's ring."""
+    """One entry of the board's ring. No rule reads it."""
 
     kind: str
+    """The board's name of it, shown as it is where a newer board has others."""
     ago: float
     name: str = ""
     value: int = 0
@@ -303,7 +305,7 @@ class PassedLimit:
     """The limit that this rank has passed."""
 
     reason: str
-    """initial_heartbeat | heartbeat | section | out_of_section."""
+    """initial_heartbeat, heartbeat, section or out_of_section. No rule reads it, and another one is shown as it is."""
     waited: float
     limit: float
     section: str = ""
@@ -380,10 +382,26 @@ class RankEvidence:
     """Other facts, a sentence each."""
 
 
-HANG, CRASH, ELSEWHERE, EARLY = "hang", "crash", "elsewhere", "early"
-AT_EXIT, DIAGNOSE = "at_exit", "diagnose"
-"""Why evidence was taken: a limit is passed here; a rank of this node ended; another node says so; structural signs
-before a limit; a rank is at its end and its process stays; `holdfast diagnose` asked."""
+class TriggerKind(str, Enum):
+    """Why evidence was taken."""
+
+    UNKNOWN = ""
+    """For a reason that this version does not know."""
+    HANG = "hang"
+    """A limit is passed on this node."""
+    CRASH = "crash"
+    """A rank of this node ended."""
+    ELSEWHERE = "elsewhere"
+    """Another node reports trouble."""
+    EARLY = "early"
+    """Structural signs before a limit."""
+    AT_EXIT = "at_exit"
+    """A rank is at its end and its process stays."""
+    DIAGNOSE = "diagnose"
+    """`holdfast diagnose` was called."""
+
+
+_, HANG, CRASH, ELSEWHERE, EARLY, AT_EXIT, DIAGNOSE = TriggerKind
 SUSPECTED = frozenset((HANG, ELSEWHERE, EARLY, AT_EXIT))
 """The triggers by which something was wrong, and all ranks that had to live did: later ends only follow from that."""
 
@@ -403,8 +421,8 @@ class NodeEvidence:
     """All local ranks of one node in one cycle, taken at one moment."""
 
     node: str
-    trigger: str
-    """hang, crash, elsewhere, early, at_exit or diagnose: why it was taken."""
+    trigger: TriggerKind
+    """Why it was taken."""
     cycle: int = 0
     run_id: str = ""
     node_rank: int = 0

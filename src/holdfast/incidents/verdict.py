@@ -47,9 +47,11 @@ class Verdict:
     """One incident's culprit. `rank` is None where no single rank is to blame, or none can be named."""
 
     kind: str
+    """What it was: one of `KINDS`. Of a newer version's kind the reader makes `unknown`."""
     sentence: str
     """Who, what and how we know, in one sentence for a person."""
     confidence: str = LOW
+    """`high`, `medium` or `low`."""
     rank: int | None = None
     node: str = ""
     followers: tuple[int, ...] = ()
@@ -92,7 +94,7 @@ class Activity:
 
     rank: int
     kind: str
-    """One of `ACTIVITIES`."""
+    """One of `ACTIVITIES`; a newer version's is shown as it is."""
     text: str = ""
     """As the end of "it ...": `sleeps in train.py:88 step()`."""
     strength: Strength = Strength.WEAK
@@ -121,7 +123,8 @@ class Edge:
     """Empty: a rank without evidence."""
     strength: Strength
     via: str
-    """What shows it: recorder, gpu, peer, store, init, teardown, lock, exit, stack; missing: no evidence of it."""
+    """What shows it: recorder, gpu, peer, store, init, teardown, lock, exit, stack; missing: no evidence of it. A newer
+    version's is shown as it is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,8 +103,8 @@ _FORMS: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]
     )
 )  # fmt: skip
 
-_CODES = {(NodeEvidence, "trigger"), (PassedLimit, "reason"), (RingEvent, "kind")}
-"""Words of ours that the rules read: a password `heartbeat` must not change them."""
+_CODES = {(PassedLimit, "reason"), (RingEvent, "kind")}
+"""Words of ours: a password `heartbeat` must not change them."""
 
 
 def secrets(environment: Mapping[str, str]) -> tuple[str, ...]:
