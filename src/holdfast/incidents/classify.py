@@ -136,9 +136,6 @@ def exception_line(lines: Sequence[str]) -> str:
     return next((line for line in reversed(lines) if _EXCEPTION_LINE.match(line.strip())), "")
 
 
-_LOG = re.compile(r"\.(log|txt|out|err|jsonl|csv)( |$)|(^|/)logs?/|events\.out\.", re.IGNORECASE)
-
-
 def target_of(path: str) -> Target:
     """The kind of object behind a descriptor, by the link in ``/proc/<pid>/fd``."""
     if path.startswith("socket:"):
@@ -148,7 +145,7 @@ def target_of(path: str) -> Target:
     if path.startswith(("/dev/tty", "/dev/pts", "/dev/stdin")):
         return Target.TERMINAL
     if path.startswith("/"):
-        return Target.LOG_FILE if _LOG.search(path) else Target.FILE
+        return Target.FILE
     return Target.UNKNOWN
 
 

@@ -58,8 +58,6 @@ class Target(str, Enum):
 
     UNKNOWN = ""
     FILE = "file"
-    LOG_FILE = "log_file"
-    """By its name: `.log`, `.txt`, below a folder `logs`."""
     FIFO = "fifo"
     PIPE = "pipe"
     TERMINAL = "terminal"

@@ -218,8 +218,8 @@ class _Cycle:
             if found := next((each for each in lost if node in ("", each.node)), None):
                 return found
         if rank is None:
-            where = {"kind": "node lost", "node": node} if cause == "node_lost" else {}
-            return replace(noticed, **where, what=sentence or noticed.what, rank=None, pid=None)
+            kind, node = ("node lost", node) if cause == "node_lost" else (noticed.kind, noticed.node)
+            return replace(noticed, kind=kind, node=node, what=sentence or noticed.what, rank=None, pid=None)
         kind = _OWN_END.get(str(cause)) or (own.kind if own else "hang")
         if own:
             return replace(own, kind=kind)

@@ -295,6 +295,10 @@ def _no_rank_waits(job: JobView) -> Verdict | None:
         confidence = MEDIUM if kind != "unknown" and job.is_suspected else LOW
         return _behind(job) or against_nobody(kind, f"all {len(outside)} ranks: each {text}", confidence)
     pool = still or outside
+    if len(pool) > 1 and all(view.is_native_wait for view in pool):
+        waits = " and ".join(f"rank {view.rank} {view.activity.text}" for view in pool[:2])
+        text = f"{len(pool)} ranks are in native waits, and which one waits for another is not known: {waits}"
+        return _behind(job) or against_nobody("unknown", text, LOW)
     culprit, by_evidence = _chosen(job, pool)
     if culprit.activity.kind == "unknown":
         return None
