@@ -65,7 +65,7 @@ class Failure:
     cycle: int = 0
     """That ended with it."""
     peers: tuple[str, ...] = ()
-    """Nodes that this evidence accuses as much as `node`."""
+    """Nodes that this evidence accuses as much as `node`; without a `node`, as much as each other."""
     without: tuple[str, ...] = ()
     """Nodes that were suspected, and did not take part."""
     attempt: int = 1
@@ -240,8 +240,9 @@ def _suspect_checkpoints(failures: Sequence[Failure]) -> tuple[Suspicion, ...]:
 def _suspect_pairs(failures: Sequence[Failure]) -> tuple[Suspicion, ...]:
     found: dict[str, Suspicion] = {}
     for each in failures:
-        if len(each.accused) == 2:
-            names = " and ".join(sorted(each.accused))
+        accused = each.accused or frozenset(each.peers)
+        if len(accused) == 2:
+            names = " and ".join(sorted(accused))
             facts = f"the evidence at {_step(each)} accuses nodes {names} alike: one of them, or the link between them"
             found[names] = Suspicion(names, facts, each.at)
     return tuple(found.values())

@@ -27,7 +27,7 @@ KINDS = MappingProxyType(
         "gil": "one of its threads holds Python's interpreter lock and does not release it",
         "user_code": "it computes, sleeps or waits for a file in the program's own code, and enters no collective",
         "child": "it waits for a process that it started",
-        "network": "it waits for another service or machine, outside of the collectives",
+        "network": "it waits for another service or machine; or two nodes do not end an exchange between them",
         "startup": "it has not begun to train: it imports, or waits for the other ranks at the rendezvous",
         "shutdown": "it is at its exit and does not end: it waits for other ranks, threads or child processes",
         "mismatched_collective": "the ranks are in different collectives, or in the same one with other sizes",
@@ -56,6 +56,8 @@ class Verdict:
     node: str = ""
     followers: tuple[int, ...] = ()
     """Ranks that failed or wait only because of it."""
+    pair: tuple[int, ...] = ()
+    """The two ranks of which one, or the link between their nodes, is the cause; else empty."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS or self.confidence not in (HIGH, MEDIUM, LOW):

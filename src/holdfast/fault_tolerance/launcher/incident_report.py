@@ -284,8 +284,10 @@ class Reporter:
         has_next = self._store is not None and not summary.is_last
         for each in suspects.suspected_by(failure, self._failures, len(summary.members.members)):
             is_node = each.what == failure.node
-            what = {"suspect" if is_node else "domain": each.what, "facts": each.facts}
-            self._journal.record("node_suspected", cycle=failure.cycle, **what)
+            name = "suspect" if is_node else "pair" if failure.peers else "domain"
+            self._journal.record(
+                "node_suspected", cycle=failure.cycle, **{name: each.what, "facts": each.facts}
+            )
             follows = (
                 ". At the next restart a node that waits takes its place" if is_node and has_next else ""
             )
@@ -332,6 +334,7 @@ def judged_failure(case: Case, verdict: Verdict, summary: Summary) -> Judged:
         domain=next((each.domain for each in summary.members.members if each.node == verdict.node), ""),
         cycle=case.nodes[0].cycle,
         at=summary.at,
+        peers=tuple(sorted({rank.node for rank in case.ranks if rank.rank in verdict.pair})),
     )
 
 

@@ -39,6 +39,7 @@ NEXT_STEPS = MappingProxyType(
         "storage": "Check {storage} on {node}: {rank} waits for it at {place}.",
         "child": "Check the child process{holder} that {rank} waits for at {place}.",
         "network": "Check {peer}, which {rank} waits for at {place}, and give that call a timeout.",
+        "pair": "Test the link between these two nodes, and check the network and the kernel log of both.",
         "startup": "Check the address, the port and the world size of the job, and {place} of {rank}.",
         "shutdown": "Check what {rank} waits for at its exit: threads, child processes, destroy_process_group().",
         "at_exit": "Check what {rank} waits for at its exit: threads, child processes, destroy_process_group(). "
@@ -84,6 +85,8 @@ def next_step(view: IncidentView) -> str:
         kind = "restore"
     elif kind == "user_code" and facts["file"]:
         kind = "storage"
+    elif verdict.pair:
+        kind = "pair"
     elif kind == "slow" and not any(rank.passed for rank in view.case.ranks) and view.triggers == {DIAGNOSE}:
         kind = "healthy"
     elif kind == "unknown" and facts["reason"] and not any(map(_has_failed, view.case.ranks)):

@@ -273,6 +273,8 @@ def rejudged_lines(then: Judgement, now: Judgement, *, number: int = 0) -> list[
 def _whom(verdict: Verdict) -> str:
     """`rank 5 (node gpu-12)`, `node gpu-12`, `no single rank`."""
     node = f"node {visible(verdict.node, 60)}" if verdict.node else ""
+    if verdict.pair:
+        return f"ranks {' and '.join(map(str, verdict.pair))}, or the link between them"
     if verdict.rank is None:
         return node or "no single rank"
     return f"rank {verdict.rank}" + (f" ({node})" if node else "")
