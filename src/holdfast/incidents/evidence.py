@@ -14,7 +14,7 @@ from enum import Enum
 
 
 class Missing(str, Enum):
-    """Why a part of a rank's evidence is missing: the code, and what a report says."""
+    """Why a part of a rank's evidence is missing: the code, and the text of a report."""
 
     text: str
 
@@ -71,7 +71,7 @@ class Target(str, Enum):
 
 
 class Nature(str, Enum):
-    """What an exception, or the last lines of stderr, say about a rank's end."""
+    """The nature of a rank's end, by its exception or the last lines of its stderr."""
 
     OWN = ""
     """Nothing but the program's own."""
@@ -195,7 +195,7 @@ class SystemCall:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """What ``/proc`` says, sampled twice to see what moves."""
+    """The facts of ``/proc``, sampled twice to see what moves."""
 
     state: str = ""
     """The kernel's one-letter code of proc(5); "gone" when there is no such process."""
@@ -269,7 +269,7 @@ class OpenSection:
 
 @dataclass(frozen=True, slots=True)
 class BoardFacts:
-    """What the rank's board says."""
+    """The facts of the rank's board."""
 
     connected: bool = False
     finished: bool = False
@@ -277,7 +277,7 @@ class BoardFacts:
     heartbeats: int = 0
     step: int | None = None
     counted: bool = False
-    """Whether its steps were counted; the program itself has said nothing then."""
+    """Whether its steps were counted; the program itself has reported nothing then."""
     checkpoints: int = 0
     sections: tuple[OpenSection, ...] = ()
     """The open ones, the outermost first."""
@@ -318,7 +318,7 @@ class Exit:
     status: int
     """Its exit code, or minus the signal's number."""
     meaning: str = ""
-    """In words, as the launcher says it."""
+    """In words, as the launcher logs it."""
     ago: float = 0.0
     asked: bool = False
     """Whether the launcher or the monitor terminated it."""
@@ -374,7 +374,7 @@ class RankEvidence:
     last_lines: tuple[str, ...] = ()
     """The last lines of its stderr."""
     stderr: Nature = Nature.OWN
-    """What these lines say about its end."""
+    """The nature of its end by these lines."""
     passed: PassedLimit | None = None
     notes: tuple[str, ...] = ()
     """Other facts, a sentence each."""
@@ -384,7 +384,7 @@ class TriggerKind(str, Enum):
     """Why evidence was taken."""
 
     UNKNOWN = ""
-    """For a reason that this version does not know."""
+    """For a reason that only a newer version has."""
     HANG = "hang"
     """A limit is passed on this node."""
     CRASH = "crash"
@@ -401,7 +401,7 @@ class TriggerKind(str, Enum):
 
 _, HANG, CRASH, ELSEWHERE, EARLY, AT_EXIT, DIAGNOSE = TriggerKind
 SUSPECTED = frozenset((HANG, ELSEWHERE, EARLY, AT_EXIT))
-"""The triggers by which something was wrong, and all ranks that had to live did: later ends only follow from that."""
+"""The triggers by which something was wrong, and all ranks that had to run did: later ends only follow from that."""
 
 
 @dataclass(frozen=True, slots=True)

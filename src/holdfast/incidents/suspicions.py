@@ -1,6 +1,6 @@
 """What past failures of a job make suspect: a node, the program, a checkpoint, or the link between two nodes. Pure.
 
-`suspicions` reads the history of a job: what the judgement of each failure said, and how far the job had come. The
+`suspicions` reads the history of a job: the judgement of each failure, and how far the job had come. The
 rules, each with its facts in a sentence:
 
 - **The program** (code or data): the same failure at the same step, `same_failure_limit` times in a row, on whatever

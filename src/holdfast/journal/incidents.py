@@ -38,7 +38,7 @@ _OWN_END = {
     "out_of_memory": "crash",
     "node_lost": "node lost",
 }
-"""Kinds of verdicts that say how a rank or node ended, and the kind of incident that this is. Others are hangs."""
+"""Kinds of verdicts of a rank or node that ended, and the kind of incident that this is. Others are hangs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ class _Cycle:
             yield once["job lost"]
 
     def _judged(self, failed: list[_Failure], lost: list[_Failure]) -> _Failure | None:
-        """What the evidence of all nodes says, else what that of a monitor says, each with its confidence."""
+        """The failure by the evidence of all nodes, else by that of a monitor."""
         event = self.incident or self.verdict
         if event is None:
             return None

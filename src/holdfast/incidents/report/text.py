@@ -3,7 +3,7 @@
 The first line has the rank, its node, its activity and since when; the next ones the verdict, the next step and the
 other ranks. The rest is the evidence. All of it renders one `Judgement`: nothing is decided here. Pure.
 What always holds: no line is longer than `LONGEST` columns or has a character that a terminal acts on; what does not
-fit is counted, and stands in incident.json.
+fit is counted, and is in incident.json.
 Does not cover: everything that is known (incident.json).
 """
 
@@ -71,7 +71,7 @@ _SHOWN_BY = MappingProxyType(
         "init": "its start",
     }
 )
-"""Of edges that say something of the awaited ranks; the others only say that some ranks wait."""
+"""Of edges that show something of the awaited ranks; the others only show that some ranks wait."""
 
 
 class IncidentView:

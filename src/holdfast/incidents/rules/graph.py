@@ -197,7 +197,7 @@ def _explained(ranks: list[RankView]) -> list[RankView]:
 
     A native wait may be for a lock or for peers (`Work.wait()`). It is for peers where most ranks are at its line, or
     where no rank waits in a collective for certain and something else is known of another rank. A rank that waits for
-    its GPU looks busy. Where its recorder is missing, it waits if something else holds the others up; otherwise that
+    its GPU seems busy. Where its recorder is missing, it waits if something else holds the others up; otherwise that
     it computes is a guess. Without NCCL, and where ranks that wait sleep, a busy rank does not wait.
     """
     native = [view for view in ranks if view.is_native_wait]
