@@ -174,9 +174,12 @@ def report_lines(
 
 
 def head_lines(view: IncidentView, width: int = WIDTH) -> list[str]:
-    """The block that a person reads first."""
+    """The block that a person reads first: who, in what and since when; below it, what to do next; then why.
+
+    The first line alone has up to `LONGEST` characters, so the next step has a line of its own.
+    """
     sentence = f"Verdict (confidence {view.verdict.confidence}): {visible(view.verdict.sentence, 600)}"
-    lines = [*_wrapped(sentence, width)[:5], *_wrapped(f"Next step: {next_step(view)}", width)[:3]]
+    lines = [*_wrapped(f"Next step: {next_step(view)}", width)[:3], *_wrapped(sentence, width)[:5]]
     return [
         view.headline(),
         *lines,
