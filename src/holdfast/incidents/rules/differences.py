@@ -37,7 +37,7 @@ def _pair(job: JobView) -> Verdict | None:
         (rank, other)
         for rank, exchanges in ends.items()
         for mine in exchanges
-        for other in ({mine.peer} if mine.p2p else set(mine.members)) & ends.keys()
+        for other in ends.keys() & ({mine.peer} if mine.p2p else set(mine.members))
         if rank < other and any(_meet(rank, mine, other, theirs) for theirs in ends[other])
     }
     if len(pairs) != 1 or not job.is_complete:
