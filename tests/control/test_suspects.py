@@ -44,6 +44,16 @@ def test_the_one_node_of_a_job_is_suspect_by_its_hardware_only(
     assert [each.what for each in suspected_by(newest, log(crash("a", 1), newest), nodes)] == expected
 
 
+def test_pair_of_a_failure_is_named_and_no_node_is() -> None:
+    """Also when it has failed before: the link stays suspect, and neither node becomes so."""
+    before, newest = (Failure("network", peers=("a", "b"), cycle=cycle, at=float(cycle)) for cycle in (1, 2))
+    found = suspected_by(newest, log(before, newest), 4)
+    assert [each.what for each in found] == ["a and b"]
+    assert "one of them, or the link between them" in found[0].facts
+    assert not newest.accused
+    assert suspected_by(crash("c", 3), log(before, newest, crash("c", 3)), 4) == []
+
+
 def test_what_an_older_failure_made_suspect_is_not_named_again() -> None:
     newest = crash("b", 2)
     assert suspected_by(newest, log(crash("a", 1, hardware="GPU 3 is lost"), newest), 4) == []

@@ -224,6 +224,7 @@ PUBLIC = {
         "WorkloadAction",
         "WorkloadControlRequest",
     ],
+    "holdfast.incidents": ["judge"],
     "holdfast.fault_tolerance.stop": ["END", "LOADER_END", "StopPoint", "in_loader", "position"],
     "holdfast.ptl_resiliency": [
         "FaultToleranceCallback",

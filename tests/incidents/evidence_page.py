@@ -40,6 +40,7 @@ TITLES: dict[type, str] = {
     evidence.Exit: "Exit",
     evidence.Raised: "Exception",
     evidence.PassedLimit: "Passed limit",
+    evidence.TriggerKind: "Codes of `trigger`",
     evidence.Missing: "Codes of `no_stacks` and `no_collectives`",
     evidence.StackSource: "Codes of `stacks_from`",
     evidence.Target: "Codes of a system call's `target`",

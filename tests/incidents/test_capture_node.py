@@ -21,7 +21,7 @@ from holdfast.incidents.capture.capture import gather
 from holdfast.incidents.capture.host import OomWatch, gpu_facts
 from holdfast.incidents.capture.py_spy import find_program, run_with_deadline
 from holdfast.incidents.capture.rank_probe import LocalRank, RankProbe
-from holdfast.incidents.evidence import Missing, NodeEvidence, RankEvidence, StackSource
+from holdfast.incidents.evidence import CRASH, Missing, NodeEvidence, RankEvidence, StackSource
 from tests.monitor.freezer import Freezer, freezer
 from tests.processes import Spawned, Spawner, wait_until
 
@@ -396,7 +396,7 @@ def test_crowded_ranks_have_their_board_in_20_ms(spawn: Spawner, local: MakeRank
 @pytest.fixture
 def captured() -> NodeEvidence:
     rank = RankEvidence(0, 0, 7, "node-a", last_lines=("login with hunter22hunter22",))
-    return NodeEvidence("node-a", "crash", ranks=(rank,))
+    return NodeEvidence("node-a", CRASH, ranks=(rank,))
 
 
 def test_a_spill_is_private_and_read_once(captured: NodeEvidence, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.incidents import judge
 from holdfast.incidents.evidence import (
+    HANG,
     Case,
     Frame,
     Missing,
@@ -160,5 +161,5 @@ def test_a_long_line_costs_no_minutes(sign: str) -> None:
 def test_codes_stay_codes() -> None:
     """Rules compare them by identity."""
     rank = RankEvidence(0, 0, 1, "a", stacks_from=StackSource.RANK, no_stacks=Missing.NO_ANSWER)
-    (found,) = redacted(NodeEvidence("a", "hang", ranks=(rank,)), {"MY_TOKEN": "no_answer"}).ranks
+    (found,) = redacted(NodeEvidence("a", HANG, ranks=(rank,)), {"MY_TOKEN": "no_answer"}).ranks
     assert found.no_stacks is Missing.NO_ANSWER and found.stacks_from is StackSource.RANK

@@ -187,9 +187,9 @@ def test_report_first_word(trigger: str, kind: str, word: str) -> None:
 
 def test_report_without_a_rank_has_the_meaning_of_the_kind() -> None:
     judgement = Judgement(Verdict("unknown", "No rank differs.", LOW))
-    first, second, *_ = report_lines(Case((NodeEvidence("a", HANG),)), judgement)
+    first, _, third, *_ = report_lines(Case((NodeEvidence("a", HANG),)), judgement)
     assert first == f"HANG: no single rank: {KINDS['unknown']}"
-    assert second == "  Verdict (confidence low): No rank differs."
+    assert third == "  Verdict (confidence low): No rank differs."
 
 
 # -- the next step ---------------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ DOES = {
     "socket": "network",
     "loader": "data_loading",
     "dataset": "data_loading",
-    "read": "data_loading",
+    "read": "user_code",
     "torch_save": "checkpoint_io",
     "torch_load": "checkpoint_io",
     "importing": "startup",

@@ -28,6 +28,11 @@ SECRETS = (
     ("wandb login 0123456789abcdef0123456789abcdef01234567", "0123456789abcdef0123456789abcdef01234567"),
     ("key is 0123456789abcdef0123456789abcdef01234567", "0123456789abcdef0123456789abcdef01234567"),
     ("redis-cli -a S3CR3T ping", "S3CR3T"),
+    ("PGPASSWORD=s3cr3t psql -h db", "s3cr3t"),
+    ("MYSQL_PWD='s3cr3t' mysql", "s3cr3t"),
+    ("docker login -u me -p s3cr3t registry.io", "s3cr3t"),
+    ("podman login -ps3cr3t registry.io", "s3cr3t"),
+    ("invalid token 9f8e7d6c5b4a39281706", "9f8e7d6c5b4a39281706"),
 )
 
 
@@ -47,6 +52,10 @@ ORDINARY = (
     "next_token = model.generate(batch)",
     "token: 17, pad_token_id=50256",
     "auth=none",
+    "docker login --password-stdin -u me registry.io",
+    "docker run -p 8080:80 image",
+    "token embedding2, token layers12",
+    "OLDPWD=/home/ada",
     "rsync -a data/ gpu-12:/data",
     "mkdir -p /data/x; cp -pR a b",
 )

@@ -130,6 +130,25 @@ def test_list_with_an_incident_of_a_lost_node_has_the_node() -> None:
     assert (incident.kind, incident.node, incident.unnoticed_seconds) == ("node lost", "b", 14.5)
 
 
+@pytest.mark.parametrize("cause", ["mismatched_collective", "unknown", "slow", "elsewhere"])
+def test_list_with_a_report_that_names_no_rank_names_none(cause: str) -> None:
+    story = Story().cycle(1, 0).exit(5.0, 0, rank=1, code=1)
+    incident = only(judged(story, rank=None, cause=cause, culprit_node="", sentence="The ranks wait."))
+    assert (incident.kind, incident.rank, incident.pid, incident.what) == (
+        "exit",
+        None,
+        None,
+        "The ranks wait.",
+    )
+    assert incident.followers == (1,)
+
+
+def test_list_with_an_incident_event_has_its_followers() -> None:
+    """Those that waited are followers too, and a failure of its own is none."""
+    story = Story().cycle(1, 0, ranks=4).exit(5.0, 0, rank=0, code=1).exit(5.1, 0, rank=1, code=3)
+    assert only(judged(story, rank=1, followers=[2, 3])).followers == (2, 3)
+
+
 def test_list_with_a_lost_node_that_the_report_does_not_name_has_both() -> None:
     story = judged(Story().cycle(1, 0).exit(5.0, 0, rank=1, code=1), rank=1)
     failed, lost = incidents(story.tell(20, "node_lost", lost="b", waited=14.5).events)

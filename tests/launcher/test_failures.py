@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from holdfast.fault_tolerance.launcher.control.messages import Cause
 from holdfast.fault_tolerance.launcher.exit_codes import RankExit
+from holdfast.fault_tolerance.launcher.incident_report import culprit_of
 from holdfast.fault_tolerance.launcher.ranks import failures
 from holdfast.fault_tolerance.launcher.ranks.failures import Failure
+from holdfast.fault_tolerance.launcher.ranks.processes import RankGroup
+from holdfast.incidents.evidence import CRASH, NodeEvidence
 
 
 def failed(rank: int, at: float, status: int = 1, message: str = "", raised: float | None = None) -> Failure:
@@ -141,3 +145,14 @@ def test_a_rank_that_lost_its_data_loader(kind: str, message: str, traceback: st
     error = {"type": kind, "message": message, "traceback": traceback}
     found = Failure(RankExit(0, 0, 7, 1, 1.0), error)
     assert (found.cause is Cause.LOST_WORKER) is lost
+
+
+@pytest.mark.parametrize(("accused", "culprit"), [(None, 0), (1, 1)])
+def test_culprit_of_two_ends_is_that_of_the_evidence(accused: int | None, culprit: int) -> None:
+    """Two ranks ended within a moment: the one that the launcher saw first is in the captured evidence."""
+    ends = [failed(0, 9.95), failed(1, 9.99)]
+    pids = {each.exit.local_rank: each.exit.pid for each in ends}
+    found = {each.exit.local_rank: each.exit for each in ends}
+    group = SimpleNamespace(local_ranks=[0, 1], rank_of=int, pid_of=pids.__getitem__, exits=found)
+    evidence = NodeEvidence("a", CRASH, mono=10.0, accused=accused)
+    assert culprit_of(evidence, cast(RankGroup, group), ends) == culprit

@@ -46,7 +46,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpar
     """The command's part of the command line."""
     parser = commands.add_parser(
         "incidents",
-        help="list what went wrong, who, and how long until the job went on; or show the report of one of these",
+        help="list what went wrong, who, and how long until the job continued; or show the report of one of these",
         description="List what went wrong in a job, one line each, from its journal; with a number from that list "
         "show this incident's report: who did it, where, and how we know. For a folder with several run directories "
         "in it, list the runs.",
@@ -126,7 +126,7 @@ def _incidents(run_dir: str, arguments: argparse.Namespace) -> str:
             return shown
         if arguments.json or arguments.rejudge or arguments.html is not None:
             command = f"holdfast incidents {run_dir} {number}"
-            raise HoldfastError(f"incident {number} has no report; {command} shows what the journal says.")
+            raise HoldfastError(f"incident {number} has no report; {command} shows what the journal has.")
         chosen = found[number - 1]
         verdict = f"verdict: {escaped(chosen.verdict)}\n" if chosen.verdict else ""
         missing = f"incident {number} has no report; from the journal:\n"
@@ -224,11 +224,15 @@ def _runs(runs: Sequence[Run], *, as_json: bool) -> str:
 
 
 def _row(incident: Incident, *, is_short: bool) -> dict[str, str]:
+    from ..incidents.rules.sentence import ranks
+
     pid = "" if is_short else f", pid {incident.pid}"
     who = f"node {incident.node}"
-    if incident.rank is not None:
+    if incident.rank is None and incident.kind in ("hang", "crash", "exit"):
+        who = "no rank named"
+    elif incident.rank is not None:
         who = f"rank {incident.rank} ({who}{pid})"
-    followers = f"; also rank {', '.join(map(str, incident.followers))}" if incident.followers else ""
+    followers = f"; {ranks(incident.followers)} followed" if incident.followers else ""
     return {
         "#": str(incident.number),
         "noticed": _moment(incident.t),

@@ -3,7 +3,7 @@
 It prints "FAILURES IDLE": how many failures, and how many ends that got nowhere, are in a row at the end of the file of
 attempts that `integrations/nemo_run/templates/job.sh.j2` keeps; there is what the lines mean.
 
-Does not cover: hosts without `holdfast`. The job script says the same in awk there.
+Does not cover: hosts without `holdfast`. The job script computes the same in awk there.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ KINDS = frozenset(("run_start", "incident", "node_lost", "node_suspected", "node
 
 @dataclass(slots=True)
 class Machine:
-    """What the journals say of one host."""
+    """The facts of the journals about one host."""
 
     host: str
     runs: int = 0

@@ -26,7 +26,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpar
         description="Run the inputs that the launchers of a job recorded in the journal through the controller of this "
         "version. Print each input with the resulting actions, and where this version decides differently.",
         epilog="exit codes: 0 every decision is the same; 1 a decision differs or cannot be replayed; 2 there is "
-        "nothing to replay: one line says why.",
+        "nothing to replay: one line has the reason.",
     )
     parser.add_argument(
         "run_dir", metavar="RUN_DIR", help="the job's run directory (ft_launcher --ft-run-dir)"

@@ -125,7 +125,7 @@ def _inside(arguments: argparse.Namespace) -> str | int:
 
 
 def _begins(arguments: argparse.Namespace) -> str | int:
-    """The attempt's number for the batch script, or an exit code that says whether trying again may help."""
+    """The attempt's number for the batch script, or an exit code that shows whether trying again may help."""
     from ..autoresume.lock import Taken
     from ..integrations.slurm.claim import Refused
     from ..integrations.slurm.script import DONE, REFUSED

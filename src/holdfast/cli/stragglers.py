@@ -1,4 +1,4 @@
-"""`holdfast stragglers [RUN_DIR]`: who is slow, as the reports in a job's journal tell it.
+"""`holdfast stragglers [RUN_DIR]`: who is slow, by the reports in a job's journal.
 
 Does not cover: making reports; that is `holdfast.straggler.Detector` in the training program.
 """
@@ -37,7 +37,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpar
         "such; default: the newest run with reports where jobs without a directory are kept",
     )
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--last", metavar="N", type=whole_number(), help="look at the last N reports only")
+    which.add_argument("--last", metavar="N", type=whole_number(), help="use the last N reports only")
     which.add_argument(
         "--report", metavar="N", type=whole_number(), help="show report N instead of the last one"
     )
@@ -55,8 +55,8 @@ def run(arguments: argparse.Namespace) -> str:
     from ..straggler.readings.text import overview
 
     run_dir, found = _found(arguments.run_dir)
-    told = found[-arguments.last :] if arguments.last else found
-    shown = told[-1]
+    used = found[-arguments.last :] if arguments.last else found
+    shown = used[-1]
     if arguments.report:
         if arguments.report > len(found):
             raise HoldfastError(f"{run_dir}: there is no report {arguments.report}; the last is {len(found)}")
@@ -64,12 +64,12 @@ def run(arguments: argparse.Namespace) -> str:
     if arguments.plot:
         from ..straggler.readings.plot import draw
 
-        draw(told, arguments.plot)
+        draw(used, arguments.plot)
     if arguments.json:
-        wanted = [shown] if arguments.report else told
+        wanted = [shown] if arguments.report else used
         return json.dumps([report.to_dict() for report in wanted], indent=2) + "\n"
     picture = f"\nPicture in {arguments.plot}\n" if arguments.plot else ""
-    return overview(run_dir, told, shown, len(found), _width()) + picture
+    return overview(run_dir, used, shown, len(found), _width()) + picture
 
 
 def _found(path: str | None) -> tuple[str, Sequence[KeptReport]]:

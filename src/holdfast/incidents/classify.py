@@ -1,7 +1,7 @@
-"""Texts of programs, torch and the kernel as codes: what an exception or the last lines of stderr say. Pure.
+"""Texts of programs, torch and the kernel as codes: the nature of an exception or of the last lines of stderr. Pure.
 
 The capture calls these functions, so that no rule reads a text.
-Does not cover: an exception of the program's own that says in other words that a peer was gone.
+Does not cover: an exception of the program's own that reports in other words that a peer was gone.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _TORCHS_EXCEPTIONS = ("RuntimeError", "error")
 
 
 def raised(type_: str, message: str, traceback: str, ago: float, *, lost_peer: bool = False) -> Raised:
-    """An exception with what it says in codes; `lost_peer`: it is known already that it says only that."""
+    """An exception with its nature in codes; `lost_peer`: it is known already that it reports only that."""
     absent = _BARRIER.search(message)
     worker = _WORKER.search(message)
     nature = Nature.LOST_PEER if lost_peer else nature_of_exception(type_, message)
@@ -71,9 +71,9 @@ def raised(type_: str, message: str, traceback: str, ago: float, *, lost_peer: b
 
 
 def nature_of_exception(type_: str, message: str) -> Nature:
-    """What an exception says of the peers, by its type (`torch.distributed.DistBackendError`) and its message.
+    """The nature of an exception, by its type (`torch.distributed.DistBackendError`) and its message.
 
-    Only torch's own exceptions say that a collective timed out or a peer was gone: a `ConnectionResetError` or a
+    Only torch's own exceptions mean that a collective timed out or a peer was gone: a `ConnectionResetError` or a
     `requests.ReadTimeout` is about a connection of the program's own, and may well be the cause.
     """
     name = type_.rsplit(".", 1)[-1]
@@ -114,7 +114,7 @@ def comes_from_outside(type_: str, message: str) -> bool:
 
 
 def nature_of_lines(lines: Sequence[str]) -> Nature:
-    """What the last lines of stderr say, of a rank that left no exception. An exception's line goes first."""
+    """The nature of the last lines of stderr, of a rank that left no exception. An exception's line goes first."""
     text = "\n".join(lines)
     if last := exception_line(lines):
         type_, _, message = last.strip().partition(": ")
@@ -132,11 +132,8 @@ def nature_of_lines(lines: Sequence[str]) -> Nature:
 
 
 def exception_line(lines: Sequence[str]) -> str:
-    """The last line that looks like an exception's, for people; '' where none does."""
+    """The last line that has the form of an exception's, for people; '' where none has."""
     return next((line for line in reversed(lines) if _EXCEPTION_LINE.match(line.strip())), "")
-
-
-_LOG = re.compile(r"\.(log|txt|out|err|jsonl|csv)( |$)|(^|/)logs?/|events\.out\.", re.IGNORECASE)
 
 
 def target_of(path: str) -> Target:
@@ -148,7 +145,7 @@ def target_of(path: str) -> Target:
     if path.startswith(("/dev/tty", "/dev/pts", "/dev/stdin")):
         return Target.TERMINAL
     if path.startswith("/"):
-        return Target.LOG_FILE if _LOG.search(path) else Target.FILE
+        return Target.FILE
     return Target.UNKNOWN
 
 

@@ -14,7 +14,7 @@ from enum import Enum
 
 
 class Missing(str, Enum):
-    """Why a part of a rank's evidence is missing: the code, and what a report says."""
+    """Why a part of a rank's evidence is missing: the code, and the text of a report."""
 
     text: str
 
@@ -58,8 +58,6 @@ class Target(str, Enum):
 
     UNKNOWN = ""
     FILE = "file"
-    LOG_FILE = "log_file"
-    """By its name: `.log`, `.txt`, below a folder `logs`."""
     FIFO = "fifo"
     PIPE = "pipe"
     TERMINAL = "terminal"
@@ -73,7 +71,7 @@ class Target(str, Enum):
 
 
 class Nature(str, Enum):
-    """What an exception, or the last lines of stderr, say about a rank's end."""
+    """The nature of a rank's end, by its exception or the last lines of its stderr."""
 
     OWN = ""
     """Nothing but the program's own."""
@@ -197,10 +195,10 @@ class SystemCall:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """What ``/proc`` says, sampled twice to see what moves."""
+    """The facts of ``/proc``, sampled twice to see what moves."""
 
     state: str = ""
-    """The one-letter code of proc(5); "gone" when there is no such process."""
+    """The kernel's one-letter code of proc(5); "gone" when there is no such process."""
     wait_channel: str = ""
     kernel_stack: tuple[str, ...] = ()
     """Functions of the main thread's kernel stack, the innermost first; empty where the kernel does not show it."""
@@ -236,7 +234,8 @@ class Collective:
     """Such as `[[1024, 8]]`."""
     dtype: str = ""
     state: str = ""
-    """torch's word: `scheduled`, `started` (the GPU is in it), `completed`. gloo records no completion."""
+    """torch's own word, shown as it is where a newer torch has another: `scheduled`, `started` (the GPU is in it),
+    `completed`. gloo records no completion."""
     ago: float = 0.0
     """Since it was entered."""
     members: tuple[int, ...] = ()
@@ -251,9 +250,10 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class RingEvent:
-    """One entry of the board's ring."""
+    """One entry of the board's ring. No rule reads it."""
 
     kind: str
+    """The board's name of it, shown as it is where a newer board has others."""
     ago: float
     name: str = ""
     value: int = 0
@@ -269,7 +269,7 @@ class OpenSection:
 
 @dataclass(frozen=True, slots=True)
 class BoardFacts:
-    """What the rank's board says."""
+    """The facts of the rank's board."""
 
     connected: bool = False
     finished: bool = False
@@ -277,7 +277,7 @@ class BoardFacts:
     heartbeats: int = 0
     step: int | None = None
     counted: bool = False
-    """Whether its steps were counted; the program itself has said nothing then."""
+    """Whether its steps were counted; the program itself has reported nothing then."""
     checkpoints: int = 0
     sections: tuple[OpenSection, ...] = ()
     """The open ones, the outermost first."""
@@ -303,7 +303,7 @@ class PassedLimit:
     """The limit that this rank has passed."""
 
     reason: str
-    """initial_heartbeat | heartbeat | section | out_of_section."""
+    """initial_heartbeat, heartbeat, section or out_of_section. No rule reads it, and another one is shown as it is."""
     waited: float
     limit: float
     section: str = ""
@@ -318,7 +318,7 @@ class Exit:
     status: int
     """Its exit code, or minus the signal's number."""
     meaning: str = ""
-    """In words, as the launcher says it."""
+    """In words, as the launcher logs it."""
     ago: float = 0.0
     asked: bool = False
     """Whether the launcher or the monitor terminated it."""
@@ -374,18 +374,34 @@ class RankEvidence:
     last_lines: tuple[str, ...] = ()
     """The last lines of its stderr."""
     stderr: Nature = Nature.OWN
-    """What these lines say about its end."""
+    """The nature of its end by these lines."""
     passed: PassedLimit | None = None
     notes: tuple[str, ...] = ()
     """Other facts, a sentence each."""
 
 
-HANG, CRASH, ELSEWHERE, EARLY = "hang", "crash", "elsewhere", "early"
-AT_EXIT, DIAGNOSE = "at_exit", "diagnose"
-"""Why evidence was taken: a limit is passed here; a rank of this node ended; another node says so; structural signs
-before a limit; a rank is at its end and its process stays; `holdfast diagnose` asked."""
+class TriggerKind(str, Enum):
+    """Why evidence was taken."""
+
+    UNKNOWN = ""
+    """For a reason that only a newer version has."""
+    HANG = "hang"
+    """A limit is passed on this node."""
+    CRASH = "crash"
+    """A rank of this node ended."""
+    ELSEWHERE = "elsewhere"
+    """Another node reports trouble."""
+    EARLY = "early"
+    """Structural signs before a limit."""
+    AT_EXIT = "at_exit"
+    """A rank is at its end and its process stays."""
+    DIAGNOSE = "diagnose"
+    """`holdfast diagnose` was called."""
+
+
+_, HANG, CRASH, ELSEWHERE, EARLY, AT_EXIT, DIAGNOSE = TriggerKind
 SUSPECTED = frozenset((HANG, ELSEWHERE, EARLY, AT_EXIT))
-"""The triggers by which something was wrong, and all ranks that had to live did: later ends only follow from that."""
+"""The triggers by which something was wrong, and all ranks that had to run did: later ends only follow from that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,8 +419,8 @@ class NodeEvidence:
     """All local ranks of one node in one cycle, taken at one moment."""
 
     node: str
-    trigger: str
-    """hang, crash, elsewhere, early, at_exit or diagnose: why it was taken."""
+    trigger: TriggerKind
+    """Why it was taken."""
     cycle: int = 0
     run_id: str = ""
     node_rank: int = 0

@@ -1,6 +1,6 @@
 """Evidence of schema 1 as schema 2: it had sentences of the capture where there are codes now. Pure.
 
-Nothing else knows of schema 1; a record of it has a verdict without activities (`report.store`).
+Nothing else reads schema 1; a record of it has a verdict without activities (`report.store`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What past failures of a job make suspect: a node, the program, a checkpoint, or the link between two nodes. Pure.
 
-`suspicions` reads the history of a job: what the judgement of each failure said, and how far the job had come. The
+`suspicions` reads the history of a job: the judgement of each failure, and how far the job had come. The
 rules, each with its facts in a sentence:
 
 - **The program** (code or data): the same failure at the same step, `same_failure_limit` times in a row, on whatever
@@ -65,7 +65,7 @@ class Failure:
     cycle: int = 0
     """That ended with it."""
     peers: tuple[str, ...] = ()
-    """Nodes that this evidence accuses as much as `node`."""
+    """Nodes that this evidence accuses as much as `node`; without a `node`, as much as each other."""
     without: tuple[str, ...] = ()
     """Nodes that were suspected, and did not take part."""
     attempt: int = 1
@@ -240,8 +240,9 @@ def _suspect_checkpoints(failures: Sequence[Failure]) -> tuple[Suspicion, ...]:
 def _suspect_pairs(failures: Sequence[Failure]) -> tuple[Suspicion, ...]:
     found: dict[str, Suspicion] = {}
     for each in failures:
-        if len(each.accused) == 2:
-            names = " and ".join(sorted(each.accused))
+        accused = each.accused or frozenset(each.peers)
+        if len(accused) == 2:
+            names = " and ".join(sorted(accused))
             facts = f"the evidence at {_step(each)} accuses nodes {names} alike: one of them, or the link between them"
             found[names] = Suspicion(names, facts, each.at)
     return tuple(found.values())

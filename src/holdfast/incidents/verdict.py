@@ -21,13 +21,13 @@ KINDS = MappingProxyType(
         "out_of_memory": "the rank ran out of memory: the kernel, a memory limit or a failed allocation ended it",
         "stopped": "the process is stopped (SIGSTOP, a debugger)",
         "uninterruptible": "the process is blocked in the kernel and takes no signals (state D: a disk or a driver)",
-        "data_loading": "it waits for its data: the loader, its workers, or the file that it reads",
+        "data_loading": "it waits for its data: the loader or its workers",
         "checkpoint_io": "it waits for the storage of a checkpoint that it saves or loads",
         "lock": "it waits for a lock of its own process, or of another process on this machine",
         "gil": "one of its threads holds Python's interpreter lock and does not release it",
-        "user_code": "it computes or sleeps in the program's own code and does not enter the collective",
+        "user_code": "it computes, sleeps or waits for a file in the program's own code, and enters no collective",
         "child": "it waits for a process that it started",
-        "network": "it waits for another service or machine, outside of the collectives",
+        "network": "it waits for another service or machine; or two nodes do not end an exchange between them",
         "startup": "it has not begun to train: it imports, or waits for the other ranks at the rendezvous",
         "shutdown": "it is at its exit and does not end: it waits for other ranks, threads or child processes",
         "mismatched_collective": "the ranks are in different collectives, or in the same one with other sizes",
@@ -47,13 +47,17 @@ class Verdict:
     """One incident's culprit. `rank` is None where no single rank is to blame, or none can be named."""
 
     kind: str
+    """What it was: one of `KINDS`. Of a newer version's kind the reader makes `unknown`."""
     sentence: str
     """Who, what and how we know, in one sentence for a person."""
     confidence: str = LOW
+    """`high`, `medium` or `low`."""
     rank: int | None = None
     node: str = ""
     followers: tuple[int, ...] = ()
     """Ranks that failed or wait only because of it."""
+    pair: tuple[int, ...] = ()
+    """The two ranks of which one, or the link between their nodes, is the cause; else empty."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS or self.confidence not in (HIGH, MEDIUM, LOW):
@@ -92,7 +96,7 @@ class Activity:
 
     rank: int
     kind: str
-    """One of `ACTIVITIES`."""
+    """One of `ACTIVITIES`; a newer version's is shown as it is."""
     text: str = ""
     """As the end of "it ...": `sleeps in train.py:88 step()`."""
     strength: Strength = Strength.WEAK
@@ -121,7 +125,8 @@ class Edge:
     """Empty: a rank without evidence."""
     strength: Strength
     via: str
-    """What shows it: recorder, gpu, peer, store, init, teardown, lock, exit, stack; missing: no evidence of it."""
+    """What shows it: recorder, gpu, peer, store, init, teardown, lock, exit, stack; missing: no evidence of it. A newer
+    version's is shown as it is."""
 
 
 @dataclass(frozen=True, slots=True)

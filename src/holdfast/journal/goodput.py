@@ -3,7 +3,7 @@
 An *attempt* is one life of the job (a *run* of :mod:`.event`), a cycle one start of its ranks. The time between two
 attempts is waiting; in an attempt the borders are the starts of cycles, the first step of each, the moment when a
 failure began, when it was noticed, and when the ranks were stopped. Of the time between a cycle's first step and its
-end, what the sections of its `progress` events say is checkpointing, validation and waiting for data, the mean of all
+end, what the sections of its `progress` events show as checkpointing, validation and waiting for data, the mean of all
 ranks; the rest is training. Of that the share is lost whose steps a later cycle has done again.
 
 What always holds: the buckets of an attempt add up to its wall-clock time, whatever events are missing.
@@ -77,7 +77,7 @@ class Segment:
     gone: set[str] = field(default_factory=set)
     """Those of them that ended with it."""
     goes_on: bool = False
-    """Its incident is a report on a rank at its end, and the job went on."""
+    """Its incident is a report on a rank at its end, and the job continued."""
     first: int | None = None
     """The step with which it began, and the last it came to; None: not known."""
     last: int | None = None
@@ -265,7 +265,7 @@ def _read(events: Iterable[Event]) -> tuple[list[Segment], _Lives, list[Rate]]:
         if (segment := segments.get(place)) is None:
             continue
         if event.kind in ("first_step", "first_heartbeat", "resume"):
-            at = event.get("at")  # the monitor reports it when it next looks
+            at = event.get("at")  # the monitor reports it when it next scans
             late = event.mono - at if isinstance(at, (int, float)) and 0 < at <= event.mono else 0.0
             began = max(segment.begun, now - late)
             segment.trained = began if segment.trained is None else min(segment.trained, began)
@@ -301,7 +301,7 @@ def _is_amount(value: object) -> bool:
 
 
 def _step(event: Event, name: str) -> int | None:
-    """A step that the program has reported; one that was counted says nothing of other cycles."""
+    """A step that the program has reported; one that was counted shows nothing of other cycles."""
     value = event.get(name)
     return value if type(value) is int and not event.get("counted") else None
 

@@ -1,10 +1,12 @@
 """The incidents of a job: its journal read as a numbered list. Pure.
 
-A cycle has one failure at most. The launcher's `incident` event decides which rank or node caused it, and its sentence,
-so the list and the report agree. Without such an event (the launcher was killed before) the first `verdict` of a
-monitor decides, else the first `rank_exit` that nothing had asked for. Other ranks that failed in the cycle are its
-followers. A lost node that the failure does not name, a preemption, and that a node could not continue with the job are
-incidents of their own. An exit that the launcher, the monitor or the preemption asked for is none.
+A cycle has one failure at most. The launcher's `incident` event has its rank or node, its sentence and its followers,
+so the list and the report agree: where the event names no rank, the list names none. A node that did not come back
+completes a verdict that leaves the node open ("elsewhere"). Without such an event (the launcher was killed before) the
+first `verdict` of a monitor decides, else the first `rank_exit` that nothing had asked for, and other ranks that failed
+in the cycle are its followers. A lost node that the failure does not name, a preemption, and that a node could not
+continue with the job are incidents of their own. An exit that the launcher, the monitor or the preemption asked for is
+none.
 
 All durations begin when the failure was *noticed* and are taken from the monotonic clock of the node that noticed it,
 so a wall clock that is set does no harm. Events are not kept: `KINDS` are read, and each leaves a few values.
@@ -36,7 +38,7 @@ _OWN_END = {
     "out_of_memory": "crash",
     "node_lost": "node lost",
 }
-"""Kinds of verdicts that say how a rank or node ended, and the kind of incident that this is. Others are hangs."""
+"""Kinds of verdicts of a rank or node that ended, and the kind of incident that this is. Others are hangs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,8 @@ class Incident:
     outcome: str
     """What came of it, in words."""
     followers: tuple[int, ...] = ()
-    """Ranks that failed after this in the same cycle."""
+    """Ranks that failed or waited only because of it, by the `incident` event (64 at most); without one, those that
+    failed after it in the same cycle."""
     verdict: str = ""
     """The verdict's sentence with its confidence; empty where no evidence was captured."""
 
@@ -185,7 +188,7 @@ class _Cycle:
         others = [once[kind] for kind in ("excluded", "shutdown", "restart") if kind in once]
         chosen = self._judged(failed, lost) or next(iter((*lost, *failed, *others)), None)
         if chosen:
-            followers = {each.rank for each in failed if each.rank is not None} - {chosen.rank}
+            followers = self._followers(failed) - {chosen.rank}
             yield replace(chosen, followers=tuple(sorted(followers)), verdict=self._sentence())
             yield from (each for each in self.lost.values() if each.node != chosen.node)
         if preemption := once.get("preemption"):
@@ -194,7 +197,7 @@ class _Cycle:
             yield once["job lost"]
 
     def _judged(self, failed: list[_Failure], lost: list[_Failure]) -> _Failure | None:
-        """What the evidence of all nodes says, else what that of a monitor says, each with its confidence."""
+        """The failure by the evidence of all nodes, else by that of a monitor."""
         event = self.incident or self.verdict
         if event is None:
             return None
@@ -206,15 +209,17 @@ class _Cycle:
         noticed = (
             failed[0] if failed else _failure("hang", event, sentence, unnoticed=self.stays.get(rank, 0.0))
         )
-        if (
-            cause == "elsewhere" and self.not_back
-        ):  # the verdict was made before it was known which node that is
+        if cause == "elsewhere" and self.not_back:
+            # The verdict was made before it was known which node that is.
             cause, node = "node_lost", self.not_back[0]
-            sentence = f"node {', '.join(self.not_back)} did not come back; rank {noticed.rank} failed: {noticed.what}"
-        if rank is None and cause == "node_lost" and not any(each.node == node or not node for each in lost):
-            return replace(noticed, kind="node lost", what=sentence, node=node, rank=None, pid=None)
+            end = f"rank {noticed.rank} failed: {noticed.what}" if noticed.rank is not None else sentence
+            sentence = f"node {', '.join(self.not_back)} did not come back; {end}"
+        if rank is None and cause in ("node_lost", "elsewhere"):
+            if found := next((each for each in lost if node in ("", each.node)), None):
+                return found
         if rank is None:
-            return next((each for each in lost if each.node == node), None)
+            kind, node = ("node lost", node) if cause == "node_lost" else (noticed.kind, noticed.node)
+            return replace(noticed, kind=kind, node=node, what=sentence or noticed.what, rank=None, pid=None)
         kind = _OWN_END.get(str(cause)) or (own.kind if own else "hang")
         if own:
             return replace(own, kind=kind)
@@ -223,6 +228,11 @@ class _Cycle:
         return replace(
             noticed, kind=kind, what=sentence, node=source or node or noticed.node, rank=rank, pid=pid
         )
+
+    def _followers(self, failed: list[_Failure]) -> set[int]:
+        known = self.incident.get("followers") if self.incident else None
+        numbers = map(_number, known) if isinstance(known, list) else (each.rank for each in failed)
+        return {number for number in numbers if number is not None}
 
     def _sentence(self) -> str:
         """The verdict's, in one line, with its confidence."""

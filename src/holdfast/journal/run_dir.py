@@ -151,7 +151,7 @@ class RunDirLock:
 
 
 def lock_run_dir(run_dir: str, node: str, warn: Callable[[str], None]) -> RunDirLock:
-    """Lock the journal of `node` in `run_dir`, or, where a live launcher has it, that in a sub-directory of our own.
+    """Lock the journal of `node` in `run_dir`, or, where a running launcher has it, that in a sub-directory of our own.
 
     Raises nothing; `warn` gets one line when the directory is another one.
 

@@ -28,7 +28,7 @@ CAPACITY = 4096
 """Records that wait while the disk does not take them. Later ones are lost."""
 
 UNANSWERED = 10.0
-"""Seconds that one write may take before the run directory is said to hang."""
+"""Seconds that one write may take before the run directory is reported to hang."""
 
 PREFIX, SUFFIX = "journal-", ".jsonl"
 
@@ -42,7 +42,7 @@ class Journal:
     """The journal of one node, for appending. Nothing is opened, and no thread runs, before the first record."""
 
     def __init__(self, run_dir: str, node: str, capacity: int = CAPACITY) -> None:
-        """`node` names the file, `journal-<node>.jsonl`, and stands in each record; at most `capacity` records wait."""
+        """`node` names the file, `journal-<node>.jsonl`, and is in each record; at most `capacity` records wait."""
         self.path = os.path.join(run_dir, file_name(node))
         self.node = node
         self._capacity = capacity
@@ -60,7 +60,7 @@ class Journal:
     def record(self, kind: str, /, **fields: Any) -> None:
         """Note that something happened now. Never waits for the disk, never raises; after `close` it does nothing.
 
-        Fields are what JSON can say; anything else is kept as its `repr`. A field called `node`, `t` or `mono`
+        Fields are what JSON can express; anything else is kept as its `repr`. A field called `node`, `t` or `mono`
         replaces the record's own, for an event about another node or of another time.
         """
         if self._closed:

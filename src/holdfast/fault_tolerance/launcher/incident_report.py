@@ -23,7 +23,6 @@ from holdfast.incidents.capture.capture import judged
 from holdfast.incidents.capture.context import NodeContext
 from holdfast.incidents.capture.host import OomWatch, core_dump, gpu_facts
 from holdfast.incidents.evidence import (
-    CRASH,
     Case,
     Exit,
     Nature,
@@ -285,8 +284,10 @@ class Reporter:
         has_next = self._store is not None and not summary.is_last
         for each in suspects.suspected_by(failure, self._failures, len(summary.members.members)):
             is_node = each.what == failure.node
-            what = {"suspect" if is_node else "domain": each.what, "facts": each.facts}
-            self._journal.record("node_suspected", cycle=failure.cycle, **what)
+            name = "suspect" if is_node else "pair" if failure.peers else "domain"
+            self._journal.record(
+                "node_suspected", cycle=failure.cycle, **{name: each.what, "facts": each.facts}
+            )
             follows = (
                 ". At the next restart a node that waits takes its place" if is_node and has_next else ""
             )
@@ -333,6 +334,7 @@ def judged_failure(case: Case, verdict: Verdict, summary: Summary) -> Judged:
         domain=next((each.domain for each in summary.members.members if each.node == verdict.node), ""),
         cycle=case.nodes[0].cycle,
         at=summary.at,
+        peers=tuple(sorted({rank.node for rank in case.ranks if rank.rank in verdict.pair})),
     )
 
 
@@ -364,11 +366,9 @@ def completed(
             memory.close()
 
 
-def in_order(group: RankGroup, failures: list[Failure], node: str) -> list[Failure]:
-    """These failures of a node, the culprit by their verdict first."""
-    ends = with_ends(NodeEvidence(node, CRASH, mono=time.monotonic()), group, failures, None)
-    culprit = judge(Case((ends,))).verdict.rank
-    return sorted(failures, key=lambda failure: failure.exit.rank != culprit)
+def culprit_of(evidence: NodeEvidence, group: RankGroup, failures: Sequence[Failure]) -> int | None:
+    """The rank that this node's evidence and how its ranks ended accuse; None: none."""
+    return judge(Case((with_ends(evidence, group, failures, None),))).verdict.rank
 
 
 def with_ends(

@@ -263,6 +263,19 @@ class Incidents:
             found.append((group.rank_of(local_rank), local_rank, pid, started))
         return found
 
+    def in_order(self, group: RankGroup, failures: list[Failure]) -> list[Failure]:
+        """These failures, first the culprit by the evidence from which the report is made: the monitor's, or ours."""
+        from holdfast.incidents.capture.capture import without_evidence
+
+        from .incident_report import culprit_of
+
+        self._finish()
+        kind, culprit = self._logged
+        if not (self._file and kind):
+            evidence = self._captured or without_evidence(self._context, "crash")
+            culprit = culprit_of(evidence, group, failures)
+        return sorted(failures, key=lambda failure: failure.exit.rank != culprit)
+
     def conclude(
         self,
         group: RankGroup,

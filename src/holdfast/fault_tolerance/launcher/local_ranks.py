@@ -324,9 +324,7 @@ class LocalRanks:
             found = [self.reports.ended(group.exits[each]) for each in action.failed if each in group.exits]
             found = failures.in_full(found, self._files_of, self._starter.output.log_dir)
             if len(found) > 1:
-                from .incident_report import in_order  # a launcher starts without it
-
-                found = in_order(group, found, node)
+                found = self._incidents.in_order(group, found)
             if found:
                 failures.log(found, node, self._cycle, record, self._settings.max_restarts)
             if record is None:

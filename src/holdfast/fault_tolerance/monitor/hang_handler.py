@@ -381,7 +381,7 @@ def _judged_by_boards(overdue: Overdue, boards: Mapping[int, Snapshot], now: int
         found.append(
             e.RankEvidence(who.rank, key, who.pid, "", board_facts(board, (), now), process, passed=passed)
         )
-    return judge(e.Case((e.NodeEvidence("", HANG, accused=overdue.who.rank, ranks=tuple(found)),))).verdict
+    return judge(e.Case((e.NodeEvidence("", e.HANG, accused=overdue.who.rank, ranks=tuple(found)),))).verdict
 
 
 def _from_evidence(captured: Captured) -> dict[str, Any]:

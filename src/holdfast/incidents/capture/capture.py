@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 
-from ..evidence import Case, NodeEvidence, RankEvidence
+from ..evidence import Case, NodeEvidence, RankEvidence, TriggerKind
 from ..verdict import LOW, Judgement, Verdict
 from ..wire import fragment, node_of
 from .context import NodeContext, Trigger
@@ -69,7 +69,9 @@ def capture(
 
 def without_evidence(context: NodeContext, trigger: str) -> NodeEvidence:
     """A node before anything was taken: which part of which job it is, now."""
-    return NodeEvidence(trigger=trigger, at=time.time(), mono=time.monotonic(), **asdict(context))
+    return NodeEvidence(
+        trigger=TriggerKind(trigger), at=time.time(), mono=time.monotonic(), **asdict(context)
+    )
 
 
 def judged(case: Case) -> Judgement:

@@ -53,7 +53,7 @@ class Trigger:
     """Why evidence is taken."""
 
     kind: str
-    """One of the triggers of :mod:`..evidence`."""
+    """One of `evidence.TriggerKind`."""
     accused: int | None = None
     """The rank that passed its limit, or ended."""
     passed: Mapping[int, PassedLimit] | None = None

@@ -194,7 +194,7 @@ _LOST = re.compile(r"GPU is lost|Unable to determine the device handle|fallen of
 
 
 def gpu_facts(until: float) -> Facts:
-    """What stands out, by `until` (monotonic seconds); a driver that does not answer is a fact too. Never raises."""
+    """What is unusual, by `until` (monotonic seconds); a driver that does not answer is a fact too. Never raises."""
     if not proc.nvidia_driver():
         return (), ()
     try:

@@ -117,7 +117,7 @@ def system_call(pid: int, wait_channel: str = "", family: Callable[[], Sequence[
     found = replace(found, path=path, target=target_of(path))
     if name in LOCKING:
         return replace(found, target=Target.LOCK, pid=holder(content("/proc/locks"), pid) or 0)
-    if found.target in (Target.FILE, Target.LOG_FILE) and _IN_PIPE.match(wait_channel):
+    if found.target is Target.FILE and _IN_PIPE.match(wait_channel):
         return replace(found, target=Target.FIFO)
     if found.target is Target.SOCKET:
         return replace(found, peer=_far_end(pid, path))

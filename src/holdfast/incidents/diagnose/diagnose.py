@@ -72,13 +72,13 @@ def lines(case: Case, judgement: Judgement) -> list[str]:
     """One line for each rank of a job that does not hang."""
     ranks, verdict = case.ranks, judgement.verdict
     activities = {activity.rank: activity for activity in judgement.activities}
-    told = [f"  {_line(rank, activities.get(rank.rank))}" for rank in ranks[:MOST]]
+    lines = [f"  {_line(rank, activities.get(rank.rank))}" for rank in ranks[:MOST]]
     if len(ranks) > MOST:
-        told.append(f"  and {len(ranks) - MOST} more")
+        lines.append(f"  and {len(ranks) - MOST} more")
     nodes = ", ".join(dict.fromkeys(wording.visible(node.node, 60) for node in case.nodes))
     return [
         f"DIAGNOSIS: no hang found on {nodes}",
-        *told,
+        *lines,
         f"  verdict: {verdict.sentence} (confidence {verdict.confidence})",
     ]
 

@@ -36,8 +36,10 @@ NEXT_STEPS = MappingProxyType(
         "the stacks of the other threads show it.",
         "gil": "Find the native code that keeps the GIL, called from {place}, and file a bug against its library.",
         "user_code": "Check {place}: {rank} is there and not in {operation}.",
+        "storage": "Check {storage} on {node}: {rank} waits for it at {place}.",
         "child": "Check the child process{holder} that {rank} waits for at {place}.",
         "network": "Check {peer}, which {rank} waits for at {place}, and give that call a timeout.",
+        "pair": "Test the link between these two nodes, and check the network and the kernel log of both.",
         "startup": "Check the address, the port and the world size of the job, and {place} of {rank}.",
         "shutdown": "Check what {rank} waits for at its exit: threads, child processes, destroy_process_group().",
         "at_exit": "Check what {rank} waits for at its exit: threads, child processes, destroy_process_group(). "
@@ -81,6 +83,10 @@ def next_step(view: IncidentView) -> str:
         kind = "at_exit"
     elif kind == "out_of_memory" and rank and rank.board and rank.board.is_before_first_step:
         kind = "restore"
+    elif kind == "user_code" and facts["file"]:
+        kind = "storage"
+    elif verdict.pair:
+        kind = "pair"
     elif kind == "slow" and not any(rank.passed for rank in view.case.ranks) and view.triggers == {DIAGNOSE}:
         kind = "healthy"
     elif kind == "unknown" and facts["reason"] and not any(map(_has_failed, view.case.ranks)):
@@ -118,6 +124,7 @@ def _facts(view: IncidentView) -> dict[str, str]:
         "place": place or "its code",
         "end": ended(rank.exit) if rank and rank.exit else "this exit code",
         "core": f"the core dump ({core})" if core else "a core dump (allow it: ulimit -c unlimited)",
+        "file": file,
         "storage": visible(file or network, 100) or "the storage",
         "peer": visible(target.peer, 60) if target and target.peer else "the service",
         "holder": f" (pid {target.pid})" if target and target.pid else "",

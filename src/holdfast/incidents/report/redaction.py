@@ -1,8 +1,8 @@
 """Secrets out of the evidence, before anything of it is written, sent or printed. Pure.
 
-A secret is the value of an environment variable whose name says so (`HF_TOKEN`, `AWS_SECRET_ACCESS_KEY`), of at least
-`SHORTEST` characters and no ordinary setting, and what looks like one in any text (a key of a known form, a password in
-a URL, `--token X`, `mysql -pX`). Each is replaced by `***`, also where it is quoted or over several lines.
+A secret is the value of an environment variable whose name shows it (`HF_TOKEN`, `AWS_SECRET_ACCESS_KEY`), of at least
+`SHORTEST` characters and no ordinary setting, and what has the form of one in any text (a key of a known form, a
+password in a URL, `--token X`, `mysql -pX`). Each is replaced by `***`, also where it is quoted or over several lines.
 
 Does not cover: a secret that is in no such variable and has no such form, one that was encoded (base64), and one of
 which only a part was kept. A single word in a variable `*_KEY` or `*_AUTH` is taken for a setting, and 40 hexadecimal
@@ -23,7 +23,7 @@ from ..evidence import NodeEvidence, PassedLimit, RingEvent
 
 HIDDEN = "***"
 SHORTEST = 6
-"""Characters; what is shorter is a word that stands everywhere."""
+"""Characters; what is shorter is a word that occurs everywhere."""
 
 _WORDS = frozenset(
     """
@@ -47,7 +47,7 @@ _PLACES = frozenset(
     FILE FILES PATH DIR DIRECTORY HOME SOCK SOCKET MODE TYPE SIZE LENGTH COUNT LIMIT
     """.split()  # noqa: SIM905
 )
-"""At the end of a name they say that the value is where a secret is, or how it is made; not the secret."""
+"""At the end of a name they mean that the value is where a secret is, or how it is made; not the secret."""
 
 _ORDINARY = frozenset(
     """
@@ -88,6 +88,9 @@ _FORMS: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]
         (rf"(?i)((?:\b|_)(?:token|auth){_IS})(?:{_LETTERS_AND_DIGITS}|{_QUOTED})", rf"\1{HIDDEN}"),
         (r"((?<!\S)(?:-u\s*|--user[=\s]\s*)[^\s:/\"']+:)(?!\d+(?!\S))[^\s\"']+", rf"\1{HIDDEN}"),
         (rf"((?:mysql|mariadb){_OPTIONS}-p)[^\s\"']+", rf"\1{HIDDEN}"),
+        (rf"(\b(?:docker|podman|nerdctl){_OPTIONS}login\s(?:[^\n|;&]{{0,300}}?\s)?-p[\s=]*){_VALUE}", rf"\1{HIDDEN}"),
+        (rf"(\b[A-Z][A-Z0-9_]*(?:PASSWORD|PASSWD|PASSPHRASE|_PWD)=){_VALUE}", rf"\1{HIDDEN}"),
+        (r"(?i)(\btoken\s+)(?=[a-z]*[0-9])(?=[0-9]*[a-z])[a-z0-9]{16,}(?![\w(.])", rf"\1{HIDDEN}"),
         (rf"(\bsshpass{_OPTIONS}-p\s*)[^\s\"']+", rf"\1{HIDDEN}"),
         (rf"(\bredis-cli{_OPTIONS}-a\s*)[^\s\"']+", rf"\1{HIDDEN}"),
         (rf"(?<![0-9A-Za-z/@._])({_REVISION})?[0-9a-f]{{40}}(?![0-9A-Za-z/])", _hide_unless_named),
@@ -103,8 +106,8 @@ _FORMS: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]
     )
 )  # fmt: skip
 
-_CODES = {(NodeEvidence, "trigger"), (PassedLimit, "reason"), (RingEvent, "kind")}
-"""Words of ours that the rules read: a password `heartbeat` must not change them."""
+_CODES = {(PassedLimit, "reason"), (RingEvent, "kind")}
+"""Words of ours: a password `heartbeat` must not change them."""
 
 
 def secrets(environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -151,7 +154,7 @@ def _names_secret(name: str) -> bool:
 
 
 def _is_ordinary(name: str, value: str) -> bool:
-    """A switch, a number of tokens: hiding such a value would hide it wherever it stands."""
+    """A switch, a number of tokens: hiding such a value would hide it in every text."""
     word = value.strip().lower()
     counts = name.upper().endswith(("TOKENS", "KEYS", "KEY", "PASS")) and word.isdecimal() and len(word) < 8
     return len(word) < SHORTEST or word in _ORDINARY or counts or _is_a_word(name, value.strip())

@@ -28,7 +28,7 @@ from holdfast.private_file import write_file
 from holdfast.visible import escaped
 
 from ...fault_tolerance.errors import HoldfastError
-from ..evidence import Case, NodeEvidence
+from ..evidence import Case, NodeEvidence, TriggerKind
 from ..rules import judge
 from ..verdict import Judgement, Verdict
 from ..wire import SCHEMA, decoded, encoded, fragment, node_of
@@ -282,7 +282,7 @@ def read_fragments(path: str) -> list[NodeEvidence]:
 
 def write_report(path: str, case: Case, judgement: Judgement) -> None:
     """report.txt and incident.json of redacted evidence. Raises `OSError`."""
-    node = next(iter(case.nodes), NodeEvidence("", ""))
+    node = next(iter(case.nodes), NodeEvidence("", TriggerKind.UNKNOWN))
     stored = open_incident(path) or StoredIncident(path, 0, node.run_id, node.cycle, 0.0)
     record = Record(stored.number, stored.run_id, stored.cycle, time.time(), judgement, case)
     write_file(path, RECORD, record_text(record))

@@ -3,7 +3,7 @@
 The first line has the rank, its node, its activity and since when; the next ones the verdict, the next step and the
 other ranks. The rest is the evidence. All of it renders one `Judgement`: nothing is decided here. Pure.
 What always holds: no line is longer than `LONGEST` columns or has a character that a terminal acts on; what does not
-fit is counted, and stands in incident.json.
+fit is counted, and is in incident.json.
 Does not cover: everything that is known (incident.json).
 """
 
@@ -71,7 +71,7 @@ _SHOWN_BY = MappingProxyType(
         "init": "its start",
     }
 )
-"""Of edges that say something of the awaited ranks; the others only say that some ranks wait."""
+"""Of edges that show something of the awaited ranks; the others only show that some ranks wait."""
 
 
 class IncidentView:
@@ -174,9 +174,12 @@ def report_lines(
 
 
 def head_lines(view: IncidentView, width: int = WIDTH) -> list[str]:
-    """The block that a person reads first."""
+    """The block that a person reads first: who, in what and since when; below it, what to do next; then why.
+
+    The first line alone has up to `LONGEST` characters, so the next step has a line of its own.
+    """
     sentence = f"Verdict (confidence {view.verdict.confidence}): {visible(view.verdict.sentence, 600)}"
-    lines = [*_wrapped(sentence, width)[:5], *_wrapped(f"Next step: {next_step(view)}", width)[:3]]
+    lines = [*_wrapped(f"Next step: {next_step(view)}", width)[:3], *_wrapped(sentence, width)[:5]]
     return [
         view.headline(),
         *lines,
@@ -273,6 +276,8 @@ def rejudged_lines(then: Judgement, now: Judgement, *, number: int = 0) -> list[
 def _whom(verdict: Verdict) -> str:
     """`rank 5 (node gpu-12)`, `node gpu-12`, `no single rank`."""
     node = f"node {visible(verdict.node, 60)}" if verdict.node else ""
+    if verdict.pair:
+        return f"ranks {' and '.join(map(str, verdict.pair))}, or the link between them"
     if verdict.rank is None:
         return node or "no single rank"
     return f"rank {verdict.rank}" + (f" ({node})" if node else "")

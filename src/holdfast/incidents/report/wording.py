@@ -145,7 +145,7 @@ def raised(error: Raised) -> str:
 
 
 def end_of(rank: RankEvidence) -> str:
-    """Its exception, with its exit; or its exit alone. Empty: it lives."""
+    """Its exception, with its exit; or its exit alone. Empty: it runs."""
     asked = " (terminated)" if rank.exit and rank.exit.asked else ""
     end = f"{ended(rank.exit)}{asked}" if rank.exit else ""
     return raised(rank.raised) + (f" ({end})" if end else "") if rank.raised else end

@@ -140,7 +140,7 @@ def _collateral(job: JobView, ends: Sequence[End], living: Verdict) -> Verdict |
     early = [view for view in job.done if view.rank not in numbers]
     if early and len(early) <= len(failed):
         return _early_exit(early, numbers, "lost their connection to it")
-    # A rank that lives has not closed its connections: with a node unseen, the peer that was lost is rather there.
+    # A rank that runs has not closed its connections: with a node unseen, the peer that was lost is rather there.
     is_closed = all(end.role is Role.LOST_PEER for end in failed) and not job.is_complete
     if living.rank is not None and living.rank not in numbers and not is_closed:
         return replace(living, followers=tuple(sorted({*living.followers, *numbers} - {living.rank})))
@@ -159,7 +159,7 @@ def _early_exit(early: Sequence[RankView], waiting: Sequence[int], how: str) -> 
     return against(early[0].evidence, "early_exit", text, HIGH if len(early) == 1 else MEDIUM, waiting)
 
 
-# -- ranks that live -------------------------------------------------------------------------------------------
+# -- ranks that run --------------------------------------------------------------------------------------------
 
 
 def _all_move(job: JobView) -> Verdict | None:
@@ -295,6 +295,10 @@ def _no_rank_waits(job: JobView) -> Verdict | None:
         confidence = MEDIUM if kind != "unknown" and job.is_suspected else LOW
         return _behind(job) or against_nobody(kind, f"all {len(outside)} ranks: each {text}", confidence)
     pool = still or outside
+    if len(pool) > 1 and all(view.is_native_wait for view in pool):
+        waits = " and ".join(f"rank {view.rank} {view.activity.text}" for view in pool[:2])
+        text = f"{len(pool)} ranks are in native waits, and which one waits for another is not known: {waits}"
+        return _behind(job) or against_nobody("unknown", text, LOW)
     culprit, by_evidence = _chosen(job, pool)
     if culprit.activity.kind == "unknown":
         return None

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 
 from ..evidence import Collective
 from ..verdict import LOW, MEDIUM, Edge, Strength, Verdict
 from . import recorder
-from .graph import P2P, JobView, RankView, waits_in
+from .graph import P2P, JobView, RankView, transfers, waits_in
 from .sentence import against, against_nobody, ranks
 
 MISMATCHED, MISSING = "mismatched_collective", "missing_collective"
@@ -23,6 +24,56 @@ MISMATCHED, MISSING = "mismatched_collective", "missing_collective"
 def difference(job: JobView) -> Verdict | None:
     """The verdict on ranks of which all wait; None if none differs."""
     return next((found for rule in _DIFFERENCES if (found := rule(job)) is not None), None)
+
+
+def _pair(job: JobView) -> Verdict | None:
+    """The two ends of an exchange that both have started and that does not end, on two nodes, and no other cause.
+
+    Each end has its part on its GPU, or in its blocking call: either node may be the cause, or the link between them.
+    Does not cover: an exchange of more than two ranks, which has no one link.
+    """
+    ends = {view.rank: _exchanges(view) for view in job.waiting}
+    pairs = {
+        (rank, other)
+        for rank, exchanges in ends.items()
+        for mine in exchanges
+        for other in ends.keys() & ({mine.peer} if mine.p2p else set(mine.members))
+        if rank < other and any(_meet(rank, mine, other, theirs) for theirs in ends[other])
+    }
+    if len(pairs) != 1 or not job.is_complete:
+        return None
+    (pair,) = pairs
+    one, other = (view for view in job.waiting if view.rank in pair)
+    awaited: dict[int, set[int]] = defaultdict(set)
+    for edge in job.direct:
+        for rank in edge.waiters:
+            awaited[rank] |= {*edge.awaited}
+    reached = {*pair}
+    while more := {rank for rank, those in awaited.items() if those <= reached} - reached:
+        reached |= more
+    if one.evidence.node == other.evidence.node or awaited.keys() & {*pair} or awaited.keys() - reached:
+        return None  # a rank waits for something else, or in a circle
+    who = " and ".join(f"rank {view.rank} (node {view.evidence.node})" for view in (one, other))
+    names = " and ".join(dict.fromkeys(view.activity.operation for view in (one, other)))
+    text = f"{who} have both started {names} with each other, which does not end: one of them, or the link between them"
+    return replace(against_nobody("network", text, MEDIUM, job.waiters), pair=pair)
+
+
+def _exchanges(view: RankView) -> list[Collective]:
+    """What it has started with one other rank."""
+    found = transfers(view) + [each for each in waits_in(view) if len(each.members) == 2]
+    return [each for each in found if each.state == recorder.STARTED or not each.state]
+
+
+def _meet(rank: int, mine: Collective, other: int, theirs: Collective) -> bool:
+    """Whether these are the two ends of one exchange."""
+    if mine.p2p != theirs.p2p:
+        return False
+    if mine.p2p:
+        is_mutual = (mine.peer, theirs.peer) == (other, rank)
+        return is_mutual and recorder.is_send(mine) != recorder.is_send(theirs)
+    same = [(recorder.group_of(each), each.sequence, recorder.signature(each)) for each in (mine, theirs)]
+    return same[0] == same[1]
 
 
 def _sink(job: JobView) -> Verdict | None:
@@ -234,6 +285,7 @@ def _has_p2p(job: JobView) -> bool:
 
 
 _DIFFERENCES: tuple[Callable[[JobView], Verdict | None], ...] = (
+    _pair,
     _sink,
     _in_another_collective,
     _in_a_cycle,

@@ -2,7 +2,7 @@
 
 A lost connection, a collective that timed out, and what the launcher terminated are never the cause while another is
 known. A signal is always the rank's own end, whatever its stderr has.
-Does not cover: an exception of the program's own that says in other words that a peer was gone.
+Does not cover: an exception of the program's own that reports in other words that a peer was gone.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class End:
 
 
 def end_of(rank: RankEvidence, at: float, faults: Sequence[NodeFault]) -> End | None:
-    """How this rank ended; None if it lives and raised nothing.
+    """How this rank ended; None if it runs and raised nothing.
 
     Args:
         at: When its evidence was taken, on the clock of the whole case.

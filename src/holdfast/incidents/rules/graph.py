@@ -197,7 +197,7 @@ def _explained(ranks: list[RankView]) -> list[RankView]:
 
     A native wait may be for a lock or for peers (`Work.wait()`). It is for peers where most ranks are at its line, or
     where no rank waits in a collective for certain and something else is known of another rank. A rank that waits for
-    its GPU looks busy. Where its recorder is missing, it waits if something else holds the others up; otherwise that
+    its GPU seems busy. Where its recorder is missing, it waits if something else holds the others up; otherwise that
     it computes is a guess. Without NCCL, and where ranks that wait sleep, a busy rank does not wait.
     """
     native = [view for view in ranks if view.is_native_wait]
@@ -279,7 +279,7 @@ def _by_recorder(living: Sequence[RankView]) -> Iterator[Edge]:
 
 def _by_peer(living: Sequence[RankView]) -> Iterator[Edge]:
     """Sends and receives whose peer, or its GPU, is not in the counterpart: a send meets a receive."""
-    pending = {view.rank: _transfers(view) for view in living}
+    pending = {view.rank: transfers(view) for view in living}
     for rank, entries in pending.items():
         for entry in entries:
             if entry.peer is None:
@@ -295,7 +295,7 @@ def _by_peer(living: Sequence[RankView]) -> Iterator[Edge]:
                 yield Edge((rank,), (entry.peer,), Strength.STRONG, "gpu")
 
 
-def _transfers(view: RankView) -> list[Collective]:
+def transfers(view: RankView) -> list[Collective]:
     """Its pending sends and receives: by the recorder, else the blocking one on its stack."""
     found = [each for each in recorder.oldest_pending(view.evidence.collectives).values() if each.p2p]
     if not found and view.evidence.peer is not None and view.activity.waits_for_peers:

@@ -23,7 +23,7 @@ Group = tuple[object, ...]
 
 
 def group_of(entry: Collective) -> Group:
-    """The group's identity: two tensor-parallel groups may have one name. Ends stand for thousands of members."""
+    """The group's identity: two tensor-parallel groups may have one name. Its ends represent thousands of members."""
     return (entry.group, len(entry.members), *entry.members[:2], *entry.members[-1:])
 
 

@@ -268,7 +268,7 @@ def _outside(rank: RankEvidence, stack: Sequence[Frame], found: Sequence[str], o
     activity = _of_kernel(rank, own or innermost)
     if P.LOGGING in before_own and activity.kind == "checkpoint_io":
         activity = replace(activity, kind="user_code")
-    if P.IMPORT in found and activity.kind in ("user_code", "unknown", "data_loading"):
+    if P.IMPORT in found and activity.kind in ("user_code", "unknown"):
         return Activity(rank.rank, "startup", f"is still importing, in {own or innermost}", STRONG, own)
     return _with_purpose(rank, replace(activity, place=own))
 
@@ -309,7 +309,10 @@ def _is_saving(board: BoardFacts | None) -> bool:
 
 
 def _of_kernel(rank: RankEvidence, at: str) -> Activity:
-    """By the system call; `at` is the innermost Python call, '' where no stack shows it."""
+    """By the system call; `at` is the innermost Python call, '' where no stack shows it.
+
+    A file may hold data, a checkpoint or a log: only the stack or the documented section shows which.
+    """
     process = rank.process
     wait = _waits_in(process) if process is not None else UNKNOWN
     where, call = (
@@ -326,12 +329,8 @@ def _of_kernel(rank: RankEvidence, at: str) -> Activity:
         FIFO: ("user_code", f"waits for a process at the other end of a FIFO{call}", WEAK),
         POLL: ("network" if at else "unknown", "waits for a descriptor (poll)", WEAK),
         FUTEX: ("lock" if at else "unknown", "waits for a lock, or natively for a peer (futex)", WEAK),
-        READ: ("data_loading", f"waits for a file{call}", WEAK),
-        WRITE: (
-            "checkpoint_io" if _is_storage(process) else "user_code",
-            f"is blocked in a write{call}",
-            WEAK,
-        ),
+        READ: ("user_code" if at else "unknown", f"waits for a file{call}", WEAK),
+        WRITE: ("user_code" if at else "unknown", f"is blocked in a write{call}", WEAK),
         UNKNOWN: ("user_code" if at else "unknown", "is" if at else "is at an unknown place", WEAK),
     }[wait]
     if _is_saving(rank.board) and wait in (READ, WRITE, FIFO, UNKNOWN):
@@ -340,12 +339,6 @@ def _of_kernel(rank: RankEvidence, at: str) -> Activity:
             f"waits for the storage of its checkpoint{call}" if wait else "is in its section 'checkpointing'"
         )
     return Activity(rank.rank, kind, f"{text}{where}", strength, at)
-
-
-def _is_storage(process: Process | None) -> bool:
-    """Whether a blocked write goes to a file that is no log: the large files that a rank writes are checkpoints."""
-    call = process.system_call if process else None
-    return call is not None and call.target is Target.FILE
 
 
 def _waits_in(process: Process) -> str:

@@ -75,7 +75,7 @@ def _machine(node: str) -> str:
 
 
 def suspected_by(failure: Failure, log: str, nodes: int) -> list[Suspicion]:
-    """What this failure, the newest of the log, makes suspect: its node, its node domain.
+    """What this failure, the newest of the log, makes suspect: its node, its node domain, its pair of nodes.
 
     In a job of one node all failures are on it, so only its hardware can be suspect.
     """
@@ -83,7 +83,9 @@ def suspected_by(failure: Failure, log: str, nodes: int) -> list[Suspicion]:
         return []
     found = suspicions(decoded(log), failure.at, same_failure_limit=None)
     own = failure.node, failure.domain
-    return [each for each in (*found.nodes, *found.domains) if each.since == failure.at and each.what in own]
+    pairs = found.pairs if failure.peers else ()
+    of_own = [each for each in (*found.nodes, *found.domains) if each.what in own]
+    return [each for each in (*of_own, *pairs) if each.since == failure.at]
 
 
 def suspected_nodes(
