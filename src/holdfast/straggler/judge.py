@@ -7,6 +7,8 @@
 The rule (`rule.find_stragglers`) sees one table of seconds: of each section, of the GPU's kernels (as one signal), and
 the time in which a rank did not wait at collectives. It sees it twice: as measured, and each rank against its own past.
 A slow rank is then explained, by the first that holds: its GPU, its host, a section, its arrival at the collectives.
+Arrival also acquits: who is slow in a section and yet waits longer at the collectives than the others do, by half of
+that or more, either waited in the section or has less to do besides, and keeps nobody waiting.
 
 Always holds: no clock, no file, no other process; the same windows give the same verdicts.
 Does not cover: a job of fewer than `Thresholds.min_ranks` ranks that do the same work.
@@ -138,6 +140,7 @@ class Judge:
                 previous=previous,
                 # Two tables: against the others, and against the own past.
                 thresholds=replace(self.thresholds, error_rate=self.thresholds.error_rate / 2),
+                whole=signals.index(OWN_TIME) if OWN_TIME in signals else None,
             )
             for tables, previous in zip((self._times, self._past), self._findings, strict=True)
         ]
@@ -327,7 +330,8 @@ class _Writer:
             who = f"rank {rank}" if rank is not None else f"node {node}"
             what = ", ".join(name for _, name in signals)
             self.suppressed.append(
-                f"{who} is slow in {what}, but waits for others at the collectives for longer"
+                f"{who} is slow in {what} by {seconds(lost)} of each report, but waits {seconds(-late)} longer at the "
+                "collectives than the others do: it keeps nobody waiting"
             )
             return None
         kind, signal, sentence = self._cause(ranks, signals, excess, lost, past)
