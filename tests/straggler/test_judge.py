@@ -55,7 +55,21 @@ def test_a_slow_node_is_one_verdict() -> None:
         tuple(range(16, 24)),
         GPU,
     )
-    assert str(verdict).startswith("node n2: GPU, 1.30 × slower since report 2, on its 8 ranks: ")
+    assert str(verdict).startswith(
+        "node n2: GPU, 1.30 × slower since report 2, on all 8 ranks: its kernels take 30 % "
+    )
+    assert verdict.evidence.endswith(" longer than on the median of 120 comparable ranks of other nodes")
+
+
+def test_a_node_is_compared_with_the_other_nodes_and_its_slow_ranks_are_counted() -> None:
+    """Of two nodes the median of all ranks is halfway between them; and three ranks of the slow one are not slow."""
+    (verdict,) = last(Job(16, noise=0.01, factor=factors(16, dict.fromkeys(range(8), 1.3)))).verdicts
+    assert (verdict.node, verdict.slowdown) == ("n0", pytest.approx(1.3, abs=0.02))
+    (verdict,) = last(Job(32, noise=0.01, factor=factors(32, dict.fromkeys(range(5), 1.3)))).verdicts
+    assert str(verdict).startswith(
+        "node n0: GPU, 1.30 × slower since report 2, on 5 of its 8 ranks: its kernels "
+    )
+    assert "the median of 24 comparable ranks of other nodes" in verdict.evidence
 
 
 def test_a_rank_that_is_too_fast_blames_nobody_else() -> None:
