@@ -47,6 +47,8 @@ def named(found: Findings) -> tuple[set[int], set[str]]:
         (8, {}, False, set(), set()),
         (8, {3: 1.2}, False, {3}, set()),
         (8, {3: 1.2, 6: 1.3}, False, {3, 6}, set()),
+        (4, {0: 1.2, 1: 1.2}, False, {0, 1}, set()),
+        (8, dict.fromkeys(range(4), 1.2), True, {0, 1, 2, 3}, set()),
         (8, {3: 0.5}, False, set(), set()),
         (8, {3: 1.05}, False, set(), set()),
         (16, whole(1, 1.15), True, set(), {"gpu-1"}),
@@ -57,7 +59,7 @@ def named(found: Findings) -> tuple[set[int], set[str]]:
         (64, {8: 1.3, 9: 1.3}, True, {8, 9}, set()),
         (16, whole(1, 1.2) | whole(0, 1.2), True, set(), set()),
     ],
-    ids=range(12),
+    ids=range(14),
 )
 def test_who_is_named(ranks: int, slow: Slow, on_nodes: bool, who: set[int], where: set[str]) -> None:
     found = find_stragglers(times(ranks, slow), nodes=nodes(ranks) if on_nodes else None)

@@ -237,9 +237,7 @@ class _Report:
         for (group, signal), found in together.items():
             measured = (self.groups == group) & np.isfinite(self.logs[-1, :, signal])
             rows = [one.row for one in found]
-            # Where the whole group is on one node, nothing says that it is the node.
-            one_node = len(set(self.nodes[rows])) == 1 < len(set(self.nodes[measured]))
-            if one_node or len(found) == 1 or len(found) < SPREAD * measured.sum():
+            if len(set(self.nodes[rows])) == 1 or len(found) < SPREAD * measured.sum():
                 kept += found
             else:
                 reason = f"{len(found)} of {measured.sum()} compared ranks are slow: probably other work"
