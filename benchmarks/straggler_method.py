@@ -38,6 +38,8 @@ class Job:
     slow: tuple[int, ...] = ()
     """Ranks; their nodes, if `by_node`."""
     by_node: bool = False
+    again: tuple[int, ...] = ()
+    """Of the slow ranks those that are slower by the same factor once more."""
     min_slowdown: float = 1.10
     tails: float = 0.0
     """This share of the values is prolonged by an exponential of 35 % in the mean."""
@@ -56,6 +58,7 @@ class Job:
         times *= 1 + prolonged * random.exponential(0.35, times.shape)
         times *= 2.0 ** (np.arange(self.ranks) % self.groups)[:, None]
         times[:, list(self.slow), 0] *= self.slowdown
+        times[:, list(self.again), 0] *= self.slowdown
         return times
 
     def findings(self, seed: int) -> Iterator[Findings]:
@@ -76,7 +79,7 @@ class Job:
     def culprits(self) -> tuple[set[int], set[str]]:
         """The ranks and the nodes that are to be named."""
         if self.by_node:
-            return set(), {f"node-{rank // PER_NODE}" for rank in self.slow}
+            return set(self.again), {f"node-{rank // PER_NODE}" for rank in self.slow}
         return set(self.slow), set()
 
 
@@ -103,7 +106,7 @@ def _node(*numbers: int) -> tuple[int, ...]:
 
 
 HEALTHY = (
-    *(Job("", ranks, noise) for ranks in (3, 4, 8, 64, 512) for noise in (0.01, 0.05, 0.10, 0.20)),
+    *(Job("", ranks, noise) for ranks in (2, 3, 4, 8, 64, 512) for noise in (0.01, 0.05, 0.10, 0.20)),
     *(Job("", ranks, noise) for ranks in (4096, 16384) for noise in (0.05, 0.20)),
     Job("2 % of the values prolonged by 35 %", 8, 0.05, tails=0.02),
     Job("2 % of the values prolonged by 35 %", 64, 0.05, tails=0.02),
@@ -120,6 +123,7 @@ SLOW = (
     *(Job("1 node", 8 * nodes, 0.02, 1.15, _node(1), by_node=True, windows=10) for nodes in (2, 4, 8, 64)),
     Job("1 node", 64, 0.10, 1.15, _node(1), by_node=True, windows=10),
     Job("2 nodes", 64, 0.02, 1.15, _node(1, 5), by_node=True, windows=10),
+    Job("1 node, and a rank of it once more", 64, 0.02, 1.3, _node(1), True, (9,), windows=10),
     Job("2 ranks of 8", 8, 0.02, 1.2, (1, 6), windows=10),
     Job("2 ranks, in 2 of 4 groups", 64, 0.05, 1.3, (1, 6), groups=4, windows=10),
     Job("1 rank, 2 % of the values prolonged", 64, 0.05, 1.3, (1,), tails=0.02, windows=10),

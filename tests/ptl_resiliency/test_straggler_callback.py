@@ -187,6 +187,20 @@ def test_the_programs_own_sections_may_be_measured_beside_it(tmp_path: Path) -> 
     assert seen == [{"training_step", "forward"}]
 
 
+class Waiting(Small):
+    """Has taken the name of the callback's section for one of its own."""
+
+    def on_train_start(self) -> None:
+        with Detector.collective_section("training_step"):
+            pass
+
+
+def test_a_name_that_the_program_has_taken_does_not_stop_the_training(tmp_path: Path) -> None:
+    job = trainer(tmp_path, callback())
+    job.fit(Waiting())
+    assert job.global_step == 20
+
+
 class OwnWay(SingleDeviceStrategy):
     """Does not call the model's `training_step` by its name, as NeMo's."""
 

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import logging
 import math
+import socket
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from holdfast.autoresume.outcome import account_of
 from holdfast.callbacks.stragglers import (
     Confirmation,
     StragglerSettings,
     findings,
     lines,
     metrics,
+    record_suspects,
+    suspects,
+    suspects_by_score,
     why_sections,
 )
+from holdfast.journal.incidents import incidents
+from holdfast.journal.reader import read_run
 from holdfast.straggler import Report, Verdict
 
 SETTINGS = StragglerSettings(300.0, True, True, 1, 0.7, 0.7, False, True, 1, None)
@@ -193,3 +201,37 @@ def test_low_scores_are_confirmed_by_a_verdict(
         one = report(**scores, _verdicts=() if verdict is None else (verdict,))
         found.append(confirmation.of(findings(one, SETTINGS), one))
     assert found == stops
+
+
+def test_the_nodes_to_leave_out_are_those_of_the_verdicts() -> None:
+    again = Verdict(0, "n0", (0,), "host", 1.5, 2, "it waits for a disk")
+    blamed = suspects([SLOW, OTHER, again])
+    assert [(one["suspect"], one["ranks"]) for one in blamed] == [("n0", [0, 1]), ("n1", [2])]
+    assert blamed[0]["facts"] == f"the job was stopped for a straggler; {SLOW}; {again}"
+    assert [(one["suspect"], one["ranks"]) for one in suspects([NODE])] == [("n0", [0, 1])]
+
+
+@pytest.mark.parametrize(
+    ("threshold", "blamed"), [(0.4, []), (0.7, [("n0", [1])]), (0.92, [("n0", [1]), ("n1", [2])]), (2.0, [])]
+)
+def test_by_scores_they_are_those_of_the_ranks_below(
+    threshold: float, blamed: list[tuple[str, list[int]]]
+) -> None:
+    """Where all ranks are below, no node is to blame."""
+    one = report()
+    found = suspects_by_score(
+        findings(one, replace(SETTINGS, individual=False, relative_threshold=threshold)), one
+    )
+    assert [(each["suspect"], each["ranks"]) for each in found] == blamed
+
+
+def test_they_are_where_the_next_attempt_is_decided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_RUN_DIR", str(tmp_path))
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
+    record_suspects(suspects([SLOW]))
+    (event,) = read_run(str(tmp_path), frozenset(("node_suspected",)))
+    assert (event.node, event.get("cycle")) == (socket.gethostname(), 2)
+    assert account_of([event]).suspected == ("n0",)
+    assert incidents([event]) == []
+    monkeypatch.delenv("HOLDFAST_RUN_DIR")
+    record_suspects(suspects([SLOW]))  # nowhere to write it

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+import socket
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from holdfast.autoresume.ledger import Ledger
+from holdfast.autoresume.ledger_file import NAME, read_records
+from holdfast.autoresume.policy import nodes_to_exclude
 from tests.processes import Spawner
 from tests.ptl_resiliency.written_metrics import of_wandb
 
@@ -50,20 +54,32 @@ def test_two_ranks_under_the_launcher(spawn: Spawner, tmp_path: Path) -> None:
 
 
 def test_three_ranks_end_once_a_verdict_confirms_it(spawn: Spawner, tmp_path: Path) -> None:
+    """And what decides on the next attempt knows which node is to be left out."""
+    run_dir, env = tmp_path / "run", PATHS | {"TMPDIR": str(tmp_path)}
+    holdfast = [sys.executable, "-m", "holdfast"]
     launcher = ["-m", "holdfast.fault_tolerance.launcher", "--nproc-per-node=3", "--max-restarts=0"]
-    job = spawn([sys.executable, *launcher, PROGRAM, tmp_path], env=PATHS | {"TMPDIR": str(tmp_path)})
+    chain = [*holdfast, "autoresume", "--run-dir", run_dir, "--max-failures=1", "--", sys.executable]
+    job = spawn([*chain, *launcher, PROGRAM, tmp_path], env=env)
     assert job.wait(90) == 1, job.output()
     said = job.err()
     assert (
         "stop_if_detected: the job ends when a score is below its threshold in three successive reports"
         in said
     )
+    assert "the default: one low score, as stop_on='scores' takes, may be noise" in said
     # The first report warms up, three more make a verdict: one low score ends nothing.
     assert len(re.findall("^Section relative performance", said, re.M)) >= 4
     assert re.search(
         r"^The job ends for rank 1 \(node \S+\): section, \d+\.\d+ × slower since report", said, re.M
     )
     assert len(re.findall(r"confirmed: rank \d exits with 1", job.out())) == 3, job.output()
+    (attempt,) = Ledger.of(read_records(str(run_dir / NAME))[0]).attempts
+    assert attempt.suspected == nodes_to_exclude([attempt]) == (socket.gethostname(),)
+    stopped = r"the job was stopped for a straggler; rank 1 \(node \S+\): section, \d+\.\d+ × slower"
+    for command in ("incidents", "nodes"):
+        told = spawn([*holdfast, command, run_dir], env=env)
+        assert told.wait(30) == 0, told.output()
+        assert re.search(stopped, " ".join(told.out().split())), told.output()
 
 
 def test_one_rank_under_plain_python(spawn: Spawner, tmp_path: Path) -> None:

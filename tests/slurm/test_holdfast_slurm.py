@@ -28,6 +28,10 @@ if how == "bad-node" and restarts == "0" and os.environ["SLURM_NODEID"] == "0":
         file.write(node)
 if how == "memory" and restarts == "0" and os.environ["SLURM_NODEID"] == "0":
     raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+if how == "straggler" and restarts == "0" and os.environ["RANK"] == "0":
+    from holdfast.callbacks.stragglers import record_suspects
+    record_suspects([{"suspect": node, "facts": "the job was stopped for a straggler"}])
+    sys.exit(1)
 if how == "broken" or (os.path.exists(bad) and open(bad).read() == node):
     raise ValueError("no such data set: corpus-7")
 if how == "does not stop":
@@ -125,8 +129,9 @@ def test_a_node_on_which_it_fails_twice_is_left_out(cluster: Cluster, tmp_path: 
 
 
 @pytest.mark.soak
-def test_a_node_with_broken_memory_is_left_out_of_the_next_attempt(cluster: Cluster, tmp_path: Path) -> None:
-    training = light(cluster, tmp_path, "memory")
+@pytest.mark.parametrize("how", ["memory", "straggler"])
+def test_a_suspected_node_is_left_out_of_the_next_attempt(cluster: Cluster, tmp_path: Path, how: str) -> None:
+    training = light(cluster, tmp_path, how)
     assert training.start().returncode == 0
     assert training.end() == "COMPLETED 0:0", training.text()
     assert training.kinds() == ["failed", "finished"]

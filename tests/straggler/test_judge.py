@@ -55,7 +55,21 @@ def test_a_slow_node_is_one_verdict() -> None:
         tuple(range(16, 24)),
         GPU,
     )
-    assert str(verdict).startswith("node n2: GPU, 1.30 × slower since report 2, on its 8 ranks: ")
+    assert str(verdict).startswith(
+        "node n2: GPU, 1.30 × slower since report 2, on all 8 ranks: its kernels take 30 % "
+    )
+    assert verdict.evidence.endswith(" longer than on the median of 120 comparable ranks of other nodes")
+
+
+def test_a_node_is_compared_with_the_other_nodes_and_its_slow_ranks_are_counted() -> None:
+    """Of two nodes the median of all ranks is halfway between them; and three ranks of the slow one are not slow."""
+    (verdict,) = last(Job(16, noise=0.01, factor=factors(16, dict.fromkeys(range(8), 1.3)))).verdicts
+    assert (verdict.node, verdict.slowdown) == ("n0", pytest.approx(1.3, abs=0.02))
+    (verdict,) = last(Job(32, noise=0.01, factor=factors(32, dict.fromkeys(range(5), 1.3)))).verdicts
+    assert str(verdict).startswith(
+        "node n0: GPU, 1.30 × slower since report 2, on 5 of its 8 ranks: its kernels "
+    )
+    assert "the median of 24 comparable ranks of other nodes" in verdict.evidence
 
 
 def test_a_rank_that_is_too_fast_blames_nobody_else() -> None:
@@ -185,6 +199,19 @@ def test_a_section_must_cost_its_share_of_the_time(step: float | None, named: li
     assert bool(found.suppressed) != bool(named)
 
 
+def test_the_time_between_collectives_is_not_added_to_the_sections_in_it() -> None:
+    """A section that takes 7 % of the step, where the rest of it is measured as well."""
+    job, judge = Job(16, kernels=0, sections=("data", "step"), section_noise=0.01), Judge()
+    job.section_factor["data"] = factors(16, {12: 1.3})
+    for _ in range(5):
+        window = job.window()
+        scale = np.array([0.07, 0.93]) * np.nanmedian(window.medians) / np.nanmedian(window.medians, axis=0)
+        medians, totals = window.medians * scale, window.totals * scale
+        elapsed = np.full(16, totals.sum(axis=1).max())
+        found = judge.add(changed(window, medians=medians, totals=totals, elapsed=elapsed))
+    assert blamed(found) == [12] and not found.suppressed
+
+
 def late(ranks: int, who: int, by: float) -> np.ndarray:  # type: ignore[type-arg]
     result = np.zeros(ranks)
     result[who] = by
@@ -246,7 +273,7 @@ def test_a_section_in_which_a_rank_only_waits_does_not_blame_it() -> None:
     job = Job(16, kernels=0, collectives=1, late=arrival, section_factor={"backward": factors(16, {0: 1.6})})
     found = with_time(job, Judge())
     assert 0 not in blamed(found)
-    assert any("waits for others at the collectives for longer" in why for why in found.suppressed)
+    assert any("longer at the collectives than the others do" in why for why in found.suppressed)
 
 
 @pytest.mark.parametrize(("lost", "kind"), [(7.0, HOST), (1.0, SECTION)])

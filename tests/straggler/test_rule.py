@@ -47,6 +47,8 @@ def named(found: Findings) -> tuple[set[int], set[str]]:
         (8, {}, False, set(), set()),
         (8, {3: 1.2}, False, {3}, set()),
         (8, {3: 1.2, 6: 1.3}, False, {3, 6}, set()),
+        (4, {0: 1.2, 1: 1.2}, False, {0, 1}, set()),
+        (8, dict.fromkeys(range(4), 1.2), True, {0, 1, 2, 3}, set()),
         (8, {3: 0.5}, False, set(), set()),
         (8, {3: 1.05}, False, set(), set()),
         (16, whole(1, 1.15), True, set(), {"gpu-1"}),
@@ -57,7 +59,7 @@ def named(found: Findings) -> tuple[set[int], set[str]]:
         (64, {8: 1.3, 9: 1.3}, True, {8, 9}, set()),
         (16, whole(1, 1.2) | whole(0, 1.2), True, set(), set()),
     ],
-    ids=range(12),
+    ids=range(14),
 )
 def test_who_is_named(ranks: int, slow: Slow, on_nodes: bool, who: set[int], where: set[str]) -> None:
     found = find_stragglers(times(ranks, slow), nodes=nodes(ranks) if on_nodes else None)
@@ -108,7 +110,21 @@ def test_what_is_left_out_and_why() -> None:
     cheap[:, :, 0] *= 0.05
     found = find_stragglers(cheap)
     assert not found.ranks
-    assert "% of the time is spent there" in found.suppressed[0].reason
+    assert "% of the measured time is spent there" in found.suppressed[0].reason
+
+
+@pytest.mark.parametrize(("cost", "who"), [(0.03, set()), (0.07, {3})])
+def test_a_column_that_holds_the_others_is_not_summed_with_them(cost: float, who: set[int]) -> None:
+    """A section of this share of the step, one for the rest of it, and the step itself."""
+    table = times(8, {3: 1.3}, noise=0.005)[:, :, :3]
+    table[:, :, 0] *= cost
+    table[:, :, 1] *= 1 - cost
+    for step in (table[:, :, 0] + table[:, :, 1], np.ones((9, 8))):  # with more in it, and with none measured
+        table[:, :, 2] = step
+        assert named(find_stragglers(table, whole=2))[0] == who
+    assert not find_stragglers(table).ranks
+    table[:, :, 1] = np.nan  # most of the step is in no section
+    assert named(find_stragglers(table, whole=2))[0] == who
 
 
 @pytest.mark.parametrize("gone", [np.nan, np.inf, -np.inf, 0.0, -1.0])

@@ -165,12 +165,18 @@ def test_a_section_without_a_name_is_called_after_its_place() -> None:
 
 
 @pytest.mark.parametrize("name", ["", 3, b"fwd", ["fwd"], "x" * 1001])
-def test_a_name_must_be_a_text(name: object) -> None:
+def test_what_is_no_name_is_logged_once_and_not_measured(
+    name: object, caplog: pytest.LogCaptureFixture
+) -> None:
     Detector.initialize()
-    with pytest.raises(
-        ValueError, match=r"detection_section: name must be a text of 1 to 1000 characters, not"
-    ):
-        Detector.detection_section(name)  # type: ignore[arg-type]
+    ran = 0
+    for _ in range(2):
+        with Detector.detection_section(name):  # type: ignore[arg-type]
+            ran += 1
+    (said,) = caplog.messages
+    assert "detection_section: name must be a text of 1 to 1000 characters, not" in said
+    report = Detector.generate_report()
+    assert ran == 2 and report is not None and report.local_section_summaries == {}
 
 
 @pytest.mark.parametrize("interval", [1, 3])
@@ -195,22 +201,23 @@ def test_a_wait_may_be_told_by_another_thread(sections: Sections) -> None:
     add(1)
 
 
-def test_a_name_is_for_work_or_for_waiting() -> None:
+def test_a_name_is_for_work_or_for_waiting(caplog: pytest.LogCaptureFixture) -> None:
     Detector.initialize()
     for _ in range(2):
         with Detector.detection_section("fwd"), Detector.collective_section("barrier", profile_cuda=False):
             pass
-    with pytest.raises(
-        ValueError, match="collective_section: 'fwd' is a detection_section already; a name is"
-    ):
-        Detector.collective_section("fwd")
-    for profile_cuda in (True, False):
-        with pytest.raises(
-            ValueError, match="detection_section: 'barrier' is a collective_section already; a"
-        ):
-            Detector.detection_section("barrier", profile_cuda)
-    with pytest.raises(ValueError, match="collective_section: name must be a text of 1 to 1000 characters"):
-        Detector.collective_section("")
+        with Detector.collective_section("fwd"), Detector.detection_section("barrier"):
+            pass
+        with Detector.detection_section("barrier", False), Detector.collective_section(""):
+            pass
+    fwd, barrier, nothing = caplog.messages
+    assert "collective_section: 'fwd' is a detection_section already; a name is" in fwd
+    assert "detection_section: 'barrier' is a collective_section already; a" in barrier
+    assert "collective_section: name must be a text of 1 to 1000 characters" in nothing
+    report = Detector.generate_report()
+    assert report is not None
+    numbers = {name: one[Statistic.NUM] for name, one in report.local_section_summaries.items()}
+    assert numbers == {"fwd": 2, "barrier": 2}
 
 
 def test_kernels_are_captured_in_a_section_that_waits() -> None:

@@ -87,7 +87,7 @@ def test_what_a_section_costs_depends_on_the_time_between_reports(seconds: float
     last = run(8, work)[0][0][-1]
     assert last is not None
     assert [verdict.rank for verdict in last.verdicts()] == named
-    assert ["% of the time is spent there" in why for why in last.withheld] == [True] * (not named)
+    assert ["% of the measured time is spent there" in why for why in last.withheld] == [True] * (not named)
     assert last.section_relative_perf_scores["data_loading"][5] < 0.75
 
 

@@ -107,7 +107,7 @@ class Account:
     nodes: tuple[str, ...] = ()
     """Who took part."""
     suspected: tuple[str, ...] = ()
-    """Nodes that the launcher suspected."""
+    """Nodes that the launcher suspected, or for whose stragglers the job was stopped."""
     checkpoint: str = ""
     """From which the last restart cycle was to continue."""
     took_steps: bool = True

@@ -5,7 +5,7 @@ wall time instead, and all that is said of it names the section, so that nobody 
 What always holds: an argument that is not allowed is a ValueError that names it; a process has one detector, so a
 second start is refused in one line; all ranks stop after the same step or none does; a failure of a report is logged
 once, and raises nothing; a score of NaN is in no metric, and no straggler; sections of the program's own are not
-looked at.
+looked at; before the job stops, the nodes that it stops for are in its journal, if it has one, as suspects.
 Does not cover: when a training begins, steps and ends, what is measured, and saving: the frameworks' callbacks do that.
 The log's lines of verdicts, which the detector itself logs.
 """
@@ -14,19 +14,22 @@ from __future__ import annotations
 
 import logging
 import math
+import socket
 import statistics
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from holdfast.fault_tolerance import environment
+from holdfast.journal.writer import Journal
 from holdfast.side_group import CollectiveFailed, SideGroup
 from holdfast.straggler import log_texts
 from holdfast.straggler.detector import Detector
-from holdfast.straggler.report import StragglerId
+from holdfast.straggler.report import StragglerId, ranks_text
 from holdfast.visible import escaped
 
 from .callback_log import named
@@ -44,7 +47,8 @@ SUCCESSIVE = 3
 CONFIRMED, SCORES = "confirmed", "scores"
 STOPS_ON = {
     CONFIRMED: "when a score is below its threshold in three successive reports and a verdict names that rank or its "
-    "node, which takes at least 3 ranks (stop_on='confirmed')",
+    "node, which takes at least 3 ranks (stop_on='confirmed', the default: one low score, as stop_on='scores' takes, "
+    "may be noise, and would stop healthy jobs)",
     SCORES: "when a score is below its threshold in one report (stop_on='scores')",
 }
 """What `stop_if_detected` acts on, as the log says it when training begins."""
@@ -190,10 +194,10 @@ class StragglerDetection:
         report = Detector.generate_report_if_interval_elapsed()
         if not Detector.is_interval_elapsed():
             return False
-        is_straggling, values = False, dict[str, float]()
+        is_straggling, blamed, values = False, list[Fields](), dict[str, float]()
         if report is not None:  # on rank 0
             with self._logging_a_failure():
-                is_straggling, values = self._read(report)
+                is_straggling, blamed, values = self._read(report)
         # First of all: the others wait for it, and what takes the metrics may take its time.
         stops = self._agreed(is_straggling)
         if values and self._settings.metrics:
@@ -201,6 +205,7 @@ class StragglerDetection:
                 give(values)
         self.log.info(log_texts.processing_time(perf_counter() - started))
         if stops:
+            record_suspects(blamed)
             self.log.error(log_texts.TERMINATING)
         return stops
 
@@ -210,8 +215,8 @@ class StragglerDetection:
             self._side.close()
         Detector.shutdown()
 
-    def _read(self, report: Report) -> tuple[bool, dict[str, float]]:
-        """Log it. Returns whether there is a straggler to stop for, and the metrics."""
+    def _read(self, report: Report) -> tuple[bool, list[Fields], dict[str, float]]:
+        """Log it. Returns whether there is a straggler to stop for, the nodes to leave out then, and the metrics."""
         found = findings(report, self._settings)
         confirmed = self._confirmation.of(found, report)
         if found.by_section and not self._has_logged_sections:
@@ -223,7 +228,8 @@ class StragglerDetection:
         if is_straggling and self._settings.stop_if_detected:
             for verdict in confirmed:
                 self.log.warning("The job ends for %s", escaped(str(verdict)))
-        return is_straggling, metrics(found)
+        blamed = suspects_by_score(found, report) if self._settings.stop_on == SCORES else suspects(confirmed)
+        return is_straggling, blamed, metrics(found)
 
     def _agreed(self, is_straggling: bool) -> bool:
         """Whether to stop, as rank 0 found and all ranks know."""
@@ -313,6 +319,50 @@ class Confirmation:
             return []
         low = {one.rank for one in frozenset.intersection(*self._low)}
         return [verdict for verdict in report.verdicts() if low.intersection(verdict.ranks)]
+
+
+Fields = dict[str, Any]
+"""Of an event `node_suspected`."""
+
+
+def suspects(verdicts: Sequence[Verdict]) -> list[Fields]:
+    """The nodes that these verdicts blame, one event each."""
+    found: dict[str, Fields] = {}
+    for one in verdicts:
+        fields = found.setdefault(one.node, {"suspect": one.node, "ranks": [], "facts": _STOPPED})
+        fields["ranks"] = sorted({*fields["ranks"], *one.ranks})
+        fields["facts"] += f"; {one}"
+    return list(found.values())
+
+
+def suspects_by_score(found: Findings, report: Report) -> list[Fields]:
+    """The nodes of ranks below a threshold, one event each; where that is every rank, no node is to blame."""
+    by_node: dict[str, list[int]] = {}
+    for one in sorted(found.stragglers, key=lambda one: one.rank):
+        by_node.setdefault(one.node, []).append(one.rank)
+    if len(found.stragglers) == len(report.rank_to_node):
+        return []
+    why = "below the threshold of a score in one report"
+    return [
+        {"suspect": node, "ranks": ranks, "facts": f"{_STOPPED}; {ranks_text(ranks, 8)} (node {node}): {why}"}
+        for node, ranks in by_node.items()
+    ]
+
+
+_STOPPED = "the job was stopped for a straggler"
+
+
+def record_suspects(blamed: Sequence[Fields]) -> None:
+    """Note them in the job's journal, if there is one, for auto-resume, `holdfast slurm`, and the launcher of the next
+    job in the run directory. Waits a second for the disk at most, and raises nothing."""
+    run_dir, host = environment.run_dir(), socket.gethostname()
+    if not blamed or run_dir is None:
+        return
+    # In a file of its own: most readers leave out those of ranks, in which each report is.
+    journal = Journal(run_dir, f"{host}.stragglers")
+    for fields in blamed:
+        journal.record("node_suspected", node=host, cycle=environment.cycle(), **fields)
+    journal.close()
 
 
 def findings(report: Report, settings: StragglerSettings) -> Findings:

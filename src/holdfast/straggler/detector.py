@@ -134,9 +134,10 @@ class Detector:
 
         Raises:
             RuntimeError: the detector is not initialised.
-            ValueError: the name is no text of 1 to 1,000 characters, or that of a `collective_section`.
 
-        Does not cover: work that the GPU does after the body has ended; wall time is measured without waiting for it.
+        Does not cover: a name that is no text of 1 to 1,000 characters, or that of a `collective_section`: it is logged
+        once, and its body is not measured. Work that the GPU does after the body has ended; wall time is measured
+        without waiting for it.
         A section beyond the first 1,000 names is not measured.
         """
         if name is None:
@@ -153,11 +154,11 @@ class Detector:
 
         Raises:
             RuntimeError: the detector is not initialised.
-            ValueError: the name is no text of 1 to 1,000 characters, or that of a `detection_section`.
 
-        Does not cover: collectives in which only some of the compared ranks take part. Nor operations with a root or a
-        direction (broadcast, reduce, scatter, gather, send): who hands over and goes on waits least, and would be
-        blamed. Put no collective section around them.
+        Does not cover: a name that is no text of 1 to 1,000 characters, or that of a `detection_section`: it is logged
+        once, and its body is not measured. Collectives in which only some of the compared ranks take part. Nor
+        operations with a root or a direction (broadcast, reduce, scatter, gather, send): who hands over and goes on
+        waits least, and would be blamed. Put no collective section around them.
         """
         return _running().sections.enter(name, profile_cuda, waits=True)
 

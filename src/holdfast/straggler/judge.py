@@ -7,6 +7,8 @@
 The rule (`rule.find_stragglers`) sees one table of seconds: of each section, of the GPU's kernels (as one signal), and
 the time in which a rank did not wait at collectives. It sees it twice: as measured, and each rank against its own past.
 A slow rank is then explained, by the first that holds: its GPU, its host, a section, its arrival at the collectives.
+Arrival also acquits: who is slow in a section and yet waits longer at the collectives than the others do, by half of
+that or more, either waited in the section or has less to do besides, and keeps nobody waiting.
 
 Always holds: no clock, no file, no other process; the same windows give the same verdicts.
 Does not cover: a job of fewer than `Thresholds.min_ranks` ranks that do the same work.
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
@@ -138,11 +140,13 @@ class Judge:
                 previous=previous,
                 # Two tables: against the others, and against the own past.
                 thresholds=replace(self.thresholds, error_rate=self.thresholds.error_rate / 2),
+                whole=signals.index(OWN_TIME) if OWN_TIME in signals else None,
             )
             for tables, previous in zip((self._times, self._past), self._findings, strict=True)
         ]
         self._findings = found[0], found[1]
-        writer = _Writer(window, codes, signals, self._recent, self._first, self._given is not None)
+        given, least = self._given is not None, self.thresholds.min_slowdown
+        writer = _Writer(window, codes, signals, self._recent, self._first, given, least)
         return Judgement(*writer.verdicts(*found), codes)
 
     def _groups(self, window: Window) -> Codes:
@@ -291,10 +295,11 @@ class _Writer:
         recent: Collection[Measured],
         first: int,
         groups_given: bool,
+        min_slowdown: float,
     ) -> None:
         """`first` is the number of the report that the rule counts as window 0."""
         self.window, self.codes, self.signals, self.recent = window, codes, signals, recent
-        self.first, self.groups_given = first, groups_given
+        self.first, self.groups_given, self.min_slowdown = first, groups_given, min_slowdown
         self.hint = False
         self.suppressed: list[str] = []
 
@@ -327,11 +332,16 @@ class _Writer:
             who = f"rank {rank}" if rank is not None else f"node {node}"
             what = ", ".join(name for _, name in signals)
             self.suppressed.append(
-                f"{who} is slow in {what}, but waits for others at the collectives for longer"
+                f"{who} is slow in {what} by {seconds(lost)} of each report, but waits {seconds(-late)} longer at the "
+                "collectives than the others do: it keeps nobody waiting"
             )
             return None
-        kind, signal, sentence = self._cause(ranks, signals, excess, lost, past)
+        kind, signal, sentence = self._cause(found, ranks, signals, excess, lost, past)
         slowdown = found.slowdown if past or signal not in self.signals else self._slowdown(signal, ranks)
+        if rank is None:
+            sentence = (
+                f"on {self._how_many(max(signals, key=lambda one: excess[one]), ranks, past)}: {sentence}"
+            )
         if kind in (GPU, SECTION) and late >= EXPLAINED_BY_SECTION * lost:
             sentence += f"; at the collectives the others wait {seconds(late)} for it"
         since = self.first + found.since
@@ -342,6 +352,7 @@ class _Writer:
 
     def _cause(
         self,
+        found: SlowRank | SlowNode,
         ranks: Sequence[int],
         signals: Sequence[Signal],
         excess: Mapping[Signal, float],
@@ -349,11 +360,14 @@ class _Writer:
         past: bool,
     ) -> tuple[str, Signal, str]:
         """The kind of verdict, the signal that shows it, and the sentence."""
-        against = f"on the median of {int((self.codes == self.codes[ranks[0]]).sum()) - 1} comparable ranks"
+        against = f"on the median of {len(self._others(ranks))} comparable ranks"
+        if isinstance(found, SlowNode):
+            against += " of other nodes"
         if past:
             against = "in its own past, while comparable ranks stayed as they were"
         if OF_GPU in signals:
-            return GPU, OF_GPU, f"its kernels take {longer(self._slowdown(OF_GPU, ranks))} {against}"
+            slowdown = found.slowdown if past else self._slowdown(OF_GPU, ranks)
+            return GPU, OF_GPU, f"its kernels take {longer(slowdown)} {against}"
         shown = max(signals, key=lambda signal: (signal[0] == SECTION, excess[signal]))
         losses = self._losses(ranks)
         if losses and sum(losses.values()) >= EXPLAINED_BY_HOST * lost:
@@ -365,11 +379,8 @@ class _Writer:
             sentence = f"{main} took {seconds(losses[main])} more of each report than on comparable ranks"
             return HOST, shown, f"{sentence}, all host causes explain {share:.0%} of {what} ({seconds(lost)})"
         if shown[0] == SECTION:
-            return (
-                SECTION,
-                shown,
-                f"section {shown[1]} takes {longer(self._slowdown(shown, ranks))} {against}",
-            )
+            slowdown = found.slowdown if past else self._slowdown(shown, ranks)
+            return SECTION, shown, f"section {shown[1]} takes {longer(slowdown)} {against}"
         sections = {signal: excess[signal] for signal in excess if signal[0] == SECTION}
         longest = max(sections, key=lambda signal: sections[signal], default=OWN_TIME)
         if sections and sections[longest] >= EXPLAINED_BY_SECTION * lost:
@@ -380,27 +391,54 @@ class _Writer:
         waits = f"at the collectives the others wait {seconds(lost)} of each report for it"
         return LATE, OWN_TIME, f"{waits}, and neither its kernels nor its sections say why"
 
-    def _mean(self, values: Callable[[Measured], Array], ranks: Sequence[int]) -> float:
-        """Over the last windows, of the median of these ranks; 0 where nothing is known."""
-        found = np.array([values(one)[ranks] for one in self.recent])
-        return float(np.median(np.nan_to_num(found).mean(axis=0)))
+    def _others(self, ranks: Sequence[int]) -> NDArray[np.intp]:
+        """With whom this rank, or the ranks of this node, are compared."""
+        return np.setdiff1d(np.flatnonzero(np.isin(self.codes, self.codes[ranks])), ranks)
+
+    def _seconds(self, signal: Signal, ranks: Sequence[int]) -> tuple[Array, Array]:
+        """The last windows [window, rank] of these ranks, and of what is usual: for a rank the median of its group,
+        for those of a node that of the other nodes' ranks. NaN where nothing is known."""
+        nothing = np.full(self.window.ranks, np.nan)  # a section may be new
+        times = np.array([one.times.get(signal, nothing) for one in self.recent])
+        usual = np.array([one.usual.get(signal, nothing) for one in self.recent])
+        if len(ranks) > 1:
+            others = self._others(ranks)
+            for code in np.unique(self.codes[ranks]):
+                alike = others[self.codes[others] == code]
+                usual[:, self.codes == code] = column_medians(times[:, alike].T)[:, None]
+        return times[:, ranks], usual[:, ranks]
 
     def _excess(self, signal: Signal, ranks: Sequence[int]) -> float:
-        """Seconds of a window beyond the median of the group."""
-        nothing = np.full(self.window.ranks, np.nan)
-        return self._mean(lambda one: one.times.get(signal, nothing) - one.usual.get(signal, nothing), ranks)
+        """Seconds of a window beyond what is usual; 0 where nothing is known."""
+        times, usual = self._seconds(signal, ranks)
+        return _middle(times - usual)
 
     def _slowdown(self, signal: Signal, ranks: Sequence[int]) -> float:
-        nothing = np.full(self.window.ranks, np.nan)  # a section may be new
-        usual = self._mean(lambda one: one.usual.get(signal, nothing), ranks)
-        return self._mean(lambda one: one.times.get(signal, nothing), ranks) / usual if usual > 0 else 1.0
+        times, usual = map(_middle, self._seconds(signal, ranks))
+        return times / usual if usual > 0 else 1.0
+
+    def _how_many(self, signal: Signal, ranks: Sequence[int], past: bool) -> str:
+        """Of a node's ranks those that are slow, at least half as much as a verdict takes."""
+        if past:
+            return "most of its ranks"
+        times, usual = (np.nan_to_num(one).mean(axis=0) for one in self._seconds(signal, ranks))
+        slow = int((times > usual * math.sqrt(self.min_slowdown)).sum())
+        return f"all {len(ranks)} ranks" if slow == len(ranks) else f"{slow} of its {len(ranks)} ranks"
 
     def _losses(self, ranks: Sequence[int]) -> dict[str, float]:
         """What the host lost, by cause."""
-        return {cause: self._mean(lambda one: one.losses[cause], ranks) for cause in self.window.host_losses}  # noqa: B023
+        found = {
+            cause: [one.losses[cause][ranks] for one in self.recent] for cause in self.window.host_losses
+        }
+        return {cause: _middle(np.array(losses)) for cause, losses in found.items()}
 
     def _suppressed(self, one: Suppressed) -> str:
         kind, section = self.signals[one.signal]
         what = f"section {section}" if section else kind
         who = f"node {', '.join(one.nodes)}" if one.nodes else ranks_text(one.ranks, 8)
         return f"{who} ({what}): {one.reason}"
+
+
+def _middle(values: Array) -> float:
+    """The mean over windows of the median of these ranks `[window, rank]`; 0 where nothing is known."""
+    return float(np.median(np.nan_to_num(values).mean(axis=0)))

@@ -50,7 +50,9 @@ class Verdict:
         if self.since != UNKNOWN_SINCE:
             text += f" since report {self.since}"
         if self.rank is None:
-            return f"node {self.node}: {text}, on its {len(self.ranks)} ranks: {self.evidence}"
+            return (
+                f"node {self.node}: {text}, {self.evidence}"  # which begins with the number of its slow ranks
+            )
         return f"rank {self.rank} (node {self.node}): {text}" + (
             f": {self.evidence}" if self.evidence else ""
         )

@@ -105,6 +105,7 @@ def find_stragglers(
     nodes: Sequence[str] | None = None,
     previous: Findings | None = None,
     thresholds: Thresholds = Thresholds(),  # noqa: B008 (it is frozen)
+    whole: int | None = None,
 ) -> Findings:
     """Find the ranks and nodes that are slow in the last windows of a job.
 
@@ -116,6 +117,9 @@ def find_stragglers(
         previous: What was found one window earlier: the numbers of windows continue, and who stays named keeps its
             `since`.
         thresholds: What it takes to be named.
+        whole: The column that holds the time of others as well, as a step does of its sections. It is compared like
+            the others, but not summed with them: what a signal costs is its share of it, or of the others' sum if
+            that is more.
 
     Raises:
         ValueError: `times` has not three dimensions, or there is not one group or node for each rank.
@@ -139,7 +143,7 @@ def find_stragglers(
     last = len(table) - 1 if previous is None else previous.last + 1
     if len(table) < SHORTEST or not table.size:
         return Findings(last=last)
-    report = _Report(table[-LONGEST - 1 :], groups, nodes, thresholds)
+    report = _Report(table[-LONGEST - 1 :], groups, nodes, thresholds, whole)
     return report.findings(previous or Findings(), last)
 
 
@@ -152,6 +156,7 @@ class _Report:
         groups: Sequence[Hashable] | None,
         nodes: Sequence[str] | None,
         thresholds: Thresholds,
+        whole: int | None,
     ) -> None:
         ranks = times.shape[1]
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -159,7 +164,11 @@ class _Report:
         self.logs[~np.isfinite(self.logs)] = np.nan
         recent = np.exp(self.logs[-SHORTEST:])
         self.last = recent[-1]
-        self.share = np.median(recent / np.nansum(recent, axis=2, keepdims=True), axis=0)
+        total = np.nansum(recent, axis=2, keepdims=True)
+        if whole is not None:
+            held = np.nan_to_num(recent[:, :, [whole]])
+            total = np.maximum(total - held, held)
+        self.share = np.median(recent / total, axis=0)
         self.groups = from_labels([0] * ranks if groups is None else groups)
         self.nodes = from_labels([0] * ranks if nodes is None else nodes)
         self.names = list(dict.fromkeys(nodes or [""]))
@@ -228,9 +237,7 @@ class _Report:
         for (group, signal), found in together.items():
             measured = (self.groups == group) & np.isfinite(self.logs[-1, :, signal])
             rows = [one.row for one in found]
-            # Where the whole group is on one node, nothing says that it is the node.
-            one_node = len(set(self.nodes[rows])) == 1 < len(set(self.nodes[measured]))
-            if one_node or len(found) == 1 or len(found) < SPREAD * measured.sum():
+            if len(set(self.nodes[rows])) == 1 or len(found) < SPREAD * measured.sum():
                 kept += found
             else:
                 reason = f"{len(found)} of {measured.sum()} compared ranks are slow: probably other work"
@@ -289,7 +296,7 @@ class _Report:
         if share >= least:
             return True
         slowdown = math.exp(one.level)
-        reason = f"{slowdown:.2f} × slower, but only {100 * share:.1f} % of the time is spent there"
+        reason = f"{slowdown:.2f} × slower, but only {100 * share:.1f} % of the measured time is spent there"
         self.suppressed.append(Suppressed(one.signal, ranks, nodes, reason))
         return False
 

@@ -3,7 +3,8 @@
 Each run of a section is one `with`, with an object of its own: threads, nested runs of one name and generators never
 share one. With `profiling_interval` = n a counter of the section chooses every n-th run, the first included.
 
-What always holds: entering a section takes no lock. Memory is bounded: the last `KEPT` times of each of at most
+What always holds: entering a section takes no lock, and raises nothing: a name that cannot be measured is logged once,
+and its body runs as if there were no section. Memory is bounded: the last `KEPT` times of each of at most
 `MOST_SECTIONS` sections.
 Does not cover: interpreters without the global lock, where a count may miss runs; a report in a signal handler that
 interrupts a report.
@@ -128,13 +129,13 @@ class Sections:
     def enter(self, name: str, profile_cuda: bool, waits: bool = False) -> SectionContext:
         """The context manager of the next run of a section; `waits`: whether its body waits for other ranks.
 
-        Raises:
-            ValueError: the name is no text of 1 to `LONGEST_NAME` characters, or that of a section of the other kind.
+        Nothing is measured where the name is no text of 1 to `LONGEST_NAME` characters, or that of a section of the
+        other kind; each such section is logged once.
         """
         try:
             section = (self._waiting if waits else self._working)[name]
         except (KeyError, TypeError):
-            added = self._section(name, waits)
+            added = self._failures.guarded(self._part(name), lambda: self._section(name, waits), None)
             if added is None:
                 return SKIPPED
             section = added
@@ -150,7 +151,7 @@ class Sections:
 
     def waits(self, name: str) -> Callable[[int], None]:
         """A function that adds one wait, in nanoseconds, to a section that waits for other ranks. Any thread may call
-        it, not several at once; after `close` it is harmless. ValueError as above."""
+        it, not several at once; after `close` it is harmless. ValueError for a name that `enter` does not measure."""
         section = self._section(name, True)
 
         def add(spent: int) -> None:
@@ -185,7 +186,7 @@ class Sections:
         self.closed = True
 
     def _section(self, name: str, waits: bool) -> Section | None:
-        """The section, which may be new; None if it is one too many."""
+        """The section, which may be new; None if it is one too many. ValueError for a name that cannot be one."""
         if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
             raise ValueError(
                 f"{_CALLED[waits]}: name must be a text of 1 to {LONGEST_NAME} characters, not {name!r:.80}"
@@ -201,6 +202,11 @@ class Sections:
             return None
         # Atomic: another thread or a signal handler may have added it just now.
         return own.setdefault(name, Section(name, self._failures))
+
+    def _part(self, name: object) -> str:
+        """What is logged once: for each name that is a section, and for all others together."""
+        known = isinstance(name, str) and (name in self._working or name in self._waiting)
+        return f"measuring section {name!r}" if known else "measuring a section"
 
     def _log_full(self, name: str) -> None:
         if not self._full_logged:
