@@ -22,7 +22,7 @@ TOGETHER = {"fault_tolerance", "incidents"}
 
 LAYERS = (
     {"holdfast", "in_time", "lazy", "patches", "prefixed_log", "private_file", "side_group", "visible"},
-    {"checkpoints", "journal"},
+    {"checkpoints", "health", "journal"},
     TOGETHER,
     {"doctor", "straggler", "testing"},
     {"callbacks"},
