@@ -21,7 +21,7 @@ from ..exit_codes import Outcome
 from . import agreed_stop
 from . import messages as m
 from .exiting import record_description, watch_exits
-from .gathering import members_not_back
+from .gathering import members_not_back, sick_nodes
 from .messages import PASSED_ON, Action, Event, Log, journal
 from .node import BUSY, READING, Done, Leave, LocalProgress, Node, Preempt, Rank, Run, Settle, Start, Stop
 from .records import LEFT, Kind, decode, encode, key, whole_number
@@ -52,6 +52,7 @@ def enter_start(node: Node, phase: Start, now: float) -> list[Action]:
     begins = {"world_size": members.world_size, "node_rank": members.index(node.name)}
     return [
         *members_not_back(node),
+        *sick_nodes(node),
         journal("cycle_start", cycle=cycle, **begins),
         m.StartRanks(cycle, members, phase.address, phase.port),
     ]
@@ -115,6 +116,8 @@ def on_run(node: Node, phase: Run, event: Event, now: float) -> list[Action]:
             return [*record_description(node, event, now), *watch_exits(node, now)]
         case m.Requested():
             return on_request(node, event, now)
+        case m.Health(-1, sick) if node.settings.exclude_sick and node.request is None:
+            return on_request(node, m.Requested(-1, "exclude_this_node", sick), now)
         case m.Signal() if event.is_stop:
             node.phase = Preempt(event.number, event.by)
         case m.Signal(number):
