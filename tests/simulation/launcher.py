@@ -433,7 +433,12 @@ class Launcher:
 
     def _sick(self, share: float) -> str:
         """What a check finds; "": nothing."""
-        return "GPU 3 is lost" if self.random.random() < share * self.world.scenario.sick else ""
+        scenario = self.world.scenario
+        if self.random.random() >= share * scenario.sick:
+            return ""
+        if scenario.exclude_sick:
+            self.touched.add("excluded")
+        return "GPU 3 is lost"
 
     def _accuse(self, action: m.Report) -> None:
         """The report accuses a node, rightly or not; some time later the others can read so."""

@@ -20,7 +20,7 @@ from .probe import Probe, Unanswered, run_command
 
 SECONDS = 2.0
 STORAGE_EVERY = 60.0
-"""Seconds between two checks of storage and clocks while ranks run, at least."""
+"""Seconds between two checks of storage while ranks run, at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,6 @@ class Wanted:
     command: str = ""
     run_dir: str | None = None
     node: str = ""
-    swap_clock: Callable[[str], str] | None = None
-    """See `host.check_clock`."""
     seconds: float = SECONDS
     """For all checks together."""
     cards_folder: str = cards.FOLDER
@@ -62,7 +60,7 @@ class Checks:
         self._cards_at_start: list[cards.Card] | None = None
         self._xids: list[str] = []
         self._under_way: dict[str, UnderWay[list[Finding]]] = {}
-        self._slow_at = -STORAGE_EVERY  # monotonic seconds at which storage and clock were checked
+        self._slow_at = -STORAGE_EVERY  # monotonic seconds at which storage was checked
 
     def run(self, *, trains: bool = False) -> list[Finding]:
         """Every finding, also of what is good or does not apply. While ranks run storage is checked now and then."""
@@ -77,7 +75,6 @@ class Checks:
         if not trains or now - self._slow_at >= STORAGE_EVERY:
             self._slow_at = now
             parts[storage.CHECK] = self._check_storage
-            parts[host.CLOCK] = lambda: host.check_clock(wanted.node, wanted.swap_clock)
         for name, part in parts.items():
             if name not in self._under_way:  # one that hangs is not followed by another
                 self._under_way[name] = UnderWay(part)
@@ -107,6 +104,8 @@ class Checks:
                 return [Finding(gpus.CHECK, verdict, text, is_hardware=verdict == SICK)]
             ((xids, no_log),) = self.gpus.ask("xids", max(0.01, until - time.monotonic()))
         except Unanswered as why:
+            if not self.gpus.is_hung:
+                return [Finding(gpus.CHECK, WARNING, f"not checked: {why.args[0]}")]
             text = f"the NVIDIA driver: {why.args[0]}"
             return [Finding(gpus.CHECK, SICK, text, is_hardware=True, what="the driver")]
         self._xids += xids

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable
 
-from .findings import ABSENT, GOOD, WARNING, Finding
+from .findings import GOOD, WARNING, Finding
 
 CHECK, CLOCK = "machine", "clock"
 GIB = 1 << 30
@@ -45,20 +45,16 @@ def check(run_dir: str | None) -> list[Finding]:
     return found or [Finding(CHECK, GOOD, ", ".join(facts))]
 
 
-def check_clock(
-    node: str, swap: Callable[[str], str] | None, now: Callable[[], float] = time.time
-) -> list[Finding]:
+def check_clock(node: str, swap: Callable[[str], str], now: Callable[[], float] = time.time) -> list[Finding]:
     """Compare the clock with the latest time that a node has told.
 
     What was told before it was read here must be in the past. If it is not, its clock is ahead of this one by at least
     the difference; how long ago it was told does not matter.
 
     Args:
-        swap: Gives the value that the nodes share, and puts this one in its place; None: there are no others.
+        swap: Gives the value that the nodes share, and puts this one in its place; "" where there is none.
         now: Unix seconds.
     """
-    if swap is None:
-        return [Finding(CLOCK, ABSENT, "there is no other node to compare it with")]
     own = now()
     try:
         told = json.loads(swap(json.dumps({"node": node, "at": own})) or "{}")

@@ -24,6 +24,8 @@ from .findings import GOOD, SICK, Finding
 
 RUNNING: set[int] = set()
 """Pids of the processes that run now: a sweep of what ranks have left behind spares them."""
+_starts = threading.Lock()
+_held = False
 MOST_HUNG = 3
 """Processes of a probe that may hang, before no further one is started."""
 _CODE = "import sys; del sys.path[0]\nfrom holdfast.health.probe import serve\nserve()"
@@ -40,6 +42,8 @@ class Probe:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._hung = 0
+        self.is_hung = False
+        """Whether the last answer did not come in time."""
 
     def ask(self, request: str, seconds: float, **arguments: Any) -> list[Any]:
         """All answers to a request. Raises `Unanswered`; its second argument has the answers that came."""
@@ -47,6 +51,7 @@ class Probe:
             raise Unanswered(f"{self._hung} processes hang in it", [])
         until = time.monotonic() + seconds
         found: list[Any] = []
+        self.is_hung = False
         try:
             if self._process is None or self._process.poll() is not None:
                 self.close()
@@ -58,7 +63,7 @@ class Probe:
             while True:
                 left = until - time.monotonic()
                 if left <= 0 or not select.select([out], [], [], left)[0]:
-                    self._hung += 1
+                    self._hung, self.is_hung = self._hung + 1, True
                     self.close()
                     raise Unanswered(f"no answer within {seconds:g} s", found)
                 data = os.read(out, 1 << 16)
@@ -82,11 +87,20 @@ class Probe:
             _end(process)
 
 
+def hold(is_held: bool) -> None:
+    """While it is held no process is started: a sweep would end one that it does not know of."""
+    global _held
+    with _starts:
+        _held = is_held
+
+
 def _started(words: list[str], **more: Any) -> subprocess.Popen[bytes]:
-    process = subprocess.Popen(
-        words, stdout=subprocess.PIPE, start_new_session=True, **{"stderr": subprocess.DEVNULL, **more}
-    )
-    RUNNING.add(process.pid)
+    more = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, **more}
+    with _starts:
+        if _held:
+            raise OSError("ranks are being stopped")
+        process = subprocess.Popen(words, start_new_session=True, **more)
+        RUNNING.add(process.pid)
     return process
 
 

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from ... import config_fields as grammar
 from ...config import (
     ATTRIBUTION,
+    HEALTH,
     JOURNAL,
     LAUNCHER,
     LIMITS,
@@ -31,6 +32,7 @@ from ...config_fields import Effect, Option, Reason, optional, whole
 from ...config_sources import ResolvedConfig
 from ..exit_codes import DO_NOT_REQUEUE
 
+EXCLUDE = "exclude"
 _path = grammar.matching(r".*\S.*", "a path")
 _prefix = grammar.matching(r".*\S.*(?<!/)", "the start of a file name, like /logs/job, not a folder")
 
@@ -110,12 +112,22 @@ class LauncherOptions:
     early_detection: bool = setting(
         False, grammar.boolean, "", "accuse a rank that is plainly stopped before a limit is passed", LIMITS)
     node_timeout: float = setting(
-        10.0, grammar.seconds, "SECONDS", "silence after which a node counts as gone", "health of nodes")
+        10.0, grammar.seconds, "SECONDS", "silence after which a node counts as gone", HEALTH)
+    health_command: str | None = setting(
+        None, grammar.text, "COMMAND", "one more check: exit code 0 is healthy, its last line of output the reason",
+        HEALTH)
+    health_action: str = setting(
+        "warn", grammar.one_of("warn", EXCLUDE), "warn|exclude", "a sick node: a spare takes its place, or it leaves",
+        HEALTH)
+    health_write_path: str | None = setting(
+        None, _path, "DIR", "a folder in which the checks write a file", HEALTH)
+    health_timeout: float = setting(
+        2.0, grammar.seconds, "SECONDS", "for all checks of a node together", HEALTH)
     # fmt: on
 
 
 RENDEZVOUS = Reason(Effect.NONE, "Holdfast has one rendezvous, over a c10d store")
-ENDPOINT = Reason(Effect.NONE, "Holdfast does not call a health service of the node")
+ENDPOINT = Reason(Effect.NONE, "--ft-health-command can ask any health service")
 LOG_SERVER = Reason(Effect.NONE, "Holdfast has no log server; --log-dir can be on a shared filesystem")
 SOCKET = optional(grammar.matching(r"unix://.*|(?!.*://).*", "the path of a socket, or unix:// and the path"))
 ANY_COUNT = optional(whole(0))
