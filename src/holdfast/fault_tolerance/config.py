@@ -44,9 +44,6 @@ PAST = "accepted from other releases, without effect in this version"
 
 CARDS = Reason(Effect.NOT_NEEDED, "all network cards of the node are watched, whichever GPU they are near")
 LOOKS = Reason(Effect.NOT_NEEDED, "the GPU memory in use is read every 50 ms")
-PLACES = Reason(
-    Effect.NOT_YET, "nodes are ordered by --node-rank, SLURM_PROCID or GROUP_RANK where given, then by name"
-)
 MEMORY_WRITE = Reason(Effect.NOT_NEEDED, "a section call writes to shared memory; nothing answers it")
 EVENTS = Reason(Effect.NOT_NEEDED, "the launcher is notified of a failure at once and does not poll")
 SWEEP = Reason(Effect.NOT_NEEDED, "what stopped ranks leave is always ended, and logged where that fails")
@@ -176,7 +173,7 @@ class FaultToleranceConfig:
         True, grammar.boolean, "BOOL", "network ports that were active still are", HEALTH, since="0.6")
     link_state_path_template: str | None = setting(
         "/sys/class/infiniband/{nic}/ports/1/state", TEMPLATE, "PATH",
-        "state of a network port, with {dev_name} or {nic}", HEALTH, since="0.6")
+        "state of a card's port", HEALTH, since="0.6")
     enable_dist_storage_healthcheck: bool = setting(
         False, grammar.boolean, "BOOL", "check the mounts of Lustre and NFS", HEALTH, since="0.6",
         other_names=("ft-dist-storage-health-check", "ft-param-dist-storage-health-check"))
@@ -184,8 +181,8 @@ class FaultToleranceConfig:
         None, ABSOLUTE_PATHS, "PATH,...", "paths that must exist and be readable", HEALTH, since="0.6",
         other_names=("ft-storage-health-check-path", "ft-param-storage-health-check-path"))
     segment: int | None = setting(
-        None, optional(whole(1)), "NODES", "nodes per complete group within one NVLink domain", since="0.6",
-        no_effect=PLACES)
+        None, optional(whole(1)), "NODES", "nodes per complete group within one NVLink domain", LAUNCHER,
+        since="0.6")
     numa_bind_strict: bool = setting(
         True, grammar.boolean, "BOOL", "bind the memory of ranks to their NUMA node too", since="0.6", no_effect=NUMA)
     gpu_memory_reclaim_timeout: float | None = setting(

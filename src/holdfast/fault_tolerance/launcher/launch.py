@@ -237,7 +237,10 @@ def _join(
     if order < 0 and options.resolved.config.use_infra_group_rank:
         numbers = (os.environ.get(name, "") for name in ("SLURM_PROCID", "GROUP_RANK"))
         order = next((int(number) for number in numbers if number.isdecimal()), -1)
-    domain = options.node_domain or ("" if given.is_one_node else health.domain()) or socket.gethostname()
+    domain = options.node_domain or ("" if given.is_one_node else health.domain())
+    if not domain and options.resolved.config.segment:
+        logger.warning("segment: the NVLink domain of this node is not known; give --ft-node-domain")
+    domain = domain or socket.gethostname()
     me = Member(node, int(given.nproc_per_node), LOOPBACK, order=order, role=given.role, domain=domain)
     if given.is_one_node:
         return LocalStore(), me, True
@@ -274,6 +277,7 @@ def _settings(options: LauncherOptions, me: Member, is_host: bool) -> Settings:
         most_stalled=max(0, config.max_no_progress_cycles),
         same_failure_limit=options.same_failure_limit,
         exclude_suspects=options.exclude_suspects,
+        segment=1 if given.is_one_node else config.segment or 1,
         checks_health=not given.is_one_node or options.health_action == EXCLUDE,
         exclude_sick=options.health_action == EXCLUDE,
         no_restart_code=options.no_restart_exit_code,

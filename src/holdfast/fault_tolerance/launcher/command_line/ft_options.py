@@ -114,7 +114,7 @@ class LauncherOptions:
     node_timeout: float = setting(
         10.0, grammar.seconds, "SECONDS", "silence after which a node counts as gone", HEALTH)
     health_command: str | None = setting(
-        None, grammar.text, "COMMAND", "one more check: exit code 0 is healthy, its last line of output the reason",
+        None, grammar.text, "COMMAND", "one more check: exit code 0 is healthy, its last line the reason",
         HEALTH)
     health_action: str = setting(
         "warn", grammar.one_of("warn", EXCLUDE), "warn|exclude", "a sick node: a spare takes its place, or it leaves",
@@ -169,18 +169,12 @@ def shown(option: Option) -> str:
 
 
 def reports(values: Mapping[str, object]) -> list[str]:
-    """The lines to log at the start for these values: at most one for each class, none for a default."""
+    """The line to log at the start for these values; none where each is a default."""
     by_reason: dict[Reason, list[str]] = {}
     for each in OPTIONS:
         if each.no_effect and values.get(each.key, each.default) != each.default:
             by_reason.setdefault(each.no_effect, []).append(shown(each))
-    lines = []
-    waiting = [name for why, names in by_reason.items() if why.effect is Effect.NOT_YET for name in names]
-    if waiting:
-        lines.append(f"accepted, not yet effective in this version: {', '.join(waiting)}")
     others = [
         f"{', '.join(names)} ({why.text})" for why, names in by_reason.items() if why.effect is Effect.NONE
     ]
-    if others:
-        lines.append(f"accepted, no effect here: {'; '.join(others)}")
-    return lines
+    return [f"accepted, no effect here: {'; '.join(others)}"] if others else []

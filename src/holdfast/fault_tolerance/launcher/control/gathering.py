@@ -46,8 +46,10 @@ def place(
     most: int,
     suspected: Collection[str] = (),
     times: Mapping[str, int] | None = None,
+    segment: int = 1,
 ) -> tuple[Member, ...]:
-    """Choose at most `most` of the nodes, in order.
+    """Choose at most `most` of the nodes, in order. With a `segment` they are complete groups of so many nodes, one
+    after the other, each of one domain.
 
     Nodes of the previous membership keep their places, and a new node takes the place of a lost one. New nodes are
     ordered by how often they were suspected until now (`times`), by their number (`--node-rank`, `SLURM_PROCID`,
@@ -59,10 +61,32 @@ def place(
         is_new = node.node not in trained
         return node.node in suspected, is_new, (times or {}).get(node.node, 0) if is_new else 0, _order(node)
 
+    if segment > 1:
+        return _in_segments(sorted(nodes, key=order), previous.names, most, segment)
     chosen = {node.node: node for node in sorted(nodes, key=order)[:most]}
     new = [name for name in chosen if name not in previous.names]
     kept = [name if name in chosen else new.pop(0) for name in previous.names if name in chosen or new]
     return tuple(chosen[name] for name in (*kept, *new))
+
+
+def _in_segments(
+    ranked: list[Member], before: tuple[str, ...], most: int, segment: int
+) -> tuple[Member, ...]:
+    """The best complete groups; both they and their nodes keep the order that they had."""
+    open_groups: dict[str, list[Member]] = {}
+    groups: list[list[Member]] = []
+    for node in ranked:
+        group = open_groups.setdefault(node.domain, [])
+        group.append(node)
+        if len(group) == segment:  # in the order in which their last node comes
+            groups.append(open_groups.pop(node.domain))
+    place_before = {name: number for number, name in enumerate(before)}
+
+    def order(node: Member) -> tuple[Any, ...]:
+        return place_before.get(node.node, len(before)), _order(node)
+
+    chosen = [sorted(group, key=order) for group in groups[: most // segment]]
+    return tuple(node for group in sorted(chosen, key=lambda group: order(group[0])) for node in group)
 
 
 def _order(node: Member) -> tuple[bool, int, list[tuple[bool, int, str]]]:
@@ -149,7 +173,7 @@ def _choose(node: Node, phase: Gather, event: Event, now: float) -> list[Action]
     most = settings.most
     if settings.exclude_suspects:
         most = min(most, max(settings.least, len(joined.keys() - suspected.keys())))
-    chosen = place(joined.values(), previous, most, suspected.keys(), times)
+    chosen = place(joined.values(), previous, most, suspected.keys(), times, settings.segment)
     if len(chosen) < settings.least:
         phase.quorum_since = None
         is_early = waits and now - phase.since < settings.join_timeout
@@ -160,7 +184,8 @@ def _choose(node: Node, phase: Gather, event: Event, now: float) -> list[Action]
     if waits and waited < (settings.join_timeout if is_whole else settings.last_call + SAVING):
         return actions
     names = [each.node for each in chosen]
-    if len(chosen) < settings.most or not suspected.keys().isdisjoint(names):
+    full = settings.most - settings.most % settings.segment
+    if len(chosen) < full or not suspected.keys().isdisjoint(names):
         new = len(joined) - sum(name in joined for name in previous.names)
         is_early = new < record.waiting and waited < SPARES_WAIT if before else waited < settings.last_call
         if is_early:

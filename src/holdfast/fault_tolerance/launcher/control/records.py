@@ -317,6 +317,7 @@ class Settings:
     same_failure_limit: int = 0  # cycles in a row with the same failure that end the job; 0: never
     exclude_suspects: bool = False  # go on without a suspected node where no other waits for its place
     no_restart_code: int = DO_NOT_REQUEUE  # exit code then
+    segment: int = 1  # nodes of one domain in each complete group of the membership
     checks_health: bool = False  # a node asks for a place when it knows whether it is sick
     exclude_sick: bool = False  # a sick node leaves, whether or not another waits for its place
 

@@ -21,10 +21,10 @@ from ..exit_codes import Outcome
 from . import agreed_stop
 from . import messages as m
 from .exiting import record_description, watch_exits
-from .gathering import members_not_back, sick_nodes
+from .gathering import members_not_back, place, sick_nodes
 from .messages import PASSED_ON, Action, Event, Log, journal
 from .node import BUSY, READING, Done, Leave, LocalProgress, Node, Preempt, Rank, Run, Settle, Start, Stop
-from .records import LEFT, Kind, decode, encode, key, whole_number
+from .records import LEFT, Kind, Member, decode, encode, key, whole_number
 from .stopping import exit_code, failed_ranks, leave_by_request, record_exit
 
 CAUSE = 1.0
@@ -224,6 +224,11 @@ def _watch_newcomers(node: Node, now: float) -> list[Action]:
     more = min(
         sum(_may_join(node, name, now) for name in names if name not in lost), node.settings.most - node.nodes
     )
+    if node.settings.segment > 1 and more > 0:  # only complete groups get a place
+        lines = node.view.log(node.key("join"))
+        able = [*node.membership.members, *(Member.decode(lines[name]) for name in names if name not in lost)]
+        most, segment = node.settings.most, node.settings.segment
+        more = len(place(able, node.membership, most, segment=segment)) - node.nodes
     record = node.ending(now).join(more) if alive and more > 0 and not node.has_proposed else None
     return [*actions, *(node.propose(record) if record else [])]
 
