@@ -27,7 +27,7 @@ RUNNING: set[int] = set()
 _starts = threading.Lock()
 _held = False
 MOST_HUNG = 3
-"""Processes of a probe that may hang, before no further one is started."""
+"""Processes of a probe that hang and cannot be ended, before no further one is started."""
 _CODE = "import sys; del sys.path[0]\nfrom holdfast.health.probe import serve\nserve()"
 _BURIAL = 0.1
 
@@ -41,17 +41,18 @@ class Probe:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._hung = 0
+        self._left: list[subprocess.Popen[bytes]] = []  # what hung, and may run still
         self.is_hung = False
         """Whether the last answer did not come in time."""
 
     def ask(self, request: str, seconds: float, **arguments: Any) -> list[Any]:
         """All answers to a request. Raises `Unanswered`; its second argument has the answers that came."""
-        if self._hung >= MOST_HUNG:
-            raise Unanswered(f"{self._hung} processes hang in it", [])
+        self._left = [process for process in self._left if process.poll() is None]
+        self.is_hung = len(self._left) >= MOST_HUNG
+        if self.is_hung:
+            raise Unanswered(f"{len(self._left)} processes hang in it", [])
         until = time.monotonic() + seconds
         found: list[Any] = []
-        self.is_hung = False
         try:
             if self._process is None or self._process.poll() is not None:
                 self.close()
@@ -63,7 +64,8 @@ class Probe:
             while True:
                 left = until - time.monotonic()
                 if left <= 0 or not select.select([out], [], [], left)[0]:
-                    self._hung, self.is_hung = self._hung + 1, True
+                    self.is_hung = True
+                    self._left.append(self._process)
                     self.close()
                     raise Unanswered(f"no answer within {seconds:g} s", found)
                 data = os.read(out, 1 << 16)

@@ -35,10 +35,7 @@ def check(
     if distributed:
         work.append(lustre)
         work += [lambda path=path: reachable(path) for path in mounts()]  # type: ignore[misc]
-    threads = [
-        threading.Thread(target=lambda each=each: tell(each()), daemon=True)  # type: ignore[misc]
-        for each in work
-    ]
+    threads = [threading.Thread(target=lambda each=each: tell(each()), daemon=True) for each in work]
     for thread in threads:
         thread.start()
     for thread in threads:
