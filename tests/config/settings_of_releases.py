@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-YET, NEEDED, HERE = "not yet effective", "", "no effect here"
+NEEDED, HERE = "", "no effect here"
 
 
 class Setting(NamedTuple):
@@ -29,32 +29,41 @@ class Setting(NamedTuple):
 STATE_PATH = "/sys/class/infiniband/{nic}/ports/1/state"
 
 SETTINGS = [
-    Setting("node_health_check_interval", YET, (5.0, 7, "often", 0)),
+    Setting("node_health_check_interval", NEEDED, (5.0, 7, "often", 0), is_effective=True),
     Setting("restart_check_interval", NEEDED, (60.0, 7, "often", 0)),
-    Setting("enable_nic_monitor", YET, (False, True, "maybe", 2)),
-    Setting("pci_topo_file", YET, (None, "/etc/topo.xml", 5)),
-    Setting("link_down_path_template", YET, (None, "/sys/{nic}/down", "/sys/{port}/down", 5)),
+    Setting("enable_nic_monitor", NEEDED, (False, True, "maybe", 2), is_effective=True),
+    Setting("pci_topo_file", NEEDED, (None, "/etc/topo.xml", 5)),
+    Setting(
+        "link_down_path_template", NEEDED, (None, "/sys/{nic}/down", "/sys/{port}/down", 5), is_effective=True
+    ),
     Setting("skip_section_response", NEEDED, (True, False, "maybe", 2)),
     Setting("use_infra_group_rank", NEEDED, (True, False, "maybe", 2), is_effective=True),
-    Setting("enable_nic_healthcheck", YET, (True, False, "maybe", 2)),
-    Setting("link_state_path_template", YET, (STATE_PATH, "/sys/{dev_name}/state", "/sys/state", 5)),
+    Setting("enable_nic_healthcheck", NEEDED, (True, False, "maybe", 2), is_effective=True),
+    Setting(
+        "link_state_path_template",
+        NEEDED,
+        (STATE_PATH, "/sys/{dev_name}/state", "/sys/state", 5),
+        is_effective=True,
+    ),
     Setting(
         "enable_dist_storage_healthcheck",
-        YET,
+        NEEDED,
         (False, True, "maybe", 2),
         more_flags=("dist-storage-health-check",),
+        is_effective=True,
     ),
     Setting(
         "storage_healthcheck_path",
-        YET,
+        NEEDED,
         (None, "/data,/home", "data", 5),
         more_flags=("storage-health-check-path",),
+        is_effective=True,
     ),
-    Setting("segment", YET, (None, 4, "many", 0, 1.5)),
+    Setting("segment", NEEDED, (None, 4, "many", 0, 1.5), is_effective=True),
     Setting("numa_bind_strict", HERE, (True, False, "maybe", 2)),
-    Setting("gpu_memory_reclaim_timeout", YET, (50.0, 0, "long", -1)),
-    Setting("gpu_memory_tolerance_mb", YET, (512.0, 100, "few", -1)),
-    Setting("gpu_memory_poll_interval", YET, (2.0, 0.5, "often", 0)),
+    Setting("gpu_memory_reclaim_timeout", NEEDED, (50.0, 0, "long", -1), is_effective=True),
+    Setting("gpu_memory_tolerance_mb", NEEDED, (512.0, 100, "few", -1), is_effective=True),
+    Setting("gpu_memory_poll_interval", NEEDED, (2.0, 0.5, "often", 0)),
     Setting("check_remaining_processes", NEEDED, (False, True, "maybe", 2)),
     Setting("max_no_progress_cycles", NEEDED, (2, -1, "few", -2, 1.5), is_effective=True),
     Setting("min_progress_iterations", NEEDED, (1, 200, "few", -1, 1.5), is_effective=True),

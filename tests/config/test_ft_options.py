@@ -45,6 +45,10 @@ FROZEN = {
     "metrics_address": "ft-metrics-address ft-param-metrics-address",
     "warm_start": "ft-warm-start ft-param-warm-start",
     "preload": "ft-preload ft-param-preload",
+    **{
+        f"health_{name}": f"ft-health-{name.replace('_', '-')} ft-param-health-{name.replace('_', '-')}"
+        for name in ("command", "action", "write_path", "timeout")
+    },
     "node_timeout": "ft-node-timeout ft-param-node-timeout",
     "ignore_optimizer_steps": "ft-ignore-optimizer-steps ft-param-ignore-optimizer-steps",
     "early_detection": "ft-early-detection ft-param-early-detection",

@@ -23,6 +23,28 @@ def names(nodes: tuple[Member, ...]) -> str:
 @pytest.mark.parametrize(
     ("asked", "before", "most", "expected"),
     [
+        ("a/x b/y c/x d/y", "", 4, "a c b d"),
+        ("a/x b/y c/x d/z", "", 4, "a c"),
+        ("a/x b/x c/x d/y", "", 4, "a b"),  # c and d are spares
+        ("a/x b/x c/y d/y", "c d", 2, "c d"),
+        ("a/x b/x c/y d/y", "c d", 4, "c d a b"),
+        ("c/y d/y e/y a/x b/x", "c lost a b", 4, "c d a b"),
+        ("a/x b/y", "", 2, ""),
+    ],
+)
+def test_segments_are_complete_groups_of_one_domain(
+    asked: str, before: str, most: int, expected: str
+) -> None:
+    nodes = [
+        Member(name, domain=domain) for name, _, domain in (word.partition("/") for word in asked.split())
+    ]
+    previous = Membership(tuple(members(before)))
+    assert names(place(nodes, previous, most, segment=2)) == expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "before", "most", "expected"),
+    [
         ("node10 node2 node1", "", 3, "node1 node2 node10"),
         ("rack1-node10 rack1-node9 rack0-node11", "", 3, "rack0-node11 rack1-node9 rack1-node10"),
         ("a:2 b:0 c:1", "", 3, "b c a"),

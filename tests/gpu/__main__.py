@@ -28,6 +28,7 @@ from holdfast.fault_tolerance.processes import proc
 from . import (
     gpu_environment,
     gpu_faults,
+    gpu_health,
     gpu_lightning,
     gpu_nvml,
     gpu_page,
@@ -39,6 +40,7 @@ from .gpu_check import FAILED, GRACE, NOT_REACHED, ROOT, Check, Row, by_mode, is
 
 CHECKS = [
     *gpu_nvml.CHECKS,
+    *gpu_health.CHECKS,
     *gpu_restart.CHECKS,
     *gpu_warm_start.CHECKS,
     *gpu_faults.CHECKS,

@@ -32,7 +32,7 @@ LAYERS = (
         "side_group",
         "visible",
     },
-    {"checkpoints", "html_page", "journal"},
+    {"checkpoints", "health", "html_page", "journal"},
     TOGETHER,
     {"doctor", "straggler", "testing"},
     {"callbacks"},

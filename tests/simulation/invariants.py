@@ -230,7 +230,7 @@ class CheckedWorld(World):
         running = any(not rank.launcher.suspended for rank in ranks)
         if record.exit_code == 0 and not record.preempted and (running or not self.finished):
             raise Violation(f"15: the job ends with 0 while its ranks train: {record.reason}")
-        is_wanted = record.preempted or "requested it" in record.reason
+        is_wanted = record.preempted or "requested it" in record.reason or "is sick" in record.reason
         unable = [launcher for launcher in self.launchers if launcher.touched & {"cannot start", "blocked"}]
         if record.is_same_failure and not self.scenario.bug_at:
             raise Violation(f"6b: the job ends for other failures than one: {record.failure}")

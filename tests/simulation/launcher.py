@@ -378,6 +378,8 @@ class Launcher:
                 self.ending, self.ranks = False, []
                 seconds = uniform(0.02, 0.3) if self.random.random() < 0.7 else uniform(0.3, 3.0)
                 world.after(seconds, self._ranks_started, action)
+                if world.scenario.sick and (found := self._sick(0.2)):
+                    world.after(uniform(0.0, 30.0), self.post, m.Health(-1, found))
             case m.SignalRanks(number, seconds_left):
                 self._signal(number, preempts=seconds_left is not None)
             case m.DescribeExit(local):
@@ -404,6 +406,8 @@ class Launcher:
                     world.after(uniform(0.0, 0.2), self._iteration_read, cycle)
                 elif self.random.random() < 0.5:
                     world.after(uniform(0.0, 3.0), self.post, m.IterationRead(cycle))
+            case m.CheckHealth(cycle):
+                world.after(uniform(0.0, 2.0), self.post, m.Health(cycle, self._sick(1.0)))
             case m.Sweep(linger):
                 self.sweeps += 1
                 is_slow = self.random.random() < 0.1
@@ -426,6 +430,15 @@ class Launcher:
                     self.leave(code)
                 else:
                     world.after(wait, self._leave_anyway, code)
+
+    def _sick(self, share: float) -> str:
+        """What a check finds; "": nothing."""
+        scenario = self.world.scenario
+        if self.random.random() >= share * scenario.sick:
+            return ""
+        if scenario.exclude_sick:
+            self.touched.add("excluded")
+        return "GPU 3 is lost"
 
     def _accuse(self, action: m.Report) -> None:
         """The report accuses a node, rightly or not; some time later the others can read so."""

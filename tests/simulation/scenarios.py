@@ -52,6 +52,8 @@ def scenario(
         unread=chance.choice([0.0, 0.0, 0.6]),
         accuses=chance.choice([0.0, 0.5, 1.0]),
         exclude_suspects=chance.random() < 0.3,
+        sick=chance.choice([0.0, 0.0, 0.1, 0.6]),
+        exclude_sick=chance.random() < 0.2,
     )
 
 

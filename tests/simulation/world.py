@@ -57,6 +57,8 @@ class Scenario:
     same_failure_limit: int = 0  # so often in a row it ends the job; 0: never
     accuses: float = 0.0  # share of failures whose report accuses a node, rightly or not
     exclude_suspects: bool = False
+    sick: float = 0.0  # share of checks of a node that find it sick; 0: nodes are not checked
+    exclude_sick: bool = False
     unread: float = 0.0  # share of readings of the last checkpoint's iteration that find no number in time
 
     @property
@@ -175,6 +177,8 @@ class World:
             most_stalled=scenario.most_stalled,
             same_failure_limit=scenario.same_failure_limit,
             exclude_suspects=scenario.exclude_suspects,
+            checks_health=scenario.sick > 0,
+            exclude_sick=scenario.exclude_sick,
             no_restart_code=NO_RESTART,
         )
         launcher.begin(settings)

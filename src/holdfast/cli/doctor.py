@@ -47,6 +47,18 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpar
         action="store_true",
         help="import what SCRIPT imports, as a warm start does (takes as long as the imports)",
     )
+    parser.add_argument(
+        "--storage-path",
+        default="",
+        metavar="PATH,...",
+        help="paths that must exist and be readable (storage_healthcheck_path)",
+    )
+    parser.add_argument(
+        "--health-command",
+        default="",
+        metavar="COMMAND",
+        help="one more check of the node (ft_launcher --ft-health-command)",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
     parser.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module, as for python -m")
     parser.add_argument("script", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
@@ -80,6 +92,9 @@ def run(arguments: argparse.Namespace) -> tuple[str, int]:
     from ..doctor.checks import run_checks
     from ..doctor.table import PROBLEM, as_json, report, worst
     from ..fault_tolerance.launcher.warm.plan import Request
+    from ..fault_tolerance.processes.proc import nvidia_driver
+    from ..health.cards import LINK_DOWN
+    from ..health.checks import Wanted
 
     words: list[str] = arguments.script[1:] if arguments.script[:1] == ["--"] else arguments.script
     nproc = _ranks(arguments.nproc_per_node)
@@ -93,7 +108,10 @@ def run(arguments: argparse.Namespace) -> tuple[str, int]:
     if words:
         _check_script(words[0], module=arguments.module)
         script = Request("auto", words[0], tuple(words[1:]), arguments.module, several=nproc > 1)
-    findings = run_checks(nproc, script, arguments.run_dir, trial=arguments.trial)
+    paths = tuple(path.strip() for path in arguments.storage_path.split(",") if path.strip())
+    command = arguments.health_command
+    wanted = Wanted(nvidia_driver(), link_down=LINK_DOWN, storage_paths=paths, command=command)
+    findings = run_checks(nproc, script, arguments.run_dir, trial=arguments.trial, wanted=wanted)
     code = int(worst(findings) == PROBLEM)
     if arguments.json:
         return as_json(findings, __version__, nproc, words[0] if words else None), code

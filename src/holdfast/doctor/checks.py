@@ -19,6 +19,9 @@ from ..fault_tolerance.launcher.warm.gpu_evidence import is_tested
 from ..fault_tolerance.launcher.warm.plan import Request, why_cold
 from ..fault_tolerance.processes import cgroups, proc
 from ..fault_tolerance.processes.cgroups import Limit
+from ..health.cards import LINK_DOWN
+from ..health.checks import Checks, Wanted
+from ..health.findings import GOOD, SICK, WARNING
 from ..in_time import TooLate, UnderWay
 from ..lazy import NEWEST_TORCH, OLDEST_TORCH, release
 from . import facts
@@ -51,7 +54,12 @@ SEVERAL_NODES = (
 
 
 def run_checks(
-    nproc: int = 1, script: Request | None = None, run_dir: str | None = None, *, trial: bool = False
+    nproc: int = 1,
+    script: Request | None = None,
+    run_dir: str | None = None,
+    *,
+    trial: bool = False,
+    wanted: Wanted | None = None,
 ) -> list[Finding]:
     """The findings of all checks, in the order of `docs/doctor.md`.
 
@@ -60,7 +68,9 @@ def run_checks(
         script: What the ranks would run.
         run_dir: Of the job; None: the default folder.
         trial: Import what the script imports.
+        wanted: Checks of the node's health, as a launcher makes them; None: those that need no settings.
     """
+    wanted = wanted or Wanted(proc.nvidia_driver(), link_down=LINK_DOWN)
     found = within_deadline(
         {
             "python": check_python,
@@ -78,6 +88,7 @@ def run_checks(
             "dead jobs' boards": check_boards,
             "orphaned ranks": check_orphans,
             "run directory": lambda: check_run_directory(run_dir),
+            "health": lambda: check_health(wanted),
         }
     )
     request = script or Request("auto", "train.py", several=nproc > 1)
@@ -402,6 +413,22 @@ def check_run_directory(
     if usable.free < LITTLE_SPACE:
         return note(check, text, "Free some space: the journal loses what a full disk does not take")
     return ok(check, text)
+
+
+def check_health(wanted: Wanted) -> list[Finding]:
+    """What a launcher checks before its node joins; a check that does not apply says so."""
+    checks = Checks(wanted)
+    try:
+        found = checks.run()
+    finally:
+        checks.close()
+    advice = {SICK: "No rank should train here: repair it, or leave this node out", WARNING: "Look into it"}
+    return [
+        (problem if each.verdict == SICK else note)(each.check, each.text, advice[each.verdict])
+        if each.verdict in advice
+        else ok(each.check, each.text if each.verdict == GOOD else f"not checked: {each.text}")
+        for each in found
+    ]
 
 
 def _dotted(version: Sequence[int]) -> str:

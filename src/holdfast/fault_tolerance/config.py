@@ -38,14 +38,12 @@ WIDTH = 92
 
 LIMITS = "limits (when is a rank hung?)"
 LAUNCHER = "restarts, signals and files of the launcher"
+HEALTH = "health of nodes"
 PAST = "accepted from other releases, without effect in this version"
 """Groups of options in ``--help``."""
 
-HEALTH = Reason(Effect.NOT_YET, "GPUs, network cards and storage are not checked")
-MEMORY = Reason(Effect.NOT_YET, "a restart does not wait for GPU memory")
-PLACES = Reason(
-    Effect.NOT_YET, "nodes are ordered by --node-rank, SLURM_PROCID or GROUP_RANK where given, then by name"
-)
+CARDS = Reason(Effect.NOT_NEEDED, "all network cards of the node are watched, whichever GPU they are near")
+LOOKS = Reason(Effect.NOT_NEEDED, "the GPU memory in use is read every 50 ms")
 MEMORY_WRITE = Reason(Effect.NOT_NEEDED, "a section call writes to shared memory; nothing answers it")
 EVENTS = Reason(Effect.NOT_NEEDED, "the launcher is notified of a failure at once and does not poll")
 SWEEP = Reason(Effect.NOT_NEEDED, "what stopped ranks leave is always ended, and logged where that fails")
@@ -148,7 +146,8 @@ class FaultToleranceConfig:
     rank_out_of_section_timeout: float | None = setting(
         None, grammar.limit, "SECONDS", "longest time with no section open")
     node_health_check_interval: float | None = setting(
-        5.0, optional(grammar.seconds), "SECONDS", "time between two checks of the node's health", no_effect=HEALTH)
+        5.0, optional(grammar.seconds), "SECONDS", "time between two checks of the node while ranks train; None: none",
+        HEALTH)
     safety_factor: float = setting(
         5.0, grammar.factor, "FACTOR", "learned timeout = FACTOR x longest duration observed")
     rank_termination_signal: signal.Signals = setting(  # noqa: RUF009
@@ -159,11 +158,11 @@ class FaultToleranceConfig:
         60.0, optional(grammar.seconds), "SECONDS", "time between two checks for a restart in progress",
         no_effect=EVENTS)
     enable_nic_monitor: bool = setting(
-        False, grammar.boolean, "BOOL", "watch link-down counters of InfiniBand cards", no_effect=HEALTH)
+        False, grammar.boolean, "BOOL", "watch link-down counters of InfiniBand cards", HEALTH)
     pci_topo_file: str | None = setting(
-        None, grammar.text, "FILE", "which network card belongs to which GPU", no_effect=HEALTH)
+        None, grammar.text, "FILE", "which network card belongs to which GPU", no_effect=CARDS)
     link_down_path_template: str | None = setting(
-        None, TEMPLATE, "PATH", "link-down counter, with {dev_name} or {nic}", no_effect=HEALTH)
+        None, TEMPLATE, "PATH", "link-down counter, with {dev_name} or {nic}", HEALTH)
     # Of 0.5 and later.
     skip_section_response: bool = setting(
         True, grammar.boolean, "BOOL", "section calls do not wait for an answer", since="0.5", no_effect=MEMORY_WRITE)
@@ -171,31 +170,29 @@ class FaultToleranceConfig:
         True, grammar.boolean, "BOOL", "order nodes by SLURM_PROCID or GROUP_RANK, if set, then name", LAUNCHER,
         since="0.5")
     enable_nic_healthcheck: bool = setting(
-        True, grammar.boolean, "BOOL", "before a node joins: network ports that were active still are", since="0.6",
-        no_effect=HEALTH)
+        True, grammar.boolean, "BOOL", "network ports that were active still are", HEALTH, since="0.6")
     link_state_path_template: str | None = setting(
         "/sys/class/infiniband/{nic}/ports/1/state", TEMPLATE, "PATH",
-        "state of a network port, with {dev_name} or {nic}", since="0.6", no_effect=HEALTH)
+        "state of a card's port", HEALTH, since="0.6")
     enable_dist_storage_healthcheck: bool = setting(
-        False, grammar.boolean, "BOOL", "check the mounts of Lustre and NFS", since="0.6", no_effect=HEALTH,
+        False, grammar.boolean, "BOOL", "check the mounts of Lustre and NFS", HEALTH, since="0.6",
         other_names=("ft-dist-storage-health-check", "ft-param-dist-storage-health-check"))
     storage_healthcheck_path: str | None = setting(
-        None, ABSOLUTE_PATHS, "PATH,...", "paths that must exist and be readable", since="0.6",
-        no_effect=HEALTH, other_names=("ft-storage-health-check-path", "ft-param-storage-health-check-path"))
+        None, ABSOLUTE_PATHS, "PATH,...", "paths that must exist and be readable", HEALTH, since="0.6",
+        other_names=("ft-storage-health-check-path", "ft-param-storage-health-check-path"))
     segment: int | None = setting(
-        None, optional(whole(1)), "NODES", "nodes per complete group within one NVLink domain", since="0.6",
-        no_effect=PLACES)
+        None, optional(whole(1)), "NODES", "nodes per complete group within one NVLink domain", LAUNCHER,
+        since="0.6")
     numa_bind_strict: bool = setting(
         True, grammar.boolean, "BOOL", "bind the memory of ranks to their NUMA node too", since="0.6", no_effect=NUMA)
     gpu_memory_reclaim_timeout: float | None = setting(
-        50.0, optional(grammar.amount), "SECONDS", "longest wait for free GPU memory before ranks start again",
-        since="0.6", no_effect=MEMORY)
+        50.0, optional(grammar.amount), "SECONDS", "longest wait for GPU memory of ranks that ended", HEALTH,
+        since="0.6")
     gpu_memory_tolerance_mb: float | None = setting(
-        512.0, optional(grammar.amount), "MEGABYTES", "GPU memory in use that counts as free", since="0.6",
-        no_effect=MEMORY)
+        512.0, optional(grammar.amount), "MEGABYTES", "GPU memory in use that counts as free", HEALTH, since="0.6")
     gpu_memory_poll_interval: float | None = setting(
         2.0, optional(grammar.seconds), "SECONDS", "time between two reads of the GPU memory in use", since="0.6",
-        no_effect=MEMORY)
+        no_effect=LOOKS)
     check_remaining_processes: bool = setting(
         False, grammar.boolean, "BOOL", "log what is left of stopped ranks", since="0.6", no_effect=SWEEP)
     max_no_progress_cycles: int = setting(

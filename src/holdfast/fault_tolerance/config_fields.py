@@ -45,7 +45,6 @@ _LEVELS: dict[str, int] = {
 class Effect(Enum):
     """The class of an option that changes nothing; the value is the word for it in reports and docs."""
 
-    NOT_YET = "not yet effective"
     NOT_NEEDED = "no effect needed"
     NONE = "no effect here"
 

@@ -28,12 +28,13 @@ from .console import best_effort
 from .control import messages as m
 from .control import next_deadline, watched_keys
 from .control.messages import Action, Event
-from .control.node import READING, Node
+from .control.node import READING, Node, Run, Start
 from .control.records import Settings
 from .exit_codes import Outcome, RankExit
 from .inbox import Inbox
 from .local_ranks import LocalRanks
 from .monitor_keeper import MonitorMessage
+from .node_health import NodeHealth
 from .rank_store import RankStores
 from .ranks.orphans import Sweep
 from .recorder import Recorder
@@ -90,7 +91,9 @@ class Driver:
         rank_stores: RankStores,
         ranks: LocalRanks,
         journal: Journal,
+        health: NodeHealth,
     ) -> None:
+        self._health = health
         self._iteration_file = IterationFile(settings.iteration_file, inbox.post, journal.record)
         self._settings, self._inbox, self._store = settings, inbox, store
         self._rank_stores, self._ranks, self._journal = rank_stores, ranks, journal
@@ -121,6 +124,7 @@ class Driver:
             self._fail(error)
         finally:
             self._ranks.close()
+            self._health.close()
         if self._exit is None:
             return Outcome.LAUNCHER_FAILED.code
         self._store.drain(self._exit.wait)
@@ -169,6 +173,7 @@ class Driver:
             if sweep := self._ranks.late_sweep:
                 self._send(*self._ranks.swept(sweep))
             is_steady = self._ranks.every_second()
+            self._health.every_second(self._node.record.cycle, trains=isinstance(self._node.phase, Run))
             with best_effort("the preparation of the next cycle", self._journal.record):
                 self._rank_stores.every_second(is_steady=is_steady and self._node.is_leader)
         tick = self._tick()  # first: an exception that it has is reported in the same turn
@@ -190,8 +195,15 @@ class Driver:
             case m.ExitDescribed():
                 self._ranks.reports.describe(item)
                 self._send(item)
-            case m.Signal() | m.EvidenceTaken() | m.Reported() | m.Suspected() | m.IterationRead():
+            case m.Signal():
+                self._health.stop_waiting()
                 self._send(item)
+            case m.EvidenceTaken() | m.Reported() | m.Suspected() | m.IterationRead() | m.Health():
+                self._send(item)
+            case m.StartRanks(cycle) if (
+                isinstance(self._node.phase, Start) and cycle == self._node.record.cycle
+            ):
+                self._send(self._ranks.start(item))  # it waited for GPU memory
 
     def _send(self, *events: Event, at: float | None = None) -> None:
         """Run events, and everything that follows from them at once, through the controller.
@@ -234,7 +246,8 @@ class Driver:
                 self._events.append(self._open_rank_store(cycle))
             case m.StartRanks():
                 self._rank_stores.close_earlier()
-                self._events.append(self._ranks.start(action))
+                if not self._health.await_memory(self._ranks.ended, lambda: self._inbox.post(action)):
+                    self._events.append(self._ranks.start(action))
             case m.SignalRanks(number, seconds_left):
                 self._ranks.signal(signal.Signals(number), seconds_left)
             case m.KillRank():
@@ -247,6 +260,8 @@ class Driver:
                 self._ranks.hold_verdicts()
             case m.TakeEvidence():
                 self._ranks.capture(action)
+            case m.CheckHealth(cycle):
+                self._health.check(cycle)
             case m.ReadIteration(cycle):
                 self._iteration_file.read(cycle)
             case m.Sweep(linger):

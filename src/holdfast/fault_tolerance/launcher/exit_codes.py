@@ -103,10 +103,13 @@ class Outcome(Enum):
         "the same if they or the store's host got the signal, or all ranks stop at one step; else as after a lost node",
         "yes; set the option (75 is customary) to distinguish it from success")
     EXCLUDED = (
-        0, "this node was excluded at a rank's request, and enough nodes or spares are left; stderr has a line on it",
+        0,
+        "this node was excluded, at a rank's request or for its health, and enough nodes or spares are left; stderr "
+        "has a line on it",
         "continue", "no")
     EXCLUDED_LAST = (
-        FAILED, "this node was excluded at a rank's request, and too few nodes and spares are left for the job",
+        FAILED,
+        "this node was excluded, at a rank's request or for its health, and too few nodes and spares are left",
         SAME, "yes, without this node")
     RANKS_DISAGREE = (
         FAILED,

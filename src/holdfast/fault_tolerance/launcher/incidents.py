@@ -48,6 +48,7 @@ class Incidents:
         store: The job's store; None in a job of one node.
         post: Takes an event, from any thread: `EvidenceTaken` after :meth:`capture`, `Reported` after
             :meth:`conclude`.
+        health: Gives what is known against the health of this node, in a sentence each.
     """
 
     def __init__(
@@ -57,8 +58,10 @@ class Incidents:
         run_dir: str,
         store: StoreClient | None,
         post: Callable[[Event], object],
+        health: Callable[[], tuple[str, ...]],
     ) -> None:
         self._boards, self._journal, self._run_dir, self._store = boards, journal, run_dir, store
+        self._health = health
         self._post = post
         self._reporter: Reporter | None = None
         self._counts: UnderWay[OomWatch] | None = None
@@ -333,9 +336,9 @@ class Incidents:
             ready = None if found is None else found.mono + found.took
             if found is None:
                 found = replace(without_evidence(context, "hang" if file else "crash"), notes=(NOTHING,))
-            found = completed(
-                replace(found, reason=record.reason, lost_nodes=lost_nodes), group, ended, memory
-            )
+            notes = (*found.notes, *self._health())
+            found = replace(found, reason=record.reason, lost_nodes=lost_nodes, notes=notes)
+            found = completed(found, group, ended, memory)
             ranks = tuple(_with_stacks(rank, at_exit.get(rank.local_rank)) for rank in found.ranks)
             return replace(found, ranks=ranks), ready
 

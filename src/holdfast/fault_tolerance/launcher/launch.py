@@ -20,6 +20,8 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from holdfast.health.cards import LINK_DOWN
+from holdfast.health.checks import Wanted
 from holdfast.in_time import TooLate, within
 from holdfast.journal.run_dir import lock_run_dir, prepare_run_dir
 from holdfast.journal.writer import Journal
@@ -28,9 +30,11 @@ from ..board import BoardUnavailable, Limits
 from ..errors import HoldfastError
 from ..monitor.control import ControlPage
 from ..monitor.control import Settings as MonitorSettings
+from ..processes import proc
 from ..timeouts.effective_timeouts import Advice, configured_timeouts, describe
 from . import console, store_host
 from .command_line.checks import NO_ID, make_log_dir
+from .command_line.ft_options import EXCLUDE
 from .command_line.torch_options import rdzv_settings
 from .control.messages import Append
 from .control.records import FAILURES, Member, Settings
@@ -40,6 +44,7 @@ from .inbox import Inbox, Interrupted
 from .incidents import Incidents
 from .local_ranks import LocalRanks
 from .monitor_keeper import MonitorKeeper
+from .node_health import NodeHealth
 from .rank_store import RankStores
 from .ranks import orphans
 from .ranks.boards import CycleBoards, lock_directory, private_directory, remove_stale
@@ -107,10 +112,12 @@ def _serve(options: LauncherOptions, node: str, inbox: Inbox, ahead: Ahead, stac
     journal = Journal(own.run_dir, node)
     stack.callback(journal.close)
     board_dir, control, monitor = _supervise(options, inbox, journal, stack)
+    health = NodeHealth(_wanted(options, own.run_dir, node), options.resolved.config, journal, inbox.post)
+    stack.callback(health.close)
     settle(given, own.run_dir, board_dir)
     try:
         with inbox.interruptible():  # it may wait for the node that hosts the store
-            store, me, is_host = _join(options, node, run_id, inbox)
+            store, me, is_host = _join(options, node, run_id, inbox, health)
     except StoreUnreachable as lost:
         logger.error("%s", lost)
         journal.record("job_lost", reason=str(lost), host="")
@@ -132,7 +139,7 @@ def _serve(options: LauncherOptions, node: str, inbox: Inbox, ahead: Ahead, stac
     if options.per_cycle_applog_prefix is not None:
         cycle_log = CycleLog(os.path.abspath(options.per_cycle_applog_prefix), node, journal.record)
         stack.callback(cycle_log.close)
-    shared = store if isinstance(store, StoreClient) else None
+    health.store = shared = store if isinstance(store, StoreClient) else None
     ranks = LocalRanks(
         settings,
         run_id,
@@ -143,16 +150,19 @@ def _serve(options: LauncherOptions, node: str, inbox: Inbox, ahead: Ahead, stac
         control=control,
         monitor=monitor,
         journal=journal,
-        incidents=Incidents(boards, journal, own.run_dir, shared, inbox.post),
+        incidents=Incidents(boards, journal, own.run_dir, shared, inbox.post, health.notes),
         advice=Advice(options.resolved),
         ahead=ahead,
         rank_stores=stores,
+        health=health,
     )
-    driver = Driver(settings, inbox, store, stores, ranks, journal)
+    driver = Driver(settings, inbox, store, stores, ranks, journal, health)
     if options.metrics_file is not None or options.metrics_port is not None:
         from .exporter import Exporter  # a launcher starts without it
 
         stack.callback(Exporter(options, run_id, boards, driver, journal).close)
+    if not settings.checks_health:
+        health.take_first()
 
     _announce(run_id, own.run_dir, describe(limits), (given.least_nodes, given.most_nodes), me.ranks, journal)
     ahead.attach(inbox, journal.record, me.ranks)
@@ -230,7 +240,7 @@ def _announce(
 
 
 def _join(
-    options: LauncherOptions, node: str, run_id: str, inbox: Inbox
+    options: LauncherOptions, node: str, run_id: str, inbox: Inbox, health: NodeHealth
 ) -> tuple[LocalStore | StoreClient, Member, bool]:
     """The job's store, this node in it, and whether this launcher hosts the store."""
     given = options.torch
@@ -238,7 +248,10 @@ def _join(
     if order < 0 and options.resolved.config.use_infra_group_rank:
         numbers = (os.environ.get(name, "") for name in ("SLURM_PROCID", "GROUP_RANK"))
         order = next((int(number) for number in numbers if number.isdecimal()), -1)
-    domain = options.node_domain or socket.gethostname()
+    domain = options.node_domain or ("" if given.is_one_node else health.domain())
+    if not (domain or given.is_one_node) and options.resolved.config.segment:
+        logger.warning("segment: the NVLink domain of this node is not known; give --ft-node-domain")
+    domain = domain or socket.gethostname()
     me = Member(node, int(given.nproc_per_node), LOOPBACK, order=order, role=given.role, domain=domain)
     if given.is_one_node:
         return LocalStore(), me, True
@@ -292,7 +305,29 @@ def _settings(options: LauncherOptions, me: Member, is_host: bool) -> Settings:
         most_stalled=max(0, config.max_no_progress_cycles),
         same_failure_limit=options.same_failure_limit,
         exclude_suspects=options.exclude_suspects,
+        segment=1 if given.is_one_node else config.segment or 1,
+        checks_health=not given.is_one_node or options.health_action == EXCLUDE,
+        exclude_sick=options.health_action == EXCLUDE,
         no_restart_code=options.no_restart_exit_code,
+    )
+
+
+def _wanted(options: LauncherOptions, run_dir: str, node: str) -> Wanted:
+    """What is to be checked of this node."""
+    config = options.resolved.config
+    return Wanted(
+        driver=proc.nvidia_driver(),
+        card_states=config.link_state_path_template if config.enable_nic_healthcheck else None,
+        link_down=(config.link_down_path_template or LINK_DOWN) if config.enable_nic_monitor else None,
+        storage_paths=tuple(
+            path.strip() for path in (config.storage_healthcheck_path or "").split(",") if path
+        ),
+        write_path=options.health_write_path or "",
+        distributed_storage=config.enable_dist_storage_healthcheck,
+        command=options.health_command or "",
+        run_dir=run_dir,
+        node=node,
+        seconds=options.health_timeout,
     )
 
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from holdfast.health import probe
 from holdfast.incidents.capture.context import NodeContext
 from holdfast.journal.writer import Journal
 
@@ -34,6 +35,7 @@ from .exit_codes import RankExit
 from .inbox import Inbox
 from .incidents import Incidents
 from .monitor_keeper import MonitorKeeper
+from .node_health import NodeHealth
 from .progress import ProgressLog, Reason
 from .rank_reports import RankReports
 from .rank_store import RankStores
@@ -73,7 +75,9 @@ class LocalRanks:
         advice: Advice,
         ahead: Ahead,
         rank_stores: RankStores,
+        health: NodeHealth,
     ) -> None:
+        self._health = health
         self._settings, self._run_id, self._safety_factor = settings, run_id, safety_factor
         self._inbox, self._starter, self._boards = inbox, starter, boards
         self._control, self._monitor, self._journal = control, monitor, journal
@@ -89,6 +93,8 @@ class LocalRanks:
         self._signalled = 0  # the signal by which the launcher stops the ranks
         self._noticed: tuple[int, int] | None = None  # the rank, and its signal, that was reported last
         self._sweep: Sweep | None = None
+        self.ended: set[int] = set()
+        """Pids of the cycle before: its ranks, and what they left behind."""
 
     @property
     def _spared(self) -> set[int]:
@@ -97,7 +103,7 @@ class LocalRanks:
         own = {self._monitor.pid} | self._rank_stores.pids | self._ahead.pids
         from holdfast.incidents.capture.py_spy import RUNNING
 
-        return own | RUNNING | stuck
+        return own | RUNNING | probe.RUNNING | stuck
 
     # -- the start --------------------------------------------------------------------------------------------
 
@@ -275,6 +281,7 @@ class LocalRanks:
             return
         self._ahead.settle()
         self._monitor.is_held = True
+        self._health.hold(True)
         self._sweep = Sweep(lambda: self._spared, self._inbox.post, linger)
 
     @property
@@ -288,9 +295,11 @@ class LocalRanks:
             return
         group, self._sweep = self._group, None
         self._monitor.is_held = False
+        self._health.hold(False)
         if sweep.is_late:
             text = "/proc cannot be read. The job continues, but processes that the ranks left behind may still run"
             logger.warning(text)
+        self.ended = {group.pid_of(local) for local in group.local_ranks} | set(sweep.ended)
         if sweep.ended:
             self._journal.record("swept", pids=sorted(sweep.ended))
         if sweep.left:

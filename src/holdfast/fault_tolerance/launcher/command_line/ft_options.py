@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from ... import config_fields as grammar
 from ...config import (
     ATTRIBUTION,
+    HEALTH,
     JOURNAL,
     LAUNCHER,
     LIMITS,
@@ -31,6 +32,7 @@ from ...config_fields import Effect, Option, Reason, optional, whole
 from ...config_sources import ResolvedConfig
 from ..exit_codes import DO_NOT_REQUEUE
 
+EXCLUDE = "exclude"
 _path = grammar.matching(r".*\S.*", "a path")
 _prefix = grammar.matching(r".*\S.*(?<!/)", "the start of a file name, like /logs/job, not a folder")
 
@@ -116,12 +118,22 @@ class LauncherOptions:
     early_detection: bool = setting(
         False, grammar.boolean, "", "accuse a rank that is plainly stopped before a limit is passed", LIMITS)
     node_timeout: float = setting(
-        10.0, grammar.seconds, "SECONDS", "silence after which a node counts as gone", "health of nodes")
+        10.0, grammar.seconds, "SECONDS", "silence after which a node counts as gone", HEALTH)
+    health_command: str | None = setting(
+        None, grammar.text, "COMMAND", "one more check: exit code 0 is healthy, its last line the reason",
+        HEALTH)
+    health_action: str = setting(
+        "warn", grammar.one_of("warn", EXCLUDE), "warn|exclude", "a sick node: a spare takes its place, or it leaves",
+        HEALTH)
+    health_write_path: str | None = setting(
+        None, _path, "DIR", "a folder in which the checks write a file", HEALTH)
+    health_timeout: float = setting(
+        2.0, grammar.seconds, "SECONDS", "for all checks of a node together", HEALTH)
     # fmt: on
 
 
 RENDEZVOUS = Reason(Effect.NONE, "Holdfast has one rendezvous, over a c10d store")
-ENDPOINT = Reason(Effect.NONE, "Holdfast does not call a health service of the node")
+ENDPOINT = Reason(Effect.NONE, "--ft-health-command can ask any health service")
 LOG_SERVER = Reason(Effect.NONE, "Holdfast has no log server; --log-dir can be on a shared filesystem")
 SOCKET = optional(grammar.matching(r"unix://.*|(?!.*://).*", "the path of a socket, or unix:// and the path"))
 ANY_COUNT = optional(whole(0))
@@ -163,18 +175,12 @@ def shown(option: Option) -> str:
 
 
 def reports(values: Mapping[str, object]) -> list[str]:
-    """The lines to log at the start for these values: at most one for each class, none for a default."""
+    """The line to log at the start for these values; none where each is a default."""
     by_reason: dict[Reason, list[str]] = {}
     for each in OPTIONS:
         if each.no_effect and values.get(each.key, each.default) != each.default:
             by_reason.setdefault(each.no_effect, []).append(shown(each))
-    lines = []
-    waiting = [name for why, names in by_reason.items() if why.effect is Effect.NOT_YET for name in names]
-    if waiting:
-        lines.append(f"accepted, not yet effective in this version: {', '.join(waiting)}")
     others = [
         f"{', '.join(names)} ({why.text})" for why, names in by_reason.items() if why.effect is Effect.NONE
     ]
-    if others:
-        lines.append(f"accepted, no effect here: {'; '.join(others)}")
-    return lines
+    return [f"accepted, no effect here: {'; '.join(others)}"] if others else []

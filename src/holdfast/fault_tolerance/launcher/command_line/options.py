@@ -16,6 +16,7 @@ from holdfast.lazy import require_torch
 
 from ...config_fields import Option, parse_with, resolve, whole
 from ...config_sources import load
+from ...errors import ConfigError
 from .checks import check, check_log_files, check_script, without_effect
 from .ft_options import OPTIONS, LauncherOptions, reports
 from .scan import CommandLine, UnknownOption, Vocabulary, scan
@@ -61,6 +62,11 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> LauncherOptions:
         return torch_origins.get(key, f"--{key.replace('_', '-')}").removeprefix("env ")
 
     check(given, where)
+    segment = resolved.config.segment or 1
+    if not given.is_one_node and (given.least_nodes < segment or given.least_nodes % segment):
+        raise ConfigError(
+            f"segment: {segment} does not divide the {given.least_nodes} nodes of {where('nnodes')}"
+        )
     check_log_files(launcher["per_cycle_applog_prefix"], launcher["launcher_log"])
     warnings += without_effect(rdzv_settings(given.rdzv_conf), where("rdzv_conf"))
     if "event_log_handler" in torch_origins:

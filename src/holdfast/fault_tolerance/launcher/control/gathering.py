@@ -6,9 +6,9 @@ member then acknowledges; node 0 opens the ranks' store and writes where it is. 
 begins with the acknowledgements.
 
 Nodes that trained until now come before spares, and are waited for while their heartbeats move. A node that past
-failures make suspect comes after all others: a spare takes its place. What always holds: no rank starts before every
-member of the cycle has acknowledged it; without a node that waits, and without --ft-exclude-suspects, every node keeps
-its place.
+failures make suspect, or that its own checks find sick, comes after all others: a spare takes its place. What always
+holds: no rank starts before every member of the cycle has acknowledged it; without a node that waits, and without
+--ft-exclude-suspects, every node keeps its place.
 Does not cover: a member that vanishes after its acknowledgement. Its neighbour finds it lost. A failure whose report is
 not made before the next one: it counts from the restart after that.
 """
@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from ..exit_codes import Outcome
@@ -26,6 +26,7 @@ from . import messages as m
 from .messages import Action, Event, Log, journal
 from .node import BUSY, SAVING, Confirm, Gather, Leave, Node, Start
 from .records import FAILURES, HOST, LEFT, Kind, Member, Membership, decode, encode, key, whole_number
+from .stopping import leave_by_request
 from .suspects import suspected_nodes
 
 LOG_AFTER = 2.0
@@ -45,8 +46,10 @@ def place(
     most: int,
     suspected: Collection[str] = (),
     times: Mapping[str, int] | None = None,
+    segment: int = 1,
 ) -> tuple[Member, ...]:
-    """Choose at most `most` of the nodes, in order.
+    """Choose at most `most` of the nodes, in order. With a `segment` they are complete groups of so many nodes, one
+    after the other, each of one domain.
 
     Nodes of the previous membership keep their places, and a new node takes the place of a lost one. New nodes are
     ordered by how often they were suspected until now (`times`), by their number (`--node-rank`, `SLURM_PROCID`,
@@ -58,10 +61,32 @@ def place(
         is_new = node.node not in trained
         return node.node in suspected, is_new, (times or {}).get(node.node, 0) if is_new else 0, _order(node)
 
+    if segment > 1:
+        return _in_segments(sorted(nodes, key=order), previous.names, most, segment)
     chosen = {node.node: node for node in sorted(nodes, key=order)[:most]}
     new = [name for name in chosen if name not in previous.names]
     kept = [name if name in chosen else new.pop(0) for name in previous.names if name in chosen or new]
     return tuple(chosen[name] for name in (*kept, *new))
+
+
+def _in_segments(
+    ranked: list[Member], before: tuple[str, ...], most: int, segment: int
+) -> tuple[Member, ...]:
+    """The best complete groups; both they and their nodes keep the order that they had."""
+    open_groups: dict[str, list[Member]] = {}
+    groups: list[list[Member]] = []
+    for node in ranked:
+        group = open_groups.setdefault(node.domain, [])
+        group.append(node)
+        if len(group) == segment:  # in the order in which their last node comes
+            groups.append(open_groups.pop(node.domain))
+    place_before = {name: number for number, name in enumerate(before)}
+
+    def order(node: Member) -> tuple[Any, ...]:
+        return place_before.get(node.node, len(before)), _order(node)
+
+    chosen = [sorted(group, key=order) for group in groups[: most // segment]]
+    return tuple(node for group in sorted(chosen, key=lambda group: order(group[0])) for node in group)
 
 
 def _order(node: Member) -> tuple[bool, int, list[tuple[bool, int, str]]]:
@@ -76,13 +101,20 @@ def _order(node: Member) -> tuple[bool, int, list[tuple[bool, int, str]]]:
 def enter_gather(node: Node, phase: Gather, now: float) -> list[Action]:
     """The next record may exist already, so the first read of it comes before anything else."""
     phase.since = now
-    return node.read_iteration(now) if node.record.iteration < 0 else []
+    checks = [m.CheckHealth(node.record.cycle)] if node.awaits_health else []
+    return [*checks, *(node.read_iteration(now) if node.record.iteration < 0 else [])]
 
 
 def on_gather(node: Node, phase: Gather, event: Event, now: float) -> list[Action]:
     """One event while the membership is formed, or while this node waits as a spare."""
     record = node.record
-    ask = m.Append(node.key("join"), encode(replace(node.settings.me, nnodes=node.settings.nnodes)))
+    if isinstance(event, m.Health) and node.health and node.settings.exclude_sick:
+        node.phase = leave = leave_by_request(node, m.Requested(-1, "exclude_this_node", node.health))
+        text = f"node {node.name} leaves the job: {leave.reason}"
+        return [Log(text), journal("node_excluded", reason=leave.reason)]
+    sick = {"sick": node.health} if node.health else {}
+    me = replace(node.settings.me, nnodes=node.settings.nnodes)
+    ask = m.Append(node.key("join"), encode({**asdict(me), **sick}))
     is_compared = node.settings.is_host or phase.has_compared
     contradiction = [] if is_compared else _compare_nnodes(node, phase, [decode(node.read(HOST, 1.0))])
     if members := node.read(key("members", record.formed)):
@@ -96,11 +128,11 @@ def on_gather(node: Node, phase: Gather, event: Event, now: float) -> list[Actio
             phase.is_spare, phase.has_logged = True, False
         return [
             *contradiction,
-            *node.once(ask),
+            *([] if node.awaits_health else node.once(ask)),
             *_watch_members(node, event, now),
             *_log_waiting(node, phase, now),
         ]
-    if not record.gather or node.next_key not in node.view:
+    if not record.gather or node.next_key not in node.view or node.awaits_health:
         return contradiction
     actions = [*contradiction, *node.once(ask)]
     if _chooses(node, phase, now):
@@ -135,11 +167,13 @@ def _choose(node: Node, phase: Gather, event: Event, now: float) -> list[Action]
     joined = {name: Member.decode(line) for name, line in lines.items() if name not in node.view.log(LEFT)}
     actions = _compare_nnodes(node, phase, [lines[name] for name in joined])
     suspected, times = suspected_nodes(node, {*joined.values(), *previous.members}, now)
+    sick = {name: str(why) for name in joined if (why := lines[name].get("sick"))}
+    suspected |= {name: name for name in sick}
     waits = [name for name in missing(node, previous, joined, now) if name not in suspected]
     most = settings.most
     if settings.exclude_suspects:
         most = min(most, max(settings.least, len(joined.keys() - suspected.keys())))
-    chosen = place(joined.values(), previous, most, suspected.keys(), times)
+    chosen = place(joined.values(), previous, most, suspected.keys(), times, settings.segment)
     if len(chosen) < settings.least:
         phase.quorum_since = None
         is_early = waits and now - phase.since < settings.join_timeout
@@ -150,19 +184,21 @@ def _choose(node: Node, phase: Gather, event: Event, now: float) -> list[Action]
     if waits and waited < (settings.join_timeout if is_whole else settings.last_call + SAVING):
         return actions
     names = [each.node for each in chosen]
-    if len(chosen) < settings.most or not suspected.keys().isdisjoint(names):
+    full = settings.most - settings.most % settings.segment
+    if len(chosen) < full or not suspected.keys().isdisjoint(names):
         new = len(joined) - sum(name in joined for name in previous.names)
         is_early = new < record.waiting and waited < SPARES_WAIT if before else waited < settings.last_call
         if is_early:
             return actions
-    found = Membership(chosen, tuple(_left_out(node, suspected, joined, names, now)))
+    left_out = _left_out(node, suspected, joined, names, now)
+    found = Membership(chosen, tuple(left_out), tuple(sick.items()))
     return [*actions, *node.once(m.Cas(node.key("members"), "", found.encode()))]
 
 
 def _left_out(
     node: Node, suspected: Mapping[str, str], joined: Collection[str], names: Collection[str], now: float
 ) -> list[str]:
-    """The suspected nodes that are there and have no place, and the domains of which no suspected node has one."""
+    """The suspected and sick nodes that are there and have no place, and the domains of which none has one."""
     there = [
         name
         for name in suspected
@@ -262,7 +298,8 @@ def _log_waiting(node: Node, phase: Gather, now: float) -> list[Action]:
     settings, cycle, who = node.settings, node.record.cycle, f"node {node.name}"
     wanted = settings.nnodes.replace(":", " to ")
     if phase.is_spare and node.name in node.membership.left_out:
-        text = f"has no place in cycle {cycle}, since it is suspect; it waits"
+        why = "it is sick" if node.name in dict(node.membership.sick) else "it is suspect"
+        text = f"has no place in cycle {cycle}, since {why}; it waits"
     elif phase.is_spare and node.nodes >= settings.most:
         text = f"is a spare: the job runs on {node.nodes} nodes, this one waits"
     elif phase.is_spare:
@@ -322,6 +359,19 @@ def _all_ready(node: Node) -> bool:
     return node.view.log(node.key("ack")).keys() >= set(node.membership.names)
 
 
+def sick_nodes(node: Node) -> list[Action]:
+    """What the membership says of sick nodes: every node logs it, node 0 records it."""
+    actions: list[Action] = []
+    for name, why in node.membership.sick if node.record.gather else ():
+        trains = name in node.membership.names
+        effect = "it trains, as no other node waits for its place" if trains else "it has no place"
+        actions.append(Log(f"node {name} is sick, {effect}: {why}"))
+        if node.is_leader:
+            fields = {"sick": name, "reason": why, "trains": trains}
+            actions.append(journal("node_sick", cycle=node.record.cycle, **fields))
+    return actions
+
+
 def members_not_back(node: Node) -> list[Action]:
     """For the journal, on node 0: members of the cycle before that are not in this one."""
     before = node.view.get(key("members", node.record.base), "")
@@ -334,7 +384,8 @@ def members_not_back(node: Node) -> list[Action]:
         instead = members.names[number] if number < len(members.names) else ""
         instead = "" if instead in previous else instead
         text = f"node {instead} takes its place" if instead else "the others continue without it"
-        actions.append(Log(f"node {name} is suspect: {text}"))
+        what = "sick" if name in dict(members.sick) else "suspect"
+        actions.append(Log(f"node {name} is {what}: {text}"))
         fields = {"cycle": node.record.cycle - 1, "suspect": name}
         actions.append(journal("node_replaced", **fields, **({"instead": instead} if instead else {})))
     names = [name for name in previous if name not in (*members.names, *members.left_out)]

@@ -162,6 +162,14 @@ class Suspected(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Health(Event):
+    """The answer to `CheckHealth` of this cycle; with cycle -1 what was found while the ranks train."""
+
+    cycle: int
+    sick: str = ""  # why no rank may train on this node; "": nothing
+
+
+@dataclass(frozen=True, slots=True)
 class StoreView(Event):
     """The value of a watched key, "" if it has none: after its first read, after each change, and after `Cas`."""
 
@@ -293,6 +301,13 @@ class TakeEvidence(Action):
     trigger: str  # "crash" or "elsewhere"
     seconds: float
     rank: int | None = None  # that ended
+
+
+@dataclass(frozen=True, slots=True)
+class CheckHealth(Action):
+    """Check this node in full, before it asks for a place; answered by `Health`."""
+
+    cycle: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -282,7 +282,10 @@ class Node:
     report_until: float = 0.0  # evidence is exchanged with other nodes, until then at most
     iteration: int = -1  # of the last checkpoint, as it was read in this cycle
     read_until: float | None = None  # it is being read, until then at most; None: not in this cycle
-    request: m.Requested | None = None  # a rank's, that no record has fulfilled yet
+    health: str | None = None  # why this node is sick, "": it is not; None: not known yet in this cycle
+    request: m.Requested | None = (
+        None  # a rank's, or this node's for its health, that no record has fulfilled yet
+    )
     pending: m.Signal | None = None  # came while the ranks were being started
     now: float = 0.0  # of the newest event
     beaten: float = -NEVER
@@ -310,6 +313,11 @@ class Node:
     def nodes(self) -> int:
         """How many nodes the job has; before the first membership, how many it may have."""
         return len(self.membership.names) or self.settings.most
+
+    @property
+    def awaits_health(self) -> bool:
+        """Whether it is not known yet whether this node may ask for a place."""
+        return self.health is None and self.settings.checks_health and self.record.gather
 
     def key(self, kind: str) -> str:
         """The key of this kind for the cycle that runs or is being formed."""
@@ -441,7 +449,7 @@ class Node:
         """The cycle of this record is the next one."""
         self.clock = (max(record.at, self.job_time(now)), now)
         self.record, self.has_begun, self.evidence, self.request = record, False, "", None
-        self.iteration, self.read_until = -1, None
+        self.iteration, self.read_until, self.health = -1, None, None
         self.is_suspect = self.is_suspect and not record.gather
         self.sent.clear()
         self.tick = m.Tick(self.tick.contact, self.tick.round_trip, self.tick.refused)

@@ -57,6 +57,7 @@ alive/NODE  value    a node's heartbeat: a number that grows each second
 host        value    the node that hosts the store, and its --nnodes
 launchers   log      all launchers of the job
 left        log      those that left, with the reason
+clock       value    a node and its time in unix seconds, by turns of all, see `health.host`
 failures    log      the judgements of the failures until now, for the choice of the members
 name/NODE   once     a token of the launcher that has this name, see `rendezvous.register`
 incident/N/* value   the nodes' evidence of an incident, see `incident_report.Reporter`
@@ -161,7 +162,9 @@ class Membership:
 
     members: tuple[Member, ...]
     left_out: tuple[str, ...] = ()
-    """Nodes, and node domains, that have no place because past failures make them suspect."""
+    """Nodes, and node domains, that have no place because past failures make them suspect, or because they are sick."""
+    sick: tuple[tuple[str, str], ...] = ()
+    """The sick nodes that asked for a place, and why they are."""
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -200,7 +203,8 @@ class Membership:
     def encode(self) -> str:
         """The value of the store."""
         left_out = {"left_out": self.left_out} if self.left_out else {}
-        return encode({"members": [asdict(member) for member in self.members], **left_out})
+        sick = {"sick": dict(self.sick)} if self.sick else {}
+        return encode({"members": [asdict(member) for member in self.members], **left_out, **sick})
 
     @classmethod
     def decode(cls, text: str) -> Membership:
@@ -208,7 +212,9 @@ class Membership:
         lines, left_out = (decode(text).get(name) for name in ("members", "left_out"))
         lines = [line for line in lines if isinstance(line, dict)] if isinstance(lines, list) else []
         left_out = [name for name in left_out if isinstance(name, str)] if isinstance(left_out, list) else []
-        return cls(tuple(map(Member.decode, lines)), tuple(left_out))
+        sick = decode(text).get("sick")
+        sick = {str(name): str(why) for name, why in sick.items()} if isinstance(sick, dict) else {}
+        return cls(tuple(map(Member.decode, lines)), tuple(left_out), tuple(sick.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +317,9 @@ class Settings:
     same_failure_limit: int = 0  # cycles in a row with the same failure that end the job; 0: never
     exclude_suspects: bool = False  # go on without a suspected node where no other waits for its place
     no_restart_code: int = DO_NOT_REQUEUE  # exit code then
+    segment: int = 1  # nodes of one domain in each complete group of the membership
+    checks_health: bool = False  # a node asks for a place when it knows whether it is sick
+    exclude_sick: bool = False  # a sick node leaves, whether or not another waits for its place
 
     @property
     def nnodes(self) -> str:

@@ -21,10 +21,10 @@ from ..exit_codes import Outcome
 from . import agreed_stop
 from . import messages as m
 from .exiting import record_description, watch_exits
-from .gathering import members_not_back
+from .gathering import members_not_back, place, sick_nodes
 from .messages import PASSED_ON, Action, Event, Log, journal
 from .node import BUSY, READING, Done, Leave, LocalProgress, Node, Preempt, Rank, Run, Settle, Start, Stop
-from .records import LEFT, Kind, decode, encode, key, whole_number
+from .records import LEFT, Kind, Member, decode, encode, key, whole_number
 from .stopping import exit_code, failed_ranks, leave_by_request, record_exit
 
 CAUSE = 1.0
@@ -52,6 +52,7 @@ def enter_start(node: Node, phase: Start, now: float) -> list[Action]:
     begins = {"world_size": members.world_size, "node_rank": members.index(node.name)}
     return [
         *members_not_back(node),
+        *sick_nodes(node),
         journal("cycle_start", cycle=cycle, **begins),
         m.StartRanks(cycle, members, phase.address, phase.port),
     ]
@@ -115,6 +116,9 @@ def on_run(node: Node, phase: Run, event: Event, now: float) -> list[Action]:
             return [*record_description(node, event, now), *watch_exits(node, now)]
         case m.Requested():
             return on_request(node, event, now)
+        case m.Health(-1, sick) if node.settings.exclude_sick and node.request is None:
+            if node.nodes - 1 + node.waiting >= node.settings.least:  # a job that trains does not end for it
+                return on_request(node, m.Requested(-1, "exclude_this_node", sick), now)
         case m.Signal() if event.is_stop:
             node.phase = Preempt(event.number, event.by)
         case m.Signal(number):
@@ -220,6 +224,11 @@ def _watch_newcomers(node: Node, now: float) -> list[Action]:
     more = min(
         sum(_may_join(node, name, now) for name in names if name not in lost), node.settings.most - node.nodes
     )
+    if node.settings.segment > 1 and more > 0:  # only complete groups get a place
+        lines = node.view.log(node.key("join"))
+        able = [*node.membership.members, *(Member.decode(lines[name]) for name in names if name not in lost)]
+        most, segment = node.settings.most, node.settings.segment
+        more = len(place(able, node.membership, most, segment=segment)) - node.nodes
     record = node.ending(now).join(more) if alive and more > 0 and not node.has_proposed else None
     return [*actions, *(node.propose(record) if record else [])]
 

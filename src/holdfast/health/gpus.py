@@ -1,0 +1,241 @@
+"""GPUs: what NVML and the kernel's log tell of them, and what of it is a finding.
+
+`Reader` belongs in a process of its own (`probe`): a driver that hangs holds the process that asks it.
+What a GPU, driver or package does not tell is named in the finding, never taken for good.
+Sources: NVML's reference; NVIDIA's catalogue of Xids.
+Does not cover: GPUs of other makers; parts of a GPU that MIG makes, for which the whole GPU is judged; an Xid that a
+reset of the GPU without a new load of the driver has repaired, which counts as long as the kernel's log has it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from importlib import import_module
+from typing import Any
+
+from .findings import ABSENT, GOOD, SICK, WARNING, Finding
+
+CHECK = "GPUs"
+XIDS = {
+    48: "uncorrectable memory error",
+    64: "row remapping or page retirement failed",
+    74: "NVLink error",
+    79: "the GPU has fallen off the bus",
+    95: "uncontained memory error",
+    119: "its system processor (GSP) does not answer",
+    120: "its system processor (GSP) failed",
+    140: "unrecovered memory error",
+}
+"""The Xids that no program causes, after which the GPU needs a reset at least."""
+_XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)")
+_LOADED = re.compile(r"NVRM: loading NVIDIA")
+SLOWED = {0x40: "it is too hot (hardware)", 0x80: "the power supply asks it to (power brake)"}
+"""NVML's bits of the reasons for low clocks."""
+FACTS = {
+    "memory errors": "uncorrected",
+    "row remapping": "remap_failed",
+    "retired pages": "retire_pending",
+    "NVLink": "links",
+    "reasons for low clocks": "slowed",
+}
+"""What may not be told: its name for people, and in `Gpu`."""
+_RECORD = 8192
+
+Gpu = dict[str, Any]
+"""Facts by name, None where unknown: index, pci, name, lost (why it cannot be asked), uncorrected (memory errors since
+the driver was loaded), remap_failed, remap_pending, retire_pending, links (that are up), slowed (NVML's bits)."""
+
+
+class Reader:
+    """NVML, opened once; and the kernel's log from the last driver load on. Raises what NVML raises."""
+
+    def __init__(self, log: str = "/dev/kmsg") -> None:
+        self._nvml: Any = import_module("pynvml")
+        self._nvml.nvmlInit()
+        self._unread = ""
+        self._log = -1
+        try:
+            self._log = os.open(log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            self._unread = f"{log}: {error.strerror}"
+
+    def gpus(self) -> list[Gpu]:
+        """The facts of each GPU."""
+        nvml = self._nvml
+        found = []
+        for index in range(nvml.nvmlDeviceGetCount()):
+            try:
+                found.append(self._facts(index, nvml.nvmlDeviceGetHandleByIndex(index)))
+            except nvml.NVMLError as error:
+                found.append({"index": index, "lost": str(error)})
+        return found
+
+    def _facts(self, index: int, gpu: Any) -> Gpu:
+        nvml = self._nvml
+        remapped = self._told("nvmlDeviceGetRemappedRows", gpu)
+        slowed = self._told("nvmlDeviceGetCurrentClocksEventReasons", gpu)
+        if slowed is None:  # drivers before 535
+            slowed = self._told("nvmlDeviceGetCurrentClocksThrottleReasons", gpu)
+        pci, name = self._told("nvmlDeviceGetPciInfo", gpu), self._told("nvmlDeviceGetName", gpu)
+        kind = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+        return {
+            "index": index,
+            "pci": "" if pci is None else _text(pci.busId),
+            "name": _text(name or "unknown GPU"),
+            "uncorrected": self._told("nvmlDeviceGetTotalEccErrors", gpu, *kind),
+            "remap_failed": remapped and bool(remapped[3]),
+            "remap_pending": remapped and bool(remapped[2]),
+            "retire_pending": self._told("nvmlDeviceGetRetiredPagesPendingStatus", gpu),
+            "links": self._links(gpu),
+            "slowed": slowed,
+        }
+
+    def _told(self, function: str, *arguments: Any) -> Any:
+        """What a function gives; None where the GPU, the driver or the package does not know it.
+
+        Raises NVMLError for any other reason, such as a GPU that is lost.
+        """
+        call, nvml = getattr(self._nvml, function, None), self._nvml
+        if call is None:
+            return None
+        try:
+            return call(*arguments)
+        except nvml.NVMLError as error:
+            if error.value in (
+                2,
+                3,
+                4,
+                13,
+            ):  # invalid argument, not supported, no permission, no such function
+                return None
+            raise
+
+    def _links(self, gpu: Any) -> list[int] | None:
+        states = [
+            self._told("nvmlDeviceGetNvLinkState", gpu, link)
+            for link in range(self._nvml.NVML_NVLINK_MAX_LINKS)
+        ]
+        known = [state for state in states if state is not None]
+        return [link for link, state in enumerate(states) if state] if known else None
+
+    def xids(self) -> tuple[list[str], str]:
+        """The lines of Xids that the kernel's log has had since the last call; or none, and why it cannot be read."""
+        found: list[str] = []
+        for _ in range(10_000 if self._log >= 0 else 0):
+            try:
+                record = os.read(self._log, _RECORD)
+            except BrokenPipeError:  # records that were not read are overwritten; the next one is there
+                continue
+            except OSError:  # nothing more, mostly
+                break
+            text = record.decode(errors="replace").partition(";")[2].partition("\n")[0]
+            if _LOADED.search(text):
+                found.clear()
+            if _XID.search(text):
+                found.append(text)
+            if not record:
+                break
+        return found[-50:], self._unread
+
+    def holders(self) -> list[list[int]]:
+        """Who holds memory: [GPU, pid, MiB]. Empty where NVML does not know processes."""
+        found, nvml = [], self._nvml
+        for index in range(nvml.nvmlDeviceGetCount()):
+            with suppress(nvml.NVMLError):
+                gpu = nvml.nvmlDeviceGetHandleByIndex(index)
+                for each in nvml.nvmlDeviceGetComputeRunningProcesses(gpu):
+                    found.append([index, each.pid, (each.usedGpuMemory or 0) >> 20])
+        return found
+
+    def cluster(self) -> str:
+        """The NVLink domain of the GPUs, their cluster UUID; "" where they have none or are in several."""
+        nvml, found = self._nvml, set()
+        for index in range(nvml.nvmlDeviceGetCount()):
+            info = nvml.c_nvmlGpuFabricInfo_t()
+            gpu = nvml.nvmlDeviceGetHandleByIndex(index)
+            is_known = self._told("nvmlDeviceGetGpuFabricInfo", gpu, nvml.byref(info)) is not None
+            is_ready = is_known and info.state == nvml.NVML_GPU_FABRIC_STATE_COMPLETED
+            found.add(bytes(info.clusterUuid).hex() if is_ready else "")
+        (only,) = found if len(found) == 1 else [""]
+        return only if only.strip("0") else ""
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def judged(
+    gpus: Sequence[Gpu], start: Sequence[Gpu] | None, xids: Iterable[str], no_log: str, *, trains: bool
+) -> list[Finding]:
+    """What these facts mean. Pure.
+
+    Args:
+        start: The facts at the launcher's start; None at the start.
+        xids: Lines of the kernel's log.
+        no_log: Why it cannot be read.
+        trains: Whether ranks run: then a slowed clock is a warning, and a node is not left out for it.
+    """
+    found = []
+    if start is not None and len(gpus) < len(start):
+        found.append(_sick(f"{len(gpus)} GPUs, and {len(start)} at the start"))
+    for gpu in gpus:
+        old = next((each for each in start or () if each["index"] == gpu["index"]), None)
+        peers = [len(each.get("links") or ()) for each in gpus if each.get("name") == gpu.get("name")]
+        found += _troubles(gpu, old, max(peers), trains=trains)
+    found += _judged_xids(xids, gpus)
+    if found:
+        return found
+    missing = [word for word, name in FACTS.items() if any(gpu.get(name) is None for gpu in gpus)]
+    text = f"{len(gpus)} ({', '.join(sorted({gpu['name'] for gpu in gpus}))})" if gpus else "none"
+    text += f"; not told: {', '.join(missing)}" if missing else ""
+    text += f"; Xid errors are not seen ({no_log})" if no_log and gpus else ""
+    return [Finding(CHECK, GOOD if gpus else ABSENT, text)]
+
+
+def _sick(text: str, what: str = "") -> Finding:
+    return Finding(CHECK, SICK, text, is_hardware=True, what=what)
+
+
+def _troubles(gpu: Gpu, old: Gpu | None, most_links: int, *, trains: bool) -> Iterator[Finding]:
+    who = f"GPU {gpu['index']}" + (f" ({gpu['name']})" if gpu.get("name") else "")
+    if gpu.get("lost"):
+        yield _sick(f"{who} cannot be asked: {gpu['lost']}", f"{who} is lost")
+        return
+    errors = gpu.get("uncorrected") or 0
+    new = errors - (old.get("uncorrected") or 0) if old is not None else 0
+    if new > 0:
+        yield _sick(f"{who} has had {new} uncorrectable memory errors since the start")
+    elif errors:
+        text = f"{who} has had {errors} uncorrectable memory errors since its driver was loaded"
+        yield Finding(CHECK, WARNING, text)
+    if gpu.get("remap_failed"):
+        yield _sick(f"{who} could not remap a broken row of its memory and must be replaced")
+    if gpu.get("remap_pending") or gpu.get("retire_pending"):
+        what = "remapped rows" if gpu.get("remap_pending") else "retired pages"
+        yield Finding(CHECK, WARNING, f"{who} has {what} of memory that wait for a reset of the GPU")
+    links = set(gpu.get("links") or ())
+    if old is not None and (down := set(old.get("links") or ()) - links):
+        yield _sick(f"{who}: NVLink {', '.join(map(str, sorted(down)))} is down")
+    elif links and len(links) < most_links:
+        yield Finding(CHECK, WARNING, f"{who} has {len(links)} NVLinks, and others have {most_links}")
+    for bit, why in SLOWED.items():
+        if int(gpu.get("slowed") or 0) & bit:
+            yield Finding(CHECK, WARNING if trains else SICK, f"{who} runs slower because {why}")
+
+
+def _judged_xids(lines: Iterable[str], gpus: Sequence[Gpu]) -> Iterator[Finding]:
+    """Of the node's own GPUs where NVML tells their places: a container may see the log of others."""
+    own = {_place(gpu["pci"]): gpu["index"] for gpu in gpus if gpu.get("pci")}
+    for match in filter(None, map(_XID.search, dict.fromkeys(lines))):
+        place, number = _place(match[1]), int(match[2])
+        if number in XIDS and (place in own or not own):
+            who = f"GPU {own[place]}" if place in own else f"the GPU at {match[1]}"
+            yield _sick(f"{who}: Xid {number}, {XIDS[number]} (kernel log)")
+
+
+def _place(pci: str) -> str:
+    """`0000:3b:00`: NVML writes eight digits for the domain, the kernel four, and the function only at times."""
+    return pci.lower().partition(".")[0][-10:]

@@ -1,0 +1,174 @@
+"""Processes that may hang, and are left behind then: one that asks the driver or reads storage, the user's command.
+
+A call that the kernel does not end holds its whole process; so such a call is never made in the launcher. `Probe` is
+the launcher's end, `serve` runs in the process and answers requests, each a line of JSON, by lines of JSON.
+Always holds: nothing here waits beyond its deadline, and a process that does not answer is killed and not waited for.
+Does not cover: a process in the kernel's state D, which stays until the kernel lets go of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import asdict
+from typing import Any
+
+from .findings import GOOD, SICK, Finding
+
+RUNNING: set[int] = set()
+"""Pids of the processes that run now: a sweep of what ranks have left behind spares them."""
+_starts = threading.Lock()
+_held = False
+MOST_HUNG = 3
+"""Processes of a probe that hang and cannot be ended, before no further one is started."""
+_CODE = "import sys; del sys.path[0]\nfrom holdfast.health.probe import serve\nserve()"
+_BURIAL = 0.1
+
+
+class Unanswered(Exception):
+    """The process has not answered in time, or could not; the reason, in half a sentence."""
+
+
+class Probe:
+    """A process that is started when it is first asked, and anew after it has hung. For one thread at a time."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._left: list[subprocess.Popen[bytes]] = []  # what hung, and may run still
+        self.is_hung = False
+        """Whether the last answer did not come in time."""
+
+    def ask(self, request: str, seconds: float, **arguments: Any) -> list[Any]:
+        """All answers to a request. Raises `Unanswered`; its second argument has the answers that came."""
+        self._left = [process for process in self._left if process.poll() is None]
+        self.is_hung = len(self._left) >= MOST_HUNG
+        if self.is_hung:
+            raise Unanswered(f"{len(self._left)} processes hang in it", [])
+        until = time.monotonic() + seconds
+        found: list[Any] = []
+        try:
+            if self._process is None or self._process.poll() is not None:
+                self.close()
+                self._process = _started([sys.executable, "-c", _CODE], stdin=subprocess.PIPE)
+            assert self._process.stdin is not None and self._process.stdout is not None
+            line = json.dumps({"ask": request, **arguments}) + "\n"
+            os.write(self._process.stdin.fileno(), line.encode())
+            rest, out = b"", self._process.stdout.fileno()
+            while True:
+                left = until - time.monotonic()
+                if left <= 0 or not select.select([out], [], [], left)[0]:
+                    self.is_hung = True
+                    self._left.append(self._process)
+                    self.close()
+                    raise Unanswered(f"no answer within {seconds:g} s", found)
+                data = os.read(out, 1 << 16)
+                if not data:
+                    self.close()
+                    raise Unanswered("the process that asks has ended", found)
+                *lines, rest = (rest + data).split(b"\n")
+                for text in lines:
+                    answer = json.loads(text)
+                    if answer == "done":
+                        return found
+                    found.append(answer)
+        except (OSError, ValueError) as error:
+            self.close()
+            raise Unanswered(str(getattr(error, "strerror", None) or error), found) from None
+
+    def close(self) -> None:
+        """End the process."""
+        process, self._process = self._process, None
+        if process is not None:
+            _end(process)
+
+
+def hold(is_held: bool) -> None:
+    """While it is held no process is started: a sweep would end one that it does not know of."""
+    global _held
+    with _starts:
+        _held = is_held
+
+
+def _started(words: list[str], **more: Any) -> subprocess.Popen[bytes]:
+    more = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, **more}
+    with _starts:
+        if _held:
+            raise OSError("ranks are being stopped")
+        process = subprocess.Popen(words, start_new_session=True, **more)
+        RUNNING.add(process.pid)
+    return process
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    for pipe in process.stdin, process.stdout:
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                pipe.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_BURIAL)
+        RUNNING.discard(process.pid)
+
+
+def run_command(command: str, seconds: float) -> Finding:
+    """The user's own check: exit code 0 is healthy, and its last line of output is the reason."""
+    check, until = "command", time.monotonic() + seconds
+    try:
+        process = _started(["/bin/sh", "-c", command], stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT)
+    except OSError as error:
+        return Finding(check, SICK, f"--ft-health-command cannot be started: {error.strerror or error}")
+    try:
+        output, _ = process.communicate(timeout=max(0.0, until - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        text = f"no answer of --ft-health-command within {seconds:g} s"
+        return Finding(check, SICK, text)
+    finally:
+        _end(process)  # also what it left behind
+    lines = [line for line in output.decode(errors="replace").splitlines() if line.strip()]
+    last = lines[-1].strip()[:300] if lines else ""
+    if process.returncode == 0:
+        return Finding(check, GOOD, last or "exit code 0")
+    return Finding(check, SICK, last or f"exit code {process.returncode} of --ft-health-command")
+
+
+# -- in the process -------------------------------------------------------------------------------------------
+
+
+def serve() -> None:
+    """Answer requests until the other end is closed: also where the launcher was killed."""
+    reader: Any = None
+    writes = threading.Lock()
+
+    def tell(value: Any) -> None:
+        with writes:
+            os.write(1, (json.dumps(value) + "\n").encode())
+
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            if request["ask"] == "storage":
+                from . import storage
+
+                storage.check(
+                    request["paths"],
+                    request["write_path"],
+                    distributed=request["distributed"],
+                    tell=lambda finding: tell(asdict(finding)),
+                )
+            else:
+                if reader is None:
+                    from .gpus import Reader
+
+                    reader = Reader()
+                tell(getattr(reader, request["ask"])())
+        except Exception as error:  # a broken library may raise anything
+            tell({"error": str(error) or type(error).__name__})
+        tell("done")

@@ -1,0 +1,189 @@
+"""GPUs: what facts mean, and their reading from a stand-in of NVML by the process that asks it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.health.checks import Checks, Wanted
+from holdfast.health.findings import ABSENT, GOOD, SICK, WARNING, Finding
+from holdfast.health.gpus import Reader, judged
+from tests.health.conftest import Facts
+
+
+def gpu(index: int = 0, **changes: Any) -> dict[str, Any]:
+    healthy = {
+        "index": index,
+        "pci": f"00000000:{0x3B + index:02X}:00.0",
+        "name": "H100",
+        "uncorrected": 0,
+        "remap_failed": False,
+        "remap_pending": False,
+        "retire_pending": 0,
+        "links": [0, 1, 2],
+        "slowed": 0,
+    }
+    return healthy | changes
+
+
+START = [gpu(0), gpu(1)]
+
+
+def found(
+    *gpus: dict[str, Any], start: Any = START, xids: tuple[str, ...] = (), trains: bool = False
+) -> list[Finding]:
+    return judged(gpus, start, xids, "", trains=trains)
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_healthy_gpus(trains: bool) -> None:
+    assert found(*START, trains=trains) == [Finding("GPUs", GOOD, "2 (H100)")]
+    assert found(*START, start=None) == [Finding("GPUs", GOOD, "2 (H100)")]
+    assert found() == [Finding("GPUs", SICK, "0 GPUs, and 2 at the start", is_hardware=True)]
+    assert found(start=None) == [Finding("GPUs", ABSENT, "none")]
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"uncorrected": 2}, "GPU 1 (H100) has had 2 uncorrectable memory errors since the start"),
+        (
+            {"remap_failed": True},
+            "GPU 1 (H100) could not remap a broken row of its memory and must be replaced",
+        ),
+        ({"links": [0]}, "GPU 1 (H100): NVLink 1, 2 is down"),
+        ({"lost": "GPU is lost"}, "GPU 1 (H100) cannot be asked: GPU is lost"),
+    ],
+)
+def test_hardware(change: dict[str, Any], text: str) -> None:
+    (finding,) = found(gpu(0), gpu(1, **change))
+    assert (finding.verdict, finding.text, finding.is_hardware) == (SICK, text, True)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (
+            {"uncorrected": 2},
+            "GPU 1 (H100) has had 2 uncorrectable memory errors since its driver was loaded",
+        ),
+        (
+            {"remap_pending": True},
+            "GPU 1 (H100) has remapped rows of memory that wait for a reset of the GPU",
+        ),
+        ({"retire_pending": 1}, "GPU 1 (H100) has retired pages of memory that wait for a reset of the GPU"),
+        ({"links": [0]}, "GPU 1 (H100) has 1 NVLinks, and others have 3"),
+    ],
+)
+def test_what_was_so_before_the_job_is_a_warning(change: dict[str, Any], text: str) -> None:
+    (finding,) = found(gpu(0), gpu(1, **change), start=None)
+    assert (finding.verdict, finding.text, finding.is_hardware) == (WARNING, text, False)
+
+
+@pytest.mark.parametrize(("bit", "why"), [(0x40, "too hot"), (0x80, "power brake")])
+def test_a_brake_is_a_reason_to_stay_out_only_before_training(bit: int, why: str) -> None:
+    (idle,), (busy,) = found(gpu(slowed=bit), start=None), found(gpu(slowed=bit), start=None, trains=True)
+    assert (idle.verdict, busy.verdict) == (SICK, WARNING) and why in idle.text and not idle.is_hardware
+
+
+def test_unknown_facts_are_named() -> None:
+    (finding,) = judged([gpu(links=None, uncorrected=None)], None, (), "/dev/kmsg: no", trains=False)
+    assert finding.verdict == GOOD
+    assert (
+        finding.text == "1 (H100); not told: memory errors, NVLink; Xid errors are not seen (/dev/kmsg: no)"
+    )
+
+
+def test_xids_of_hardware_count_and_those_of_programs_do_not() -> None:
+    line = "NVRM: Xid (PCI:0000:3c:00): {}, pid=71, name=python"
+    (finding,) = found(*START, xids=(line.format(79), line.format(31), line.format(79)))
+    assert (
+        finding.text == "GPU 1: Xid 79, the GPU has fallen off the bus (kernel log)" and finding.is_hardware
+    )
+    other = "NVRM: Xid (PCI:0000:aa:00): 79, pid=71"
+    assert found(*START, xids=(other,))[0].verdict == GOOD  # of another container
+    (finding,) = found({"index": 0, "lost": "GPU is lost"}, start=None, xids=(other,))[1:]
+    assert finding.text.startswith("the GPU at 0000:aa:00: Xid 79")
+
+
+def test_the_kernels_log_is_read_from_the_last_load_of_the_driver_on(
+    tmp_path: Path, facts: Facts, monkeypatch
+) -> None:  # type: ignore[no-untyped-def]
+    reader = Reader.__new__(Reader)
+    log = tmp_path / "kmsg"
+    log.write_text("")
+    import os
+
+    reader._unread, reader._log = "", os.open(log, os.O_RDONLY)
+    records = iter([b"4,1,1,-;NVRM: Xid (PCI:0000:3b:00): 79\n", b"4,2,2,-;NVRM: loading NVIDIA UNIX x86_64\n",
+                    b"4,3,3,-;NVRM: Xid (PCI:0000:3b:00): 48\n x=y\n"])  # fmt: skip
+    monkeypatch.setattr("holdfast.health.gpus.os.read", lambda *_: next(records, b""))
+    assert reader.xids() == (["NVRM: Xid (PCI:0000:3b:00): 48"], "")
+    assert reader.xids() == ([], "")
+    os.close(reader._log)
+
+
+# -- through the process that asks NVML ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def checks(facts: Facts) -> Iterator[Checks]:
+    checks = Checks(Wanted(driver="/dev/nvidiactl", seconds=20.0))
+    yield checks
+    checks.close()
+
+
+def gpus_of(checks: Checks, **how: bool) -> list[Finding]:
+    return [each for each in checks.run(**how) if each.check == "GPUs"]
+
+
+def test_a_gpu_that_gets_sick_is_found_and_stays_found(checks: Checks, facts: Facts) -> None:
+    (healthy,) = gpus_of(checks)
+    assert healthy.verdict == GOOD and healthy.text.startswith("1 (Stand-in)")
+    for changes, text in [
+        ({"UNCORRECTED": 3}, "3 uncorrectable memory errors since the start"),
+        ({"REMAP_FAILED": 1}, "must be replaced"),
+        ({"LINKS": 1}, "NVLink 1 is down"),
+        ({"COUNT": 0}, "0 GPUs, and 1 at the start"),
+        ({"SLOWED": 0x80}, "power brake"),
+    ]:
+        facts(**changes)
+        for _ in range(2):
+            (sick,) = gpus_of(checks)
+            assert sick.verdict == SICK and text in sick.text
+    facts()
+    assert gpus_of(checks, trains=True)[0].verdict == GOOD
+
+
+def test_cluster_and_holders(checks: Checks, facts: Facts) -> None:
+    assert checks.gpus.ask("cluster", 20.0) == [""]
+    facts(CLUSTER=0xAB, HOLDER=4711, HELD=300)
+    assert checks.gpus.ask("cluster", 20.0) == ["ab" * 16]
+    assert checks.gpus.ask("holders", 20.0) == [[[0, 4711, 300]]]
+
+
+def test_a_driver_that_hangs_is_a_finding_and_delays_nothing(
+    facts: Facts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NVML_HANGS", "nvmlDeviceGetCount_v2")
+    checks = Checks(Wanted(driver="/dev/nvidiactl", seconds=0.2))
+    began = time.monotonic()
+    (finding,) = gpus_of(checks)
+    took = time.monotonic() - began
+    checks.close()
+    assert (finding.verdict, finding.text) == (SICK, "the NVIDIA driver: no answer within 0.2 s")
+    assert took < 3.0
+
+
+def test_without_the_library_or_the_driver_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    checks = Checks(Wanted(driver="/dev/nvidiactl", seconds=20.0))
+    (finding,) = gpus_of(checks)
+    checks.close()
+    assert finding.verdict in (ABSENT, GOOD)  # this machine may have the library
+    (finding,) = gpus_of(Checks(Wanted()))
+    assert (finding.verdict, finding.text) == (ABSENT, "there is no NVIDIA driver")

@@ -1,0 +1,56 @@
+"""A job of one node whose checks find something: it trains with a warning, or it leaves before any rank starts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tests.launcher.conftest import Jobs
+
+SICK = ["--ft-health-command", "echo 'the card is loose'; exit 1"]
+TRAINS = """
+say("trains")
+while not os.path.exists(os.environ["NOTES"] + "/finish"):
+    time.sleep(0.01)
+"""
+
+
+def test_a_finding_is_told_once_and_is_in_the_report(jobs: Jobs) -> None:
+    wait = "while not os.path.exists(os.environ['NOTES'] + '/fail'):\n    time.sleep(0.01)\nsys.exit(3)"
+    job = jobs(wait, *SICK, "--ft-node-health-check-interval", "0.2", nproc=1)
+    job.wait_for(r"health of this node: command: the card is loose \(sick\)")
+    (job.notes / "fail").touch()
+    assert job.end(3).count("the card is loose") == 1
+    (event,) = job.journal("health")
+    assert (event["check"], event["verdict"], event["hardware"]) == ("command", "sick", False)
+    (report,) = job.run_dir.glob("incidents/*/report.txt")
+    assert "Health of the node, command: the card is loose." in report.read_text()
+
+
+def test_a_node_that_gets_sick_while_ranks_train_kills_nothing(jobs: Jobs, tmp_path: Path) -> None:
+    """Also where it is to be excluded: no other node is left."""
+    sick = tmp_path / "sick"
+    command = ["--ft-health-command", f"! test -e '{sick}'", "--ft-node-health-check-interval", "0.2"]
+    job = jobs(TRAINS, *command, "--ft-health-action", "exclude")
+    job.hear("trains", ranks=[0, 1])
+    sick.touch()
+    job.wait_for("health of this node: command: exit code 1 of --ft-health-command")
+    (job.notes / "finish").touch()
+    job.end(0)
+    assert not job.journal("restart", "node_excluded")
+
+
+def test_a_sick_node_leaves_before_it_starts_a_rank(jobs: Jobs) -> None:
+    job = jobs(TRAINS, *SICK, "--ft-health-action", "exclude")
+    assert "is sick: command: the card is loose. Too few nodes are left: 0 of 1" in job.end(1)
+    assert not job.journal("rank_start")
+
+
+def test_storage_that_hangs_holds_up_nothing(jobs: Jobs, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    job = jobs(TRAINS, "--ft-storage-health-check-path", pipe, nproc=1)
+    job.hear("trains", ranks=[0])
+    job.wait_for(f"health of this node: storage: {pipe}: no answer within 2 s")
+    (job.notes / "finish").touch()
+    job.end(0)

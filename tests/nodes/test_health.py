@@ -1,0 +1,146 @@
+"""Nodes whose own checks find them sick: a spare takes the place, or they train with a warning, or they leave."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.nodes.conftest import TRAINS, Cluster, Node
+from tests.processes import wait_until
+
+pytestmark = pytest.mark.slow
+
+FAILS_WHEN_TOLD = f"""
+if NODE == "a" and LOCAL == 0 and CYCLE == 0:
+    import threading
+    def fail():
+        until("fail")
+        os._exit(3)
+    threading.Thread(target=fail, daemon=True).start()
+{TRAINS}"""
+
+
+def sick_when_told(cluster: Cluster, name: str) -> list[str]:
+    """A command that fails on this node once the test has said so."""
+    file = cluster.notes / f"sick {name}"
+    return [
+        "--ft-health-command",
+        f"if test -e '{file}'; then echo 'looking at card 3'; echo 'card 3 is loose'; exit 9; fi",
+    ]
+
+
+def finish(cluster: Cluster, *nodes: Node) -> None:
+    cluster.tell("finish")
+    for node in nodes:
+        node.end(0)
+
+
+def found(node: Node) -> list[dict[str, Any]]:
+    return [event for event in node.journal("health") if event["check"] in ("command", "storage")]
+
+
+def test_a_node_that_gets_sick_loses_its_place_to_a_spare(cluster: Cluster) -> None:
+    script = cluster.script(FAILS_WHEN_TOLD)
+    flags = ["--ft-node-health-check-interval", "1"]
+    a = cluster.launch("a", script, *flags)
+    b = cluster.launch("b", script, *flags, *sick_when_told(cluster, "b"))
+    a.hear("trains", 0), b.hear("trains", 0)
+    c = cluster.launch("c", script, *flags)
+    c.wait_for("is a spare")
+    cluster.tell("sick b")
+    b.wait_for(r"health of this node: command: card 3 is loose \(sick\)")
+    assert a.cycles() == b.cycles() == [0], "a finding while ranks train stops none"
+    wait_until(lambda: "waiting/0" in json.dumps(a.journal("decision")), what="node 0 counts the spare")
+    cluster.tell("fail")
+    a.hear("trains", 1), c.hear("trains", 1)
+    for node in a, c:
+        node.wait_for("node \\S+ is sick, it has no place: command: card 3 is loose")
+    a.wait_for("is sick: node \\S+ takes its place")
+    b.wait_for("has no place in cycle 1, since it is sick")
+    finish(cluster, a, b, c)
+    (event,) = a.journal("node_sick")
+    assert (event["reason"], event["trains"]) == ("command: card 3 is loose", False)
+    assert [event["text"] for event in found(b)] == ["command: card 3 is loose"] and not found(a)
+
+
+def test_a_sick_node_trains_with_a_warning_where_no_other_waits(cluster: Cluster) -> None:
+    script = cluster.script(TRAINS)
+    cluster.tell("sick b")
+    a = cluster.launch("a", script)
+    b = cluster.launch("b", script, *sick_when_told(cluster, "b"))
+    a.hear("trains", 0), b.hear("trains", 0)
+    for node in a, b:
+        node.wait_for("is sick, it trains, as no other node waits for its place: command: card 3 is loose")
+    finish(cluster, a, b)
+    assert [event["trains"] for event in a.journal("node_sick")] == [True]
+
+
+def test_with_a_spare_at_the_start_a_sick_node_has_no_place(cluster: Cluster) -> None:
+    script = cluster.script(TRAINS)
+    cluster.tell("sick b")
+    conf = {"conf": "last_call_timeout=60"}
+    b = cluster.launch("b", script, *sick_when_told(cluster, "b"), **conf)
+    c = cluster.launch("c", script, **conf)
+    a = cluster.launch("a", script, **conf)
+    a.hear("trains", 0), c.hear("trains", 0)
+    b.wait_for("has no place in cycle 0, since it is sick|is a spare")  # the others may have come first
+    finish(cluster, a, b, c)
+
+
+def test_a_sick_node_leaves_where_it_is_to_be_excluded(cluster: Cluster) -> None:
+    script = cluster.script(TRAINS)
+    cluster.tell("sick b")
+    exclude = ["--ft-health-action", "exclude"]
+    a = cluster.launch("a", script, *exclude)
+    b = cluster.launch("b", script, *exclude, *sick_when_told(cluster, "b"))
+    assert "leaves the job: node" in b.end(1)
+    c = cluster.launch("c", script, *exclude)
+    a.hear("trains", 0), c.hear("trains", 0)
+    finish(cluster, a, c)
+    assert b.cycles() == [] and b.journal("node_excluded")[0]["reason"].endswith(
+        "is sick: command: card 3 is loose. Too few nodes are left: 1 of 2"
+    )
+
+
+def test_a_node_that_gets_sick_is_excluded_while_it_trains(cluster: Cluster) -> None:
+    script = cluster.script(TRAINS)
+    flags = ["--ft-health-action", "exclude", "--ft-node-health-check-interval", "0.5"]
+    a = cluster.launch("a", script, *flags, nnodes="1:2")
+    b = cluster.launch("b", script, *flags, *sick_when_told(cluster, "b"), nnodes="1:2")
+    a.hear("trains", 0), b.hear("trains", 0)
+    cluster.tell("sick b")
+    assert "is sick: command: card 3 is loose" in b.end(0)
+    a.hear("trains", 1)
+    finish(cluster, a)
+
+
+def test_storage_that_hangs_is_found_in_time(cluster: Cluster) -> None:
+    """A pipe that nobody writes to blocks who opens it, as a server that is gone does."""
+    pipe = cluster.folder / "hangs"
+    os.mkfifo(pipe)
+    script = cluster.script(TRAINS)
+    a, b = (
+        cluster.launch("a", script),
+        cluster.launch("b", script, "--ft-storage-health-check-path", str(pipe)),
+    )
+    b.wait_for(f"health of this node: storage: {pipe}: no answer within 2 s")
+    a.hear("trains", 0), b.hear("trains", 0)
+    a.wait_for(f"is sick, it trains, as no other node waits for its place: storage: {pipe}")
+    finish(cluster, a, b)
+
+
+def test_a_restart_with_the_same_nodes_checks_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    log = tmp_path / "checks"
+    command = ["--ft-health-command", f"echo check >> '{log}'", "--ft-node-health-check-interval", "1000"]
+    script = cluster.script(FAILS_WHEN_TOLD)
+    a, b = (cluster.launch(name, script, *command) for name in "ab")
+    a.hear("trains", 0)
+    cluster.tell("fail")
+    a.hear("trains", 1), b.hear("trains", 1)
+    finish(cluster, a, b)
+    assert log.read_text().split() == ["check", "check"]
+    assert json.dumps(a.journal("health")) == "[]"
