@@ -60,7 +60,7 @@ def merged(former: Mapping[str, Any] | None, again: Mapping[str, Any]) -> dict[s
         raise ValueError("a part of the checks is published only after a complete run")
     if differ := [name for name in SAME if former[name] != again[name]]:
         raise ValueError(f"the complete run in {JSON.name} had another {', '.join(differ)}")
-    order = list(dict.fromkeys(row["check"] for row in former["rows"]))
+    order = list(dict.fromkeys(row["check"] for row in (*former["rows"], *again["rows"])))
     checks = list(dict.fromkeys(row["check"] for row in again["rows"]))
     rows = [row for row in former["rows"] if row["check"] not in checks] + list(again["rows"])
     rows.sort(key=lambda row: order.index(row["check"]))
