@@ -66,12 +66,16 @@ def main(folder: Path) -> None:
         usage = run(environment / "bin" / "ft_launcher", "--help")
         run(environment / "bin" / "python", "-c", "import holdfast, nvidia_resiliency_ext.fault_tolerance")
         if not version.endswith(archive.name.removesuffix(".tar.gz").removeprefix("holdfast-")):
-            sys.exit(f"build_dist: `holdfast --version` prints {version!r}, and the archive is {archive.name}")
+            sys.exit(
+                f"build_dist: `holdfast --version` prints {version!r}, and the archive is {archive.name}"
+            )
         if "--nproc-per-node" not in usage:
             sys.exit(f"build_dist: unexpected `ft_launcher --help`:\n{usage}")
     for path in built:
         print(f"{path.stat().st_size / 1e6:6.2f} MB  {path.name}")
-    print(f"Installed in an empty environment: `holdfast --version` prints {version}; `ft_launcher --help` works.")
+    print(
+        f"Installed in an empty environment: `holdfast --version` prints {version}; `ft_launcher --help` works."
+    )
 
 
 if __name__ == "__main__":
