@@ -76,7 +76,7 @@ def test_a_rank_that_moves_and_one_that_does_not(spawn: Spawner, local: MakeRank
     )
     still = spawn.python(SLEEPS)
     still.wait_for("on")
-    wait_until(lambda: "sleep" in proc.wait_channel(still.pid))
+    wait_until(lambda: (found := proc.stat(still.pid)) and found.state == "S")
     first = local(still, 0)
     path = boards / "1.board"
     Board.create(str(path), Limits()).close()
@@ -171,10 +171,10 @@ def test_states_in_which_a_rank_answers_nobody(spawn: Spawner, local: MakeRank, 
     stuck = spawn.python(IN_STATE_D, str(fifo))
     stopped.wait_for("on")
     stopped.send_signal(signal.SIGSTOP)
+    wait_until(lambda: not os.listdir(f"/proc/{closed.pid}/fd"))
     states = {stopped.pid: "T", stuck.pid: "D", closed.pid: "S"}
     for pid, state in states.items():
         wait_until(lambda pid=pid, state=state: (found := proc.stat(pid)) and found.state == state)
-    wait_until(lambda: "sleep" in proc.wait_channel(closed.pid))
     ranks = [local(each, number) for number, each in enumerate((stopped, stuck, closed))]
     began = time.monotonic()
     found = gather(ranks, began + 1.5, ask=True)
