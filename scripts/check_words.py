@@ -69,6 +69,8 @@ def hits(name: str) -> list[str]:
         return []
     found = []
     for match in PHRASE.finditer(re.sub(r"\n\s*(?:#|>|//)? ?", lambda gap: " " * len(gap[0]), text)):
+        if match[0].isupper():  # an identifier
+            continue
         line = text.count("\n", 0, match.start()) + 1
         found.append(f'{name}:{line}: "{match[0]}": {HINTS[(match.lastindex or 1) - 1]}')
     return found
