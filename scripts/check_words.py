@@ -56,7 +56,9 @@ HINTS = list(INSTEAD.values())
 
 
 def files() -> list[str]:
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    # The option: in a container of CI the files belong to another user.
+    command = ["git", "-c", f"safe.directory={ROOT}", "ls-files", "-z"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     names = sorted(name for name in listed.stdout.split("\0") if Path(name).suffix in KINDS)
     return [name for name in names if name not in EXCEPTIONS and not name.startswith(HASHED)]
 
