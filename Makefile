@@ -7,6 +7,8 @@ PYTHON ?= python3
 # The version that is tested. Installed first and by itself, so that no other package chooses a torch for us.
 TORCH  ?= torch==2.13.0
 ARGS   ?=
+# Pinned versions of everything else, for the Pythons that have such a file; `CONSTRAINTS=` installs the newest.
+CONSTRAINTS ?= $(wildcard constraints-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])').txt)
 # Test processes side by side; each needs a /dev/shm of its own, and so root. Most tests wait for processes, not for a
 # core: two of them used less than two thirds of two cores.
 WORKERS ?= $(shell unshare --mount mount -t tmpfs tmpfs /dev/shm 2>/dev/null && echo 3 || echo 0)
@@ -16,9 +18,9 @@ NATIVE := setup.py $(wildcard src/holdfast/straggler/kernels/native/*)
 
 VENV := .venv
 BIN  := $(VENV)/bin
-PIP  := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet
+PIP  := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet $(CONSTRAINTS:%=--constraint %)
 
-.PHONY: help demo check matrix gpu simulate test test-all test-cold test-nemo test-engines soak soak-nemo nvrx lint format bench compare faults docs clean
+.PHONY: help demo check matrix gpu simulate test test-all test-cold test-nemo test-engines soak soak-nemo nvrx lint format coverage constraints dist bench compare faults docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -32,7 +34,10 @@ help:
 	@echo 'make test-nemo, make test-engines    those with NeMo-Run; with TorchX and the models of Kubeflow'
 	@echo 'make nvrx    NVRx 0.4.1 in an environment of its own: `make test` then tests the exchange of files with it'
 	@echo 'make soak    minutes of repeated failures; make soak-nemo with NeMo-Run'
-	@echo 'make lint    ruff and mypy --strict; `make format` mends what ruff can'
+	@echo 'make lint    ruff, mypy --strict, spelling and words; `make format` fixes what ruff can'
+	@echo 'make coverage    lines that the quick tests of processes run, in subprocesses too (docs/coverage.md)'
+	@echo 'make dist    wheels and source distribution into dist/, installed and started in an empty environment'
+	@echo 'make constraints    write the installed versions into constraints-X.Y.txt'
 	@echo 'make bench   the figures of docs/benchmarks.md'
 	@echo 'make compare this launcher beside torchrun and NVRx, into docs/compare.md (a quarter of an hour)'
 	@echo 'make faults  the corpus of faults, scored, into docs/faults.md (about an hour); ARGS=-l shows what there is'
@@ -90,10 +95,29 @@ lint: $(VENV)/.dev
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/codespell
+	@$(BIN)/python scripts/check_words.py
 
 format: $(VENV)/.dev
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+# ARGS: the tests to run.
+coverage: ARGS = -m 'not soak and not slow' tests/launcher tests/monitor tests/journal tests/autoresume
+coverage: $(VENV)/.native
+	@rm -rf build/coverage && mkdir -p build/coverage
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/coverage run -m pytest -q -n $(WORKERS) --dist worksteal $(ARGS)
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage report
+
+dist: $(VENV)/.dev
+	@$(BIN)/python scripts/build_dist.py
+
+# Not torch and what it brings with CUDA. The first two lines of the file stay.
+constraints: $(VENV)/.docs
+	@head -n 2 $(CONSTRAINTS) >build/constraints
+	@$(BIN)/python -m pip freeze --all --exclude-editable | grep -vE '^(torch|triton|pip|holdfast|nvidia-(cu|nccl|nv)[a-z0-9-]*)(==| @)|^#| @ ' >>build/constraints
+	@mv build/constraints $(CONSTRAINTS)
 
 bench: $(VENV)/.native
 	@$(BIN)/python benchmarks/run.py $(ARGS)

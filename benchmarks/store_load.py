@@ -1,7 +1,7 @@
 """The load of a quiet job on its store: how long a heartbeat takes to be readable, with 2,048 launchers.
 
 One real server in a process of its own. Each launcher is a connection of torch's client that writes and reads what
-the controller of a node in RUN wants, at its intervals; a few threads serve all connections by turns. A latency counts
+the controller of a node in RUN wants, at its intervals; a few threads serve all connections. A latency counts
 from the moment at which the operation was due, so it includes waiting for a thread: a launcher of its own has less.
 torch's `set` has no answer. So a sample of the writes is followed by a read of the same key on the same connection.
 Does not cover: the network between machines, and the start of a cycle, when all launchers write at once.

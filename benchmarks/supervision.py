@@ -102,7 +102,7 @@ def hang_detection(runs: int, peer: bool) -> list[Row]:
 
 
 def hang_delays(launcher: list[str], who: str, kind: str) -> tuple[float, float]:
-    """Seconds beyond the limit: until the rank is told to end, until the script runs again."""
+    """Seconds beyond the limit: until the rank is asked to end, until the script runs again."""
     options = (
         "--max-restarts=1",
         *FREE_PORT,

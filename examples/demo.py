@@ -45,7 +45,7 @@ class Run:
 
 
 class Stopped(BaseException):
-    """Somebody wants the demo to end: Ctrl-C, SIGTERM or a closed terminal."""
+    """A request to end the demo: Ctrl-C, SIGTERM or a closed terminal."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -84,7 +84,7 @@ def train(
 ) -> Run:
     """Runs the example to its end, with the launcher's own output. Ends the demo if it fails.
 
-    quiet: stderr is shown only after a failure. On Ctrl-C torchrun writes a traceback there, which nobody needs.
+    quiet: stderr is shown only after a failure. On Ctrl-C torchrun writes a traceback there, which is not needed.
     """
     checkpoints = directory / name.replace(" ", "-")
     command = [*launcher, str(TRAIN), "--dir", str(checkpoints)]

@@ -34,7 +34,7 @@ CEILING = 60.0
 POLL = 0.01
 
 
-def wait_until(predicate: Callable[[], T], ceiling: float = CEILING, what: str = "") -> T:
+def wait_until(predicate: Callable[[], T | None], ceiling: float = CEILING, what: str = "") -> T:
     """The predicate's first true value; fails after `ceiling` seconds. For events that are no process's output."""
     deadline = time.monotonic() + ceiling
     while True:

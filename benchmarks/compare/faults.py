@@ -169,7 +169,7 @@ def preempted(contender: Contender) -> Outcome:
 
 
 def frozen(contender: Contender) -> Outcome:
-    """Everything is stopped for longer than its limits, and goes on."""
+    """Everything is stopped for longer than its limits, and continues."""
     with job(contender, "trains", "--max-restarts=0", *_options(contender)) as one:
         one.until("ready-0", "ready-1")
         every = one.processes()

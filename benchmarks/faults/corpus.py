@@ -94,7 +94,7 @@ _ORDER = (
     *("worker_exits", "exit_with_message", "own_hook", "cleans_up_first", "forked_away", "bad_free"),
     *("illegal_instruction", "killed_by_pipe"),
 )
-"""In this order faults take layouts and ranks by turns. A fault that is not in it comes after these."""
+"""In this order faults take layouts and ranks alternately. A fault that is not in it comes after these."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Fault:
     """Phases in which it is the other way round: a hang where `hangs` is False, an end where it is True."""
     blames: str = RANK
     layouts: tuple[str, ...] = ("2", "3", "4", "2+2", "2", "1+1", "3", "8")
-    """Ranks of each node; scenarios take them by turns."""
+    """Ranks of each node; scenarios take them alternately."""
     variants: tuple[tuple[str, str], ...] = ()
     """More scenarios: a phase, and how the program is supervised there."""
     needs: tuple[str, ...] = ()

@@ -46,7 +46,7 @@ from benchmarks.faults.injection import InjectionPoint, ask, background
     variants=(("step", COUNTED), ("collective", COUNTED), ("step", SHELL)),
 )
 def _(point: InjectionPoint) -> None:
-    """A rank sleeps for ever in the program's own code."""
+    """A rank sleeps forever in the program's own code."""
     time.sleep(3600)
 
 
@@ -58,7 +58,7 @@ def _(point: InjectionPoint) -> None:
 
 @fault("busy", "user_code", ("init", *TRAINING, "shutdown"), waits=True)
 def _(point: InjectionPoint) -> None:
-    """A rank computes for ever in Python."""
+    """A rank computes forever in Python."""
     total = 0
     while True:
         total = (total + 1) % 1_000_003
@@ -233,7 +233,7 @@ def _(point: InjectionPoint) -> None:
 @fault("regular_expression", "gil", TRAINING)
 @also("user_code", "it computes in the program's own code, and holds the interpreter lock meanwhile")
 def _(point: InjectionPoint) -> None:
-    """A regular expression takes for ever."""
+    """A regular expression takes forever."""
     re.match(r"(a|a)*$", "a" * 64 + "b")
 
 

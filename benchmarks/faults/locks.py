@@ -248,7 +248,7 @@ def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
     layouts=("4", "3", "2"),
 )
 def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
-    """One rank computes a cache for ever and has locked its file; the others wait for this lock."""
+    """One rank computes a cache forever and has locked its file; the others wait for this lock."""
     if not point.mine:
         time.sleep(0.5)
     with open(point.folder / "cache", "w") as file:

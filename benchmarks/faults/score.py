@@ -301,7 +301,7 @@ def _fault_score(score: Score, scenario: Scenario, facts: Facts) -> Score:
     return replace(
         score,
         found=found,
-        to_find=detected - happened if found else None,
+        to_find=detected - happened if found else None,  # type: ignore[operator]
         culprit=bool(verdict) and _is_culprit(scenario, verdict),
         kind_right=verdict.get("kind") in scenario.kinds,
         wrong_and_sure=any(_is_sure_of_another(scenario, each.verdict) for each in facts.reports),

@@ -108,7 +108,7 @@ def _(point: InjectionPoint) -> None:
 @second("pool_process_killed", "child", ("forward", "checkpoint"))
 @also("lock", "the pool has a new process, and a result that is never given")
 def _(point: InjectionPoint) -> None:
-    """A process of a pool is killed, and the pool waits for its result for ever."""
+    """A process of a pool is killed, and the pool waits for its result forever."""
     multiprocessing.get_context("fork").Pool(1).map(os._exit, [137])
 
 

@@ -54,7 +54,7 @@ def raises() -> None:
 
 
 def stays() -> None:
-    """Trains until somebody ends it."""
+    """Trains until it is terminated."""
     connect()
     left("ready")
     train(60)
@@ -88,7 +88,7 @@ def child() -> None:
 
 
 def deaf() -> None:
-    """Rank 0 ignores that it is told to end, when rank 1 has failed."""
+    """Rank 0 ignores that it is asked to end, when rank 1 has failed."""
     if rank == "0":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         left("ready")
@@ -99,7 +99,7 @@ def deaf() -> None:
 
 
 def saves() -> None:
-    """Saves a checkpoint when it is told to end, however often, and leaves with 0."""
+    """Saves a checkpoint when it is asked to end, however often, and leaves with 0."""
     told: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
     connect()

@@ -1,4 +1,4 @@
-"""A rank that hangs in its first cycle and says when: since when it waits, when it is told to end, when it is back.
+"""A rank that hangs in its first cycle and says when: since when it waits, when it is asked to end, when it is back.
 
 argv: "holdfast" or "nvrx", then "section" or "heartbeat". One JSON line for each moment, of the monotonic clock that
 all processes of the machine share. The termination signal must be SIGTERM, so that it can be noticed.

@@ -1,4 +1,4 @@
-"""One rank that trains steps of 2 ms with Lightning, by turns without callbacks, with ours, and with empty ones of
+"""One rank that trains steps of 2 ms with Lightning, alternately without callbacks, with ours, and with empty ones of
 Lightning's; prints what a step takes in each turn (seconds, the median of its steps)."""
 
 from __future__ import annotations

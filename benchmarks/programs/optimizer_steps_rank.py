@@ -1,5 +1,5 @@
 """A rank that knows nothing of Holdfast and measures what the counting of its optimizer's steps costs, in blocks of
-steps by turns with torch's hooks as they are and without any; prints that as one JSON line. Starts under ft_launcher.
+steps alternately with torch's hooks as they are and without any; prints that as JSON. Starts under ft_launcher.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     ft_launcher --nproc-per-node=2 examples/char_transformer/train.py --dir /tmp/run    # or: torchrun
 
-What always holds: a run that is killed and started again with the same --dir and as many ranks goes on from its last
-checkpoint and ends with exactly the weights, bit for bit, of a run that nobody disturbed. Under ft_launcher a SIGTERM
-(preemption, a time limit) stops all ranks after the same step, with a checkpoint of that step and exit code 0; whoever
-requeues the job knows that it has finished by the file that FAULT_TOL_FINISHED_FLAG_FILE names.
+What always holds: a run that is killed and started again with the same --dir and as many ranks resumes from its last
+checkpoint and ends with exactly the weights, bit for bit, of an undisturbed run. Under ft_launcher a SIGTERM
+(preemption, a time limit) stops all ranks after the same step, with a checkpoint of that step and exit code 0; the
+program that requeues the job sees that it has finished by the file that FAULT_TOL_FINISHED_FLAG_FILE names.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Trainer:
             checkpoint.save(directory, self.step, state)
 
     def load(self, directory: Path) -> None:
-        """Goes on from the newest checkpoint, the one that rank 0 finds; from the beginning when there is none."""
+        """Resumes from the newest checkpoint, the one that rank 0 finds; from the beginning when there is none."""
         state = checkpoint.load_newest(directory) if self.rank == 0 else None
         step = torch.tensor(state["step"] if state else -1)
         dist.broadcast(step, src=0)
@@ -146,7 +146,7 @@ def train(args: argparse.Namespace, loop: holdfast.Loop, device: torch.device) -
             loss = trainer.train_step(*batch)
         if trainer.step % 10 == 0:
             trainer.say(f"step {trainer.step:4d} of {args.steps}, loss {loss:.4f}")
-        # True on all ranks after the same step, once anyone was told to stop.
+        # True on all ranks after the same step, once any process was asked to stop.
         stops = loop.step(trainer.step)
         if stops or trainer.step % args.save_every == 0 or trainer.step == args.steps:
             with loop.section("checkpointing"):
@@ -169,12 +169,12 @@ def write_result(trainer: Trainer, directory: Path) -> None:
 
 def run(args: argparse.Namespace, loop: holdfast.Loop, device: torch.device) -> None:
     """Everything that needs the process group. The model is gone when this returns: were DDP the last to let go of
-    the group, gloo's threads and this one could wait for each other for ever, right after a checkpoint (torch 2.13).
+    the group, gloo's threads and this one could wait for each other forever, right after a checkpoint (torch 2.13).
     """
     trainer = train(args, loop, device)
     if trainer.step == args.steps:
         write_result(trainer, args.dir)
-        loop.finished()  # Comes last: whoever sees the flag may rely on all the rest.
+        loop.finished()  # Comes last: a reader of the flag may rely on all the rest.
     else:
         trainer.say(
             f"stopped after step {trainer.step}, which is saved; started again, training resumes from there"
@@ -191,7 +191,7 @@ def main() -> None:
         torch.cuda.set_device(device)
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what the next line demands of cuBLAS
     torch.use_deterministic_algorithms(True)
-    with holdfast.Loop() as loop:  # Under plain torchrun nobody watches.
+    with holdfast.Loop() as loop:  # Plain torchrun has no monitor.
         # On a GPU gloo stays at hand for what is on the CPU (the random states).
         dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
         run(args, loop, device)

@@ -2,7 +2,7 @@
 
 The data are scikit-learn's 1,797 images of 8×8 pixels. The loader can be resumed in the middle of an epoch: Lightning
 puts its `state_dict` into each checkpoint. With a loader that cannot, Lightning begins the epoch's data anew. A
-checkpoint from the end of an epoch has no state for the loader; so which epoch it is, the loader is told.
+checkpoint from the end of an epoch has no state for the loader; so the loader receives the number of the epoch.
 """
 
 from __future__ import annotations

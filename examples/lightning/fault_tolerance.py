@@ -2,7 +2,7 @@
 
     ft_launcher --nproc-per-node=2 --max-restarts=3 fault_tolerance.py
 
-Kill a rank, or stop one with SIGSTOP, while it trains: the job goes on from its last checkpoint. See docs/lightning.md.
+Kill a rank, or stop one with SIGSTOP, while it trains: the job resumes from its last checkpoint. See docs/lightning.md.
 """
 
 from __future__ import annotations

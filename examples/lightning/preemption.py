@@ -2,7 +2,7 @@
 
     ft_launcher --nproc-per-node=2 preemption.py
 
-Send SIGTERM to the launcher while it trains, then start it again: it goes on from the step where it stopped. Works
+Send SIGTERM to the launcher while it trains, then start it again: it resumes from the step where it stopped. Works
 under torchrun, and with one process, too. See docs/lightning-preemption.md.
 """
 

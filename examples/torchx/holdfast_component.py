@@ -3,7 +3,7 @@
     torchx run --scheduler local_cwd examples/torchx/holdfast_component.py:ft --script train.py -j 1x2
     torchx run --scheduler slurm examples/torchx/holdfast_component.py:ft --script train.py -j 2x8 --max_retries 3
 
-A preempted job ends with 75, so that a scheduler that tries failed jobs again goes on with it.
+A preempted job ends with 75, so that a scheduler that tries failed jobs again continues it.
 Does not cover: telling preemptions from failures where TorchX's scheduler counts its retries; it counts both.
 """
 

@@ -2,7 +2,7 @@
 
     ft_launcher --nproc-per-node=2 --max-restarts=3 accelerate_loop.py
 
-Kill a rank, or send SIGTERM to the launcher and start it again: it goes on from its last complete checkpoint, and ends
+Kill a rank, or send SIGTERM to the launcher and start it again: it resumes from its last complete checkpoint, and ends
 with the same weights. Lines with `loop` are Holdfast's. See docs/transformers.md.
 """
 

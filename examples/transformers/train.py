@@ -3,7 +3,7 @@
     ft_launcher --nproc-per-node=2 --max-restarts=3 train.py
     python train.py --no-supervision
 
-Kill a rank, or send SIGTERM to the launcher and start it again: it goes on from its last complete checkpoint, and ends
+Kill a rank, or send SIGTERM to the launcher and start it again: it resumes from its last complete checkpoint, and ends
 with the same weights. Nothing is downloaded: the text is Python's standard library, a token is a byte. See
 docs/transformers.md.
 """

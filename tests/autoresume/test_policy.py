@@ -1,4 +1,4 @@
-"""One more attempt or not: what spends the budget, what gives it back, and that nothing goes on for ever."""
+"""One more attempt or not: what spends the budget, what gives it back, and that nothing repeats forever."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from holdfast.fault_tolerance import (
     environment,
 )
 from holdfast.fault_tolerance.board import Board
-from holdfast.fault_tolerance.processes import proc
 from holdfast.fault_tolerance.timeouts.learned_timeouts import Floors
+from holdfast.incidents.capture import waiting_on
 from tests.pipes import full_pipe
 from tests.processes import wait_until
 
@@ -114,19 +114,20 @@ def test_a_full_log_pipe_never_blocks_a_heartbeat(board: Board, call: str) -> No
     with rank:
         try:
             assert rank.stdout is not None and rank.stdout.readline() == "logs\n"
-            wait_until(lambda: _waits_in_a_pipe(rank.pid), what="the thread that logs blocks")
+            wait_until(lambda: _writes(rank.pid), what="the thread that logs blocks")
             beats = board.snapshot().heartbeat_count
             wait_until(lambda: board.snapshot().heartbeat_count > beats + 50, what="heartbeats continue")
-            assert _waits_in_a_pipe(rank.pid)
+            assert _writes(rank.pid)
         finally:
             rank.kill()
             os.close(reader)
             os.close(writer)
 
 
-def _waits_in_a_pipe(pid: int) -> bool:
-    threads = map(int, os.listdir(f"/proc/{pid}/task"))
-    return any("pipe" in proc.wait_channel(pid, thread) for thread in threads)
+def _writes(pid: int) -> bool:
+    """Whether a thread of it is in the system call `write`."""
+    calls = (task / "syscall" for task in Path(f"/proc/{pid}/task").iterdir())
+    return any(waiting_on.call(each.read_text(), os.uname().machine)[0] == "write" for each in calls)
 
 
 def test_a_forked_child_is_not_supervised(client: RankMonitorClient, board: Board) -> None:

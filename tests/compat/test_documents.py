@@ -13,22 +13,7 @@ from tests.compat import documents
 from tests.compat.conftest import NAME
 from tests.processes import Spawner
 
-DOCUMENTS = Path(__file__).resolve().parents[3] / "shared" / "documents"
 PROGRAM = Path(__file__).parent / "programs" / "lightning_documents.py"
-
-
-def squeezed(text: str) -> str:
-    return re.sub(r"\s+", "", text)
-
-
-def test_these_are_all_of_them() -> None:
-    if not DOCUMENTS.is_dir():
-        pytest.skip("the documents themselves are not part of this repository, and are not beside it here")
-    text = squeezed("".join(path.read_text() for path in sorted(DOCUMENTS.iterdir())))
-    for snippet in (*documents.GUIDE, *documents.LIGHTNING):
-        assert squeezed(snippet) in text
-    imports = re.findall(rf"(?:import{NAME}\S*?as|from{NAME}\S*?import)", text)
-    assert len(imports) == sum(NAME in snippet for snippet in (*documents.GUIDE, *documents.LIGHTNING))
 
 
 class DataLoaderClass:

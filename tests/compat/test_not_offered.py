@@ -132,9 +132,8 @@ def test_a_missing_name_is_an_import_error() -> None:
 
 def test_other_packages_are_left_alone() -> None:
     importlib.reload(importlib.import_module(NAME))
-    assert [
-        each.__name__ for each in sys.meta_path if getattr(each, "__module__", "") == "holdfast_nvrx_start"
-    ] == ["Finder"]
+    ours = [each for each in sys.meta_path if getattr(each, "__module__", "") == "holdfast_nvrx_start"]
+    assert [getattr(each, "__name__", "") for each in ours] == ["Finder"]
     for name in (f"{NAME}_more", "no_such_module"):
         with pytest.raises(ModuleNotFoundError, match=f"^No module named '{name}'$"):
             importlib.import_module(name)

@@ -230,7 +230,7 @@ def test_docstring_item_reads_as_expected() -> None:
 
 
 def test_help_shows_the_items() -> None:
-    text = pydoc.render_doc(FaultToleranceConfig, renderer=pydoc.plaintext)
+    text = pydoc.render_doc(FaultToleranceConfig, renderer=pydoc.plaintext)  # type: ignore[attr-defined]
     assert "Attributes:" in text
     for name in SETTINGS:
         assert re.search(rf"^ \|      {name} \(.*\): ", text, re.MULTILINE), name

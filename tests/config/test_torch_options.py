@@ -26,7 +26,7 @@ OLDER = {"master_port": 29500}
 
 @pytest.fixture(autouse=True)
 def _no_torchrun_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in torch_options.os.environ if name.startswith("PET_")]:
+    for name in [name for name in torch_options.os.environ if name.startswith("PET_")]:  # type: ignore[attr-defined]
         monkeypatch.delenv(name)
 
 

@@ -131,7 +131,7 @@ class Last(Job):
 def test_last_rank_that_does_nothing_is_reported_once_and_never_ended() -> None:
     job = Last().idle(59)
     assert not job.of(m.DescribeExit)
-    job.idle(61).send(DESCRIBED, cpu=0.0).idle(5000)
+    job.idle(61).send(DESCRIBED, cpu=0.0).idle(5000)  # type: ignore[attr-defined]
     assert job.of(m.DescribeExit) == [m.DescribeExit(0)] and not job.of(m.KillRank)
     (report,) = job.of(m.ReportExits)
     assert "has done nothing for" in report.why and "all others have ended with exit code 0" in report.why

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -10,8 +12,8 @@ from tests.demo.example import load
 data = load("data")
 
 
-def batches(rank: int = 0, world_size: int = 1, windows: int = 24, batch_size: int = 2) -> torch.Tensor:
-    """Batches over a text in which every character is its own position."""
+def batches(rank: int = 0, world_size: int = 1, windows: int = 24, batch_size: int = 2) -> Any:
+    """`Batches` of the example, which is loaded by its path, over a text in which every character is its position."""
     return data.Batches(torch.arange(windows * 4 + 1), 4, batch_size, rank, world_size, seed=7)
 
 

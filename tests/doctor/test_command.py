@@ -337,9 +337,9 @@ def test_what_dead_and_living_jobs_have_here(spawn: Spawner, tmp_path: Path) -> 
         process.kill()
     job.wait()
     wait_until(lambda: not any(alive(process.pid) for process in killed))
-    process = spawn([*DOCTOR, "--json"])
+    process = spawn([*DOCTOR, "--json"])  # type: ignore[assignment]
     dead = findings(process)
-    assert process.returncode == 1
+    assert process.returncode == 1  # type: ignore[attr-defined]
     assert f"{left} (sleep 600)" in dead["orphaned ranks"]["what"]
     # What is there still was there before; another launcher on this machine may have swept it.
     assert boards in dead["dead jobs' boards"]["what"] or not Path(boards).exists()

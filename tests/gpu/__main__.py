@@ -130,7 +130,7 @@ def _run_checks(
         return run_check(check, work / check.name, min(check.seconds, left), str(python))
 
     with ThreadPoolExecutor(4) as pool:
-        for check, found in zip(checks, by_mode(map, pool.map)(run, checks), strict=True):
+        for check, found in zip(checks, by_mode(map, pool.map)(run, checks), strict=True):  # type: ignore[operator]
             rows = [{"check": check.name, **asdict(row)} for row in found]
             print(*map(gpu_page.format_line, rows), sep="\n", flush=True)
             yield rows

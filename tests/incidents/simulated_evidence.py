@@ -99,7 +99,7 @@ def rank_evidence(
         missing = Missing.NOT_RECORDED
     if not asked or fault == "stopped":
         missing = Missing.STOPPED if asked else Missing.NOT_REQUESTED
-        stacks, source, entries = (), StackSource.NONE, ()
+        stacks, source, entries = (), StackSource.NONE, ()  # type: ignore[assignment]
     elif fault == "gil":
         source, entries, missing = StackSource.SIGNAL, (), Missing.NO_ANSWER
     return RankEvidence(

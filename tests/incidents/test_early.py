@@ -460,7 +460,7 @@ class Pair:
 
     def close(self) -> None:
         for each in (*self.hands, *self.readers):
-            each.detach() if isinstance(each, BoardWriter) else each.close()
+            each.detach() if isinstance(each, BoardWriter) else each.close()  # type: ignore[attr-defined]
         for board in self.boards:
             board.close()
 

@@ -1,4 +1,4 @@
-"""What nobody planned for: the job goes on where it can, and otherwise ends in good order."""
+"""Unplanned events: the job continues where it can, and otherwise ends in good order."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def test_script_arguments_are_not_looked_at(jobs: Jobs) -> None:
 
 
 def test_ranks_that_cannot_be_started(jobs: Jobs) -> None:
-    """It was all right at the start of the job; before the restart somebody took the folder for the logs away."""
+    """It was all right at the start of the job; before the restart the folder for the logs is removed."""
     text = """
 import shutil
 meet()

@@ -103,7 +103,7 @@ def test_other_streams_are_unchanged(
     kept = {path.relative_to(jobs.folder / "logs").parts[2:]: path.read_text() for path in logs(jobs)}
     for name, bit, stream in (("stdout.log", "out", 1), ("stderr.log", "err", 2)):
         for rank in range(2):
-            if (text := kept.get((str(rank), name))) is not None:
+            if (text := kept.get((str(rank), name))) is not None:  # type: ignore[assignment]
                 assert text == f"{bit} of {rank}\n", stream
     if is_logged:
         assert sorted(written(jobs)) == sorted(

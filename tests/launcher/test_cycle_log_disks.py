@@ -40,7 +40,7 @@ def warned(job: Job, flag_file: Path) -> str:
 
 
 def test_hung_file_delays_neither_ranks_nor_restart_nor_end(jobs: Jobs) -> None:
-    """A FIFO that is read by nobody takes 64 KiB, and then every write waits for ever."""
+    """A FIFO without a reader takes 64 KiB, and then every write waits forever."""
     for cycle in range(2):
         os.mkfifo(jobs.folder / f"job_cycle{cycle}.log")
     text = (

@@ -103,7 +103,7 @@ while True:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
 def test_signal_in_the_middle_of_a_restart(jobs: Jobs, number: int, code: int) -> None:
-    """While the launcher waits for the peers of a dead rank to end, it is told to stop: no new cycle begins."""
+    """While the launcher waits for the peers of a dead rank to end, it is asked to stop: no new cycle begins."""
     flags = ("--max-restarts", "3", "--workers-stop-timeout", "2", "--ft-preempted-exit-code", "75")
     job = jobs(STUBBORN, *flags)
     pid = job.hear(r"pid (\d+)", ranks=[0])[0]

@@ -101,7 +101,7 @@ def test_request_to_continue_changes_nothing(jobs: Jobs) -> None:
 
 
 def test_hung_rank_that_leaves_politely_has_failed(jobs: Jobs) -> None:
-    """It was told to end by SIGTERM, and its handler ends it with 0: that is no success."""
+    """It was asked to end by SIGTERM, and its handler ends it with 0: that is no success."""
     text = """
 from holdfast.fault_tolerance import RankMonitorClient
 client = RankMonitorClient()

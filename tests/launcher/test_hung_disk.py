@@ -9,7 +9,7 @@ from tests.launcher.conftest import LAUNCHER, Jobs
 from tests.pipes import full_pipe
 from tests.processes import Spawner
 
-# A FIFO without a writer: opening it waits for ever, as a file on a filesystem that is gone does.
+# A FIFO without a writer: opening it waits forever, as a file on a filesystem that is gone does.
 HUNG_LOG = """
 path = os.readlink("/proc/self/fd/2")
 os.unlink(path)

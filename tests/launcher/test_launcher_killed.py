@@ -75,7 +75,7 @@ def test_a_stopped_rank_does_not_survive_either(jobs: Jobs) -> None:
 
 
 def test_without_a_monitor_the_kernel_ends_the_ranks(jobs: Jobs) -> None:
-    """Both are killed at once, so nobody is left to sweep: the parent-death signal does it for the ranks."""
+    """Both are killed at once, so no process is left to sweep: the parent-death signal does it for the ranks."""
     job = jobs("say('board', os.environ['FT_RANK_MONITOR_IPC_SOCKET'])\nsay('pid', os.getpid())\nwait()")
     pids = [int(pid) for pid in job.hear(r"pid (\d+)", ranks=[0, 1]).values()]
     (monitor,) = (pid for pid in everything(job) if is_monitor(pid))
@@ -83,7 +83,7 @@ def test_without_a_monitor_the_kernel_ends_the_ranks(jobs: Jobs) -> None:
     os.kill(monitor, signal.SIGKILL)
     kill(job)
     wait_until(lambda: not any(map(alive, pids)), CEILING)
-    # Nobody was left to remove it.
+    # No process was left to remove it.
     boards = board_directory(job.hear(r"board (\S+)", ranks=[0])[0])
     for path in sorted(boards.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()

@@ -105,7 +105,7 @@ def test_limit_of_zero_or_less_never_ends_a_job(trainings: Trainings, cycles: st
 def test_file_without_a_number_ends_no_job(trainings: Trainings, tmp_path: Path, kind: str) -> None:
     """A filesystem that hangs, a wrong path, and what Megatron-LM writes for a release checkpoint."""
     before = None
-    if kind == "fifo":  # without a writer: opening it waits for ever
+    if kind == "fifo":  # without a writer: opening it waits forever
         os.mkfifo(tmp_path / "latest")
     elif kind == "directory":
         (tmp_path / "latest").mkdir()

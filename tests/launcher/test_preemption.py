@@ -96,7 +96,7 @@ def test_ranks_without_a_handler_have_not_failed(jobs: Jobs, launcher_last: bool
 
 
 def test_rank_killed_by_sigterm_alone_has_failed(jobs: Jobs) -> None:
-    """Nobody told the launcher to stop: a SIGTERM to one rank is a failure like any other."""
+    """The launcher was not asked to stop: a SIGTERM to one rank is a failure like any other."""
     job = jobs("say('pid', os.getpid())\nwait() if CYCLE == 0 else None", "--max-restarts", "1")
     os.kill(int(job.hear(r"pid (\d+)", ranks=[0, 1])[1]), signal.SIGTERM)
     assert "killed by SIGTERM (not sent by the launcher)" in job.end(0)

@@ -136,7 +136,7 @@ def test_full_disk_costs_records_only(jobs: Jobs, tiny_filesystem: Path) -> None
 
 
 def test_hung_filesystem_costs_records_only(jobs: Jobs, tmp_path: Path) -> None:
-    """The stand-in: the journal is a FIFO that nobody reads, so opening it never returns."""
+    """The stand-in: the journal is a FIFO without a reader, so opening it never returns."""
     run_dir = tmp_path / "hung"
     run_dir.mkdir(mode=0o700)
     os.mkfifo(run_dir / f"journal-{NODE}.jsonl", 0o600)
@@ -163,7 +163,7 @@ def test_filesystem_that_hangs_later_costs_records_only(jobs: Jobs, tmp_path: Pa
 
 
 def test_run_directory_that_vanishes(jobs: Jobs) -> None:
-    """Somebody cleans up too early: the journal is lost, the job is not."""
+    """The journal is removed too early: it is lost, the job is not."""
     text = """
 import shutil
 shutil.rmtree("vanishes", ignore_errors=True)

@@ -51,7 +51,7 @@ def test_the_limit_and_the_exit_code_can_be_set(jobs: Jobs) -> None:
     ("program", "flags"),
     [
         (fails([5, 6, 7, 8]), ()),
-        (fails([5] * 4, told=""), ()),  # nobody knows at which step
+        (fails([5] * 4, told=""), ()),  # the step is unknown
         (fails([5] * 4, error="sys.exit(1)"), ()),
         (fails([5] * 4, error='(ValueError, KeyError)[CYCLE % 2]("x")'), ()),
         (fails([5] * 4), ("--ft-same-failure-limit", "0")),

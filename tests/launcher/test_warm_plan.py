@@ -200,7 +200,7 @@ def test_a_forked_rank_ends_as_a_process_of_subprocess_does(ends: object, status
         ends()
     rank = Forked(pid)
     assert rank.wait(30) == status == rank.returncode == rank.poll()
-    rank.kill()  # it has ended: nobody is signalled
+    rank.kill()  # it has ended: no process is signalled
 
 
 class Read(socket.socket):

@@ -1,4 +1,4 @@
-"""Ranks from standbys, and what happens when zygote or standbys fail: the job goes on, and one line says so."""
+"""Ranks from standbys, and what happens when zygote or standbys fail: the job continues, and one line says so."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from holdfast.fault_tolerance.processes import proc
+from holdfast.incidents.capture.waiting_on import system_call
 from tests.launcher.conftest import Job, Jobs
 from tests.processes import alive, wait_until
 
@@ -41,7 +41,7 @@ def standbys(job: Job, count: int) -> list[psutil.Process]:
 def idle_zygote(job: Job) -> psutil.Process:
     """The zygote, once the launcher has been told of all that it has forked: it waits for the next request."""
     (zygote,) = named(job, "zygote")
-    wait_until(lambda: "unix_stream" in proc.wait_channel(zygote.pid), what="the zygote to wait")
+    wait_until(lambda: system_call(zygote.pid).name in ("recvmsg", "recvfrom"), what="the zygote to wait")
     return zygote
 
 

@@ -119,7 +119,7 @@ sys.stdin.read()
 def test_lock_of_another_launcher_is_waited_for(
     writer: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: float
 ) -> None:
-    """It may be stopped while it holds the lock: then not for ever."""
+    """It may be stopped while it holds the lock: then not forever."""
     monkeypatch.setattr(module, "LOCK_WAIT", limit)
     path = tmp_path / "log"
     holder = subprocess.Popen(

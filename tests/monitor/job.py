@@ -79,7 +79,7 @@ def ranks(job: Job, cycle: int = 0) -> list[int]:
 
 
 def stop(*pids: int) -> None:
-    """SIGSTOP, and wait until they stand still."""
+    """SIGSTOP, and wait until they are suspended."""
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     for pid in pids:

@@ -45,7 +45,7 @@ def _admit(folder: str, local_rank: int, process: Spawned) -> None:
 def test_no_environment_is_read_before_the_ranks_have_ended(
     folder: str, spawn: Spawner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The read can block for ever; then at least the ranks and the directory are gone."""
+    """The read can block forever; then at least the ranks and the directory are gone."""
     ranks = [victim(spawn), stubborn(spawn)]
     for local_rank, process in enumerate(ranks):
         _admit(folder, local_rank, process)

@@ -46,7 +46,7 @@ def test_it_has_a_session_of_its_own(node: Node) -> None:
 
 
 class TestRecycledPid:
-    """The identity's pid belongs to another process by now. Nobody is killed, and nobody told so."""
+    """The identity's pid belongs to another process by now. No process is killed or notified."""
 
     def test_another_start_time(self, node: Node, spawn: Spawner) -> None:
         ranks = node.start(Limits(sections={"step": LIMIT}), victim(spawn), victim(spawn))

@@ -1,4 +1,4 @@
-"""Ending a hung rank: the configured signal, SIGKILL when that was not enough, and nobody else."""
+"""Ending a hung rank: the configured signal, SIGKILL when that was not enough, and no other process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`num_warmup_iterations`: the first steps of each cycle may take longer than the others, but not for ever."""
+"""`num_warmup_iterations`: the first steps of each cycle may take longer than the others, but not forever."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Network:
         return ["ip", "netns", "exec", self._space(name)]
 
     def unplug(self, name: str) -> None:
-        """Pull the node's cable: what is sent is lost, and nobody is told."""
+        """Pull the node's cable: what is sent is lost, and no node is notified."""
         _ip("-n", self._switch, "link", "set", f"to-{name}", "down")
 
     def close(self) -> None:

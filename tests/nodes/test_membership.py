@@ -51,7 +51,7 @@ def test_a_stopped_launcher_whose_ranks_train_on_is_no_reason_to_restart(cluster
 
 @pytest.mark.slow
 def test_a_flapping_node_does_not_restart_a_healthy_job_again_and_again(cluster: Cluster) -> None:
-    """It comes: the job takes it in. It vanishes: the job goes on without. It comes again too soon: it has to wait."""
+    """It comes: the job takes it in. It vanishes: the job continues without. It returns too soon: it has to wait."""
     script = cluster.script(TRAINS)
     a = cluster.launch("a", script, nnodes="1:2", node_timeout=QUICK)
     a.hear("trains", 0)

@@ -21,7 +21,7 @@ wait()
 @pytest.mark.slow
 def test_all_launchers_end_with_one_code_and_count(cluster: Cluster) -> None:
     """Each node sees every second failure; both count all of them."""
-    flags = "--ft-checkpoint-iteration-file", str(cluster.notes / "latest")
+    flags: tuple[str, ...] = ("--ft-checkpoint-iteration-file", str(cluster.notes / "latest"))
     flags += "--ft-max-no-progress-cycles", "3", "--ft-no-restart-exit-code", "42"
     a, b = cluster.pair(FAILS_IN_TURN, *flags, restarts=10)
     said = a.end(42), b.end(42)

@@ -63,17 +63,17 @@ class StatefulLoader(DataLoader[Any]):
     _given = 0
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        self._given = self.sampler.skip // (self.batch_size or 1)
+        self._given = self.sampler.skip // (self.batch_size or 1)  # type: ignore[attr-defined]
         for batch in super().__iter__():
             self._given += 1
             yield batch
 
     def state_dict(self) -> dict[str, int]:
-        return {"given": self._given % len(self), "epoch": self.sampler.epoch + self._given // len(self)}
+        return {"given": self._given % len(self), "epoch": self.sampler.epoch + self._given // len(self)}  # type: ignore[attr-defined]
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        self.sampler.skip = state["given"] * (self.batch_size or 1)
-        self.sampler.epoch = state["epoch"]
+        self.sampler.skip = state["given"] * (self.batch_size or 1)  # type: ignore[attr-defined]
+        self.sampler.epoch = state["epoch"]  # type: ignore[attr-defined]
 
 
 class Learner(pl.LightningModule):

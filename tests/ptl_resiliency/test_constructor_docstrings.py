@@ -49,7 +49,7 @@ def test_docstring_has_unit_and_default_of_every_parameter(callback: Any) -> Non
 
 @pytest.mark.parametrize("callback", CALLBACKS[:2], ids=lambda one: one.__name__)
 def test_help_shows_the_parameters(callback: Any) -> None:
-    text = pydoc.render_doc(callback, renderer=pydoc.plaintext)
+    text = pydoc.render_doc(callback, renderer=pydoc.plaintext)  # type: ignore[attr-defined]
     for name in inspect.signature(callback).parameters:
         assert re.search(rf"^ \|          {name}: ", text, re.MULTILINE), name
     assert "FAULT_TOL_FINISHED_FLAG_FILE" in text and "trainer.log_dir" in text

@@ -19,20 +19,6 @@ from tests.processes import Spawner
 from tests.ptl_resiliency import documents
 
 PROGRAM = Path(__file__).parent / "programs" / "documents_job.py"
-DOCUMENTS = Path(__file__).resolve().parents[3] / "shared" / "documents"
-
-
-def squeezed(text: str) -> str:
-    return re.sub(r"\s+", "", text)
-
-
-@pytest.mark.parametrize("name", documents.IN_DOCUMENT)
-def test_the_examples_are_those_of_the_documents(name: str) -> None:
-    if not DOCUMENTS.is_dir():
-        pytest.skip("the documents themselves are not part of this repository, and are not beside it here")
-    text = squeezed((DOCUMENTS / name).read_text())
-    for snippet in documents.IN_DOCUMENT[name]:
-        assert squeezed(snippet) in text
 
 
 def test_only_what_the_documents_leave_open_is_filled_in() -> None:

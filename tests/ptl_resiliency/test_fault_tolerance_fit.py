@@ -94,7 +94,7 @@ def test_copies_supervise_nothing(ranked: Board, quiet: dict[str, Any], tmp_path
     callbacks = [heartbeat_callback(tmp_path), sections_callback(tmp_path)]
     pl.Trainer(max_steps=1, callbacks=callbacks, **quiet).fit(TinyModel(duplicate))
     for callback in callbacks:
-        del callback.log, callback.log_dict  # Lightning's, of the model
+        del callback.log, callback.log_dict  # type: ignore[attr-defined]  # Lightning's, of the model
         copies.append(pickle.loads(pickle.dumps(callback)))
     assert len(copies) == 4 and not any(each.is_initialized for each in copies)
     for each in copies:

@@ -239,7 +239,7 @@ def test_a_model_that_has_a_step_of_its_own_keeps_it(tmp_path: Path) -> None:
         calls.append(batch_idx)
         return original(batch, batch_idx)
 
-    vars(model)["training_step"] = own
+    vars(model)["training_step"] = own  # type: ignore[index]
     trainer(tmp_path, callback()).fit(model)
     assert calls == list(range(20)) and vars(model)["training_step"] is own
 

@@ -41,7 +41,7 @@ def of_tensorboard(folder: Path) -> Values:
 def of_wandb(folder: Path) -> Values:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(folder))  # importing it makes folders, and keeps them
-        from wandb.proto.wandb_internal_pb2 import Record
+        from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
     (file,) = folder.rglob("run-*.wandb")
     found: Values = defaultdict(list)
     for data in _records(file.read_bytes()):

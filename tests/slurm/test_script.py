@@ -45,7 +45,7 @@ def test_each_word_reaches_the_program_as_it_is(tmp_path: Path) -> None:
         text=True,
         check=True,
     )
-    *words, attempt, path = done.stdout.splitlines()
+    *words, attempt, path = done.stdout.splitlines()  # type: ignore[assignment]
     assert (attempt, path) == ("4", f"{environ['PATH']}:{tmp_path}")
     assert words[:3] == ["--kill-on-bad-exit=0", "--wait=0", "--export=ALL"]
     assert words[3:8] == ["bash", "-c", 'exec "$@"', "bash", "ft_launcher"]

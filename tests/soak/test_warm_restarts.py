@@ -108,7 +108,7 @@ def test_warm_restarts(
         does_not_grow(samples, SETTLED, OF_THE_ZYGOTE)
     took = ", ".join(f"{cause} {_spread(times)}" for cause, times in seen.seconds.items())
     row(
-        f"{count} gloo ranks, one launcher: kill -9, exception, hang by turns; {len(lost)} times the zygote killed",
+        f"{count} gloo ranks, one launcher: kill -9, exception, hang alternately; {len(lost)} times the zygote killed",
         f"{restarts} of {restarts} train again, all warm but {len(seen.cold)}",
         f"to the first all-reduce on all ranks, median and longest: {took} (its limit of {LIMIT:g} s included); "
         f"{time.monotonic() - began:.0f} s in all",

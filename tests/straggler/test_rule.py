@@ -224,7 +224,7 @@ EXACT = {
 
 @pytest.mark.parametrize(("chance", "freedom"), EXACT)
 def test_students_quantile(chance: float, freedom: float) -> None:
-    assert student_quantile(chance, freedom) == pytest.approx(EXACT[chance, freedom], rel=0.003)
+    assert student_quantile(chance, freedom) == pytest.approx(EXACT[chance, freedom], rel=0.003)  # type: ignore[index]
 
 
 def test_students_quantile_falls_to_that_of_a_normal_distribution() -> None:

@@ -2,7 +2,7 @@
 
 Python imports `holdfast_nvrx_start` at its start, by holdfast_nvrx.pth, which puts the finder into `sys.meta_path`.
 
-    answers    which module is answered by whom
+    answers    which finder answers for which module
     names      the names of Holdfast under the names of the original's modules
     modules/   modules that are more than names
 

@@ -54,7 +54,7 @@ def find_spec(name: str) -> ModuleSpec | None:
     """For `sys.meta_path`. None leaves the name to the other finders, all of them if Holdfast is not installed.
 
     Raises:
-        ModuleNotFoundError: nobody offers the module, and it is being imported.
+        ModuleNotFoundError: no package offers the module, and it is being imported.
     """
     if find_any_spec("holdfast") is None:
         return None

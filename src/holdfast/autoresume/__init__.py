@@ -2,7 +2,7 @@
 
     outcome.py      how an attempt ended, from its exit code, the finished flag, the journal and the scheduler
     ledger.py       the attempts of a run directory, in chains; the records that they are kept as
-    policy.py       the retry policy: go on or not, and why; nodes to leave out
+    policy.py       the retry policy: another attempt or not, and why; nodes to leave out
     ledger_file.py  the ledger on disk, the journals, the log
     lock.py         one chain for one run directory, and who keeps it
     flag.py         the finished flag: FAULT_TOL_FINISHED_FLAG_FILE

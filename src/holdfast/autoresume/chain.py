@@ -205,7 +205,7 @@ class Keeper:
             raise Cancelled(stop)
 
     def _attempt(self) -> signal.Signals | None:
-        """Run one to its very end; returns the signal by which somebody cancelled it."""
+        """Run one to its very end; returns the signal that cancelled it, if any."""
         attempt = Attempt(self._file.ledger.next_number, time.time(), host=self._host, mark=uuid.uuid4().hex)
         self._file.append(
             records.attempt_begins(attempt.began, attempt)
@@ -258,7 +258,7 @@ class Keeper:
         )
 
     def _stopped(self, number: signal.Signals) -> Decision:
-        """After an attempt that was told to end: it may have come to its end all the same."""
+        """After an attempt that was asked to end: it may have come to its end all the same."""
         decision = decide(self._chain, self._plan.limits, self._before)
         if decision.state in (State.FINISHED, State.SHUT_DOWN):
             return decision

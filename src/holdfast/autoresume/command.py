@@ -46,13 +46,13 @@ STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Asks for the end of the attempt and of the chain."""
 
 PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
-"""For the training's own ends, such as "save now and go on"."""
+"""For the training's own ends, such as "save now and continue"."""
 
 PATIENCE = 10.0
 """Seconds in which what an attempt left behind may end by itself; ft_launcher's monitor needs some after its death."""
 
 STOP_PATIENCE = 1860.0
-"""The same after the attempt was told to end: a little more than ft_launcher gives ranks to save (--term-timeout)."""
+"""The same after the attempt was asked to end: a little more than ft_launcher gives ranks to save (--term-timeout)."""
 
 LOOK = 0.1
 
@@ -154,7 +154,7 @@ class Command:
 
     def _pass_on(self, number: int) -> None:
         """To its process group, as a terminal does; after its end to the processes that are left of it."""
-        # As long as the group has a member nobody else gets its number.
+        # As long as the group has a member, no other process gets its number.
         with suppress(ProcessLookupError, PermissionError):
             if self._process.returncode is None or orphans.left(set()):
                 os.killpg(self.pid, number)

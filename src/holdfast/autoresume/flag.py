@@ -83,7 +83,7 @@ def settle(ledger: Ledger, path: str) -> Standing:
 
 
 def standing(ledger: Ledger, path: str, *, there: bool) -> Standing:
-    """What a flag at `path` means for somebody who is about to begin a chain, or to carry one on."""
+    """What a flag at `path` means at the begin of a chain, or where one is continued."""
     if not there:
         return Standing.NONE
     made_by = [chain for chain in ledger.chains if chain.attempts and chain.flag in ("", path)]

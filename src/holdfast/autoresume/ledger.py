@@ -162,7 +162,7 @@ def chain_begins(
     started: int | None = None,
     carries_on: bool = False,
 ) -> Record:
-    """Somebody begins a chain, or carries on one whose keeper was killed."""
+    """Begin a chain, or continue one whose keeper was killed."""
     who = {"host": host, "pid": pid, "started": started}
     return {"t": t, "kind": CHAIN, "carries_on": carries_on, "command": list(command), "flag": flag, **who}
 

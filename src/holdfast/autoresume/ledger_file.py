@@ -5,7 +5,7 @@ The ledger is `attempts.jsonl` in the run directory, a JSON object per line.
 What always holds: a record is appended by one write and synced before `append` returns, so it survives a power cut;
 a line that was torn (a full disk, SIGKILL, a power cut) is passed over by the reader, and the next record begins on a
 line of its own. `append` never raises for a disk that does not take it: the record waits in memory and is written
-with the next one, and a log line says so. `read_account` never raises either.
+with the next one, and a log line reports it. `read_account` never raises either.
 
 Does not cover: two writers at once (see `lock`); a filesystem that never answers is given `ANSWER` seconds each time;
 a standard error that is a pipe without a reader blocks, as it does the command's own output.
@@ -152,7 +152,7 @@ def _record(line: bytes) -> Record | None:
 
 def _lines(path: str) -> list[bytes]:
     try:
-        # A pipe would be waited for until somebody writes into it.
+        # A pipe would be waited for until a process writes into it.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
         return []

@@ -158,7 +158,7 @@ class Ending:
     rank: int | None = None
     """The first rank to fail."""
     witnessed: bool = True
-    """False where only an exit code tells of a preemption: a program may say so for ever."""
+    """False where only an exit code tells of a preemption: a program may end with it forever."""
 
 
 _SCHEDULED = {
@@ -171,7 +171,7 @@ _SCHEDULED = {
 
 def ending_of(known: Evidence) -> Ending:
     """Why an attempt ended."""
-    # A script around the launcher may end with a code of its own, and nobody sees one whose keeper was killed.
+    # A script around the launcher may end with a code of its own. An attempt whose keeper was killed has none.
     asked = bool(known.account.request) and known.exit_code != 0
     if known.exit_code == SHUT_DOWN_CODE or asked:
         cause = known.account.cause
@@ -245,7 +245,7 @@ def signal_name(number: int) -> str:
 
 def account_of(events: Iterable[Event], since: float = float("-inf")) -> Account:
     """Read the events (as `read_run` gives them) of the attempt that began at `since`, unix seconds."""
-    # A report on ranks that stay at their end is of a job that goes on.
+    # A report on ranks that stay at their end is of a job that continues.
     own = [event for event in events if event.t >= since and not event.get("job_goes_on")]
     found = incidents(own)
     fault = _fault_of_the_last_cycle(own, found)
@@ -279,7 +279,7 @@ def _checkpoint(events: list[Event]) -> dict[str, Any]:
     chosen = [_text(event.get("path")) for cycle in last for event in cycle.of_kind("checkpoint_chosen")]
     if not chosen:
         return {}
-    # Of ranks that no launcher hears of it is not known.
+    # It is unknown for ranks that no launcher receives events of.
     is_heard = bool(last[0].of_kind("rank_connect"))
     return {"checkpoint": chosen[-1], "took_steps": not is_heard or bool(last[0].of_kind("first_step"))}
 

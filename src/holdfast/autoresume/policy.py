@@ -16,7 +16,7 @@ the chain after `max_failures` in a row; the same failure again and again after 
 in a row, in all attempts; clean ends without the finished flag, and time limits between which no step was won, after
 `max_idle` in a row.
 
-Does not cover: preemptions that the scheduler or the journal reports. They may follow each other for ever: that is
+Does not cover: preemptions that the scheduler or the journal reports. They may follow each other forever: that is
 the scheduler's decision, and `max_jobs` is the limit.
 """
 
@@ -34,7 +34,7 @@ from .outcome import INTERRUPTED_CODE, SHUT_DOWN_CODE, Kind
 
 MAX_FAILURES = 3
 MAX_IDLE = 3
-"""Clean ends in a row that got nowhere: a program that is done and makes no flag ends like this for ever."""
+"""Clean ends in a row that got nowhere: a program that is done and makes no flag ends like this forever."""
 
 LONG_ENOUGH = 300.0
 """Seconds after which a clean end counts as having got somewhere, where the program tells no steps."""
@@ -98,10 +98,10 @@ class Decision:
 
 
 def decide(chain: Chain, limits: Limits, before: int = 0) -> Decision:
-    """What follows the last attempt of the chain, which has ended; a chain without attempts goes on.
+    """What follows the last attempt of the chain, which has ended; a chain without attempts continues.
 
-    `before`: so many of its attempts are those of a keeper that was killed. They count for the rows, but whoever
-    carries the chain on was told to try, and makes one at least.
+    `before`: so many of its attempts are those of a keeper that was killed. They count for the rows, but the
+    process that continues the chain was asked to try, and makes one at least.
     """
     attempts = chain.attempts
     if not attempts:
@@ -295,7 +295,7 @@ def _gave_up_text(failures: Sequence[Attempt]) -> str:
 
 
 def _got_nowhere_text(idle: Sequence[Attempt]) -> str:
-    """Clean ends that go on for ever, and what is probably missing."""
+    """Clean ends that repeat forever, and what is probably missing."""
     last = idle[-1]
     many = f"{len(idle)} attempts in a row" if len(idle) > 1 else "an attempt"
     what = f"gave up after {many} without failure that got nowhere, the last: {attempt_ended(last)}"

@@ -1,5 +1,5 @@
-"""Is the training finished, so that no further job is needed? What an auto-resume loop reads of it: a file that says
-so, and in the journal from which checkpoint a cycle continued.
+"""Is the training finished, so that no further job is needed? What an auto-resume loop reads of it: a file that states
+it, and in the journal from which checkpoint a cycle continued.
 
 The loop starts jobs until the file named by FAULT_TOL_FINISHED_FLAG_FILE exists, so `why_complete` must be true in the
 end, and never too early. The file exists with all of its (no) content or not at all, and survives a power cut. An

@@ -84,7 +84,7 @@ class StayingWorkers:
 
 
 def _mark() -> bool:
-    """Let the process that started this worker know that it is one which stays; False: it cannot be told.
+    """Let the process that started this worker know that it is one which stays; False: it cannot be reached.
 
     By an open descriptor with a name: a process's own name may be changed by the user's function.
     """

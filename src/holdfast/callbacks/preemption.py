@@ -84,7 +84,7 @@ class Preemption:
             take_over: Is called when the handlers are installed, before all ranks have theirs.
 
         Returns:
-            False: the ranks cannot ask each other (one ended meanwhile), and this object is of no use: close it.
+            False: the ranks cannot ask each other (one ended meanwhile), and this object cannot be used: close it.
 
         Raises:
             SystemExit: with 0, where all ranks know already that they stop.

@@ -1,7 +1,7 @@
 """Straggler detection of one training, whatever framework runs it: the callback's arguments, its reports, its stop.
 
 GPU scores count where there are any. Where no GPU was measured, the section that the callback measures is scored by its
-wall time instead, and all that is said of it names the section, so that nobody takes it for a GPU.
+wall time instead, and all that is said of it names the section, so that it is not taken for a GPU.
 What always holds: an argument that is not allowed is a ValueError that names it; a process has one detector, so a
 second start is refused in one line; all ranks stop after the same step or none does; a failure of a report is logged
 once, and raises nothing; a score of NaN is in no metric, and no straggler; sections of the program's own are not

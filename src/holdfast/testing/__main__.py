@@ -1,7 +1,7 @@
 """`python -m holdfast.testing [-m MODULE | SCRIPT] ARGS…`: runs an unmodified program with HOLDFAST_FAULT armed.
 
 For programs that call no `Faults.at_step`: it arms the delayed faults (`after=`). Those with `step=` are left in the
-environment for the program itself, and a line on stderr says so. The program sees the argv, the `__name__` and the
+environment for the program itself, and a line on stderr reports it. The program sees the argv, the `__name__` and the
 sys.path that it would have without us.
 """
 

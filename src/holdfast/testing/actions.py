@@ -122,7 +122,7 @@ def _child(fault: Fault) -> None:
     try:
         seconds = CHILD_SECONDS if fault.duration is None else fault.duration
         ignore = "yes" if fault.ignore_term else "no"
-        # It inherits our stdout and stderr on purpose, as leftovers do: whoever waits for their end waits for it.
+        # It inherits our stdout and stderr on purpose, as leftovers do: a reader that waits for their end waits for it.
         command = [sys.executable, "-I", "-S", "-c", _CHILD, str(seconds), ignore, str(write_end)]
         _children.append(
             subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, pass_fds=[write_end])

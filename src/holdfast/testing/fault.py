@@ -102,7 +102,7 @@ class Fault:
         with `cycle="each"` another rank may be hit each time.
     cycle: the restart cycle (TORCHELASTIC_RESTART_COUNT) or "each".
     code: exit code of `exit`. message: text of `exception`. limit: bytes that `memory` may add to the process.
-    duration: seconds; of `sleep` and `gil` (None: for ever), `child` (None: 600) and the timeout of `deadlock`'s
+    duration: seconds; of `sleep` and `gil` (None: forever), `child` (None: 600) and the timeout of `deadlock`'s
         collective (None: torch's own default).
     how: `deadlock`: "enter" (this rank is alone in the all_reduce) or "skip" (the others wait in it for this rank).
     size: bytes of a file that are written before `half_save` ends the process.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 ENVIRONMENT = "HOLDFAST_FAULT"
-#: Brings a delayed fault into the main thread. A real-time signal near the end: nobody else is likely to use it.
+#: Brings a delayed fault into the main thread. A real-time signal near the end: no other program is likely to use it.
 WAKE_SIGNAL = signal.SIGRTMAX - 3
 
 Armed = tuple[Fault, Callable[[], None]]

@@ -41,7 +41,7 @@ def main() -> None:
         dcp.load(state, checkpoint_id=newest)
         weights = state["w"]
         # One write: the lines of two ranks do not mix.
-        sys.stdout.write(f"resumed at {state['step']} {float(weights.min())} {float(weights.max())}\n")
+        sys.stdout.write(f"resumed at {state['step']} {float(weights.min())} {float(weights.max())}\n")  # type: ignore[attr-defined]
         dist.destroy_process_group()
         return
     for step, writer in ((1, dcp.FileSystemWriter), (2, Killed)):

@@ -66,7 +66,7 @@ for step in itertools.count(1):
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    """Runs until it is told to stop; its ranks then stop at the same step."""
+    """Runs until it is asked to stop; its ranks then stop at the same step."""
     path = tmp_path / "train.py"
     path.write_text(TRAINING)
     return path

@@ -65,7 +65,7 @@ def test_the_bundle_adds_what_is_not_there_for_one_training(tmp_path: Path, rank
     ranked()
     seen = list[list[str]]()
     own = PreemptionCallback()
-    deeds = {"on_train_begin 0": lambda: seen.append([type(each).__name__ for each in handler.callbacks])}
+    deeds = {"on_train_begin 0": lambda: seen.append([type(each).__name__ for each in handler.callbacks])}  # type: ignore[has-type]
     made = trainer(tmp_path, [HoldfastCallback(), own], deeds)
     handler = made.callback_handler
     made.train()

@@ -66,7 +66,7 @@ def test_each_step_is_a_heartbeat_with_its_number(tmp_path: Path, ranked: Ranked
 def test_supervision_that_ends_is_logged_once(
     kind: Any, moment: str, tmp_path: Path, ranked: Ranked, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In whichever hook the program has shut down the client, the training goes on to its end."""
+    """In whichever hook the program has shut down the client, the training continues to its end."""
     ranked(rank_section_timeouts=SECTIONS)
     callback = kind(False, False)
 

@@ -35,7 +35,7 @@ COMPANY = (
 
 
 def test_modules_that_work(spawn: Spawner, installation: Installation, tmp_path: Path) -> None:
-    """What they say at import and at exit is said once by each rank, and by nobody else."""
+    """What they say at import and at exit is said once by each rank, and by no other process."""
     names = list(COMPANY)
     job = use(spawn, installation, tmp_path, WARM, names)
     assert job.lines("works_at_exit$") == job.lines(r"^rank (1 cycle 0|[01] cycle 1) works_at_exit$")

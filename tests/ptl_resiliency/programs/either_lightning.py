@@ -69,7 +69,7 @@ def main() -> None:
             "checkpoints": board.checkpoints,
             "flag": flag.exists(),
         }
-    told["loaded"] = [name for name in ("lightning", "pytorch_lightning") if name in sys.modules]
+    told["loaded"] = [name for name in ("lightning", "pytorch_lightning") if name in sys.modules]  # type: ignore[assignment]
     os.write(1, (json.dumps(told) + "\n").encode())
 
 

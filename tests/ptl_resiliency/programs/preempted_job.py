@@ -71,7 +71,7 @@ def give_signal() -> None:
     if arguments.who in ("worker", "all") and len(workers) != arguments.workers:
         sys.exit(f"{arguments.workers} workers expected, these found: {me.children()}")
     print(f"SIGNAL at {arguments.moment} to {len(whom)}", flush=True)
-    for process in whom:
+    for process in whom:  # type: ignore[attr-defined]
         if process.is_running():
             process.send_signal(signal.SIGTERM)
 

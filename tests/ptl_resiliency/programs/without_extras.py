@@ -41,7 +41,7 @@ def without_extras() -> Iterator[None]:
         return version(name)
 
     gc.disable()
-    metadata.version = installed
+    metadata.version = installed  # type: ignore[assignment]
     sys.meta_path.insert(0, absent)
     try:
         yield

@@ -114,13 +114,13 @@ def source(max_sections: int | None = None) -> CuptiSource:
 def stand_in_torch(cuda: str | None = "13.0", in_use: bool = True) -> types.ModuleType:
     """What the source asks of torch, of a build for this CUDA."""
     torch = types.ModuleType("torch")
-    torch.version = types.SimpleNamespace(cuda=cuda)
-    torch.cuda = types.SimpleNamespace(
+    torch.version = types.SimpleNamespace(cuda=cuda)  # type: ignore[attr-defined]
+    torch.cuda = types.SimpleNamespace(  # type: ignore[attr-defined]
         is_initialized=lambda: in_use, is_current_stream_capturing=lambda: False
     )
     sys.modules["torch"] = torch
     profiler = types.ModuleType("torch.autograd.profiler")
-    profiler._is_profiler_enabled = False
+    profiler._is_profiler_enabled = False  # type: ignore[attr-defined]
     sys.modules["torch.autograd.profiler"] = profiler
     return torch
 

@@ -144,7 +144,7 @@ def test_a_section_that_never_ends_is_told_and_no_longer_counted() -> None:
     )
     assert notes == ["so it is"] * REPORTS_OPEN + [told, "so it is"]
     assert source.calls == ["start batches", "stop", "start step", "stop"]
-    kept.close()
+    kept.close()  # type: ignore[attr-defined]
     with sections.enter("step", True):
         assert source.calls[-1] == "start step"
     assert source.calls[-1] == "stop"

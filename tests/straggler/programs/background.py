@@ -46,7 +46,7 @@ def finished(seconds: float = 20.0) -> None:
 def shown(report: Report | None) -> object:
     return report and [
         report.section_relative_perf_scores,
-        report.local_section_summaries["load"].popitem()[1],
+        report.local_section_summaries["load"].popitem()[1],  # type: ignore[attr-defined]
     ]
 
 

@@ -154,7 +154,7 @@ def _on_gpu(fault: Fault, device: int) -> None:
 
     with torch.cuda.device(device):
         if fault is Fault.GPU_SLEEP:
-            torch.cuda._sleep(1 << 62)  # type: ignore[no-untyped-call]  # cycles: for ever
+            torch.cuda._sleep(1 << 62)  # type: ignore[no-untyped-call]  # cycles: forever
         else:
             outside = torch.tensor([1 << 20], device="cuda")
             torch.zeros(1, device="cuda").index_select(0, outside)  # a device-side assertion

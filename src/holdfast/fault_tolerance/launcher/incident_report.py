@@ -83,7 +83,7 @@ class Summary:
     is_last: bool = False
     """Whether the job ends, and its store."""
     job_goes_on: bool = False
-    """Whether the job goes on, so that no other node is asked for its evidence, and nothing waits for the report."""
+    """Whether the job continues, so that no other node is asked for its evidence, and nothing waits for the report."""
 
     def covers(self, verdict: Verdict) -> bool:
         """Whether the log has everything that is in the verdict."""

@@ -210,7 +210,7 @@ class Incidents:
         UnderWay(work)
 
     def report_exits(self, group: RankGroup, why: str) -> None:
-        """Have the ranks reported that were described, while the job goes on; a failure of this cycle replaces that.
+        """Have the ranks reported that were described, while the job continues; a failure of this cycle replaces that.
 
         Does not cover: the ranks of other nodes, whose evidence is not asked for.
         """

@@ -131,7 +131,7 @@ def clean_up(watch: Watch, directory: str) -> None:
     """The launcher is gone: nothing of the job may stay behind.
 
     Environments are read last, when the ranks and all that is theirs by session or descent have ended and the
-    directory is gone: such a read waits for a process that is busy with its own memory, if need be for ever.
+    directory is gone: such a read waits for a process that is busy with its own memory, if need be forever.
     """
     ranks = watch.identities()
     spared = {os.getpid()}

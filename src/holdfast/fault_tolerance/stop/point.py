@@ -99,7 +99,7 @@ class StopPoint:
     @property
     def given_up(self) -> bool:
         """Whether a stop was asked for, but there is no agreement and will be none (a rank of the job does not take
-        part): `passes` goes on as usual, and the program may stop by means of its own."""
+        part): `passes` continues as usual, and the program may stop by means of its own."""
         words = self._words
         return bool(words[P.WITHDRAWN] and words[P.WITHDRAWN] == words[P.NUMBER])
 
@@ -107,7 +107,7 @@ class StopPoint:
     def deadline(self) -> float | None:
         """When the launcher kills what is left (its --term-timeout), in seconds of `time.monotonic`.
 
-        None until a stop was asked for, and with a launcher that waits for ever."""
+        None until a stop was asked for, and with a launcher that waits forever."""
         found: int = self._words[P.DEADLINE]
         return found / 1e9 if found else None
 

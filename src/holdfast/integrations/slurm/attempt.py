@@ -67,7 +67,7 @@ class Keeper:
     # Its beginning
 
     def begins(self) -> int:
-        """0: go on; DONE: the training is finished; 1: the chain is over.
+        """0: continue; DONE: the training is finished; 1: the chain is over.
 
         Raises `claim.Refused`, `lock.Taken`, `ConfigError`.
         """
@@ -212,7 +212,7 @@ class Keeper:
         return self._next(decision, code, requeued=word.requeued)
 
     def _decide(self, chain: Chain) -> Decision:
-        """On a full disk earlier runs are forgotten; a training that fails must not go on for ever."""
+        """On a full disk earlier runs are forgotten; a training that fails must not be requeued forever."""
         untold, limits = self._untold if self._file.lacks else 0, self._limits
         if untold and limits.max_jobs is not None:
             limits = replace(limits, max_jobs=max(1, limits.max_jobs - untold))
@@ -240,7 +240,7 @@ class Keeper:
         )
 
     def _next(self, decision: Decision, code: int | None, *, requeued: bool) -> int:
-        """Have the job requeued. Where that fails the chain is over, and the ledger says so."""
+        """Have the job requeued. Where that fails the chain is over, and the ledger records it."""
         job, number = self._place.job, self._file.ledger.next_number
         bad = self._to_exclude()
         without = f", without {', '.join(bad)}" if bad else ""

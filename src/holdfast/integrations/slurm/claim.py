@@ -5,7 +5,7 @@ under a lock that is held for moments, and it counts as long as Slurm knows its 
 a keeper (`autoresume.lock`) under that lock, and keepers, which hold theirs by then, for a claim: the second of
 them sees the first.
 
-Does not cover: filesystems without locks; there the ledger is all there is, and a warning says so.
+Does not cover: filesystems without locks; there the ledger is all there is, and a warning reports it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LOCK = ".slurm.lock"
 SCRIPT = "job.sbatch"
 NO_REQUEUE = "SBATCH_NO_REQUEUE"
 PATIENCE = 60.0
-"""Seconds to wait for somebody who looks at the claim just now."""
+"""Seconds to wait for a process that reads the claim just now."""
 ANSWER = 10.0
 """Seconds for Slurm."""
 
@@ -46,7 +46,7 @@ class Refused(HoldfastError):
 
 @contextmanager
 def looked_at(run_dir: str) -> Iterator[None]:
-    """Nobody else takes the claim inside this block."""
+    """No other process takes the claim inside this block."""
     until = time.monotonic() + PATIENCE
     held = None
     while held is None:
@@ -77,7 +77,7 @@ def read(run_dir: str) -> str:
 
 
 def refuse_others(run_dir: str, mine: str = "") -> None:
-    """Raises `Refused` if another job than `mine` has the claim and lives, or nobody can say whether it does."""
+    """Raises `Refused` if another job than `mine` has the claim and lives, or it is unknown whether it does."""
     owner = read(run_dir)
     if not owner or owner == mine:
         return

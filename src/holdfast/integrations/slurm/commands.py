@@ -25,7 +25,7 @@ class SlurmError(HoldfastError):
 
 
 def job(number: str, answer: float = ANSWER) -> Job:
-    """What Slurm knows of a job, nothing where it knows none. Raises `SlurmError` when nobody can say.
+    """What Slurm knows of a job, nothing where it knows none. Raises `SlurmError` when it cannot be asked.
 
     `answer`: seconds that it may take.
     """
@@ -47,7 +47,7 @@ def requeue(number: str) -> None:
 
 
 def exclude(number: str, nodes: str) -> None:
-    """Only a pending job can be told so."""
+    """Only a pending job can be changed so."""
     _run("scontrol", "update", f"JobId={number}", f"ExcNodeList={nodes}")
 
 

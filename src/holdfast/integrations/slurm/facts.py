@@ -2,7 +2,7 @@
 
 What always holds: a job that Slurm itself is ending (cancelled, say) is never taken for one that may be requeued:
 `scontrol requeue` would bring a cancelled job back. A job keeps as many nodes as it needs, of those that there are and
-of those that work now, and a node that its submitter asked for by name is never left out: a job that waits for ever is
+of those that work now, and a node that its submitter asked for by name is never left out: a job that waits forever is
 worse than a bad node.
 
 Does not cover: what else a job asks of its nodes (--constraint, --gres); `sinfo` tells of a partition as a whole.

@@ -241,7 +241,7 @@ def choose(folder: str | os.PathLike[str]) -> str:
     """The checkpoint of this folder to resume from, as rank 0 sees it; nothing if there is none.
 
     Raises OSError if the folder is there and cannot be read, or one of its checkpoints cannot and no other is complete:
-    nobody should train from the beginning because a disk is gone.
+    no training should begin anew because a disk is gone.
     """
     told = callback_log.named(log.name)
     found = first_complete(_newest_first(Path(folder).absolute()))

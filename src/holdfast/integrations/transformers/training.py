@@ -153,7 +153,7 @@ class TrainCall:
         return self.side.broadcast([float(own)], patience=self.side.setup_timeout) == [1.0]
 
     def catch_up(self) -> None:
-        """Evaluate, if the checkpoint that the training resumes from says so. Called by all ranks."""
+        """Evaluate, if the checkpoint that the training resumes from asks for it. Called by all ranks."""
         if self.resumed is None or not self.evaluation_is_due():
             return
         metrics = self.trainer._evaluate(None, None)

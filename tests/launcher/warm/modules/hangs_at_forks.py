@@ -1,4 +1,4 @@
-"""Whoever forks after its import waits for ever: for a lock that it has itself."""
+"""A process that forks after its import waits forever: for a lock that it has itself."""
 
 import os
 import threading

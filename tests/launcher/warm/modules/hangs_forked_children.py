@@ -1,4 +1,4 @@
-"""Whoever is forked after its import waits for ever."""
+"""A process that is forked after its import waits forever."""
 
 import os
 import time

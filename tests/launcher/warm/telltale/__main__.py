@@ -12,11 +12,11 @@ annotated: int = 1
 if __package__:
     from . import children, interpreter, kernel, libraries, notes
 else:
-    import children
-    import interpreter
-    import kernel
-    import libraries
-    import notes
+    import children  # type: ignore[no-redef]
+    import interpreter  # type: ignore[no-redef]
+    import kernel  # type: ignore[no-redef]
+    import libraries  # type: ignore[no-redef]
+    import notes  # type: ignore[no-redef]
 
 if __name__ == "__main__":
     if "start" in sys.argv:

@@ -206,7 +206,7 @@ def _modules() -> dict[str, Any]:
 
 def _hooks() -> dict[str, Any]:
     hooks = ("excepthook", "displayhook", "unraisablehook", "breakpointhook", "__excepthook__", "audit")
-    handlers = [
+    handlers = [  # type: ignore[assignment]
         each for each in _loggers() for each in each.handlers if isinstance(each, logging.StreamHandler)
     ]
     return {
@@ -218,7 +218,7 @@ def _hooks() -> dict[str, Any]:
             logging.root.disabled,
         ],
         "logging: off": logging.root.manager.disable,
-        "logging: other streams": [repr(each.stream) for each in handlers if not _is_todays(each.stream)],
+        "logging: other streams": [repr(each.stream) for each in handlers if not _is_todays(each.stream)],  # type: ignore[attr-defined]
         "logging: names": sorted(logging.root.manager.loggerDict),
         "warnings: filters": [repr(each) for each in warnings.filters],
         "warnings: shown by": kind(warnings.showwarning),

@@ -71,7 +71,7 @@ def lightning() -> dict[str, Any]:
     from lightning.pytorch.utilities.rank_zero import rank_zero_only
     from torchmetrics.utilities.prints import rank_zero_only as of_metrics
 
-    before = [rank_zero_only.rank, of_metrics.rank]
+    before = [rank_zero_only.rank, of_metrics.rank]  # type: ignore[attr-defined]
     pl.seed_everything(3)
     off = {"logger": False, "enable_checkpointing": False, "enable_model_summary": False}
     trainer = pl.Trainer(

@@ -284,7 +284,7 @@ class DescribeExit(Action):
 
 @dataclass(frozen=True, slots=True)
 class ReportExits(Action):
-    """Report the ranks that were described although none has failed: the job goes on."""
+    """Report the ranks that were described although none has failed: the job continues."""
 
     why: str
 

@@ -315,7 +315,7 @@ class Settings:
     least_progress: int = 1  # iterations that count as progress
     most_stalled: int = 0  # failed cycles in a row without progress that end the job; 0: never
     same_failure_limit: int = 0  # cycles in a row with the same failure that end the job; 0: never
-    exclude_suspects: bool = False  # go on without a suspected node where no other waits for its place
+    exclude_suspects: bool = False  # continue without a suspected node where no other waits for its place
     no_restart_code: int = DO_NOT_REQUEUE  # exit code then
     segment: int = 1  # nodes of one domain in each complete group of the membership
     checks_health: bool = False  # a node asks for a place when it knows whether it is sick

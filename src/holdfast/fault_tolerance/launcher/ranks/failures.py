@@ -140,7 +140,7 @@ def in_full(
 
 
 def _with_files(failure: Failure, torch_error: str, stderr_files: list[str]) -> Failure:
-    """With what the rank left on disk, if no exception was kept. May block for ever."""
+    """With what the rank left on disk, if no exception was kept. May block forever."""
     if failure.error:
         return failure
     error = _torch_error(torch_error)
