@@ -29,7 +29,7 @@ Index = NDArray[np.intp]
 SHORTEST, LONGEST = 3, 8
 """The median of so many of the last windows decides."""
 SPREAD = 0.40
-"""This share of a group, on several nodes, is other work rather than slow work."""
+"""This share of a group, on several nodes or on its only one, is other work rather than slow work."""
 TAIL, NORMAL_TAIL = 0.995, 2.807
 """The quantile of the changes that shows long tails, and where a normal distribution has it."""
 MEDIAN_ERROR = 1.2533
@@ -127,7 +127,7 @@ def find_stragglers(
     Source: `docs/straggler-method.md`.
 
     Does not cover: why a rank is slow; a rank that is slow because it waits for another one; and groups of which
-    `SPREAD` or more are slow on several nodes, which are listed in `Findings.suppressed`.
+    `SPREAD` or more are slow on several nodes or on their only one, which are listed in `Findings.suppressed`.
     """
     table = np.asarray(times)
     if table.dtype != np.float32:  # in which large jobs come, and half the memory
@@ -237,7 +237,9 @@ class _Report:
         for (group, signal), found in together.items():
             measured = (self.groups == group) & np.isfinite(self.logs[-1, :, signal])
             rows = [one.row for one in found]
-            if len(set(self.nodes[rows])) == 1 or len(found) < SPREAD * measured.sum():
+            # Where the whole group is on one node, nothing says that it is the node: its ranks may be pipeline stages.
+            one_node = len(set(self.nodes[rows])) == 1 < len(set(self.nodes[measured]))
+            if one_node or len(found) == 1 or len(found) < SPREAD * measured.sum():
                 kept += found
             else:
                 reason = f"{len(found)} of {measured.sum()} compared ranks are slow: probably other work"
