@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
+import pytest
+
 from tests.launcher.conftest import Jobs
+from tests.processes import alive, wait_until
 
 SICK = ["--ft-health-command", "echo 'the card is loose'; exit 1"]
 TRAINS = """
@@ -54,3 +58,23 @@ def test_storage_that_hangs_holds_up_nothing(jobs: Jobs, tmp_path: Path) -> None
     job.wait_for(f"health of this node: storage: {pipe}: no answer within 2 s")
     (job.notes / "finish").touch()
     job.end(0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_command_that_hangs_ends_with_its_launcher(jobs: Jobs, tmp_path: Path, number: int) -> None:
+    pid, pipe = tmp_path / "pid", tmp_path / "pipe"
+    os.mkfifo(pipe)
+    command = f"echo $$ > {pid}; sleep 1000"
+    options = [
+        "--ft-health-command",
+        command,
+        "--ft-health-timeout",
+        "500",
+        "--ft-storage-health-check-path",
+        pipe,
+    ]
+    job = jobs(TRAINS, *options, nproc=1)
+    wait_until(lambda: pid.exists() and pid.read_text(), what="the command has begun")
+    job.spawned.send_signal(number)
+    wait_until(lambda: not alive(int(pid.read_text())), what="the command has ended")
+    job.spawned.wait()

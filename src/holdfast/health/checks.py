@@ -16,7 +16,7 @@ from holdfast.in_time import TooLate, UnderWay
 
 from . import cards, gpus, host, storage
 from .findings import ABSENT, SICK, WARNING, Finding
-from .probe import Probe, Unanswered, run_command
+from .probe import Probe, Unanswered, end_all, run_command
 
 SECONDS = 2.0
 STORAGE_EVERY = 60.0
@@ -149,3 +149,4 @@ class Checks:
         """End the processes."""
         self.gpus.close()
         self._storage.close()
+        end_all()

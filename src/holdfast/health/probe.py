@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import queue
 import select
 import signal
 import subprocess
@@ -29,6 +30,12 @@ _held = False
 MOST_HUNG = 3
 """Processes of a probe that hang and cannot be ended, before no further one is started."""
 _CODE = "import sys; del sys.path[0]\nfrom holdfast.health.probe import serve\nserve()"
+_LEASHED = """exec 3<&0 </dev/null
+{ read -r _; kill -s KILL -- -$$; } <&3 >/dev/null 2>&1 &
+exec 3<&-
+exec /bin/sh -c "$1"
+"""
+"""Runs a command. When the launcher ends, however it does, the pipe closes and the command's group is killed."""
 _BURIAL = 0.1
 
 
@@ -89,6 +96,13 @@ class Probe:
             _end(process)
 
 
+def end_all() -> None:
+    """Kill the processes that run now."""
+    for pid in list(RUNNING):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+
+
 def hold(is_held: bool) -> None:
     """While it is held no process is started: a sweep would end one that it does not know of."""
     global _held
@@ -122,15 +136,18 @@ def run_command(command: str, seconds: float) -> Finding:
     """The user's own check: exit code 0 is healthy, and its last line of output is the reason."""
     check, until = "command", time.monotonic() + seconds
     try:
-        process = _started(["/bin/sh", "-c", command], stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT)
+        words = ["/bin/sh", "-c", _LEASHED, "sh", command]
+        process = _started(words, stdin=subprocess.PIPE, stderr=subprocess.STDOUT)
     except OSError as error:
         return Finding(check, SICK, f"--ft-health-command cannot be started: {error.strerror or error}")
+    leash, process.stdin = process.stdin, None  # else `communicate` would close it
     try:
         output, _ = process.communicate(timeout=max(0.0, until - time.monotonic()))
     except subprocess.TimeoutExpired:
         text = f"no answer of --ft-health-command within {seconds:g} s"
         return Finding(check, SICK, text)
     finally:
+        process.stdin = leash
         _end(process)  # also what it left behind
     lines = [line for line in output.decode(errors="replace").splitlines() if line.strip()]
     last = lines[-1].strip()[:300] if lines else ""
@@ -151,8 +168,16 @@ def serve() -> None:
         with writes:
             os.write(1, (json.dumps(value) + "\n").encode())
 
-    for line in sys.stdin:
-        request = json.loads(line)
+    requests: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def read() -> None:
+        for line in sys.stdin:
+            requests.put(line)
+        os._exit(0)  # a request that waits for storage may never end by itself
+
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        request = json.loads(requests.get())
         try:
             if request["ask"] == "storage":
                 from . import storage
