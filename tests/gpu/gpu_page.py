@@ -123,8 +123,12 @@ def format_readme(result: Mapping[str, Any] | None) -> str:
         )
     passed = sum(row["result"] == PASSED for row in result["rows"])
     default = "on" if warm_start_evidence(result) else "off"
+    others = [
+        (each, sum(row["result"] == each for row in result["rows"])) for each in SYMBOLS if each != PASSED
+    ]
+    rest = "".join(f", {count} {each}" for each, count in others if count)
     return (
-        f"- any GPU but one: {passed} of {len(result['rows'])} [GPU checks](docs/gpu.md) passed on "
+        f"- any GPU but one: {passed} of {len(result['rows'])} [GPU checks](docs/gpu.md) passed{rest}, on "
         f"{describe_machine(result)}; with an NVIDIA driver warm start is {default} by default"
     )
 

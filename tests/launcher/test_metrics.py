@@ -133,17 +133,19 @@ def refused(job: Job) -> str:
 
 
 def test_file_that_cannot_be_written_is_refused(jobs: Jobs) -> None:
-    (jobs.folder / "folder").mkdir()
+    (jobs.folder / "folder.prom").mkdir()
+    (jobs.folder / "null.prom").symlink_to("/dev/null")
     for path, why in (
         ("missing/job.prom", "No such file or directory"),
-        ("folder", "it is no regular file"),
+        ("folder.prom", "it is no regular file"),
         ("/proc/job.prom", ""),
-        ("/dev/null", "it is no regular file"),
+        ("null.prom", "it is no regular file"),
     ):
         line = refused(jobs("say('started')", "--ft-metrics-file", path))
         assert line.startswith("ft_launcher: error: --ft-metrics-file: /")
         assert f"{path} cannot be written: {why}" in line
     assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
+    assert "whose name ends in .prom" in refused(jobs("say('started')", "--ft-metrics-file", "job.txt"))
 
 
 def test_taken_port_is_refused(jobs: Jobs) -> None:

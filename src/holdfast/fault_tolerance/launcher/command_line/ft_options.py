@@ -34,6 +34,7 @@ from ..exit_codes import DO_NOT_REQUEUE
 
 EXCLUDE = "exclude"
 _path = grammar.matching(r".*\S.*", "a path")
+_text_file = grammar.matching(r".*\.prom", "a file whose name ends in .prom, which node_exporter reads")
 _prefix = grammar.matching(r".*\S.*(?<!/)", "the start of a file name, like /logs/job, not a folder")
 
 
@@ -104,7 +105,7 @@ class LauncherOptions:
         None, _path, "FILE", "for the launcher's own lines, with the time", LAUNCHER,
         other_names=("ft-nvrx-logfile", "ft-param-nvrx-logfile"))
     metrics_file: str | None = setting(
-        None, _path, "FILE", "for node_exporter: metrics of this launcher as a text file", LAUNCHER)
+        None, _text_file, "FILE", "for node_exporter: metrics of this launcher as a text file", LAUNCHER)
     metrics_port: int | None = setting(
         None, optional(whole(1, 65535)), "PORT", "serve the metrics there; needs prometheus-client", LAUNCHER)
     metrics_address: str = setting(
@@ -120,8 +121,8 @@ class LauncherOptions:
     node_timeout: float = setting(
         10.0, grammar.seconds, "SECONDS", "silence after which a node counts as gone", HEALTH)
     health_command: str | None = setting(
-        None, grammar.text, "COMMAND", "one more check: exit code 0 is healthy, its last line the reason",
-        HEALTH)
+        None, grammar.matching(r"(?s).*\S.*", "a command"), "COMMAND",
+        "one more check: exit code 0 is healthy, its last line the reason", HEALTH)
     health_action: str = setting(
         "warn", grammar.one_of("warn", EXCLUDE), "warn|exclude", "a sick node: a spare takes its place, or it leaves",
         HEALTH)
