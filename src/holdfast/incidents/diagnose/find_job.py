@@ -479,8 +479,12 @@ def _why_none(place: str) -> str:
             f"no launcher of this node ({here}) works there; the job's nodes are {', '.join(nodes[:8])}, "
             f"and its last record is of {when}. Run this on one of them"
         )
-    how = f", with exit code {list(ends.values())[-1]}" if ends else ""
+    if not ends:
+        return (
+            f"no launcher works there now, and the journal has no end of the job: after {when} its launcher was "
+            "killed, or the machine failed"
+        )
     return (
-        f"no launcher works there now: the job ended{how}; its last record is of {when}. "
-        f"holdfast incidents {shlex.quote(place)} shows what happened"
+        f"no launcher works there now: the job ended, with exit code {list(ends.values())[-1]}; its last record is of "
+        f"{when}. holdfast incidents {shlex.quote(place)} shows what happened"
     )
