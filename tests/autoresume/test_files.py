@@ -130,9 +130,7 @@ def test_what_a_full_disk_has_lost_is_told_in_the_end(
     run = spawn([*HOLDFAST, *words], env={flag.VARIABLE: str(flag_elsewhere)})
     assert run.wait() == 0
     last = run.err().splitlines()[-1]
-    assert (
-        f"{small_disk / NAME} lacks the end of this: whoever starts next does not know of it, and may" in last
-    )
+    assert f"{small_disk / NAME} lacks the end of this: the next start does not know of it, and may" in last
 
 
 # The lock
@@ -366,7 +364,7 @@ def test_the_status(chains: Chains) -> None:
     assert title.split() == ["attempt", "began", "ran", "ended", "why"]
     assert first.split()[0] == "1" and first.rstrip().endswith("failed   exit code 3")
     assert " runs " in second and f"pid {chains.ledger.attempts[1].pid}" in second
-    assert state == f"goes on (pid {run.pid} on {os.uname().nodename})"
+    assert state == f"continues (pid {run.pid} on {os.uname().nodename})"
     run.process.kill()
     run.wait()
     command = [*HOLDFAST, "autoresume", "--status", str(chains.run_dir), "--json"]

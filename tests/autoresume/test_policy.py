@@ -76,7 +76,7 @@ def test_preemptions_that_only_exit_codes_tell_of_are_no_missing_flag() -> None:
     told = [attempt("P", number, witnessed=False) for number in (1, 2, 3)]
     decision = decide(Chain(1, 0.0, tuple(told)), Limits())
     assert decision.state is State.GAVE_UP
-    assert "Only exit codes tell of these preemptions" in decision.why and "FLAG" not in decision.why
+    assert "Only exit codes report these preemptions" in decision.why and "FLAG" not in decision.why
     assert "FAULT_TOL_FINISHED_FLAG_FILE" in decide(chain("EEE"), Limits()).why
 
 
