@@ -381,7 +381,7 @@ def test_an_end_that_nobody_saw_ran_for_an_unknown_time(tmp_path: Path) -> None:
     file.append(
         chain_begins(1.0, command=["true"], flag=str(flag), host=host, pid=1, started=1, carries_on=False)
     )
-    file.append(attempt_begins(1.0, Attempt(1, 1.0, host=host, mark="of-nobody")))
+    file.append(attempt_begins(1.0, Attempt(1, 1.0, host=host, mark="of-no-process")))
     command = [*HOLDFAST, "autoresume", "--run-dir", tmp_path, "--", "true"]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
     (attempt,) = file.read().attempts

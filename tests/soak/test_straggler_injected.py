@@ -33,7 +33,7 @@ def test_the_rank_and_the_reason_are_named(spawn: Spawner, tmp_path: Path, kind:
     assert found >= seeds - seeds // 20 and not wrong, told
 
 
-def test_nobody_is_named_in_a_healthy_job(spawn: Spawner, tmp_path: Path, row: Row) -> None:
+def test_no_rank_is_named_in_a_healthy_job(spawn: Spawner, tmp_path: Path, row: Row) -> None:
     seeds = promised(20)
     jobs = [run(spawn, tmp_path, "healthy", seed) for seed in range(seeds)]
     wrong = [job for job in jobs if job.verdicts]

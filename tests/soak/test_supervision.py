@@ -19,7 +19,7 @@ from tests.processes import wait_until
 from .conftest import promised
 from .growth import held
 
-STOPPED_ONE_IN = 20  # the others are killed; a stopped one is replaced only after it made no progress for seconds
+STOPPED_ONE_IN = 20  # the others are killed; a stopped one is replaced only after seconds without progress
 
 TRAIN = (
     STEPS
