@@ -27,7 +27,7 @@ from holdfast.incidents.verdict import HIGH, LOW
 HOUR = 3600.0
 DAY = 24 * HOUR
 SAVES = 600.0  # seconds of training from one checkpoint to the next
-RESTART = 60.0  # seconds from a failure until training goes on
+RESTART = 60.0  # seconds from a failure until training continues
 STEP = 10.0
 FAULTS_PER_NODE = 1 / (100 * DAY)  # Llama 3 had one in 264 days; a day of a small job is to have some
 HOPELESS = 10

@@ -35,7 +35,7 @@ settings.register_profile("explore", deadline=None, derandomize=False)
 settings.load_profile("holdfast")
 
 
-# Whoever starts the tests by nohup, or in the background of a script, has these ignored; so would all that they start.
+# Where nohup or a script in the background starts the tests, these are ignored, also in all that the tests start.
 for _number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
     if signal.getsignal(_number) == signal.SIG_IGN:
         signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)

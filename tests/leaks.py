@@ -118,7 +118,7 @@ def _is_in(name: str, path: Path) -> bool:
 
 
 def _another_session() -> bool:
-    """Whether another test session shares this /dev/shm: whose a file in it is cannot be told then."""
+    """Whether another test session shares this /dev/shm: the owner of a file in it is then unknown."""
     if own_shm.MARK in os.environ:
         return False
     own = os.environ.get(MARK, "").encode()
@@ -132,7 +132,7 @@ def _another_session() -> bool:
 
 
 def _processes() -> Iterator[psutil.Process]:
-    """Our descendants, and whoever has our mark. Looked for twice in each test, so each process is read once only."""
+    """Our descendants, and all with our mark. Looked for twice in each test, so each process is read once only."""
     mark, me = f"{MARK}={os.environ.get(MARK, '')}".encode(), os.getpid()
     children: dict[int, list[int]] = {}
     found: set[int] = set()

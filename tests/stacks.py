@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 MOST = 20
-"""Processes. More than that is a wrong one, and a report that nobody reads."""
+"""Processes. More than that is a wrong one, and a report too long to read."""
 
 
 def where_they_are(pid: int) -> list[str]:

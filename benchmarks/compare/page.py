@@ -23,7 +23,7 @@ def conditions(names: Mapping[str, str], gpus: int) -> str:
         "(`TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`; with it on, ranks on gloo do not meet again after torchrun has "
         "restarted them), and their own defaults except for limits, the rendezvous and the signal to a hung rank.",
         "Sizes, memory and faults are of one run. The faults are from Holdfast's own list of "
-        "[regressions](regressions.md): they were chosen by who mended them.",
+        "[regressions](regressions.md): they were chosen by the project that fixed them.",
     ]
     if not gpus:
         said.append(

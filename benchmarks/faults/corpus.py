@@ -38,7 +38,7 @@ STARTED = ("init", *TRAINING)
 EVERYWHERE = ("import", *STARTED, "shutdown")
 OWN_CODE = ("init", "step", "validation", "checkpoint")
 
-RANK, NOBODY, NODE = "rank", "nobody", "node"
+RANK, NO_RANK, NODE = "rank", "none", "node"
 """Who is to blame: the one rank in which it happens; none, as it happens in all of them; a whole node."""
 
 CLIENT, COUNTED, SHELL = "client", "counted", "shell"
@@ -200,7 +200,7 @@ def also(kind: str, why: str) -> Callable[[Any], Any]:
 
 
 def healthy(name: str, phase: str, layout: str = "2", variant: str = CLIENT, **more: Any) -> Any:
-    """Register what a healthy job does, in one phase; `blames=NOBODY`: all of its ranks do."""
+    """Register what a healthy job does, in one phase; `blames=NO_RANK`: all of its ranks do."""
     where: dict[str, Any] = {"phases": (phase,)}
     if variant != CLIENT:
         where = {"phases": (), "variants": ((phase, variant),)}
@@ -254,7 +254,7 @@ class Scenario:
     @property
     def everyone(self) -> bool:
         """Whether it happens in all ranks."""
-        return self.fault.blames == NOBODY
+        return self.fault.blames == NO_RANK
 
     @property
     def loses_a_node(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from benchmarks.faults.corpus import NOBODY, TEAMS, THREE, also, fault, second
+from benchmarks.faults.corpus import NO_RANK, TEAMS, THREE, also, fault, second
 from benchmarks.faults.injection import WIDTH, InjectionPoint
 
 _ALL = ("init", "collective", "validation", "checkpoint")
@@ -208,7 +208,7 @@ def _(point: InjectionPoint) -> None:
     dist.recv(torch.empty(WIDTH, dtype=torch.float64), neighbour)
 
 
-@second("all_send_first", "mismatched_collective", ("team",), blames=NOBODY, layouts=THREE)
+@second("all_send_first", "mismatched_collective", ("team",), blames=NO_RANK, layouts=THREE)
 def _(point: InjectionPoint) -> None:
     """Every rank sends to the next one, and none receives."""
     import torch

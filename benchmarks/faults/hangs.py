@@ -24,7 +24,7 @@ from benchmarks.faults.corpus import (
     EVERYWHERE,
     FINISHED,
     MANY,
-    NOBODY,
+    NO_RANK,
     SHELL,
     STARTED,
     TRAINING,
@@ -296,7 +296,7 @@ def _(point: InjectionPoint) -> None:
 # Every rank at once
 
 
-@fault("all_slow", "slow", ("step", "validation", "checkpoint"), blames=NOBODY)
+@fault("all_slow", "slow", ("step", "validation", "checkpoint"), blames=NO_RANK)
 def _(point: InjectionPoint) -> None:
     """Every rank still moves, but slower than the limit allows."""
     import torch

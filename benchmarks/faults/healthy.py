@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from functools import partial
 
-from benchmarks.faults.corpus import COUNTED, NOBODY, SHELL, healthy
+from benchmarks.faults.corpus import COUNTED, NO_RANK, SHELL, healthy
 from benchmarks.faults.injection import InjectionPoint, background
 
 _second = partial(healthy, held_out=True, program=2)
@@ -46,7 +46,7 @@ def _(point: InjectionPoint) -> None:
     time.sleep(1.8)
 
 
-@healthy("collections", "step", blames=NOBODY)
+@healthy("collections", "step", blames=NO_RANK)
 def _(point: InjectionPoint) -> None:
     """The garbage collector runs over 400,000 objects."""
     kept = [[number] for number in range(400_000)]
@@ -73,7 +73,7 @@ def _(point: InjectionPoint) -> None:
     time.sleep(1)
 
 
-@healthy("nothing_said", "validation", "2", COUNTED, blames=NOBODY)
+@healthy("nothing_said", "validation", "2", COUNTED, blames=NO_RANK)
 def _(point: InjectionPoint) -> None:
     """No client, and a validation of 1.5 s."""
     time.sleep(1.5)
@@ -107,7 +107,7 @@ def _(point: InjectionPoint) -> None:
     time.sleep(3)
 
 
-@_second("slow_stages", "backward", "2+2", blames=NOBODY)
+@_second("slow_stages", "backward", "2+2", blames=NO_RANK)
 def _(point: InjectionPoint) -> None:
     """Every stage takes 1.5 s for its backward pass."""
     time.sleep(1.5)

@@ -25,7 +25,7 @@ from typing import NoReturn
 from benchmarks.faults.corpus import (
     COUNTED,
     EVERYWHERE,
-    NOBODY,
+    NO_RANK,
     OWN_CODE,
     READS,
     STARTED,
@@ -251,7 +251,7 @@ def _(point: InjectionPoint, path: str) -> str:
     return _fifo(path, point.rank)
 
 
-@fault("all_files", "data_loading", READS, at="data", blames=NOBODY)
+@fault("all_files", "data_loading", READS, at="data", blames=NO_RANK)
 def _(point: InjectionPoint, path: str) -> str:
     """The dataset's storage is gone: every rank reads, none gets anything."""
     return _fifo(path, point.rank)
@@ -323,7 +323,7 @@ def _(point: InjectionPoint, path: str) -> str:
 
 
 @fault(
-    "all_storage", "checkpoint_io", ("init", "checkpoint"), in_phase=_AT_START, at="storage", blames=NOBODY
+    "all_storage", "checkpoint_io", ("init", "checkpoint"), in_phase=_AT_START, at="storage", blames=NO_RANK
 )
 def _(point: InjectionPoint, path: str) -> str:
     """The checkpoints' storage is gone: every rank writes, none finishes."""

@@ -21,7 +21,7 @@ client: Any = None
 
 
 def left(event: str) -> None:
-    """Say that it happened, to whoever looks into the folder."""
+    """Record in the folder that the event happened."""
     (folder / f"{event}-{rank}").write_text(str(os.getpid()))
 
 

@@ -8,9 +8,9 @@ What always holds:
 - A call returns in every case, after at most its patience. A process that is alone gets its own value.
 - CPU tensors only, so it works with and without GPUs.
 
-Does not cover: ranks that do not call (the others wait for the patience, once: a group is of no use after an operation
-that timed out), and a training whose own group is broken (then this one cannot be made either, and the training's next
-operation raises the cause).
+Does not cover: ranks that do not call (the others wait for the patience, once: after an operation that timed out the
+group is unusable), and a training whose own group is broken (then this one cannot be made either, and the training's
+next operation raises the cause).
 """
 
 from __future__ import annotations

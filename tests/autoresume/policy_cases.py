@@ -49,7 +49,7 @@ CASES = [
     # a clean end gives nothing back unless it was a long one
     Case("FEF", 2, seconds=(50, 90, 50)),
     Case("FEF", 1, seconds=(50, 350, 50)),
-    # where steps are told, only a later step ends a row
+    # where steps are reported, only a later step ends a row
     Case("FTF", 2, seconds=(50, 3600, 50), steps=(1, 1, 1)),
     Case("FPF", 1, steps=(1, 1, 500)),
     Case("FFFF", 1, steps=(1, 500, 1000, 1500)),

@@ -153,7 +153,7 @@ def test_max_jobs_and_failures_of_a_start_that_carries_on(chains: Chains) -> Non
     begun(first, 2)
     first.process.kill()
     first.wait()
-    # What was told before does not keep somebody who says "one more" from one.
+    # Attempts of the earlier start do not count against the --max-jobs of this one.
     second = chains.sh("exit 75", "--max-jobs", "1", "--max-failures", "1")
     assert second.wait() == 1
     assert "not finished after one attempt, which is the limit (--max-jobs)" in second.err()
@@ -243,12 +243,12 @@ def test_a_killed_keeper_is_succeeded(chains: Chains, tmp_path: Path, script: bo
     command = (
         f"{held_until_told(held, go)}; trap 'release; exit 75' TERM; echo ready; while :; do sleep 0.02; done"
     )
-    # A script dies of the kernel's SIGTERM and tells nobody.
+    # A script dies of the kernel's SIGTERM and leaves no exit code.
     first = chains.sh(f"({command}); true" if script else command)
     first.wait_for("^ready$")
     first.process.kill()
     first.wait()
-    # It may still save: nobody may begin beside it.
+    # It may still save: no other attempt may begin beside it.
     second = chains.sh(f"[ -e {held} ] && echo beside; {FINISH}")
     second.wait_for("attempt 1, whose keeper was killed, has not ended yet: waiting for process")
     go.touch()

@@ -38,7 +38,7 @@ def test_the_page_s_program(spawn: Spawner, tmp_path: Path) -> None:
     words = [*tool, "ft_launcher", "--nproc-per-node=1", "train.py"]
     run = spawn(words, cwd=tmp_path, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
     assert run.wait(120) == 0, run.output()
-    assert re.findall("goes on from step .*", run.out()) == ["goes on from step 0", "goes on from step 20"]
+    assert re.findall("resumes from step .*", run.out()) == ["resumes from step 0", "resumes from step 20"]
     assert re.search(
         r"attempt 1 failed after .*: rank 0 \(node .*\): RuntimeError: a loose cable \(exit code 1\)\. "
         r"Failure 1 of 3 in a row; attempt 2 follows now",

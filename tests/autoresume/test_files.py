@@ -130,9 +130,7 @@ def test_what_a_full_disk_has_lost_is_told_in_the_end(
     run = spawn([*HOLDFAST, *words], env={flag.VARIABLE: str(flag_elsewhere)})
     assert run.wait() == 0
     last = run.err().splitlines()[-1]
-    assert (
-        f"{small_disk / NAME} lacks the end of this: whoever starts next does not know of it, and may" in last
-    )
+    assert f"{small_disk / NAME} lacks the end of this: the next start does not know of it, and may" in last
 
 
 # The lock
@@ -366,7 +364,7 @@ def test_the_status(chains: Chains) -> None:
     assert title.split() == ["attempt", "began", "ran", "ended", "why"]
     assert first.split()[0] == "1" and first.rstrip().endswith("failed   exit code 3")
     assert " runs " in second and f"pid {chains.ledger.attempts[1].pid}" in second
-    assert state == f"goes on (pid {run.pid} on {os.uname().nodename})"
+    assert state == f"continues (pid {run.pid} on {os.uname().nodename})"
     run.process.kill()
     run.wait()
     command = [*HOLDFAST, "autoresume", "--status", str(chains.run_dir), "--json"]
@@ -383,7 +381,7 @@ def test_an_end_that_nobody_saw_ran_for_an_unknown_time(tmp_path: Path) -> None:
     file.append(
         chain_begins(1.0, command=["true"], flag=str(flag), host=host, pid=1, started=1, carries_on=False)
     )
-    file.append(attempt_begins(1.0, Attempt(1, 1.0, host=host, mark="of-nobody")))
+    file.append(attempt_begins(1.0, Attempt(1, 1.0, host=host, mark="of-no-process")))
     command = [*HOLDFAST, "autoresume", "--run-dir", tmp_path, "--", "true"]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
     (attempt,) = file.read().attempts

@@ -45,12 +45,12 @@ def test_a_chain_ends_with_the_weights_of_an_undisturbed_run(
     faults = "sleep@step=7,for=4 kill@step=10,rank=1"
     run = chains.start(*job(disturbed), env={**env, "FAULTS": faults})
 
-    # Attempt 1 is preempted: a scheduler tells its launcher, while a rank sleeps in step 7.
+    # Attempt 1 is preempted: a scheduler signals the launcher, while a rank sleeps in step 7.
     launcher = begun(run, 1)
     run.wait_for("sleep@step=7.* happens now", 120)
     os.kill(launcher, signal.SIGTERM)
     run.wait_for("attempt 1 was preempted after .*: exit code 75 after SIGTERM; attempt 2 follows", 120)
-    # Attempt 2: a rank dies. Attempt 3 has nobody to disturb it.
+    # Attempt 2: a rank dies. Attempt 3 is not disturbed.
     assert run.wait(240) == 0, run.output()
     assert quiet.wait(120) == 0, quiet.output()
 
@@ -155,7 +155,7 @@ def test_a_killed_launcher_and_a_killed_keeper_leave_nothing_to_the_next_attempt
     os.kill(launcher, signal.SIGKILL)
     second = ranks(2)
     assert not any(alive(pid) for pid in first)
-    run.process.kill()  # its launcher is told by the kernel, and tells its ranks
+    run.process.kill()  # the kernel signals its launcher, which signals the ranks
     run.wait()
     wait_until(lambda: not any(alive(pid) for pid in second), what="the ranks have ended")
     run = chains.start(*command)

@@ -76,7 +76,7 @@ def test_preemptions_that_only_exit_codes_tell_of_are_no_missing_flag() -> None:
     told = [attempt("P", number, witnessed=False) for number in (1, 2, 3)]
     decision = decide(Chain(1, 0.0, tuple(told)), Limits())
     assert decision.state is State.GAVE_UP
-    assert "Only exit codes tell of these preemptions" in decision.why and "FLAG" not in decision.why
+    assert "Only exit codes report these preemptions" in decision.why and "FLAG" not in decision.why
     assert "FAULT_TOL_FINISHED_FLAG_FILE" in decide(chain("EEE"), Limits()).why
 
 
@@ -100,7 +100,7 @@ def test_a_short_clean_end_ends_no_row_of_failures() -> None:
 def test_where_steps_are_told_they_decide_and_nothing_else() -> None:
     # A long attempt that won no step is no progress.
     assert failures(chain("FTF", seconds=[10, 3600, 10], steps=[1, 1, 1])) == [1, 3]
-    # A later step than ever: somebody has saved work.
+    # A later step than ever: an attempt has saved work.
     assert failures(chain("FPF", steps=[1, 1, 500])) == [3]
     assert failures(chain("FFF", steps=[1, 500, 1000])) == [3]
     # Back to an older checkpoint, and to the newest one again: nothing was won.

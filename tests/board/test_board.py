@@ -212,7 +212,7 @@ def test_a_client_that_connects_again_carries_on(board: Board) -> None:
     second.connect()
     again = board.snapshot()
     assert again.connected and not again.finished and again.open_sections == ()
-    # Neither clock runs on from before: the time between the two clients was nobody's.
+    # Neither clock runs on from before: the time between the two clients belongs to neither.
     assert (
         again.last_heartbeat_ns == again.out_of_section_since_ns == again.connected_ns > old.last_activity_ns
     )

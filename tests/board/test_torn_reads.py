@@ -132,7 +132,7 @@ def test_a_writer_stopped_in_mid_write_neither_blocks_nor_blinds(board: Board, w
     writing.send_signal(signal.SIGCONT)
     thawed = wait_until(lambda: (s := board.snapshot()).consistent and s, what="a consistent reading again")
     _check(thawed)
-    wait_until(lambda: board.snapshot().heartbeat_count > frozen.heartbeat_count, what="the writer goes on")
+    wait_until(lambda: board.snapshot().heartbeat_count > frozen.heartbeat_count, what="the writer continues")
 
 
 def test_a_writer_killed_in_mid_write_leaves_a_readable_board(board: Board, writing: Spawned) -> None:
@@ -141,7 +141,7 @@ def test_a_writer_killed_in_mid_write_leaves_a_readable_board(board: Board, writ
     last = _readable_fast(board.snapshot)
     events = board.events()
     assert len(events) == layout.RING_EVENTS - 1
-    # Whoever writes this board next makes it whole again, and is not taken for its predecessor.
+    # The next writer of this board makes it whole again, and is not taken for its predecessor.
     successor = BoardWriter(board.path)
     successor.connect()
     new = board.snapshot()

@@ -1,4 +1,4 @@
-"""What a user is told to do where no board can be made: it fits the reason."""
+"""The advice to the user where no board can be made: it fits the reason."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ except BoardError as error:
 
 
 def _then(board: Board, spawn: Spawner) -> str:
-    """What another process is told that wants to write this board now."""
+    """The answer to another process that wants to write this board now."""
     process = spawn.python(_THEN, board.path)
     assert process.wait() == 0, process.output()
     return process.out().strip()

@@ -1,7 +1,7 @@
-"""A job goes on with another number of ranks, in mid-epoch and between two epochs: each sample once an epoch.
+"""A job resumes with another number of ranks, in mid-epoch and between two epochs: each sample once an epoch.
 
 What a step trains over all ranks is the same before and after; the size of a rank's batch follows from that. Only rank
-0 writes a checkpoint here, so the place in the data that all ranks go on from is rank 0's.
+0 writes a checkpoint here, so the place in the data from which all ranks resume is rank 0's.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def test_each_sample_is_trained_once_an_epoch(
     job.wait_for(lambda: any(step == 5 for step, _ in trained(tmp_path)))
     assert job.stop(signal.SIGTERM) == 0, job.output()
     last = max(step for step, _ in trained(tmp_path))
-    assert 5 <= last < STEPS - 1, "it was told to stop in mid-epoch"
+    assert 5 <= last < STEPS - 1, "it was stopped in mid-epoch"
     again = start(spawn, framework, tmp_path, after)
     assert again.wait(120) == 0, again.output()
     assert f"ends after step {EPOCHS * STEPS}" in again.out()

@@ -96,7 +96,7 @@ def test_none_at_all(tmp_path: Path, make: Make, caplog: pytest.LogCaptureFixtur
     make("torch", ".step-6.pt.partial")
     assert checkpoints.last_complete(tmp_path) is None
     assert "checkpoint skipped, and no other one is complete" in caplog.text
-    assert ".step-6.pt.partial was not finished: its name says so" in caplog.text
+    assert ".step-6.pt.partial was not finished, according to its name" in caplog.text
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError):
         checkpoints.last_complete(tmp_path / "file")

@@ -84,7 +84,7 @@ def test_what_is_said_of_other_things(make: Make, tmp_path: Path) -> None:
     torch.save({"w": torch.zeros(3)}, path, _use_new_zipfile_serialization=False)
     assert "format before 1.6" in why_incomplete(path)
     assert why_incomplete(tmp_path / "absent.pt") == "cannot be read: No such file or directory"
-    assert why_incomplete(make("torch", ".step-1.pt.partial")) == "was not finished: its name says so"
+    assert why_incomplete(make("torch", ".step-1.pt.partial")) == "was not finished, according to its name"
     (tmp_path / "step-3").mkdir()
     assert why_incomplete(tmp_path / "step-3") == "has no weights in it"
     renamed = make("hugging face", "checkpoint-4")

@@ -1,4 +1,4 @@
-"""Supervision that is missing, damaged or somebody else's costs training one line in the log."""
+"""Supervision that is missing, damaged or of another rank costs training one line in the log."""
 
 from __future__ import annotations
 

@@ -283,7 +283,7 @@ class TestWhenTorchIsImported:
 
     @pytest.fixture
     def told(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-        """The modules of which it was told; it waits for one that fails as long as there is a file `fails`."""
+        """The modules that it received; it waits for one that fails as long as there is a file `fails`."""
         text = "import os\nif os.path.exists(os.path.dirname(__file__) + '/fails'): 1 / 0\n"
         (tmp_path / "awaited_module.py").write_text(text)
         monkeypatch.syspath_prepend(tmp_path)
@@ -295,7 +295,7 @@ class TestWhenTorchIsImported:
 
     def test_it_tells_and_disappears(self, told: list[Any]) -> None:
         before = sys.meta_path[1:]
-        assert importlib.util.find_spec("awaited_module") is not None  # somebody who only looks
+        assert importlib.util.find_spec("awaited_module") is not None  # code that only looks it up
         assert not told
         module = importlib.import_module("awaited_module")
         assert told == [module] and sys.meta_path == before

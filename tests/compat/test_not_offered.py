@@ -1,4 +1,4 @@
-"""What is not offered says so, and programs that ask first find out as they always did."""
+"""The error for a name that is not offered states this, and programs that ask first find out as they always did."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How nodes are to meet: what cannot work is refused, what nobody reads is a warning."""
+"""How nodes are to meet: what cannot work is refused, a key that is not read is a warning."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def deaf_resolver() -> None:
     fcntl.ioctl(server, 0x8914, flags + bytes(32))  # SIOCSIFFLAGS
     server.bind(("127.0.0.1", 53))
     server.set_inheritable(True)
-    server.detach()  # it stays open, and nobody reads
+    server.detach()  # it stays open, and no process reads
     with tempfile.NamedTemporaryFile("w") as file:
         file.write("nameserver 127.0.0.1\noptions timeout:30\n")
         file.flush()

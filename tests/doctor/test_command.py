@@ -321,7 +321,7 @@ def test_what_dead_and_living_jobs_have_here(spawn: Spawner, tmp_path: Path) -> 
 
     living = findings(spawn([*DOCTOR, "--json"]))
     assert f"{left} (" not in living["orphaned ranks"]["what"]
-    os.rename(f"{boards}/owner", f"{boards}/away")  # somebody has cleaned /dev/shm up
+    os.rename(f"{boards}/owner", f"{boards}/away")  # as if /dev/shm had been cleaned up
     living = findings(spawn([*DOCTOR, "--json"]))
     assert f"{left} (" not in living["orphaned ranks"]["what"]
     os.rename(f"{boards}/away", f"{boards}/owner")

@@ -3,7 +3,7 @@
     python -m tests.gpu.gpu_page [GPU_JSON]
 
 GPU_JSON becomes the new docs/gpu.json; of a run of some checks only, on the same GPU, their rows take the place of the
-former ones, and the page says so. A change of the code of warm start invalidates its result, and with it the
+former ones, and the page states it. A change of the code of warm start invalidates its result, and with it the
 default: run the command again.
 """
 

@@ -292,7 +292,7 @@ class _Dry:
 
 
 def cost(folder: Path) -> Iterator[Row]:
-    """Steps in a detector's section against steps without, by turns.
+    """Steps in a detector's section against steps without, alternately.
 
     With `max_profiled_sections`: the cost is the share of the steps that are not profiled, and what a profiled window
     costs once per report. `percent_profiled` is the cost without that limit, where each step is profiled.

@@ -1,4 +1,4 @@
-"""The launcher's part: GPU memory of ranks that ended, and what is told."""
+"""The launcher's part: GPU memory of ranks that ended, and what is reported."""
 
 from __future__ import annotations
 

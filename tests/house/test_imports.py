@@ -160,7 +160,7 @@ def test_what_is_lightnings_is_used_by_lightnings_callbacks_alone() -> None:
 
 @cache
 def is_pure(module: str) -> bool:
-    """Whether it says so, or its package is."""
+    """Whether its docstring has `Pure.`, or its package is pure."""
     about = ast.get_docstring(ast.parse(modules()[module].read_text())) or ""
     return "Pure." in about or f"{module}.".startswith(tuple(f"{name}." for name in PURE))
 

@@ -119,7 +119,7 @@ def node(*ranks: RankEvidence, name: str = "a", node_rank: int = 0, **changes: A
 
 
 def case(*ranks: RankEvidence, **changes: Any) -> Case:
-    """One node, all of whose ranks are told; the first has passed the limit, as the innocent may."""
+    """One node with the evidence of all its ranks; the first has passed the limit, as the innocent may."""
     return Case((node(*ranks, **{"accused": ranks[0].rank if ranks else None, **changes}),))
 
 

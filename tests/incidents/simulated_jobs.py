@@ -174,7 +174,7 @@ def _nodes(job: Job, rng: random.Random) -> list[list[int]]:
 def _captured(
     fault: str, job: Job, culprit: Rank, nodes: list[list[int]], looks: Looks, rng: random.Random
 ) -> Case:
-    """After the limit of the rank that was silent first, after a crash, or when somebody asks."""
+    """After the limit of the rank that was silent first, after a crash, or on request."""
     is_crash = fault in ("exception", "signal")
     began = (culprit.ended or job.now) * TICK
     if is_crash:
@@ -276,7 +276,7 @@ def _incomplete(case: Case, truth: Truth, rng: random.Random) -> tuple[Case, Tru
 
 
 def healthy(seed: int) -> Iterator[tuple[Case, int]]:
-    """A healthy job when somebody asks at several moments, and how many steps its ranks had done by then."""
+    """A healthy job on request at several moments, and how many steps its ranks had done by then."""
     rng = random.Random(seed)
     job, looks = _job(rng)
     nodes, counted = _nodes(job, rng), 0

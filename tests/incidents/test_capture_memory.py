@@ -1,4 +1,4 @@
-"""Processes that the kernel ended for want of memory, for real in a control group where one can be made."""
+"""Processes that the kernel killed because memory ran out, for real in a control group where one can be made."""
 
 from __future__ import annotations
 

@@ -70,6 +70,6 @@ def test_a_hang_of_a_rank_that_holds_the_interpreter(spawn: Spawner, tmp_path: P
     if holds.stacks_from is StackSource.PY_SPY:
         assert holds.stacks[0].holds_gil
     for each in ranks:
-        assert each.board and proc.start_time(each.pid) == each.start_time, "nobody was hurt"
+        assert each.board and proc.start_time(each.pid) == each.start_time, "no rank was harmed"
         each.board.close()
     job.stop()

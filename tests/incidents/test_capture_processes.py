@@ -1,4 +1,4 @@
-"""Real processes in every state: what /proc says of them, and that nobody waits for them."""
+"""Real processes in every state: what /proc says of them, and that no reader waits for them."""
 
 from __future__ import annotations
 

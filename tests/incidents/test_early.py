@@ -86,7 +86,7 @@ class Simulation:
         self.detection = EarlyDetection()
 
     def lasts(self, seconds: float, *, late: float = 0.0) -> None:
-        """Everybody goes on with what it does for so long."""
+        """Every rank continues what it does for so long."""
         end = self.now + seconds
         for rank in self.ranks:
             rank.ran += rank.does[1]
@@ -178,10 +178,10 @@ NEVER: Mapping[str, Callable[[Simulation], object]] = {
     "another rank has ended": lambda job: job.do(IS_STOPPED, IS_GONE, WAITS),
     "another rank is a zombie": lambda job: job.do(IS_STOPPED, IS_A_ZOMBIE, WAITS),
     "a disk": lambda job: job.do(READS_A_DISK, WAITS),
-    "everybody waits": lambda job: job.do(WAITS),
-    "everybody stands still": lambda job: job.do(WAITS_QUIETLY),
+    "all ranks wait": lambda job: job.do(WAITS),
+    "all ranks wait and are silent": lambda job: job.do(WAITS_QUIETLY),
     "nothing in it moves": lambda job: job.do(WAITS, ASLEEP, WAITS),
-    "nobody is awake": lambda job: job.do(IS_STOPPED, READS_A_DISK, IS_TRACED),
+    "no rank is awake": lambda job: job.do(IS_STOPPED, READS_A_DISK, IS_TRACED),
 }
 
 
@@ -225,7 +225,7 @@ def test_programs_that_say_nothing_are_left_alone() -> None:
         rank.reports = False
     job.do(IS_STOPPED, WAITS)
     job.lasts(60.0)
-    assert job.signs == []  # nobody is known to wait for it
+    assert job.signs == []  # no rank is known to wait for it
     for rank in job.ranks:
         rank.reports = rank.number != 0
     job.lasts(60.0)
@@ -242,7 +242,7 @@ def test_a_stopped_rank_for_which_nobody_waits() -> None:
 
 
 def test_stopped_and_continued_in_turns_is_not_stopped() -> None:
-    """As cpulimit does it: stopped at every look, and yet it goes on."""
+    """As cpulimit does it: stopped at every look, and yet it continues."""
     job = trained(2)
     for _ in range(200):
         job.do(IS_STOPPED, WAITS)
@@ -258,7 +258,7 @@ def test_threads_that_cannot_be_read_confirm_nothing() -> None:
         blind = {rank.number: replace(rank.sample(now, False), threads=None) for rank in ranks}
         assert detection.observe(now, blind) is None
         now = max(now, detection.next_sample)
-    assert now > 40  # and nobody looks without end
+    assert now > 40  # and the looks end
 
 
 @pytest.mark.parametrize("away", [1.0, 5.0, 3600.0])
@@ -356,7 +356,7 @@ def suspended(job: Simulation, dice: random.Random) -> None:
 
 
 def frozen(job: Simulation, dice: random.Random) -> None:
-    """A frozen cgroup, a paused machine: nobody looks, nobody moves."""
+    """A frozen cgroup, a paused machine: no process looks, no process moves."""
     job.watched = False
     job.lasts(dice.uniform(1, 300))
     job.watched = True

@@ -176,7 +176,7 @@ def test_sends_count_by_pair_and_have_global_peers(rank_answer: ModuleType) -> N
 
 
 def test_a_batch_of_sends_has_the_state_of_its_end(rank_answer: ModuleType) -> None:
-    """torch keeps the state of a batch in the entry `coalesced` alone: its parts seem to wait for ever."""
+    """torch keeps the state of a batch in the entry `coalesced` alone: its parts seem to wait forever."""
     for state in ("completed", "started"):
         parts = [send(3, "nccl:send 0->1", state="scheduled"), send(3, "nccl:recv 0<-1", state="scheduled")]
         found = answered(rank_answer, [*parts, send(3, "nccl:coalesced", state=state)], [0, 1])

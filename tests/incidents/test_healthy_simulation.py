@@ -1,4 +1,4 @@
-"""Healthy jobs, as somebody who asks finds them at any moment: nobody is accused with more than a guess.
+"""Healthy jobs, diagnosed at any moment: no rank is accused with more than a guess.
 
 Simulated, as values only: ranks between steps, in collectives, in validation, at a checkpoint, in a pause of the
 garbage collector, with boards that move or are silent no longer than is usual for them.

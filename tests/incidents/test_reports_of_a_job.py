@@ -1,4 +1,4 @@
-"""Incidents of real jobs: gloo ranks under ft_launcher that hang or fail, and what is told of them."""
+"""Incidents of real jobs: gloo ranks under ft_launcher that hang or fail, and what is reported of them."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_edge_to_a_rank_with_an_unread_recorder_is_none() -> None:
 
 
 def test_silence_before_the_first_sign_of_life_means_little() -> None:
-    """Somebody asks: imports and the first step may take minutes."""
+    """A diagnosis on request: imports and the first step may take minutes."""
     quiet = board(step=None, silent=60.0, heartbeats=0, age=60.0, events=(), rhythm=0.0)
     ranks = [rank(0, board=quiet), rank(1, "loader", board=quiet)]
 

@@ -155,7 +155,7 @@ def test_a_process_that_has_armed_nothing_is_not_signalled(spawn: Spawner, tmp_p
 
 
 def test_what_others_have_put_in_the_place_of_the_files(spawn: Spawner, tmp_path: Path) -> None:
-    """Links are not followed, and a FIFO that nobody reads, or that is a socket or a file, holds nobody up."""
+    """Links are not followed, and a FIFO without a reader, or a socket or file in its place, delays no request."""
     rank = Rank(spawn, tmp_path, WAITS).ready().with_thread()
     way, box = Path(f"{rank.prefix}.ask"), tmp_path / "box"
     way.rename(box)

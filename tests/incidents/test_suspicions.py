@@ -38,7 +38,7 @@ HISTORIES: dict[str, tuple[list[Failure], list[str]]] = {
     "with another between them": ([crash("a", 5), crash("b", 7), crash("a", 9)], ["a"]),
     "with two others between them": ([crash("a", 5), crash("b", 6), crash("c", 7), crash("a", 9)], []),
     "at the same step": ([crash("a", 5), crash("a", 5)], []),
-    "at steps that nobody knows": ([crash("a", None), crash("a", None)], ["a"]),
+    "at unknown steps": ([crash("a", None), crash("a", None)], ["a"]),
     "not for sure": ([crash("a", 5), crash("a", 9, confidence=MEDIUM)], []),
     "the same exception": ([error("a", 5), error("a", 9)], []),
     "an exception and a crash": ([error("a", 5), crash("a", 9)], []),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import stat
 import tempfile
 import threading
@@ -91,7 +92,7 @@ def test_another_user_s_directory_is_refused(tmp_path: Path) -> None:
     place = tmp_path / "theirs"
     place.mkdir(mode=0o700)
     os.chown(place, 65534, 65534)
-    assert "belongs to user nobody, not to root" in refusal(place)
+    assert f"belongs to user {pwd.getpwuid(65534).pw_name}, not to root" in refusal(place)
     os.chown(place, 12345, 12345)
     assert "belongs to user 12345, not to root" in refusal(place)
 

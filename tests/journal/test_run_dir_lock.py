@@ -1,4 +1,4 @@
-"""Two launchers of one node name in one run directory: each has a journal of its own, and nobody waits for a lock."""
+"""Two launchers of one node name in one run directory: each has a journal of its own, and neither waits for a lock."""
 
 from __future__ import annotations
 

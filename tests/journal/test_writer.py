@@ -193,11 +193,11 @@ def test_a_vanished_directory_is_one_warning(tmp_path: Path, capfd: pytest.Captu
 
 @pytest.fixture
 def hanging(tmp_path: Path) -> Iterator[Path]:
-    """A run directory whose journal is a FIFO that nobody reads: opening and writing hang, as on a dead mount."""
+    """A run directory whose journal is a FIFO without a reader: opening and writing hang, as on a dead mount."""
     path = tmp_path / "journal-a.jsonl"
     os.mkfifo(path)
     yield tmp_path
-    # Let the thread that is left behind go on, so that the leak check sees it end.
+    # Let the thread that is left behind continue, so that the leak check sees it end.
     with open(os.open(path, os.O_RDONLY), "rb") as reader:
         reader.read()
 
@@ -209,7 +209,7 @@ def test_a_filesystem_that_hangs_blocks_neither_record_nor_close(
     began = time.monotonic()
     for _ in range(CAPACITY + 500):
         journal.record("step")
-    assert time.monotonic() - began < 5  # 4,596 records; a single blocked one would last for ever
+    assert time.monotonic() - began < 5  # 4,596 records; a single blocked one would last forever
     began = time.monotonic()
     journal.close(timeout=0.2)
     assert time.monotonic() - began < 3

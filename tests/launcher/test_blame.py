@@ -1,6 +1,6 @@
 """Who is blamed when a collective breaks: the rank that broke it, in the log, in the journal and by the exit code.
 
-gloo tells the peers of a dying rank at once, often before the launcher is told that it has died; their exceptions are
+gloo tells the peers of a dying rank at once, often before the launcher sees that it has died; their exceptions are
 older than its end.
 """
 

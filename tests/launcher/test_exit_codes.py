@@ -30,7 +30,7 @@ sys.exit(end)
         ((None, 137), 137),
         ((None, -signal.SIGKILL), 128 + 9),
         ((None, -signal.SIGSEGV), 128 + 11),
-        ((None, -signal.SIGTERM), 128 + 15),  # by someone else: the launcher asked nobody to stop
+        ((None, -signal.SIGTERM), 128 + 15),  # by another process: the launcher asked no rank to stop
         ((0, 3), 3),
         ((0, 0), 0),
     ],

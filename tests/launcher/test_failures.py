@@ -118,7 +118,7 @@ def test_an_exception_explains_its_own_process_or_the_script_that_ends_soon(tmp_
 
 
 def test_an_exception_that_the_program_only_showed_explains_an_end_that_comes_soon(tmp_path: Path) -> None:
-    """By `sys.excepthook(*sys.exc_info())`, as some do to log it; then it went on."""
+    """By `sys.excepthook(*sys.exc_info())`, as some do to log it; then it continued."""
     path = str(tmp_path / "error")
     Path(path).write_text(json.dumps({"pid": 7, "at": 4.0, "type": "E", "message": "m", "unhandled": False}))
     soon = at_hand(RankExit(0, 0, 7, 1, 5.0), path)

@@ -46,7 +46,7 @@ if CYCLE == 0 and RANK == 0:
     while not os.path.exists(os.environ["NOTES"] + "/held"):
         time.sleep(0.01)
 """
-# Fills it when a rank says so, and keeps what the files of cycle 0 take: they are gone afterwards, their memory is not.
+# Fills it on a rank's request, and keeps what the files of cycle 0 take: they are gone afterwards, their memory is not.
 # Ends with the launcher, which this shell becomes.
 FILLER = """{ {
     until [ -e $NOTES/full ]; do sleep 0.02; done
@@ -72,7 +72,7 @@ def test_no_room_any_more(jobs: Jobs) -> None:
     [("size=4k", FILL.format(pages=1)), ("size=16k", FILL.format(pages=3)), ("ro", "true")],
 )
 def test_no_room(jobs: Jobs, options: str, fill: str) -> None:
-    """For anything; for the boards beside what the launcher itself needs; for nobody."""
+    """For anything; for the boards beside what the launcher itself needs; on a read-only filesystem."""
     job = jobs(HEARTBEAT, "--max-restarts", "1", under=under(options, fill))
     said = job.end(0)
     assert "no room on tmpfs (/dev/shm: " in said and "no board" not in said

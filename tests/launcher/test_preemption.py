@@ -63,7 +63,7 @@ signal.pause()
 
 
 def test_the_only_step_of_a_short_cycle_is_in_the_journal(jobs: Jobs) -> None:
-    """Whoever keeps the job's attempts goes by it: did this one get anywhere?"""
+    """The program that counts the job's attempts uses it: did this one get anywhere?"""
     job = jobs(LAST_STEP, nproc=1)
     job.hear("ready", ranks=[0])
     job.spawned.send_signal(signal.SIGTERM)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -44,7 +45,7 @@ def test_file(jobs: Jobs, tmp_path: Path) -> None:
 def test_another_users_directory(jobs: Jobs, tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir(mode=0o700)
     os.chown(tmp_path / "theirs", NOBODY, NOBODY)
-    assert "belongs to user nobody" in refused(jobs, tmp_path / "theirs")
+    assert f"belongs to user {pwd.getpwuid(NOBODY).pw_name}" in refused(jobs, tmp_path / "theirs")
 
 
 def test_directory_that_others_can_write_to(jobs: Jobs, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Ranks from standbys, and what happens when zygote or standbys fail: the job continues, and one line says so."""
+"""Ranks from standbys, and what happens when zygote or standbys fail: the job continues, and one line reports it."""
 
 from __future__ import annotations
 

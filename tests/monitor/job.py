@@ -65,7 +65,7 @@ def monitor(job: Job) -> int:
 
 
 def board_directory(job: Job) -> Path:
-    """Where the job's boards are, as its monitor was told."""
+    """Where the job's boards are, by the command line of its monitor."""
     words = Path(f"/proc/{monitor(job)}/cmdline").read_text()
     return Path(words.split('"directory": "')[1].split('"')[0])
 

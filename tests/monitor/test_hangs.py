@@ -230,7 +230,7 @@ def test_when_the_cycle_goes_on_regardless_the_next_one_is_accused(
 
 
 def test_who_comes_to_a_stand_later_is_accused_at_its_own_limit(node: Node, spawn: Spawner) -> None:
-    """Nobody has to wait for what another one did before it."""
+    """No rank has to wait for what another one did before it."""
     first, second = node.start(Limits(sections={"step": LIMIT}), victim(spawn), victim(spawn))
     one_section(first.hand)
     assert node.hear("verdict")["rank"] == 0

@@ -1,4 +1,4 @@
-"""What is told of a rank, and that each thing is told once."""
+"""What is reported of a rank, and that each fact is reported once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes as the kernel shows them: who is whose, who is whom, and that a signal reaches the one meant or nobody."""
+"""Processes as the kernel shows them: parents, identities, and that a signal reaches the process meant or none."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_a_superseded_monitor_that_wakes_up_leaves_and_kills_nobody(node: Node) 
     old = node.keeper._process
     assert old is not None
     old.send_signal(signal.SIGSTOP)
-    heartbeats(rank.hand)  # nobody sees this limit pass
+    heartbeats(rank.hand)  # no monitor sees this limit pass
     node.control.epoch += 1
     time.sleep(LIMIT)
     thaw(old.pid)
@@ -84,7 +84,7 @@ def test_a_monitor_started_after_the_world_stood_still_judges_nobody_for_it(node
     heartbeats(rank.hand)
     node.looks(1)
     os.kill(node.keeper.pid, signal.SIGKILL)
-    time.sleep(4.0)  # the launcher, frozen as well, replaces nobody
+    time.sleep(4.0)  # the launcher, frozen as well, replaces no monitor
     node.keeper.check(time.monotonic())
     assert node.hear("gap")["seconds"] > 3.0
     node.looks(1)

@@ -33,7 +33,7 @@ MINUTES = st.integers(0, 300 * SECOND)
 
 @dataclass
 class Clock:
-    """Stands still until it is told otherwise."""
+    """Does not advance by itself."""
 
     now: int = START
 
@@ -153,7 +153,7 @@ def test_a_suspension_before_an_interval_gives_it_nothing(
 
 
 def test_an_interval_that_began_in_the_gap_gets_only_what_lies_in_it() -> None:
-    """Whoever is thawed before the monitor works already: its new intervals are no gift of the old ones."""
+    """A rank that is thawed before the monitor works already: its new intervals get none of the earlier gap."""
     gaps = Suspensions().plus(10 * SECOND, 110 * SECOND)
     assert gaps.since(109 * SECOND) == 1 * SECOND
     assert gaps.deadline(109 * SECOND, 30 * SECOND) == 140 * SECOND

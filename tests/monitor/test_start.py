@@ -97,7 +97,7 @@ def test_signals_that_come_before_the_first_line_are_dropped() -> None:
         assert child.stdin and child.stdout
         for number in starting.SHIELDED:
             child.send_signal(number)
-        child.stdin.write("go on\n")
+        child.stdin.write("continue\n")
         child.stdin.flush()
         assert child.stdout.readline() == "[]\n", "nothing stays blocked for what a monitor starts"
         for number in starting.SHIELDED:

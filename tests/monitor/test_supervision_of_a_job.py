@@ -37,7 +37,7 @@ LIMITS = (
 
 
 def worst(job: Job) -> list[tuple[float, float]]:
-    """(call, step) in milliseconds, of each stretch that was told so far."""
+    """(call, step) in milliseconds, of each stretch that was printed so far."""
     return [tuple(map(float, line.split()[-2:])) for line in job.lines("worst")]  # type: ignore[misc]
 
 
@@ -155,12 +155,12 @@ def test_when_launcher_and_monitor_are_killed_at_once_the_kernel_ends_the_ranks(
     wait_gone(both, 60, "the ranks ended")
     for left in sorted(boards.rglob("*"), reverse=True):
         left.rmdir() if left.is_dir() else left.unlink()
-    boards.rmdir()  # nobody was left to do it
+    boards.rmdir()  # no process was left to do it
 
 
 @pytest.mark.slow
 def test_a_rank_that_not_even_sigkill_ends_is_named_and_the_node_leaves(jobs: Jobs, freezer: Freezer) -> None:
-    """As in a disk wait that never ends: nothing can be started beside it, so waiting for it helps nobody."""
+    """As in a disk wait that never ends: nothing can be started beside it, so waiting for it cannot help."""
     if not freezer.is_v1:
         pytest.skip("a process frozen by cgroup v2 dies of SIGKILL")
     job = jobs(TRAIN, *LIMITS, "--workers-stop-timeout", "1")

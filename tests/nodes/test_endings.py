@@ -86,7 +86,7 @@ def test_slurm_signals_every_process_of_both_nodes(cluster: Cluster) -> None:
 
 @pytest.mark.slow
 def test_a_scheduler_that_signals_the_launchers_one_after_the_other(cluster: Cluster) -> None:
-    """The ranks of b find their peers gone before their own launcher hears of it: still nobody restarts."""
+    """The ranks of b find their peers gone before their own launcher gets the signal: still no node restarts."""
     a, b = cluster.pair(SAVES)
     a.hear("is ready", 0), b.hear("is ready", 0)
     a.spawned.send_signal(signal.SIGTERM)

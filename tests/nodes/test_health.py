@@ -119,7 +119,7 @@ def test_a_node_that_gets_sick_is_excluded_while_it_trains(cluster: Cluster) -> 
 
 
 def test_storage_that_hangs_is_found_in_time(cluster: Cluster) -> None:
-    """A pipe that nobody writes to blocks who opens it, as a server that is gone does."""
+    """A pipe without a writer blocks the process that opens it, as a server that is gone does."""
     pipe = cluster.folder / "hangs"
     os.mkfifo(pipe)
     script = cluster.script(TRAINS)

@@ -1,4 +1,4 @@
-"""What launchers say while they look for each other: whom they try to reach, and what contradicts itself."""
+"""What launchers log while they look for each other: the address that they try to reach, and contradictions."""
 
 from __future__ import annotations
 

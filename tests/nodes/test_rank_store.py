@@ -54,7 +54,7 @@ def test_at_an_address_of_this_machine_it_listens_there_only(
     assert not any(_connects(other, store.port) for other in others)
 
 
-@pytest.mark.parametrize("address", ["localhost", "a.name.that.nobody.knows", "192.0.2.1"])
+@pytest.mark.parametrize("address", ["localhost", "a.name.that.is.unknown", "192.0.2.1"])
 def test_by_a_name_or_a_translated_address_it_listens_on_all(
     opened: Callable[[str], RankStore], address: str
 ) -> None:

@@ -31,7 +31,7 @@ until("finish")
 
 @pytest.mark.slow
 def test_a_launcher_that_was_killed_and_started_again_rejoins(either: Cluster) -> None:
-    """Nobody hears of the death but by lost connections; the journal still tells whose they were."""
+    """Lost connections are the only sign of the death; the journal still has whose they were."""
     script = either.script(LINKED)
     a, b = (either.launch(name, script) for name in "ab")
     a.hear("trains", 0), b.hear("trains", 0)
@@ -60,7 +60,7 @@ def test_launchers_that_leave_or_die_while_they_wait_are_not_counted(cluster: Cl
     assert b.spawned.stop(signal.SIGTERM) == 0
     c = cluster.launch("c", script, nnodes="3", node_timeout=QUICK)
     c.wait_for("waits for other nodes to join cycle 0")
-    assert "did not answer" not in a.spawned.err(), "nobody had to wait for b"
+    assert "did not answer" not in a.spawned.err(), "no node had to wait for b"
     c.spawned.stop(signal.SIGKILL)
     d, e = (cluster.launch(name, script, nnodes="3", node_timeout=QUICK) for name in "de")
     ranks = a.hear("trains", 1) | d.hear("trains", 1) | e.hear("trains", 1)

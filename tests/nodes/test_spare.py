@@ -27,7 +27,7 @@ until("finish")
 @pytest.mark.slow
 def test_a_third_launcher_parks_and_leaves_with_the_job(cluster: Cluster) -> None:
     """And after a restart the nodes that trained before train again: what they keep on local disks is of use. A spare
-    that leaves before disturbs nobody."""
+    that leaves before disturbs no node."""
     script = cluster.script(FAILS_ONCE)
     a, b = (cluster.launch(name, script) for name in "ab")
     a.hear("trains", 0)

@@ -20,7 +20,7 @@ if NODE in "BAD":
         HOW
     wait()
 {TRAINS}"""
-"""These nodes break in each cycle that they take part in, when the test says so."""
+"""These nodes break in each cycle that they take part in, on the test's request."""
 
 RAISES = f'raise RuntimeError("{ECC}")'
 CRASHES = "os.kill(os.getpid(), signal.SIGSEGV)"

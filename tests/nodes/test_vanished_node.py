@@ -46,7 +46,7 @@ def test_noticed_within_15_seconds_and_a_spare_takes_over(networked: Cluster, ne
 
 @pytest.mark.slow
 def test_the_rest_carry_on_alone_where_that_is_allowed(cluster: Cluster) -> None:
-    """At once: nobody else is expected, so there is no last call to wait out (two minutes here)."""
+    """At once: no other node is expected, so there is no last call to wait out (two minutes here)."""
     a, b = cluster.pair(TRAINS, nnodes="1:2", conf="last_call_timeout=120", node_timeout=QUICK)
     a.hear("trains", 0)
     b.vanish()

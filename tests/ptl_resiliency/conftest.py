@@ -1,8 +1,8 @@
 """A process that is a rank without a launcher, and a training of milliseconds for it.
 
 `ranked` gives this process a board of its own, found the way a rank finds it; `TinyModel` is a model that has the same
-weights in each run; `quiet` are the trainer's arguments that keep it from writing where nobody looks; `checkpoint` is
-one to resume from.
+weights in each run; `quiet` are the trainer's arguments that keep it from writing files that no test reads;
+`checkpoint` is one to resume from.
 """
 
 from __future__ import annotations

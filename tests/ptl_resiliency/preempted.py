@@ -1,4 +1,4 @@
-"""Trainings to be preempted in the process of a test. Their loader goes on where it was, so they end bitwise alike."""
+"""Trainings to be preempted in the process of a test. Their loader resumes where it was, so they end bitwise alike."""
 
 from __future__ import annotations
 

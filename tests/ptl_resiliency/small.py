@@ -23,7 +23,7 @@ warnings.filterwarnings("ignore", module="lightning")
 class Small(pl.LightningModule):
     """Linear regression; `seen` has the number of each batch that it was trained with.
 
-    What is in a batch is made from its number: Lightning goes on counting after a resume, and the loader begins anew.
+    What is in a batch is made from its number: Lightning continues to count after a resume, and the loader begins anew.
     """
 
     def __init__(self, during_step: Callable[[int], object] | None = None) -> None:

@@ -51,7 +51,7 @@ def test_the_root_logger_stays_the_programs(name: str | None) -> None:
         root = logging.getLogger()
         log = named(name)
         assert root.handlers == [] and root.level == logging.WARNING
-        logging.getLogger("somebody.else").info("not shown")
+        logging.getLogger("another.package").info("not shown")
         logging.basicConfig(level=logging.INFO, format="program: %(message)s", stream=sys.stderr)
         log.info("for your information")
         named(name).info("again")

@@ -1,4 +1,4 @@
-"""Two ranks agree on learning, or one does not come: the other says so, learns nothing, and ends normally.
+"""Two ranks agree on learning, or one does not come: the other logs it, learns nothing, and ends normally.
 
 A rank that comes late while the trainer is set up is waited for, as the training itself waits for it.
 """

@@ -76,7 +76,9 @@ ROWS = {
         {"max_epochs": 50},
         callbacks=lambda: [EarlyStopping("loss", patience=1, min_delta=1e6, check_on_train_epoch_end=False)],
     ),
-    "the end after the first batch, whoever asked": Row(True, False, "some", on_step=at_step(5, stop)),
+    "the end after the first batch, whatever requested it": Row(
+        True, False, "some", on_step=at_step(5, stop)
+    ),
     "`max_time`": Row(False, True, "all", {"max_time": "00:01:00:00"}, on_step=at_step(30, run_out_of_time)),
     "`trainer.should_stop = True`": Row(False, True, "all", on_step=at_step(30, stop)),
     "the same in the middle of the last epoch": Row(

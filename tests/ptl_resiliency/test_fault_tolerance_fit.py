@@ -141,7 +141,7 @@ def test_patches_may_be_undone_in_any_order() -> None:
 def test_what_is_saved_after_a_failure_is_whole_and_supervised(
     ranked: Board, quiet: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Lightning asks other callbacks for a last checkpoint after ours have heard of the failure."""
+    """Lightning asks other callbacks for a last checkpoint after ours were called for the failure."""
     during: list[tuple[list[str], list[str]]] = []
 
     class Watched(TorchCheckpointIO):

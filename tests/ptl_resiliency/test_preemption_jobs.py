@@ -1,4 +1,4 @@
-"""Whole jobs that are preempted at one moment after the other, and go on each time where they stopped."""
+"""Whole jobs that are preempted at one moment after the other, and resume each time where they stopped."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_two_ranks_under_ft_launcher(spawn: Spawner, tmp_path: Path) -> None:
     )  # with workers
     out = job.preempted(f"save {save}", "--who=all", "--workers=2", "--step=0.02")
     assert collectives(out) == [("0", "1")] * 2
-    out = job.completed(f"--moment=train {job.step + 2}", "--who=nobody")
+    out = job.completed(f"--moment=train {job.step + 2}", "--who=none")
     assert out.count("the ranks train on until the launcher ends them") == 1
     assert undisturbed.wait(CEILING) == 0
     for rank in (0, 1):

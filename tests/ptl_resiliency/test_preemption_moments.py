@@ -1,4 +1,4 @@
-"""A preempted training of one rank, in this process: where it stops, and that it goes on as if nothing had been."""
+"""A preempted training of one rank, in this process: where it stops, and that it resumes as if undisturbed."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def test_a_signal_that_nobody_needed_may_do_what_it_would_have_done() -> None:
 
 
 def _other(_number: int, _frame: object) -> None:
-    """Somebody's handler."""
+    """The handler of another library."""
 
 
 def test_a_handler_that_another_set_meanwhile_stays() -> None:

@@ -1,4 +1,4 @@
-"""RankMonitorServer: a monitor for one rank that somebody else's launcher starts. Real processes throughout."""
+"""RankMonitorServer: a monitor for one rank that a foreign launcher starts. Real processes throughout."""
 
 from __future__ import annotations
 

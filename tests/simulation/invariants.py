@@ -21,7 +21,7 @@ Ranks
 11. Evidence is taken once in a cycle, and never where the monitor has taken it.
 Ends
 12. A node that leaves writes why first.
-13. A launcher that got a signal ends; a job that can go on trains again within a bounded time; all launchers end.
+13. A launcher that got a signal ends; a job that can continue trains again within a bounded time; all launchers end.
 14. A job in which too few nodes are left by a failure ends soon.
 15. Launchers that are there at the end leave with one exit code, the store's host last; it ends only when all are done.
 16. A node sends heartbeats as long as its controller runs.
@@ -431,7 +431,7 @@ class CheckedWorld(World):
                 raise Violation(f"9: rank {rank.number} raised, and its process is not ended")
 
     def _could_train(self) -> bool:
-        """Enough launchers are there of which no one asked to leave, and the job has not ended."""
+        """Enough launchers are there that were not asked to leave, and the job has not ended."""
         if any(record.kind is Kind.END for record in self.records.values()) or self.finished:
             return False
         if self.store.host is None or self.store.host.gone or self.broken_rank_store:

@@ -514,7 +514,7 @@ class Launcher:
             how = self.random.random()
             agreed = self.world.scenario.pages and preempts and rank.group.progresses
             if agreed:
-                continue  # goes on to the step that is agreed on
+                continue  # continues to the step that is agreed on
             if how < 0.2 and preempts:
                 rank.saving = True
                 self.world.after(self.random.uniform(0.5, 4.0), self._saved, rank)

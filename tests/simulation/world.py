@@ -184,7 +184,7 @@ class World:
         launcher.begin(settings)
 
     def group(self, cycle: int, membership: Membership, where: tuple[str, int]) -> Group:
-        """The training of a cycle; it goes on from the last checkpoint."""
+        """The training of a cycle; it resumes from the last checkpoint."""
         key = (cycle, *where)
         if key not in self.groups:
             self.checkpoint = self.best // 10 * 10
@@ -268,7 +268,7 @@ class World:
         self._stand_still(index, seconds, frozen=False)
 
     def freeze(self, index: int, seconds: float) -> None:
-        """A whole node stands still."""
+        """A whole node is suspended."""
         self._stand_still(index, seconds, frozen=True)
 
     def _stand_still(self, index: int, seconds: float, *, frozen: bool) -> None:

@@ -194,7 +194,7 @@ def test_at_the_time_limit_the_job_is_requeued_before_its_ranks_have_ended(
 ) -> None:
     slurm.tells("7", RUNNING.format(0))
     assert keeper(run_dir).begins() == 0
-    assert keeper(run_dir).job_ends() == 0  # somebody has signalled the batch script: nothing to do
+    assert keeper(run_dir).job_ends() == 0  # the batch script got a signal by hand: nothing to do
     late = "JobState=COMPLETING Restarts=0 StartTime=2026-01-01T00:00:00 TimeLimit=00:01:00"
     slurm.tells("7", late)
     assert keeper(run_dir).job_ends() == 0
@@ -366,7 +366,7 @@ def test_a_training_that_had_to_be_killed_at_the_time_limit_spends_nothing(
 def test_time_limits_at_which_it_is_killed_and_has_won_no_step_come_to_an_end(
     slurm: Slurm, run_dir: Path
 ) -> None:
-    """Each goes on from the same step: the notice is too short for a checkpoint, or the training hangs."""
+    """Each resumes from the same step: the notice is too short for a checkpoint, or the training hangs."""
     began = datetime.fromtimestamp(time.time()).isoformat(timespec="seconds")
     codes = []
     for restarts in range(3):

@@ -70,7 +70,7 @@ def test_whether_a_job_lives(state: str, alive: bool) -> None:
         (Job("COMPLETING", began=0, limit=600), 137, 601, Scheduler.TIME_LIMIT),
         (Job("COMPLETING", restarts=1), 143, 100, Scheduler.NODE_LOST),
         (Job("COMPLETING", restarts=1, preempted=True), 143, 100, Scheduler.PREEMPTED),
-        (Job(), 1, 100, Scheduler.NOTHING),  # nobody knows the job: by the exit code
+        (Job(), 1, 100, Scheduler.NOTHING),  # Slurm does not know the job: by the exit code
     ],
 )
 def test_who_ended_an_attempt(job: Job, code: int, now: float, expected: Scheduler) -> None:
@@ -84,7 +84,7 @@ def test_who_ended_an_attempt(job: Job, code: int, now: float, expected: Schedul
     ("job", "code", "now", "expected"),
     [
         (Job("RUNNING", began=0, limit=600), 137, 577, Scheduler.TIME_LIMIT),
-        (Job("RUNNING", began=0, limit=600), 137, 100, Scheduler.NOTHING),  # somebody's SIGTERM
+        (Job("RUNNING", began=0, limit=600), 137, 100, Scheduler.NOTHING),  # a SIGTERM by hand
         (Job("RUNNING", began=0, limit=None), 137, 577, Scheduler.NOTHING),
         (Job("RUNNING", began=0, limit=600), 1, 577, Scheduler.NOTHING),  # it failed, whatever the time
         (Job("RUNNING", began=0, limit=600, preempted=True), 137, 100, Scheduler.PREEMPTED),
@@ -96,7 +96,7 @@ def test_who_ended_an_attempt_that_did_not_stop_when_it_was_told_to(
     word = word_of(job, restarts=0, code=code, now=now, notice=180, told_to_stop=True)
     assert word.scheduler is expected
     unasked = word_of(job, restarts=0, code=code, now=now, notice=180)
-    assert unasked.scheduler is Scheduler.NOTHING  # SIGKILL by somebody else
+    assert unasked.scheduler is Scheduler.NOTHING  # SIGKILL by another process
 
 
 def test_where_a_process_runs() -> None:

@@ -171,7 +171,7 @@ def test_an_attempt_that_cannot_begin_is_tried_again_a_few_times(
 
 
 def test_a_sigterm_that_comes_while_the_one_before_is_seen_to_is_seen_to_as_well(tmp_path: Path) -> None:
-    """The first was somebody's, and is no time limit; the second is Slurm's."""
+    """The first was sent by hand, and is no time limit; the second is Slurm's."""
     seen = tmp_path / "seen"
     tools = {
         "scontrol": "echo n1",

@@ -133,7 +133,7 @@ def status(run_dir: Path, capsys: pytest.CaptureFixture[str], *options: str) -> 
 def test_a_job_that_runs_goes_on(slurm: Slurm, run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     attempt_of(run_dir, slurm)
     shown = status(run_dir, capsys).splitlines()
-    assert shown[-1] == "goes on: job 7 is RUNNING"
+    assert shown[-1] == "continues: job 7 is RUNNING"
     assert " runs " in shown[-2]
 
 

@@ -142,14 +142,14 @@ class Training:
 
     @property
     def resumed(self) -> list[int]:
-        """The steps from which attempts and restarts went on."""
+        """The steps from which attempts and restarts resumed."""
         return [
             int(step) for step in re.findall(r"^resumed from the checkpoint of step (\d+)", self.text(), re.M)
         ]
 
     @property
     def stopped(self) -> list[int]:
-        """The steps after which it stopped because it was told to, all saved."""
+        """The steps after which it stopped on request, all saved."""
         return [int(step) for step in re.findall(r"^stopped after step (\d+)", self.text(), re.M)]
 
     @property
@@ -170,7 +170,7 @@ class Training:
 
 
 def undisturbed(folder: Path, steps: int) -> dict[str, Any]:
-    """The result of four ranks that nobody disturbs, on no cluster at all."""
+    """The result of four undisturbed ranks, on no cluster at all."""
     launcher = [sys.executable, "-m", "holdfast.fault_tolerance.launcher", "--nproc-per-node=4"]
     options = ["--dir", folder, "--steps", str(steps), "--batch-size", "4"]
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}

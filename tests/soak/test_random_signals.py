@@ -1,8 +1,8 @@
 """Three minutes of random signals at every process of a job but the launcher: the weights of an undisturbed run.
 
 Ranks, the monitor, zygotes, standbys and the processes that host stores or guard the launcher get any signal that a
-process can get, at any moment; one that is stopped goes on after a while or never. A SIGTERM at a rank asks the job to
-stop: it saves, ends with 0, and is started again.
+process can get, at any moment; one that is stopped continues after a while or never. A SIGTERM at a rank asks the job
+to stop: it saves, ends with 0, and is started again.
 Does not cover: signals at the launcher itself (tests/launcher), more than one node, CUDA.
 """
 

@@ -1,4 +1,4 @@
-"""Twenty seeds of each injected slowness on four real ranks: at least 19 are found, and nobody else is blamed.
+"""Twenty seeds of each injected slowness on four real ranks: at least 19 are found, and no other rank is blamed.
 
 Some ten seconds each. Healthy jobs have no verdict at all.
 """
@@ -27,13 +27,13 @@ def test_the_rank_and_the_reason_are_named(spawn: Spawner, tmp_path: Path, kind:
     row(
         f"one of 4 gloo ranks slowed down: {kind}",
         f"{found} of {seeds} found, rank and kind",
-        f"{len(wrong)} blamed somebody else",
+        f"{len(wrong)} blamed another rank",
     )
     told = "\n\n".join(job.told() for job in jobs if job in wrong or not job.found)
     assert found >= seeds - seeds // 20 and not wrong, told
 
 
-def test_nobody_is_named_in_a_healthy_job(spawn: Spawner, tmp_path: Path, row: Row) -> None:
+def test_no_rank_is_named_in_a_healthy_job(spawn: Spawner, tmp_path: Path, row: Row) -> None:
     seeds = promised(20)
     jobs = [run(spawn, tmp_path, "healthy", seed) for seed in range(seeds)]
     wrong = [job for job in jobs if job.verdicts]

@@ -1,4 +1,4 @@
-"""A hundred seeds of simulated jobs: nobody is blamed in a healthy one, and a slow GPU among 512 always is.
+"""A hundred seeds of simulated jobs: no rank is blamed in a healthy one, and a slow GPU among 512 always is.
 
 Six windows a job, the first of which is the warm-up; the default thresholds. About a minute and a half on one core.
 """
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
 
 @pytest.mark.parametrize("ranks", [8, 64, 512, 4096, 16384])
 @pytest.mark.parametrize("noise", [0.01, 0.05, 0.10])
-def test_nobody_is_blamed_in_a_healthy_job(ranks: int, noise: float, row: Row) -> None:
+def test_no_rank_is_blamed_in_a_healthy_job(ranks: int, noise: float, row: Row) -> None:
     seeds, wrong, milliseconds = promised(100), [], []
     windows = WINDOWS if ranks <= 512 else 4  # warm-up and the three windows that a verdict takes
     for seed in range(seeds):
@@ -50,7 +50,7 @@ def test_a_gpu_15_percent_slow_among_512_is_found(noise: float, row: Row) -> Non
         found += blamed(list(assess(job, 6))[-1]) == [(seed * 37) % 512]
     row(
         f"one GPU 15 % slow among 512, noise {noise:.0%}",
-        f"{found} of {seeds} found, nobody else",
+        f"{found} of {seeds} found, no other rank",
         "6 windows",
     )
     assert found == seeds

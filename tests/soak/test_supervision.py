@@ -19,7 +19,7 @@ from tests.processes import wait_until
 from .conftest import promised
 from .growth import held
 
-STOPPED_ONE_IN = 20  # the others are killed; a stopped one is replaced only after it stood still for seconds
+STOPPED_ONE_IN = 20  # the others are killed; a stopped one is replaced only after seconds without progress
 
 TRAIN = (
     STEPS
@@ -141,6 +141,6 @@ def test_hangs(jobs: Jobs, row: Callable[[str, str, str], None]) -> None:
     late = sorted(verdict["waited"] - limit for verdict in found)
     row(
         f"hangs ({', '.join(KINDS)}) of a random one of 4 ranks",
-        f"{len(found)} of {hangs} found, nobody else accused",
+        f"{len(found)} of {hangs} found, no other rank accused",
         f"beyond the limit: median {statistics.median(late) * 1000:.1f} ms, longest {late[-1] * 1000:.0f} ms",
     )

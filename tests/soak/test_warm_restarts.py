@@ -1,6 +1,6 @@
 """Hundreds of warm restarts under one launcher, each for another reason: every rank trains again, and nothing is left.
 
-Now and then the zygote is killed, or a standby, or all standbys are told to end. What is held in memory is compared at
+Now and then the zygote is killed, or a standby, or all standbys are asked to end. What is held in memory is compared at
 moments that are alike: all standbys are there.
 Does not cover: CUDA, and several nodes.
 """
@@ -165,7 +165,7 @@ def _fail(job: Job, cycle: int, cause: str, rank: int, pids: dict[int, int]) -> 
 
 
 def _zygote_is_killed(job: Job) -> None:
-    """The ranks go on, and the launcher notices it."""
+    """The ranks continue, and the launcher notices it."""
     before = len(_states(job, "ended"))
     (zygote,) = named(job, "zygote")
     zygote.kill()
@@ -190,8 +190,8 @@ def _look(job: Job, seen: Seen) -> None:
 
 
 def _at_the_standbys(job: Job, count: int, cycle: int) -> None:
-    """By turns one is killed (another comes in its place, or the rank is forked when it is needed), and all are told to
-    end, of which they take no notice."""
+    """Alternately one is killed (another comes in its place, or the rank is forked when it is needed), and all are
+    asked to end, which they ignore."""
     waiting = standbys(job, count)
     if cycle % (2 * EVERY):
         waiting[0].kill()

@@ -101,7 +101,7 @@ def test_it_agrees_to_a_place_ahead_and_stops_there_once_that_is_committed(
     assert page.words[P.POSITION] == position(5)  # it has not gone past
     page.words[P.COMMITTED] = 1
     assert waiting.result() is True
-    assert point.passes(position(6)) is True  # whoever asks again hears the same
+    assert point.passes(position(6)) is True  # a second call has the same answer
     point.end()
 
 

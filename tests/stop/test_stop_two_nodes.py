@@ -1,4 +1,4 @@
-"""Jobs on two nodes, of which one is told to stop: all ranks of both stop after the same batch."""
+"""Jobs on two nodes, of which one is asked to stop: all ranks of both stop after the same batch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def stopped_at(*nodes: Node) -> dict[int, int]:
 
 @pytest.mark.slow
 def test_ranks_of_both_nodes_stop_at_one_batch_by_a_slow_store(cluster: Cluster) -> None:
-    """1 ms steps, 200 ms for an answer of the store; only the node that does not lead is told."""
+    """1 ms steps, 200 ms for an answer of the store; only the node that does not lead gets the signal."""
     script = cluster.script(TRAINS + "train()")
     a = cluster.launch("a", script, "--term-timeout", "60", env={"OMP_NUM_THREADS": "1"})
     host = cluster.port

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Table:
-    """Where the threads meet: each lays something down, each sees what all have laid down."""
+    """Where the threads meet: each puts a value in, each sees the values of all."""
 
     def __init__(self, size: int) -> None:
         self.size = size

@@ -1,4 +1,4 @@
-"""A source of kernel times that was told what it measures, and writes down when it was asked to measure."""
+"""A source of kernel times that receives what it measures, and records when it was asked to measure."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def test_windows_are_made_in_order_and_the_newest_is_returned_once() -> None:
 
 
 def test_all_ranks_leave_out_the_same_windows() -> None:
-    """Window 1 takes long on rank 1 only; rank 0 was told of 5 windows meanwhile, rank 1 of 4."""
+    """Window 1 takes long on rank 1 only; rank 0 received 5 windows meanwhile, rank 1 received 4."""
     with ranks(2, open=False) as (first, second):
         first.gate.set()
         first.hand_over(1)

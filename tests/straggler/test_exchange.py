@@ -73,7 +73,7 @@ def test_names_travel_once_and_a_report_without_new_ones_is_one_collective() -> 
     found, calls = run(4, lambda channel: references(channel, windows))
     assert [len(one[2].kernel_times) for one in found] == [500] * 4
     told = [length for kind, length in calls if kind == "from_rank"]
-    (length,) = told  # rank 0's: nobody has others
+    (length,) = told  # rank 0's: no rank has others
     assert 500 * 8 < length < 500 * 8 + 200
     assert [kind for kind, _ in calls[-2:]] == ["least"] * 2
     assert sum(length for _, length in calls) < 30_000  # of all three reports together

@@ -75,13 +75,13 @@ def test_a_directory_that_others_can_write_is_one_warning(
         log.write(report(2))
     log.close(timeout=30)
     (line,) = capfd.readouterr().err.splitlines()
-    assert "can be written by others (mode 0777)" in line and "Training and supervision go on" in line
+    assert "can be written by others (mode 0777)" in line and "Training and supervision continue" in line
     assert list(place.iterdir()) == []
 
 
 @pytest.fixture
 def hanging(tmp_path: Path) -> Iterator[Path]:
-    """A run directory in which the journal is a FIFO that nobody reads: writing hangs, as on a dead mount."""
+    """A run directory in which the journal is a FIFO without a reader: writing hangs, as on a dead mount."""
     tmp_path.chmod(0o700)
     os.mkfifo(tmp_path / FILE)
     yield tmp_path

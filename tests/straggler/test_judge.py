@@ -29,7 +29,7 @@ def anybody(job: Job, windows: int = 5, judge: Judge | None = None) -> set[int]:
 
 @pytest.mark.parametrize("noise", [0.01, 0.05, 0.10])
 @pytest.mark.parametrize(("ranks", "seeds"), [(4, 6), (64, 3), (512, 1)])
-def test_nobody_is_named_in_a_healthy_job(ranks: int, seeds: int, noise: float) -> None:
+def test_no_rank_is_named_in_a_healthy_job(ranks: int, seeds: int, noise: float) -> None:
     for seed in range(seeds):
         assert not anybody(Job(ranks, seed, noise=noise, collectives=3), 10)
 
@@ -149,7 +149,7 @@ def test_two_bad_windows_are_not_enough() -> None:
 
 
 def test_a_rank_slow_against_its_own_past_is_named() -> None:
-    """It was the fastest, and is as slow as the slowest now: no other rank says so."""
+    """It was the fastest, and is as slow as the slowest now: no comparison with other ranks shows it."""
     job, judge = Job(32, noise=0.01, chip_spread=0.04), Judge()
     chips = job.chip[:, 0]
     fastest = int(chips.argmin())

@@ -1,4 +1,4 @@
-"""Verdicts from GPU kernels, through whole reports: ranks as threads, with sources that were told what they measure."""
+"""Verdicts from GPU kernels, through whole reports: ranks as threads, with sources that receive what they measure."""
 
 from __future__ import annotations
 

@@ -118,7 +118,9 @@ def told_by_rank_0(spawn: Spawner, program: str, folder: Path, *more: str) -> li
     return [json.loads(line) for line in ranks[0].out().splitlines() if line[:1] in '["']
 
 
-COMPARED_WITH_NOBODY = ["4 of 4 ranks are compared with nobody: there must be 3 ranks that do the same work"]
+COMPARED_WITH_NO_OTHER = [
+    "4 of 4 ranks are compared with no other: there must be 3 ranks that do the same work"
+]
 TOO_FEW_RUNS = [
     "4 of 4 ranks that were looked at ran no section or kernel 3 times in this report: report more rarely, or measure "
     "more runs"
@@ -130,8 +132,8 @@ def test_meshes_of_real_ranks(spawn: Spawner, tmp_path: Path) -> None:
     two, three, flat, whole, of_its_ranks, of_a_group, part, unnamed = told_by_rank_0(
         spawn, "meshes.py", tmp_path
     )
-    assert two == whole == [[[0], [0], [1], [1]], COMPARED_WITH_NOBODY]
-    assert three == [[[0, 0], [0, 1], [0, 0], [0, 1]], COMPARED_WITH_NOBODY]
+    assert two == whole == [[[0], [0], [1], [1]], COMPARED_WITH_NO_OTHER]
+    assert three == [[[0, 0], [0, 1], [0, 0], [0, 1]], COMPARED_WITH_NO_OTHER]
     assert flat == [[[]] * 4, TOO_FEW_RUNS]
     assert of_its_ranks[0] == [[], []]
     assert of_a_group[0] == [[0], [1]]
@@ -154,7 +156,7 @@ def test_stages_of_megatron(spawn: Spawner, tmp_path: Path, which: str) -> None:
     assert before is None and after == "pp 0, ep 0"
     assert refused[0] == [""] * 4
     assert refused[1][0].startswith("groups='megatron', but ranks 0, 1, 2, 3 had no Megatron parallel state")
-    assert found == [["pp 0, ep 0"] * 2 + ["pp 1, ep 0"] * 2, COMPARED_WITH_NOBODY]
+    assert found == [["pp 0, ep 0"] * 2 + ["pp 1, ep 0"] * 2, COMPARED_WITH_NO_OTHER]
 
 
 def test_groups_that_do_not_fit_are_a_sentence_of_the_report(caplog: pytest.LogCaptureFixture) -> None:

@@ -195,7 +195,7 @@ def test_long_tails_are_noise() -> None:
 
 
 def test_noise_that_lasts_is_noise() -> None:
-    """Each window keeps half of what the last one had; taken as independent, it names somebody in 7 of 10 jobs."""
+    """Each window keeps half of what the last one had; taken as independent, it names a rank in 7 of 10 jobs."""
     wrong = 0
     for seed in range(30):
         noise = np.log(times(16, noise=0.1, windows=20, seed=seed))

@@ -148,10 +148,10 @@ def test_half_of_the_ranks_on_two_nodes_are_not_named() -> None:
 
 def test_too_few_comparable_ranks_are_said() -> None:
     assert reports(lambda rank, section: 1.0 + rank, size=2)[-1].withheld == (
-        "2 of 2 ranks are compared with nobody: there must be 3 ranks that do the same work",
+        "2 of 2 ranks are compared with no other: there must be 3 ranks that do the same work",
     )
     assert reports(one_loads_slowly, size=5, groups=[0, 0, 0, 1, 1])[-1].withheld == (
-        "2 of 5 ranks are compared with nobody: there must be 3 ranks that do the same work",
+        "2 of 5 ranks are compared with no other: there must be 3 ranks that do the same work",
     )
 
 

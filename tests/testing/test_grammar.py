@@ -1,4 +1,4 @@
-"""Faults as text: what is read, what is written, and what a person is told about a mistake."""
+"""Faults as text: what is read, what is written, and the message to the user about a mistake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SimulatedFaultParams: the documented names and defaults, and what a person is told about a mistake."""
+"""SimulatedFaultParams: the documented names and defaults, and the message to the user about a mistake."""
 
 from __future__ import annotations
 

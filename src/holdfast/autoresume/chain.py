@@ -275,7 +275,7 @@ class Keeper:
             self._file.append(records.chain_ends(time.time(), str(decision.state), why))
         if self._file.lacks:
             again = ", and may train again" if decision.state is State.FINISHED else ""
-            why = f"{why}; but {self._file.path} lacks the end of this: whoever starts next does not know of it{again}"
+            why = f"{why}; but {self._file.path} lacks the end of this: the next start does not know of it{again}"
         say(f"{why}. Exit code {decision.exit_code}. {self._next_step(decision)}")
         return decision.exit_code
 

@@ -244,7 +244,7 @@ def _say_undead(pids: Iterable[int]) -> None:
     """Processes that even SIGKILL does not end."""
     if left := sorted(pids):
         say(
-            f"still there after SIGKILL (in the kernel, state D?): {listed(left)}. Going on without waiting for it"
+            f"still there after SIGKILL (in the kernel, state D?): {listed(left)}. Continuing without waiting for it"
         )
 
 

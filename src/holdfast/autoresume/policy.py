@@ -303,8 +303,8 @@ def _got_nowhere_text(idle: Sequence[Attempt]) -> str:
         return f"{what}. Is the time limit shorter than the way to the next checkpoint?"
     if all(each.kind is Kind.PREEMPTED for each in idle):
         return (
-            f"{what}. Only exit codes tell of these preemptions: is the training ended before its next checkpoint, "
-            "and by whom?"
+            f"{what}. Only exit codes report these preemptions: is the training ended before its next checkpoint, "
+            "and which program ends it?"
         )
     return f"{what}. A program that has finished must create the file that FAULT_TOL_FINISHED_FLAG_FILE names"
 

@@ -31,11 +31,11 @@ GONE = Now("")
 
 
 def now_here(ledger: Ledger) -> Now:
-    """How the last chain stands, as far as can be told on this machine."""
+    """The state of the last chain, as far as it can be determined on this machine."""
     if is_kept(ledger) is False or ledger.chain is None:
         return GONE
     who = f" ({keeper(ledger.chain)})" if ledger.chain.pid else ""
-    return Now(f"goes on{who}", attempt="runs")
+    return Now(f"continues{who}", attempt="runs")
 
 
 def ledger_table(ledger: Ledger, now: Now, *, terminal: bool) -> str:

@@ -112,7 +112,7 @@ def last_complete_on_all_ranks(folder: str | os.PathLike[str]) -> Path | None:
                 found = last_complete(folder)
                 text = "" if found is None else str(found.absolute())
                 text.encode()
-            except Exception as error:  # whatever it is, the others wait to be told
+            except Exception as error:  # of any type: the other ranks wait for the result
                 why = getattr(error, "strerror", None) or error
                 text = f"{failed}checkpoints cannot be looked for in {os.fspath(folder)!a}: {why}"
         told = side.broadcast_text(text, patience=side.setup_timeout)
@@ -251,7 +251,7 @@ def _why(checkpoint: Path) -> str:
 def _why_by_name(path: Path) -> str:
     """Its writer has not given it its name yet."""
     unfinished = path.name.lower().endswith(_UNFINISHED) or path.name.startswith(("tmp-", ".tmp"))
-    return "was not finished: its name says so" if unfinished else ""
+    return "was not finished, according to its name" if unfinished else ""
 
 
 def _why_no_file(path: Path) -> str:

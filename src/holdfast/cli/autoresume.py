@@ -56,7 +56,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpar
         default=3,
         metavar="N",
         help="give up after N attempts in a row that ended with exit code 0, without the finished flag, and got "
-        "nowhere: no new step, or within 5 minutes where no steps are told (default: 3)",
+        "nowhere: no new step, or within 5 minutes where no steps are reported (default: 3)",
     )
     parser.add_argument(
         "--backoff",

@@ -416,7 +416,7 @@ def check_run_directory(
 
 
 def check_health(wanted: Wanted) -> list[Finding]:
-    """What a launcher checks before its node joins; a check that does not apply says so."""
+    """What a launcher checks before its node joins; a check that does not apply reports that."""
     checks = Checks(wanted)
     try:
         found = checks.run()

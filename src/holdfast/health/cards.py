@@ -1,6 +1,6 @@
 """Network cards of InfiniBand and RoCE, by sysfs: the state of their ports, links that went down, their speed.
 
-A port that is not active at the launcher's start may be one that nobody uses: it is no finding. Speeds are compared
+A port that is not active at the launcher's start may be an unused one: it is no finding. Speeds are compared
 within a kind of card (`hca_type`).
 Source: Documentation/ABI/stable/sysfs-class-infiniband.
 Does not cover: cards without an entry in sysfs (EFA before its driver is loaded), plain Ethernet, port 2 and later of a

@@ -1,7 +1,7 @@
 """All checks of a node, side by side and each within its deadline; and what the node was like at the start.
 
 Always holds: :meth:`Checks.run` returns after about its deadline, whatever hangs; a check that hangs is a finding, and
-one that does not apply says so.
+one that does not apply reports that.
 Does not cover: ranks that use another part of the machine than the launcher sees, as in a container of their own.
 """
 

@@ -25,7 +25,7 @@ class Finding:
 
     @property
     def key(self) -> tuple[str, str]:
-        """By which a finding is told once."""
+        """Findings with the same key are reported once."""
         return self.check, self.what or self.text
 
     @property

@@ -41,7 +41,7 @@ FACTS = {
     "NVLink": "links",
     "reasons for low clocks": "slowed",
 }
-"""What may not be told: its name for people, and in `Gpu`."""
+"""Facts that may be unavailable: the name for people, and the key in `Gpu`."""
 _RECORD = 8192
 
 Gpu = dict[str, Any]

@@ -46,10 +46,10 @@ def check(run_dir: str | None) -> list[Finding]:
 
 
 def check_clock(node: str, swap: Callable[[str], str], now: Callable[[], float] = time.time) -> list[Finding]:
-    """Compare the clock with the latest time that a node has told.
+    """Compare the clock with the latest time that a node has reported.
 
-    What was told before it was read here must be in the past. If it is not, its clock is ahead of this one by at least
-    the difference; how long ago it was told does not matter.
+    A time that was reported before it was read here must be in the past. If it is not, that node's clock is ahead of
+    this one by at least the difference; the age of the report does not matter.
 
     Args:
         swap: Gives the value that the nodes share, and puts this one in its place; "" where there is none.

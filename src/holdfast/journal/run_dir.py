@@ -241,7 +241,7 @@ def check(place: str) -> None:
 
 
 def _answered(action: Callable[[], T], what: str) -> T:
-    """Do not wait for ever: on a network filesystem any call may hang."""
+    """Do not wait forever: on a network filesystem any call may hang."""
     try:
         return within(ANSWER, action)
     except TooLate:

@@ -142,7 +142,7 @@ class Journal:
         """Write the first warning to standard error, and nothing after it."""
         if not self._warned.acquire(blocking=False):
             return
-        text = f"{self.path}: {what} Training and supervision go on; this is said once."
+        text = f"{self.path}: {what} Training and supervision continue; this is logged once."
         with contextlib.suppress(
             OSError, ValueError, AttributeError
         ):  # standard error may be closed, or None

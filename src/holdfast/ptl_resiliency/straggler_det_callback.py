@@ -49,7 +49,7 @@ class StragglerDetectionCallback(StragglerArguments, PlacedCallback):
         Lightning that was not tested."""
         if stage != "fit":
             return
-        self._close()  # a fit that ended before it could be told
+        self._close()  # an earlier fit may have ended without the call that ends this
         refuse_untested()
         self._patches = Patches()
         self._run = StragglerDetection(self._settings, int(trainer.global_rank), "trainer.fit()")

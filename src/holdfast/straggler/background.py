@@ -2,12 +2,12 @@
 
 Ranks differ in how far they are, so that no rank alone may decide to leave out a window that came too fast: collectives
 would no longer match. Therefore windows are numbered, the same on all ranks, and each round begins with an agreement on
-the newest window that all ranks have. Older ones are left out everywhere. So nobody waits: a call hands over its window
-and returns, whatever the others and the network do, and reports lag behind by one round at most.
+the newest window that all ranks have. Older ones are left out everywhere. So no rank waits: a call hands over its
+window and returns, whatever the others and the network do, and reports lag behind by one round at most.
 
 What always holds: at most one exchange is under way; at most `MOST_WAITING` windows are kept; the thread never blocks
-where it could not be told to end, so neither `close` nor the end of the interpreter waits for a rank that died; what
-goes wrong in the thread is logged once, ends the reports, and never reaches the training.
+where a request to end cannot reach it, so neither `close` nor the end of the interpreter waits for a rank that died;
+an error in the thread is logged once, ends the reports, and never reaches the training.
 Does not cover: ranks that hand over different numbers of windows. They are compared by number.
 """
 
@@ -37,16 +37,16 @@ log = logging.getLogger("holdfast.straggler")
 
 
 def begin(meet: Callable[[], Channel]) -> Background[T] | None:
-    """Meet the other ranks; None if the channel is not one of our own, because there is nobody to talk to.
+    """Meet the other ranks; None if the channel is not one of our own, because there is no other rank.
 
     Never raises: where the channel cannot be made, there are no reports.
     """
     try:
         channel = meet()
     except Exception as error:
-        nobody: Background[T] = Background(None)
-        nobody.end(error)
-        return nobody
+        ended: Background[T] = Background(None)
+        ended.end(error)
+        return ended
     return Background(channel) if isinstance(channel, OwnGroup) else None
 
 
@@ -129,7 +129,7 @@ class Background(Generic[T]):
     def close(self, seconds: float = CLOSING) -> None:
         """Finish what waits within so many seconds, then give up. Called on all ranks; may be called twice."""
         if os.getpid() != self._process:
-            return  # after a fork there is no thread, the group is the parent's, and the lock may be held for ever
+            return  # after a fork there is no thread, the group is the parent's, and the lock may be held forever
         with self._changed:
             self._closing = True
             self._changed.notify_all()

@@ -3,7 +3,7 @@
 A baseline is a level per rank and name ("gpu", a section), in logarithms, learned after warm-up from the median of a
 few windows. It then follows slowly, and more slowly upwards, so that it does not get used to a rank that degrades. What
 all ranks of a group do together (another batch size, another sequence length) moves their baselines together and makes
-nobody slow.
+none of them slow.
 
 A restored level that says that a rank was unlike its group is of another job, or of another model, if the rank is like
 its group now, or nowhere near that level; then it is learned anew. A rank that was slow and still is keeps its level,
@@ -101,7 +101,7 @@ class Baseline:
         return middle
 
     def _learn(self, name: str, level: Array, base: Array) -> None:
-        """Collect the first windows of the ranks that have no baseline; whoever has enough gets one."""
+        """Collect the first windows of the ranks that have no baseline; a rank that has enough gets one."""
         new = np.isnan(base)
         if not new.any():
             self._learning.pop(name, None)

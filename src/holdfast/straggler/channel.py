@@ -5,7 +5,7 @@ Each call is one collective: every rank of the group makes the same calls in the
 `OwnGroup` is for exchanges beside the training: over gloo, no NCCL, nothing of the training's. A wait can be given up
 from another thread, and the interpreter can exit in the middle of one. So nothing ever blocks inside a collective: it
 is started, and asked now and then whether it is done. One that is given up stays pending in gloo's threads, and its
-group is then kept for ever, because gloo's end of a group waits for it.
+group is then kept forever, because gloo's end of a group waits for it.
 
 Does not cover: ranks that died or do not call. As with any collective of the training, the others then wait.
 """

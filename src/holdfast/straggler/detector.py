@@ -157,8 +157,8 @@ class Detector:
 
         Does not cover: a name that is no text of 1 to 1,000 characters, or that of a `detection_section`: it is logged
         once, and its body is not measured. Collectives in which only some of the compared ranks take part. Nor
-        operations with a root or a direction (broadcast, reduce, scatter, gather, send): who hands over and goes on
-        waits least, and would be blamed. Put no collective section around them.
+        operations with a root or a direction (broadcast, reduce, scatter, gather, send): a rank that sends and
+        continues waits least, and would be blamed. Put no collective section around them.
         """
         return _running().sections.enter(name, profile_cuda, waits=True)
 
@@ -267,7 +267,7 @@ def _absolute(path: Any) -> Any:
 
 
 def _caller() -> str:
-    """File and line of whoever asked for a section without a name, past the likes of `ExitStack`."""
+    """File and line of the code that opened a section without a name, past the likes of `ExitStack`."""
     frame = sys._getframe(2)
     while frame.f_globals.get("__name__") == "contextlib" and frame.f_back is not None:
         frame = frame.f_back

@@ -8,7 +8,7 @@ nodes.
 Tables: sections are listed by name, since rank 0 must show those that it does not know. Kernels are listed as 8-byte
 keys; no kernel's name ever travels. A rank that measured what is in no table has news, which one rank at a time tells
 to all. Tables only grow, so that what ranks share may be missing on some; a full table of kernels begins anew once it
-has little to do with what a rank runs (launch shapes may change for ever). That happens at most once in a report, and
+has little to do with what a rank runs (launch shapes may change forever). That happens at most once in a report, and
 ever more rarely: ranks whose kernels do not fit into one table together would else drive each other out of it.
 
 Rows: what one rank sends to rank 0, of fixed length. First its scores with all 64 bits, since they are compared with

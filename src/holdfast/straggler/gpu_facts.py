@@ -45,7 +45,7 @@ _ALWAYS_TOLD = 0x8 | 0x20 | 0x40 | 0x80
 """Heat and hardware. The rest is how many clusters run all the time, and told only if most others are without."""
 
 SLOW_CLOCK = 0.97
-"""Below this share of the others' clock it is told. Clocks of equal GPUs differ by 1-2 % under load."""
+"""Below this share of the others' clock it is reported. Clocks of equal GPUs differ by 1-2 % under load."""
 SLOW_ALONE = 0.9
 """The same, of its own maximum, where nothing is known of others."""
 HOT, HOTTER = 85.0, 10.0
@@ -53,7 +53,7 @@ HOT, HOTTER = 85.0, 10.0
 
 
 def typical(rows: Sequence[Facts]) -> tuple[float, ...]:
-    """What most of some GPUs have: medians, NaN where nobody knows; of `slowed_by`, the bits of more than half."""
+    """What most of some GPUs have: medians, NaN where none is known; of `slowed_by`, the bits of more than half."""
     found = []
     for index, field in enumerate(FIELDS):
         known = [row[index] for row in rows if math.isfinite(row[index])]

@@ -85,7 +85,7 @@ class HostLosses:
         self._last = now
         self.elapsed = now.moment - before.moment
         losses = dict.fromkeys(CAUSES, math.nan)
-        with contextlib.suppress(Exception):  # whatever a kernel writes, reports go on
+        with contextlib.suppress(Exception):  # whatever a kernel writes, reports continue
             losses |= lost(before, now)
         losses[GARBAGE] = self._pauses.take()
         return losses
@@ -170,7 +170,7 @@ class Pauses:
         gc.callbacks.append(self._told)
 
     def take(self) -> float:
-        """Seconds of the pauses since the last call; one that is still going on belongs to the next."""
+        """Seconds of the pauses since the last call; one that has not ended belongs to the next."""
         total = self._total
         paused, self._taken = total - self._taken, total
         return paused * _NS

@@ -8,7 +8,7 @@ The rule (`rule.find_stragglers`) sees one table of seconds: of each section, of
 the time in which a rank did not wait at collectives. It sees it twice: as measured, and each rank against its own past.
 A slow rank is then explained, by the first that holds: its GPU, its host, a section, its arrival at the collectives.
 Arrival also acquits: who is slow in a section and yet waits longer at the collectives than the others do, by half of
-that or more, either waited in the section or has less to do besides, and keeps nobody waiting.
+that or more, either waited in the section or has less to do besides, and no rank waits for it.
 
 Always holds: no clock, no file, no other process; the same windows give the same verdicts.
 Does not cover: a job of fewer than `Thresholds.min_ranks` ranks that do the same work.
@@ -333,7 +333,7 @@ class _Writer:
             what = ", ".join(name for _, name in signals)
             self.suppressed.append(
                 f"{who} is slow in {what} by {seconds(lost)} of each report, but waits {seconds(-late)} longer at the "
-                "collectives than the others do: it keeps nobody waiting"
+                "collectives than the others do: no rank waits for it"
             )
             return None
         kind, signal, sentence = self._cause(found, ranks, signals, excess, lost, past)
@@ -392,7 +392,7 @@ class _Writer:
         return LATE, OWN_TIME, f"{waits}, and neither its kernels nor its sections say why"
 
     def _others(self, ranks: Sequence[int]) -> NDArray[np.intp]:
-        """With whom this rank, or the ranks of this node, are compared."""
+        """The ranks with which this rank, or the ranks of this node, are compared."""
         return np.setdiff1d(np.flatnonzero(np.isin(self.codes, self.codes[ranks])), ranks)
 
     def _seconds(self, signal: Signal, ranks: Sequence[int]) -> tuple[Array, Array]:

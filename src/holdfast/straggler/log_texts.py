@@ -75,7 +75,7 @@ _Subject = tuple[int | None, str, str, str | None]
 
 
 class VerdictNews:
-    """Which verdicts are new and which are over, report after report: each is told once."""
+    """Which verdicts are new and which are over, report after report: each is logged once."""
 
     def __init__(self) -> None:
         self._told: dict[_Subject, Verdict] = {}

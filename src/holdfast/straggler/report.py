@@ -199,7 +199,7 @@ class Report:
         Needs `gather_on_rank0`, and then only rank 0 has them; numpy on rank 0 (extra `straggler`);
         at least 3 ranks that do the same work; one report to warm up and three more, with 3 runs of a section in each.
 
-        Does not cover: 40 % of the ranks slow at once, on several nodes or on the only one (`withheld` says so).
+        Does not cover: 40 % of the ranks slow at once, on several nodes or on the only one (`withheld` reports it).
         """
         return list(self._verdicts)
 

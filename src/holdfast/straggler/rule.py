@@ -293,7 +293,7 @@ class _Report:
     def _costs(
         self, one: _Slow, share: float, ranks: tuple[int, ...] = (), nodes: tuple[str, ...] = ()
     ) -> bool:
-        """Whether the signal is a large enough part of the time; says so if it is not."""
+        """Whether the signal is a large enough part of the time; if it is not, records that as suppressed."""
         least = self.thresholds.min_cost_share
         if share >= least:
             return True

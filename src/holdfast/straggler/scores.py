@@ -73,9 +73,7 @@ class Best(Generic[Name]):
         for name, time in times.items():
             self._least[name] = min(time, self._least.get(name, time))
         now = {name: self._least[name] for name in times}
-        if (
-            len(self._least) > MOST_REMEMBERED
-        ):  # kernels are named after their grid, which may change for ever
+        if len(self._least) > MOST_REMEMBERED:  # kernels are named after their grid, which may change forever
             self._least = dict(now)
         return now
 

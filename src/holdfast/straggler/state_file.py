@@ -95,7 +95,7 @@ class StateFile:
         return None
 
     def _leave(self, problem: str) -> None:
-        """What somebody else keeps there is not for us to move."""
+        """Leave a file of another program where it is."""
         self._closed = True
         log.warning(
             "straggler state file %s: %s. It is left as it is, and what verdicts learn is not kept for the next start: "

@@ -125,7 +125,7 @@ class Verdicts:
         return Judged(named, (*notes, *_unseen(references), *assessment.suppressed))
 
     def _restore(self, judge: Judge, nodes: Mapping[int, str]) -> None:
-        """Go on with what the last start of the job has learned."""
+        """Continue with what the last start of the job has learned."""
         state = self._state(next(iter(nodes)))
         known = None if state is None else state.load(list(nodes.values()))
         if known is not None:
@@ -145,7 +145,7 @@ class Verdicts:
     def _too_few(self, ranks: int, of: int) -> str:
         needed = self._thresholds.min_ranks
         alone = f"{ranks} of {of} ranks are" if of > 1 else "the only rank is"
-        return f"{alone} compared with nobody: there must be {needed} ranks that do the same work"
+        return f"{alone} compared with no other: there must be {needed} ranks that do the same work"
 
     def _without(self, why: str) -> Judged:
         if not self._warned:

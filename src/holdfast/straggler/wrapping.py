@@ -1,8 +1,8 @@
 """Measuring callables where they are defined: methods, class and static methods, functions of a module.
 
 What always holds: all callables are checked before any is replaced; each is wrapped once, however often it is asked
-for, the last wish counts; `restore` puts back exactly what was there. A wrapped callable works for ever, also for who
-kept it past `restore`.
+for, the last wish counts; `restore` puts back exactly what was there. A wrapped callable works forever, also if a
+reference to it is used after `restore`.
 Does not cover: generators, whose call is measured and whose body is not.
 """
 
@@ -98,7 +98,7 @@ class Wrapped:
         self._originals |= {(id(each.obj), each.name): each for each in made}
 
     def restore(self) -> None:
-        """Put back what was there. What somebody else has replaced meanwhile stays."""
+        """Put back what was there. What other code has replaced meanwhile stays."""
         while self._originals:
             _, was = self._originals.popitem()
             try:
@@ -196,7 +196,7 @@ def _by_arguments(
         name = base
         try:
             bound = signature.bind(*args, **kwargs)
-        except TypeError:  # the call itself will say so
+        except TypeError:  # the call itself will raise it
             return SKIPPED
         try:
             bound.apply_defaults()

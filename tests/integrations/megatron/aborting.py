@@ -1,4 +1,4 @@
-"""One of two ranks with boards of their own. Rank 1 stands still; rank 0 fails meanwhile, and leaves by `abort`."""
+"""One of two ranks with boards of their own. Rank 1 hangs; rank 0 fails meanwhile, and leaves by `abort`."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_limits_are_learned_over_two_jobs_and_find_a_hang_in_the_third(
     assert learned()["calculated_sections"] == ["checkpointing", "step"]
     assert not learned()["is_out_of_section_calculated"]
     second = run(spawn, tmp_path, 40, *SECTIONS)
-    assert sorted(re.findall(r"rank (\d) goes on from step (\d+)", second.out())) == [
+    assert sorted(re.findall(r"rank (\d) resumes from step (\d+)", second.out())) == [
         ("0", "20"),
         ("1", "20"),
     ]
@@ -65,7 +65,7 @@ def test_limits_are_learned_over_two_jobs_and_find_a_hang_in_the_third(
     assert found, third.err()[-3000:]
     limit = limits["section"][found[1]] if found[1] else limits["out_of_section"]  # type: ignore[index]
     assert float(found[2]) == pytest.approx(limit, abs=0.06) and float(found[2]) < 100
-    assert "goes on from step" in third.out()
+    assert "resumes from step" in third.out()
     assert len(set(re.findall(r"result (\S+)", third.out()))) == 1
     assert sorted(path.name for path in state.parent.iterdir() if path.suffix != ".pt") == ["ft_state.json"]
 

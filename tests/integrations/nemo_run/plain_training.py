@@ -44,7 +44,7 @@ def main(folder: Path, steps: int, faults: list[str]) -> None:
 
 
 def in_step(folder: Path, step: int) -> None:
-    """Both ranks come here before one goes on; 0.1 s a step. Without torch, whose import takes longer than all this."""
+    """Both ranks come here before one continues; 0.1 s a step. Without torch: its import takes longer than all this."""
     time.sleep(0.1)
     place = folder / f"at-{ATTEMPT}-{CYCLE}-{step}-"
     Path(f"{place}{RANK}").touch()

@@ -197,7 +197,7 @@ def test_an_end_with_0_and_without_the_flag_is_not_repeated_for_ever(script: Pat
 
 
 def test_a_finished_training_stays_finished(script: Path, tmp_path: Path) -> None:
-    """Also where the launcher failed after it, and where somebody requeues the job by hand."""
+    """Also where the launcher failed after it, and where the job is requeued by hand."""
     assert attempt(script, tmp_path, "exit 3").requeued
     seen = attempt(script, tmp_path, FINISHED.replace("exit 0", "exit 9"), 1)
     assert (seen.code, seen.requeued, seen.letters) == (0, False, "FS")
@@ -219,7 +219,7 @@ def test_a_finished_training_stays_finished(script: Path, tmp_path: Path) -> Non
 def test_what_slurm_is_about_decides(
     script: Path, tmp_path: Path, state: str, code: int, requeued: bool, letter: str
 ) -> None:
-    """A cancelled job must not come back; one at its time limit goes on; 93 means for good."""
+    """A cancelled job must not come back; one at its time limit continues; 93 means for good."""
     seen = attempt(script, tmp_path, f"exit {code}", STATE=state)
     assert (seen.code, seen.requeued, seen.letters) == (code, requeued, letter)
 
@@ -269,7 +269,7 @@ def test_a_controller_that_restarts_is_asked_again(script: Path, tmp_path: Path)
 def test_a_job_that_is_settled_is_not_asked_for_again(
     script: Path, tmp_path: Path, known: dict[str, str], said: str
 ) -> None:
-    """A try was heard, and its answer was lost; or somebody cancelled the job between two tries."""
+    """A try succeeded, and its answer was lost; or the job was cancelled between two tries."""
     seen = attempt(script, tmp_path, "exit 3", REFUSALS="99", **known)
     assert (seen.code, said in seen.said) == (3, True), seen.said
     assert len((tmp_path / "tries").read_text().splitlines()) == 1

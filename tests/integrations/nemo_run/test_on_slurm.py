@@ -70,7 +70,7 @@ class Chain:
         return [line.split()[-1] for line in self.events() if "is run" in line]
 
     def steps_begun(self) -> list[int]:
-        """Where each start of rank 0 went on."""
+        """The step from which each start of rank 0 resumed."""
         return [int(line.split()[-1]) for line in self.events() if "rank 0: from step" in line]
 
 
@@ -104,7 +104,7 @@ def test_nemo_runs_own_launcher_and_job_script(cluster: Cluster, chain: Chains) 
 
 
 def test_the_plugins_with_lightning(cluster: Cluster, chain: Chains) -> None:
-    """A rank hangs: restart in the job. Preempted: a checkpoint, and another job, which goes on there.
+    """A rank hangs: restart in the job. Preempted: a checkpoint, and another job, which resumes there.
 
     `WandbPlugin`: the restart and the requeued job continue the same run.
     """

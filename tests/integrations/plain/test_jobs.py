@@ -131,7 +131,7 @@ def test_accelerate_with_half_a_checkpoint_on_the_way(spawn: Spawner, tmp_path: 
     program.write_text(block("plain-loops.md", "train_accelerate.py"))
     job = start(spawn, program, str(tmp_path / "saved"), fault="half_save@step=15,rank=0,size=1000")
     assert job.wait(150) == 0, job.output()
-    assert "step-00000015.partial was not finished: its name says so" in job.err()
+    assert "step-00000015.partial was not finished, according to its name" in job.err()
     assert "step 20, from step-00000010" in job.out()
     names = [f"step-{step:08d}" for step in (5, 10, 15, 20)]
     assert sorted(path.name for path in (tmp_path / "saved").iterdir()) == names

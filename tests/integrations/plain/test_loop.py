@@ -147,7 +147,7 @@ def test_the_flag_is_made_by_rank_0(
     rank: str, made: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Loop() as loop:
-        loop.finished()  # nobody asked for one
+        loop.finished()  # no flag was asked for
     monkeypatch.setenv("RANK", rank)
     monkeypatch.setenv("FAULT_TOL_FINISHED_FLAG_FILE", str(tmp_path / "finished"))
     with Loop() as loop:

@@ -1,4 +1,4 @@
-"""A training that is told to stop: what it leaves, how it ends, and that the next start makes it whole."""
+"""A training that is asked to stop: what it leaves, how it ends, and that the next start makes it whole."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def test_with_all_steps_done_a_start_trains_none_and_makes_the_flag(
     assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-15"]
     ranked()
     more = trainer(tmp_path, [FaultToleranceCallback(True, False)], max_steps=17, save_steps=15)
-    more.train(resume_from_checkpoint=True)  # somebody wants more of them
+    more.train(resume_from_checkpoint=True)  # the user wants more of them
     assert more.state.global_step == 17
 
 

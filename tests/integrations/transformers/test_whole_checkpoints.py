@@ -1,4 +1,4 @@
-"""Checkpoints that a job left half written: they are not gone on from, and the older ones are there until then."""
+"""Checkpoints that a job left half written: no job resumes from them, and the older ones are there until then."""
 
 from __future__ import annotations
 

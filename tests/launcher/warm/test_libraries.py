@@ -19,7 +19,7 @@ from tests.processes import Spawner
 def test_libraries(spawn: Spawner, installation: Installation, tmp_path: Path) -> None:
     """With two threads for each rank: OpenBLAS's go before a fork and come back, OpenMP's would hang the ranks.
 
-    wandb's temporary folders are each rank's own, and nobody but a rank that is killed leaves them behind.
+    wandb's temporary folders are each rank's own, and only a rank that is killed leaves them behind.
     """
     installation.link_all()
     names = [name for name in OF_LIBRARIES if name != "uses_wandb" or _has_wandb()]

@@ -100,7 +100,7 @@ def _that_can_be_had(installation: Installation, folder: Path, names: Sequence[s
 
 
 def test_modules_that_were_learned(spawn: Spawner, installation: Installation, tmp_path: Path) -> None:
-    """Nobody has named them: the first job has learned what its script imports, and the second what not to import."""
+    """No option names them: the first job has learned what its script imports, and the second what not to import."""
     names, told = ["works_at_exit", "starts_a_thread"], []
     for number in range(3):
         folder = tmp_path / f"job{number}"

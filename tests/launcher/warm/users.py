@@ -24,7 +24,7 @@ VERDICTS = {
     "prints": WORKS,
     "warns": EITHER,
     "sets_a_variable": WORKS,
-    "is_broken": WORKS,  # it is the ranks whom its error concerns
+    "is_broken": WORKS,  # its error concerns the ranks
     "raises_at_forks": EITHER,
     "chooses_a_start_method": REFUSED,
     "makes_a_folder": EITHER,
@@ -76,7 +76,7 @@ def use(
     preload: bool = True,
     flags: Sequence[str | Path] = (),
 ) -> Job:
-    """A job whose script uses these modules; with `preload` the launcher is told. It checks what always holds."""
+    """A job whose script uses these modules; with `preload` the launcher gets their names. Checks what always holds."""
     shutil.copytree(HERE / "modules", installation.packages, dirs_exist_ok=True)
     shutil.copytree(HERE / "programs", folder, dirs_exist_ok=True)
     (folder / "temporary").mkdir()

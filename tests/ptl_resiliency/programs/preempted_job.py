@@ -1,10 +1,10 @@
 """Trains tests.ptl_resiliency.preempted's model on all ranks of the job; run by ft_launcher, torchrun or python.
 
     preempted_job.py FOLDER [--epochs N] [--step SECONDS] [--workers N] [--moment TEXT]
-                            [--who launcher|rank|worker|all|nobody]
+                            [--who launcher|rank|worker|all|none]
 
 At the moment (`train 4`, `validation at 6 batch 1`, see `Learner`; `between 4`; `save 4`; `setup`: the last rank has
-come to the callback's, the first has not) one rank gives the signal; with `nobody` the launchers could not agree.
+come to the callback's, the first has not) one rank gives the signal; with `none` the launchers could not agree.
 At the end rank 0 writes `weights`; each rank writes the sums of the batches of each start to `trained-R-N`, and says
 how many process groups there were while it trained, and how many collectives our callbacks began.
 """
@@ -53,8 +53,11 @@ start = len(list(arguments.folder.glob(f"trained-{RANK}-*")))
 
 
 def give_signal() -> None:
-    """To whom it may concern. All: as Slurm does it, to launcher, monitor, ranks and workers, which come first here."""
-    if arguments.who == "nobody":
+    """To the processes that `--who` selects.
+
+    All: as Slurm does it, to launcher, monitor, ranks and workers, which come first here.
+    """
+    if arguments.who == "none":
         page = PageFile(page_path(os.environ[environment.BOARD]))
         write(page.words, Word(WITHDRAW, 1))
         page.close()
@@ -62,7 +65,7 @@ def give_signal() -> None:
     me = psutil.Process()
     launcher = me.parent()
     workers = [each for each in me.children() if each.name().startswith("pt_data_worker")]
-    whom = {
+    targets = {
         "launcher": [launcher],
         "rank": [me],
         "worker": [*workers, me],
@@ -70,8 +73,8 @@ def give_signal() -> None:
     }[arguments.who]
     if arguments.who in ("worker", "all") and len(workers) != arguments.workers:
         sys.exit(f"{arguments.workers} workers expected, these found: {me.children()}")
-    print(f"SIGNAL at {arguments.moment} to {len(whom)}", flush=True)
-    for process in whom:  # type: ignore[attr-defined]
+    print(f"SIGNAL at {arguments.moment} to {len(targets)}", flush=True)
+    for process in targets:  # type: ignore[attr-defined]
         if process.is_running():
             process.send_signal(signal.SIGTERM)
 
@@ -104,7 +107,7 @@ class Steps(pl.Callback):
 
     def setup(self, *rest: object, **more: object) -> None:
         if arguments.moment == "setup" and RANK == 0:
-            time.sleep(1.0)  # in which the other one goes on to where it waits
+            time.sleep(1.0)  # in which the other one continues to where it waits
             give_signal()
             time.sleep(3600)
 
@@ -118,7 +121,7 @@ class Steps(pl.Callback):
         time.sleep(arguments.step)
 
 
-concerned = RANK == RANKS - 1 or arguments.who == "nobody"
+concerned = RANK == RANKS - 1 or arguments.who == "none"
 model = Learner({arguments.moment: give_signal} if concerned else {}, arguments.workers)
 trainer = pl.Trainer(
     accelerator="cpu",

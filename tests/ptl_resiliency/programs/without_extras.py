@@ -2,7 +2,7 @@
 
 torchmetrics loads matplotlib, scipy and transformers where they are installed, for metrics and plots that no program
 here has. Every start of a rank loads Lightning, and some tests start a dozen. Afterwards all of them can be imported
-as ever; torchmetrics alone goes on without.
+as ever; torchmetrics alone continues without.
 
     python -X importtime -c 'import lightning.pytorch'
 
@@ -23,7 +23,7 @@ EXTRAS = frozenset({"matplotlib", "scipy", "transformers"})
 
 
 class _Absent(MetaPathFinder):
-    """Finds none of them, whoever else would."""
+    """Finds none of them, even where another finder would."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
         if fullname.partition(".")[0] in EXTRAS:

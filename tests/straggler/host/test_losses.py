@@ -83,7 +83,7 @@ def test_collections_of_other_threads_count(opened: Open) -> None:
 
 def test_closing_leaves_what_others_registered() -> None:
     def other(phase: str, info: dict[str, Any]) -> None:
-        """Somebody else's."""
+        """The callback of another library."""
 
     before = list(gc.callbacks)
     gc.callbacks.append(other)

@@ -1,4 +1,4 @@
-"""Injected slowness on four gloo ranks with DistributedDataParallel: the right rank, for the right reason, nobody else.
+"""Injected slowness on four gloo ranks with DistributedDataParallel: the right rank, for the right reason, no other.
 
 On a machine with fewer cores than ranks, too. `make test` has one kind and one seed, since a job takes its time; the
 soak has the other kinds, and twenty seeds of each.
@@ -30,6 +30,6 @@ def test_the_rank_and_the_reason_are_named(spawn: Spawner, tmp_path: Path, kind:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_nobody_is_named_in_a_healthy_job(spawn: Spawner, tmp_path: Path, seed: int) -> None:
+def test_no_rank_is_named_in_a_healthy_job(spawn: Spawner, tmp_path: Path, seed: int) -> None:
     job = run(spawn, tmp_path, "healthy", seed)
     assert len(job.reports) == 9 and not job.verdicts, job.told()

@@ -1,4 +1,4 @@
-"""The kernel core against a fake libcupti: what it counts, what it loses and says so, and whom it disturbs."""
+"""The kernel core against a fake libcupti: what it counts, what it loses and reports, and what it disturbs."""
 
 from __future__ import annotations
 
@@ -399,7 +399,7 @@ assert gpu.fake_attached() == 0 and core.times_left == 2
 
 @pytest.mark.parametrize("call", ["attach", "detach"])
 def test_cupti_that_would_not_leave_is_left_alone_and_says_why(run: Run, call: str) -> None:
-    """Subscribed for ever, each call of CUDA would run the callback, and no profiler could subscribe."""
+    """Subscribed forever, each call of CUDA would run the callback, and no profiler could subscribe."""
     run(
         CALLS_OF_OTHER_THREADS
         + f"""

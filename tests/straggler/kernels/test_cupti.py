@@ -1,4 +1,4 @@
-"""The source named cupti: its window of sections, when CUPTI is attached and gone, and to whom it yields."""
+"""The source named cupti: its window of sections, when CUPTI is attached and gone, and to which tools it yields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels that wait for other ranks are told from kernels that compute, by real names of both."""
+"""Kernels that wait for other ranks are distinguished from kernels that compute, by real names of both."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ COMPUTE = [
     "gather_kernel",
     "moe_combine_kernel",
     "void moe_dispatch_mask<int>(int*)",
-    # Beside collectives, yet with nobody to wait for.
+    # Beside collectives, yet with no other rank to wait for.
     "void (anonymous namespace)::oneRankReduce<FuncPreMulSum<float>>(void*, void*, unsigned long)",
     "_ZN12_GLOBAL__N_113oneRankReduceIiEEvPvT_",
     "ncclDevFunc_OneRankReduce_PreMulSum_f32()",

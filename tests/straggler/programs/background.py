@@ -105,7 +105,7 @@ def last() -> None:
 
 
 def killed() -> None:
-    """The last rank dies in the middle of an exchange; the others go on, and end."""
+    """The last rank dies in the middle of an exchange; the others continue, and end."""
     Detector.initialize(background=True)
     sections()
     Detector.generate_report()
@@ -122,7 +122,7 @@ def killed() -> None:
 
 
 def stopped() -> None:
-    """The last rank stands still; the others are in a collective when they end."""
+    """The last rank is stopped; the others are in a collective when they end."""
     Detector.initialize(background=True)
     sections()
     Detector.generate_report()

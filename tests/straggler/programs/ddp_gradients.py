@@ -118,7 +118,7 @@ def mistakes() -> list[str]:
     Detector.shutdown()
     model(torch.ones(1, 1)).backward()
     Detector.initialize(scores_to_compute="individual_perf_scores", gather_on_rank0=False)
-    model(torch.ones(1, 1)).backward()  # measured for nobody: the new session was not told
+    model(torch.ones(1, 1)).backward()  # measured for no session: the new one does not know of it
     first = Detector.generate_report()
     told.append(refused(model))
     model(torch.ones(1, 1)).backward()

@@ -65,7 +65,7 @@ def reports(background: bool = False) -> None:
 
 
 def killed() -> None:
-    """The last rank dies; the others go on, and know in each step whether the interval elapsed."""
+    """The last rank dies; the others continue, and know in each step whether the interval elapsed."""
     Detector.initialize(report_time_interval=0)
     seen = []
     for step in range(30):
@@ -81,7 +81,7 @@ def killed() -> None:
 
 
 def settings() -> None:
-    """Rank 0 is the first to initialise; the last has other settings. Initialising waits for nobody."""
+    """Rank 0 is the first to initialise; the last has other settings. Initialising waits for no rank."""
     for turn in range(3):
         if rank == turn:
             if LAST:

@@ -1,6 +1,6 @@
 """Two stages of two ranks each, by Megatron's parallel state: the real one, or a module with the same functions.
 
-Rank 0 prints a line of JSON: its own label before and after the state is initialised, and what the judge was told.
+Rank 0 prints a line of JSON: its own label before and after the state is initialised, and what the judge received.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def section() -> None:
 
 
 def alone() -> object:
-    """Only rank 0 asks for reports: one collective, and this job would stand still for ever."""
+    """Only rank 0 asks for reports: one collective, and this job would hang forever."""
     Detector.initialize(["individual_perf_scores"], gather_on_rank0=False, report_time_interval=1e-6)
     reports = []
     if rank == 0:

@@ -3,7 +3,7 @@
 The first check begins with the launcher, beside all that it prepares. Each later check is a thread, of which one runs
 at a time. The controller decides what follows.
 What always holds: the launcher waits for no check; each answer to `CheckHealth` comes, whatever hangs; a finding is
-told once, until it is gone. A restart waits only for memory of GPUs that ranks of this launcher hold.
+reported once, until it is gone. A restart waits only for memory of GPUs that ranks of this launcher hold.
 Does not cover: pids of a container's own namespace where NVML tells those of the machine: a restart does not wait then.
 """
 

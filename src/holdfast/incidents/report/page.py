@@ -109,7 +109,7 @@ def page(case: Case, judgement: Judgement, *, number: int = 0) -> str:
         "stderr": [visible(line) for line in stderr_lines(view.culprit)] if view.culprit else [],
         "lists": {
             "Ends of ranks": list(end_lines(view, (each for each in case.ranks if each.raised or each.exit))),
-            "Who waits for whom": [view.edge_line(edge) for edge in view.edges if edge.waiters],
+            "Which ranks wait for which": [view.edge_line(edge) for edge in view.edges if edge.waiters],
             "Last collective of each rank": list(collective_lines(view)),
             "Facts of the nodes": list(_nodes(view)),
             "Missing data": list(missing_data(view)),

@@ -197,8 +197,8 @@ def _detected(view: IncidentView) -> Iterator[str]:
     late = [rank for rank in view.case.ranks if rank.passed]
     late.sort(key=lambda rank: (rank.rank != view.verdict.rank, rank.rank not in accused))
     if late and late[0].passed:
-        whom = "" if late[0].rank == view.verdict.rank else f" of rank {late[0].rank}"
-        yield f"Detected by a timeout{whom}: {passed(late[0].passed)}"
+        owner = "" if late[0].rank == view.verdict.rank else f" of rank {late[0].rank}"
+        yield f"Detected by a timeout{owner}: {passed(late[0].passed)}"
     elif not (view.culprit and (view.culprit.raised or view.culprit.exit)):
         reasons = [visible(node.reason, 150) for node in view.case.nodes if node.reason]
         yield from (f"Detected: {reason}" for reason in reasons[:1])

@@ -4,7 +4,7 @@ places.py       which part of a program a stack frame is
 signatures.py   what one rank is doing: one ordered table
 recorder.py     the collectives of torch's flight recorder
 exits.py        how ranks ended, and whether that can be the cause
-graph.py        all ranks, and who waits for whom
+graph.py        all ranks, and which ranks wait for which
 blame.py        the culprit: the rules in their order
 differences.py  the rank that differs, where all wait
 sentence.py     verdicts as sentences
@@ -19,7 +19,7 @@ from .graph import JobView
 
 
 def judge(case: Case) -> Judgement:
-    """The verdict, each rank's activity, and who waits for whom.
+    """The verdict, each rank's activity, and which ranks wait for which.
 
     It raises nothing, names a rank of the case or none, and does not depend on the order of the nodes. Confidence is
     high only where no other known cause explains the evidence.

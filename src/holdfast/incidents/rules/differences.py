@@ -30,7 +30,7 @@ def _pair(job: JobView) -> Verdict | None:
     """The two ends of an exchange that both have started and that does not end, on two nodes, and no other cause.
 
     Each end has its part on its GPU, or in its blocking call: either node may be the cause, or the link between them.
-    Does not cover: an exchange of more than two ranks, which has no one link.
+    Does not cover: an exchange of more than two ranks, which has no single link.
     """
     ends = {view.rank: _exchanges(view) for view in job.waiting}
     pairs = {

@@ -1,4 +1,4 @@
-"""All ranks of an incident, what each is doing, and who waits for whom. Pure.
+"""All ranks of an incident, what each is doing, and which ranks wait for which. Pure.
 
 The order of the nodes does not matter. Within a node, times compare by its own clock; between nodes by the time since
 the cycle began, or by wall clocks where that is not known (`JobView.clocks`).
@@ -135,7 +135,7 @@ class JobView:
 
     @cached_property
     def edges(self) -> tuple[Edge, ...]:
-        """Who waits for whom, the strongest edges first."""
+        """Which ranks wait for which, the strongest edges first."""
         found = [*self.direct, *_by_lock(self.living)]
         if self.waiting and self.outside:
             strength = max(view.activity.strength for view in self.waiting)
@@ -157,7 +157,7 @@ class JobView:
     def sinks(self, strength: Strength) -> dict[int, Edge]:
         """Ranks for which others wait and that wait for none, by direct edges of this strength; with the first edge.
 
-        A rank that waits, and of which neither recorder nor stack shows for whom, may wait for any other.
+        A rank that waits, and for which neither recorder nor stack shows the other rank, may wait for any other.
         """
         edges = [edge for edge in self.direct if edge.strength >= strength]
         waiters = {rank for edge in edges for rank in edge.waiters}

@@ -194,7 +194,7 @@ def standing(number: str, job: Job, attempt: Attempt | None) -> Now:
     if job.alive:
         reason = f", {job.reason}" if job.reason else ""
         runs = job.state != "PENDING" and attempt is not None and attempt.job == f"{number}.{job.restarts}"
-        return Now("goes on", f"job {number} is {job.state}{reason}", "runs" if runs else "over")
+        return Now("continues", f"job {number} is {job.state}{reason}", "runs" if runs else "over")
     if job.state == "CANCELLED":
         return Now(
             "cancelled", f"job {number} was cancelled before it could note its end; {NEXT}", "cancelled"

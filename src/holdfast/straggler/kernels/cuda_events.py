@@ -95,8 +95,8 @@ class CudaEventSource(KernelSource):
         if pair is None:
             return
         try:
-            # A capture began in the section: an event in a graph cannot be asked. And what is open for ever, or ended
-            # earlier, is no time.
+            # A capture began in the section: an event in a graph cannot be asked. And a pair that stays open forever,
+            # or ended earlier, is no time.
             if late or not self._cuda.usable() or pair.reports > REPORTS_OPEN:
                 self._dropped += 1
                 self._free.setdefault(pair.device, []).append(pair)

@@ -37,9 +37,9 @@ log = logging.getLogger("holdfast.straggler")
 SECTIONS_TO_DRAIN = 2
 """Sections after the last profiled one, until its kernels have ended and CUPTI may leave."""
 EMPTY_WINDOWS = 3
-"""Reports in a row without a kernel, after which the log says so."""
+"""Reports in a row without a kernel, after which a log line reports it."""
 UNTIMED = 0.01
-"""The share of kernels without reliable times above which a note says so: the one at a section's begin is usual."""
+"""The share of kernels without reliable times above which a note reports it: the one at a section's begin is usual."""
 LEAVES_SAFELY = 23
 """CUPTI's version of CUDA 12.5. Before, it cannot leave, and being attached may slow a training by 10 to 20 %."""
 OVERRIDE = "HOLDFAST_CUPTI_LIBRARY"
@@ -76,7 +76,7 @@ class CoreWindow:
         measured: launches in `kernels`.
         untimed: launches without reliable times: CUPTI had no memory for them, they did not end in time, or recording
             was switched on while they ran.
-        unmeasured: launches of kernels beyond the number that is told apart.
+        unmeasured: launches of kernels beyond the number that is distinguished.
         dropped: launches that CUPTI had no room for.
         foreign: buffers that came here and belong to another tool.
     """
@@ -272,7 +272,7 @@ class CuptiSource(KernelSource):
     def _can_record(self) -> bool:
         try:
             return self._usable()
-        except Exception:  # torch's, about a CUDA that is broken: the training will say so itself
+        except Exception:  # torch's, about a broken CUDA: the training itself will report it
             return False
 
     def _yield_to_profiler(self) -> None:

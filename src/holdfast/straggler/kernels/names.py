@@ -1,7 +1,7 @@
 """Which GPU kernels wait for other ranks, told by their names: they are never scored as compute.
 
 A fast rank waits for a slow one inside such a kernel, so scored as compute it would turn the verdict around. Where a
-name leaves a doubt, it is therefore taken for a collective: a kernel too few is scored, and nobody is blamed for it.
+name leaves a doubt, it is therefore taken for a collective: a kernel too few is scored, and no rank is blamed for it.
 
 What always holds: only the kernel's own qualified name counts, never its template arguments, parameters or launch
 shape; mangled and demangled names of one kernel give the same answer; nothing raises.
@@ -46,7 +46,7 @@ FAMILIES = (
     Family(
         "NCCL",
         r"nccl(?:DevFunc|Function)_(?!OneRankReduce)\w+",
-        "NCCL's device functions, which some builds show in place of the kernel; OneRankReduce has nobody to wait for",
+        "NCCL's device functions, which some builds show in place of the kernel; OneRankReduce waits for no other rank",
     ),
     Family("RCCL", r"mscclKernel_\w+", "RCCL with MSCCL, src/include/msccl: MSCCL_KERNEL_ENTRY_NAME"),
     Family(
@@ -143,7 +143,7 @@ def family_of(name: str) -> str | None:
 def is_rooted(name: str) -> bool:
     """Whether a collective kernel has a root or a direction: broadcast, reduce, scatter, gather, send and receive.
 
-    Who hands over and goes on waits least in it without being late, so it tells nothing about who arrives last.
+    A rank that sends and continues waits least in it without being late, so it shows nothing about which arrives last.
     Does not cover: libraries other than NCCL and RCCL; NCCL's `Generic` kernels, which may run anything. NCCL's
     all-to-all is made of sends and receives, and counts as those.
     """

@@ -40,7 +40,7 @@ LABELS = 8
 
 CELL, TALLEST = 0.22, 6.0  # inches
 ROWS, COLUMNS = 512, 480
-"""The most that are told apart."""
+"""The most that are distinguished."""
 ALONE = 60.0
 """Seconds that a single report is taken to cover."""
 
@@ -85,7 +85,7 @@ def heat_map(told: Sequence[KeptReport], rows: int = ROWS, columns: int = COLUMN
     per_row, per_column = -(-len(ranks) // rows), -(-len(told) // columns)
     place = {rank: number for number, rank in enumerate(ranks)}
     spans = _spans(told)
-    starts: list[int] = []  # of the columns: none goes on over a break
+    starts: list[int] = []  # of the columns: none continues over a break
     for number, (start, _) in enumerate(spans):
         if not starts or number - starts[-1] == per_column or start != spans[number - 1][1]:
             starts.append(number)
@@ -135,7 +135,7 @@ def _marks(told: Sequence[KeptReport], spans: Sequence[Span], row_of: dict[int, 
             if last is not None and last.span[1] in (
                 start,
                 end,
-            ):  # it goes on, or is named twice in one report
+            ):  # it continues, or is named twice in one report
                 of_rank[-1] = replace(last, span=(last.span[0], end), slowdown=max(last.slowdown, new))
             else:
                 of_rank.append(Mark(rank, verdict.node, row_of[rank], (start, end), new))

@@ -10,7 +10,7 @@ atexit.register(folder.cleanup)
 
 
 def check() -> None:
-    """The other rank looks at its own folder, too: nobody finds foreign files, or a folder that is gone."""
+    """The other rank looks at its own folder, too: neither finds foreign files, or a folder that is gone."""
     own = os.path.join(folder.name, "file")
     with open(own, "x"):
         pass

@@ -12,4 +12,4 @@ def check() -> None:
     except grpc.RpcError as error:
         assert error.code() == grpc.StatusCode.UNAVAILABLE, error
     else:
-        raise AssertionError("somebody answered")
+        raise AssertionError("a server answered")

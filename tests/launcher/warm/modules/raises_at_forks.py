@@ -1,4 +1,4 @@
-"""Its handlers for forks raise: Python says so on standard error, and continues."""
+"""Its handlers for forks raise: Python reports it on standard error, and continues."""
 
 import os
 

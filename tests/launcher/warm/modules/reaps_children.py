@@ -1,4 +1,4 @@
-"""Waits for every child that ends, from its import on, whoever has started it."""
+"""Waits for every child that ends, from its import on, whatever code has started it."""
 
 import contextlib
 import os

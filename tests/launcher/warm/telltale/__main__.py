@@ -1,7 +1,7 @@
 """Tells what it sees before it imports anything else; in cycle 1 also after torch, and what its children see.
 
 Arguments: which of the parts `start`, `torch`, `lightning`, `children` to tell. Each rank writes
-`PART-CYCLE-RANK.json`, sorted, into $NOTES, and says so on standard output. With `crash`, rank 1 fails in cycle 0.
+`PART-CYCLE-RANK.json`, sorted, into $NOTES, and reports it on standard output. With `crash`, rank 1 fails in cycle 0.
 """
 
 AT_FIRST = sorted(globals())

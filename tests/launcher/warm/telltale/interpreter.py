@@ -237,7 +237,7 @@ def _loggers() -> list[logging.Logger]:
 
 
 def tell_at_exit() -> None:
-    """Two handlers say in which order they run, after everything else was told."""
+    """Two handlers print in which order they run, after everything else was printed."""
     place = f"rank {os.environ['RANK']} cycle {os.environ['TORCHELASTIC_RESTART_COUNT']}"
     for name in ("last", "first"):
         atexit.register(sys.stdout.write, f"{place} at exit {name}\n")

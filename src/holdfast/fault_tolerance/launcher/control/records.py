@@ -57,7 +57,7 @@ alive/NODE  value    a node's heartbeat: a number that grows each second
 host        value    the node that hosts the store, and its --nnodes
 launchers   log      all launchers of the job
 left        log      those that left, with the reason
-clock       value    a node and its time in unix seconds, by turns of all, see `health.host`
+clock       value    a node and its time in unix seconds, written by each in turn, see `health.host`
 failures    log      the judgements of the failures until now, for the choice of the members
 name/NODE   once     a token of the launcher that has this name, see `rendezvous.register`
 incident/N/* value   the nodes' evidence of an incident, see `incident_report.Reporter`

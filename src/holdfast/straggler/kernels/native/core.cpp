@@ -162,7 +162,7 @@ class Recorder {
 
     // Finds the functions, and calls none. With `loaded_only`, only in a copy that the process has loaded already.
     bool open(const char *path, bool loaded_only, std::string &reason) {
-        if (opened_) return true;  // one copy of CUPTI in a process, whoever asks
+        if (opened_) return true;  // one copy of CUPTI in a process, for all callers
         void *library = dlopen(path, RTLD_LAZY | RTLD_LOCAL | (loaded_only ? RTLD_NOLOAD : 0));
         if (library == nullptr) {
             reason = loaded_only ? std::string(path) + " is not loaded" : last_error();
