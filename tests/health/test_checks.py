@@ -51,15 +51,19 @@ def of_cards(checks: Checks) -> list[Finding]:
     [
         ({"state": "1: DOWN"}, "the port of mlx5_1 is DOWN, and was ACTIVE at the start"),
         ({"rate": 200}, "mlx5_1 runs at 200 Gb/s, and others of its kind at 400"),
-        ({"downed": 2}, "the link of mlx5_1 went down 2 times since the start"),
+        ({"downed": 2}, "the link of mlx5_1 went down 2 times since the last check"),
     ],
 )
 def test_a_card_that_gets_sick(sysfs: Path, change: dict[str, object], text: str) -> None:
+    """Cards of one kind may run at several speeds on purpose, and a link that went down once is up again."""
     checks = Checks(wanted(sysfs))
-    assert of_cards(checks) == [Finding(cards.CHECK, GOOD, "mlx5_0 ACTIVE, mlx5_1 ACTIVE")]
+    good = [Finding(cards.CHECK, GOOD, "mlx5_0 ACTIVE, mlx5_1 ACTIVE")]
+    assert of_cards(checks) == good
     write_card(sysfs, "mlx5_1", **change)  # type: ignore[arg-type]
-    for _ in range(2):
-        assert of_cards(checks) == [Finding(cards.CHECK, SICK, text, is_hardware=True)]
+    is_sick = "rate" not in change
+    bad = [Finding(cards.CHECK, SICK if is_sick else WARNING, text, is_hardware=is_sick)]
+    assert of_cards(checks) == bad
+    assert of_cards(checks) == (good if "downed" in change else bad)
 
 
 def test_a_card_that_is_gone_and_a_port_that_nobody_uses(sysfs: Path) -> None:
@@ -125,7 +129,7 @@ def test_mounts_and_lustre(tmp_path: Path) -> None:
         health.write_text(text)
         assert storage.lustre(str(health)).verdict == verdict
     assert storage.reachable(str(tmp_path)).verdict == GOOD
-    assert storage.reachable(str(tmp_path / "gone")).verdict == SICK
+    assert storage.reachable(str(tmp_path / "gone")).verdict == WARNING  # its server did not fail
 
 
 # -- the command, the machine, clocks -----------------------------------------------------------------------------

@@ -77,12 +77,16 @@ def _filled(template: str, name: str) -> str:
     return template.replace("{nic}", name).replace("{dev_name}", name)
 
 
-def judged(cards: list[Card], start: list[Card]) -> list[Finding]:
-    """What these facts mean. Pure. `start` has the cards at the launcher's start."""
+def judged(cards: list[Card], start: list[Card], last: list[Card]) -> list[Finding]:
+    """What these facts mean. Pure. `start` has the cards at the launcher's start, `last` those of the check before.
+
+    A port that was not active at the start is not judged. Cards of one kind may run at several speeds on purpose.
+    """
     if not cards and not start:
         return [Finding(CHECK, ABSENT, f"none in {FOLDER}")]
     found: list[Finding] = []
     now, before = {card.name: card for card in cards}, {card.name: card for card in start}
+    counts = {card.name: card.downed for card in last}
 
     def sick(text: str) -> None:
         found.append(Finding(CHECK, SICK, text, is_hardware=True))
@@ -92,13 +96,18 @@ def judged(cards: list[Card], start: list[Card]) -> list[Finding]:
         if old.state == ACTIVE and state not in ("", ACTIVE):
             sick(f"the port of {name} is {state}, and was {ACTIVE} at the start")
     for card in cards:
-        count, old_count = card.downed, before[card.name].downed if card.name in before else None
+        if card.name in before and before[card.name].state not in ("", ACTIVE):
+            continue
+        count, old_count = card.downed, counts.get(card.name)
         times = count - old_count if count is not None and old_count is not None else 0
         if times > 0:
-            sick(f"the link of {card.name} went down {times} time{'s' if times > 1 else ''} since the start")
+            sick(
+                f"the link of {card.name} went down {times} time{'s' if times > 1 else ''} since the last check"
+            )
         rates = [each.rate for each in cards if each.kind == card.kind and each.state == ACTIVE and each.rate]
         if card.state == ACTIVE and card.rate and card.rate < max(rates):
-            sick(f"{card.name} runs at {card.rate:g} Gb/s, and others of its kind at {max(rates):g}")
+            text = f"{card.name} runs at {card.rate:g} Gb/s, and others of its kind at {max(rates):g}"
+            found.append(Finding(CHECK, WARNING, text))
     found += [Finding(CHECK, WARNING, f"not checked: {card.why_not}") for card in cards if card.why_not]
     states = ", ".join(f"{card.name} {card.state or 'unknown'}" for card in cards)
     return found or [Finding(CHECK, GOOD, states)]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from holdfast.in_time import TooLate, UnderWay
 
@@ -19,6 +18,8 @@ from .findings import ABSENT, SICK, WARNING, Finding
 from .probe import Probe, Unanswered, end_all, run_command
 
 SECONDS = 2.0
+OPENS = 60.0
+"""Seconds that the NVIDIA driver may take to be opened."""
 STORAGE_EVERY = 60.0
 """Seconds between two checks of storage while ranks run, at least."""
 
@@ -57,8 +58,11 @@ class Checks:
         self.gpus = Probe()
         self._storage = Probe()
         self._gpus_at_start: list[gpus.Gpu] | None = None
+        self._driver_hangs: Finding | None = None  # until it answers
         self._cards_at_start: list[cards.Card] | None = None
-        self._xids: list[str] = []
+        self._cards_before: list[cards.Card] = []
+        self._xids: dict[str, None] = {}
+        self._xids_before: dict[str, None] = {}
         self._under_way: dict[str, UnderWay[list[Finding]]] = {}
         self._slow_at = -STORAGE_EVERY  # monotonic seconds at which storage was checked
 
@@ -66,7 +70,7 @@ class Checks:
         """Every finding, also of what is good or does not apply. While ranks run storage is checked now and then."""
         now, wanted = time.monotonic(), self._wanted
         parts: dict[str, Callable[[], list[Finding]]] = {
-            gpus.CHECK: partial(self._check_gpus, trains=trains),
+            gpus.CHECK: self._check_gpus,
             cards.CHECK: self._check_cards,
             host.CHECK: lambda: host.check(wanted.run_dir),
         }
@@ -84,34 +88,41 @@ class Checks:
             try:
                 found += self._under_way[name].answer(max(0.0, left))
             except TooLate:
-                found.append(too_late(name, "it hangs", f"no answer within {wanted.seconds:g} s"))
+                text = f"no answer within {wanted.seconds:g} s"
+                late = Finding(name, WARNING, f"not checked: {text}", what="late")
+                found.append(self._driver_hangs if name == gpus.CHECK and self._driver_hangs else late)
                 continue
             except Exception as error:
                 found.append(Finding(name, WARNING, f"not checked: {error!r}"))
             del self._under_way[name]
         return found
 
-    def _check_gpus(self, *, trains: bool) -> list[Finding]:
+    def _check_gpus(self) -> list[Finding]:
         wanted = self._wanted
         if not wanted.driver:
             return [Finding(gpus.CHECK, ABSENT, "there is no NVIDIA driver")]
-        until = time.monotonic() + wanted.seconds
+        # A driver may take seconds to open: the first answer of a process is waited for, beside all else.
+        was_open = self.gpus.is_open
+        seconds = wanted.seconds if was_open else OPENS
+        until = time.monotonic() + seconds
         try:
-            (found,) = self.gpus.ask("gpus", wanted.seconds)
+            (found,) = self.gpus.ask("gpus", seconds)
             if "error" in found:
-                verdict = SICK if self._gpus_at_start else ABSENT  # it could be used at the start
-                text = f"NVML cannot be used: {found['error']}"
-                return [Finding(gpus.CHECK, verdict, text, is_hardware=verdict == SICK)]
+                verdict = WARNING if self._gpus_at_start else ABSENT  # it could be used at the start
+                return [Finding(gpus.CHECK, verdict, f"NVML cannot be used: {found['error']}")]
             ((xids, no_log),) = self.gpus.ask("xids", max(0.01, until - time.monotonic()))
         except Unanswered as why:
-            if not self.gpus.is_hung:
-                return [Finding(gpus.CHECK, WARNING, f"not checked: {why.args[0]}")]
+            if was_open or not self.gpus.is_hung:
+                return [Finding(gpus.CHECK, WARNING, f"not checked: {why.args[0]}", what="late")]
             text = f"the NVIDIA driver: {why.args[0]}"
-            return [Finding(gpus.CHECK, SICK, text, is_hardware=True, what="the driver")]
-        self._xids += xids
+            self._driver_hangs = Finding(gpus.CHECK, SICK, text, is_hardware=True, what="the driver")
+            return [self._driver_hangs]
+        self._driver_hangs = None
         start = self._gpus_at_start
         self._gpus_at_start = found if start is None else start
-        return gpus.judged(found, start, self._xids, no_log, trains=trains)
+        seen = self._xids_before if start is None else self._xids
+        seen.update(dict.fromkeys(xids))
+        return gpus.judged(found, start, self._xids, self._xids_before, no_log)
 
     def _check_cards(self) -> list[Finding]:
         wanted = self._wanted
@@ -121,25 +132,28 @@ class Checks:
             ]
         found = cards.read(wanted.card_states, wanted.link_down, wanted.cards_folder)
         if self._cards_at_start is None:
-            self._cards_at_start = found
-        return cards.judged(found, self._cards_at_start)
+            self._cards_at_start = self._cards_before = found
+        before, self._cards_before = self._cards_before, found
+        return cards.judged(found, self._cards_at_start, before)
 
     def _check_storage(self) -> list[Finding]:
         wanted, paths = self._wanted, list(self._wanted.storage_paths)
         if not (paths or wanted.write_path or wanted.distributed_storage):
             return [Finding(storage.CHECK, ABSENT, "no path is given (storage_healthcheck_path)")]
         asked = {"paths": paths, "write_path": wanted.write_path, "distributed": wanted.distributed_storage}
-        late = ""
+        late, is_hung = "", False
         try:
             answers = self._storage.ask("storage", wanted.seconds, **asked)
         except Unanswered as why:
-            late, answers = str(why.args[0]), why.args[1]
+            late, answers, is_hung = str(why.args[0]), why.args[1], self._storage.is_hung
         finally:
             self._storage.close()
         found = [Finding(**answer) for answer in answers if "error" not in answer]
         errors = [answer["error"] for answer in answers if "error" in answer]
         found += [Finding(storage.CHECK, WARNING, f"not checked: {error}") for error in errors]
-        if late:
+        if late and not is_hung:
+            found.append(Finding(storage.CHECK, WARNING, f"not checked: {late}"))
+        elif late:
             told = {finding.what for finding in found}
             silent = [path for path in (*paths, wanted.write_path) if path and path not in told]
             found += [too_late(storage.CHECK, path, late) for path in silent or ["a mount of Lustre or NFS"]]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
@@ -43,6 +43,8 @@ FACTS = {
 }
 """Facts that may be unavailable: the name for people, and the key in `Gpu`."""
 _RECORD = 8192
+_LOST = (15, 16)
+"""NVML's errors that say that the GPU is lost, and that it needs a reset. Others are no fault of the GPU."""
 
 Gpu = dict[str, Any]
 """Facts by name, None where unknown: index, pci, name, lost (why it cannot be asked), uncorrected (memory errors since
@@ -70,7 +72,8 @@ class Reader:
             try:
                 found.append(self._facts(index, nvml.nvmlDeviceGetHandleByIndex(index)))
             except nvml.NVMLError as error:
-                found.append({"index": index, "lost": str(error)})
+                why = {"lost": str(error)} if error.value in _LOST else {}
+                found.append({"index": index, **why})
         return found
 
     def _facts(self, index: int, gpu: Any) -> Gpu:
@@ -94,24 +97,16 @@ class Reader:
         }
 
     def _told(self, function: str, *arguments: Any) -> Any:
-        """What a function gives; None where the GPU, the driver or the package does not know it.
-
-        Raises NVMLError for any other reason, such as a GPU that is lost.
-        """
+        """What a function gives; None where it is unknown. Raises NVMLError if the GPU is lost or needs a reset."""
         call, nvml = getattr(self._nvml, function, None), self._nvml
         if call is None:
             return None
         try:
             return call(*arguments)
         except nvml.NVMLError as error:
-            if error.value in (
-                2,
-                3,
-                4,
-                13,
-            ):  # invalid argument, not supported, no permission, no such function
-                return None
-            raise
+            if error.value in _LOST:
+                raise
+            return None
 
     def _links(self, gpu: Any) -> list[int] | None:
         states = [
@@ -168,15 +163,19 @@ def _text(value: Any) -> str:
 
 
 def judged(
-    gpus: Sequence[Gpu], start: Sequence[Gpu] | None, xids: Iterable[str], no_log: str, *, trains: bool
+    gpus: Sequence[Gpu],
+    start: Sequence[Gpu] | None,
+    xids: Iterable[str],
+    before: Collection[str],
+    no_log: str,
 ) -> list[Finding]:
     """What these facts mean. Pure.
 
     Args:
         start: The facts at the launcher's start; None at the start.
-        xids: Lines of the kernel's log.
+        xids: Lines of the kernel's log since the start.
+        before: Those that it had at the start. A reset may have repaired the GPU since.
         no_log: Why it cannot be read.
-        trains: Whether ranks run: then a slowed clock is a warning, and a node is not left out for it.
     """
     found = []
     if start is not None and len(gpus) < len(start):
@@ -184,13 +183,15 @@ def judged(
     for gpu in gpus:
         old = next((each for each in start or () if each["index"] == gpu["index"]), None)
         peers = [len(each.get("links") or ()) for each in gpus if each.get("name") == gpu.get("name")]
-        found += _troubles(gpu, old, max(peers), trains=trains)
-    found += _judged_xids(xids, gpus)
+        found += _troubles(gpu, old, max(peers))
+    found += [_sick(text) for text in _described(set(xids) - set(before), gpus)]
+    for text in _described(before, gpus):
+        found.append(Finding(CHECK, WARNING, f"{text}, before the job began"))
     if found:
         return found
     missing = [word for word, name in FACTS.items() if any(gpu.get(name) is None for gpu in gpus)]
     text = f"{len(gpus)} ({', '.join(sorted({gpu['name'] for gpu in gpus}))})" if gpus else "none"
-    text += f"; not told: {', '.join(missing)}" if missing else ""
+    text += f"; unknown: {', '.join(missing)}" if missing else ""
     text += f"; Xid errors are not seen ({no_log})" if no_log and gpus else ""
     return [Finding(CHECK, GOOD if gpus else ABSENT, text)]
 
@@ -199,7 +200,7 @@ def _sick(text: str, what: str = "") -> Finding:
     return Finding(CHECK, SICK, text, is_hardware=True, what=what)
 
 
-def _troubles(gpu: Gpu, old: Gpu | None, most_links: int, *, trains: bool) -> Iterator[Finding]:
+def _troubles(gpu: Gpu, old: Gpu | None, most_links: int) -> Iterator[Finding]:
     who = f"GPU {gpu['index']}" + (f" ({gpu['name']})" if gpu.get("name") else "")
     if gpu.get("lost"):
         yield _sick(f"{who} cannot be asked: {gpu['lost']}", f"{who} is lost")
@@ -217,23 +218,24 @@ def _troubles(gpu: Gpu, old: Gpu | None, most_links: int, *, trains: bool) -> It
         what = "remapped rows" if gpu.get("remap_pending") else "retired pages"
         yield Finding(CHECK, WARNING, f"{who} has {what} of memory that wait for a reset of the GPU")
     links = set(gpu.get("links") or ())
-    if old is not None and (down := set(old.get("links") or ()) - links):
+    before = set((old or {}).get("links") or ()) if gpu.get("links") is not None else set()
+    if down := before - links:
         yield _sick(f"{who}: NVLink {', '.join(map(str, sorted(down)))} is down")
     elif links and len(links) < most_links:
         yield Finding(CHECK, WARNING, f"{who} has {len(links)} NVLinks, and others have {most_links}")
     for bit, why in SLOWED.items():
         if int(gpu.get("slowed") or 0) & bit:
-            yield Finding(CHECK, WARNING if trains else SICK, f"{who} runs slower because {why}")
+            yield Finding(CHECK, WARNING, f"{who} runs slower because {why}")
 
 
-def _judged_xids(lines: Iterable[str], gpus: Sequence[Gpu]) -> Iterator[Finding]:
-    """Of the node's own GPUs where NVML tells their places: a container may see the log of others."""
+def _described(lines: Iterable[str], gpus: Sequence[Gpu]) -> Iterator[str]:
+    """Xids of the node's own GPUs, where NVML knows their places: a container may see the log of others."""
     own = {_place(gpu["pci"]): gpu["index"] for gpu in gpus if gpu.get("pci")}
-    for match in filter(None, map(_XID.search, dict.fromkeys(lines))):
+    for match in filter(None, map(_XID.search, sorted(lines))):
         place, number = _place(match[1]), int(match[2])
         if number in XIDS and (place in own or not own):
             who = f"GPU {own[place]}" if place in own else f"the GPU at {match[1]}"
-            yield _sick(f"{who}: Xid {number}, {XIDS[number]} (kernel log)")
+            yield f"{who}: Xid {number}, {XIDS[number]} (kernel log)"
 
 
 def _place(pci: str) -> str:

@@ -63,5 +63,5 @@ def check_clock(node: str, swap: Callable[[str], str], now: Callable[[], float] 
         other, ahead = "", 0.0
     if other not in ("", node) and ahead > AHEAD:
         text = f"the clock of node {other} is {ahead:.1f} s ahead of this one"
-        return [Finding(CLOCK, WARNING, text, what=f"node {other} is ahead")]
+        return [Finding(CLOCK, WARNING, text, what="ahead")]
     return [Finding(CLOCK, GOOD, "not behind that of another node")]

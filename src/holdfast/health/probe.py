@@ -16,17 +16,18 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import asdict
 from typing import Any
 
-from .findings import GOOD, SICK, Finding
+from .findings import GOOD, SICK, WARNING, Finding
 
 RUNNING: set[int] = set()
 """Pids of the processes that run now: a sweep of what ranks have left behind spares them."""
 _starts = threading.Lock()
-_held = False
+_held = threading.Event()
 MOST_HUNG = 3
 """Processes of a probe that hang and cannot be ended, before no further one is started."""
 _CODE = "import sys; del sys.path[0]\nfrom holdfast.health.probe import serve\nserve()"
@@ -37,6 +38,7 @@ exec /bin/sh -c "$1"
 """
 """Runs a command. When the launcher ends, however it does, the pipe closes and the command's group is killed."""
 _BURIAL = 0.1
+_OUTPUT = 10_000  # bytes
 
 
 class Unanswered(Exception):
@@ -44,16 +46,31 @@ class Unanswered(Exception):
 
 
 class Probe:
-    """A process that is started when it is first asked, and anew after it has hung. For one thread at a time."""
+    """A process that is started when it is first asked, and anew after it has hung."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._left: list[subprocess.Popen[bytes]] = []  # what hung, and may run still
         self.is_hung = False
         """Whether the last answer did not come in time."""
+        self._one_at_a_time = threading.Lock()
+        self._has_answered: subprocess.Popen[bytes] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a process runs that has answered once."""
+        return self._process is not None and self._process is self._has_answered
 
     def ask(self, request: str, seconds: float, **arguments: Any) -> list[Any]:
         """All answers to a request. Raises `Unanswered`; its second argument has the answers that came."""
+        if not self._one_at_a_time.acquire(timeout=seconds):
+            raise Unanswered("it has not answered an earlier question yet", [])
+        try:
+            return self._ask(request, seconds, arguments)
+        finally:
+            self._one_at_a_time.release()
+
+    def _ask(self, request: str, seconds: float, arguments: dict[str, Any]) -> list[Any]:
         self._left = [process for process in self._left if process.poll() is None]
         self.is_hung = len(self._left) >= MOST_HUNG
         if self.is_hung:
@@ -70,7 +87,11 @@ class Probe:
             rest, out = b"", self._process.stdout.fileno()
             while True:
                 left = until - time.monotonic()
-                if left <= 0 or not select.select([out], [], [], left)[0]:
+                ready = (
+                    select.poll()
+                )  # `select` fails for the descriptors of a launcher with a thousand connections
+                ready.register(out, select.POLLIN)
+                if left <= 0 or not ready.poll(1000 * left):
                     self.is_hung = True
                     self._left.append(self._process)
                     self.close()
@@ -83,6 +104,7 @@ class Probe:
                 for text in lines:
                     answer = json.loads(text)
                     if answer == "done":
+                        self._has_answered = self._process
                         return found
                     found.append(answer)
         except (OSError, ValueError) as error:
@@ -105,18 +127,22 @@ def end_all() -> None:
 
 def hold(is_held: bool) -> None:
     """While it is held no process is started: a sweep would end one that it does not know of."""
-    global _held
-    with _starts:
-        _held = is_held
+    if is_held:  # without a lock: a process may take seconds to start
+        _held.set()
+    else:
+        _held.clear()
 
 
 def _started(words: list[str], **more: Any) -> subprocess.Popen[bytes]:
     more = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, **more}
     with _starts:
-        if _held:
+        if _held.is_set():
             raise OSError("ranks are being stopped")
         process = subprocess.Popen(words, start_new_session=True, **more)
         RUNNING.add(process.pid)
+    if _held.is_set():
+        _end(process)
+        raise OSError("ranks are being stopped")
     return process
 
 
@@ -129,27 +155,37 @@ def _end(process: subprocess.Popen[bytes]) -> None:
                 pipe.close()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_BURIAL)
+    if process.returncode is not None:
         RUNNING.discard(process.pid)
+    else:  # in the kernel's state D: it is waited for in the background, so that its number is known to be taken
+        threading.Thread(target=_wait, args=(process,), daemon=True).start()
+
+
+def _wait(process: subprocess.Popen[bytes]) -> None:
+    process.wait()
+    RUNNING.discard(process.pid)
 
 
 def run_command(command: str, seconds: float) -> Finding:
     """The user's own check: exit code 0 is healthy, and its last line of output is the reason."""
-    check, until = "command", time.monotonic() + seconds
-    try:
-        words = ["/bin/sh", "-c", _LEASHED, "sh", command]
-        process = _started(words, stdin=subprocess.PIPE, stderr=subprocess.STDOUT)
-    except OSError as error:
-        return Finding(check, SICK, f"--ft-health-command cannot be started: {error.strerror or error}")
-    leash, process.stdin = process.stdin, None  # else `communicate` would close it
-    try:
-        output, _ = process.communicate(timeout=max(0.0, until - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        text = f"no answer of --ft-health-command within {seconds:g} s"
-        return Finding(check, SICK, text)
-    finally:
-        process.stdin = leash
-        _end(process)  # also what it left behind
-    lines = [line for line in output.decode(errors="replace").splitlines() if line.strip()]
+    check = "command"
+    with tempfile.TemporaryFile() as output:  # no pipe: what the command leaves behind may keep one open
+        try:
+            words = ["/bin/sh", "-c", _LEASHED, "sh", command]
+            process = _started(words, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT)
+        except OSError as error:
+            return Finding(
+                check, WARNING, f"--ft-health-command cannot be started: {error.strerror or error}"
+            )
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return Finding(check, SICK, f"no answer of --ft-health-command within {seconds:g} s")
+        finally:
+            _end(process)  # also what it left behind
+        output.seek(max(0, output.seek(0, os.SEEK_END) - _OUTPUT))
+        text = output.read().decode(errors="replace")
+    lines = [line for line in text.splitlines() if line.strip()]
     last = lines[-1].strip()[:300] if lines else ""
     if process.returncode == 0:
         return Finding(check, GOOD, last or "exit code 0")

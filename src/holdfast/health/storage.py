@@ -6,6 +6,7 @@ Does not cover: quotas; a filesystem that serves the folder from a cache while i
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 import threading
@@ -73,7 +74,9 @@ def reachable(mount: str) -> Finding:
     try:
         os.statvfs(mount)
     except OSError as error:
-        return Finding(CHECK, SICK, f"the mount {mount} does not answer: {error.strerror or error}")
+        is_gone = error.errno in (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN)
+        text = f"the mount {mount} does not answer: {error.strerror or error}"
+        return Finding(CHECK, SICK if is_gone else WARNING, text)
     return Finding(CHECK, GOOD, f"the mount {mount} answers")
 
 

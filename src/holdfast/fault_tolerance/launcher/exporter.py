@@ -45,6 +45,7 @@ ANSWER, AT_THE_END, SLOWEST = 10.0, 1.0, 10.0
 """Seconds: of a filesystem before ranks start, and at the end; in which a scraper has to send and to read."""
 THREADS = 40
 """Threads of this launcher from which on new connections are closed."""
+REPORT_KIND = "straggler_report"
 TAIL = 600_000
 """Bytes at the end of rank 0's journal in which its newest straggler report is: one has less than half of them."""
 
@@ -134,7 +135,9 @@ class Exporter:
         with open(max(paths, key=os.path.getmtime, default=""), "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
             found = map(decode, reversed(file.read(TAIL).split(b"\n")))
-            return next((each for each in found if each and each.t >= self._began), None)
+            return next(
+                (each for each in found if each and each.kind == REPORT_KIND and each.t >= self._began), None
+            )
 
     def collect(self) -> Iterable[Any]:
         """For prometheus-client."""

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.health.cards import LINK_DOWN
 from holdfast.health.checks import Wanted
 from holdfast.in_time import TooLate, within
+from holdfast.incidents.suspicions import FORGIVEN_AFTER
 from holdfast.journal.run_dir import lock_run_dir, prepare_run_dir
 from holdfast.journal.writer import Journal
 
@@ -267,12 +268,20 @@ def _recall_suspects(store: StoreClient, run_dir: str) -> None:
 
     Does not cover: run directories that are not shared, in which only this node's own reports are.
     """
-    from holdfast.journal.reader import stream_run
+    from holdfast.journal.event import decode
+    from holdfast.journal.reader import journal_files
 
-    from .control.suspects import of_earlier_jobs
+    from .control.suspects import RECALLED, of_earlier_jobs
 
     def read() -> list[str]:
-        return of_earlier_jobs(stream_run(run_dir, frozenset(("node_suspected",))), time.time())
+        found, now = [], time.time()
+        for path in journal_files(run_dir, of_ranks=False):
+            with open(path, "rb") as file:
+                about = os.fstat(file.fileno())
+                if now - about.st_mtime < FORGIVEN_AFTER:
+                    file.seek(max(0, about.st_size - RECALLED))
+                    found += [event for line in file if b"node_suspected" in line and (event := decode(line))]
+        return of_earlier_jobs(sorted(found, key=lambda event: event.t), now)
 
     with suppress(TooLate, OSError, HoldfastError, StoreGone):  # a job starts without it, too
         for line in within(EARLIER_JOBS, read):

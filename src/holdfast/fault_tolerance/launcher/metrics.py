@@ -112,7 +112,7 @@ class JobMetrics:
         elif kind == "rank_exit":
             self._running.pop(event.get("pid"), None)
         elif kind == "node_suspected":
-            self._suspects.add(event.get("suspect") or event.get("domain"))
+            self._suspects.update(filter(None, (event.get("suspect"), event.get("domain"))))
         elif kind == "run_end":
             self._exit_code = event.get("exit_code")
 
@@ -159,7 +159,7 @@ class JobMetrics:
         samples["nodes_suspected"][()] = len(self._suspects)
         samples["spare_nodes"][()] = waiting[0]
         if report:
-            slow = [each["slowdown"] for each in report.get("verdicts", ())]  # the slowest
+            slow = [each.get("slowdown") or 1.0 for each in report.get("verdicts", ())]  # the slowest
             samples["straggler_findings"][()] = len(slow) + len(report.get("further_verdicts", ()))
             samples["straggler_slowdown_ratio"][()] = max([1.0, *slow])
         steps = {local: each.step for local, each in own.items() if each.step is not None}

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from ..config import FaultToleranceConfig
 
 logger = logging.getLogger("holdfast.launcher")
+DOMAIN = 1.0
+"""Seconds to wait for the NVLink domain, before the job's store is joined."""
 LOOK = 0.05
 """Seconds between two looks at the memory of GPUs."""
 CLOCK = "clock"
@@ -68,8 +70,8 @@ class NodeHealth:
         """The NVLink domain of the GPUs; "" where there is none, or the driver does not answer."""
         if not self._wanted.driver:
             return ""
-        with suppress(probe.Unanswered), self._lock:
-            (found,) = self._checks.gpus.ask("cluster", self._wanted.seconds)
+        with suppress(probe.Unanswered, ValueError):
+            (found,) = self._checks.gpus.ask("cluster", DOMAIN)
             return found if isinstance(found, str) else ""
         return ""
 
@@ -90,8 +92,7 @@ class NodeHealth:
             except Exception as error:
                 self._journal.record("launcher_error", what="the check of this node", error=repr(error))
             finally:
-                sick = [_safe(each) for each in found if each.verdict == SICK]
-                self._post(Health(cycle, "; ".join(sick)))
+                self._post(_answer(cycle, found))
 
         try:
             UnderWay(work)
@@ -115,8 +116,8 @@ class NodeHealth:
                 return  # the ranks were stopped meanwhile, and processes of the check may be missing
             is_full = any(each.check == STORAGE for each in found)
             new = self._tell([*found, *(self._clock() if is_full else [])])
-            if sick := [each for each in new if each.verdict == SICK]:
-                self._post(Health(-1, "; ".join(map(_safe, sick))))
+            if any(each.verdict == SICK for each in new):
+                self._post(_answer(-1, new))
 
         with suppress(RuntimeError):
             UnderWay(work)
@@ -183,10 +184,11 @@ class NodeHealth:
         def work() -> None:
             began = time.monotonic()
             held: list[list[int]] = []
-            with suppress(probe.Unanswered):
+            with suppress(
+                probe.Unanswered, ValueError, TypeError, LookupError
+            ):  # the ranks start in any case
                 while not self._stops_waiting.is_set():
-                    with self._lock:
-                        (holders,) = self._checks.gpus.ask("holders", self._wanted.seconds)
+                    (holders,) = self._checks.gpus.ask("holders", self._wanted.seconds)
                     held = [each for each in holders if each[1] in pids] if isinstance(holders, list) else []
                     if not held or sum(each[2] for each in held) <= tolerance:
                         break
@@ -219,6 +221,12 @@ class NodeHealth:
         self.is_closed = True
         self.stop_waiting()
         self._checks.close()
+
+
+def _answer(cycle: int, found: list[Finding]) -> Health:
+    sick = [each for each in found if each.verdict == SICK]
+    is_own = not sick or any(each.is_hardware or each.check == "command" for each in sick)
+    return Health(cycle, "; ".join(map(_safe, sick)), is_own)
 
 
 def _safe(finding: Finding) -> str:

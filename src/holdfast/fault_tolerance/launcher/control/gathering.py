@@ -108,7 +108,7 @@ def enter_gather(node: Node, phase: Gather, now: float) -> list[Action]:
 def on_gather(node: Node, phase: Gather, event: Event, now: float) -> list[Action]:
     """One event while the membership is formed, or while this node waits as a spare."""
     record = node.record
-    if isinstance(event, m.Health) and node.health and node.settings.exclude_sick:
+    if isinstance(event, m.Health) and node.health and event.is_own and node.settings.exclude_sick:
         node.phase = leave = leave_by_request(node, m.Requested(-1, "exclude_this_node", node.health))
         text = f"node {node.name} leaves the job: {leave.reason}"
         return [Log(text), journal("node_excluded", reason=leave.reason)]

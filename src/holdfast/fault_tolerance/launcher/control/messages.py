@@ -167,6 +167,7 @@ class Health(Event):
 
     cycle: int
     sick: str = ""  # why no rank may train on this node; "": nothing
+    is_own: bool = True  # it is this node's alone; False: other nodes may share it, such as storage
 
 
 @dataclass(frozen=True, slots=True)

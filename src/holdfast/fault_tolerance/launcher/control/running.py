@@ -116,7 +116,7 @@ def on_run(node: Node, phase: Run, event: Event, now: float) -> list[Action]:
             return [*record_description(node, event, now), *watch_exits(node, now)]
         case m.Requested():
             return on_request(node, event, now)
-        case m.Health(-1, sick) if node.settings.exclude_sick and node.request is None:
+        case m.Health(-1, sick, True) if node.settings.exclude_sick and node.request is None:
             if node.nodes - 1 + node.waiting >= node.settings.least:  # a job that trains does not end for it
                 return on_request(node, m.Requested(-1, "exclude_this_node", sick), now)
         case m.Signal() if event.is_stop:
