@@ -267,7 +267,7 @@ class Incidents:
         return found
 
     def in_order(self, group: RankGroup, failures: list[Failure]) -> list[Failure]:
-        """These failures, first the culprit by the evidence from which the report is made: the monitor's, or ours."""
+        """These failures, first the culprit: of a hang by the monitor's verdict, else by how the ranks ended."""
         from holdfast.incidents.capture.capture import without_evidence
 
         from .incident_report import culprit_of
@@ -275,8 +275,8 @@ class Incidents:
         self._finish()
         kind, culprit = self._logged
         if not (self._file and kind):
-            evidence = self._captured or without_evidence(self._context, "crash")
-            culprit = culprit_of(evidence, group, failures)
+            # Without what was captured: the ranks may have ended in another order since.
+            culprit = culprit_of(without_evidence(self._context, "crash"), group, failures)
         return sorted(failures, key=lambda failure: failure.exit.rank != culprit)
 
     def conclude(
