@@ -96,6 +96,19 @@ def journal_files(run_dir: str, *, of_ranks: bool = True) -> list[str]:
     ]
 
 
+def newest_events(path: str, kinds: Set[str], size: int) -> list[Event]:
+    """The events of these kinds in the last `size` bytes of one journal, as its node's clock has them.
+
+    Raises:
+        JournalUnreadable: It cannot be read.
+    """
+    try:
+        start = max(0, os.path.getsize(path) - size)
+    except OSError as error:
+        raise JournalUnreadable(f"{path}: {error.strerror}.") from None
+    return list(_events(path, kinds, start))
+
+
 def _clocks(journals: Iterable[tuple[str, Iterable[Event]]]) -> list[float]:
     """Seconds by which the clock of each journal is ahead, from its node and its events.
 
@@ -145,11 +158,11 @@ def _in_order(events: Iterable[Event], ahead: float) -> Iterator[tuple[float, Ev
         yield latest, moved
 
 
-def _events(path: str, kinds: Set[str] | None = None) -> Iterator[Event]:
-    """The events of a file. A line that ends with another kind is not decoded."""
+def _events(path: str, kinds: Set[str] | None = None, start: int = 0) -> Iterator[Event]:
+    """The events of a file, from this byte on. A line that ends with another kind is not decoded."""
     source = os.path.basename(path)[len(PREFIX) : -len(SUFFIX)]
     wanted = {f'{kind}"}}'.encode() for kind in kinds or ()}
-    for line in _lines(path):
+    for line in _lines(path, start):
         if kinds is not None:
             end = line[line.rfind(b'"kind":"', -80) + 8 :]
             if end not in wanted and end[-2:] == b'"}' and end.count(b'"') == 1:
@@ -159,8 +172,8 @@ def _events(path: str, kinds: Set[str] | None = None) -> Iterator[Event]:
             yield event
 
 
-def _lines(path: str) -> Iterator[bytes]:
-    offset, rest = 0, b""
+def _lines(path: str, offset: int) -> Iterator[bytes]:
+    rest = b""
     while True:
         try:
             with open(path, "rb", buffering=0) as file:

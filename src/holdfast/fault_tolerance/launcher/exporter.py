@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.in_time import TooLate, within
 from holdfast.journal.event import Event, decode
+from holdfast.journal.reader import JournalUnreadable, newest_events
 from holdfast.journal.writer import PREFIX, SUFFIX, Journal
 from holdfast.private_file import write_file
 
@@ -45,7 +46,6 @@ ANSWER, AT_THE_END, SLOWEST = 10.0, 1.0, 10.0
 """Seconds: of a filesystem before ranks start, and at the end; in which a scraper has to send and to read."""
 THREADS = 40
 """Threads of this launcher from which on new connections are closed."""
-REPORT_KIND = "straggler_report"
 TAIL = 600_000
 """Bytes at the end of rank 0's journal in which its newest straggler report is: one has less than half of them."""
 
@@ -118,7 +118,7 @@ class Exporter:
         is_due = self._ending.is_set() or time.monotonic() - self._searched >= REPORTS
         if self._metrics.has_rank_0 and is_due:
             self._searched = time.monotonic()
-            with suppress(OSError):
+            with suppress(OSError, JournalUnreadable):
                 self._report = self._newest_report() or self._report
         boards, places = self._boards.latest, self._driver.places
         self._text = self._metrics.text(time.time(), time.monotonic(), boards, places, self._report)
@@ -132,12 +132,10 @@ class Exporter:
 
     def _newest_report(self) -> Event | None:
         paths = glob.glob(f"{glob.escape(os.path.dirname(self._journal.path))}/{PREFIX}*.rank-0{SUFFIX}")
-        with open(max(paths, key=os.path.getmtime, default=""), "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
-            found = map(decode, reversed(file.read(TAIL).split(b"\n")))
-            return next(
-                (each for each in found if each and each.kind == REPORT_KIND and each.t >= self._began), None
-            )
+        if not paths:
+            return None
+        found = newest_events(max(paths, key=os.path.getmtime), {"straggler_report"}, TAIL)
+        return next((each for each in reversed(found) if each.t >= self._began), None)
 
     def collect(self) -> Iterable[Any]:
         """For prometheus-client."""
@@ -151,7 +149,7 @@ def _serve(exporter: Exporter, address: str, port: int) -> Any:
     try:
         from prometheus_client import CollectorRegistry, start_http_server
     except ImportError:
-        advice = "prometheus-client is not installed in this environment (pip install 'holdfast[metrics]')"
+        advice = "prometheus-client is not installed in this environment (pip install prometheus-client)"
         raise ConfigError(f"--ft-metrics-port: {advice}") from None
     registry = CollectorRegistry()
     registry.register(exporter)

@@ -63,8 +63,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("holdfast.launcher")
 IMPORTS, IMPORTS_OF_SEVERAL = 120.0, 5.0
 """Seconds for imports ahead of the first ranks, in jobs of one node and of several."""
-EARLIER_JOBS = 5.0
-"""Seconds to read the journal of earlier jobs."""
+EARLIER_JOBS, RECALLED = 5.0, 1 << 20
+"""Seconds to read the journals of earlier jobs, and bytes at the end of each that are read."""
 JOIN_TIMEOUT, LAST_CALL = 600.0, 30.0
 """Seconds; torch's defaults of `join_timeout` and `last_call_timeout` in --rdzv-conf."""
 DEFAULT_PORT = 29500
@@ -268,20 +268,17 @@ def _recall_suspects(store: StoreClient, run_dir: str) -> None:
 
     Does not cover: run directories that are not shared, in which only this node's own reports are.
     """
-    from holdfast.journal.event import decode
-    from holdfast.journal.reader import journal_files
+    from holdfast.journal.reader import journal_files, newest_events
 
-    from .control.suspects import RECALLED, of_earlier_jobs
+    from .control.suspects import of_earlier_jobs
 
     def read() -> list[str]:
-        found, now = [], time.time()
-        for path in journal_files(run_dir, of_ranks=False):
-            with open(path, "rb") as file:
-                about = os.fstat(file.fileno())
-                if now - about.st_mtime < FORGIVEN_AFTER:
-                    file.seek(max(0, about.st_size - RECALLED))
-                    found += [event for line in file if b"node_suspected" in line and (event := decode(line))]
-        return of_earlier_jobs(sorted(found, key=lambda event: event.t), now)
+        paths = [path for path in journal_files(run_dir, of_ranks=False) if os.path.getmtime(path) > since]
+        events = [each for path in paths for each in newest_events(path, {"node_suspected"}, RECALLED)]
+        return of_earlier_jobs(sorted(events, key=lambda event: event.t), now)
+
+    now = time.time()
+    since = now - FORGIVEN_AFTER
 
     with suppress(TooLate, OSError, HoldfastError, StoreGone):  # a job starts without it, too
         for line in within(EARLIER_JOBS, read):

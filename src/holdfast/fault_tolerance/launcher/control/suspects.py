@@ -21,8 +21,6 @@ from .records import FAILURES, Member, decode, encode
 
 RECENT = 16
 """Failures that are looked at."""
-RECALLED = 1 << 20
-"""Bytes at the end of each journal in which suspects of earlier jobs are looked for."""
 LARGEST_DOMAIN = 1 / 3
 """The share of the nodes up to which a node domain can be suspect: failures of one in two nodes meet by chance."""
 _SURE = {LOW: 0, MEDIUM: 1, HIGH: 2}
