@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from holdfast.autoresume.outcome import account_of
+from holdfast.callbacks.completion import record_suspects
 from holdfast.callbacks.stragglers import (
     Confirmation,
     StragglerSettings,
     findings,
     lines,
     metrics,
-    record_suspects,
     suspects,
     suspects_by_score,
     why_sections,

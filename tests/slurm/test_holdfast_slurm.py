@@ -29,7 +29,7 @@ if how == "bad-node" and restarts == "0" and os.environ["SLURM_NODEID"] == "0":
 if how == "memory" and restarts == "0" and os.environ["SLURM_NODEID"] == "0":
     raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
 if how == "straggler" and restarts == "0" and os.environ["RANK"] == "0":
-    from holdfast.callbacks.stragglers import record_suspects
+    from holdfast.callbacks.completion import record_suspects
     record_suspects([{"suspect": node, "facts": "the job was stopped for a straggler"}])
     sys.exit(1)
 if how == "broken" or (os.path.exists(bad) and open(bad).read() == node):

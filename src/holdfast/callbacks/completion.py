@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -102,13 +103,28 @@ def create_flag(path: Path | None, log: logging.Logger | logging.LoggerAdapter[A
 
 
 def record_chosen(path: str) -> None:
-    """Note in the job's journal, if there is one, from which checkpoint this cycle continues; for rank 0 to call.
+    """Record from which checkpoint this cycle continues; for rank 0 to call.
 
     Auto-resume suspects a checkpoint after which two attempts failed before they had taken a step.
     """
+    _record("rank-0", "checkpoint_chosen", [{"path": path}] if path else [])
+
+
+def record_suspects(blamed: Sequence[Mapping[str, Any]]) -> None:
+    """Record the nodes for which the job stops, an event `node_suspected` for each; for rank 0 to call.
+
+    Auto-resume, `holdfast slurm` and the launcher of the next job in the run directory leave them out.
+    """
+    # In a file of its own: most readers leave out those of ranks, in which each report is.
+    _record("stragglers", "node_suspected", [{"node": socket.gethostname(), **fields} for fields in blamed])
+
+
+def _record(writer: str, kind: str, events: Sequence[Mapping[str, Any]]) -> None:
+    """Write to the job's journal, if there is one. Waits a second for the disk at most, and raises nothing."""
     run_dir = environment.run_dir()
-    if not path or run_dir is None:
+    if not events or run_dir is None:
         return
-    journal = Journal(run_dir, f"{socket.gethostname()}.rank-0")
-    journal.record("checkpoint_chosen", cycle=environment.cycle(), path=path)
+    journal = Journal(run_dir, f"{socket.gethostname()}.{writer}")
+    for fields in events:
+        journal.record(kind, cycle=environment.cycle(), **fields)
     journal.close()

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import math
-import socket
 import statistics
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,8 +23,6 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from holdfast.fault_tolerance import environment
-from holdfast.journal.writer import Journal
 from holdfast.side_group import CollectiveFailed, SideGroup
 from holdfast.straggler import log_texts
 from holdfast.straggler.detector import Detector
@@ -33,6 +30,7 @@ from holdfast.straggler.report import StragglerId, ranks_text
 from holdfast.visible import escaped
 
 from .callback_log import named
+from .completion import record_suspects
 
 if TYPE_CHECKING:
     from holdfast.straggler.report import Report, Scores, Verdict
@@ -321,6 +319,7 @@ class Confirmation:
         return [verdict for verdict in report.verdicts() if low.intersection(verdict.ranks)]
 
 
+_STOPPED = "the job was stopped for a straggler"
 Fields = dict[str, Any]
 """Of an event `node_suspected`."""
 
@@ -347,22 +346,6 @@ def suspects_by_score(found: Findings, report: Report) -> list[Fields]:
         {"suspect": node, "ranks": ranks, "facts": f"{_STOPPED}; {ranks_text(ranks, 8)} (node {node}): {why}"}
         for node, ranks in by_node.items()
     ]
-
-
-_STOPPED = "the job was stopped for a straggler"
-
-
-def record_suspects(blamed: Sequence[Fields]) -> None:
-    """Note them in the job's journal, if there is one, for auto-resume, `holdfast slurm`, and the launcher of the next
-    job in the run directory. Waits a second for the disk at most, and raises nothing."""
-    run_dir, host = environment.run_dir(), socket.gethostname()
-    if not blamed or run_dir is None:
-        return
-    # In a file of its own: most readers leave out those of ranks, in which each report is.
-    journal = Journal(run_dir, f"{host}.stragglers")
-    for fields in blamed:
-        journal.record("node_suspected", node=host, cycle=environment.cycle(), **fields)
-    journal.close()
 
 
 def findings(report: Report, settings: StragglerSettings) -> Findings:
