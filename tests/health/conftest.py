@@ -26,10 +26,10 @@ def nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def facts(nvml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Facts:
-    """Set what the stand-in tells, beside that of a healthy GPU; also for processes that run already."""
+    """Set facts of the stand-in other than a healthy GPU's; also for processes that run already."""
     path = tmp_path / "facts"
 
-    def tell(**changes: int) -> None:
+    def set_facts(**changes: int) -> None:
         text = "".join(f"{name}={value}\n" for name, value in {**HEALTHY, **changes}.items())
         whole = path.with_suffix(".new")
         whole.write_text(text)
@@ -38,5 +38,5 @@ def facts(nvml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Facts:
     monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml))
     monkeypatch.setenv("NVML_INDEX", "0")
     monkeypatch.setenv("NVML_FACTS", str(path))
-    tell()
-    return tell
+    set_facts()
+    return set_facts

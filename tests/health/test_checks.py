@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.health import cards, host, probe, storage
+from holdfast.health import ABSENT, GOOD, SICK, WARNING, Finding, cards, host, probe, storage
 from holdfast.health.checks import Checks, Wanted
-from holdfast.health.findings import ABSENT, GOOD, SICK, WARNING, Finding
 
 CARDS = {"mlx5_0": 400, "mlx5_1": 400}
 
@@ -160,13 +159,13 @@ def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None
 
 
 def test_nothing_is_started_while_it_is_held() -> None:
-    probe.hold(True)
+    probe.pause(True)
     try:
         assert "ranks are being stopped" in probe.run_command("true", 5.0).text
         with pytest.raises(probe.Unanswered, match="ranks are being stopped"):
             probe.Probe().ask("gpus", 5.0)
     finally:
-        probe.hold(False)
+        probe.pause(False)
 
 
 def test_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.health import ABSENT, GOOD, SICK, WARNING, Finding
 from holdfast.health.checks import Checks, Wanted
-from holdfast.health.findings import ABSENT, GOOD, SICK, WARNING, Finding
 from holdfast.health.gpus import Reader, judged
 from tests.health.conftest import Facts
 from tests.processes import wait_until

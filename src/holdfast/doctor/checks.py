@@ -19,9 +19,9 @@ from ..fault_tolerance.launcher.warm.gpu_evidence import is_tested
 from ..fault_tolerance.launcher.warm.plan import Request, why_cold
 from ..fault_tolerance.processes import cgroups, proc
 from ..fault_tolerance.processes.cgroups import Limit
+from ..health import GOOD, SICK, WARNING
 from ..health.cards import LINK_DOWN
 from ..health.checks import Checks, Wanted
-from ..health.findings import GOOD, SICK, WARNING
 from ..in_time import TooLate, UnderWay
 from ..lazy import NEWEST_TORCH, OLDEST_TORCH, release
 from . import facts

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from .findings import ABSENT, GOOD, SICK, WARNING, Finding
+from . import ABSENT, GOOD, SICK, WARNING, Finding
 
 CHECK = "network cards"
 FOLDER = "/sys/class/infiniband"

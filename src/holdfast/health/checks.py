@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from holdfast.in_time import TooLate, UnderWay
 
-from . import cards, gpus, host, storage
-from .findings import ABSENT, SICK, WARNING, Finding
+from . import ABSENT, SICK, WARNING, Finding, cards, gpus, host, storage
 from .probe import Probe, Unanswered, end_all, run_command
 
 SECONDS = 2.0
@@ -43,11 +42,6 @@ class Wanted:
     seconds: float = SECONDS
     """For all checks together."""
     cards_folder: str = cards.FOLDER
-
-
-def too_late(check: str, what: str, reason: str) -> Finding:
-    """A check that has not answered in its time."""
-    return Finding(check, SICK, f"{what}: {reason}", what=what)
 
 
 class Checks:
@@ -101,7 +95,7 @@ class Checks:
         wanted = self._wanted
         if not wanted.driver:
             return [Finding(gpus.CHECK, ABSENT, "there is no NVIDIA driver")]
-        # A driver may take seconds to open: the first answer of a process is waited for, beside all else.
+        # A driver may take seconds to open: a process may take that long for its first answer.
         was_open = self.gpus.is_open
         seconds = wanted.seconds if was_open else OPENS
         until = time.monotonic() + seconds
@@ -154,13 +148,14 @@ class Checks:
         if late and not is_hung:
             found.append(Finding(storage.CHECK, WARNING, f"not checked: {late}"))
         elif late:
-            told = {finding.what for finding in found}
-            silent = [path for path in (*paths, wanted.write_path) if path and path not in told]
-            found += [too_late(storage.CHECK, path, late) for path in silent or ["a mount of Lustre or NFS"]]
+            answered = {finding.what for finding in found}
+            silent = [path for path in (*paths, wanted.write_path) if path and path not in answered]
+            silent = silent or ["a mount of Lustre or NFS"]
+            found += [Finding(storage.CHECK, SICK, f"{path}: {late}", what=path) for path in silent]
         return found
 
     def close(self) -> None:
         """End the processes."""
-        self.gpus.close()
-        self._storage.close()
+        self.gpus.end()
+        self._storage.end()
         end_all()

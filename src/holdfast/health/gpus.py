@@ -1,7 +1,7 @@
-"""GPUs: what NVML and the kernel's log tell of them, and what of it is a finding.
+"""GPUs: what NVML and the kernel's log have of them, and what of it is a finding.
 
 `Reader` belongs in a process of its own (`probe`): a driver that hangs holds the process that asks it.
-What a GPU, driver or package does not tell is named in the finding, never taken for good.
+What a GPU, driver or package does not know is named in the finding, never taken for good.
 Sources: NVML's reference; NVIDIA's catalogue of Xids.
 Does not cover: GPUs of other makers; parts of a GPU that MIG makes, for which the whole GPU is judged; an Xid that a
 reset of the GPU without a new load of the driver has repaired, which counts as long as the kernel's log has it.
@@ -16,7 +16,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
-from .findings import ABSENT, GOOD, SICK, WARNING, Finding
+from . import ABSENT, GOOD, SICK, WARNING, Finding
 
 CHECK = "GPUs"
 XIDS = {
@@ -78,26 +78,26 @@ class Reader:
 
     def _facts(self, index: int, gpu: Any) -> Gpu:
         nvml = self._nvml
-        remapped = self._told("nvmlDeviceGetRemappedRows", gpu)
-        slowed = self._told("nvmlDeviceGetCurrentClocksEventReasons", gpu)
+        remapped = self._value("nvmlDeviceGetRemappedRows", gpu)
+        slowed = self._value("nvmlDeviceGetCurrentClocksEventReasons", gpu)
         if slowed is None:  # drivers before 535
-            slowed = self._told("nvmlDeviceGetCurrentClocksThrottleReasons", gpu)
-        pci, name = self._told("nvmlDeviceGetPciInfo", gpu), self._told("nvmlDeviceGetName", gpu)
+            slowed = self._value("nvmlDeviceGetCurrentClocksThrottleReasons", gpu)
+        pci, name = self._value("nvmlDeviceGetPciInfo", gpu), self._value("nvmlDeviceGetName", gpu)
         kind = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
         return {
             "index": index,
             "pci": "" if pci is None else _text(pci.busId),
             "name": _text(name or "unknown GPU"),
-            "uncorrected": self._told("nvmlDeviceGetTotalEccErrors", gpu, *kind),
+            "uncorrected": self._value("nvmlDeviceGetTotalEccErrors", gpu, *kind),
             "remap_failed": remapped and bool(remapped[3]),
             "remap_pending": remapped and bool(remapped[2]),
-            "retire_pending": self._told("nvmlDeviceGetRetiredPagesPendingStatus", gpu),
+            "retire_pending": self._value("nvmlDeviceGetRetiredPagesPendingStatus", gpu),
             "links": self._links(gpu),
             "slowed": slowed,
         }
 
-    def _told(self, function: str, *arguments: Any) -> Any:
-        """What a function gives; None where it is unknown. Raises NVMLError if the GPU is lost or needs a reset."""
+    def _value(self, function: str, *arguments: Any) -> Any:
+        """What NVML returns; None where it is unknown. Raises NVMLError if the GPU is lost or needs a reset."""
         call, nvml = getattr(self._nvml, function, None), self._nvml
         if call is None:
             return None
@@ -110,7 +110,7 @@ class Reader:
 
     def _links(self, gpu: Any) -> list[int] | None:
         states = [
-            self._told("nvmlDeviceGetNvLinkState", gpu, link)
+            self._value("nvmlDeviceGetNvLinkState", gpu, link)
             for link in range(self._nvml.NVML_NVLINK_MAX_LINKS)
         ]
         known = [state for state in states if state is not None]
@@ -151,7 +151,7 @@ class Reader:
         for index in range(nvml.nvmlDeviceGetCount()):
             info = nvml.c_nvmlGpuFabricInfo_t()
             gpu = nvml.nvmlDeviceGetHandleByIndex(index)
-            is_known = self._told("nvmlDeviceGetGpuFabricInfo", gpu, nvml.byref(info)) is not None
+            is_known = self._value("nvmlDeviceGetGpuFabricInfo", gpu, nvml.byref(info)) is not None
             is_ready = is_known and info.state == nvml.NVML_GPU_FABRIC_STATE_COMPLETED
             found.add(bytes(info.clusterUuid).hex() if is_ready else "")
         (only,) = found if len(found) == 1 else [""]

@@ -1,7 +1,7 @@
-"""The machine: memory, /dev/shm, the disk of the run directory, and its clock beside those of the other nodes.
+"""The machine: memory, /dev/shm, the disk of the run directory, and its clock against those of the other nodes.
 
 All are warnings: none says that no rank can train here.
-Does not cover: a clock that is behind, where no other node has told its time lately; which of two clocks is wrong.
+Does not cover: a clock that is behind, where no other node has reported its time lately; which of two clocks is wrong.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable
 
-from .findings import GOOD, WARNING, Finding
+from . import GOOD, WARNING, Finding
 
 CHECK, CLOCK = "machine", "clock"
 GIB = 1 << 30
@@ -57,8 +57,8 @@ def check_clock(node: str, swap: Callable[[str], str], now: Callable[[], float] 
     """
     own = now()
     try:
-        told = json.loads(swap(json.dumps({"node": node, "at": own})) or "{}")
-        other, ahead = str(told.get("node", "")), float(told.get("at", 0.0)) - now()
+        reported = json.loads(swap(json.dumps({"node": node, "at": own})) or "{}")
+        other, ahead = str(reported.get("node", "")), float(reported.get("at", 0.0)) - now()
     except (ValueError, TypeError, AttributeError):
         other, ahead = "", 0.0
     if other not in ("", node) and ahead > AHEAD:

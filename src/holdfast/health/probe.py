@@ -22,22 +22,22 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from .findings import GOOD, SICK, WARNING, Finding
+from . import GOOD, SICK, WARNING, Finding
 
 RUNNING: set[int] = set()
 """Pids of the processes that run now: a sweep of what ranks have left behind spares them."""
 _starts = threading.Lock()
-_held = threading.Event()
+_paused = threading.Event()
 MOST_HUNG = 3
 """Processes of a probe that hang and cannot be ended, before no further one is started."""
 _CODE = "import sys; del sys.path[0]\nfrom holdfast.health.probe import serve\nserve()"
-_LEASHED = """exec 3<&0 </dev/null
+_WITH_LAUNCHER = """exec 3<&0 </dev/null
 { read -r _; kill -s KILL -- -$$; } <&3 >/dev/null 2>&1 &
 exec 3<&-
 exec /bin/sh -c "$1"
 """
 """Runs a command. When the launcher ends, however it does, the pipe closes and the command's group is killed."""
-_BURIAL = 0.1
+_REAP = 0.1
 _OUTPUT = 10_000  # bytes
 
 
@@ -54,6 +54,7 @@ class Probe:
         self.is_hung = False
         """Whether the last answer did not come in time."""
         self._one_at_a_time = threading.Lock()
+        self._is_over = False
         self._has_answered: subprocess.Popen[bytes] | None = None
 
     @property
@@ -81,15 +82,17 @@ class Probe:
             if self._process is None or self._process.poll() is not None:
                 self.close()
                 self._process = _started([sys.executable, "-c", _CODE], stdin=subprocess.PIPE)
+            if self._is_over:
+                self.close()
+                raise Unanswered("the checks have ended", [])
             assert self._process.stdin is not None and self._process.stdout is not None
             line = json.dumps({"ask": request, **arguments}) + "\n"
             os.write(self._process.stdin.fileno(), line.encode())
             rest, out = b"", self._process.stdout.fileno()
             while True:
                 left = until - time.monotonic()
-                ready = (
-                    select.poll()
-                )  # `select` fails for the descriptors of a launcher with a thousand connections
+                # `select.select` fails for the descriptors of a launcher with a thousand connections.
+                ready = select.poll()
                 ready.register(out, select.POLLIN)
                 if left <= 0 or not ready.poll(1000 * left):
                     self.is_hung = True
@@ -112,10 +115,15 @@ class Probe:
             raise Unanswered(str(getattr(error, "strerror", None) or error), found) from None
 
     def close(self) -> None:
-        """End the process."""
+        """End the process; the next question starts another."""
         process, self._process = self._process, None
         if process is not None:
             _end(process)
+
+    def end(self) -> None:
+        """End the process, also one that another thread starts now."""
+        self._is_over = True
+        self.close()
 
 
 def end_all() -> None:
@@ -125,22 +133,22 @@ def end_all() -> None:
             os.killpg(pid, signal.SIGKILL)
 
 
-def hold(is_held: bool) -> None:
-    """While it is held no process is started: a sweep would end one that it does not know of."""
-    if is_held:  # without a lock: a process may take seconds to start
-        _held.set()
+def pause(is_paused: bool) -> None:
+    """Start no process meanwhile: a sweep would end one that it does not know of."""
+    if is_paused:  # without a lock: a process may take seconds to start
+        _paused.set()
     else:
-        _held.clear()
+        _paused.clear()
 
 
 def _started(words: list[str], **more: Any) -> subprocess.Popen[bytes]:
     more = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, **more}
     with _starts:
-        if _held.is_set():
+        if _paused.is_set():
             raise OSError("ranks are being stopped")
         process = subprocess.Popen(words, start_new_session=True, **more)
         RUNNING.add(process.pid)
-    if _held.is_set():
+    if _paused.is_set():
         _end(process)
         raise OSError("ranks are being stopped")
     return process
@@ -154,7 +162,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             with contextlib.suppress(OSError):
                 pipe.close()
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_BURIAL)
+        process.wait(_REAP)
     if process.returncode is not None:
         RUNNING.discard(process.pid)
     else:  # in the kernel's state D: it is waited for in the background, so that its number is known to be taken
@@ -171,7 +179,7 @@ def run_command(command: str, seconds: float) -> Finding:
     check = "command"
     with tempfile.TemporaryFile() as output:  # no pipe: what the command leaves behind may keep one open
         try:
-            words = ["/bin/sh", "-c", _LEASHED, "sh", command]
+            words = ["/bin/sh", "-c", _WITH_LAUNCHER, "sh", command]
             process = _started(words, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT)
         except OSError as error:
             return Finding(
@@ -200,7 +208,7 @@ def serve() -> None:
     reader: Any = None
     writes = threading.Lock()
 
-    def tell(value: Any) -> None:
+    def answer(value: Any) -> None:
         with writes:
             os.write(1, (json.dumps(value) + "\n").encode())
 
@@ -222,14 +230,14 @@ def serve() -> None:
                     request["paths"],
                     request["write_path"],
                     distributed=request["distributed"],
-                    tell=lambda finding: tell(asdict(finding)),
+                    report=lambda finding: answer(asdict(finding)),
                 )
             else:
                 if reader is None:
                     from .gpus import Reader
 
                     reader = Reader()
-                tell(getattr(reader, request["ask"])())
+                answer(getattr(reader, request["ask"])())
         except Exception as error:  # a broken library may raise anything
-            tell({"error": str(error) or type(error).__name__})
-        tell("done")
+            answer({"error": str(error) or type(error).__name__})
+        answer("done")

@@ -12,7 +12,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 
-from .findings import ABSENT, GOOD, SICK, WARNING, Finding
+from . import ABSENT, GOOD, SICK, WARNING, Finding
 
 CHECK = "storage"
 DISTRIBUTED = {"lustre", "nfs", "nfs4"}
@@ -27,16 +27,16 @@ def mounts(table: str = "/proc/self/mounts") -> list[str]:
 
 
 def check(
-    paths: Sequence[str], write_path: str, *, distributed: bool, tell: Callable[[Finding], None]
+    paths: Sequence[str], write_path: str, *, distributed: bool, report: Callable[[Finding], None]
 ) -> None:
-    """Tell one finding for each path, as soon as it is known. Returns when all are."""
+    """Report one finding for each path, as soon as it is known. Returns when all are."""
     work: list[Callable[[], Finding]] = [lambda path=path: readable(path) for path in paths]  # type: ignore[misc]
     if write_path:
         work.append(lambda: writable(write_path))
     if distributed:
         work.append(lustre)
         work += [lambda path=path: reachable(path) for path in mounts()]  # type: ignore[misc]
-    threads = [threading.Thread(target=lambda each=each: tell(each()), daemon=True) for each in work]
+    threads = [threading.Thread(target=lambda each=each: report(each()), daemon=True) for each in work]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -81,7 +81,7 @@ def reachable(mount: str) -> Finding:
 
 
 def lustre(file: str = LUSTRE) -> Finding:
-    """What Lustre says of itself."""
+    """What Lustre reports of itself."""
     try:
         with open(file, encoding="utf-8") as health:
             text = health.read(200).strip()
@@ -89,4 +89,4 @@ def lustre(file: str = LUSTRE) -> Finding:
         return Finding(CHECK, ABSENT, "Lustre: not on this machine")
     except OSError as error:
         return Finding(CHECK, WARNING, f"Lustre: not checked ({file}: {error.strerror})")
-    return Finding(CHECK, GOOD if text == "healthy" else SICK, f"Lustre says {text!r}")
+    return Finding(CHECK, GOOD if text == "healthy" else SICK, f"Lustre reports {text!r}")

@@ -1,4 +1,4 @@
-"""What a person looks at: the page of a job's goodput, and the live view of a job.
+"""What a person reads: the page of a job's goodput, and the live view of a job.
 
     goodput_page.py  the page of `holdfast goodput --html`
     heat_map.py      straggler reports, folded to what a page can show

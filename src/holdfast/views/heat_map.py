@@ -42,8 +42,8 @@ def heat_map(events: Iterable[Event]) -> HeatMap | None:
     reports: dict[tuple[object, ...], tuple[float, array[int]]] = {}
     for event in events:
         try:
-            told = scores_of_ranks(event)
-            size = max(told) + 1
+            reported = scores_of_ranks(event)
+            size = max(reported) + 1
             if size > MOST_RANKS:
                 continue
         except MALFORMED:
@@ -52,7 +52,7 @@ def heat_map(events: Iterable[Event]) -> HeatMap | None:
         key = tuple(str(event.get(name)) for name in ("cycle", "report", "step"))
         _, scores = reports.setdefault(key, (event.t, array("h")))
         scores.extend([UNKNOWN] * (size - len(scores)))
-        for rank, score in told.items():
+        for rank, score in reported.items():
             scores[rank] = UNKNOWN if score is None else round(1000 * min(max(score, 0.0), 1.0))
     if not reports:
         return None

@@ -1,7 +1,7 @@
 """What `holdfast top` reads of a job: the boards of this node's ranks, and the journal of all nodes.
 
 Boards are read at each frame. The journal of a large job takes seconds, so it is read in a thread, and for at most
-`SHARE` of the time; what was read before is shown meanwhile. The job is looked for again when its boards are gone: a
+`SHARE` of the time; what was read before is shown meanwhile. The job is searched for again when its boards are gone: a
 new cycle, a new launcher in the run directory, or its end. Nothing is written, signalled or locked.
 Does not cover: boards of other users, and of other nodes (their `progress` events are shown).
 """
@@ -26,14 +26,14 @@ from ..journal.reader import stream_run
 from .live_frame import RankState, View, rank_state
 
 SHARE = 0.05
-"""Of the time, at most, is spent on reading the journal, and on looking for a job."""
+"""Of the time, at most, is spent on reading the journal, and on the search for a job."""
 AGAIN = 2.0
 """Seconds between two readings, at least."""
 INCIDENTS = 5
 
 
-class Paced:
-    """A call in a thread, again and again, within `SHARE` of the time."""
+class Throttled:
+    """A call that is repeated in a thread, within `SHARE` of the time."""
 
     def __init__(self, call: Callable[[], None]) -> None:
         self._call = call
@@ -66,7 +66,7 @@ class LiveJob:
         """Why no rank is found."""
         self._journal: dict[str, Any] = {}
         self._unread = ""
-        self._finding, self._reading = Paced(self._find), Paced(self._read)
+        self._finding, self._reading = Throttled(self._find), Throttled(self._read)
 
     def view(self, seconds: float) -> View:
         """What there is now; waits for at most so long for each of its parts."""

@@ -196,7 +196,8 @@ class Driver:
                 self._ranks.reports.describe(item)
                 self._send(item)
             case m.Signal():
-                self._health.stop_waiting()
+                if item.is_stop:
+                    self._health.stop_waiting()
                 self._send(item)
             case m.EvidenceTaken() | m.Reported() | m.Suspected() | m.IterationRead() | m.Health():
                 self._send(item)

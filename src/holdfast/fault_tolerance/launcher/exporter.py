@@ -85,7 +85,9 @@ class Exporter:
         self._ending.set()
         if self._server is not None:
             with suppress(OSError):
-                self._server.socket.shutdown(SHUT_RDWR)  # wakes its thread, which looks twice a second
+                self._server.socket.shutdown(
+                    SHUT_RDWR
+                )  # wakes its thread, which checks for it twice a second
             self._server.shutdown()
             self._server.server_close()
         if self._thread.is_alive():

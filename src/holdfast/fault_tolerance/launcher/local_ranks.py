@@ -281,7 +281,7 @@ class LocalRanks:
             return
         self._ahead.settle()
         self._monitor.is_held = True
-        self._health.hold(True)
+        self._health.pause(True)
         self._sweep = Sweep(lambda: self._spared, self._inbox.post, linger)
 
     @property
@@ -295,7 +295,7 @@ class LocalRanks:
             return
         group, self._sweep = self._group, None
         self._monitor.is_held = False
-        self._health.hold(False)
+        self._health.pause(False)
         if sweep.is_late:
             text = "/proc cannot be read. The job continues, but processes that the ranks left behind may still run"
             logger.warning(text)

@@ -1,10 +1,10 @@
-"""The health of this node: checked before it asks for a place and while its ranks train, told, and handed on.
+"""The health of this node: checked before it asks for a place and while its ranks train, and reported.
 
-The first check begins with the launcher, beside all that it prepares. Each later check is a thread, of which one runs
-at a time. The controller decides what follows.
+The first check runs while the launcher prepares the rest. Each later check is a thread, of which one runs at a time.
+The controller decides what follows.
 What always holds: the launcher waits for no check; each answer to `CheckHealth` comes, whatever hangs; a finding is
 reported once, until it is gone. A restart waits only for memory of GPUs that ranks of this launcher hold.
-Does not cover: pids of a container's own namespace where NVML tells those of the machine: a restart does not wait then.
+Does not cover: pids of a container's own namespace where NVML has those of the machine: a restart does not wait then.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from holdfast.health import host, probe
+from holdfast.health import ABSENT, GOOD, SICK, Finding, host, probe
 from holdfast.health.checks import Checks, Wanted
-from holdfast.health.findings import ABSENT, GOOD, SICK, Finding
 from holdfast.health.storage import CHECK as STORAGE
 from holdfast.in_time import TooLate, UnderWay
 from holdfast.journal.writer import Journal
@@ -33,10 +32,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("holdfast.launcher")
 DOMAIN = 1.0
 """Seconds to wait for the NVLink domain, before the job's store is joined."""
-LOOK = 0.05
-"""Seconds between two looks at the memory of GPUs."""
-CLOCK = "clock"
-"""The key of the time that a node has told last."""
+MEMORY_INTERVAL = 0.05
+"""Seconds between two readings of the memory of GPUs."""
+CLOCK_KEY = "clock"
+"""In the store: the time that a node has reported last."""
 
 
 class NodeHealth:
@@ -48,10 +47,10 @@ class NodeHealth:
         self._wanted, self._config, self._journal, self._post = wanted, config, journal, post
         self._checks = Checks(wanted)
         self._lock = threading.Lock()  # held by one check after the other
-        self._told: dict[tuple[str, str], Finding] = {}
+        self._reported: dict[tuple[str, str], Finding] = {}
         self._cycle, self._next = 0, 0.0  # when the next check is due while ranks train, in monotonic seconds
         self._stops_waiting = threading.Event()
-        self._holds = 0  # how often ranks were stopped
+        self._pauses = 0  # begun or ended, since ranks were stopped
         self.store: StoreClient | None = None
         self.is_closed = False
         self._first: UnderWay[list[Finding]] | None = None
@@ -64,7 +63,7 @@ class NodeHealth:
 
     def notes(self) -> tuple[str, ...]:
         """What was found and is not gone, in a sentence each, for reports."""
-        return tuple(f"Health of the node, {each.line}." for each in self._told.values())
+        return tuple(f"Health of the node, {each.line}." for each in self._reported.values())
 
     def domain(self) -> str:
         """The NVLink domain of the GPUs; "" where there is none, or the driver does not answer."""
@@ -86,7 +85,7 @@ class NodeHealth:
             found: list[Finding] = []
             try:
                 found = self._run() if first is None else first.answer(2 * self._wanted.seconds + 1.0)
-                self._tell([*found, *self._clock()])
+                self._report([*found, *self._clock()])
             except TooLate:
                 logger.warning("the check of this node's health has no result")
             except Exception as error:
@@ -108,31 +107,31 @@ class NodeHealth:
         if now < self._next or self._lock.locked():
             return
         self._cycle, self._next = cycle, now + interval
+        pauses = self._pauses
 
         def work() -> None:
-            holds = self._holds
             found = self._run(trains=True)
-            if holds != self._holds:
+            if pauses != self._pauses:
                 return  # the ranks were stopped meanwhile, and processes of the check may be missing
             is_full = any(each.check == STORAGE for each in found)
-            new = self._tell([*found, *(self._clock() if is_full else [])])
+            new = self._report([*found, *(self._clock() if is_full else [])])
             if any(each.verdict == SICK for each in new):
                 self._post(_answer(-1, new))
 
         with suppress(RuntimeError):
             UnderWay(work)
 
-    def hold(self, is_held: bool) -> None:
+    def pause(self, is_paused: bool) -> None:
         """Ranks are being stopped, and no process may be started; or they are gone."""
-        self._holds += 1
-        probe.hold(is_held)
+        self._pauses += 1
+        probe.pause(is_paused)
 
     def take_first(self) -> None:
-        """Tell what the first check finds, where no controller asks for it."""
+        """Report what the first check finds, where no controller asks for it."""
         first, self._first = self._first, None
         if first is not None:
             with suppress(RuntimeError):
-                UnderWay(lambda: self._tell(first.answer(2 * self._wanted.seconds + 1.0)))
+                UnderWay(lambda: self._report(first.answer(2 * self._wanted.seconds + 1.0)))
 
     def _clock(self) -> list[Finding]:
         store = self.store
@@ -141,20 +140,20 @@ class NodeHealth:
 
         def swap(text: str) -> str:
             try:
-                told = store.ask(CLOCK, 1.0)
-                store.ask(Put(CLOCK, text), 1.0)
+                reported = store.ask(CLOCK_KEY, 1.0)
+                store.ask(Put(CLOCK_KEY, text), 1.0)
             except StoreGone:
                 return ""
-            return told
+            return reported
 
         return host.check_clock(self._wanted.node, swap)
 
-    def _tell(self, found: list[Finding]) -> list[Finding]:
+    def _report(self, found: list[Finding]) -> list[Finding]:
         """Log and record what is new, and give it; forget what is gone."""
         bad = {each.key: each for each in found if each.verdict not in (GOOD, ABSENT)}
         checked = {each.check for each in found}
-        new = [] if self.is_closed else [each for key, each in bad.items() if key not in self._told]
-        self._told = {key: each for key, each in self._told.items() if key[0] not in checked} | bad
+        new = [] if self.is_closed else [each for key, each in bad.items() if key not in self._reported]
+        self._reported = {key: each for key, each in self._reported.items() if key[0] not in checked} | bad
         for each in new:
             line = _safe(each)
             logger.warning("health of this node: %s (%s)", line, each.verdict)
@@ -184,9 +183,8 @@ class NodeHealth:
         def work() -> None:
             began = time.monotonic()
             held: list[list[int]] = []
-            with suppress(
-                probe.Unanswered, ValueError, TypeError, LookupError
-            ):  # the ranks start in any case
+            # Whatever the answer is, the ranks start.
+            with suppress(probe.Unanswered, ValueError, TypeError, LookupError):
                 while not self._stops_waiting.is_set():
                     (holders,) = self._checks.gpus.ask("holders", self._wanted.seconds)
                     held = [each for each in holders if each[1] in pids] if isinstance(holders, list) else []
@@ -200,7 +198,7 @@ class NodeHealth:
                         logger.error("%s. The ranks start nevertheless", text)
                         self._journal.record("gpu_memory_held", cycle=self._cycle, text=text)
                         break
-                    self._stops_waiting.wait(LOOK)
+                    self._stops_waiting.wait(MEMORY_INTERVAL)
             waited = time.monotonic() - began
             if waited > 1.0:
                 logger.info("waited %.1f s for the GPU memory of the ranks that ended", waited)
