@@ -1,10 +1,8 @@
 """A step of `make lint`: words and phrases that the project does not use, in code, tests and docs.
 
-    python scripts/check_words.py             print each hit; exit code 1 if there is one
-    python scripts/check_words.py --allow     write the present hits into scripts/words-allowed.txt
-
-Each phrase has the word to use instead. They are actors that do not exist, verbs of speech for what a program does,
-and metaphors: a reader has to decode them. Does not cover grammar, and words inside of identifiers.
+It prints each hit, and exits with 1 if there is one. Each phrase has the word to use instead. They are actors that do
+not exist, verbs of speech for what a program does, and metaphors: a reader has to decode them.
+Does not cover: grammar, and words inside of identifiers.
 """
 
 from __future__ import annotations
@@ -12,11 +10,9 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-ALLOWED = ROOT / "scripts" / "words-allowed.txt"
 # What is read: files that git knows, of these kinds.
 KINDS = {".cff", ".cpp", ".h", ".j2", ".md", ".py", ".pyi", ".sh", ".toml", ".yaml", ".yml"}
 
@@ -78,36 +74,11 @@ def hits(name: str) -> list[str]:
     return found
 
 
-def allowed() -> Counter[str]:
-    """Hits per file that are not yet fixed."""
-    counts: Counter[str] = Counter()
-    if ALLOWED.exists():
-        for line in ALLOWED.read_text().splitlines():
-            if line and not line.startswith("#"):
-                number, name = line.split(maxsplit=1)
-                counts[name] = int(number)
-    return counts
-
-
-def main(arguments: list[str]) -> int:
-    found = {name: lines for name in files() if (lines := hits(name))}
-    if arguments == ["--allow"]:
-        counts = "".join(f"{len(lines):4} {name}\n" for name, lines in found.items())
-        ALLOWED.write_text(f"# Hits per file that are not fixed yet. This file only shrinks.\n{counts}")
-        return 0
-    limits = allowed()
-    failed = 0
-    for name, lines in found.items():
-        if len(lines) > limits[name]:
-            print("\n".join(lines))
-            failed += len(lines)
-    stale = [name for name in limits if len(found.get(name, ())) < limits[name]]
-    for name in stale:
-        print(
-            f"scripts/words-allowed.txt: {name} has {len(found.get(name, ()))} hits now, not {limits[name]}"
-        )
-    return 1 if failed or stale else 0
+def main() -> int:
+    found = [line for name in files() for line in hits(name)]
+    print(*found, sep="\n", end="\n" if found else "")
+    return 1 if found else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

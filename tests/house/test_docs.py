@@ -24,7 +24,6 @@ FOREIGN = {
     # of `make gpu` and `make simulate`
     "--list", "--out", "--wheels", "--seeds", "--nodes", "--minutes",
     # of scripts/check_words.py
-    "--allow",
     # of pip and Megatron-LM
     "--force-reinstall", "--target", "--async-save", "--async-strategy",
     # of docker

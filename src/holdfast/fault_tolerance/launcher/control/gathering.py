@@ -48,7 +48,7 @@ def place(
     times: Mapping[str, int] | None = None,
     segment: int = 1,
 ) -> tuple[Member, ...]:
-    """Choose at most `most` of the nodes, in order. With a `segment` they are complete groups of so many nodes, one
+    """Choose at most `most` of the nodes, in order. With a `segment` they are complete groups of that size, one
     after the other, each of one domain.
 
     Nodes of the previous membership keep their places, and a new node takes the place of a lost one. New nodes are
