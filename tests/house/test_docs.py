@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.launcher import exit_codes_page
+from holdfast.journal.kinds import KINDS
+from scripts import reference
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 SUPERVISION = ROOT / "src" / "holdfast" / "fault_tolerance"
 
 # Options of other programs that appear in examples.
@@ -73,28 +74,19 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert [target for target in targets if "://" not in target and not (page.parent / target).exists()] == []
 
 
-def test_every_kind_of_event_is_documented() -> None:
-    sources = [path.read_text() for path in SUPERVISION.rglob("*.py")]
-    recorded = {kind for text in sources for kind in re.findall(r'\b(?:record|defer)\(\s*"(\w+)"', text)}
-    told = {kind for text in sources for kind in re.findall(r'"event": "(\w+)"', text)}
-    assert {"run_start", "rank_exit"} <= recorded  # the search finds something
-    assert "verdict" in told
-    page = (ROOT / "docs" / "incidents-and-journal.md").read_text()
-    assert {kind for kind in recorded | told if f"`{kind}`" not in page} == set()
+def test_every_recorded_kind_of_event_has_a_meaning() -> None:
+    """Kinds that the node controller records are in a `Record` of its own."""
+    texts = [path.read_text() for path in SUPERVISION.rglob("*.py")]
+    calls = r'\b(?:record|defer|journal)\(\s*"(\w+)"|"event": "(\w+)"'
+    recorded = {first or second for text in texts for first, second in re.findall(calls, text)}
+    assert {"run_start", "rank_exit", "verdict"} <= recorded  # the search finds something
+    assert recorded - KINDS.keys() == set()
 
 
-def test_the_exit_codes_on_the_page_are_the_launcher_s() -> None:
-    from holdfast.fault_tolerance.launcher import exit_codes as exits
-
-    page = (ROOT / "docs" / "exit-codes.md").read_text()
-    first_cells = re.findall(r"^\| (\d+)", page, re.MULTILINE)
-    assert {exits.FAILED, exits.USAGE, exits.DO_NOT_REQUEUE, exits.INTERRUPTED} <= set(map(int, first_cells))
-
-
-def test_the_exit_codes_are_the_launcher_s_table() -> None:
-    """`python -m tests.launcher.exit_codes_page` writes it."""
-    text = exit_codes_page.PAGE.read_text(encoding="utf-8")
-    assert text == exit_codes_page.page(text)
+@pytest.mark.parametrize("name", reference.PAGES)
+def test_reference_page_is_current(name: str) -> None:
+    """`make reference` writes it."""
+    assert (reference.FOLDER / f"{name}.md").read_text(encoding="utf-8") == reference.page(name)
 
 
 def test_moving_over_lists_differences_exit_codes_first() -> None:

@@ -1,4 +1,4 @@
-"""The page on reports has every field, every kind and today's examples."""
+"""The reference has every part of the evidence, and the page on reports today's examples."""
 
 from __future__ import annotations
 
@@ -9,16 +9,8 @@ from enum import Enum
 import pytest
 
 from holdfast.incidents import evidence
-from holdfast.incidents.evidence import Missing
-from holdfast.incidents.verdict import ACTIVITIES
-from tests.incidents.evidence_page import PAGE, TITLES, page
+from scripts.reference import TITLES
 from tests.incidents.report_examples import DOCS, EXAMPLES, PAGES, with_examples
-
-
-def test_tables_of_evidence_are_current() -> None:
-    """`python -m tests.incidents.evidence_page` writes them."""
-    text = PAGE.read_text(encoding="utf-8")
-    assert page(text) == text
 
 
 def test_every_part_of_the_evidence_has_a_table() -> None:
@@ -28,14 +20,6 @@ def test_every_part_of_the_evidence_has_a_table() -> None:
         if isinstance(kind, type) and (is_dataclass(kind) or (issubclass(kind, Enum) and kind is not Enum))
     }
     assert parts - {evidence.Case} <= TITLES.keys()
-
-
-def test_documentation_has_every_kind_and_code() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    for name, meaning in ACTIVITIES.items():
-        assert f"| `{name}` | {meaning} |" in text
-    for code in Missing:
-        assert code is Missing.NOTHING or f"| `{code.value}` | {code.text} |" in text
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -22,6 +22,7 @@ from holdfast.fault_tolerance import environment
 from holdfast.journal.writer import Journal
 
 FLAG_VARIABLE = "FAULT_TOL_FINISHED_FLAG_FILE"
+"""The file that a training creates when it is finished; `holdfast autoresume` starts no attempt after it."""
 
 
 def why_complete(

@@ -61,7 +61,7 @@ def run_checks(
     trial: bool = False,
     wanted: Wanted | None = None,
 ) -> list[Finding]:
-    """The findings of all checks, in the order of `docs/doctor.md`.
+    """The findings of all checks, in the order of `table.CHECKS`.
 
     Args:
         nproc: Ranks on this machine.

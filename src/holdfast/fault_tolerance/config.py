@@ -3,7 +3,7 @@
 YAML keys, environment variables, ``--ft-…`` flags, ``--help`` and the docs are all made from the fields of this
 dataclass. A config that exists is valid: every value went through its grammar (`config_fields`), so readers never
 check again. Assigning to a field later is possible and not checked. A setting of another release of NVRx that changes
-nothing here has the reason in its field; docs/settings-history.md is made from them.
+nothing here has the reason in its field; docs/reference/settings.md is made from them.
 
 Does not cover: merging the sources of a job (`config_sources`), and options that concern only the launcher
 (`launcher.command_line.ft_options`).
@@ -86,8 +86,8 @@ def setting(
 
     Args:
         default: As it may be given; the config holds what `parse` makes of it.
-        about: `since` and `no_effect` of the `Option`; `first`, the name to show first if it is not ``ft-<field>``;
-            `other_names` beside those of the field; `more_variables`.
+        about: `since`, `no_effect` and `more` of the `Option`; `first`, the name to show first if it is not
+            ``ft-<field>``; `other_names` beside those of the field; `more_variables`.
     """
     about |= {"parse": parse, "metavar": metavar, "meaning": meaning}
     about["group"] = PAST if "no_effect" in about else group
@@ -138,18 +138,23 @@ class FaultToleranceConfig:
     workload_check_interval: float = setting(
         5.0, grammar.seconds, "SECONDS", "longest sleep of the monitor; deadlines are met exactly anyway")
     initial_rank_heartbeat_timeout: float | None = setting(
-        3600.0, grammar.limit, "SECONDS", "from a rank's start to its first heartbeat or section")
+        3600.0, grammar.limit, "SECONDS", "from a rank's start to its first heartbeat or section",
+        more="For a script that never connects only if set; an [optimizer step](optimizer-steps.md) ends it too")
     rank_heartbeat_timeout: float | None = setting(
-        2700.0, grammar.limit, "SECONDS", "longest time between two heartbeats")
+        2700.0, grammar.limit, "SECONDS", "longest time between two heartbeats",
+        more="For a script that never connects: between two optimizer steps, only if set")
     rank_section_timeouts: dict[str, float | None] = setting(  # noqa: RUF009
-        None, grammar.sections, "NAME:SECONDS,...", "longest time in each section, like setup:600,step:180")
+        None, grammar.sections, "NAME:SECONDS,...", "longest time in each section, like setup:600,step:180",
+        more="A mapping in YAML. `checkpointing:None` is no timeout")
     rank_out_of_section_timeout: float | None = setting(
         None, grammar.limit, "SECONDS", "longest time with no section open")
     node_health_check_interval: float | None = setting(
         5.0, optional(grammar.seconds), "SECONDS", "time between two checks of the node while ranks train; None: none",
-        HEALTH)
+        HEALTH,
+        more="[Health of nodes](health.md)")
     safety_factor: float = setting(
-        5.0, grammar.factor, "FACTOR", "learned timeout = FACTOR x longest duration observed")
+        5.0, grammar.factor, "FACTOR", "learned timeout = FACTOR x longest duration observed",
+        more="[Learned timeouts](sections-and-heartbeats.md#learned-timeouts)")
     rank_termination_signal: signal.Signals = setting(  # noqa: RUF009
         "SIGKILL", grammar.signal_of, "SIGNAL", "first signal to a hung rank; SIGKILL follows")
     log_level: int = setting(
@@ -162,7 +167,8 @@ class FaultToleranceConfig:
     pci_topo_file: str | None = setting(
         None, grammar.text, "FILE", "which network card belongs to which GPU", no_effect=CARDS)
     link_down_path_template: str | None = setting(
-        None, TEMPLATE, "PATH", "link-down counter, with {dev_name} or {nic}", HEALTH)
+        None, TEMPLATE, "PATH", "link-down counter, with {dev_name} or {nic}", HEALTH,
+        more="Without it `/sys/class/infiniband/{nic}/ports/1/counters/link_downed`")
     # Of 0.5 and later.
     skip_section_response: bool = setting(
         True, grammar.boolean, "BOOL", "section calls do not wait for an answer", since="0.5", no_effect=MEMORY_WRITE)
@@ -173,7 +179,8 @@ class FaultToleranceConfig:
         True, grammar.boolean, "BOOL", "network ports that were active still are", HEALTH, since="0.6")
     link_state_path_template: str | None = setting(
         "/sys/class/infiniband/{nic}/ports/1/state", TEMPLATE, "PATH",
-        "state of a card's port", HEALTH, since="0.6")
+        "state of a card's port", HEALTH, since="0.6",
+        more="`{nic}` and `{dev_name}` are the card's name")
     enable_dist_storage_healthcheck: bool = setting(
         False, grammar.boolean, "BOOL", "check the mounts of Lustre and NFS", HEALTH, since="0.6",
         other_names=("ft-dist-storage-health-check", "ft-param-dist-storage-health-check"))
@@ -182,12 +189,14 @@ class FaultToleranceConfig:
         other_names=("ft-storage-health-check-path", "ft-param-storage-health-check-path"))
     segment: int | None = setting(
         None, optional(whole(1)), "NODES", "nodes per complete group within one NVLink domain", LAUNCHER,
-        since="0.6")
+        since="0.6",
+        more="[Segments](health.md#segments)")
     numa_bind_strict: bool = setting(
         True, grammar.boolean, "BOOL", "bind the memory of ranks to their NUMA node too", since="0.6", no_effect=NUMA)
     gpu_memory_reclaim_timeout: float | None = setting(
         50.0, optional(grammar.amount), "SECONDS", "longest wait for GPU memory of ranks that ended", HEALTH,
-        since="0.6")
+        since="0.6",
+        more="0: none. [GPU memory](health.md#gpu-memory-of-ranks-that-ended)")
     gpu_memory_tolerance_mb: float | None = setting(
         512.0, optional(grammar.amount), "MEGABYTES", "GPU memory in use that counts as free", HEALTH, since="0.6")
     gpu_memory_poll_interval: float | None = setting(
@@ -196,15 +205,19 @@ class FaultToleranceConfig:
     check_remaining_processes: bool = setting(
         False, grammar.boolean, "BOOL", "log what is left of stopped ranks", since="0.6", no_effect=SWEEP)
     max_no_progress_cycles: int = setting(
-        2, whole(-1), "CYCLES", "failed cycles in a row that saved nothing new: the job ends", LAUNCHER, since="0.6")
+        2, whole(-1), "CYCLES", "failed cycles in a row that saved nothing new: the job ends", LAUNCHER, since="0.6",
+        more="0 or -1: never. Without `checkpoint_iteration_file` it has no effect")
     min_progress_iterations: int = setting(
         1, whole(0), "ITERATIONS", "growth of that number that counts as progress", LAUNCHER, since="0.6")
     checkpoint_iteration_file: str | None = setting(
-        None, grammar.text, "FILE", "has the last checkpoint's iteration: measures progress", LAUNCHER, since="0.6")
+        None, grammar.text, "FILE", "has the last checkpoint's iteration: measures progress", LAUNCHER, since="0.6",
+        more="[A job that makes no progress](launcher.md#a-job-that-makes-no-progress)")
     install_exception_hook: bool = setting(
-        False, grammar.boolean, "BOOL", "end a rank at once after an uncaught exception", LAUNCHER, since="0.6")
+        False, grammar.boolean, "BOOL", "end a rank at once after an uncaught exception", LAUNCHER, since="0.6",
+        more="As `--ft-exit-timeout 0`: [ranks that do not end](launcher.md#ranks-that-do-not-end)")
     num_warmup_iterations: int = setting(
-        0, whole(0), "ITERATIONS", "first steps of a cycle that may take as long as the initial timeout", since="0.6")
+        0, whole(0), "ITERATIONS", "first steps of a cycle that may take as long as the initial timeout", since="0.6",
+        more="[The first steps](sections-and-heartbeats.md#the-first-steps)")
     cycle_info_dir: str | None = setting(
         None, grammar.text, "DIR", "one JSON file per cycle", since="0.6", no_effect=JOURNAL)
     attribution_endpoint: str | None = setting(

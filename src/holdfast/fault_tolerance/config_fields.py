@@ -69,6 +69,7 @@ class Option:
         letter: Its one-letter form.
         since: The release of NVRx, or of torch for an option of torchrun, that had it first.
         no_effect: Why it changes nothing; None if it takes effect.
+        more: What docs/reference/settings.md has beside `meaning`, in Markdown.
     """
 
     key: str
@@ -83,6 +84,7 @@ class Option:
     since: str = OLDEST
     no_effect: Reason | None = None
     is_setting: bool = False
+    more: str = ""
 
     @property
     def name(self) -> str:

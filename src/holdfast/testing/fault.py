@@ -53,17 +53,30 @@ class Kind:
 
 KINDS = MappingProxyType(
     {
-        "exit": Kind("the process exits at once, with no cleanup", frozenset({"code"})),
-        "exception": Kind("InjectedFault is raised in the training loop", frozenset({"message"}), True),
+        "exit": Kind("the process ends at once: no `finally`, no `atexit`", frozenset({"code"})),
+        "exception": Kind("`InjectedFault` is raised in the training loop", frozenset({"message"}), True),
         "kill": Kind("SIGKILL"),
         "stop": Kind("SIGSTOP: every thread is stopped, and only SIGCONT and SIGKILL have an effect"),
         "segv": Kind("a read from address 0"),
-        "sleep": Kind("the main thread sleeps; threads and signal handlers run", frozenset({"for"}), True),
-        "gil": Kind("a busy loop in C that holds the GIL: no other Python thread runs", frozenset({"for"})),
-        "deadlock": Kind("one rank is alone in an all_reduce", frozenset({"for", "how"}), True),
-        "memory": Kind("allocates until a limit it sets itself: MemoryError", frozenset({"limit"}), True),
+        "sleep": Kind(
+            "the main thread sleeps; other threads and signal handlers run", frozenset({"for"}), True
+        ),
+        "gil": Kind(
+            "a busy loop in C that holds the GIL: no other Python thread and no Python signal handler runs",
+            frozenset({"for"}),
+        ),
+        "deadlock": Kind(
+            "`enter`: this rank is in an all_reduce that no other joins; `skip`: the others are in one without it",
+            frozenset({"for", "how"}),
+            True,
+        ),
+        "memory": Kind(
+            "allocates until a limit that it sets itself (RLIMIT_AS): `MemoryError`",
+            frozenset({"limit"}),
+            True,
+        ),
         "half_save": Kind(
-            "the kernel ends the process in the middle of the next file that it writes",
+            "the kernel ends the process (SIGXFSZ) when a file that it writes, its output included, exceeds `size`",
             frozenset({"size"}),
             True,
         ),
@@ -96,12 +109,15 @@ class Fault:
     kind: a name from `KINDS` or `ALIASES`. Exactly one of `step` and `after` is given.
     step: the number given to `Faults.at_step`; only that very step, not a later one.
     point: which `at_step` call of the step, when the loop has several; None is the first.
-    after: seconds since the fault was armed, plus up to `rand` seconds drawn from `seed`.
+    after: seconds since the fault was armed.
+    rand: with `after`: up to so many seconds later, drawn from `seed`.
     rank: a global rank, "random" (every rank makes the same choice) or "all".
     seed: makes random choices repeatable; without it they differ from job to job. The restart cycle counts as well, so
         with `cycle="each"` another rank may be hit each time.
     cycle: the restart cycle (TORCHELASTIC_RESTART_COUNT) or "each".
-    code: exit code of `exit`. message: text of `exception`. limit: bytes that `memory` may add to the process.
+    code: exit code of `exit`.
+    message: text of `exception`.
+    limit: bytes that `memory` may add to the process.
     duration: seconds; of `sleep` and `gil` (None: forever), `child` (None: 600) and the timeout of `deadlock`'s
         collective (None: torch's own default).
     how: `deadlock`: "enter" (this rank is alone in the all_reduce) or "skip" (the others wait in it for this rank).

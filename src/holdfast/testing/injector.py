@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 ENVIRONMENT = "HOLDFAST_FAULT"
+"""The faults to inject, as `KIND@KEY=VALUE,…`; read by `Faults.from_env` and `python -m holdfast.testing`."""
 #: Brings a delayed fault into the main thread. A real-time signal near the end: no other program is likely to use it.
 WAKE_SIGNAL = signal.SIGRTMAX - 3
 

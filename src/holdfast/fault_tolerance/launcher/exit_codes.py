@@ -1,8 +1,8 @@
 """How ranks end, in words and as exit codes; and every way in which a launcher ends: it takes its codes from the table.
 Pure.
 
-docs/exit-codes.md is written from it by `python -m tests.launcher.exit_codes_page`. A new ending is a member here, and
-a job that ends so in tests/nodes/test_codes_of_launchers.py.
+docs/reference/exit-codes.md is written from it by `make reference`. A new ending is a member here, and a job that ends
+so in tests/nodes/test_codes_of_launchers.py.
 
 Does not cover: a launcher that a signal ends before its first line or that gets SIGKILL; the page describes those.
 """

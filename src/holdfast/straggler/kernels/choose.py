@@ -24,6 +24,7 @@ from .source import KernelSource, KernelWindow
 log = logging.getLogger("holdfast.straggler")
 
 VARIABLE = "HOLDFAST_KERNEL_SOURCE"
+"""The source of kernel times: `cupti`, `cuda_events` or `none`; without it, the best that is there."""
 ALLOWED = ("cupti", "cuda_events", "none")
 DRIVER_LIBRARY = "libcuda.so.1"
 """On WSL and Jetson it is the sign that there is a driver."""

@@ -43,7 +43,7 @@ UNTIMED = 0.01
 LEAVES_SAFELY = 23
 """CUPTI's version of CUDA 12.5. Before, it cannot leave, and being attached may slow a training by 10 to 20 %."""
 OVERRIDE = "HOLDFAST_CUPTI_LIBRARY"
-"""Names the one file to use instead of all others."""
+"""The file of libcupti to use, instead of all others."""
 LIBRARY = Path(__file__).with_name("_cupti_core.so")
 VERSION = 2
 """Of the functions and structures of the native core; the library has its own copy of the number."""

@@ -1,7 +1,7 @@
 """The options as an argparse parser: for the text of ``--help``, and for programs with a command line of their own.
 
 The launcher itself does not parse with it: `options` reads a command line with less delay and better errors. Options
-without effect are listed in the help by name only; docs/settings-history.md has the table.
+without effect are listed in the help by name only; docs/reference/settings.md has the table.
 
 Does not cover: mixtures of hyphens and underscores that were never documented, and abbreviations.
 """

@@ -71,61 +71,81 @@ class LauncherOptions:
         other_names=("ignore-missing-fault-tol-cfg",))
     restart_policy: str = setting(
         "any-failed", grammar.restart_policy, "POLICY", "any-failed: a failure of one rank restarts all ranks",
-        LAUNCHER, other_names=("restart-policy",))
+        LAUNCHER, other_names=("restart-policy",),
+        more="`min-healthy` is refused: it needs a recovery inside the process")
     restarts_reset_on_progress: bool = setting(
-        False, grammar.boolean, "", "--max-restarts counts anew after progress", LAUNCHER)
+        False, grammar.boolean, "", "--max-restarts counts anew after progress", LAUNCHER,
+        more="A new checkpoint, or more steps than in the cycle before; "
+        "only `checkpoint_iteration_file` where it is set")
     term_timeout: float | None = setting(
         1800.0, grammar.limit, "SECONDS", "time for ranks to save and leave after a preemption signal", LAUNCHER,
-        first="term-timeout")
+        first="term-timeout",
+        more="None: no limit")
     workers_stop_timeout: float = setting(
         5.0, grammar.seconds, "SECONDS", "SIGTERM to SIGKILL when ranks are stopped for a restart", LAUNCHER,
         first="workers-stop-timeout")
     exit_timeout: float | None = setting(
         10.0, grammar.limit_or_zero, "SECONDS", "time for a rank to end after an uncaught exception; None: no limit",
-        LAUNCHER)
+        LAUNCHER,
+        more="0: at once. [Ranks that do not end](launcher.md#ranks-that-do-not-end)")
     finished_timeout: float | None = setting(
-        None, grammar.limit, "SECONDS", "time for a rank to end after its script has finished", LAUNCHER)
+        None, grammar.limit, "SECONDS", "time for a rank to end after its script has finished", LAUNCHER,
+        more="Without it a process that stays is reported after 60 s and never ended")
     preempted_exit_code: int = setting(
         0, whole(0, 255), "CODE", "exit code of a preempted job in which no rank failed", LAUNCHER)
     same_failure_limit: int = setting(
-        3, whole(0), "CYCLES", "same exception at the same step, in so many cycles: the job ends", LAUNCHER)
+        3, whole(0), "CYCLES", "same exception at the same step, in so many cycles: the job ends", LAUNCHER,
+        more="0: never. [A failure that repeats itself](launcher.md#a-failure-that-repeats-itself)")
     exclude_suspects: bool = setting(
         False, grammar.boolean, "", "without a spare, continue without a node that failures make suspect",
-        LAUNCHER)
+        LAUNCHER,
+        more="As long as `--nnodes MIN:MAX` allows it. "
+        "[Nodes that fail again and again](launcher.md#nodes-that-fail-again-and-again)")
     node_domain: str | None = setting(
-        None, grammar.text, "NAME", "nodes that fail together, such as its rack; else its host name", LAUNCHER)
+        None, grammar.text, "NAME", "nodes that fail together, such as its rack; else its host name", LAUNCHER,
+        more="The NVLink domain of its GPUs comes before the host name")
     no_restart_exit_code: int = setting(
         DO_NOT_REQUEUE, whole(1, 255), "CODE", "exit code of a job that this limit, or the one of progress, ends",
         LAUNCHER)
     run_dir: str | None = setting(
-        None, _path, "DIR", "for journal and incidents; else one in the user's state folder", LAUNCHER)
+        None, _path, "DIR", "for journal and incidents; else one in the user's state folder", LAUNCHER,
+        more="[The run directory](incidents-and-journal.md#the-run-directory)")
     per_cycle_applog_prefix: str | None = setting(
-        None, _prefix, "PATH", "all output of all ranks, in PATH_cycle0.log and so on", LAUNCHER)
+        None, _prefix, "PATH", "all output of all ranks, in PATH_cycle0.log and so on", LAUNCHER,
+        more="[Log files](launcher.md#log-files)")
     launcher_log: str | None = setting(
         None, _path, "FILE", "for the launcher's own lines, with the time", LAUNCHER,
-        other_names=("ft-nvrx-logfile", "ft-param-nvrx-logfile"))
+        other_names=("ft-nvrx-logfile", "ft-param-nvrx-logfile"),
+        more="Appended to. [Log files](launcher.md#log-files)")
     metrics_file: str | None = setting(
-        None, _text_file, "FILE", "for node_exporter: metrics of this launcher as a text file", LAUNCHER)
+        None, _text_file, "FILE", "for node_exporter: metrics of this launcher as a text file", LAUNCHER,
+        more="Its folder has to exist. [Metrics](metrics.md)")
     metrics_port: int | None = setting(
         None, optional(whole(1, 65535)), "PORT", "serve the metrics there; needs prometheus-client", LAUNCHER)
     metrics_address: str = setting(
-        "127.0.0.1", grammar.matching(r"\S+", "an address"), "ADDRESS", "where that port is opened", LAUNCHER)
+        "127.0.0.1", grammar.matching(r"\S+", "an address"), "ADDRESS", "where that port is opened", LAUNCHER,
+        more="`0.0.0.0`: all of this node")
     warm_start: str = setting(
         "auto", grammar.one_of("auto", "on", "off"), "auto|on|off", "start ranks from a process that has imported",
-        LAUNCHER)
+        LAUNCHER,
+        more="[Warm start](warm-start.md)")
     preload: tuple[str, ...] = setting((), _modules, "MODULES", "like torch,numpy: import these ahead, too", LAUNCHER)
     ignore_optimizer_steps: bool = setting(
-        False, grammar.boolean, "", "do not count the steps of ranks that do not use the client", LAUNCHER)
+        False, grammar.boolean, "", "do not count the steps of ranks that do not use the client", LAUNCHER,
+        more="[Optimizer steps](optimizer-steps.md)")
     early_detection: bool = setting(
-        False, grammar.boolean, "", "accuse a rank that is plainly stopped before a limit is passed", LIMITS)
+        False, grammar.boolean, "", "accuse a rank that is plainly stopped before a limit is passed", LIMITS,
+        more="[Before the timeout](diagnose.md#before-the-timeout)")
     node_timeout: float = setting(
         10.0, grammar.seconds, "SECONDS", "silence after which a node counts as gone", HEALTH)
     health_command: str | None = setting(
         None, grammar.matching(r"(?s).*\S.*", "a command"), "COMMAND",
-        "one more check: exit code 0 is healthy, its last line the reason", HEALTH)
+        "one more check: exit code 0 is healthy, its last line the reason", HEALTH,
+        more="[Health of nodes](health.md)")
     health_action: str = setting(
         "warn", grammar.one_of("warn", EXCLUDE), "warn|exclude", "a sick node: a spare takes its place, or it leaves",
-        HEALTH)
+        HEALTH,
+        more="[What follows](health.md#what-follows)")
     health_write_path: str | None = setting(
         None, _path, "DIR", "a folder in which the checks write a file", HEALTH)
     health_timeout: float = setting(
