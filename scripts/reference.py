@@ -61,7 +61,7 @@ API: dict[str, tuple[str, ...] | None] = {
 # Variables in files whose text may not change: their hash is the evidence of a run on a GPU.
 MORE_VARIABLES = {
     "HOLDFAST_WITNESS": "`off` in the environment of ranks: no signal, thread or FIFO by which a rank's stacks are "
-    "read. [What a rank does](incident-reports.md#what-a-rank-does-so-that-it-can-be-asked)",
+    "read. [What a rank does](verdicts.md#what-a-rank-does-so-that-it-can-be-asked)",
     "HOLDFAST_NVRX": "`off`: imports of `nvidia_resiliency_ext` get the original. [Drop-in](drop-in.md)",
 }
 

@@ -1,4 +1,4 @@
-"""`make faults`: run the corpus, score it, and write the tables into docs/faults.md.
+"""`make faults`: run the corpus, score it, and write the tables into docs/reference/fault-results.md.
 
 `python -m benchmarks.faults --only sleep --phases step,collective` runs a part, and leaves the page alone.
 `python -m benchmarks.faults --rejudge FOLDER` runs nothing: it scores folders of `--keep` with today's rules.
@@ -23,7 +23,7 @@ from .corpus import Scenario, choose, faults
 from .run import HOLDFAST, ROOT, TORCHRUN, Campaign, Runner
 from .score import Score, folder_of, rejudged_facts, scored, scored_peer
 
-PAGE = ROOT / "docs" / "faults.md"
+PAGE = ROOT / "docs" / "reference" / "fault-results.md"
 
 
 def main() -> None:

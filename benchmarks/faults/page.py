@@ -1,4 +1,4 @@
-"""The tables of a run, for docs/faults.md and the terminal. Pure but for the line about the machine."""
+"""The tables of a run, for docs/reference/fault-results.md and the terminal. Pure but for the machine's line."""
 
 from __future__ import annotations
 

@@ -283,8 +283,10 @@ def test_the_tables() -> None:
 
 
 def test_the_page_has_a_place_for_them() -> None:
-    filled = page.filled_page((ROOT / "docs" / "faults.md").read_text(), page.Run([], []))
-    assert "make faults`; 1 jobs side by side" in filled and "What this does not cover" in filled
+    filled = page.filled_page(
+        (ROOT / "docs" / "reference" / "fault-results.md").read_text(), page.Run([], [])
+    )
+    assert "make faults`; 1 jobs side by side" in filled and "Other launchers" in filled
     assert "| torchrun | " in filled  # a run without the others leaves their table
 
 

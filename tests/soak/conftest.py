@@ -1,4 +1,4 @@
-"""What the soak tests share: jobs, and a table at the end that can be pasted into docs/benchmarks.md.
+"""What the soak tests share: jobs, and a table at the end that can be pasted into docs/soak.md.
 
 The counts are the ones that are promised; HOLDFAST_SOAK=0.1 makes a tenth of them for a short run while developing.
 """

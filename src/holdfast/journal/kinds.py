@@ -12,7 +12,7 @@ KINDS: dict[str, tuple[str, str]] = {
     # kind: (when, fields)
     "run_start": (
         "the launcher starts",
-        "`run_id`, `argv` ([without secrets](incident-reports.md#secrets)), `limits`, `nodes`, `nproc`",
+        "`run_id`, `argv` ([without secrets](security.md#secrets-in-reports)), `limits`, `nodes`, `nproc`",
     ),
     "cycle_start": (
         "all ranks are about to be started",

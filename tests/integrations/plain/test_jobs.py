@@ -1,4 +1,4 @@
-"""examples/plain_loop.py and docs/plain-loops.md's sharded one, through a kill, half a checkpoint and a preemption."""
+"""examples/plain_loop.py and docs/plain-loops-sharded.md's, through a kill, half a checkpoint and a preemption."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_straggler_is_logged(spawn: Spawner, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_fsdp_with_half_a_checkpoint_on_the_way(spawn: Spawner, tmp_path: Path) -> None:
     program = tmp_path / "train_fsdp.py"
-    program.write_text(block("plain-loops.md", "train_fsdp.py"))
+    program.write_text(block("plain-loops-sharded.md", "train_fsdp.py"))
     results = []
     for name, fault in {"undisturbed": "", "disturbed": "half_save@step=15,rank=1,size=3000"}.items():
         job = start(spawn, program, str(tmp_path / name), fault=fault)
@@ -128,7 +128,7 @@ def test_accelerate_with_half_a_checkpoint_on_the_way(spawn: Spawner, tmp_path: 
     if importlib.util.find_spec("accelerate") is None:
         pytest.skip("accelerate is not installed")
     program = tmp_path / "train_accelerate.py"
-    program.write_text(block("plain-loops.md", "train_accelerate.py"))
+    program.write_text(block("plain-loops-sharded.md", "train_accelerate.py"))
     job = start(spawn, program, str(tmp_path / "saved"), fault="half_save@step=15,rank=0,size=1000")
     assert job.wait(150) == 0, job.output()
     assert "step-00000015.partial was not finished, according to its name" in job.err()

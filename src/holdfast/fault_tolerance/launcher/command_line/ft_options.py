@@ -112,11 +112,11 @@ class LauncherOptions:
         more="[The run directory](incidents-and-journal.md#the-run-directory)")
     per_cycle_applog_prefix: str | None = setting(
         None, _prefix, "PATH", "all output of all ranks, in PATH_cycle0.log and so on", LAUNCHER,
-        more="[Log files](launcher.md#log-files)")
+        more="[Log files](log-files.md)")
     launcher_log: str | None = setting(
         None, _path, "FILE", "for the launcher's own lines, with the time", LAUNCHER,
         other_names=("ft-nvrx-logfile", "ft-param-nvrx-logfile"),
-        more="Appended to. [Log files](launcher.md#log-files)")
+        more="Appended to. [Log files](log-files.md)")
     metrics_file: str | None = setting(
         None, _text_file, "FILE", "for node_exporter: metrics of this launcher as a text file", LAUNCHER,
         more="Its folder has to exist. [Metrics](metrics.md)")
