@@ -20,7 +20,7 @@ VENV := .venv
 BIN  := $(VENV)/bin
 PIP  := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet $(CONSTRAINTS:%=--constraint %)
 
-.PHONY: help demo check matrix gpu simulate test test-all test-cold test-nemo test-engines soak soak-nemo nvrx lint format coverage constraints dist bench compare faults reference docs clean
+.PHONY: help demo check matrix gpu simulate test test-all test-cold test-nemo test-engines soak soak-nemo nvrx lint format coverage constraints dist bench compare faults reference pictures docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -42,6 +42,7 @@ help:
 	@echo 'make compare this launcher beside torchrun and NVRx, into docs/compare.md (a quarter of an hour)'
 	@echo 'make faults  the corpus of faults, scored, into docs/reference/fault-results.md (about an hour); ARGS=-l shows what there is'
 	@echo 'make reference   docs/reference/ from the code; `make docs` the documentation into site/'
+	@echo 'make pictures    docs/images: the pages of an incident and of goodput, the map of stragglers (Chromium)'
 	@echo 'make clean   remove .venv and everything that was built'
 
 demo: $(VENV)/.core
@@ -128,6 +129,11 @@ compare: $(VENV)/.native
 # Also what other launchers make of the same faults; a part, as with ARGS='-o sleep', leaves the page alone.
 faults: $(VENV)/.native
 	@$(BIN)/python -m benchmarks.faults $(ARGS)
+
+# docs/images by Chromium, and the diagrams.
+pictures: $(VENV)/.dev
+	@$(BIN)/python scripts/pictures.py
+	@$(BIN)/python scripts/diagrams.py
 
 # From the code. docs/reference/phases.md comes from simulated jobs: `python -m tests.simulation.transitions`.
 reference: $(VENV)/.core

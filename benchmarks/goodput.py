@@ -104,10 +104,13 @@ def _reports(world: int, ranks: int, seconds: float, reports: int, name: str) ->
     """Rank 5 is slow in the second half, and the ranks of the last node a little in all."""
     for number in range(1, reports + 1):
         at = seconds * number / (reports + 1)
-        scores = {rank: 0.99 if rank < world - ranks else 0.92 for rank in range(world)}
-        scores[min(5, world - 1)] = 0.98 if at < seconds / 2 else 0.6
+        slow, is_slow = min(5, world - 1), at > seconds / 2
+        scores = {rank: (1.0 if rank < world - ranks else 0.93) - rank * 7 % 5 / 100 for rank in range(world)}
+        scores |= {slow: 0.6} if is_slow else {}
         nodes = {rank: f"{name}{rank // ranks}" for rank in range(world)}
-        made = summary([Column("gpu", "relative", scores)], nodes, [])
+        made = summary([Column("gpu", "relative", scores)], nodes, [slow] if is_slow else [])
+        verdict = {"rank": slow, "node": nodes[slow], "ranks": [slow], "kind": "GPU", "slowdown": 1.6}
+        made |= {"verdicts": [verdict] if is_slow else []}
         fields = {"cycle": 0, "report": number, "rank": 0, "step": number, **made}
         yield encode(KIND, fields, t=START + at, mono=1000 + at, node=f"{name}0")
 
