@@ -20,20 +20,20 @@ VENV := .venv
 BIN  := $(VENV)/bin
 PIP  := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet $(CONSTRAINTS:%=--constraint %)
 
-.PHONY: help demo check matrix gpu simulate test test-all test-cold test-nemo test-engines soak soak-nemo nvrx lint format coverage constraints dist bench compare faults reference pictures docs clean
+.PHONY: help demo check matrix gpu simulate test test-all test-cold test-nemo test-engines soak nvrx lint format coverage constraints dist bench compare faults reference pictures docs clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo 'make demo    train a small model through a hang and a kill -9 (under 2 minutes, installation aside)'
 	@echo 'make check   pure tests, and real jobs with a hang, a restart and a preemption (90 s, no root)'
-	@echo 'make test    these, and what docs/regressions.md lists, with real processes; make test-all    all but the soak'
+	@echo 'make test    these, and what docs/regressions.md lists, with real processes; make test-all    also variants'
 	@echo 'make matrix  jobs on each supported torch, into docs/versions.md (25 GB); VERSIONS="2.8.0" for some of them'
 	@echo 'make gpu     what needs an NVIDIA GPU (8 minutes, no network); docs/gpu.md'
 	@echo 'make simulate    the node controllers of simulated jobs with faults; ARGS="--seeds 0:1000"'
 	@echo 'make test-cold    those of the launcher and the monitor once more, without warm start'
 	@echo 'make test-nemo, make test-engines    those with NeMo-Run; with TorchX and the models of Kubeflow'
 	@echo 'make nvrx    NVRx 0.4.1 in an environment of its own: `make test` then tests the exchange of files with it'
-	@echo 'make soak    minutes of repeated failures; make soak-nemo with NeMo-Run'
+	@echo 'make soak    minutes of repeated failures'
 	@echo 'make lint    ruff, mypy --strict, spelling and words; `make format` fixes what ruff can'
 	@echo 'make coverage    lines that the quick tests of processes run, in subprocesses too (docs/coverage.md)'
 	@echo 'make dist    wheels and source distribution into dist/, installed and started in an empty environment'
@@ -49,7 +49,7 @@ demo: $(VENV)/.core
 	@$(BIN)/python examples/demo.py
 
 check: $(VENV)/.check
-	@$(BIN)/python -m pytest -q --check -m 'not soak' tests $(ARGS)
+	@$(BIN)/python -m pytest -q --check -m 'not soak and not variant' tests $(ARGS)
 
 # Each torch in an environment of its own under build/.
 matrix: $(VENV)/.core
@@ -62,10 +62,11 @@ gpu:
 # Bytecode is written, whatever the environment says (CI's says no): the tests start hundreds of launchers, and one that
 # compiles our modules anew needs a tenth of a second more of a core.
 test: $(VENV)/.native
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -m 'not soak' -n $(WORKERS) --dist worksteal --regressions $(ARGS)
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -m 'not soak and not variant' -n $(WORKERS) --dist worksteal --regressions $(ARGS)
 
+# New examples of property tests each time.
 test-all: $(VENV)/.native
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -m 'not soak' -n $(WORKERS) --dist worksteal $(ARGS)
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -m 'not soak' --hypothesis-profile=explore -n $(WORKERS) --dist worksteal $(ARGS)
 
 # The node controllers of simulated jobs; ARGS: --seeds A:B --nodes N --minutes M.
 simulate: $(VENV)/.check
@@ -73,7 +74,7 @@ simulate: $(VENV)/.check
 
 # Every rank started as with torchrun, for what starts ranks and watches them.
 test-cold: $(VENV)/.native
-	@PYTHONDONTWRITEBYTECODE= PET_FT_WARM_START=off $(BIN)/python -m pytest -q -m 'not soak' -n $(WORKERS) --dist worksteal tests/launcher tests/monitor $(ARGS)
+	@PYTHONDONTWRITEBYTECODE= PET_FT_WARM_START=off $(BIN)/python -m pytest -q -m 'not soak and not variant' -n $(WORKERS) --dist worksteal tests/launcher tests/monitor $(ARGS)
 
 # NeMo-Run brings half a gigabyte, and takes the places of TorchX's schedulers: an environment for each.
 test-nemo: .venv-nemo/.installed
@@ -81,9 +82,6 @@ test-nemo: .venv-nemo/.installed
 
 test-engines: .venv-engines/.installed
 	@.venv-engines/bin/python -m pytest -q -m 'not soak' tests/integrations/torchx tests/integrations/kubernetes $(ARGS)
-
-soak-nemo: .venv-nemo/.installed
-	@.venv-nemo/bin/python -m pytest -q -m soak tests/integrations/nemo_run $(ARGS)
 
 soak: $(VENV)/.native
 	@$(BIN)/python -m pytest -q -m soak $(ARGS)
@@ -104,7 +102,7 @@ format: $(VENV)/.dev
 	@$(BIN)/ruff format .
 
 # ARGS: the tests to run.
-coverage: ARGS = -m 'not soak and not slow' tests/launcher tests/monitor tests/journal tests/autoresume
+coverage: ARGS = -m 'not soak and not slow and not variant' tests/launcher tests/monitor tests/journal tests/autoresume
 coverage: $(VENV)/.native
 	@rm -rf build/coverage && mkdir -p build/coverage
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/coverage run -m pytest -q -n $(WORKERS) --dist worksteal $(ARGS)

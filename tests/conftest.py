@@ -29,7 +29,7 @@ TESTS = Path(__file__).resolve().parent
 SOURCE = TESTS.parent / "src"
 
 # Two shared cores: how long one example takes says nothing about the code. The same examples in each run, so that who
-# changes something sees what that changed; `ARGS=--hypothesis-profile=explore` looks for new ones.
+# changes something sees what that changed; `make test-all` looks for new ones.
 settings.register_profile("holdfast", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, derandomize=False)
 settings.load_profile("holdfast")
@@ -107,6 +107,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Each process begins with a share of its own of the slow ones, in the order of the folders, and so of different
     rooms: those that wait for nodes run beside those that load Lightning. What is left is shared out as they finish.
     """
+    misplaced = [
+        each.nodeid for each in items if each.get_closest_marker("soak") and not _may_soak(each.path)
+    ]
+    if misplaced:
+        raise pytest.UsageError(f"marked soak outside of tests/soak: {', '.join(misplaced)}: mark it variant")
     items[:] = [
         each for each in items if each.get_closest_marker("check") or not _is_left_out(each.path, config)
     ]
@@ -120,6 +125,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             for kind in (slow, quick)
             for item in _share(kind, number, workers)
         ]
+
+
+def _may_soak(file: Path) -> bool:
+    """Soak tests repeat what other tests have shown; no test goes there to save time."""
+    return file.parent.name == "soak" or file.name == "test_soak.py"
 
 
 def _share(items: list[pytest.Item], number: int, of: int) -> list[pytest.Item]:

@@ -109,7 +109,7 @@ def test_a_process_that_is_gone_gets_no_signal() -> None:
     send(signal.SIGTERM, [process])
 
 
-@pytest.mark.soak
+@pytest.mark.variant
 def test_what_changes_is_installed_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or a later run would measure what was there at the first one."""
     monkeypatch.setattr(environments, "BUILD", tmp_path)
@@ -163,7 +163,7 @@ QUICK = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "what", [what if what in QUICK else pytest.param(what, marks=pytest.mark.soak) for what in FAULTS]
+    "what", [what if what in QUICK else pytest.param(what, marks=pytest.mark.variant) for what in FAULTS]
 )
 def test_a_fault_is_done_and_judged(what: str) -> None:
     assert FAULTS[what](HOLDFAST).good is True

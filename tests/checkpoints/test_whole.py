@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -144,8 +143,8 @@ def test_a_big_file_is_not_read(tmp_path: Path) -> None:
     def read_so_far() -> int:
         return int(dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())["rchar"])
 
-    before, began = read_so_far(), time.monotonic()
+    before = read_so_far()
     assert why_incomplete(path) == ""
-    assert read_so_far() - before < 1 << 20 and time.monotonic() - began < 5
+    assert read_so_far() - before < 1 << 20
     os.truncate(path, path.stat().st_size - 1)
     assert "is cut off" in why_incomplete(path)

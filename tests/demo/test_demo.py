@@ -39,7 +39,7 @@ def test_it_survives_a_hang_and_a_kill_and_ends_as_the_undisturbed_run(demo: Spa
     [
         ("step   10 of 80", signal.SIGINT),
         ("== 2", signal.SIGTERM),
-        pytest.param("rank 1.* happens now", signal.SIGINT, marks=pytest.mark.soak),
+        pytest.param("rank 1.* happens now", signal.SIGINT, marks=pytest.mark.variant),
     ],
 )
 def test_it_can_be_stopped_at_any_moment(demo: Spawned, tmp_path: Path, moment: str, number: int) -> None:

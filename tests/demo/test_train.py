@@ -43,7 +43,7 @@ def result(directory: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.soak
+@pytest.mark.variant
 def test_a_killed_and_resumed_run_equals_an_undisturbed_one(torchrun: Start, tmp_path: Path) -> None:
     # Three ranks: of two gradients there is one sum only, in whatever order they are added.
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -294,11 +293,9 @@ def test_a_small_container(worse: Callable[..., Findings]) -> None:
 
 
 def test_a_name_server_that_never_answers(worse: Callable[..., Findings]) -> None:
-    began = time.monotonic()
     told = worse(made_worse.deaf_resolver)["host name"]
     assert told["verdict"] == "note"
     assert "'gpu-1.example.com' does not resolve (no answer within 1 s)" in told["what"]
-    assert time.monotonic() - began < 20  # else the resolver's 30 s and more
 
 
 ORPHANING = """

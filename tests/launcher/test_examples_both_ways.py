@@ -42,7 +42,7 @@ def tensors(state: Any) -> list[torch.Tensor]:
     return [each for value in values for each in tensors(value)]
 
 
-@pytest.mark.soak
+@pytest.mark.variant
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_the_same_weights(spawn: Spawner, tmp_path: Path, program: str) -> None:
     warm, were_warm = train(spawn, tmp_path, program, "on")

@@ -197,7 +197,7 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.soak
+@pytest.mark.variant
 def test_the_same_weights_warm_and_cold(jobs: Jobs) -> None:
     found = []
     for mode in ("on", "off"):

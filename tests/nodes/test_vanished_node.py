@@ -57,7 +57,7 @@ def test_the_rest_carry_on_alone_where_that_is_allowed(cluster: Cluster) -> None
     assert a.restarts() == [(1, 1)]
 
 
-@pytest.mark.soak
+@pytest.mark.variant
 @pytest.mark.slow
 def test_a_spare_takes_over_where_one_node_would_do_and_then_the_host_vanishes(cluster: Cluster) -> None:
     script = cluster.script(TRAINS)

@@ -91,7 +91,7 @@ def test_each_kind_of_fault_is_survived(spawn: Spawner, tmp_path: Path) -> None:
     survives(spawn, tmp_path, ESSENTIAL)
 
 
-@pytest.mark.soak
+@pytest.mark.variant
 @pytest.mark.timeout(600)
 def test_each_kind_of_fault_in_each_place_is_survived(spawn: Spawner, tmp_path: Path) -> None:
     survives(spawn, tmp_path, FAULTS)

@@ -22,7 +22,7 @@ def test_a_job_runs_on_several_nodes_that_know_each_other_by_name(cluster: Clust
     assert os.uname().nodename not in ("n1", "n2")
 
 
-@pytest.mark.soak
+@pytest.mark.variant
 def test_a_node_that_loses_its_power_goes_down_and_can_come_back(own_cluster: Cluster) -> None:
     cluster = own_cluster
     job = cluster.run("sbatch", "--parsable", "--requeue", "-wn3", "-o/dev/null", "--wrap=sleep 100").strip()
@@ -36,7 +36,7 @@ def test_a_node_that_loses_its_power_goes_down_and_can_come_back(own_cluster: Cl
     assert cluster.run("sinfo", "-h", "-N", "-p", "main", "-o", "%T").split() == ["idle"] * 4
 
 
-@pytest.mark.soak
+@pytest.mark.variant
 def test_accounting_knows_how_a_job_ended(accounting_cluster: Cluster) -> None:
     job = accounting_cluster.run("sbatch", "--parsable", "-o/dev/null", "--wrap=exit 3").strip()
     words = ["sacct", "-nXP", "-j", job, "-o", "State,ExitCode"]

@@ -115,7 +115,7 @@ def test_a_job_that_fails_at_once_gives_up_and_names_the_cause(cluster: Cluster,
     assert cluster.run("squeue", "--noheader") == ""
 
 
-@pytest.mark.soak
+@pytest.mark.variant
 def test_a_node_on_which_it_fails_twice_is_left_out(cluster: Cluster, tmp_path: Path) -> None:
     training = light(cluster, tmp_path, "bad-node")
     assert training.start().returncode == 0
@@ -128,7 +128,7 @@ def test_a_node_on_which_it_fails_twice_is_left_out(cluster: Cluster, tmp_path: 
     assert os.path.exists(training.run / "finished.flag")
 
 
-@pytest.mark.soak
+@pytest.mark.variant
 @pytest.mark.parametrize("how", ["memory", "straggler"])
 def test_a_suspected_node_is_left_out_of_the_next_attempt(cluster: Cluster, tmp_path: Path, how: str) -> None:
     training = light(cluster, tmp_path, how)
@@ -157,7 +157,7 @@ def test_a_node_that_dies_is_named_and_the_job_goes_on_without_it(
     training.wait_until_nothing_is_left()
 
 
-@pytest.mark.soak
+@pytest.mark.variant
 def test_a_requeue_by_an_administrator_is_no_lost_node_and_no_failure(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -170,7 +170,7 @@ def test_a_requeue_by_an_administrator_is_no_lost_node_and_no_failure(
     assert "requeued from outside" in training.chains()[0]["attempts"][0]["why"]
 
 
-@pytest.mark.soak
+@pytest.mark.variant
 def test_a_training_that_does_not_stop_at_its_time_limit_spends_no_failure(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -192,7 +192,7 @@ def test_a_training_that_does_not_stop_at_its_time_limit_spends_no_failure(
     ]
 
 
-@pytest.mark.soak
+@pytest.mark.variant
 def test_a_launcher_that_is_not_there_is_named(cluster: Cluster, tmp_path: Path) -> None:
     training = light(cluster, tmp_path, "waits")
     assert training.start("--max-failures=1", nodes=1, launcher=["/nowhere/ft_launcher"]).returncode == 0

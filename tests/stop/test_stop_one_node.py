@@ -46,7 +46,7 @@ def test_launcher_and_rank_signalled_all_ranks_stop_at_one_batch(jobs: Jobs) -> 
     assert len(lefts) == 3 and all(30 < left < 60 for left in lefts)
     (record,) = job.journal("stop_agreed")
     assert record["place"] == f"after batch {batches[0]}" and record["proposals"] >= 1
-    assert 0 < record["milliseconds"] < 10_000
+    assert record["milliseconds"] > 0
     assert len(job.journal("stop_wanted")) == len(job.journal("preemption")) == 1
     assert not job.journal("restart") and "FAILED" not in said
 

@@ -35,7 +35,7 @@ def run(spawn: Spawner, folder: Path, until: int, *options: str, **environment: 
     return job
 
 
-@pytest.mark.soak
+@pytest.mark.variant
 @pytest.mark.slow
 def test_limits_are_learned_over_two_jobs_and_find_a_hang_in_the_third(
     spawn: Spawner, tmp_path: Path

@@ -139,7 +139,7 @@ def test_a_cancelled_job_stays_cancelled(cluster: Cluster, chain: Chains) -> Non
     wait_until(lambda: not cluster.run("squeue", "--noheader"), 30, "no job to be left")
 
 
-@pytest.mark.soak
+@pytest.mark.variant
 def test_a_time_limit_goes_on_in_another_job(cluster: Cluster, chain: Chains) -> None:
     """A script without a preemption signal: at Slurm's own limit of a minute. NeMo-Run may take it for the end."""
     job = chain("minute", "900", "1")

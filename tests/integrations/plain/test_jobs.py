@@ -122,7 +122,7 @@ def test_fsdp_with_half_a_checkpoint_on_the_way(spawn: Spawner, tmp_path: Path) 
     assert len(results[0]) == 1 and results[0] == results[1]
 
 
-@pytest.mark.soak
+@pytest.mark.variant
 @pytest.mark.slow
 def test_accelerate_with_half_a_checkpoint_on_the_way(spawn: Spawner, tmp_path: Path) -> None:
     if importlib.util.find_spec("accelerate") is None:

@@ -84,7 +84,7 @@ def test_a_killed_and_a_preempted_job_end_with_the_weights_of_an_undisturbed_one
     assert same_weights(folder, "final/model.safetensors")
 
 
-@pytest.mark.soak
+@pytest.mark.variant
 def test_an_accelerate_loop_that_is_preempted_ends_with_the_weights_of_an_undisturbed_one(
     spawn: Spawner, tmp_path: Path
 ) -> None:

@@ -120,7 +120,7 @@ def test_every_module_has_its_test() -> None:
     assert used == set(VERDICTS) == {path.stem for path in (HERE / "modules").glob("*.py")}
 
 
-@pytest.mark.soak
+@pytest.mark.variant
 def test_the_modules_in_cold_ranks(spawn: Spawner, installation: Installation, tmp_path: Path) -> None:
     """What each of them checks holds in a process of its own."""
     names = [name for name in VERDICTS if name not in OF_LIBRARIES and name != "shares_a_lock"]

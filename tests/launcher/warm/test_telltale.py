@@ -196,7 +196,7 @@ def test_a_folder(spawn: Spawner, programs: Path) -> None:
     check(cold, warm)
 
 
-@pytest.mark.soak
+@pytest.mark.variant
 def test_under_lightning(spawn: Spawner, programs: Path) -> None:
     """Lightning asks for the rank while it is imported; trained weights are the same, bit for bit."""
     pytest.importorskip("lightning.pytorch")

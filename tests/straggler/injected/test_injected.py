@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
-    "kind", ["busy", *(pytest.param(kind, marks=pytest.mark.soak) for kind in EXPECTED if kind != "busy")]
+    "kind", ["busy", *(pytest.param(kind, marks=pytest.mark.variant) for kind in EXPECTED if kind != "busy")]
 )
 def test_the_rank_and_the_reason_are_named(spawn: Spawner, tmp_path: Path, kind: str, seed: int) -> None:
     job = run(spawn, tmp_path, kind, seed)
