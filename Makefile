@@ -39,7 +39,7 @@ help:
 	@echo 'make dist    wheels and source distribution into dist/, installed and started in an empty environment'
 	@echo 'make constraints    write the installed versions into constraints-X.Y.txt'
 	@echo 'make bench   the figures of docs/benchmarks.md'
-	@echo 'make compare this launcher beside torchrun and NVRx, into docs/compare.md (a quarter of an hour)'
+	@echo 'make compare this launcher beside torchrun and NVRx, into docs/compare.md (ten minutes)'
 	@echo 'make faults  the corpus of faults, scored, into docs/reference/fault-results.md (about an hour); ARGS=-l shows what there is'
 	@echo 'make reference   docs/reference/ from the code; `make docs` the documentation into site/'
 	@echo 'make pictures    docs/images: the pages of an incident and of goodput, the map of stragglers (Chromium)'

@@ -1,15 +1,10 @@
-"""Time and memory of `holdfast goodput` with its page, and the page's size: large jobs of 30 days and of one day."""
+"""Journals of a simulated job of any size, for the pictures of the documentation and the tests of the goodput page."""
 
 from __future__ import annotations
 
-import os
-import sys
-import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.table import Row
 from holdfast.journal.event import encode
 from holdfast.straggler.record import KIND, Column, summary
 
@@ -17,8 +12,6 @@ START = 1.8e9
 INTERVAL = 300.0
 """Seconds between two `progress` events of a node, as a launcher has them."""
 DAY = 86400.0
-SIZES = {"64 nodes, 30 days": (64, 30 * DAY, 30), "2,048 nodes, 1 day": (2048, DAY, 3)}
-"""Nodes, seconds and failures of each job: about 590,000 events of progress."""
 
 
 def write_journals(
@@ -113,34 +106,3 @@ def _reports(world: int, ranks: int, seconds: float, reports: int, name: str) ->
         made |= {"verdicts": [verdict] if is_slow else []}
         fields = {"cycle": 0, "report": number, "rank": 0, "step": number, **made}
         yield encode(KIND, fields, t=START + at, mono=1000 + at, node=f"{name}0")
-
-
-def goodput(runs: int, peer: bool) -> list[Row]:
-    """Medians of `runs` calls each; takes 700 MB of disk."""
-    rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        page = Path(folder, "page.html")
-        for what, (nodes, seconds, failures) in SIZES.items():
-            run_dir = Path(folder, str(nodes))
-            write_journals(run_dir, nodes, seconds, failures)
-            called = [_once("goodput", str(run_dir), "--html", str(page)) for _ in range(runs)]
-            took, memory = zip(*called, strict=True)
-            name = f"`holdfast goodput --html` of a job of {what}"
-            rows += [
-                Row(name, "s", took, limit=60),
-                Row(f"{name}, memory", "MiB", memory, limit=1024),
-                Row(f"{name}, the page", "MB", [page.stat().st_size / 1e6], limit=2),
-            ]
-    return rows
-
-
-def _once(*words: str) -> tuple[float, float]:
-    """Seconds and MiB (resident, at most) of one call of `holdfast`."""
-    began = time.monotonic()
-    output = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
-    command = [sys.executable, "-m", "holdfast", *words]
-    child = os.posix_spawn(sys.executable, command, os.environ, file_actions=output)
-    _, status, used = os.wait4(child, 0)
-    if status:
-        raise RuntimeError(f"holdfast {' '.join(words)} ended with {os.waitstatus_to_exitcode(status)}")
-    return time.monotonic() - began, used.ru_maxrss / 1024

@@ -39,8 +39,6 @@ FIGURES = {
     "straggler_connections": "straggler",
     "kernel_records": "straggler",
     "lightning_callbacks": "supervision",
-    "incident_list": "incident_list",
-    "goodput": "goodput",
 }
 """The function of this name, in this module: of the number of runs, and of whether the peer is measured too."""
 

@@ -1,23 +1,59 @@
-"""Faults of the list of regressions (docs/regressions.md), done to each contender: what becomes of the job."""
+"""`make compare`: faults of docs/regressions.md done to torchrun, NVRx and Holdfast, and the table in docs/compare.md.
+
+Each is installed as a user would, beside one and the same torch; `--print` changes no page. Figures beside these peers
+are in `benchmarks.run`.
+"""
 
 from __future__ import annotations
 
+import argparse
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import psutil
 
+from benchmarks.environments import NVRX, beside, nvrx
 from benchmarks.jobs import FREE_PORT, POLL, Job, command, send
-
-from .figures import Contender
+from benchmarks.run import machine
+from benchmarks.table import filled, table
 
 JOB_TIMEOUT = 90.0
+ROOT = Path(__file__).resolve().parents[1]
+PAGE, MARKS = ROOT / "docs" / "compare.md", ("<!-- measured -->", "<!-- end -->")
+
+
+@dataclass(frozen=True)
+class Contender:
+    """`who` is what the programs take for it; `supervises`: whether it has heartbeats, sections and limits."""
+
+    who: str
+    name: str
+    python: str
+    module: str
+    supervises: bool = True
+
+    @property
+    def launcher(self) -> list[str]:
+        """How its launcher is started."""
+        return [self.python, "-m", self.module]
+
+
+@cache
+def contenders() -> tuple[Contender, ...]:
+    """Those that can be had here; the first call installs them. Holdfast anew: the checkout may have changed."""
+    ours = beside("compare-holdfast", [str(ROOT)], anew=True)
+    found = [Contender("torchrun", "torchrun", ours, "torch.distributed.run", supervises=False)]
+    if theirs := nvrx():
+        found.append(Contender("nvrx", NVRX, theirs[0], theirs[-1]))
+    return (*found, Contender("holdfast", "Holdfast", ours, "holdfast.fault_tolerance.launcher"))
 
 
 @dataclass(frozen=True)
@@ -252,3 +288,47 @@ FAULTS: dict[str, Callable[[Contender], Outcome]] = {
     "a section without a limit, then a hang in one with a limit": unknown_section,
     "a misspelt key in the YAML": misspelt,
 }
+
+
+def tried(names: Mapping[str, str], faults: Mapping[str, Outcomes]) -> str:
+    """The conditions and the table. `names` by `who`, in the columns' order."""
+    missing = "" if "nvrx" in names else f" {NVRX} could not be installed here, and is left out."
+    signs = {True: "✓ ", False: "✗ ", None: ""}
+    rows = []
+    for what, outcomes in faults.items():
+        found = [outcomes.get(who) for who in names]
+        rows.append([what, *(signs[one.good] + one.text if one else "–" for one in found)])
+    return (
+        "All of them have the same torch, with the sharing of its store off "
+        "(`TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`; with it on, ranks on gloo do not meet again after torchrun has "
+        "restarted them), and their own defaults except for limits, the rendezvous and the signal to a hung rank. "
+        "The faults are from Holdfast's own list of [regressions](regressions.md): they were chosen by the project "
+        f"that fixed them.{missing}\n\n{table(['what happens', *names.values()], rows)}"
+    )
+
+
+def main() -> None:
+    """Do each fault to each contender once, print what happened, and put it on the page."""
+    parser = argparse.ArgumentParser(prog="benchmarks.compare", description=__doc__)
+    parser.add_argument("--print", action="store_true", help="change no page")
+    given = parser.parse_args()
+    # Otherwise SIGTERM would leave the job at hand behind, perhaps a stopped one.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    found: dict[str, Outcomes] = {}
+    for what, do in FAULTS.items():
+        found[what] = {}
+        for contender in contenders():
+            print(f"{contender.name}: {what} …", file=sys.stderr, flush=True)
+            try:
+                found[what][contender.who] = do(contender)
+            except RuntimeError as error:
+                print(error, file=sys.stderr)
+                found[what][contender.who] = Outcome("could not be tried: its ranks did not start", None)
+    text = f"{machine(1)} {tried({each.who: each.name for each in contenders()}, found)}"
+    print(text)
+    if not given.print:
+        PAGE.write_text(filled(PAGE.read_text(), text, *MARKS))
+
+
+if __name__ == "__main__":
+    main()
