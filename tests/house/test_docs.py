@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import health
+from holdfast.health import cards, gpus, host, storage
 from holdfast.journal.kinds import KINDS
 from scripts import reference
 
@@ -80,6 +82,10 @@ def test_every_recorded_kind_of_event_has_a_meaning() -> None:
     recorded = {first or second for text in texts for first, second in re.findall(calls, text)}
     assert {"run_start", "rank_exit", "verdict"} <= recorded  # the search finds something
     assert recorded - KINDS.keys() == set()
+
+
+def test_every_check_of_a_node_has_a_meaning() -> None:
+    assert {gpus.CHECK, cards.CHECK, storage.CHECK, host.CHECK, host.CLOCK, "command"} == set(health.CHECKS)
 
 
 @pytest.mark.parametrize("name", reference.PAGES)
