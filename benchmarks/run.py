@@ -31,12 +31,10 @@ FIGURES = {
     "restart_nodes": "restart",
     "restart_memory": "restart",
     "store_load": "store_load",
-    "judge": "judge",
     "standbys": "supervision",
     "footprint": "supervision",
     "straggler": "straggler",
     "straggler_reports": "straggler",
-    "straggler_connections": "straggler",
     "kernel_records": "straggler",
     "lightning_callbacks": "supervision",
 }

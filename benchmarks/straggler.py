@@ -21,8 +21,6 @@ from benchmarks.table import Row, median
 
 FAKES = Path(__file__).resolve().parent.parent / "tests" / "straggler" / "kernels" / "native"
 RANKS = 16_384
-MANY = 64
-"""Real ranks on one machine."""
 
 
 def straggler(runs: int, peer: bool) -> list[Row]:
@@ -97,18 +95,6 @@ def straggler_reports(runs: int, peer: bool) -> list[Row]:
         row(f"straggler reports, extra memory of {where}", "MB", "many", "extra_mb", limit=100),
         row("straggler report, 2 gloo ranks, median", "ms", "two", "steady_ms", limit=3),
     ]
-
-
-def straggler_connections(runs: int, peer: bool) -> list[Row]:
-    """Sockets that the detector adds to each of 64 gloo ranks; the training's own group has one for each other rank."""
-    rows = []
-    for how in ("foreground", "background"):
-        seen = [_ranks(sys.executable, MANY, "straggler_connections.py", how) for _ in range(runs)]
-        assert all(one["reported"] and one["groups"] == 0 for one in seen), seen
-        text = f"connections by the straggler detector, {MANY} gloo ranks, reports in the {how}"
-        rows += [Row(f"{text}, rank 0", "sockets", [one["rank_0"] for one in seen])]
-        rows += [Row(f"{text}, most of another rank", "sockets", [one["others"] for one in seen])]
-    return rows
 
 
 def _line(python: str, program: str, *arguments: str) -> list[str]:

@@ -2,7 +2,7 @@
 
     python scripts/pictures.py [FOLDER]        # default: docs/images; needs Chromium and matplotlib with Pillow
 
-The job is simulated: journals of 8 nodes over two days as the benchmarks write them, and the evidence of a test.
+The job is simulated: journals of 8 nodes over two days, and the evidence of a hang, both as tests have them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ sys.path.insert(0, str(ROOT))
 
 from PIL import Image  # noqa: E402
 
-from benchmarks.goodput import DAY, write_journals  # noqa: E402
 from holdfast.incidents.report.page import page  # noqa: E402
 from tests.incidents.cases_for_reports import judged  # noqa: E402
+from tests.views.simulated_job import DAY, write_journals  # noqa: E402
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 WIDTH = 1000

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.judge import CULPRIT, decoded_job
 from holdfast.incidents import evidence as E
 from holdfast.incidents import judge as judge_fragments
 from holdfast.incidents import rules
@@ -25,6 +24,7 @@ from tests.incidents.cases import board, case, entry, judge, node, process, rank
 from tests.incidents.evidence_strategies import CASES, NODES, TEXTS, WORDS, scrambled
 from tests.incidents.fragments import collective, dead, raised
 from tests.incidents.fragments import rank as old_rank
+from tests.incidents.large_job import CULPRIT, decoded_job
 
 
 def _numbered(one: E.NodeEvidence, at: int) -> E.NodeEvidence:
@@ -193,9 +193,7 @@ def test_the_one_outside_is_named_whoever_it_is_and_whoever_passed_the_limit(
 
 
 def test_sixteen_thousand_ranks_are_judged_in_seconds() -> None:
-    """The measured time and memory: `python benchmarks/run.py judge`. The limit here includes making
-    the fragments, and is generous for a busy machine.
-    """
+    """The limit includes making the fragments, and is generous for a busy machine."""
     began = time.process_time()
     verdict = judge(decoded_job())
 

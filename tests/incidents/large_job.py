@@ -1,17 +1,9 @@
-"""The time and memory of a verdict on a hang of 16,384 ranks on 2,048 nodes, from the fragments of all nodes.
-
-By itself: `python benchmarks/run.py judge`; processor time, and the memory of this process.
-Does not cover: reading the fragments' files, and parsing their JSON.
-"""
+"""The evidence of a hang of 16,384 ranks on 2,048 nodes, for tests of the rules."""
 
 from __future__ import annotations
 
-import resource
-import time
 from typing import Any
 
-from benchmarks.table import Row
-from holdfast.incidents import rules
 from holdfast.incidents.evidence import Case
 from holdfast.incidents.wire import node_of, runs
 
@@ -103,22 +95,3 @@ def _entries(group: str, members: range) -> list[dict[str, Any]]:
     entry = {"group": group, "members": runs(tuple(members)), "operation": "all_reduce", "backend": "nccl"}
     entry |= {"sizes": "[[1024]]", "dtype": "Float", "state": "completed"}
     return [{**entry, "sequence": 40 + n, "ago": 40.0 - n} for n in range(2)]
-
-
-def judge(runs: int, peer: bool) -> list[Row]:
-    """Once: the job is large."""
-    fragments = [fragment(node) for node in range(RANKS // LOCAL)]
-    began = time.process_time()
-    case = Case(tuple(node_of(each) for each in fragments))
-    decoded = time.process_time()
-    verdict = rules.judge(case).verdict
-    ended = time.process_time()
-    if verdict.rank != CULPRIT:
-        raise AssertionError(f"rank {CULPRIT} is to blame: {verdict.sentence}")
-    note = f"{RANKS:,} ranks on {RANKS // LOCAL:,} nodes"
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return [
-        Row("a verdict: seconds", "s", [ended - began], note=note),
-        Row("a verdict: of these, the fragments become values", "s", [decoded - began], note=note),
-        Row("a verdict: memory of the process, fragments included", "MB", [memory], note=note),
-    ]
