@@ -302,7 +302,11 @@ def test_a_wrong_setting_is_found_without_importing_torch() -> None:
         "print('torch' in sys.modules)\n"
         "sys.exit(code)"
     )
-    for argv in (["--ft-log-level=LOUD", "train.py"], ["nowhere.py"], ["--nproc-per-node=2", "-m"]):
+    for argv in (
+        ["--ft-log-level=LOUD", "train.py"],
+        ["--nproc-per-node=cpu", "nowhere.py"],
+        ["--nproc-per-node=2", "-m"],
+    ):
         done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, timeout=60)
         assert (done.returncode, done.stdout) == (2, "False\n")
         assert done.stderr.startswith("ft_launcher: error: ")

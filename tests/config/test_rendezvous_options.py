@@ -49,6 +49,21 @@ def test_what_cannot_work_is_refused(argv: tuple[str, ...], said: str) -> None:
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("argv", "is_one_node"),
+    [
+        ((), True),
+        (("--rdzv-endpoint=localhost:0",), True),
+        (("--rdzv-endpoint=host:29500",), False),  # at which a spare may join
+        (("--rdzv-endpoint=host",), False),
+        (("--rdzv-endpoint=host:29500", "--standalone"), True),
+        (("--rdzv-endpoint=localhost:0", "--nnodes=1:2"), False),
+    ],
+)
+def test_one_node_is_one_that_no_other_can_join(argv: tuple[str, ...], is_one_node: bool) -> None:
+    assert checked(*argv).is_one_node is is_one_node
+
+
 def test_one_node_needs_no_id() -> None:
     assert checked("--rdzv-id=").rdzv_id == checked().rdzv_id == NO_ID
     assert checked("--rdzv-id=7").rdzv_id == "7"
