@@ -87,13 +87,15 @@ def formats() -> str:
 def formats_of(path: Path) -> Iterator[str]:
     """Those of one module. A text that a variable has is the text, or the texts, that the module assigns to it."""
     nodes = list(ast.walk(ast.parse(path.read_text())))
-    for call in nodes:
-        is_call = (
-            isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in LEVELS
-        )
-        if not is_call or "log" not in ast.unparse(call.func.value):
+    for call in (each for each in nodes if isinstance(each, ast.Call)):
+        method = call.func
+        if (
+            not isinstance(method, ast.Attribute)
+            or method.attr not in LEVELS
+            or "log" not in ast.unparse(method.value)
+        ):
             continue
-        message = call.args[call.func.attr == "log"]
+        message = call.args[method.attr == "log"]
         if isinstance(message, ast.Name):
             assigned = (each for each in nodes if isinstance(each, ast.Assign))
             values = [each.value for each in assigned if ast.unparse(each.targets[0]) == message.id]
