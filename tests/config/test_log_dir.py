@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.fault_tolerance.errors import ConfigError
-from holdfast.fault_tolerance.launcher.command_line.checks import make_log_dir
+from holdfast.fault_tolerance.launcher.command_line.checks import check_log_files, make_log_dir
 
 
 def test_the_null_device_is_no_folder_and_allowed() -> None:
@@ -40,3 +40,25 @@ def test_what_cannot_be_used_is_one_line(
     assert line.startswith("--log-dir: no logs can be kept in /")
     assert f"{path}: {why}; give another folder" in line
     assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("prefix", "log_file", "why"),
+    [
+        ("nowhere/job", None, "--ft-per-cycle-applog-prefix: no file can be made in "),
+        ("nowhere/job", None, "nowhere: No such file or directory; make the folder or give another path"),
+        ("file/job", None, "file: Not a directory"),
+        ("/proc/job", None, "/proc: No such file or directory"),
+        (None, "nowhere/ft.log", "nowhere/ft.log cannot be written to: No such file or directory"),
+        (None, ".", "--ft-launcher-log: "),
+        (None, ".", "cannot be written to: Is a directory"),
+    ],
+)
+def test_log_file_that_cannot_be_written_is_one_line(
+    prefix: str | None, log_file: str | None, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    with pytest.raises(ConfigError) as caught:
+        check_log_files(prefix, log_file)
+    assert why in str(caught.value) and "\n" not in str(caught.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -58,6 +59,19 @@ def test_a_finder_of_an_editable_installation_is_asked(monkeypatch: pytest.Monke
     run("editable.train", module=True)
     with pytest.raises(ConfigError, match="there is no module 'other'"):
         run("other.train", module=True)
+
+
+def test_python_exec_that_is_no_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHON_EXEC", "/no/such/python")
+    with pytest.raises(ConfigError, match="PYTHON_EXEC: there is no program '/no/such/python'"):
+        run("train.py")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_unreadable_script() -> None:
+    Path("train.py").chmod(0)
+    with pytest.raises(ConfigError, match="cannot be read by this user"):
+        run("train.py")
 
 
 def test_a_module_of_another_python_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -54,9 +53,7 @@ sys.exit(3 if CYCLE == 0 else 0)
 """
     )
     job = jobs(text, FLAG, "job", "--max-restarts", "1", under=TO_NOWHERE)
-    began = time.monotonic()
     said = job.end(0)
-    assert time.monotonic() - began < 20
     assert all(float(each) < 10 for each in re.findall(r"flooded (\S+)", said))
     assert len(re.findall("flooded", said)) == 4
     warned(job, jobs.folder / "job_cycle0.log")
@@ -67,9 +64,7 @@ sys.exit(3 if CYCLE == 0 else 0)
 def test_hung_file_takes_nothing_from_the_copies_of_tee(jobs: Jobs) -> None:
     os.mkfifo(jobs.folder / "job_cycle0.log")
     job = jobs(FLOOD + "flood(20)\nprint('last')", FLAG, "job", "--tee", "3", "--log-dir", "logs")
-    began = time.monotonic()
     said = job.end(0)
-    assert time.monotonic() - began < 20
     shown = job.spawned.out().splitlines()
     assert shown.count("[default0]:last") == shown.count("[default1]:last") == 1
     assert len(shown) == 40_002
@@ -160,9 +155,7 @@ sys.exit(3 if CYCLE < 5 else 0)
     job.hear("here", ranks=[0, 1])
     hung(folder)
     (job.notes / "hung").touch()
-    began = time.monotonic()
     job.end(0)
-    assert time.monotonic() - began < 20
     run = job.journal("run_end", "cycle_start", "stop")
     stops = [each["mono"] for each in run if each["kind"] == "stop"]
     starts = [each["mono"] for each in run if each["kind"] == "cycle_start"][1:]
@@ -233,7 +226,5 @@ open(os.environ["NOTES"] + "/copy", "w").write(text())
 def test_log_file_that_hangs_loses_no_line_on_the_terminal(jobs: Jobs) -> None:
     os.mkfifo(jobs.folder / "ft.log")
     job = jobs("sys.exit(3)", "--ft-launcher-log", "ft.log", "--max-restarts", "3")
-    began = time.monotonic()
     said = job.end(3)
-    assert time.monotonic() - began < 20
     assert "no restart left" in said

@@ -121,7 +121,7 @@ WHEN_TOLD = "signal.signal(signal.SIGTERM, leave_upload)\nsay('ready')\nwait()"
 
 @pytest.mark.parametrize("told", [False, True], ids=["success", "preemption"])
 def test_what_a_rank_that_is_done_left_may_end_by_itself(jobs: Jobs, told: bool) -> None:
-    job = jobs(DONE.replace("SECONDS", "4") + (WHEN_TOLD if told else AT_ONCE))
+    job = jobs(DONE.replace("SECONDS", "2.5") + (WHEN_TOLD if told else AT_ONCE))
     if told:
         job.hear("ready", ranks=[0, 1])
         job.spawned.send_signal(signal.SIGTERM)
