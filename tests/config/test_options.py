@@ -201,45 +201,9 @@ def test_misspelt_variables_of_torchrun_are_told() -> None:
     )
 
 
-def test_misspelt_keys_of_the_rendezvous_are_told() -> None:
-    found = read(["--rdzv-conf", "last_cal_timeout=5", "train.py"], {}).warnings
-    assert found == (
-        "--rdzv-conf: last_cal_timeout has no effect: there is no such key; did you mean last_call_timeout?",
-    )
-
-
-def test_the_scripts_arguments_are_its_own() -> None:
-    theirs = ["--ft-foo", "--log", "--nproc", f"--ft-{BEAT}=-1", "--help", "--", "-r"]
-    assert read(["train.py", *theirs], {}).torch.training_script_args == theirs
-
-
-@pytest.mark.parametrize(
-    ("content", "line"),
-    [
-        (
-            f"- {BEAT}: 3\n",
-            "ft.yaml: the file is a list; expected keys, with a 'fault_tolerance' section among them",
-        ),
-        ("fault_tolerance: {a\n", "ft.yaml, line 2: not valid YAML: "),
-        (
-            "fault_tolerance:\n  rank_hartbeat_timeout: 3\n",
-            "line 2, rank_hartbeat_timeout: there is no setting",
-        ),
-        ("fault_tolerance:\n  rank_hartbeat_timeout: 3\n", "did you mean 'rank_heartbeat_timeout'?"),
-        ("fault_tolerance:\n  safety_factor: [2]\n", "line 2, safety_factor: [2] is not allowed"),
-        (
-            "fault_tolerance:\n  rank_termination_signal: SIGFOO\n",
-            "rank_termination_signal: 'SIGFOO' is not allowed",
-        ),
-        (f"fault_tolerance:\n  {BEAT}: -1\n", f"ft.yaml, line 2, {BEAT}: -1 is not allowed"),
-        (f"fault_tolerance:\n  {BEAT}: 0\n", "0 is not allowed"),
-        (f"fault_tolerance:\n  {BEAT}: abc\n", "'abc' is not allowed"),
-        (f"fault_tolerance:\n  {BEAT}: .nan\n", "nan is not allowed"),
-        ("other: 1\n", "ft.yaml: no 'fault_tolerance' section"),
-    ],
-)
-def test_a_wrong_file(content: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    path = yaml_file(content)
+def test_a_wrong_file(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever names it. What else is wrong: test_config_sources.py."""
+    path, line = yaml_file("other: 1\n"), "ft.yaml: no 'fault_tolerance' section"
     assert line in said(["--ft-cfg-path", path, "train.py"], capsys)
     assert line in said(["train.py"], capsys, {"FAULT_TOL_CFG_PATH": path})
 
@@ -250,26 +214,13 @@ def test_a_wrong_file(content: str, line: str, capsys: pytest.CaptureFixture[str
         (["--ft-cfg-path=nowhere.yaml", "train.py"], "nowhere.yaml: no such file"),
         (["--ft-cfg-path=.", "train.py"], ".: cannot be read: Is a directory"),
         (["--ft-cfg-path=", "train.py"], "--ft-cfg-path: '' is not allowed: give a path"),
-        *(([f"--ft-{BEAT}", value, "train.py"], f"--ft-{BEAT}: '{value}' is not allowed: ")
-          for value in ("-1", "0", "abc", "nan", "inf", "-1e3")),
+        ([f"--ft-{BEAT}", "-1e3", "train.py"], f"--ft-{BEAT}: '-1e3' is not allowed: "),
         (["--ft-rank-section-timeouts", "step:", "train.py"], "section 'step' has no limit"),
-        (["--ft-rank-termination-signal=SIGFOO", "train.py"], "there is no such signal"),
         (["--ft-rank-hartbeat-timeout=3", "train.py"], "did you mean --ft-rank-heartbeat-timeout?"),
         (["--restart-policy=min-healthy", "train.py"], "--restart-policy: 'min-healthy' is not allowed: min-healthy "),
-        (["--term-timeout=0", "train.py"], "--term-timeout: '0' is not allowed"),
-        (["--workers-stop-timeout=nan", "train.py"], "--workers-stop-timeout: 'nan' is not allowed"),
         (["trian.py"], "; did you mean 'train.py'?"),
         ([], "no training script"),
-        (["--rdzv-backend=etcd", "train.py"], "Holdfast restarts nodes together through a c10d store; use c10d"),
-        (["--rdzv", "x", "train.py"], "--rdzv may be short for --rdzv-backend, "),
-        (["--max-restarts=x", "train.py"], "--max-restarts: 'x' is not allowed: give a whole number, at least 0"),
         (["--max-restarts=-1", "train.py"], "--max-restarts: '-1' is not allowed"),
-        (["--nnodes=2:1", "train.py"], "--nnodes: '2:1' is not allowed"),
-        (["--nproc-per-node=0", "train.py"], "--nproc-per-node: '0' is not allowed"),
-        (["--tee=9", "train.py"], "--tee: '9' is not allowed"),
-        (["--signals-to-handle=SIGFOO", "train.py"], "--signals-to-handle: 'SIGFOO' is not allowed"),
-        (["--no-python", "-m", "train"], "--no-python and -m/--module exclude each other"),
-        (["--nproc-per-node"], "--nproc-per-node needs a value"),
         ([f"--ft-{BEAT}=a\nb", "train.py"], "'a\\nb' is not allowed"),
         (["--xy\nz", "train.py"], "unknown option --xy z"),
     ],

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launcher.conftest import Jobs
-from tests.launcher.twins import run_twins
+from tests.launcher.conftest import Jobs, run_twins
 
 TWO = ("--nproc-per-node", "2")
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.launcher.conftest import Jobs
-from tests.launcher.twins import run_twins, tree
+from tests.launcher.conftest import Jobs, run_twins, tree
 
 PRINTS = """
 print(f"out of {RANK}, cycle {CYCLE}")

@@ -146,3 +146,18 @@ sys.exit(3 if CYCLE == 0 else 0)
 """
     flags = ("--max-restarts", "1", "--nproc-per-node", "1", "--ft-run-dir", "vanishes")
     jobs.plain(*flags, jobs.script(text)).end(0)
+
+
+# -- secrets -------------------------------------------------------------------------------------------------
+
+
+def test_journal_of_a_script_with_secrets_in_its_arguments_has_none(jobs: Jobs) -> None:
+    arguments = ["--token", "abc123def", "--db-password=hunter2", "--lr", "0.1", "S3CR3Tvalue"]
+    script = jobs.script("say('runs')")
+    job = jobs.command("--nproc-per-node", "1", script, *arguments, env={"MY_TOKEN": "S3CR3Tvalue"})
+    job.end(0)
+    (record,) = job.journal("run_start")
+    (path,) = job.run_dir.glob("journal-*.jsonl")
+    for secret in ("abc123def", "hunter2", "S3CR3Tvalue"):
+        assert secret not in path.read_text()
+    assert record["argv"][-6:] == ["--token", "***", "--db-password=***", "--lr", "0.1", "***"]
