@@ -290,3 +290,32 @@ def test_the_same_weights(spawn: Spawner, tmp_path: Path, program: str) -> None:
     assert (were_warm, were_cold) == ({"warm"}, {"cold"})
     ours, theirs = tensors(warm), tensors(cold)
     assert len(ours) > 4 and all(torch.equal(*pair) for pair in zip(ours, theirs, strict=True))
+
+
+# -- what a rank forks, and a killed launcher ----------------------------------------------------------------
+
+STRAY = """
+def stray():
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            say("stray", os.getpid())
+            wait()
+        os._exit(0)
+
+stray()
+wait()
+"""
+
+
+def test_nothing_survives_a_killed_launcher(jobs: Jobs) -> None:
+    """Neither zygote and standbys, nor what ranks have left that were standbys."""
+    job = jobs(STRAY, "--ft-warm-start", "on")
+    strays = [int(pid) for pid in job.hear(r"stray (\d+)", ranks=[0, 1]).values()]
+    # The journal's writer is a thread that the ranks do not wait for.
+    wait_until(lambda: starts(job) == [(0, "warm")] * 2, what="warm ranks in the journal")
+    ours = [process.pid for process in [*standbys(job, 2), *named(job, "zygote")]]
+    job.spawned.send_signal(signal.SIGKILL)
+    job.spawned.wait()
+    wait_until(lambda: not any(map(alive, strays + ours)), 20, what="the end of what the launcher left")
