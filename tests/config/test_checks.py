@@ -10,7 +10,7 @@ import torch
 from holdfast.fault_tolerance.config_fields import resolve
 from holdfast.fault_tolerance.errors import ConfigError
 from holdfast.fault_tolerance.launcher.command_line.checks import check
-from holdfast.fault_tolerance.launcher.command_line.scan import Vocabulary, scan
+from holdfast.fault_tolerance.launcher.command_line.options import Vocabulary, scan
 from holdfast.fault_tolerance.launcher.command_line.torch_options import installed_options
 
 

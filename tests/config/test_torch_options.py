@@ -25,7 +25,7 @@ from holdfast.fault_tolerance.launcher.command_line.checks import (
     UNUSED,
     without_effect,
 )
-from holdfast.fault_tolerance.launcher.command_line.scan import Vocabulary, scan
+from holdfast.fault_tolerance.launcher.command_line.options import Vocabulary, scan
 from holdfast.fault_tolerance.launcher.command_line.torch_options import (
     TABLE,
     installed_options,
