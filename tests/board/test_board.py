@@ -309,12 +309,14 @@ def _few_files() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.check
 def test_too_many_open_files_are_no_matter_of_space(tmp_path: Path) -> None:
     with pytest.raises(BoardUnavailable, match="Too many open files") as raised, _few_files():
         Board.create(str(tmp_path / "0.board"), Limits())
     assert str(raised.value).endswith("without supervision; raise the limit of open files (ulimit -n)")
 
 
+@pytest.mark.check
 def test_nor_is_a_filesystem_that_takes_no_files() -> None:
     with pytest.raises(BoardUnavailable) as raised:
         Board.create("/proc/0.board", Limits())

@@ -168,18 +168,6 @@ def test_from_args_merges_file_and_arguments(tmp_path: Path) -> None:
     assert config.log_level == logging.DEBUG
 
 
-def test_from_args_without_any_setting_gives_the_defaults() -> None:
-    assert FaultToleranceConfig.from_args(argparse.Namespace()) == FaultToleranceConfig()
-
-
-def test_from_args_missing_file(tmp_path: Path) -> None:
-    path = str(tmp_path / "none.yaml")
-    with pytest.raises(ConfigError, match="no such file"):
-        FaultToleranceConfig.from_args(argparse.Namespace(fault_tol_cfg_path=path))
-    forgiven = argparse.Namespace(fault_tol_cfg_path=path, ignore_missing_fault_tol_cfg=True)
-    assert FaultToleranceConfig.from_args(forgiven) == FaultToleranceConfig()
-
-
 def test_importing_the_config_is_cheap_and_needs_no_docstrings() -> None:
     code = (
         "import sys, holdfast.fault_tolerance.config, holdfast.fault_tolerance.config_sources\n"

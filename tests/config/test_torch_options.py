@@ -172,25 +172,6 @@ def test_torchs_variables_apply_and_flags_win(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        (
-            ["--max-restarts", "many"],
-            "--max-restarts: 'many' is not allowed: give a whole number, at least 0",
-        ),
-        (["--master_port", "x"], "--master_port: 'x' is not allowed: give a whole number from 0 to 65535"),
-        (["--start-method", "magic"], "--start-method: 'magic' is not allowed: give one of spawn, fork"),
-        (["--numa-binding", "magic"], "--numa-binding: 'magic' is not allowed: give one of node"),
-        (["--standalone=x"], "--standalone: 'x' is not allowed: give 0 or 1"),
-    ],
-)
-def test_a_wrong_value_is_one_line(argv: list[str], said: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        ours([*argv, "x.py"])
-    assert str(caught.value).startswith(said)
-
-
-@pytest.mark.parametrize(
     ("variable", "value", "said"),
     [
         ("PET_MAX_RESTARTS", "many", "PET_MAX_RESTARTS: 'many' is not allowed: give a whole number"),

@@ -23,6 +23,7 @@ sys.exit(end)
 """
 
 
+@pytest.mark.check
 @pytest.mark.parametrize(
     ("ends", "code"),
     [
@@ -133,11 +134,13 @@ def test_meaning(status: int, meaning: str) -> None:
     assert end(status).meaning == meaning
 
 
+@pytest.mark.check
 @pytest.mark.parametrize(("status", "obeyed"), [(0, True), (-15, True), (143, True), (-9, False), (1, False)])
 def test_ending_by_the_signal_that_was_passed_on_is_no_failure(status: int, obeyed: bool) -> None:
     assert exit_codes.obeyed(end(status), signal.SIGTERM) is obeyed
 
 
+@pytest.mark.check
 def test_told_to_stop() -> None:
     assert exit_codes.of_stop(signal.SIGINT, 75) == 130
     assert exit_codes.of_stop(signal.SIGTERM, 75) == 75

@@ -116,6 +116,7 @@ def test_nohup_is_respected() -> None:
 SECOND = 10**9
 
 
+@pytest.mark.check
 @pytest.mark.parametrize(
     ("steps", "passed"),
     [

@@ -91,6 +91,7 @@ def test_file_that_hangs_ends_no_job(trainings: Trainings, tmp_path: Path) -> No
     assert len(job.journal("iteration_unread")) == 1 and not job.journal("launcher_error")
 
 
+@pytest.mark.check
 @pytest.mark.parametrize(
     ("content", "number"), [("500\n", 500), (None, 0), ("release\n", -1), ("", -1), ("9" * 19, -1)]
 )

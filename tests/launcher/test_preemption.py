@@ -98,7 +98,10 @@ def test_rank_killed_by_sigterm_alone_has_failed(jobs: Jobs) -> None:
     """The launcher was not asked to stop: a SIGTERM to one rank is a failure like any other."""
     job = jobs("say('pid', os.getpid())\nwait() if CYCLE == 0 else None", "--max-restarts", "1")
     os.kill(int(job.hear(r"pid (\d+)", ranks=[0, 1])[1]), signal.SIGTERM)
-    assert "killed by SIGTERM (not sent by the launcher)" in job.end(0)
+    job.end(0)
+    assert "killed by SIGTERM (not sent by the launcher)" in [
+        each["meaning"] for each in job.journal("rank_exit")
+    ]
     assert len(job.journal("restart")) == 1
 
 
@@ -130,7 +133,8 @@ def test_a_rank_that_fails_and_is_signalled_while_it_exits_has_failed(jobs: Jobs
     job = jobs(DIES_ON_THE_WAY, "--ft-preempted-exit-code", "75", nproc=1)
     job.hear("pid .* ready", ranks=[0])
     job.spawned.send_signal(signal.SIGTERM)
-    assert "OSError" in job.end(1)
+    job.end(1)
+    assert [each["error"]["type"] for each in job.journal("rank_exit")] == ["OSError"]
 
 
 def test_rank_that_ignores_sigterm_is_killed_after_the_term_timeout(jobs: Jobs) -> None:
@@ -138,12 +142,11 @@ def test_rank_that_ignores_sigterm_is_killed_after_the_term_timeout(jobs: Jobs) 
     job = jobs(text, "--term-timeout", "1.5")
     pids = job.hear(r"pid (\d+)", ranks=[0, 1])
     job.spawned.send_signal(signal.SIGTERM)
-    said = job.end(137)  # it had to be killed, so it has failed
-    assert re.search(r"killed by SIGKILL \(by the launcher, after 1\.[5-9] s\)", said)
-    for rank, pid in pids.items():
-        who = f"rank {rank} (pid {pid})"
-        assert f"{who} did not leave within --term-timeout 1.5 s of SIGTERM: SIGKILL sent" in said
+    job.end(137)  # it had to be killed, so it has failed
+    assert all("by the launcher, after 1." in each["meaning"] for each in job.journal("rank_exit"))
     sent, last = job.journal("signal_sent")[0], job.journal("rank_exit")[-1]
+    killed = {str(each["pid"]) for each in job.journal("signal_sent") if each["signal"] == "SIGKILL"}
+    assert killed == set(pids.values())
     assert last["mono"] - sent["mono"] >= 1.49  # the signal is recorded after it is sent
     assert not any(alive(int(pid)) for pid in pids.values())
 
@@ -178,7 +181,7 @@ REDUCES = """
 import datetime, torch, torch.distributed as dist
 if RANK == 1:
     signal.signal(signal.SIGTERM, lambda *_: None)
-dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=20))  # gloo may miss that its peer is gone
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=10))  # gloo may miss that its peer is gone
 for number in range(1_000_000):
     dist.all_reduce(torch.ones(8))
     if number == 10:
@@ -279,7 +282,8 @@ wait()
         job = jobs(text, nproc=1)
         job.hear("ready", ranks=[0])
         job.spawned.send_signal(number)
-        assert f"Received Signals.{number.name} death signal" in job.end(0)
+        job.end(0)
+        assert [each["signal"] for each in job.journal("preemption")] == [number.name]
         assert job.lines(f"got {number.name}")
 
 
@@ -351,7 +355,8 @@ while not os.path.exists(os.environ["NOTES"] + "/enough"):
         job.spawned.wait_for(lambda name=name, before=before: len(job.lines(f"got {name}")) == before + 2)
     assert job.spawned.returncode is None
     (job.notes / "enough").touch()
-    assert "death signal" not in job.end(0)
+    job.end(0)
+    assert not job.journal("preemption")
 
 
 def test_sigusr_ends_the_job_when_ranks_die_of_it(jobs: Jobs) -> None:
@@ -359,8 +364,8 @@ def test_sigusr_ends_the_job_when_ranks_die_of_it(jobs: Jobs) -> None:
     job = jobs("say('ready')\nwait()", "--max-restarts", "3", "--ft-preempted-exit-code", "75")
     job.hear("ready", ranks=[0, 1])
     job.spawned.send_signal(signal.SIGUSR1)
-    said = job.end(75)
-    assert "Received Signals.SIGUSR1 death signal" in said and "FAILED" not in said
+    assert "FAILED" not in job.end(75)
+    assert [each["signal"] for each in job.journal("preemption")] == ["SIGUSR1"]
 
 
 def test_nohup_is_respected(jobs: Jobs) -> None:
@@ -370,4 +375,5 @@ def test_nohup_is_respected(jobs: Jobs) -> None:
     job.hear("ready", ranks=[0, 1])
     job.spawned.send_signal(signal.SIGHUP)
     (job.notes / "enough").touch()
-    assert "SIGHUP" not in job.end(0)
+    job.end(0)
+    assert not job.journal("preemption")

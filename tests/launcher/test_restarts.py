@@ -99,10 +99,10 @@ os._exit(0 if CYCLE else 3)
 def test_what_a_rank_did_just_before_its_end_is_in_the_journal(jobs: Jobs) -> None:
     """The monitor looks about once a second; a rank may be gone before."""
     job = jobs(BRIEF, "--max-restarts", "1", nproc=1)
-    said = job.end(0)
+    job.end(0)
     assert [each["cycle"] for each in job.journal("rank_connect")] == [0, 1]
     assert [(each["cycle"], each["step"]) for each in job.journal("first_step")] == [(0, 5), (1, 6)]
-    assert len(job.journal("resume")) == 1 and "step 6 resumed " in said
+    assert len(job.journal("resume")) == 1
 
 
 # -- stopping ranks for a restart ----------------------------------------------------------------------------

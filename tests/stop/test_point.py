@@ -203,6 +203,7 @@ def test_a_boundary_costs_next_to_nothing(page: PageFile, point: StopPoint) -> N
 # -- the launcher's pages ------------------------------------------------------------------------------------
 
 
+@pytest.mark.check
 def test_a_page_that_cannot_be_mapped_is_said_and_taken_away(
     board_path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
