@@ -69,7 +69,7 @@ def _arguments(command: Sequence[str]) -> Sequence[str] | None:
 
 
 def _given(arguments: Sequence[str]) -> dict[str, str]:
-    from ..fault_tolerance.launcher.command_line.scan import Vocabulary, scan
+    from ..fault_tolerance.launcher.command_line.options import Vocabulary, scan
 
     try:
         line = scan(arguments, Vocabulary())

@@ -111,7 +111,6 @@ class BoardWriter:
         self._out_since = 0  # when the last open section closed; 0 while one is open and before the first
         self._last_beat = 0  # 0: none yet
         self._longest_gap = -1  # between two heartbeats, as the observer has it
-        self._over = False  # supervision has ended
         self._overflowed = False
         detach_in_child(self)
 
@@ -263,7 +262,6 @@ class BoardWriter:
             now, words = monotonic_ns(), self._words
             self._out_since = now if self._opened_ever else 0
             self._last_beat = 0  # the time without supervision is no gap
-            self._over = False
             words[L.SEQUENCE] = self._sequence + 1
             words[L.SINCE : L.SPENT] = _ALL_CLOSED
             words[L.CONNECTED_AT] = now
@@ -274,7 +272,6 @@ class BoardWriter:
     def finish(self) -> None:
         """Supervision ends because the program ends it. What is open stays on the board as evidence."""
         with self._lock:
-            self._over = True
             self._note(L.FINISH, 0, 0, monotonic_ns(), L.FLAG_CONNECTED | L.FLAG_FINISHED)
 
     def mark(self, name: str, value: int = 0) -> None:

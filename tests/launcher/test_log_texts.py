@@ -1,10 +1,14 @@
-"""The launcher's blocks on hangs and failures, against a golden file: a change of wording is a diff to read.
+"""All that launcher, monitor and client log, against a golden file: a change of wording is a diff to read.
 
-`python -m tests.launcher.test_console_texts` writes the golden file.
+The blocks on hangs and failures are rendered; of all other lines the file has the format, as the source has it.
+`python -m tests.launcher.test_log_texts` writes the golden file. Does not cover: texts of the controller, which
+simulated jobs show (tests/simulation/log_texts.txt).
 """
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +16,9 @@ from holdfast.fault_tolerance.launcher import console
 from holdfast.fault_tolerance.launcher.exit_codes import RankExit
 from holdfast.fault_tolerance.launcher.ranks.failures import Failure, block
 
-GOLDEN = Path(__file__).with_name("console_texts.txt")
+GOLDEN = Path(__file__).with_name("log_texts.txt")
+SOURCE = Path(console.__file__).parents[1]
+LEVELS = {"debug", "info", "warning", "error", "log"}
 
 
 def rank(number: int, **fields: Any) -> dict[str, Any]:
@@ -66,9 +72,48 @@ def texts() -> str:
     )
 
 
-def test_console_blocks_are_the_golden_ones() -> None:
-    assert texts() == GOLDEN.read_text()
+def formats() -> str:
+    """The format of each logger call of the package, by module. A value in it is `{}`, or as `logging` has it."""
+    found = {
+        path.relative_to(SOURCE).as_posix(): sorted(set(formats_of(path))) for path in SOURCE.rglob("*.py")
+    }
+    return "\n".join(
+        f"== {name}\n" + "".join(f"{line}\n" for line in lines)
+        for name, lines in sorted(found.items())
+        if lines
+    )
+
+
+def formats_of(path: Path) -> Iterator[str]:
+    """Those of one module. A text that a variable has is the text, or the texts, that the module assigns to it."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    for call in (each for each in nodes if isinstance(each, ast.Call)):
+        method = call.func
+        if (
+            not isinstance(method, ast.Attribute)
+            or method.attr not in LEVELS
+            or "log" not in ast.unparse(method.value)
+        ):
+            continue
+        message = call.args[method.attr == "log"]
+        if isinstance(message, ast.Name):
+            assigned = (each for each in nodes if isinstance(each, ast.Assign))
+            values = [each.value for each in assigned if ast.unparse(each.targets[0]) == message.id]
+        else:
+            values = [message]
+        yield from filter(lambda text: text.strip("{}%s"), map(text_of, values))
+
+
+def text_of(value: ast.expr) -> str:
+    """A text of the source, with `{}` for what is not in it."""
+    if isinstance(value, ast.JoinedStr):
+        return "".join(map(text_of, value.values))
+    return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else "{}"
+
+
+def test_log_texts_are_the_golden_ones() -> None:
+    assert f"{texts()}\n{formats()}" == GOLDEN.read_text()
 
 
 if __name__ == "__main__":
-    GOLDEN.write_text(texts())
+    GOLDEN.write_text(f"{texts()}\n{formats()}")

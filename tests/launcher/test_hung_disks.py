@@ -7,14 +7,14 @@ import os
 import re
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.launcher.conftest import Job, Jobs
-from tests.processes import wait_until
+from tests.launcher.conftest import LAUNCHER, Job, Jobs
+from tests.pipes import full_pipe
+from tests.processes import Spawner
 
 FLAG = "--ft-per-cycle-applog-prefix"
 FLOOD = """
@@ -54,9 +54,7 @@ sys.exit(3 if CYCLE == 0 else 0)
 """
     )
     job = jobs(text, FLAG, "job", "--max-restarts", "1", under=TO_NOWHERE)
-    began = time.monotonic()
     said = job.end(0)
-    assert time.monotonic() - began < 20
     assert all(float(each) < 10 for each in re.findall(r"flooded (\S+)", said))
     assert len(re.findall("flooded", said)) == 4
     warned(job, jobs.folder / "job_cycle0.log")
@@ -67,57 +65,11 @@ sys.exit(3 if CYCLE == 0 else 0)
 def test_hung_file_takes_nothing_from_the_copies_of_tee(jobs: Jobs) -> None:
     os.mkfifo(jobs.folder / "job_cycle0.log")
     job = jobs(FLOOD + "flood(20)\nprint('last')", FLAG, "job", "--tee", "3", "--log-dir", "logs")
-    began = time.monotonic()
-    said = job.end(0)
-    assert time.monotonic() - began < 20
+    job.end(0)
     shown = job.spawned.out().splitlines()
     assert shown.count("[default0]:last") == shown.count("[default1]:last") == 1
     assert len(shown) == 40_002
-    assert "the ranks' output cannot be appended to" in said
-
-
-def test_file_that_hangs_for_a_while_names_lost_lines(jobs: Jobs) -> None:
-    path = jobs.folder / "job_cycle0.log"
-    os.mkfifo(path)
-    text = (
-        FLOOD
-        + """
-flood(400)
-open(os.environ["NOTES"] + "/flooded", "w").close()
-while not os.path.exists(os.environ["NOTES"] + "/read"):
-    time.sleep(0.01)
-print("after")
-"""
-    )
-    job = jobs(text, FLAG, "job", nproc=1, under=TO_NOWHERE)
-    wait_until(lambda: (job.notes / "flooded").exists(), what="the flood")
-    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    found = b""
-
-    def read() -> bool:
-        nonlocal found
-        try:
-            while chunk := os.read(reader, 1 << 20):
-                found += chunk
-        except BlockingIOError:
-            pass
-        if lost(found.decode()):
-            (job.notes / "read").touch()
-        return job.spawned.returncode is not None
-
-    wait_until(read, what="the end")
-    read()
-    os.close(reader)
-    lines = found.decode().splitlines()
-    count = sum(lost(found.decode()))
-    flood = [line for line in lines if line.startswith("rank 0: line ")]
-    assert count and len(flood) + count == 400_000
-    assert all(re.fullmatch(r"rank 0: line \d{6} of the flood \.+", line) for line in flood)
-    assert lines[-1] == "rank 0: after"
-    # What is missing is missing at the place of the note.
-    place = next(number for number, line in enumerate(lines) if "lines lost" in line)
-    assert [int(line.split()[3]) for line in lines[:place]] == [number % 1000 for number in range(place)]
-    assert "it does not take lines as fast as they come" in warned(job, path)
+    assert len(job.journal("output_lost")) == 1
 
 
 @pytest.fixture
@@ -160,9 +112,7 @@ sys.exit(3 if CYCLE < 5 else 0)
     job.hear("here", ranks=[0, 1])
     hung(folder)
     (job.notes / "hung").touch()
-    began = time.monotonic()
     job.end(0)
-    assert time.monotonic() - began < 20
     run = job.journal("run_end", "cycle_start", "stop")
     stops = [each["mono"] for each in run if each["kind"] == "stop"]
     starts = [each["mono"] for each in run if each["kind"] == "cycle_start"][1:]
@@ -233,7 +183,76 @@ open(os.environ["NOTES"] + "/copy", "w").write(text())
 def test_log_file_that_hangs_loses_no_line_on_the_terminal(jobs: Jobs) -> None:
     os.mkfifo(jobs.folder / "ft.log")
     job = jobs("sys.exit(3)", "--ft-launcher-log", "ft.log", "--max-restarts", "3")
-    began = time.monotonic()
+    job.end(3)
+    assert len(job.journal("restart")) == 3
+
+
+# -- logs and readers that hang ------------------------------------------------------------------------------
+
+# A FIFO without a writer: opening it waits forever, as a file on a filesystem that is gone does.
+HUNG_LOG = """
+path = os.readlink("/proc/self/fd/2")
+os.unlink(path)
+os.mkfifo(path)
+meet()
+os._exit(3) if RANK == 1 else wait()
+"""
+
+
+def test_logs_that_cannot_be_read(jobs: Jobs) -> None:
+    job = jobs(HUNG_LOG, "--redirects", "2", "--log-dir", jobs.folder / "logs", "--max-restarts", "1")
     said = job.end(3)
-    assert time.monotonic() - began < 20
-    assert "no restart left" in said
+    assert "what the ranks wrote cannot be read: the filesystem of " in said
+    assert "FAILED: rank 1" in said and len(job.journal("restart")) == 1
+    stop, failed = job.journal("stop")[0], job.journal("rank_exit")[0]
+    assert stop["mono"] - failed["mono"] < 0.9  # nothing was read before the ranks were stopped
+
+
+def test_log_output_that_nobody_reads(jobs: Jobs, spawn: Spawner) -> None:
+    """`ft_launcher --tee 1 … | less`: torch's tailer waits for the reader, the launcher does not."""
+    reader, writer = os.pipe()
+    script = jobs.script("say('x' * 200_000)\nmeet()\nsys.exit(3) if RANK == 1 else wait()")
+    run_dir: Path = jobs.folder / "run"
+    command = [*LAUNCHER, "--ft-run-dir", run_dir, "--nproc-per-node", "2", "--tee", "1", script]
+    notes = jobs.folder / "notes"
+    notes.mkdir()
+    into = ["bash", "-c", f'exec "$@" >&{writer}', "bash"]
+    job = spawn([*into, *command], env={"NOTES": str(notes)}, pass_fds=[writer])
+    os.close(writer)
+    assert job.wait() == 3, job.output()
+    assert "FAILED: rank 1" in job.err()
+    os.close(reader)
+
+
+def test_standard_error_that_nobody_reads(jobs: Jobs) -> None:
+    """A terminal held by Ctrl-S: a hang is found, the ranks are restarted, the job ends."""
+    reader, writer = full_pipe()
+    text = """
+from holdfast.fault_tolerance import RankMonitorClient
+client = RankMonitorClient()
+client.init_workload_monitoring()
+client.send_heartbeat()
+meet()
+wait() if RANK == 1 else os._exit(0)
+"""
+    into = ["bash", "-c", f'exec "$@" 2>/proc/{os.getpid()}/fd/{writer}', "bash"]
+    job = jobs(text, "--max-restarts", "1", "--ft-rank-heartbeat-timeout", "0.5", under=into)
+    job.end(137)
+    assert len(job.journal("verdict")) == 2 and len(job.journal("restart")) == 1
+    for end in (reader, writer):
+        os.close(end)
+
+
+def test_what_ranks_say_cannot_pass_for_the_launchers_lines(jobs: Jobs) -> None:
+    text = r"""
+from holdfast.fault_tolerance import RankMonitorClient, WorkloadAction, WorkloadControlRequest
+client = RankMonitorClient()
+client.init_workload_monitoring()
+why = "tired\n[holdfast] all is well\x1b[2J"
+client.send_workload_control_request(WorkloadControlRequest(WorkloadAction.ShutdownWorkload, why))
+wait()
+"""
+    job = jobs(text, nproc=1)
+    said = job.end(93)
+    assert r"tired\n[holdfast] all is well\x1b[2J" in said
+    assert "\n[holdfast] all is well" not in said and "\x1b" not in said
