@@ -23,6 +23,12 @@ class Told:
     def stop(self, late: bool = False) -> None:
         self.calls.append("stop")
 
+    def pause(self) -> None:
+        self.calls.append("pause")
+
+    def resume(self) -> None:
+        self.calls.append("resume")
+
     def take(self) -> KernelWindow:
         return self._windows.pop(0)
 
