@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from holdfast.straggler.kernels.source import KernelWindow
-from holdfast.straggler.statistic import Summary
+from holdfast.straggler.scores import Summary
 
 
 class Told:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from holdfast.straggler import CallableId, Detector, Report, Statistic
+from holdfast.straggler.scores import Summary, summarise
 from holdfast.straggler.session import Session
 from holdfast.straggler.settings import Settings
-from holdfast.straggler.statistic import Summary, summarise
 from tests.straggler.sources import Told
 
 NOT_INITIALIZED: list[Callable[[], object]] = [

@@ -16,8 +16,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from holdfast.straggler.gpu_facts import FIELDS, IDLE, REASONS, UNKNOWN, told, typical
-from holdfast.straggler.nvml import Gpu, GpuFacts, identified
+from holdfast.straggler.gpu_facts import (
+    FIELDS,
+    IDLE,
+    REASONS,
+    UNKNOWN,
+    Gpu,
+    GpuFacts,
+    identified,
+    told,
+    typical,
+)
 from tests.straggler.kernels.conftest import build_nvml
 
 HW_THERMAL, HW_SLOWDOWN, POWER_CAP = 0x40, 0x8, 0x4
@@ -155,7 +164,7 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 TAKES = """
 import json, os, sys
-from holdfast.straggler.nvml import Gpu, GpuFacts
+from holdfast.straggler.gpu_facts import Gpu, GpuFacts
 assert "pynvml" not in sys.modules
 one = GpuFacts(lambda: Gpu(**json.loads(os.environ["GPU"])), patience=30)
 libc = __import__("ctypes").CDLL(None)
@@ -290,7 +299,7 @@ def test_no_library(nvml: Path, tmp_path: Path) -> None:
 
 SLOW = """
 import json, threading, time
-from holdfast.straggler.nvml import MOST_LATE, Gpu, GpuFacts
+from holdfast.straggler.gpu_facts import MOST_LATE, Gpu, GpuFacts
 one = GpuFacts(lambda: Gpu(visible="0"))
 took, readings = [], []
 for _ in range(MOST_LATE + 1):
@@ -329,7 +338,7 @@ def test_a_driver_that_hangs_costs_little_and_is_not_asked_for_ever(nvml: Path) 
 
 CLOSED = """
 import os, threading, time
-from holdfast.straggler.nvml import Gpu, GpuFacts
+from holdfast.straggler.gpu_facts import Gpu, GpuFacts
 one = GpuFacts(lambda: Gpu(visible="0"), patience=30)
 assert one.take() is not None
 one._patience = 0.05

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.straggler import scores
-from holdfast.straggler.scores import Best, medians, section_scores
-from holdfast.straggler.statistic import Statistic, Summary, summarise
+from holdfast.straggler.scores import Best, Statistic, Summary, medians, section_scores, summarise
 
 
 def kernel(median: float, number: int = 1, average: float | None = None) -> Summary:

@@ -9,8 +9,8 @@ import pytest
 from holdfast.straggler import Statistic
 from holdfast.straggler.exchange import Gathered, Layout, key, pack
 from holdfast.straggler.kernels.source import KernelWindow
+from holdfast.straggler.scores import summarise
 from holdfast.straggler.session import Snapshot
-from holdfast.straggler.statistic import summarise
 from holdfast.straggler.window import of_rows
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.straggler import Statistic
-from holdfast.straggler.statistic import summarise
+from holdfast.straggler.scores import summarise
 
 TIMES = st.lists(st.floats(0, 1e6), min_size=1, max_size=40)
 

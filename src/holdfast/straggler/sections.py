@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from .log_texts import Failures
-from .statistic import Statistic, summarise
+from .scores import Statistic, summarise
 
 if TYPE_CHECKING:
     from .kernels.source import Capture

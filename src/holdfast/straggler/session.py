@@ -24,20 +24,18 @@ from holdfast.fault_tolerance import environment
 from .background import Background, begin
 from .channel import find
 from .exchange import ABSENT, Channel, Exchange, Figures, Gathered, Layout, Own, References, key, pack
-from .gpu_facts import FIELDS, UNKNOWN
+from .gpu_facts import FIELDS, UNKNOWN, GpuFacts
 from .host import CAUSES, HostLosses
 from .interval import ReportInterval
 from .kernels.names import is_rooted
 from .kernels.source import Capture, KernelSource, KernelWindow
 from .labels import own_label
 from .log_texts import Failures, VerdictNews, log_ended
-from .nvml import GpuFacts
 from .report import Report
-from .scores import Scoring, medians, scored_share, weights
+from .scores import Scoring, Statistic, Summary, medians, scored_share, weights
 from .sections import KERNELS, Sections
 from .settings import compare
 from .state_file import ReportLog, StateFile, in_run_dir
-from .statistic import Statistic, Summary
 from .verdicts import NOT_GATHERED, Verdicts
 from .wrapping import Wrapped
 

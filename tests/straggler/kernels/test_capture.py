@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.straggler.kernels.source import BUSY, REPORTS_OPEN, Capture, KernelWindow
+from holdfast.straggler.scores import Statistic
 from holdfast.straggler.sections import SectionContext, Sections
-from holdfast.straggler.statistic import Statistic
 from tests.straggler.sources import Told
 
 CEILING = 20.0

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.straggler.kernels.cuda_events import KEPT, MOST_PAIRS, CudaEventSource, TorchCuda
 from holdfast.straggler.kernels.source import REPORTS_OPEN, Capture, KernelWindow
-from holdfast.straggler.statistic import Statistic
+from holdfast.straggler.scores import Statistic
 
 
 class Gpu:

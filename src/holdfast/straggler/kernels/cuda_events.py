@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from ..statistic import summarise
+from ..scores import summarise
 from .source import REPORTS_OPEN, KernelSource, KernelWindow
 
 MOST_PAIRS = 1024

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from ..statistic import Statistic, Summary
+from ..scores import Statistic, Summary
 from .cuda_events import TorchCuda
 from .names import is_collective
 from .source import KernelSource, KernelWindow

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from ..statistic import Summary
+from ..scores import Summary
 
 REPORTS_OPEN = 3
 """Reports in a row that find a section open, before it counts as one whose end never comes."""
