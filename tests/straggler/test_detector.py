@@ -89,6 +89,7 @@ def test_there_are_no_instances() -> None:
         ("scores_to_compute", [], "'all' or a list of"),
         ("scores_to_compute", None, "'all' or a list of"),
         ("gather_on_rank0", 1, "True or False"),
+        ("background", 1, "True or False"),
         ("profiling_interval", 0, "a whole number from 1 on"),
         ("profiling_interval", 1.5, "a whole number from 1 on"),
         ("profiling_interval", True, "a whole number from 1 on"),
