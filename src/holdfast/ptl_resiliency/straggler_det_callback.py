@@ -22,8 +22,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NoReturn
 
+from holdfast.callbacks.straggler_findings import SECTION
 from holdfast.callbacks.stragglers import (
-    SECTION,
     StragglerArguments,
     StragglerDetection,
     measure_from_forward,
@@ -62,7 +62,7 @@ class StragglerDetectionCallback(StragglerArguments, PlacedCallback):
     ) -> None:
         """Make a report if one is due. Ends the process by SystemExit if it was to stop."""
         run = self._run
-        if run is not None and run.after_step(lambda metrics: self._loggers.give(trainer, metrics)):
+        if run is not None and run.after_step(self._loggers.of_this_step(trainer)):
             self._stop(trainer, run.log)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
@@ -119,7 +119,7 @@ def _measuring(strategy: Any) -> Callable[..., Any]:
 
 
 class TrainerLoggers:
-    """Metrics of ours for all loggers of a trainer, now: `log_dict` of the module passes on one batch in fifty.
+    """Metrics of ours for all loggers of a trainer: `log_dict` of the module passes on one batch in fifty.
 
     Called on rank 0 only.
     """
@@ -129,17 +129,19 @@ class TrainerLoggers:
         self._log = log
         self._told: set[int] = set()
 
-    def give(self, trainer: Any, metrics: Mapping[str, float]) -> None:
-        """Give these to each logger, at the step that Lightning itself has for this batch."""
-        if not metrics:
-            return
-        step = step_of_loggers(trainer)
-        for logger in trainer.loggers:
-            try:
-                logger.log_metrics(metrics={**metrics, "epoch": trainer.current_epoch}, step=step)
-                logger.save()
-            except Exception as error:
-                self._tell(logger, error)
+    def of_this_step(self, trainer: Any) -> Callable[[Mapping[str, float]], None]:
+        """Gives metrics to each logger, now or later, at the step that Lightning itself has for the batch of now."""
+        step, epoch = step_of_loggers(trainer), trainer.current_epoch
+
+        def give(metrics: Mapping[str, float]) -> None:
+            for logger in trainer.loggers:
+                try:
+                    logger.log_metrics(metrics={**metrics, "epoch": epoch}, step=step)
+                    logger.save()
+                except Exception as error:
+                    self._tell(logger, error)
+
+        return give
 
     def _tell(self, logger: object, error: Exception) -> None:
         if id(logger) not in self._told:

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from holdfast.callbacks.straggler_findings import SECTION
 from holdfast.callbacks.stragglers import (
-    SECTION,
     StragglerArguments,
     StragglerDetection,
     measure_from_forward,
@@ -64,7 +64,10 @@ class StragglerDetectionCallback(StragglerArguments, SurroundingCallback):
             raise SystemExit(1)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Raises SystemExit(1) if the training was to stop and another decided that nothing is saved."""
+        """Read the last report. Raises SystemExit(1) if the training was to stop and another decided that nothing is
+        saved."""
+        if self._run is not None:
+            self._run.finish()
         if self._stops and self._run is not None:
             self._run.log.warning("No checkpoint was saved before terminating")
             raise SystemExit(1)
