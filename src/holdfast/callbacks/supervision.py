@@ -37,6 +37,7 @@ from holdfast.fault_tolerance.timeouts.learning_conditions import (
     STEP,
     HeartbeatRules,
     SectionRules,
+    Selection,
     is_clean_stop,
 )
 from holdfast.prefixed_log import Prefixed
@@ -278,7 +279,7 @@ class HeartbeatTraining(SupervisedTraining):
             return
         (agreed,) = kept_timeouts.wanted_by_all(
             self.side,
-            [self.rules.may_learn],
+            [self.rules.may_learn and self.client.is_initialized],
             self.log,
             patience=kept_timeouts.PATIENCE_AT_A_STOP if stopped else kept_timeouts.PATIENCE,
             meanwhile=self._send,
@@ -427,6 +428,8 @@ class SectionTraining(SupervisedTraining):
         own = self.rules.selection(final=final)
         if not self._arguments.calculate_timeouts:
             return
+        if not self.client.is_initialized:  # the other ranks ask this one all the same
+            own = Selection()
         agreed = kept_timeouts.sections_wanted_by_all(
             self.side, own, self.log, patience=kept_timeouts.patience(self.client, stopped=stopped)
         )
