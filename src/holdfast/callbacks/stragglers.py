@@ -29,7 +29,7 @@ from holdfast.straggler.detector import Detector
 from holdfast.straggler.report import StragglerId, ranks_text
 from holdfast.visible import escaped
 
-from .callback_log import named
+from .arguments import named
 from .completion import record_suspects
 
 if TYPE_CHECKING:

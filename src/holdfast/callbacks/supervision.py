@@ -44,8 +44,7 @@ from holdfast.prefixed_log import Prefixed
 from holdfast.side_group import SideGroup
 from holdfast.testing.injector import simulate
 
-from .arguments import FaultToleranceArguments, SectionsArguments, verify_environment
-from .callback_log import named
+from .arguments import FaultToleranceArguments, SectionsArguments, named, verify_environment
 from .completion import create_flag, flag_path
 
 log = logging.getLogger("holdfast.callbacks")

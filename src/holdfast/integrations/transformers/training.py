@@ -25,7 +25,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from holdfast.callbacks import callback_log
+from holdfast.callbacks import arguments
 from holdfast.callbacks.completion import record_chosen
 from holdfast.patches import Patches
 from holdfast.side_group import CollectiveFailed, SideGroup
@@ -183,7 +183,7 @@ class TrainCall:
     def _train_no_more(self) -> None:
         """Where all steps are done. Does nothing where this transformers has no method for an epoch."""
         trainer = self.trainer
-        log = callback_log.named(LOGGER)
+        log = arguments.named(LOGGER)
 
         def unless_done(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             state = trainer.state
@@ -322,7 +322,7 @@ def _begin_late(trainer: Any, name: str) -> None:
     trainer.callback_handler.callbacks.append(end := _LateEnd(training))
     training._at_the_end.callback(trainer.callback_handler.remove_callback, end)
     if training.rank == 0:
-        callback_log.named(LOGGER).warning(
+        arguments.named(LOGGER).warning(
             "%s came by add_callback, after transformers chose the checkpoint to resume from. In this training an "
             "incomplete checkpoint is not skipped, an evaluation that a preemption left out is not done, and an "
             "exception is not noticed. Give it to Trainer(callbacks=[...])",
