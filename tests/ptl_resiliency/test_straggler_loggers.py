@@ -11,7 +11,7 @@ import pytest
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from holdfast.ptl_resiliency import StragglerDetectionCallback
-from holdfast.ptl_resiliency.straggler_det_callback import TrainerLoggers
+from holdfast.ptl_resiliency.framework import TrainerLoggers
 from holdfast.straggler import Detector
 from tests.ptl_resiliency.small import At, Small, trainer
 from tests.ptl_resiliency.written_metrics import Values, of_csv, of_tensorboard

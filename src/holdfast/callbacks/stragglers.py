@@ -19,7 +19,7 @@ from holdfast.in_time import UnderWay
 from holdfast.straggler.detector import Detector, running
 from holdfast.visible import escaped
 
-from .callback_log import named
+from .arguments import named
 from .completion import record_suspects
 from .straggler_findings import (
     SCORES_SHOWN,
