@@ -310,7 +310,7 @@ def _settings(options: LauncherOptions, me: Member, is_host: bool) -> Settings:
         same_failure_limit=options.same_failure_limit,
         exclude_suspects=options.exclude_suspects,
         segment=1 if given.is_one_node else config.segment or 1,
-        checks_health=not given.is_one_node or options.health_action == EXCLUDE,
+        checks_health=not given.is_one_node,
         exclude_sick=options.health_action == EXCLUDE,
         no_restart_code=options.no_restart_exit_code,
     )
