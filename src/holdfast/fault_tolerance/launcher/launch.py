@@ -24,6 +24,7 @@ from holdfast.health.cards import LINK_DOWN
 from holdfast.health.checks import Wanted
 from holdfast.in_time import TooLate, within
 from holdfast.incidents.suspicions import FORGIVEN_AFTER
+from holdfast.journal.job import writer_facts
 from holdfast.journal.run_dir import lock_run_dir, prepare_run_dir
 from holdfast.journal.writer import Journal
 
@@ -112,6 +113,7 @@ def _serve(options: LauncherOptions, node: str, inbox: Inbox, ahead: Ahead, stac
     orphans.adopt()
     journal = Journal(own.run_dir, node)
     stack.callback(journal.close)
+    stack.callback(journal.record, "launcher_exit")
     board_dir, control, monitor = _supervise(options, inbox, journal, stack)
     health = NodeHealth(_wanted(options, own.run_dir, node), options.resolved.config, journal, inbox.post)
     stack.callback(health.close)
@@ -228,7 +230,7 @@ def _announce(
         argv = redacted_arguments(sys.argv[1:], os.environ)
         return {"run_id": run_id, "argv": argv, "limits": limits, "nodes": list(nodes), "nproc": ranks}
 
-    journal.defer("run_start", run_start)
+    journal.defer("run_start", run_start, **writer_facts())
     count = f"{ranks} rank{'s' if ranks > 1 else ''} on this node"
     logger.info("%s; limits %s; journal in %s", count, limits, run_dir)
 
