@@ -13,7 +13,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "run_start": (
         "the launcher starts",
         "`run_id`, `argv` ([without secrets](security.md#secrets-in-reports)), `limits`, `nodes`, `nproc`;"
-        " of its process `pid`, `started` (clock ticks since boot), `pid_namespace` and `age` (its seconds until this event)",
+        " of its process `pid`, `started` (clock ticks since boot), `pid_namespace` and `age` (seconds until now)",
     ),
     "cycle_start": (
         "all ranks are about to be started",
