@@ -43,7 +43,9 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     found = argparse.ArgumentParser(prog="make faults", description=__doc__.splitlines()[0])
     names: dict[str, Any] = {"type": lambda text: text.split(","), "default": (), "metavar": "NAME,…"}
-    found.add_argument("-o", "--only", help="faults, scenarios (fault/phase), or `healthy`", **names)
+    found.add_argument(
+        "-o", "--only", help="faults, scenarios (fault/phase), files of faults, or `healthy`", **names
+    )
     found.add_argument("-p", "--phases", help="phases", **names)
     found.add_argument("--one-each", action="store_true", help="one phase of each fault")
     found.add_argument(

@@ -29,7 +29,7 @@ TOTAL, EVERY = 12, 4
 MOMENTS = {
     **{"import": 0, "init": 0, "step": 6, "collective": 6},
     **{"validation": 8, "checkpoint": 8, "shutdown": TOTAL},
-    **{"forward": 6, "backward": 6, "exchange": 6, "team": 6},  # of `program_2`
+    **{"forward": 6, "backward": 6, "exchange": 6, "team": 6},  # of the other programs
 }
 """The step at which each phase's fault happens: after the first checkpoint, which is at step 4."""
 READS = ("step", "validation")
@@ -64,7 +64,7 @@ PLACES = ("code", "data", "storage", "hook", "collective", "send", "recv", "join
 - loop: it is not called; the program's loop asks by itself.
 """
 
-_FILES = ("ends", "hangs", "locks", "waits", "groups", "healthy")
+_FILES = ("ends", "hangs", "locks", "waits", "groups", "healthy", "unseen")
 
 _ORDER = (
     *("kill_9", "segfault", "abort", "exit_3", "os_exit_0", "sys_exit_0", "exception", "exception_in_hook"),
@@ -134,7 +134,7 @@ class Fault:
     options: tuple[str, ...] = ()
     """For Holdfast's launcher, all nodes; later ones win."""
     program: int = 1
-    """Which one: 1 is `program`, 2 is `program_2`."""
+    """Which one: 1 is `program`, 2 is `program_2`, and so on."""
     held_out: bool = False
     """Whether no rule was ever written or changed with its result in view."""
 
@@ -242,6 +242,11 @@ class Scenario:
         return self.fault.name
 
     @property
+    def file(self) -> str:
+        """In which the fault is."""
+        return str(self.fault.do.__module__).rpartition(".")[2]
+
+    @property
     def kinds(self) -> tuple[str, ...]:
         """Of verdicts that are true; none: it is healthy."""
         return self.fault.kinds(self.phase)
@@ -301,7 +306,7 @@ def choose(
     one_each: bool = False,
     held_out: bool | None = None,
 ) -> list[Scenario]:
-    """The scenarios of these names (of a fault, or of a scenario) and phases.
+    """The scenarios of these names (of a fault, of a scenario, or of the file that has the fault) and phases.
 
     Args:
         one_each: only the middle phase of every fault, and no healthy job.
@@ -311,7 +316,7 @@ def choose(
         ValueError: a name or a phase does not exist.
     """
     every = scenarios()
-    names = {each.kind for each in every} | {each.name for each in every} | {HEALTHY}
+    names = {each.kind for each in every} | {each.name for each in every} | {HEALTHY, *_FILES}
     if unknown := sorted({*only} - names):
         raise ValueError(f"there is no fault named {', '.join(unknown)}; --list shows all")
     if unknown := sorted({*phases} - set(MOMENTS)):
@@ -319,7 +324,7 @@ def choose(
     found = [
         each
         for each in every
-        if (not only or {each.kind, each.name, *([] if each.kinds else [HEALTHY])} & {*only})
+        if (not only or {each.kind, each.name, each.file, *([] if each.kinds else [HEALTHY])} & {*only})
         and (not phases or each.phase in phases)
         and (held_out is None or each.fault.held_out == held_out)
     ]

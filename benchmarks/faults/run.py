@@ -41,6 +41,8 @@ PATIENT = 40.0
 SECTIONS = {
     1: {"setup": 10.0, "step": 3.0, "data_loading": 2.0, "validation": 3.0, "checkpointing": 3.0},
     2: {"zeta": 10.0, "kappa": 6.0},
+    3: {"начало": 10.0, "étape nº1": 3.0, "データ": 2.0, "проверка/тест": 3.0, "保存": 3.0},
+    4: {},
 }
 """Limits of each program, seconds: short for the corpus, and long enough for several jobs at a time."""
 RESTARTS = 2

@@ -80,7 +80,7 @@ class SideGroup:
     ) -> list[float]:
         """The greatest of each over all ranks. Raises CollectiveFailed.
 
-        It gives up after `patience` seconds, or the group's timeout; `meanwhile` is called now and then while it waits.
+        It raises after `patience` seconds, or the group's timeout; `meanwhile` is called now and then while it waits.
         """
         import torch
         import torch.distributed as dist

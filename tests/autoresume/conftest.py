@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.autoresume.ledger import Ledger
-from holdfast.autoresume.ledger_file import NAME, read_records
+from holdfast.autoresume.run_dir import LEDGER, read_records
 from tests.processes import Spawned, Spawner
 
 HOLDFAST = [sys.executable, "-m", "holdfast"]
@@ -38,7 +38,7 @@ class Chains:
 
     @property
     def ledger(self) -> Ledger:
-        return Ledger.of(read_records(str(self.run_dir / NAME))[0])
+        return Ledger.of(read_records(str(self.run_dir / LEDGER))[0])
 
     @property
     def endings(self) -> list[str]:

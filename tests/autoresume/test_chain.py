@@ -6,13 +6,14 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.autoresume import ledger as records
-from holdfast.autoresume import lock
+from holdfast.autoresume import run_dir
 from holdfast.autoresume.ledger import Attempt
-from holdfast.autoresume.ledger_file import NAME, LedgerFile
+from holdfast.autoresume.run_dir import LEDGER, LOCK, LedgerFile
 from holdfast.cli.main import main
 from tests.autoresume.conftest import Chains, begun
 from tests.processes import Spawner, alive, wait_until
@@ -91,7 +92,7 @@ def test_a_request_for_the_end_is_final(chains: Chains) -> None:
 
 def test_it_is_final_also_after_a_chain_that_came_to_no_attempt(chains: Chains) -> None:
     assert chains.sh(f"{FINISH}; exit 93").wait() == 93
-    with (chains.run_dir / NAME).open("a") as file:
+    with (chains.run_dir / LEDGER).open("a") as file:
         file.write('{"t": 9, "kind": "chain", "flag": "elsewhere"}\n')
     assert chains.sh("exit 9").wait() == 93
 
@@ -128,14 +129,14 @@ def test_a_command_that_cannot_be_killed_is_not_waited_for(spawn: Spawner) -> No
 
 def test_signals_wait_before_the_first_thread(chains: Chains, monkeypatch: pytest.MonkeyPatch) -> None:
     masks = []
-    take = lock.take
+    take = run_dir.take_lock
 
-    def looked_at(run_dir: str) -> lock.Lock:
+    def looked_at(folder: str) -> Any:
         masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
-        return take(run_dir)
+        return take(folder)
 
     chains.run_dir.mkdir(mode=0o700)
-    monkeypatch.setattr(lock, "take", looked_at)
+    monkeypatch.setattr(run_dir, "take_lock", looked_at)
     with take(str(chains.run_dir)):  # so that nothing is started in this process
         assert main(["autoresume", "--run-dir", str(chains.run_dir), "--", "true"]) == 2
     assert {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD} <= masks[0]
@@ -281,7 +282,7 @@ def test_a_program_that_saves_is_told_once(chains: Chains, tmp_path: Path, noted
     first.wait()
     wait_until(saved.exists, what="the kernel's SIGTERM")
     if not noted:  # killed before it could write who it had started
-        without_pid(chains.run_dir / NAME)
+        without_pid(chains.run_dir / LEDGER)
     second = chains.sh("echo beside")
     second.wait_for("the kernel has sent SIGTERM to the command. To end it sooner: kill -9 ")
     assert second.stop(signal.SIGINT) == 130  # it had come to waiting
@@ -354,11 +355,11 @@ def test_two_chains_of_one_run_directory_refuse_each_other(chains: Chains) -> No
 def test_without_the_lock_file_the_ledger_tells_of_the_keeper(chains: Chains) -> None:
     first = chains.sh("echo ready; exec sleep 60")
     first.wait_for("^ready$")
-    (chains.run_dir / lock.NAME).unlink()
+    (chains.run_dir / LOCK).unlink()
     second = chains.sh("echo beside")
     assert second.wait() == 2
     assert second.out() == ""
-    assert f"(pid {first.pid} on {os.uname().nodename}) lives, though {lock.NAME} is free" in second.err()
+    assert f"(pid {first.pid} on {os.uname().nodename}) lives, though {LOCK} is free" in second.err()
     assert first.stop(signal.SIGTERM) == 143
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.autoresume import chain, command, flag
+from holdfast.autoresume import chain, command
 from holdfast.autoresume.outcome import Kind
 from holdfast.autoresume.policy import State
+from holdfast.autoresume.run_dir import FLAG_VARIABLE
 from tests.autoresume.conftest import HOLDFAST
 from tests.processes import Spawner
 
@@ -52,5 +53,5 @@ def test_every_ending_state_and_variable_is_on_the_page() -> None:
         assert f"\n| {kind} |" in text
     for state in State:
         assert str(state) in text
-    for variable in (flag.VARIABLE, command.NUMBER, command.MARK, chain.RUN_DIR, chain.PREEMPTED):
+    for variable in (FLAG_VARIABLE, command.NUMBER, command.MARK, chain.RUN_DIR, chain.PREEMPTED):
         assert f"\n| `{variable}` |" in text

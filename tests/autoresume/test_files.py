@@ -13,14 +13,30 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.autoresume import flag, lock
 from holdfast.autoresume.chain import PREEMPTED, RUN_DIR, Launcher, launcher_in
-from holdfast.autoresume.flag import Standing, standing
 from holdfast.autoresume.ledger import Attempt, Ledger, attempt_begins, attempt_ends, chain_begins
-from holdfast.autoresume.ledger_file import NAME, LedgerFile, LedgerUnreadable, read_records, say
 from holdfast.autoresume.outcome import Ending, Kind
+from holdfast.autoresume.run_dir import (
+    FLAG_VARIABLE,
+    LEDGER,
+    LOCK,
+    Held,
+    LedgerFile,
+    LedgerUnreadable,
+    Standing,
+    Unlockable,
+    check_flag,
+    flag_path,
+    read_records,
+    remove_flag,
+    say,
+    take_lock,
+    whose_flag,
+)
 from holdfast.fault_tolerance.errors import ConfigError
-from holdfast.integrations.slurm import claim
+from holdfast.integrations.slurm.attempt import LOCK as SLURM_LOCK
+from holdfast.integrations.slurm.attempt import NAME as SLURM_JOB
+from holdfast.integrations.slurm.submit import SCRIPT
 from tests.autoresume.conftest import HOLDFAST, Chains, fill
 from tests.processes import Spawner
 
@@ -36,15 +52,15 @@ def test_records_are_appended_and_read(tmp_path: Path, capsys: pytest.CaptureFix
     file = LedgerFile(str(tmp_path))
     assert file.read() == Ledger()
     assert all(file.append({"t": number, "kind": "other"}) for number in range(3))
-    assert [record["t"] for record in records(tmp_path / NAME)] == [0, 1, 2]
-    assert (tmp_path / NAME).stat().st_mode & 0o777 == 0o600
+    assert [record["t"] for record in records(tmp_path / LEDGER)] == [0, 1, 2]
+    assert (tmp_path / LEDGER).stat().st_mode & 0o777 == 0o600
     assert capsys.readouterr().err == ""
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 200), st.binary(max_size=20))
 def test_a_torn_line_costs_itself_and_no_other(tmp_path: Path, cut: int, rubbish: bytes) -> None:
-    path = tmp_path / NAME
+    path = tmp_path / LEDGER
     path.unlink(missing_ok=True)
     file = LedgerFile(str(tmp_path))
     file.append(attempt_begins(1.0, Attempt(1, 1.0)))
@@ -57,27 +73,27 @@ def test_a_torn_line_costs_itself_and_no_other(tmp_path: Path, cut: int, rubbish
 
 
 def test_a_torn_line_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / NAME).write_bytes(b'{"t": 1, "kind": "attempt", "attempt": 1}\n{"t": 2, "ki')
+    (tmp_path / LEDGER).write_bytes(b'{"t": 1, "kind": "attempt", "attempt": 1}\n{"t": 2, "ki')
     assert len(LedgerFile(str(tmp_path)).read().attempts) == 1
-    line = f"{tmp_path / NAME}: line 2 cannot be read (torn when it was written?) and counts for none"
+    line = f"{tmp_path / LEDGER}: line 2 cannot be read (torn when it was written?) and counts for none"
     assert capsys.readouterr().err == f"[holdfast] warning: {line}\n"
 
 
 def test_several_torn_lines_count_for_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / NAME).write_bytes(b"{\n{\n")
+    (tmp_path / LEDGER).write_bytes(b"{\n{\n")
     LedgerFile(str(tmp_path)).read()
     said = capsys.readouterr().err
     assert "lines 1, 2 cannot be read" in said and said.endswith(" and count for none\n")
 
 
 def test_a_pipe_is_no_ledger_and_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / NAME)
+    os.mkfifo(tmp_path / LEDGER)
     with pytest.raises(LedgerUnreadable, match="a pipe has this name"):
         LedgerFile(str(tmp_path)).read()
 
 
 def test_an_unreadable_ledger_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / NAME).mkdir()
+    (tmp_path / LEDGER).mkdir()
     with pytest.raises(LedgerUnreadable, match=r"attempts\.jsonl: Is a directory$"):
         LedgerFile(str(tmp_path)).read()
 
@@ -93,10 +109,10 @@ def test_on_a_full_disk_records_wait_until_there_is_room(
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "cannot be written: No space left on device. The training continues" in said
-    assert [record["t"] for record in records(small_disk / NAME)] == [1]  # nothing torn either
+    assert [record["t"] for record in records(small_disk / LEDGER)] == [1]  # nothing torn either
     filler.unlink()
     assert file.append({"t": 4, "kind": "other"})
-    assert [record["t"] for record in records(small_disk / NAME)] == [1, 2, 3, 4]
+    assert [record["t"] for record in records(small_disk / LEDGER)] == [1, 2, 3, 4]
     assert "can be written again" in capsys.readouterr().err
 
 
@@ -127,26 +143,29 @@ def test_what_a_full_disk_has_lost_is_told_in_the_end(
     fill(small_disk)
     flag_elsewhere = chains.run_dir.parent / "f"
     words = ["autoresume", "--run-dir", small_disk, "--", "sh", "-c", "touch $FAULT_TOL_FINISHED_FLAG_FILE"]
-    run = spawn([*HOLDFAST, *words], env={flag.VARIABLE: str(flag_elsewhere)})
+    run = spawn([*HOLDFAST, *words], env={FLAG_VARIABLE: str(flag_elsewhere)})
     assert run.wait() == 0
     last = run.err().splitlines()[-1]
-    assert f"{small_disk / NAME} lacks the end of this: the next start does not know of it, and may" in last
+    assert f"{small_disk / LEDGER} lacks the end of this: the next start does not know of it, and may" in last
 
 
 # The lock
 
 
 def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
-    code = f"from holdfast.autoresume.lock import take; import os; take({str(tmp_path)!r}); os.kill(os.getpid(), 9)"
+    code = (
+        "from holdfast.autoresume.run_dir import take_lock; import os; "
+        f"held = take_lock({str(tmp_path)!r}); os.kill(os.getpid(), 9)"
+    )
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == -9
-    with lock.take(str(tmp_path)), pytest.raises(lock.Held):
-        lock.take(str(tmp_path))
-    lock.take(str(tmp_path)).close()
+    with take_lock(str(tmp_path)), pytest.raises(Held):
+        take_lock(str(tmp_path))
+    take_lock(str(tmp_path)).close()
 
 
 def test_no_lock_to_be_had_is_told_as_such(tmp_path: Path) -> None:
-    with pytest.raises(lock.Unlockable, match="No such file"):
-        lock.take(str(tmp_path / "nowhere"))
+    with pytest.raises(Unlockable, match="No such file"):
+        take_lock(str(tmp_path / "nowhere"))
 
 
 # The flag
@@ -163,19 +182,19 @@ def ledger_with(flag_path: str, *, attempts: int = 1, ending: Kind = Kind.FAILED
 
 
 def test_whose_flag_it_is() -> None:
-    assert standing(Ledger(), "/f", there=False) is Standing.NONE
-    assert standing(Ledger(), "/f", there=True) is Standing.STALE
-    assert standing(ledger_with("/f", attempts=0), "/f", there=True) is Standing.STALE
-    assert standing(ledger_with("/other"), "/f", there=True) is Standing.STALE
-    assert standing(ledger_with("/f"), "/f", there=True) is Standing.OURS
-    assert standing(ledger_with("/f", ending=Kind.SHUT_DOWN), "/f", there=True) is Standing.NO_MORE
+    assert whose_flag(Ledger(), "/f", there=False) is Standing.NONE
+    assert whose_flag(Ledger(), "/f", there=True) is Standing.STALE
+    assert whose_flag(ledger_with("/f", attempts=0), "/f", there=True) is Standing.STALE
+    assert whose_flag(ledger_with("/other"), "/f", there=True) is Standing.STALE
+    assert whose_flag(ledger_with("/f"), "/f", there=True) is Standing.OURS
+    assert whose_flag(ledger_with("/f", ending=Kind.SHUT_DOWN), "/f", there=True) is Standing.NO_MORE
 
 
 def test_where_the_flag_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert flag.path_of({}, "/run") == "/run/finished.flag"
-    assert flag.path_of({flag.VARIABLE: ""}, "/run") == "/run/finished.flag"
-    assert flag.path_of({flag.VARIABLE: "mine"}, "/run") == str(tmp_path / "mine")
+    assert flag_path({}, "/run") == "/run/finished.flag"
+    assert flag_path({FLAG_VARIABLE: ""}, "/run") == "/run/finished.flag"
+    assert flag_path({FLAG_VARIABLE: "mine"}, "/run") == str(tmp_path / "mine")
 
 
 def test_a_flag_that_the_training_could_not_create_is_refused_at_once(
@@ -190,11 +209,11 @@ def test_a_flag_that_the_training_could_not_create_is_refused_at_once(
         (small_disk, "Is a directory"),
         (pipe, "a device, pipe or socket has this name"),  # as /dev/null would be, which root can remove
     ):
-        run = chains.sh("echo started", env={flag.VARIABLE: str(path)})
+        run = chains.sh("echo started", env={FLAG_VARIABLE: str(path)})
         assert run.wait() == 2
         assert run.out() == ""
         assert run.err() == (
-            f"holdfast: error: {flag.VARIABLE}={path}: the training could not create this file when it is finished: "
+            f"holdfast: error: {FLAG_VARIABLE}={path}: the training could not create this file when it is finished: "
             f"{why}\n"
         )
     assert pipe.exists()
@@ -207,34 +226,32 @@ def test_a_file_that_is_no_flag_is_refused_and_left_alone(tmp_path: Path) -> Non
     link.symlink_to(empty)
     loop.symlink_to(loop)
     for path, why in ((script, "8 bytes in it"), (link, "is a symbolic link to a file")):
-        for act in (flag.check, flag.remove):
+        for act in (check_flag, remove_flag):
             with pytest.raises(ConfigError, match=f"was there before the first attempt and .*{why}"):
                 act(str(path))
         assert path.exists()
     with pytest.raises(ConfigError, match="Too many levels of symbolic links"):
-        flag.check(str(loop))
-    flag.check(str(empty))
-    flag.remove(str(empty))
+        check_flag(str(loop))
+    check_flag(str(empty))
+    remove_flag(str(empty))
     assert not empty.exists()
 
 
-@pytest.mark.parametrize(
-    "name", [NAME, lock.NAME, "journal-gpu-7.jsonl", claim.LOCK, claim.NAME, claim.SCRIPT]
-)
+@pytest.mark.parametrize("name", [LEDGER, LOCK, "journal-gpu-7.jsonl", SLURM_LOCK, SLURM_JOB, SCRIPT])
 def test_a_file_of_the_run_directory_is_no_flag(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} is a file of the run directory's own"):
-        flag.path_of({flag.VARIABLE: str(tmp_path / name)}, str(tmp_path))
-    assert flag.path_of({flag.VARIABLE: str(tmp_path / name)}, "/run") == str(tmp_path / name)
+        flag_path({FLAG_VARIABLE: str(tmp_path / name)}, str(tmp_path))
+    assert flag_path({FLAG_VARIABLE: str(tmp_path / name)}, "/run") == str(tmp_path / name)
 
 
 def test_a_full_disk_is_no_reason_to_refuse_a_flag(small_disk: Path) -> None:
     fill(small_disk)
-    flag.check(str(small_disk / "f"))
+    check_flag(str(small_disk / "f"))
     assert not (small_disk / "f").exists()
 
 
 def test_a_flag_folder_that_becomes_read_only_is_named_in_the_end(chains: Chains, small_disk: Path) -> None:
-    run = chains.sh(f"mount -o remount,ro {small_disk}", env={flag.VARIABLE: str(small_disk / "f")})
+    run = chains.sh(f"mount -o remount,ro {small_disk}", env={FLAG_VARIABLE: str(small_disk / "f")})
     assert run.wait() == 1
     assert "gave up after 3 attempts" in run.err()
     assert "the training could not create this file when it is finished: Read-only file system" in run.err()
@@ -243,8 +260,8 @@ def test_a_flag_folder_that_becomes_read_only_is_named_in_the_end(chains: Chains
 def test_a_stale_flag_that_cannot_be_removed_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "f").mkdir()
     with pytest.raises(ConfigError, match="of another run, and cannot be removed"):
-        flag.remove(str(tmp_path / "f"))
-    flag.remove(str(tmp_path / "gone"))
+        remove_flag(str(tmp_path / "f"))
+    remove_flag(str(tmp_path / "gone"))
 
 
 # What a command tells

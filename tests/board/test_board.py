@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import stat
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -291,3 +293,31 @@ def test_a_full_tmpfs_is_no_board_and_no_rubbish(tiny_tmpfs: Path) -> None:
     assert str(path) in str(raised.value) and "without supervision" in str(raised.value)
     assert str(raised.value).endswith("free space on this filesystem")
     assert list(path.parent.iterdir()) == []
+
+
+# -- no board ------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _few_files() -> Iterator[None]:
+    """This process can open no more files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.check
+def test_too_many_open_files_are_no_matter_of_space(tmp_path: Path) -> None:
+    with pytest.raises(BoardUnavailable, match="Too many open files") as raised, _few_files():
+        Board.create(str(tmp_path / "0.board"), Limits())
+    assert str(raised.value).endswith("without supervision; raise the limit of open files (ulimit -n)")
+
+
+@pytest.mark.check
+def test_nor_is_a_filesystem_that_takes_no_files() -> None:
+    with pytest.raises(BoardUnavailable) as raised:
+        Board.create("/proc/0.board", Limits())
+    assert "space" not in str(raised.value)

@@ -77,7 +77,7 @@ def test_lightning(spawn: Spawner, python: str, tmp_path: Path) -> None:
     assert job.wait(120) == 0, job.output()[-3000:]
     ended = re.findall(r"ENDED\|(\d)\|(\d)\|\[(.*)\]", job.out())
     assert ended == [
-        ("0", "3", "'holdfast.ptl_resiliency.fault_tolerance_callback.FaultToleranceCallback'"),
-        ("1", "3", "'holdfast.ptl_resiliency.straggler_det_callback.StragglerDetectionCallback'"),
+        ("0", "3", "'holdfast.ptl_resiliency.callbacks.FaultToleranceCallback'"),
+        ("1", "3", "'holdfast.ptl_resiliency.callbacks.StragglerDetectionCallback'"),
     ]
     assert flag.exists()

@@ -10,7 +10,7 @@ import torch
 from holdfast.fault_tolerance.config_fields import resolve
 from holdfast.fault_tolerance.errors import ConfigError
 from holdfast.fault_tolerance.launcher.command_line.checks import check
-from holdfast.fault_tolerance.launcher.command_line.scan import Vocabulary, scan
+from holdfast.fault_tolerance.launcher.command_line.options import Vocabulary, scan
 from holdfast.fault_tolerance.launcher.command_line.torch_options import installed_options
 
 
@@ -52,7 +52,11 @@ def test_what_torchrun_takes_is_taken(argv: tuple[str, ...]) -> None:
           for value in ("0", "x", "2:1", "0:1", "1:2:3", "", "-1", "1:", "1.5")),
         (("--nnodes=3:2",), "MIN not above MAX"),
         *((("--nproc-per-node=" + value,), f"--nproc-per-node: '{value}'") for value in ("0", "-1", "x", "", "1.5")),
-        (("--max-restarts=-1",), "--max-restarts: '-1' is not allowed: give a whole number, at least 0"),
+        *((("--max-restarts=" + value,), f"--max-restarts: '{value}' is not allowed: give a whole number, at least 0")
+          for value in ("-1", "many")),
+        (("--start-method=magic",), "--start-method: 'magic' is not allowed: give one of spawn, fork"),
+        (("--numa-binding=magic",), "--numa-binding: 'magic' is not allowed: give one of node"),
+        (("--standalone=x",), "--standalone: 'x' is not allowed: give 0 or 1"),
         *((("--monitor-interval=" + value,), f"--monitor-interval: '{value}' is not allowed: give a number greater "
           "than 0") for value in ("nan", "inf", "-1", "0")),
         (("--shutdown-timeout=-1",), "--shutdown-timeout: '-1' is not allowed"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from holdfast.fault_tolerance.config import FaultToleranceConfig
 from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS
-from holdfast.fault_tolerance.launcher.command_line.scan import Vocabulary, scan
+from holdfast.fault_tolerance.launcher.command_line.options import Vocabulary, scan
 
 PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
 

@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 from holdfast.fault_tolerance.config_fields import Option
 from holdfast.fault_tolerance.errors import ConfigError
 from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS
-from holdfast.fault_tolerance.launcher.command_line.scan import CommandLine, UnknownOption, Vocabulary, scan
+from holdfast.fault_tolerance.launcher.command_line.options import (
+    CommandLine,
+    UnknownOption,
+    Vocabulary,
+    scan,
+)
 
 WORDS = Vocabulary()
 

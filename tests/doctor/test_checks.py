@@ -16,6 +16,7 @@ from holdfast.doctor import checks, facts, table
 from holdfast.doctor.facts import Folder, Interpreter, Name
 from holdfast.doctor.import_trial import Trial, judge
 from holdfast.doctor.table import GIB, MIB, NOTE, OK, PROBLEM, Finding, note, ok, problem
+from holdfast.fault_tolerance.board.values import DIRECTORY_PREFIX
 from holdfast.fault_tolerance.launcher.ranks import boards
 from holdfast.fault_tolerance.processes import cgroups
 from holdfast.fault_tolerance.processes.cgroups import Limit
@@ -396,7 +397,7 @@ def test_ranks_interpreter_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_board_directories_of_dead_and_running_launchers(tmp_path: Path) -> None:
-    made = [tempfile.mkdtemp(prefix=boards.PREFIX, dir=tmp_path) for _ in range(3)]
+    made = [tempfile.mkdtemp(prefix=DIRECTORY_PREFIX, dir=tmp_path) for _ in range(3)]
     bases = [str(tmp_path), str(tmp_path), str(tmp_path / "nowhere")]
     os.close(boards.lock_directory(made[0]))
     held = boards.lock_directory(made[1])

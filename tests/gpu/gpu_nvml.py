@@ -34,7 +34,7 @@ def run(folder: Path) -> Iterator[Row]:
 def _compare_facts() -> Row:
     """Clocks change, so readings are repeated until both agree."""
     from holdfast.straggler.gpu_facts import FIELDS as NAMES
-    from holdfast.straggler.nvml import Gpu, GpuFacts
+    from holdfast.straggler.gpu_facts import Gpu, GpuFacts
 
     keep_busy = by_mode(_keep_gpu_busy, lambda: None)
     keep_busy()

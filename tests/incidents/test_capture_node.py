@@ -22,7 +22,7 @@ from holdfast.incidents.capture.host import OomWatch, gpu_facts
 from holdfast.incidents.capture.py_spy import find_program, run_with_deadline
 from holdfast.incidents.capture.rank_probe import LocalRank, RankProbe
 from holdfast.incidents.evidence import CRASH, Missing, NodeEvidence, RankEvidence, StackSource
-from tests.monitor.freezer import Freezer, freezer
+from tests.monitor.job import Freezer, freezer
 from tests.processes import Spawned, Spawner, wait_until
 
 __all__ = ["freezer"]

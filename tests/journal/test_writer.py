@@ -289,3 +289,16 @@ def test_a_full_disk_is_one_warning_and_the_journal_goes_on_when_there_is_room(
     seen = kinds(small_disk)
     assert (seen[0], seen[-1]) == ("before", "after")
     assert seen.count("lost") < 100
+
+
+def test_the_newest_event_is_read_as_a_line_and_goes_with_the_writer(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path), "a")
+    journal.record("cycle_start")
+    for step in (10**9, 2):
+        journal.show("progress", steps_most=step)
+    wait_until(lambda: [event.get("steps_most") for event in read_run(str(tmp_path))] == [None, 2])
+    assert {event.source for event in read_run(str(tmp_path))} == {"a"}
+    (newest,) = tmp_path.glob("newest-*")
+    assert stat.S_IMODE(newest.stat().st_mode) == 0o600
+    journal.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["journal-a.jsonl"]

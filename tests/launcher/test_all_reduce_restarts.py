@@ -71,9 +71,10 @@ os._exit(0)
 """
 
 
-def test_a_restarted_job_does_not_share_a_store_with_the_dead_one(jobs: Jobs) -> None:
+@pytest.mark.parametrize("flags", [(), ("--nnodes=1", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0")])
+def test_a_restarted_job_does_not_share_a_store_with_the_dead_one(jobs: Jobs, flags: tuple[str, ...]) -> None:
     """And its launcher, with warm start, has not imported torch for it."""
-    job = jobs(STORE, "--max-restarts", "1", "--ft-warm-start=on")
+    job = jobs(STORE, "--max-restarts", "1", "--ft-warm-start=on", *flags)
     job.hear("finds", ranks=[0, 1], cycle=1)
     mapped = {Path(each.path).name for each in psutil.Process(job.pid).memory_maps()}
     assert any(name.startswith("libc") for name in mapped)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -9,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,8 +43,7 @@ wait() if CYCLE == 0 else None
 wait() if CYCLE == 1 else None
 """
     job = jobs(text, "--max-restarts", "2", "--ft-rank-heartbeat-timeout", "0.5")
-    said = job.end(0)
-    assert "were removed while the job ran: made again" in said
+    job.end(0)
     assert [each["cycle"] for each in job.journal("verdict")][:1] == [1]  # supervision is back
 
 
@@ -56,7 +57,8 @@ main.console()
 MODULES = "from holdfast.fault_tolerance.launcher import local_ranks\n"
 
 
-def broken(jobs: Jobs, spawn: Spawner, place: str, script: str) -> tuple[int, str, str]:
+def broken(jobs: Jobs, spawn: Spawner, place: str, script: str) -> tuple[int, str, dict[str, Any]]:
+    """The exit code, the output, and the last record of each kind in the journal."""
     run_dir = jobs.folder / "run"
     words = ["--ft-run-dir", run_dir, "--nproc-per-node", "2", jobs.script(script)]
     notes = jobs.folder / "notes"
@@ -65,35 +67,31 @@ def broken(jobs: Jobs, spawn: Spawner, place: str, script: str) -> tuple[int, st
     job = spawn([sys.executable, "-c", code, *words], env={"NOTES": str(notes)})
     ended = job.wait()
     (journal,) = run_dir.glob("journal-*.jsonl")
-    return ended, job.output(), journal.read_text()
+    records = map(json.loads, journal.read_text().splitlines())
+    return ended, job.output(), {record["kind"]: record for record in records}
 
 
 def test_a_defect_of_the_launcher_ends_the_job_in_good_order(jobs: Jobs, spawn: Spawner) -> None:
     text = "say('pid', os.getpid())\nwait()"
     code, output, journal = broken(jobs, spawn, "local_ranks.ProcessStates.refresh", text)
-    assert code == 1
-    assert "the launcher itself failed: ZeroDivisionError" in output and "report this as a bug" in output
-    assert "Traceback" not in output
-    assert '"kind":"run_end"' in journal.replace(" ", "") and "Traceback" in journal
+    assert code == 1 and "Traceback" not in output
+    assert {"launcher_error", "run_end"} <= journal.keys()
+    assert "ZeroDivisionError" in journal["launcher_error"]["traceback"]
     pids = [int(line.split()[-1]) for line in output.splitlines() if " pid " in line and "rank " in line]
     assert not any(alive(pid) for pid in pids)
 
 
 def test_a_defect_in_stopping_leaves_no_rank(jobs: Jobs, spawn: Spawner) -> None:
     text = "say('pid', os.getpid())\nmeet()\nsys.exit(3) if RANK else wait()"
-    code, output, _ = broken(jobs, spawn, "local_ranks.RankGroup.signal", text)
-    assert code == 1 and "the launcher itself failed" in output
+    code, output, journal = broken(jobs, spawn, "local_ranks.RankGroup.signal", text)
+    assert code == 1 and "launcher_error" in journal
     pids = [int(line.split()[-1]) for line in output.splitlines() if line.startswith("rank ")]
     assert len(pids) == 2 and not any(alive(pid) for pid in pids)
 
 
-@pytest.mark.parametrize("place", ["local_ranks.Advice.on", "local_ranks.Incidents.capture"])
-def test_a_defect_in_what_only_tells_people_something_is_harmless(
-    jobs: Jobs, spawn: Spawner, place: str
-) -> None:
-    text = "meet()\ntime.sleep(1.5)\nsys.exit(3)"
-    code, output, _ = broken(jobs, spawn, place, text)
-    assert code == 3 and "the job continues" in output and "no restart left" in output
+def test_a_defect_in_what_only_informs_people_is_harmless(jobs: Jobs, spawn: Spawner) -> None:
+    code, _, journal = broken(jobs, spawn, "local_ranks.Incidents.capture", "meet()\nsys.exit(3)")
+    assert code == 3 and journal["launcher_error"]["what"] == "the taking of evidence"
 
 
 @pytest.fixture

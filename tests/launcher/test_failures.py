@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.fault_tolerance.launcher.control.messages import Cause
 from holdfast.fault_tolerance.launcher.exit_codes import RankExit
-from holdfast.fault_tolerance.launcher.incident_report import culprit_of
+from holdfast.fault_tolerance.launcher.incident_report import OTHERS, culprit_of, poll_pauses
 from holdfast.fault_tolerance.launcher.ranks import failures
 from holdfast.fault_tolerance.launcher.ranks.failures import Failure
 from holdfast.fault_tolerance.launcher.ranks.processes import RankGroup
@@ -156,3 +156,16 @@ def test_culprit_of_two_ends_is_that_of_the_evidence(accused: int | None, culpri
     group = SimpleNamespace(local_ranks=[0, 1], rank_of=int, pid_of=pids.__getitem__, exits=found)
     evidence = NodeEvidence("a", CRASH, mono=10.0, accused=accused)
     assert culprit_of(evidence, cast(RankGroup, group), ends) == culprit
+
+
+# -- reading the store while another node reports ------------------------------------------------------------
+
+
+def test_two_thousand_nodes_read_rarely_and_apart() -> None:
+    moments: list[float] = []
+    for number in range(2000):
+        pauses = list(poll_pauses(number))
+        assert abs(sum(pauses) - OTHERS) < 1e-6 and len(pauses) <= 16
+        moments += [sum(pauses[:count]) for count in range(1, len(pauses))]
+    busiest = max(sum(1 for at in moments if second <= at < second + 1) for second in range(1, 10))
+    assert busiest <= 2500, "reads of all nodes within one second"

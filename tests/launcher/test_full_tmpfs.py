@@ -60,19 +60,19 @@ FILLER = """{ {
 def test_no_room_any_more(jobs: Jobs) -> None:
     """There was room when the launcher started."""
     job = jobs(FILLS + HEARTBEAT, "--max-restarts", "1", under=under("size=1M", FILLER))
-    said = job.end(0)
+    job.end(0)
     (warning,) = [line for line in job.said() if "no board" in line]
     assert warning.startswith("[holdfast] no board for 2 of 2 ranks in this cycle: /dev/shm/")
     assert "No space left on device" in warning
-    assert "restarting all 2 local ranks" in said and "Traceback" not in "".join(job.said())
+    assert len(job.journal("restart")) == 1 and "Traceback" not in "".join(job.said())
 
 
 @pytest.mark.parametrize(
     ("options", "fill"),
-    [("size=4k", FILL.format(pages=1)), ("size=16k", FILL.format(pages=3)), ("ro", "true")],
+    [("size=16k", FILL.format(pages=3)), ("ro", "true")],
 )
 def test_no_room(jobs: Jobs, options: str, fill: str) -> None:
-    """For anything; for the boards beside what the launcher itself needs; on a read-only filesystem."""
+    """For the boards beside what the launcher itself needs; on a read-only filesystem."""
     job = jobs(HEARTBEAT, "--max-restarts", "1", under=under(options, fill))
     said = job.end(0)
     assert "no room on tmpfs (/dev/shm: " in said and "no board" not in said

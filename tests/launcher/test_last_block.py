@@ -1,4 +1,8 @@
-"""The failed job's last words: one block with who failed first, where, what its exit means, and why."""
+"""The failed job's last words: one block with who failed first, where, what its exit means, and why.
+
+When a collective breaks, the rank that broke it is blamed: in the log, in the journal and by the exit code. gloo
+reports a dying rank to its peers at once, often before the launcher sees that it has died.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,8 @@ import sys
 
 import pytest
 
+from holdfast.journal.incidents import incidents
+from holdfast.journal.reader import read_run
 from tests.launcher.conftest import Job, Jobs
 
 NODE = socket.gethostname()
@@ -75,26 +81,6 @@ def test_an_exception_is_kept_where_no_descriptor_is_left(jobs: Jobs) -> None:
     assert "Exception ignored" not in job.spawned.err()
 
 
-def test_the_block_is_short(jobs: Jobs) -> None:
-    """Two ranks that raise the same: the reference prints 143 lines."""
-    job = jobs("meet()\nraise ValueError('bad batch')")
-    job.end(1)
-    assert len(block(job)) <= 10
-
-
-@pytest.mark.parametrize(
-    ("number", "meaning"),
-    [
-        (signal.SIGKILL, "killed by SIGKILL (ended from outside, often by the kernel for lack of memory)"),
-        (signal.SIGSEGV, "killed by SIGSEGV (crashed in native code (invalid memory access))"),
-    ],
-)
-def test_a_signal_is_shown_with_its_meaning(jobs: Jobs, number: int, meaning: str) -> None:
-    job = jobs(f"meet()\nkill_me({int(number)}) if RANK == 1 else wait()")
-    job.end(128 + number)
-    assert block(job)[0].endswith(f"cycle 0): {meaning}")
-
-
 FOLLOWS = """
 import socket
 path = os.environ["NOTES"] + "/peer"
@@ -153,9 +139,8 @@ os._exit(9) if RANK == 1 else wait()
 """
 
 
-@pytest.mark.parametrize("flags", [("--redirects", "2"), ("--tee", "3"), ("--redirects", "1:3")])
-def test_last_lines_of_stderr_where_they_are_kept(jobs: Jobs, flags: tuple[str, ...]) -> None:
-    job = jobs(DIES_IN_A_LIBRARY, *flags)
+def test_last_lines_of_stderr_where_they_are_kept(jobs: Jobs) -> None:
+    job = jobs(DIES_IN_A_LIBRARY, "--redirects", "1:2", "--tee", "0:3")
     job.end(9)
     lines = block(job)
     assert lines[0].endswith("cycle 0): exit code 9")
@@ -209,13 +194,6 @@ def test_an_exception_that_a_rank_only_showed_is_no_failure(jobs: Jobs) -> None:
     assert block(job)[0].startswith("FAILED: rank 1 ") and not any("rank 0" in line for line in block(job))
 
 
-def test_before_a_restart_one_line_is_enough(jobs: Jobs) -> None:
-    job = jobs("meet()\nif RANK == 0 and CYCLE == 0: raise ValueError('once')", "--max-restarts", "1")
-    job.end(0)
-    said = [line for line in job.said() if "FAILED" in line or "Traceback" in line]
-    assert len(said) == 1 and "rank 0" in said[0] and "ValueError: once (exit code 1)" in said[0]
-
-
 def test_a_rank_that_failed_by_exit_text_is_told(jobs: Jobs) -> None:
     """`sys.exit("text")` is exit code 1 and the text on stderr: no exception, and yet a reason."""
     job = jobs("sys.exit('no data in /data')", nproc=1)
@@ -245,3 +223,68 @@ def test_a_shell_scripts_pythons(jobs: Jobs) -> None:
     lines = block(job)
     assert re.match(r"FAILED: rank 1 .*: ValueError: real \(exit code 1\)", lines[0]), lines
     assert not any("only a check" in line for line in lines)
+
+
+# -- who broke a collective ----------------------------------------------------------------------------------
+
+BREAKS = """
+import socket, torch, torch.distributed as dist
+from holdfast.fault_tolerance import RankMonitorClient
+
+def hang_up():
+    # All connections, as the kernel does first when it ends a process.
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            with socket.socket(fileno=os.dup(int(name))) as connection:
+                connection.getpeername()  # not one that listens: gloo aborts when it cannot accept
+                connection.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+
+client = RankMonitorClient()
+client.init_workload_monitoring()
+dist.init_process_group("gloo")
+culprit, how = [(1, "leave"), (0, "SIGSEGV"), (1, "hang"), (0, "SIGKILL")][CYCLE]
+for number in range(4):
+    client.send_heartbeat()
+    if number == 3 and RANK == culprit:
+        if how == "leave":
+            hang_up()
+            time.sleep(0.3)  # a large process takes its time to leave
+            os._exit(3)
+        elif how == "hang":
+            client.start_section("loading")
+            wait()
+        kill_me(getattr(signal, how))
+    try:
+        dist.all_reduce(torch.ones(8))
+    except RuntimeError:
+        sys.excepthook(*sys.exc_info())
+        os._exit(1)  # gone before the one that it lost
+"""
+BLAMED = (
+    r"rank 1 \(node \S+, pid \d+, cycle 0\): exit code 3",
+    r"rank 0 \(node \S+, pid \d+, cycle 1\): killed by SIGSEGV",
+    r"rank 1 \(node \S+, pid \d+, cycle 2\): hung: Section 'loading' did not end.* Ended by Holdfast \(SIGKILL\)",
+    r"rank 0 \(node \S+, pid \d+, cycle 3\): killed by SIGKILL",
+)
+
+
+@pytest.mark.slow
+def test_the_rank_that_broke_the_collective(jobs: Jobs) -> None:
+    flags = ("--max-restarts", "3", "--ft-rank-section-timeouts", "loading:2")
+    job = jobs(BREAKS, *flags, env={"OMP_NUM_THREADS": "1"})
+    job.end(137)
+    failed = [line for line in job.said() if "FAILED: " in line]
+    assert len(failed) == 4
+    for line, blamed in zip(failed, BLAMED, strict=True):
+        assert re.search(f"FAILED: {blamed}", line), line
+    followed = [line for line in job.said() if " followed " in line]
+    assert not any("lack of memory" in line for line in followed), followed
+    found = incidents(read_run(str(job.run_dir)))
+    assert [(each.kind, each.rank) for each in found] == [
+        ("exit", 1),
+        ("crash", 0),
+        ("hang", 1),
+        ("crash", 0),
+    ]

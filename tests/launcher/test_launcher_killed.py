@@ -1,4 +1,7 @@
-"""The launcher is SIGKILLed: ranks, what they started, the monitor and the board directory are gone within seconds."""
+"""The launcher is SIGKILLed: ranks, what they started, the monitor and the board directory are gone within seconds.
+
+What a launcher and a monitor that were killed at once leave is removed by the next launcher.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from holdfast.fault_tolerance.launcher.ranks import boards
 from tests.launcher.conftest import Job, Jobs
 from tests.processes import alive, wait_until
 
@@ -90,13 +94,11 @@ def test_without_a_monitor_the_kernel_ends_the_ranks(jobs: Jobs) -> None:
     boards.rmdir()
 
 
-@pytest.mark.parametrize("language", ["python", "shell"])
-def test_ranks_that_are_no_python_die_too(jobs: Jobs, language: str) -> None:
+def test_ranks_that_are_no_python_die_too(jobs: Jobs) -> None:
     script = jobs.folder / "rank.sh"
     script.write_text("#!/bin/sh\ntrap '' TERM\necho rank $RANK cycle 0 pid $$\nwhile :; do sleep 1; done\n")
     script.chmod(0o755)
-    words = [str(script)] if language == "shell" else ["python3", "-c", "import time; time.sleep(600)"]
-    job = jobs.command("--nproc-per-node", "2", "--no-python", *words)
+    job = jobs.command("--nproc-per-node", "2", "--no-python", str(script))
     wait_until(lambda: len(everything(job)) >= 3)
     pids = everything(job)
     kill(job)
@@ -117,7 +119,7 @@ def test_launcher_killed_in_the_middle_of_a_restart(jobs: Jobs) -> None:
     wait_until(lambda: not boards.exists(), CEILING)
 
 
-@pytest.mark.parametrize("children", [1, 2, 3], ids=["the monitor", "a rank", "all ranks"])
+@pytest.mark.parametrize("children", [1, 2], ids=["the monitor", "a rank"])
 def test_launcher_killed_while_it_starts(jobs: Jobs, children: int) -> None:
     """As soon as there is a monitor, or a rank that has not come to its first line."""
     job = jobs(RUNS)
@@ -127,3 +129,53 @@ def test_launcher_killed_while_it_starts(jobs: Jobs, children: int) -> None:
     for pid in pids:
         wait_until(lambda pid=pid: not alive(pid), CEILING, what=f"the end of {pid}")
     # The board directory, and what a rank started in its last moment: the leak check sees to it.
+
+
+# -- what a launcher and a monitor that were killed at once leave behind -------------------------------------
+
+
+def directory(base: Path, name: str) -> Path:
+    made = base / name
+    made.mkdir(mode=0o700)
+    (made / "control").write_text("a page")
+    return made
+
+
+def test_a_directory_is_removed_when_its_owner_is_gone(tmp_path: Path) -> None:
+    dead, living, other, unowned = (
+        directory(tmp_path, name) for name in ("holdfast-1", "holdfast-2", "mine", "holdfast-3")
+    )
+    held = boards.lock_directory(living)
+    for gone in (dead, other):
+        os.close(boards.lock_directory(gone))
+    assert boards.remove_stale(str(tmp_path)) == [str(dead)]
+    assert living.exists() and other.exists() and unowned.exists() and not dead.exists()
+    os.close(held)
+    assert boards.remove_stale(str(tmp_path)) == [str(living)]
+
+
+def test_a_link_is_left_alone(tmp_path: Path) -> None:
+    real = directory(tmp_path, "real")
+    os.close(boards.lock_directory(real))
+    (tmp_path / "holdfast-link").symlink_to(real)
+    assert boards.remove_stale(str(tmp_path)) == [] and real.exists()
+
+
+def test_no_folder_at_all(tmp_path: Path) -> None:
+    assert boards.remove_stale(str(tmp_path / "nowhere")) == []
+
+
+def test_launcher_and_monitor_killed_at_once(jobs: Jobs) -> None:
+    text = "say('board', os.environ['FT_RANK_MONITOR_IPC_SOCKET'])\nwait()"
+    job = jobs(text, nproc=1)
+    left = Path(job.hear(r"board (\S+)", ranks=[0])[0]).parents[1]
+    family = psutil.Process(job.pid).children(recursive=True)
+    for process in (psutil.Process(job.pid), *family):
+        process.send_signal(signal.SIGSTOP)  # so that none sees another one die
+    for process in (*family, psutil.Process(job.pid)):
+        process.kill()
+    job.spawned.wait()
+    wait_until(lambda: not any(alive(process.pid) for process in family))
+    assert left.exists()
+    jobs("pass", nproc=1).end(0)
+    assert not left.exists()

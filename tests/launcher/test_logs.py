@@ -1,13 +1,11 @@
-"""Where the ranks' output goes: `--log-dir`, `--redirects`, `--tee`, `--local-ranks-filter`, as under torchrun."""
+"""Where output goes: the ranks' by `--log-dir`, `--redirects` and `--tee`, as under torchrun, and the launcher's."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
-import pytest
-
-from tests.launcher.conftest import Jobs
-from tests.launcher.twins import run_twins, tree
+from tests.launcher.conftest import Jobs, run_twins, tree
 
 PRINTS = """
 print(f"out of {RANK}, cycle {CYCLE}")
@@ -15,25 +13,16 @@ print(f"err of {RANK}, cycle {CYCLE}", file=sys.stderr)
 meet()
 sys.exit(0 if CYCLE else RANK)
 """
-# A rank that fails makes torchrun write an error file of its own.
-NOT_COMPARED = "error.json"
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ("--tee", "0:3,1:1", "--redirects", "1:2", "--role", "trainer"),
-        ("--tee", "3", "--local-ranks-filter", "1"),
-    ],
-    ids=" ".join,
-)
-def test_same_output_and_same_files(jobs: Jobs, flags: tuple[str, ...]) -> None:
+def test_same_output_and_same_files(jobs: Jobs) -> None:
+    """All combinations are compared without processes: test_output.py."""
     text = PRINTS.replace("meet()\nsys.exit(0 if CYCLE else RANK)\n", "")
-    twins = run_twins(jobs, "--nproc-per-node", "2", "--log-dir", "logs-{who}", *flags, jobs.script(text))
+    flags = ("--log-dir", "logs-{who}", "--tee", "0:3,1:1", "--redirects", "1:2", "--role", "trainer")
+    twins = run_twins(jobs, "--nproc-per-node", "2", *flags, jobs.script(text))
     twins.same_output()
-    ours, theirs = (set(each.err().splitlines()) for each in (twins.ours, twins.theirs))
-    from_ranks = {line for line in theirs if "err of" in line}
-    assert {line for line in ours if "err of" in line} == from_ranks
+    ours, theirs = ({line for line in each.err().splitlines() if "err of" in line} for each in twins)
+    assert ours == theirs
     files = [tree(jobs.folder / f"logs-{who}") for who in ("ours", "theirs")]
     assert files[0] == files[1] and files[0]
 
@@ -78,3 +67,17 @@ sys.exit(3 if CYCLE < 2 else 0)
     job.end(0)
     assert [line.split()[-1] for line in job.lines(" sees ")] == ["1", "1", "1"]
     assert not list(jobs.folder.glob("watchdog_timer_*"))
+
+
+HEAD = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}[+-]\d{4} \S+ "
+
+
+def test_lines_of_the_launcher_are_appended(jobs: Jobs) -> None:
+    path = jobs.folder / "ft.log"
+    path.write_text("kept\n")
+    job = jobs("sys.exit(3)", "--max-restarts", "1", env={"PET_FT_NVRX_LOGFILE": "ft.log"})
+    job.end(3)
+    first, *lines = path.read_text().splitlines()
+    assert first == "kept"
+    assert [re.sub(f"^{HEAD}", "", line) for line in lines] == job.said()
+    assert all(re.match(f"{HEAD}\\[holdfast\\] ", line) for line in lines)

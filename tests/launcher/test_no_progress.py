@@ -1,15 +1,21 @@
-"""`checkpoint_iteration_file`: a job whose cycles save nothing new is ended, with a code of its own."""
+"""A job that makes no progress is ended with a code of its own: its cycles save nothing new, or fail alike.
+
+`checkpoint_iteration_file`, `--ft-same-failure-limit`.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import queue
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.cli.main import main
+from holdfast.fault_tolerance.launcher.control.messages import IterationRead
+from holdfast.fault_tolerance.launcher.driver import IterationFile
 from tests.launcher.conftest import Job, Jobs
 
 SAVES = """
@@ -55,26 +61,19 @@ def test_job_that_saves_nothing_new_ends_with_93(trainings: Trainings) -> None:
     job = trainings([10, 20, None, None, None])
     said = job.end(93)
     assert restarts(job) == 3, "cycles 0 and 1 made progress, 2 and 3 made none"
-    (line,) = (line for line in said.splitlines() if "no progress in 2 " in line)
-    assert "/latest" in line and "iteration 20" in line and "max_no_progress_cycles" in line
-    assert [each["exit_code"] for each in job.journal("run_end")] == [93]
+    (end,) = job.journal("run_end")
+    assert end["exit_code"] == 93
     assert "FAILED: rank" in said and "no restart left" not in said
     assert main(["replay", str(job.run_dir)]) == 0
-
-
-def test_job_without_the_file_uses_all_restarts(jobs: Jobs) -> None:
-    """The default of 2 cycles does not cut `--max-restarts` short."""
-    job = jobs("meet()\nsys.exit(5)", "--max-restarts", "4")
-    job.end(5)
-    assert restarts(job) == 4
+    read = [each for each in job.journal("decision") if "IterationRead" in json.dumps(each["event"])]
+    assert len(read) == 5, "at the start, and at each failure"
 
 
 def test_job_that_never_saves_makes_no_progress(trainings: Trainings) -> None:
     job = trainings([None] * 9, "--ft-max-no-progress-cycles", "3", "--ft-no-restart-exit-code", "42")
-    said = job.end(42)
-    assert restarts(job) == 2 and "iteration 0" in said
-    assert len([line for line in said.splitlines() if "No such file" in line]) == 1
-    assert len(job.journal("iteration_unread")) == 1
+    job.end(42)
+    assert restarts(job) == 2
+    assert [each["reason"] for each in job.journal("iteration_unread")] == ["No such file or directory"]
 
 
 def test_number_from_before_the_job_is_no_progress(trainings: Trainings) -> None:
@@ -84,41 +83,25 @@ def test_number_from_before_the_job_is_no_progress(trainings: Trainings) -> None
     assert restarts(job) == 1
 
 
-def test_too_few_iterations_are_no_progress(trainings: Trainings, tmp_path: Path) -> None:
-    """Settings from YAML; a variable sets the code."""
-    keys = "  min_progress_iterations: 100\n  max_no_progress_cycles: 3\n"
-    (tmp_path / "ft.yaml").write_text(f"fault_tolerance:\n{keys}")
-    env = {"PET_FT_NO_RESTART_EXIT_CODE": "44"}
-    job = trainings([99, 199, 298, 397, 496, 500], "--ft-cfg-path", str(tmp_path / "ft.yaml"), env=env)
-    job.end(44)
-    assert restarts(job) == 4, "only cycle 1 made progress"
-
-
-@pytest.mark.parametrize("cycles", ["0", "-1"])
-def test_limit_of_zero_or_less_never_ends_a_job(trainings: Trainings, cycles: str) -> None:
-    job = trainings([None] * 9, "--ft-max-no-progress-cycles", cycles, "--max-restarts", "3")
+def test_file_that_hangs_ends_no_job(trainings: Trainings, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "latest")  # without a writer: opening it waits forever
+    job = trainings([None] * 9, "--max-restarts", "3")
     job.end(5)
     assert restarts(job) == 3
+    assert len(job.journal("iteration_unread")) == 1 and not job.journal("launcher_error")
 
 
-@pytest.mark.parametrize("kind", ["fifo", "directory", "text"])
-def test_file_without_a_number_ends_no_job(trainings: Trainings, tmp_path: Path, kind: str) -> None:
-    """A filesystem that hangs, a wrong path, and what Megatron-LM writes for a release checkpoint."""
-    before = None
-    if kind == "fifo":  # without a writer: opening it waits forever
-        os.mkfifo(tmp_path / "latest")
-    elif kind == "directory":
-        (tmp_path / "latest").mkdir()
-    else:
-        before = "release\n"
-    job = trainings([None] * 9, "--max-restarts", "3", before=before)
-    said = job.end(5)
-    assert restarts(job) == 3
-    assert len([line for line in said.splitlines() if "checkpoint_iteration_file" in line]) == 1
-    assert len(job.journal("iteration_unread")) == 1
-    assert job.journal("launcher_error") == []
-    failed, stopped = job.journal("rank_exit")[0], job.journal("stop")[0]
-    assert stopped["mono"] - failed["mono"] < 3.0, "a restart waits for the file for a second"
+@pytest.mark.check
+@pytest.mark.parametrize(
+    ("content", "number"), [("500\n", 500), (None, 0), ("release\n", -1), ("", -1), ("9" * 19, -1)]
+)
+def test_number_of_the_file(tmp_path: Path, content: str | None, number: int) -> None:
+    """`release` is what Megatron-LM writes for a release checkpoint; -1: the cycle changes nothing."""
+    path, answers = tmp_path / "latest", queue.SimpleQueue[object]()
+    if content is not None:
+        path.write_text(content)
+    IterationFile(str(path), answers.put, lambda *_, **__: None).read(3)
+    assert answers.get(timeout=30) == IterationRead(3, number)
 
 
 def test_saved_iterations_reset_the_restart_budget(trainings: Trainings) -> None:
@@ -146,8 +129,41 @@ def test_hung_ranks_that_saved_nothing_end_with_93(jobs: Jobs) -> None:
     assert restarts(job) == 1 and len(job.journal("verdict")) == len(job.journal("incident")) == 2
 
 
-def test_decisions_are_recorded_with_the_number(trainings: Trainings) -> None:
-    job = trainings([7, None, None], "--ft-max-no-progress-cycles", "1")
-    job.end(93)
-    read = [json.dumps(each["event"]) for each in job.journal("decision")]
-    assert sum("IterationRead" in each for each in read) == 3, "at the start, and at both failures"
+# -- the same failure ---------------------------------------------------------------------------------------------
+
+RAISES = """
+from holdfast.fault_tolerance import RankMonitorClient
+client = RankMonitorClient()
+client.init_workload_monitoring()
+for step in range({steps}[CYCLE] + 1):
+    client.heartbeat(step)
+meet()
+if RANK == CYCLE % 2:
+    raise IndexError(f"index {{1000 + CYCLE}} is out of range")
+wait()
+"""
+
+
+def test_one_exception_at_one_step_ends_the_job_after_three_cycles(jobs: Jobs) -> None:
+    """On whichever rank; its numbers do not count. The evidence is kept, and the decision can be replayed."""
+    job = jobs(RAISES.format(steps=[23] * 9), "--max-restarts", "8")
+    said = job.end(93)
+    assert restarts(job) == 2
+    assert "IndexError: index # is out of range after step 23" in job.journal("incident")[-1]["failure"]
+    assert "no restart left" not in said
+    assert [each["exit_code"] for each in job.journal("run_end")] == [93]
+    assert main(["replay", str(job.run_dir)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("steps", "flags"),
+    [([5, 6, 7, 8], ()), ([5] * 4, ("--ft-same-failure-limit", "0"))],
+    ids=["steps", "no limit"],
+)
+def test_failures_at_other_steps_use_all_restarts(
+    jobs: Jobs, steps: list[int], flags: tuple[str, ...]
+) -> None:
+    """What makes two failures the same: test_failures.py."""
+    job = jobs(RAISES.format(steps=steps), "--max-restarts", "3", *flags)
+    job.end(1)
+    assert restarts(job) == 3

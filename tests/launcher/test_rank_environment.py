@@ -1,13 +1,15 @@
-"""The environment of a rank: what torchrun sets, and the differences that are meant."""
+"""The environment of a rank: what torchrun sets, the differences that are meant, and a prologue that comes first."""
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
+from holdfast.fault_tolerance.launcher.ranks.rank_environment import flight_recorder
 from tests.conftest import SOURCE
-from tests.launcher.conftest import Jobs
-from tests.launcher.twins import run_twins
+from tests.launcher.conftest import Jobs, run_twins
 from tests.processes import Spawner
 
 DUMP = """
@@ -53,22 +55,13 @@ def test_what_the_user_set_arrives(jobs: Jobs) -> None:
         "TORCH_CPP_LOG_LEVEL",
         "TORCH_FR_BUFFER_SIZE",
     )
-    found = differences(jobs, "--nproc-per-node", "1", env=dict.fromkeys(names, "3"))
-    assert found == ADDED | set(OTHER) - {"TORCH_FR_BUFFER_SIZE"}
-
-
-def test_the_flight_recorders_older_name_counts(jobs: Jobs) -> None:
-    found = differences(jobs, "--nproc-per-node", "1", env={"TORCH_NCCL_TRACE_BUFFER_SIZE": "3"})
-    assert found == ADDED | set(OTHER) - {"TORCH_FR_BUFFER_SIZE"}
-
-
-def test_names_that_the_user_gave_arrive(jobs: Jobs) -> None:
     flags = ("--role", "trainer", "--rdzv-id", "job-7", "--signals-to-handle", "SIGTERM,SIGINT")
-    found = differences(jobs, "--nproc-per-node", "2", *flags)
-    assert found == ADDED | set(OTHER) - {"TORCHELASTIC_SIGNALS_TO_HANDLE"}
-    job = jobs("say('id', os.environ['TORCHELASTIC_RUN_ID'])", "--rdzv-id", "job-7", nproc=1)
-    job.end(0)
-    assert job.hear(r"id (\S+)", ranks=[0]) == {0: "job-7"}
+    found = differences(jobs, "--nproc-per-node", "2", *flags, env=dict.fromkeys(names, "3"))
+    assert found == ADDED | set(OTHER) - {"TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCH_FR_BUFFER_SIZE"}
+
+
+def test_the_flight_recorders_older_name_counts() -> None:
+    assert flight_recorder({"TORCH_NCCL_TRACE_BUFFER_SIZE": "3"}) == {}
 
 
 def test_no_python_path_is_added(jobs: Jobs, spawn: Spawner) -> None:
@@ -80,22 +73,13 @@ def test_no_python_path_is_added(jobs: Jobs, spawn: Spawner) -> None:
     assert done.out() == "rank 0 cycle 0 python path None\n"
 
 
-def test_standalone(jobs: Jobs) -> None:
-    """torchrun draws a run id and a port here as well."""
-    assert differences(jobs, "--standalone", "--nproc-per-node", "2") == ADDED | set(OTHER)
-
-
-def test_restart_count_goes_up(jobs: Jobs) -> None:
-    text = "say('restarts', os.environ['TORCHELASTIC_RESTART_COUNT'])\nsys.exit(0 if CYCLE == 2 else 1)"
-    twins = run_twins(jobs, "--nproc-per-node", "1", "--max-restarts", "2", jobs.script(text))
-    assert twins.same_output() == [f"rank 0 cycle {count} restarts {count}" for count in range(3)]
-
-
 def test_the_run_directory_is_told_in_each_cycle(jobs: Jobs) -> None:
     """Where this job's journal is, also beside another job that has the directory."""
-    text = "say('in', os.environ['HOLDFAST_RUN_DIR'])\nif CYCLE == 0: sys.exit(1)\nwait()"
-    first = jobs(text, "--max-restarts", "1", nproc=1)
-    assert first.hear(r"in (\S+)", ranks=[0], cycle=1) == {0: str(first.run_dir)}
+    text = "say('in', os.environ['HOLDFAST_RUN_DIR'], os.environ['TORCHELASTIC_RUN_ID'])\n"
+    first = jobs(
+        text + "if CYCLE == 0: sys.exit(1)\nwait()", "--max-restarts", "1", "--rdzv-id", "job-7", nproc=1
+    )
+    assert first.hear(r"in (\S+) job-7", ranks=[0], cycle=1) == {0: str(first.run_dir)}
     says = jobs.script("say('in', os.environ['HOLDFAST_RUN_DIR'])")
     second = jobs.plain("--ft-run-dir", first.run_dir, "--nproc-per-node", "1", says)
     second.end(0)
@@ -124,3 +108,61 @@ def test_threads_may_finish_before_python_ends(jobs: Jobs) -> None:
     job = jobs(LATE_THREAD, nproc=1)
     job.end(0)
     assert job.lines("finished")
+
+
+# -- a sitecustomize before PYTHONPATH -----------------------------------------------------------------------
+
+LAUNCHES = "from holdfast.fault_tolerance.launcher.main import console; console()"
+ASKS = "from holdfast.fault_tolerance.launcher.ranks.rank_environment import hides_the_prologue as h; print(repr(h()))"
+
+
+def test_a_folder_that_a_pth_file_puts_first_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").touch()
+    first = f"import sys; sys.path.insert(1, {str(tmp_path)!r}); {ASKS}"
+    asked = [
+        subprocess.run([sys.executable, "-c", text], capture_output=True, text=True) for text in (ASKS, first)
+    ]
+    assert [each.stdout.strip() for each in asked] == ["''", repr(str(tmp_path))]
+
+
+def test_with_it_ranks_start_cold(jobs: Jobs, spawn: Spawner, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").touch()
+    # As a .pth file would, in the launcher: the ranks of this test have no such file.
+    start = f"import sys; sys.path.insert(1, {str(site)!r}); {LAUNCHES}"
+    script = jobs.script("say('runs')")
+    spawned = spawn(
+        [
+            sys.executable,
+            "-c",
+            start,
+            "--ft-run-dir",
+            str(tmp_path / "run"),
+            "--nproc-per-node=2",
+            str(script),
+        ]
+    )
+    assert spawned.wait() == 0
+    (journal,) = (tmp_path / "run").glob("journal-*.jsonl")
+    assert "takes a sitecustomize from" in journal.read_text()
+    assert '"start": "warm"' not in journal.read_text()
+
+
+def test_a_broken_sitecustomize_never_lets_a_zygote_run_the_script(jobs: Jobs, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text("raise RuntimeError('a broken site')\n")
+    script = tmp_path / "train.py"
+    script.write_text("import os\nos.write(1, f'{os.environ.get(\"RANK\")} runs\\n'.encode())\n")
+    paths = (
+        ":".join([str(site), *os.environ["PYTHONPATH"].split(":")])
+        if "PYTHONPATH" in os.environ
+        else str(site)
+    )
+    job = jobs.command(
+        "--nproc-per-node", "2", "--ft-warm-start", "on", str(script), env={"PYTHONPATH": paths}
+    )
+    said = job.end(0)
+    assert sorted(job.lines("runs")) == ["0 runs", "1 runs"]
+    assert "warm start: its zygote" in said and "Ranks start cold" in said

@@ -1,8 +1,13 @@
-"""A rank that fails in whatever way: all ranks start again together, as often as `--max-restarts` allows."""
+"""A rank that fails in whatever way: all ranks start again together, as often as `--max-restarts` allows.
+
+Ranks that obey are stopped at once, those that save have time, and in any case it is bounded.
+"""
 
 from __future__ import annotations
 
-from tests.launcher.conftest import Jobs
+import pytest
+
+from tests.launcher.conftest import Job, Jobs
 
 FAILS_THREE_WAYS = """
 say("pid", os.getpid(), "of", os.environ["TORCHELASTIC_MAX_RESTARTS"])
@@ -27,21 +32,22 @@ def test_every_way_to_fail_restarts_all_ranks(jobs: Jobs) -> None:
     exits = [(each["exitcode"], each["signal"]) for each in job.journal("rank_exit") if each["rank"] == 1]
     assert exits == [(None, "SIGKILL"), (1, None), (7, None), (0, None)]
     assert [each["restarts_used"] for each in job.journal("restart")] == [1, 2, 3]
-    assert "restarting all 2 local ranks (restart 3 of 3)" in job.spawned.err()
+    # Before a restart one line is enough.
+    assert ["FAILED: rank 1" in line for line in job.said() if "FAILED" in line or "Traceback" in line] == [
+        True
+    ] * 3
 
 
-def test_no_restart_beyond_the_limit(jobs: Jobs) -> None:
-    job = jobs("say('here')\nmeet()\nsys.exit(7) if RANK == 0 else wait()", "--max-restarts", "2")
-    said = job.end(7)
-    assert "no restart left (2 of 2 used): the job ends with exit code 7" in said
-    assert [len(job.lines(f"^rank 0 cycle {cycle} here")) for cycle in range(4)] == [1, 1, 1, 0]
+@pytest.mark.parametrize("limit", [0, 2])
+def test_no_restart_beyond_the_limit(jobs: Jobs, limit: int) -> None:
+    """Without the option there is none, as with torchrun."""
+    flags = ("--max-restarts", "2") if limit else ()
+    job = jobs("say('here')\nmeet()\nsys.exit(7) if RANK == 0 else wait()", *flags)
+    job.end(7)
+    assert [len(job.lines(f"^rank 0 cycle {cycle} here")) for cycle in range(limit + 2)] == [1] * (
+        limit + 1
+    ) + [0]
     assert [each["exit_code"] for each in job.journal("run_end")] == [7]
-
-
-def test_without_the_option_there_is_no_restart_as_with_torchrun(jobs: Jobs) -> None:
-    job = jobs("say('here')\nsys.exit(RANK)")
-    assert "(0 of 0 used)" in job.end(1)
-    assert len(job.lines("^rank 1")) == 1
 
 
 PROGRESS = """
@@ -62,12 +68,6 @@ def test_restarts_in_a_row_count_anew_after_progress(jobs: Jobs) -> None:
     job.end(5)
     assert [each["restarts_used"] for each in job.journal("restart")] == [1, 1, 1, 2]
     assert len(job.lines("at step")) == 5
-
-
-def test_progress_counts_for_nothing_unless_asked_for(jobs: Jobs) -> None:
-    job = jobs(PROGRESS.format(reached=[10, 20, 30]), "--max-restarts", "1", nproc=1)
-    job.end(5)
-    assert len(job.lines("at step")) == 2
 
 
 CHECKPOINTS = """
@@ -99,7 +99,91 @@ os._exit(0 if CYCLE else 3)
 def test_what_a_rank_did_just_before_its_end_is_in_the_journal(jobs: Jobs) -> None:
     """The monitor looks about once a second; a rank may be gone before."""
     job = jobs(BRIEF, "--max-restarts", "1", nproc=1)
-    said = job.end(0)
+    job.end(0)
     assert [each["cycle"] for each in job.journal("rank_connect")] == [0, 1]
     assert [(each["cycle"], each["step"]) for each in job.journal("first_step")] == [(0, 5), (1, 6)]
-    assert len(job.journal("resume")) == 1 and "step 6 resumed " in said
+    assert len(job.journal("resume")) == 1
+
+
+# -- stopping ranks for a restart ----------------------------------------------------------------------------
+
+IGNORES = """
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+say("pid", os.getpid())
+meet()
+if CYCLE == 0:
+    sys.exit(3) if RANK == 1 else [wait() for _ in iter(int, 1)]
+"""
+
+
+def stopping_time(job: Job) -> float:
+    """Seconds from the failure of cycle 0 to the first rank of cycle 1."""
+    began = next(each["mono"] for each in job.journal("stop") if each["cycle"] == 0)
+    return next(each["mono"] for each in job.journal("rank_start") if each["cycle"] == 1) - began
+
+
+def test_peer_that_ignores_sigterm_does_not_delay_the_restart(jobs: Jobs) -> None:
+    job = jobs(IGNORES, "--max-restarts", "1", "--workers-stop-timeout", "1")
+    job.end(0)
+    assert 1.0 <= stopping_time(job) < 5
+    assert next(each["signal"] for each in job.journal("rank_exit") if each["rank"] == 0) == "SIGKILL"
+
+
+def test_peer_that_obeys_is_not_waited_for(jobs: Jobs) -> None:
+    job = jobs(IGNORES.replace("signal.signal(signal.SIGTERM, signal.SIG_IGN)", ""), "--max-restarts", "1")
+    job.end(0)
+    assert stopping_time(job) < 4
+
+
+def test_stopped_peer_obeys_too(jobs: Jobs) -> None:
+    """A rank under SIGSTOP (a debugger, a hang drill) would sit on the SIGTERM."""
+    text = """
+meet()
+if CYCLE == 0:
+    sys.exit(3) if RANK == 1 else os.kill(os.getpid(), signal.SIGSTOP)
+"""
+    job = jobs(text, "--max-restarts", "1")
+    job.end(0)
+    assert stopping_time(job) < 4
+
+
+SAVES = """
+from holdfast.fault_tolerance import RankMonitorClient
+client = RankMonitorClient()
+client.init_workload_monitoring()
+signal.signal(signal.SIGTERM, {handler})
+def save(*_):
+    with client.section("checkpointing"):
+        say("saves")
+        if {first}: meet("saves")
+        time.sleep(2.5)
+    say("saved")
+    sys.exit(0)
+if CYCLE == 0:
+    meet()
+    if RANK == 0:
+        save() if {first} else [wait() for _ in iter(int, 1)]
+    else:
+        if {first}: meet("saves")
+        sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["before it is stopped", "because it is stopped"])
+def test_rank_that_saves_a_checkpoint_gets_the_time_for_it(jobs: Jobs, first: bool) -> None:
+    """The section is open when the stop begins, or the rank's SIGTERM handler opens it."""
+    text = SAVES.format(first=first, handler="signal.SIG_IGN" if first else "lambda *_: save()")
+    job = jobs(text, "--max-restarts", "1", "--workers-stop-timeout", "0.5")
+    job.end(0)
+    assert job.lines("^rank 0 cycle 0 saved$")
+    assert stopping_time(job) < 12
+
+
+def test_rank_that_has_saved_gets_no_more_time(jobs: Jobs) -> None:
+    text = SAVES.format(first=True, handler="signal.SIG_IGN").replace(
+        "sys.exit(0)", "[wait() for _ in iter(int, 1)]"
+    )
+    job = jobs(text, "--max-restarts", "1", "--workers-stop-timeout", "0.5")
+    job.end(0)
+    assert job.lines("^rank 0 cycle 0 saved$")
+    assert stopping_time(job) < 12

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -16,42 +15,17 @@ from holdfast.journal.reader import read_run
 from tests.launcher.conftest import Jobs
 
 NODE = socket.gethostname()
-NOBODY = 65534
 
 
-def refused(jobs: Jobs, run_dir: Path) -> str:
-    """Start with this run directory; the one line of the refusal. Nothing was started."""
-    job = jobs.plain("--ft-run-dir", run_dir, "--nproc-per-node", "1", jobs.script("say('started')"))
-    said = job.end(2)
-    assert job.spawned.out() == ""
-    (line,) = said.splitlines()
-    assert line.startswith("ft_launcher: error: run directory ") and str(run_dir) in line
-    return line
-
-
-def test_symbolic_link(jobs: Jobs, tmp_path: Path) -> None:
+def test_directory_that_is_refused_is_a_usage_error(jobs: Jobs, tmp_path: Path) -> None:
+    """What else is refused: tests/journal/test_run_dir.py."""
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to("real")
-    assert "is a symbolic link (to real)" in refused(jobs, tmp_path / "link")
-    assert not list((tmp_path / "real").iterdir())
-
-
-def test_file(jobs: Jobs, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    assert "is not a directory" in refused(jobs, tmp_path / "file")
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
-def test_another_users_directory(jobs: Jobs, tmp_path: Path) -> None:
-    (tmp_path / "theirs").mkdir(mode=0o700)
-    os.chown(tmp_path / "theirs", NOBODY, NOBODY)
-    assert f"belongs to user {pwd.getpwuid(NOBODY).pw_name}" in refused(jobs, tmp_path / "theirs")
-
-
-def test_directory_that_others_can_write_to(jobs: Jobs, tmp_path: Path) -> None:
-    (tmp_path / "open").mkdir()
-    (tmp_path / "open").chmod(0o777)
-    assert "chmod 700" in refused(jobs, tmp_path / "open")
+    job = jobs.plain("--ft-run-dir", tmp_path / "link", jobs.script("say('started')"))
+    (line,) = job.end(2).splitlines()
+    assert line.startswith(f"ft_launcher: error: run directory {tmp_path / 'link'}")
+    assert "is a symbolic link (to real)" in line
+    assert not job.spawned.out() and not list((tmp_path / "real").iterdir())
 
 
 def test_it_is_made_private(jobs: Jobs) -> None:
@@ -111,7 +85,7 @@ def check_recovery(jobs: Jobs, run_dir: Path) -> str:
     said = job.end(0)
     assert "HANG: rank 0" in said and "Did not get subsequent heartbeat. Waited 1.5" in said
     moments = [float(job.hear(rf"cycle {cycle} at (\S+)", ranks=[0], cycle=cycle)[0]) for cycle in range(3)]
-    assert 1.5 <= moments[1] - moments[0] < 8 and moments[2] - moments[1] < 6
+    assert moments[1] - moments[0] >= 1.5
     return said
 
 
@@ -134,15 +108,6 @@ def test_full_disk_costs_records_only(jobs: Jobs, tiny_filesystem: Path) -> None
     said = check_recovery(jobs, tiny_filesystem)
     warnings = [line for line in said.splitlines() if "warning: journal" in line]
     assert len(warnings) == 1 and "No space left on device" in warnings[0]
-
-
-def test_hung_filesystem_costs_records_only(jobs: Jobs, tmp_path: Path) -> None:
-    """The stand-in: the journal is a FIFO without a reader, so opening it never returns."""
-    run_dir = tmp_path / "hung"
-    run_dir.mkdir(mode=0o700)
-    os.mkfifo(run_dir / f"journal-{NODE}.jsonl", 0o600)
-    said = check_recovery(jobs, run_dir)
-    assert "the last" in said and "records are lost" in said
 
 
 def test_filesystem_that_hangs_later_costs_records_only(jobs: Jobs, tmp_path: Path) -> None:
@@ -172,3 +137,18 @@ sys.exit(3 if CYCLE == 0 else 0)
 """
     flags = ("--max-restarts", "1", "--nproc-per-node", "1", "--ft-run-dir", "vanishes")
     jobs.plain(*flags, jobs.script(text)).end(0)
+
+
+# -- secrets -------------------------------------------------------------------------------------------------
+
+
+def test_journal_of_a_script_with_secrets_in_its_arguments_has_none(jobs: Jobs) -> None:
+    arguments = ["--token", "abc123def", "--db-password=hunter2", "--lr", "0.1", "S3CR3Tvalue"]
+    script = jobs.script("say('runs')")
+    job = jobs.command("--nproc-per-node", "1", script, *arguments, env={"MY_TOKEN": "S3CR3Tvalue"})
+    job.end(0)
+    (record,) = job.journal("run_start")
+    (path,) = job.run_dir.glob("journal-*.jsonl")
+    for secret in ("abc123def", "hunter2", "S3CR3Tvalue"):
+        assert secret not in path.read_text()
+    assert record["argv"][-6:] == ["--token", "***", "--db-password=***", "--lr", "0.1", "***"]

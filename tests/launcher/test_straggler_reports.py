@@ -46,7 +46,7 @@ def test_reports_of_both_cycles_are_told(jobs: Jobs, spawn: Spawner) -> None:
     assert [one["cycle"] for one in told][-6:] == [1] * 6 and {one["cycle"] for one in told} == {0, 1}
     assert [verdict["rank"] for verdict in told[-1]["verdicts"]] == [1]
     assert [one["kind"] for one in read("incidents")] == ["exit"]
-    assert (started.run_dir / "straggler-state.rank-0.json").exists()
+    assert (started.run_dir / "straggler-state.rank-0.npz").exists()
     assert len(re.findall(r"STRAGGLER: rank 1 \(node ", said)) == 2  # once in each cycle
 
     metrics = samples((jobs.folder / "job.prom").read_text())

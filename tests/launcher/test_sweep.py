@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
+import time
+from pathlib import Path
 
 import pytest
 
+from holdfast.fault_tolerance.launcher.ranks import processes
+from holdfast.fault_tolerance.launcher.ranks.processes import ProcessStates, uninterruptible
 from tests.launcher.conftest import Jobs
-from tests.processes import alive, wait_until
+from tests.processes import Spawner, alive, wait_until
 
 # Every way for a process to get away from its parent, and what the successor sees of it.
 LEAVES = """
@@ -121,7 +126,7 @@ WHEN_TOLD = "signal.signal(signal.SIGTERM, leave_upload)\nsay('ready')\nwait()"
 
 @pytest.mark.parametrize("told", [False, True], ids=["success", "preemption"])
 def test_what_a_rank_that_is_done_left_may_end_by_itself(jobs: Jobs, told: bool) -> None:
-    job = jobs(DONE.replace("SECONDS", "4") + (WHEN_TOLD if told else AT_ONCE))
+    job = jobs(DONE.replace("SECONDS", "2.5") + (WHEN_TOLD if told else AT_ONCE))
     if told:
         job.hear("ready", ranks=[0, 1])
         job.spawned.send_signal(signal.SIGTERM)
@@ -152,3 +157,47 @@ def test_what_others_started_is_left_alone(jobs: Jobs) -> None:
     assert alive(sidecar)
     subprocess.run(["kill", str(sidecar)], check=True)
     wait_until(lambda: not alive(sidecar))
+
+
+# -- what the launcher reads of its ranks in /proc -----------------------------------------------------------
+
+# The child waits in opening a FIFO before it has become another program, and its parent waits for that in state D.
+IN_STATE_D = """
+import os, sys
+os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)])
+"""
+
+
+def test_killed_rank_in_state_d_is_blocked(spawn: Spawner, tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    waits, sleeps = spawn.python(IN_STATE_D, str(fifo)), spawn(["sleep", "600"])
+    wait_until(lambda: uninterruptible(waits.pid))
+    states = ProcessStates()
+
+    def blocked() -> frozenset[int]:
+        states.refresh({0: waits.pid, 1: sleeps.pid}, {0, 1}, time.monotonic())
+        return states.blocked
+
+    wait_until(lambda: blocked() == {0})
+    os.close(os.open(fifo, os.O_WRONLY))  # it continues, and ends
+    wait_until(lambda: not blocked())
+
+
+def test_process_that_cannot_be_read_blocks_no_caller(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As with a process in execve on a filesystem that does not answer: a killed one counts as blocked."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+
+    def read(pid: int) -> bool:
+        with open(fifo) as file:
+            return bool(file.read())
+
+    monkeypatch.setattr(processes, "uninterruptible", read)
+    states, own = ProcessStates(), {0: os.getpid()}
+    for second in range(3):
+        states.refresh(own, {0}, 100.0 + second)
+    assert states.blocked == {0}
+    os.close(os.open(fifo, os.O_WRONLY))  # the thread ends

@@ -12,7 +12,7 @@ from holdfast.fault_tolerance.launcher.ranks.boards import private_directory
 from tests.launcher.conftest import jobs
 from tests.processes import Spawner
 
-from .freezer import freezer
+from .job import freezer
 from .node import Node
 
 __all__ = ["freezer", "jobs"]

@@ -17,13 +17,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.fault_tolerance.board import Board, BoardWriter, Limits
+from holdfast.fault_tolerance.board import Board, BoardWriter, Identity, Limits
 from holdfast.fault_tolerance.launcher.inbox import Inbox
 from holdfast.fault_tolerance.launcher.monitor_keeper import MonitorKeeper, MonitorMessage
 from holdfast.fault_tolerance.monitor.control import RUNNING, ControlPage, Settings
+from holdfast.fault_tolerance.processes import proc
 from tests.processes import CEILING, Spawned, Spawner
 
-from .victims import identity, victim
+from .values import SECOND
 
 
 class Rank:
@@ -125,3 +126,39 @@ def thaw(pid: int) -> None:
     """SIGCONT, whether the process is still there or not."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGCONT)
+
+
+# -- processes that stand for ranks --------------------------------------------------------------------------
+
+STUBBORN = """
+import signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("deaf", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+def victim(spawn: Spawner) -> Spawned:
+    """Ends by any signal."""
+    return spawn(["sleep", "999"])
+
+
+def stubborn(spawn: Spawner) -> Spawned:
+    """Ignores SIGTERM."""
+    found = spawn.python(STUBBORN)
+    found.wait_for("deaf")
+    return found
+
+
+def identity(process: Spawned, *, rank: int = 0, cycle: int = 0, started_ns: int = SECOND) -> Identity:
+    """Who this process is on a board."""
+    start = proc.start_time(process.pid)
+    assert start is not None
+    return Identity(process.pid, start, rank, rank, cycle, started_ns)
+
+
+def state(process: Spawned) -> str:
+    """Its one-letter state, '' when it is gone."""
+    found = proc.stat(process.pid)
+    return found.state if found else ""

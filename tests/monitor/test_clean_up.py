@@ -22,7 +22,7 @@ from holdfast.fault_tolerance.monitor.watch import Watch
 from holdfast.fault_tolerance.processes import proc
 from tests.processes import Spawned, Spawner, alive, wait_until
 
-from .victims import identity, stubborn, victim
+from .node import identity, stubborn, victim
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ from holdfast.fault_tolerance.board import BoardWriter, Limits
 from tests.processes import Spawner, wait_until
 
 from .conftest import MakeNode
-from .node import Node
-from .victims import state, stubborn, victim
+from .node import Node, state, stubborn, victim
 
 LIMIT = 0.5
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 from tests.launcher.conftest import Jobs
@@ -126,3 +128,75 @@ def test_every_hang_is_found_and_no_rank_without_a_limit_is_killed(jobs: Jobs) -
     assert [(found["cycle"], found["signal"]) for found in job.journal("escalated")] == [(6, "SIGKILL")]
     exits = {found["cycle"]: found["signal"] for found in job.journal("rank_exit") if found["rank"] == 1}
     assert (exits[0], exits[6]) == ("SIGTERM", "SIGKILL")
+
+
+# -- learned timeouts ----------------------------------------------------------------------------------------
+
+LEARNS = (
+    CLIENT
+    + """
+client.init_workload_monitoring()
+if CYCLE == 0:
+    with client.section("step"):
+        pass
+    client.calculate_and_set_section_timeouts(["step"], calc_out_of_section=False)
+    with client.section("step"):
+        time.sleep(4)
+"""
+)
+
+
+def test_hang_after_short_timeout_was_learned_is_found_in_time(jobs: Jobs) -> None:
+    """`step:1` is configured and a step takes microseconds: what is learned is 1 s, not the floor of 10 s."""
+    job = jobs(LEARNS, "--ft-rank-section-timeouts", "step:1", "--max-restarts", "1", nproc=1)
+    job.end(0)
+    (verdict,) = job.journal("verdict")
+    assert verdict["reason"] == "section" and verdict["limit"] == 1.0
+
+
+# -- warm-up -------------------------------------------------------------------------------------------------
+
+SLOW_STEPS = (
+    CLIENT
+    + """
+client.init_workload_monitoring()
+for number, pause in enumerate([2, 2, 30][:3 - CYCLE]):
+    with client.section("step"):
+        time.sleep(pause)
+    say("step", number)
+client.shutdown_workload_monitoring()
+"""
+)
+LIMITS = "--ft-rank-section-timeouts", "step:1", "--ft-rank-out-of-section-timeout", "1"
+WARM_UP = "--ft-num-warmup-iterations", "2", "--ft-initial-rank-heartbeat-timeout"
+
+
+def test_first_steps_of_each_cycle_are_exempt(jobs: Jobs) -> None:
+    """A cycle's third step is held to its timeout. All rules of it: `TestWarmUp`."""
+    job = jobs(SLOW_STEPS, *LIMITS, *WARM_UP, "60", "--max-restarts", "1", nproc=1)
+    job.end(0)
+    (verdict,) = job.journal("verdict")
+    assert (verdict["cycle"], verdict["limit"], verdict["reason"]) == (0, 1.0, "section")
+    assert len(job.lines("cycle 0 step")) == 2
+
+
+NO_STEPS = (
+    CLIENT
+    + """
+client.init_workload_monitoring()
+for number in range(10):
+    with client.section("forward"):
+        pass
+while True:
+    client.send_heartbeat()
+    time.sleep(0.05)
+"""
+)
+
+
+def test_program_without_steps_is_advised(jobs: Jobs) -> None:
+    """Its first steps never end, so its timeout out of section is another one."""
+    job = jobs(NO_STEPS, *LIMITS, *WARM_UP, "60", nproc=1)
+    job.wait_for(r"num_warmup_iterations is set \(--ft-num-warmup-iterations\), but the ranks end no section")
+    job.spawned.send_signal(signal.SIGTERM)
+    job.end(0)

@@ -13,7 +13,7 @@ import pytest
 from holdfast.fault_tolerance.processes import kill, proc
 from tests.processes import Spawner, wait_until
 
-from .victims import identity, state, stubborn, victim
+from .node import identity, state, stubborn, victim
 
 NOBODY = 2**22 + 1  # beyond the largest pid that Linux gives
 

@@ -14,10 +14,9 @@ from holdfast.fault_tolerance.board import Limits
 from holdfast.fault_tolerance.launcher import monitor_keeper
 from tests.processes import Spawner, wait_until
 
-from .freezer import Freezer
-from .node import Node, thaw
+from .job import Freezer
+from .node import Node, thaw, victim
 from .test_hangs import heartbeats
-from .victims import victim
 
 LIMIT = 0.5
 

@@ -13,8 +13,7 @@ from holdfast.fault_tolerance.monitor.control import ControlPage
 from tests.launcher.conftest import Job, Jobs
 from tests.processes import wait_until
 
-from .freezer import Freezer
-from .job import STEPS, board_directory, go_on, monitor, monitors, ranks, stop, tree, wait_gone
+from .job import STEPS, Freezer, board_directory, go_on, monitor, ranks, stop, tree, wait_gone
 
 # The ranks train in stretches of half a second, and say after each the worst that they met in it, in milliseconds.
 TRAIN = (
@@ -114,48 +113,6 @@ def test_a_job_frozen_past_its_limits_continues_once_it_is_thawed(jobs: Jobs, fr
 def _trains(job: Job) -> None:
     reported = len(worst(job))
     wait_until(lambda: len(worst(job)) >= reported + 6, what="the job trains")
-
-
-# Each rank starts a child in a session of its own, which would outlive it; so does the child's own child.
-CHILDREN = (
-    STEPS
-    + """
-client.init_workload_monitoring()
-grandchild = "import time; time.sleep(999)"
-child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {grandchild!r}], start_new_session=True)"
-subprocess.Popen([sys.executable, "-c", child], start_new_session=True)
-deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(999)"
-process = subprocess.Popen([sys.executable, "-c", deaf], start_new_session=True, stdout=subprocess.PIPE)
-process.stdout.readline()
-say("has children")
-train(999)
-"""
-)
-
-
-def test_when_the_launcher_is_killed_everything_goes(jobs: Jobs) -> None:
-    job = jobs(CHILDREN)
-    job.hear("has children", ranks=[0, 1])
-    wait_until(lambda: len(tree(job)) >= 1 + 1 + 2 * 4, what="launcher, monitor, and four processes per rank")
-    everybody, boards = tree(job), board_directory(job)
-    began = time.monotonic()
-    os.kill(job.pid, signal.SIGKILL)
-    wait_gone(everybody, 60, "everything of the job ended")
-    assert time.monotonic() - began < 10
-    assert not boards.exists()
-
-
-def test_when_launcher_and_monitor_are_killed_at_once_the_kernel_ends_the_ranks(jobs: Jobs) -> None:
-    job = jobs(STEPS + "client.init_workload_monitoring()\nsay('trains')\ntrain(999)")
-    job.hear("trains", ranks=[0, 1])
-    boards, both = board_directory(job), ranks(job)
-    stop(monitor(job))  # so that it cannot act in between
-    os.kill(job.pid, signal.SIGKILL)
-    os.kill(monitors(job.pid)[0], signal.SIGKILL)
-    wait_gone(both, 60, "the ranks ended")
-    for left in sorted(boards.rglob("*"), reverse=True):
-        left.rmdir() if left.is_dir() else left.unlink()
-    boards.rmdir()  # no process was left to do it
 
 
 @pytest.mark.slow

@@ -10,8 +10,8 @@ import pytest
 from holdfast.fault_tolerance.monitor.watch import Terminator
 from tests.processes import Spawner, wait_until
 
+from .node import identity, state, stubborn, victim
 from .values import SECOND
-from .victims import identity, state, stubborn, victim
 
 NOW = 1000 * SECOND
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from holdfast.fault_tolerance.launcher.exit_codes import Outcome
-from tests.monitor.freezer import Freezer, freezer
+from tests.monitor.job import Freezer, freezer
 from tests.nodes.conftest import QUICK, Cluster, Node
 from tests.processes import wait_until
 

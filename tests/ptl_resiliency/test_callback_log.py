@@ -10,7 +10,7 @@ from contextlib import contextmanager, redirect_stderr
 
 import pytest
 
-from holdfast.callbacks.callback_log import INSTEAD_OF_ROOT, named
+from holdfast.callbacks.arguments import INSTEAD_OF_ROOT, named
 
 NAMES = [None, "root", "holdfast_test.callback"]
 

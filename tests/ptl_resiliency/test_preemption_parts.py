@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.callbacks.preemption import MOST_BATCHES, batches_between, shortage
 from holdfast.fault_tolerance.stop.rules import END, LOADER_END, loader_of
-from holdfast.ptl_resiliency.preemption_callback import ValidationPlaces
+from holdfast.ptl_resiliency.callbacks import ValidationPlaces
 
 SLURM = {"SLURM_JOB_END_TIME": "1050"}
 

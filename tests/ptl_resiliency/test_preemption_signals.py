@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.callbacks.notices import Notices
+from holdfast.callbacks.signals import Notices
 from holdfast.ptl_resiliency import PreemptionCallback
 
 USR1, TERM = int(signal.SIGUSR1), int(signal.SIGTERM)

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from holdfast.callbacks.loader_workers import Staying, StayingWorkers
-from holdfast.ptl_resiliency.preemption_callback import seeding
+from holdfast.callbacks.signals import Staying, StayingWorkers
+from holdfast.ptl_resiliency.framework import seeding
 from tests.processes import Spawner
 from tests.ptl_resiliency.preempted import Numbers
 
@@ -65,7 +65,7 @@ def test_other_loaders_are_left_alone() -> None:
 LEFT = """
 import multiprocessing, os, signal, sys, time, torch
 from torch.utils.data import DataLoader
-from holdfast.callbacks.loader_workers import StayingWorkers
+from holdfast.callbacks.signals import StayingWorkers
 
 class Sticky:
     def __len__(self):

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RANK = """
 import json, logging, os, sys
 import torch.distributed as dist
-from holdfast.callbacks.notices import Notices
+from holdfast.callbacks.signals import Notices
 from holdfast.side_group import CollectiveFailed
 from holdfast.callbacks.preemption import find_way
 

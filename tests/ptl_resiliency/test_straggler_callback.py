@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +15,11 @@ import pytest
 import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy
 
+from holdfast.callbacks.stragglers import StragglerDetection
 from holdfast.ptl_resiliency import StragglerDetectionCallback
 from holdfast.straggler import Detector
+from holdfast.straggler.session import Session
+from tests.processes import wait_until
 from tests.ptl_resiliency.small import AGAIN, At, Small, keeper, trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -104,6 +108,35 @@ def test_it_goes_on_if_it_was_not_asked_to_stop(tmp_path: Path, log: pytest.LogC
     assert job.global_step == 20
     warned = [text for text in log.messages if text.startswith("STRAGGLER DETECTION WARNING")]
     assert len(warned) == 4 and "Section training_step became slower on some ranks" in warned[0]
+
+
+def test_rank_0_makes_a_report_while_training_continues(
+    log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And reads it in the first step in which it is ready, or at the end."""
+    made, original = threading.Semaphore(0), Session._report
+
+    def slowly(self: Session, *args: Any) -> Any:
+        assert made.acquire(timeout=60)
+        return original(self, *args)
+
+    monkeypatch.setattr(Session, "_report", slowly)
+    run = StragglerDetection(callback(profiling_interval=100)._settings, 0, "fit()")
+    given: list[int] = []
+    for step in range(1, 151):
+        with Detector.detection_section("training_step"):
+            pass
+        run.after_step(lambda metrics, step=step: given.append(step))
+        if step == 140:
+            assert not log.messages
+            made.release()
+            wait_until(lambda: run._making is not None and run._making[0].is_done)
+    assert given == [100] and "Straggler report processing time" in log.messages[-1]
+    for _ in range(50):
+        run.after_step(lambda metrics: given.append(200))
+    made.release()
+    run.close()
+    assert given == [100, 200] and not Detector.initialized
 
 
 class Unlucky(Exception):

@@ -13,9 +13,8 @@ import pytest
 
 from holdfast.autoresume.outcome import account_of
 from holdfast.callbacks.completion import record_suspects
-from holdfast.callbacks.stragglers import (
+from holdfast.callbacks.straggler_findings import (
     Confirmation,
-    StragglerSettings,
     findings,
     lines,
     metrics,
@@ -23,6 +22,7 @@ from holdfast.callbacks.stragglers import (
     suspects_by_score,
     why_sections,
 )
+from holdfast.callbacks.stragglers import StragglerSettings
 from holdfast.journal.incidents import incidents
 from holdfast.journal.reader import read_run
 from holdfast.straggler import Report, Verdict
@@ -148,6 +148,12 @@ def test_gpus_of_other_ranks_only() -> None:
     found = findings(one, SETTINGS)
     assert not found.by_section and found.stragglers
     assert metrics(found)["gpu_relative_perf/min"] == 0.6
+
+
+def test_nothing_in_a_name_acts_on_a_terminal() -> None:
+    odd = report(rank_to_node=dict.fromkeys(range(3), "\x1b[31m\n\x07"))
+    said = "".join(text for _, text in texts(odd))
+    assert r"Node=\x1b[31m\n\x07 Score" in said and "\x1b" not in said
 
 
 def test_only_what_was_asked_for() -> None:

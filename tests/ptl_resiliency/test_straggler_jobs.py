@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from holdfast.autoresume.ledger import Ledger
-from holdfast.autoresume.ledger_file import NAME, read_records
 from holdfast.autoresume.policy import nodes_to_exclude
+from holdfast.autoresume.run_dir import LEDGER, read_records
 from tests.processes import Spawner
 from tests.ptl_resiliency.written_metrics import of_wandb
 
@@ -73,7 +73,7 @@ def test_three_ranks_end_once_a_verdict_confirms_it(spawn: Spawner, tmp_path: Pa
         r"^The job ends for rank 1 \(node \S+\): section, \d+\.\d+ × slower since report", said, re.M
     )
     assert len(re.findall(r"confirmed: rank \d exits with 1", job.out())) == 3, job.output()
-    (attempt,) = Ledger.of(read_records(str(run_dir / NAME))[0]).attempts
+    (attempt,) = Ledger.of(read_records(str(run_dir / LEDGER))[0]).attempts
     assert attempt.suspected == nodes_to_exclude([attempt]) == (socket.gethostname(),)
     stopped = r"the job was stopped for a straggler; rank 1 \(node \S+\): section, \d+\.\d+ × slower"
     for command in ("incidents", "nodes"):

@@ -11,7 +11,7 @@ import pytest
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from holdfast.ptl_resiliency import StragglerDetectionCallback
-from holdfast.ptl_resiliency.straggler_det_callback import TrainerLoggers
+from holdfast.ptl_resiliency.framework import TrainerLoggers
 from holdfast.straggler import Detector
 from tests.ptl_resiliency.small import At, Small, trainer
 from tests.ptl_resiliency.written_metrics import Values, of_csv, of_tensorboard
@@ -92,7 +92,7 @@ def test_a_logger_that_raises_is_told_of_once(tmp_path: Path, caplog: pytest.Log
 def test_gpu_metrics_by_their_documented_names(tmp_path: Path) -> None:
     names = [f"gpu_{kind}_perf/{part}" for kind in ("relative", "individual") for part in ("min", "max")]
     loggers = TrainerLoggers(logging.getLogger("test_logger"))
-    give = At(3, lambda trainer: loggers.give(trainer, dict.fromkeys(names, 0.5)))
+    give = At(3, lambda trainer: loggers.of_this_step(trainer)(dict.fromkeys(names, 0.5)))
     both = [CSVLogger(tmp_path / "csv"), TensorBoardLogger(tmp_path / "board")]
     trainer(tmp_path, give, logger=both).fit(Small())
     for values in (of_csv(tmp_path / "csv"), of_tensorboard(tmp_path / "board")):

@@ -5,7 +5,8 @@ Agreement
  2. All nodes that run a cycle agree on its membership and its rank store, and it has from least to most nodes.
  3. The ranks of a cycle start only when all its members have acknowledged it.
  4. A node that trained and asked for its place has it, before one that did not; one that said it leaves has none.
-    A suspected node loses its place only to one that is not suspected, or with --ft-exclude-suspects.
+    A suspected or sick node loses its place only to another one, or with --ft-exclude-suspects or --ft-health-action
+    exclude. A sick node has a place only where it is needed, and leaves only where it has none.
  5. All ranks that stop by agreement stop at one step.
 Budgets
  6. Restarts in a row without progress never exceed `--max-restarts`, over all nodes.
@@ -95,6 +96,7 @@ class CheckedWorld(World):
         self.log_texts: set[str] = set()
         self.started: dict[int, tuple[Any, str, int]] = {}
         self.left_at: dict[str, float] = {}
+        self.asked_at: dict[tuple[int, str], float] = {}  # for a place, by cycle and node
         self.records: dict[int, CycleRecord] = {}
         self.streak = 0
         self.best_at_restart = -1
@@ -122,6 +124,9 @@ class CheckedWorld(World):
         if key == records.LEFT:
             for name in entries(new).keys() - self.left_at.keys():
                 self.left_at[name] = self.now
+        elif kind == "join":
+            for name in entries(new):
+                self.asked_at.setdefault((int(number), name), self.now)
         elif kind == "members":
             self._check_members(int(number), Membership.decode(new))
         elif kind == "go":
@@ -139,6 +144,7 @@ class CheckedWorld(World):
         ]
         if gone:
             raise Violation(f"4: the membership of cycle {cycle} has {gone}, which left")
+        self._check_sick(cycle, membership)
         if cycle == 0 or self.records[cycle].base < 0:
             return
         record = self.records[cycle]
@@ -147,10 +153,9 @@ class CheckedWorld(World):
         out = {name for name in membership.left_out if name in before and name in asked - self.left_at.keys()}
         out -= {*record.lost}
         instead = {*membership.names} - {*before}
-        if len(out) > len(instead) and not self.scenario.exclude_suspects:
-            raise Violation(
-                f"4: cycle {cycle} lacks {sorted(out)}, which are suspected, and has only {instead} instead"
-            )
+        excludes = self.scenario.exclude_suspects or self.scenario.exclude_sick
+        if len(out) > len(instead) and not excludes:
+            raise Violation(f"4: cycle {cycle} lacks {sorted(out)}, and has only {instead} instead")
         if set(membership.names) <= set(before):
             return
         by_name = {launcher.name: launcher for launcher in self.launchers}
@@ -163,6 +168,20 @@ class CheckedWorld(World):
                 and not self._is_leaving(node)
             ):
                 raise Violation(f"4: {name} trained, and has lost its place in cycle {cycle} to a spare")
+
+    def _check_sick(self, cycle: int, membership: Membership) -> None:
+        asked = entries(self.store.values[records.key("join", cycle)])
+        sick = {name for name in membership.names if asked[name].get("sick")}
+        if not sick or any(each.touched & ODD for each in self.launchers):
+            return
+        late = self.now - 2.0 - 4 * self.scenario.latency
+        doubted = {name for name, _ in membership.doubts}
+        able = {name for name in asked if name not in doubted | self.left_at.keys()}
+        able = {name for name in able if self.asked_at.get((cycle, name), self.now) < late}
+        if unused := able - set(membership.names):
+            raise Violation(f"4: cycle {cycle} has {sorted(sick)}, which are sick, and not {sorted(unused)}")
+        if self.scenario.exclude_sick and len(able) >= self.scenario.least:
+            raise Violation(f"4: cycle {cycle} has {sorted(sick)}, which are sick, and needs none of them")
 
     @staticmethod
     def _is_leaving(node: Launcher) -> bool:
@@ -230,7 +249,7 @@ class CheckedWorld(World):
         running = any(not rank.launcher.suspended for rank in ranks)
         if record.exit_code == 0 and not record.preempted and (running or not self.finished):
             raise Violation(f"15: the job ends with 0 while its ranks train: {record.reason}")
-        is_wanted = record.preempted or "requested it" in record.reason or "is sick" in record.reason
+        is_wanted = record.preempted or "requested it" in record.reason
         unable = [launcher for launcher in self.launchers if launcher.touched & {"cannot start", "blocked"}]
         if record.is_same_failure and not self.scenario.bug_at:
             raise Violation(f"6b: the job ends for other failures than one: {record.failure}")
@@ -272,6 +291,11 @@ class CheckedWorld(World):
         after = type(launcher.node.phase)
         if after is not before:
             self.transitions.add((before.__name__.upper(), trigger(event), after.__name__.upper()))
+        phase = launcher.node.phase
+        if after is Leave and before is Gather and phase.departs == "excluded":
+            launcher.touched.add("excluded")
+            if phase.code or launcher.node.takes_part:
+                raise Violation(f"4: {launcher.name} is sick and leaves with {phase.code}")
         if isinstance(event, m.Signal) and not event.by:
             self.signalled.setdefault(launcher.name, self.now)
         if isinstance(event, m.Requested) and isinstance(launcher.node.phase, Run | Settle | Stop):

@@ -32,6 +32,7 @@ from .training import SimRank
 if TYPE_CHECKING:
     from .world import World
 
+SICK = "GPU 3 is lost"
 RETRY = 1.0
 """Seconds after which the store thread of a launcher connects anew."""
 
@@ -118,6 +119,7 @@ class Launcher:
     rank_store: str = ""  # why it could not be opened
     rank_store_cycle: int = -1
     sweeps: int = 0
+    sick_until: float = 0.0
     exiting: int | None = None
     trace: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=400))
 
@@ -379,7 +381,7 @@ class Launcher:
                 seconds = uniform(0.02, 0.3) if self.random.random() < 0.7 else uniform(0.3, 3.0)
                 world.after(seconds, self._ranks_started, action)
                 if world.scenario.sick and (found := self._sick(0.2)):
-                    world.after(uniform(0.0, 30.0), self.post, m.Health(-1, found))
+                    world.after(uniform(0.0, 30.0), self.post, m.Health(action.cycle, found))
             case m.SignalRanks(number, seconds_left):
                 self._signal(number, preempts=seconds_left is not None)
             case m.DescribeExit(local):
@@ -433,12 +435,9 @@ class Launcher:
 
     def _sick(self, share: float) -> str:
         """What a check finds; "": nothing."""
-        scenario = self.world.scenario
-        if self.random.random() >= share * scenario.sick:
-            return ""
-        if scenario.exclude_sick:
-            self.touched.add("excluded")
-        return "GPU 3 is lost"
+        if self.world.now < self.sick_until:
+            return SICK
+        return SICK if self.random.random() < share * self.world.scenario.sick else ""
 
     def _accuse(self, action: m.Report) -> None:
         """The report accuses a node, rightly or not; some time later the others can read so."""

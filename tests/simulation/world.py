@@ -20,7 +20,7 @@ from holdfast.fault_tolerance.launcher.control import controller
 from holdfast.fault_tolerance.launcher.control import messages as m
 from holdfast.fault_tolerance.launcher.control.records import Member, Membership, Settings
 
-from .launcher import Launcher, Store
+from .launcher import SICK, Launcher, Store
 from .training import HANG_LIMIT, Group, SimRank
 
 
@@ -76,7 +76,7 @@ class Scenario:
 
 NO_RESTART = 42
 """Exit code of a job without progress, or with one failure again and again."""
-LASTING = {"suspend", "freeze", "cut", "isolate", "slow"}
+LASTING = {"suspend", "freeze", "cut", "isolate", "slow", "sicken"}
 """Faults whose second argument is how long they last."""
 
 
@@ -150,6 +150,7 @@ class World:
     def launch(self, is_host: bool = False) -> None:
         """A launcher starts."""
         scenario, number = self.scenario, len(self.launchers)
+        kinds = {kind for _, kind, _ in scenario.faults}
         name = f"n{number}"
         if not is_host and (scenario.is_alone or self.store.refuses or self.finished):
             return
@@ -177,7 +178,7 @@ class World:
             most_stalled=scenario.most_stalled,
             same_failure_limit=scenario.same_failure_limit,
             exclude_suspects=scenario.exclude_suspects,
-            checks_health=scenario.sick > 0,
+            checks_health=not scenario.is_alone and (scenario.sick > 0 or "sicken" in kinds),
             exclude_sick=scenario.exclude_sick,
             no_restart_code=NO_RESTART,
         )
@@ -338,6 +339,18 @@ class World:
             if action == "exclude_this_node":
                 node.touched.add("excluded")
             node.post(m.Requested(node.ranks[0].number, action, "asked for by the simulation"))
+
+    def sicken(self, index: int, seconds: float) -> None:
+        """Every check of a node finds it sick."""
+        if node := self._pick(index):
+            node.sick_until = self.now + seconds
+            if node.ranks:
+                node.post(m.Health(node.cycle, SICK))
+                self.after(seconds, self._recover, node, node.cycle)
+
+    def _recover(self, node: Launcher, cycle: int) -> None:
+        if not node.gone:
+            node.post(m.Health(cycle))
 
     def block_rank(self, index: int) -> None:
         """A rank waits for a disk, and even SIGKILL does not end it."""

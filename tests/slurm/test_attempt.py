@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from holdfast.autoresume.ledger import Chain
-from holdfast.autoresume.ledger_file import LedgerFile
 from holdfast.autoresume.policy import Limits
+from holdfast.autoresume.run_dir import LedgerFile
 from holdfast.cli.main import main
-from holdfast.integrations.slurm import claim, commands
-from holdfast.integrations.slurm.attempt import Keeper
-from holdfast.integrations.slurm.facts import Place, spared
+from holdfast.integrations.slurm import job as commands
+from holdfast.integrations.slurm.attempt import Keeper, Refused, claim, claimed_by
+from holdfast.integrations.slurm.job import Place, spared
 from holdfast.integrations.slurm.script import DONE, REFUSED
 from tests.autoresume.conftest import fill
 
@@ -150,7 +150,7 @@ def test_a_cancelled_job_s_chain_is_over_and_the_next_job_begins_another(slurm: 
     slurm.tells("7", RUNNING.format(0))
     assert keeper(run_dir).begins() == 0
     slurm.tells("7", RUNNING.format(0).replace("RUNNING", "CANCELLED"))
-    claim.write(str(run_dir), "8")  # as `holdfast slurm` does when it has submitted
+    claim(str(run_dir), "8")  # as `holdfast slurm` does when it has submitted
     assert keeper(run_dir, "8").begins() == 0
     first, second = chains(run_dir)
     assert (first.state, str(first.attempts[0].kind)) == ("cancelled", "cancelled")
@@ -168,12 +168,12 @@ def test_a_job_that_was_cancelled_while_it_waited(slurm: Slurm, run_dir: Path) -
 
 def test_another_job_s_claim_counts_while_it_lives(slurm: Slurm, run_dir: Path) -> None:
     slurm.tells("7", RUNNING.format(0).replace("RUNNING", "PENDING"))
-    claim.write(str(run_dir), "7")
-    with pytest.raises(claim.Refused, match=r"job 7 trains in .*run already \(PENDING\)"):
+    claim(str(run_dir), "7")
+    with pytest.raises(Refused, match=r"job 7 trains in .*run already \(PENDING\)"):
         keeper(run_dir, "8").begins()
     slurm.tells("7", RUNNING.format(0).replace("RUNNING", "COMPLETED"))
     assert keeper(run_dir, "8").begins() == 0
-    assert claim.read(str(run_dir)) == "8"
+    assert claimed_by(str(run_dir)) == "8"
 
 
 def test_a_flag_of_another_run_is_removed_and_our_own_ends_the_chain(slurm: Slurm, run_dir: Path) -> None:
@@ -405,7 +405,7 @@ def test_the_number_of_the_attempt_is_told_to_the_batch_script(
     with kept_signals():
         assert main(["slurm", f"--run-dir={run_dir}", "--attempt-begins"]) == 0
         assert capsys.readouterr().out == "2\n"
-        claim.write(str(run_dir), "8")
+        claim(str(run_dir), "8")
         slurm.tells("8", RUNNING.format(0))
         assert main(["slurm", f"--run-dir={run_dir}", "--attempt-begins"]) == REFUSED
 
@@ -432,7 +432,7 @@ def test_exit_code_2_beside_a_journal_that_cannot_be_read_is_a_failure(slurm: Sl
 
 def full(small_disk: Path) -> Path:
     """A run directory in which a job has the claim, on a disk that is full."""
-    claim.write(str(small_disk), "7")
+    claim(str(small_disk), "7")
     fill(small_disk)
     return small_disk
 

@@ -7,7 +7,7 @@ from datetime import datetime
 import pytest
 
 from holdfast.autoresume.outcome import Scheduler
-from holdfast.integrations.slurm.facts import Job, Place, job_of, node_name, word_of
+from holdfast.integrations.slurm.job import Job, Place, job_of, node_name, word_of
 
 RUNNING = """JobId=6 JobName=train
    UserId=root(0) GroupId=root(0) MCS_label=N/A

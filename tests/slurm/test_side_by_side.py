@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.autoresume import lock
 from holdfast.autoresume.ledger import chain_begins
-from holdfast.autoresume.ledger_file import LedgerFile
+from holdfast.autoresume.run_dir import LedgerFile, Taken, take_lock
 from holdfast.cli.main import main
-from holdfast.integrations.slurm import claim
-from holdfast.integrations.slurm.claim import standing
-from holdfast.integrations.slurm.facts import job_of
+from holdfast.integrations.slurm.attempt import claim, claimed_by
+from holdfast.integrations.slurm.job import job_of
+from holdfast.integrations.slurm.submit import standing
 from tests.slurm.test_attempt import RUNNING, Slurm, chains, keeper, run_dir, slurm
 
 __all__ = ["run_dir", "slurm"]  # fixtures
@@ -73,7 +72,7 @@ def test_a_job_that_is_over_blocks_nobody(slurm: Slurm, run_dir: Path, state: st
 
 
 def test_where_slurm_cannot_be_asked_the_way_out_is_told(slurm: Slurm, run_dir: Path) -> None:
-    claim.write(str(run_dir), "7")
+    claim(str(run_dir), "7")
     deaf(slurm)
     code, said = resumes(run_dir, *train(run_dir))
     (line,) = said.splitlines()
@@ -88,14 +87,14 @@ def test_where_autoresume_is_at_work_nothing_is_submitted_and_no_job_begins(
     slurm: Slurm, run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     slurm.tells("7", RUNNING.format(0))
-    with lock.take(str(run_dir)):
+    with take_lock(str(run_dir)):
         assert submits(run_dir) == 2
         said = capsys.readouterr().err
         assert f"another holdfast autoresume is at work in {run_dir}" in said and said.count("\n") == 1
         assert not (run_dir / "job.sbatch").exists()
-        with pytest.raises(lock.Taken):
+        with pytest.raises(Taken):
             keeper(run_dir).begins()
-        assert claim.read(str(run_dir)) == ""
+        assert claimed_by(str(run_dir)) == ""
     assert keeper(run_dir).begins() == 0
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
 import os
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.fault_tolerance import environment
 from holdfast.fault_tolerance.stop import StopPoint, position
 from holdfast.fault_tolerance.stop import page as P
-from holdfast.fault_tolerance.stop.page import PageFile, page_path
+from holdfast.fault_tolerance.stop.page import PageFile, StopPages, page_path
 from holdfast.fault_tolerance.stop.rules import ENDED, TAKES_PART
 from tests.processes import Spawner, wait_until
 
@@ -184,3 +187,21 @@ def test_a_program_that_the_rank_starts_does_not_take_part(
     assert child.wait() == 0
     assert child.out() == "None\n"
     assert "another process of this rank takes part already" in child.err()
+
+
+# -- the launcher's pages ------------------------------------------------------------------------------------
+
+
+@pytest.mark.check
+def test_a_page_that_cannot_be_mapped_is_said_and_taken_away(
+    board_path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: Any) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(mmap, "mmap", fails)
+    pages = StopPages()
+    pages.open({0: board_path})
+    assert not pages and not Path(page_path(board_path)).exists()
+    assert "local rank 0 takes no part in an agreed stop" in caplog.text
+    assert "Cannot allocate memory" in caplog.text

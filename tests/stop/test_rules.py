@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast.fault_tolerance.stop import END, LOADER_END, in_loader, position, rules
 from holdfast.fault_tolerance.stop.rules import (
     ENDED,
     GO,
     LATE,
+    MOST_BATCHES,
+    MOST_LOADERS,
     NEVER,
     STOP,
     TAKES_PART,
     WAIT,
     Proposal,
     RankView,
+    batches_of,
+    describe,
+    loader_of,
+    validation_of,
 )
 
 
@@ -74,3 +82,77 @@ def test_who_has_ended_a_training_gets_a_moment_to_begin_another() -> None:
     ended = RankView(3, ENDED)
     assert rules.absent([ended], LATE - 0.1) is None
     assert rules.absent([ended], LATE) == [] and rules.over([RankView(0, TAKES_PART), ended]) == (3,)
+
+
+# -- positions -----------------------------------------------------------------------------------------------
+
+BATCHES = st.integers(0, MOST_BATCHES)
+WITHIN = st.integers(0, END)
+
+
+@given(BATCHES, WITHIN, BATCHES, WITHIN)
+def test_positions_are_ordered_as_boundaries_are(k: int, v: int, other_k: int, other_v: int) -> None:
+    assert (position(k, v) < position(other_k, other_v)) == ((k, v) < (other_k, other_v))
+    assert (batches_of(position(k, v)), validation_of(position(k, v))) == (k, v)
+    assert 0 <= position(k, v) < 1 << 63
+
+
+def test_a_validation_that_is_too_long_stays_before_its_end() -> None:
+    assert position(3, END - 1) == position(3, END + 5) < position(3, END) < position(4)
+
+
+@pytest.mark.parametrize(("batches", "validation"), [(-1, 0), (0, -1), (MOST_BATCHES + 1, 0)])
+def test_what_is_no_position(batches: int, validation: int) -> None:
+    with pytest.raises(ValueError, match=f"no position: {batches} batches, {validation} of a validation"):
+        position(batches, validation)
+
+
+@given(
+    st.integers(0, MOST_LOADERS - 1),
+    st.integers(1, LOADER_END),
+    st.integers(0, MOST_LOADERS - 1),
+    st.integers(1, LOADER_END),
+)
+def test_the_batches_of_data_loaders_are_ordered(
+    loader: int, batch: int, other: int, other_batch: int
+) -> None:
+    place = in_loader(loader, batch)
+    assert 0 < place < END and loader_of(place) == (loader, batch)
+    assert (place < in_loader(other, other_batch)) == ((loader, batch) < (other, other_batch))
+
+
+def test_the_first_data_loader_counts_as_a_plain_validation_does() -> None:
+    assert [in_loader(0, batch) for batch in (1, 2, 9)] == [1, 2, 9]
+
+
+def test_what_is_too_much_for_data_loaders_is_one_place() -> None:
+    assert (
+        in_loader(2, LOADER_END - 1)
+        == in_loader(2, LOADER_END + 7)
+        < in_loader(2, LOADER_END)
+        < in_loader(3, 1)
+    )
+    assert in_loader(MOST_LOADERS, 1) == in_loader(MOST_LOADERS + 3, LOADER_END) == END - 1
+
+
+@pytest.mark.parametrize(("loader", "batch"), [(-1, 1), (0, 0), (2, 0)])
+def test_what_is_no_batch_of_a_data_loader(loader: int, batch: int) -> None:
+    with pytest.raises(ValueError, match=f"no position: batch {batch} of data loader {loader}"):
+        in_loader(loader, batch)
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        (position(120), "after batch 120"),
+        (position(120, 7), "after batch 120, in validation, batch 7"),
+        (position(120, END), "after batch 120, at the end of validation"),
+        (position(0), "before the first batch"),
+        (position(120, in_loader(0, 7)), "after batch 120, in validation, batch 7"),
+        (position(120, in_loader(1, 1)), "after batch 120, in validation, loader 2, batch 1"),
+        (position(120, in_loader(0, LOADER_END)), "after batch 120, in validation, at the end of loader 1"),
+        (position(0, 2), "before the first batch, in validation, batch 2"),
+    ],
+)
+def test_a_position_in_words(place: int, words: str) -> None:
+    assert describe(place) == words

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from holdfast.straggler.kernels.source import KernelWindow
-from holdfast.straggler.statistic import Summary
+from holdfast.straggler.scores import Summary
 
 
 class Told:
@@ -22,6 +22,12 @@ class Told:
 
     def stop(self, late: bool = False) -> None:
         self.calls.append("stop")
+
+    def pause(self) -> None:
+        self.calls.append("pause")
+
+    def resume(self) -> None:
+        self.calls.append("resume")
 
     def take(self) -> KernelWindow:
         return self._windows.pop(0)

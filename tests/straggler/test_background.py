@@ -200,11 +200,6 @@ def test_without_others_there_is_no_thread(caplog: pytest.LogCaptureFixture) -> 
     assert caplog.records == []
 
 
-def test_a_wrong_argument() -> None:
-    with pytest.raises(ValueError, match=r"^Detector\.initialize: background must be True or False, not 1$"):
-        Detector.initialize(background=1)  # type: ignore[arg-type]
-
-
 def test_a_group_that_cannot_be_made_ends_the_reports(caplog: pytest.LogCaptureFixture) -> None:
     def fails() -> Alone:
         raise RuntimeError("no way to " + "x" * 1000)

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from holdfast.straggler import CallableId, Detector, Report, Statistic
+from holdfast.straggler.scores import Summary, summarise
 from holdfast.straggler.session import Session
 from holdfast.straggler.settings import Settings
-from holdfast.straggler.statistic import Summary, summarise
 from tests.straggler.sources import Told
 
 NOT_INITIALIZED: list[Callable[[], object]] = [
@@ -89,6 +89,7 @@ def test_there_are_no_instances() -> None:
         ("scores_to_compute", [], "'all' or a list of"),
         ("scores_to_compute", None, "'all' or a list of"),
         ("gather_on_rank0", 1, "True or False"),
+        ("background", 1, "True or False"),
         ("profiling_interval", 0, "a whole number from 1 on"),
         ("profiling_interval", 1.5, "a whole number from 1 on"),
         ("profiling_interval", True, "a whole number from 1 on"),

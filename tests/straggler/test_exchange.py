@@ -171,7 +171,7 @@ def test_the_greatest_estimate_of_steps_counts_once_all_have_one() -> None:
         exchange = Exchange(channel, "node")
         own: list[float | None] = [None if channel.rank else 30.0, 20.0 + channel.rank]
         steps = [exchange.references(Own(), one, False).steps for one in own]
-        return [*steps, exchange.most_steps(5.0 + channel.rank)]
+        return [*steps, exchange.greatest(5.0 + channel.rank)]
 
     assert run(3, work)[0] == [[None, 22.0, 7.0]] * 3
 

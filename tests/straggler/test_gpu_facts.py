@@ -7,7 +7,6 @@ import json
 import math
 import os
 import shutil
-import struct
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -16,8 +15,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from holdfast.straggler.gpu_facts import FIELDS, IDLE, REASONS, UNKNOWN, told, typical
-from holdfast.straggler.nvml import Gpu, GpuFacts, identified
+from holdfast.straggler.gpu_facts import (
+    FIELDS,
+    IDLE,
+    UNKNOWN,
+    Gpu,
+    GpuFacts,
+    identified,
+    told,
+    typical,
+)
 from tests.straggler.kernels.conftest import build_nvml
 
 HW_THERMAL, HW_SLOWDOWN, POWER_CAP = 0x40, 0x8, 0x4
@@ -122,12 +129,6 @@ def test_what_is_typical() -> None:
     assert typical([*rows, facts()]) == facts()
 
 
-def test_facts_travel_as_32_bit_floats() -> None:
-    for bits in range(2 * max(REASONS)):
-        row = facts(slowed_by=float(bits), corrected_ecc=16_000_000)
-        assert struct.unpack(f"<{len(row)}f", struct.pack(f"<{len(row)}f", *row)) == row
-
-
 def test_which_gpu_it_is() -> None:
     torch = SimpleNamespace(pci_domain_id=0, pci_bus_id=0x3B, pci_device_id=0, uuid="8f0a-1")
     assert identified(torch, 0, None) == Gpu("00000000:3b:00.0", "8f0a-1", "0")
@@ -155,7 +156,7 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 TAKES = """
 import json, os, sys
-from holdfast.straggler.nvml import Gpu, GpuFacts
+from holdfast.straggler.gpu_facts import Gpu, GpuFacts
 assert "pynvml" not in sys.modules
 one = GpuFacts(lambda: Gpu(**json.loads(os.environ["GPU"])), patience=30)
 libc = __import__("ctypes").CDLL(None)
@@ -290,7 +291,7 @@ def test_no_library(nvml: Path, tmp_path: Path) -> None:
 
 SLOW = """
 import json, threading, time
-from holdfast.straggler.nvml import MOST_LATE, Gpu, GpuFacts
+from holdfast.straggler.gpu_facts import MOST_LATE, Gpu, GpuFacts
 one = GpuFacts(lambda: Gpu(visible="0"))
 took, readings = [], []
 for _ in range(MOST_LATE + 1):
@@ -329,7 +330,7 @@ def test_a_driver_that_hangs_costs_little_and_is_not_asked_for_ever(nvml: Path) 
 
 CLOSED = """
 import os, threading, time
-from holdfast.straggler.nvml import Gpu, GpuFacts
+from holdfast.straggler.gpu_facts import Gpu, GpuFacts
 one = GpuFacts(lambda: Gpu(visible="0"), patience=30)
 assert one.take() is not None
 one._patience = 0.05

@@ -14,6 +14,7 @@ from holdfast.straggler.window import (
     reference_of,
     sample_of,
     sample_size,
+    selector,
 )
 
 from .simulation import Job, changed, factors
@@ -89,3 +90,9 @@ def test_a_rank_with_little_of_the_groups_time_in_common_has_no_level() -> None:
     medians[0] = np.nan
     medians[0, lightest] = window.medians[0, lightest]
     assert np.isnan(levels(changed(window, medians=medians))[0])
+
+
+def test_neighbours_are_a_slice() -> None:
+    assert selector(np.array([3, 4, 5])) == slice(3, 6)
+    assert np.array_equal(selector(np.array([3, 5])), [3, 5])
+    assert len(selector(np.array([], dtype=np.intp))) == 0  # type: ignore[arg-type]

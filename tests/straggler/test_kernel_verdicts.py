@@ -11,7 +11,7 @@ import pytest
 from holdfast.straggler import Report
 from holdfast.straggler.gpu_facts import FIELDS
 from holdfast.straggler.kernels.source import KernelWindow
-from holdfast.straggler.statistic import Summary, summarise
+from holdfast.straggler.scores import Summary, summarise
 from tests.straggler.ranks import ThreadChannel, run
 from tests.straggler.test_session import session
 

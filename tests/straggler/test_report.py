@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.straggler import Report, StragglerId
-from holdfast.straggler.statistic import Statistic, summarise
+from holdfast.straggler.scores import Statistic, summarise
 
 DATA_LOADING = dict(enumerate([0.961, 0.919, 0.941, 0.999, 1.0, 0.847, 0.591, 0.788]))
 FWD = dict(enumerate([0.994, 0.949, 0.994, 0.998, 1.0, 0.947, 0.991, 0.988]))

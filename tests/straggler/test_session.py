@@ -8,9 +8,9 @@ import pytest
 
 from holdfast.straggler import Report, Statistic
 from holdfast.straggler.kernels.cuda_events import CudaEventSource
+from holdfast.straggler.scores import Summary, summarise
 from holdfast.straggler.session import Session
 from holdfast.straggler.settings import Settings
-from holdfast.straggler.statistic import Summary, summarise
 from tests.straggler.ranks import ThreadChannel, run
 from tests.straggler.sources import Told
 from tests.straggler.test_report import DATA_LOADING, FWD, GPU

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import io
+import math
 import os
 import stat
 import subprocess
@@ -12,38 +13,52 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from holdfast.journal.event import encode
 from holdfast.journal.reader import read_run
-from holdfast.straggler.judge import Judge
-from holdfast.straggler.state_file import VERSION, StateFile, in_run_dir
+from holdfast.straggler.state_file import VERSION, StateFile, as_bytes, in_run_dir
+from holdfast.straggler.window import Array
 from tests.processes import Spawner, wait_until
-from tests.straggler.simulation import Job, assess
 
 NODES = ["n0", "n0", "n1", "n1"]
-STATE = {"levels": {"gpu": [0.1, None, 0.3, 0.4]}}
+LEVELS = {"gpu": np.array([0.5, math.nan, 0.25, 1.0]), "section a/b": np.zeros(4)}
 
 
-def saved(path: Path, state: dict[str, Any] = STATE, nodes: list[str] = NODES) -> None:
+def numbered(number: float, names: int = 1) -> dict[str, Array]:
+    return {f"section {name}": np.full(4, number) for name in range(names)}
+
+
+def saved(path: Path, levels: dict[str, Array] = LEVELS, nodes: list[str] = NODES) -> None:
     file = StateFile(str(path))
-    file.save(state, nodes)
+    file.save(levels, nodes)
     file.close(timeout=30)
 
 
-def load(path: Path, nodes: list[str] = NODES) -> dict[str, Any] | None:
+def load(path: Path, nodes: list[str] = NODES) -> dict[str, Array] | None:
     file = StateFile(str(path))
     try:
-        return file.load(nodes)
+        found = file.load(nodes)
+        assert found is None or found[0] == NODES
+        return found and found[1]
     finally:
         file.close()
+
+
+def number_in(path: Path) -> float:
+    found = load(path)
+    assert found is not None
+    return float(found["section 0"][0])
 
 
 def test_what_was_saved_is_loaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "folder" / "state.json"
     assert load(path) is None
     saved(path)
-    assert load(path) == STATE
+    found = load(path)
+    assert found is not None and list(found) == list(LEVELS)
+    np.testing.assert_array_equal(list(found.values()), list(LEVELS.values()))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert [entry.name for entry in path.parent.iterdir()] == ["state.json"]
@@ -55,82 +70,73 @@ def test_a_run_directory_with_a_state_is_read_as_before(tmp_path: Path) -> None:
     saved(Path(in_run_dir(str(tmp_path), 0)))
     assert sorted(entry.name for entry in tmp_path.iterdir()) == [
         "journal-a.jsonl",
-        "straggler-state.rank-0.json",
+        "straggler-state.rank-0.npz",
     ]
     assert [event.kind for event in read_run(str(tmp_path))] == ["run_start"]
 
 
 def test_a_rank_on_another_node_does_not_spoil_the_others(tmp_path: Path) -> None:
     saved(tmp_path / "s")
-    assert load(tmp_path / "s", ["n0", "n0", "spare", "n1"]) == STATE
-
-
-def test_a_judge_goes_on_where_the_last_one_ended(tmp_path: Path) -> None:
-    job = Job(16, kernels=50)
-    first = Judge()
-    for _ in assess(job, 6, first):
-        pass
-    nodes = list(job.window().nodes)
-    saved(tmp_path / "s", first.baseline.save(), nodes)
-    second = Judge()
-    state = load(tmp_path / "s", nodes)
-    assert state is not None
-    second.baseline.restore(state)
-    assert second.baseline.save() == first.baseline.save()
+    assert load(tmp_path / "s", ["n0", "n0", "spare", "n1"]) is not None
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("version", "nodes", "says"),
     [
-        ('{"version": 2, "nodes": [], "state": {}}', f"it is of version 2, not {VERSION}"),
-        ('{"version": 1, "nodes": ["n0"], "state": {}}', "it is of a job with 1 ranks, not 4"),
-        (
-            '{"version": 1, "nodes": ["x", "x", "y", "y"], "state": {}}',
-            "it is of a job on other nodes (x, …; now n0, …)",
-        ),
+        (VERSION + 1, NODES, f"it is of version {VERSION + 1}, not {VERSION}"),
+        (VERSION, ["n0"], "it is of a job with 1 ranks, not 4"),
+        (VERSION, ["x", "x", "y", "y"], "it is of a job on other nodes (x, …; now n0, …)"),
     ],
 )
 def test_a_file_that_does_not_fit_is_one_warning_and_kept_aside(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str, says: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, version: int, nodes: list[str], says: str
 ) -> None:
-    path = tmp_path / "state.json"
-    path.write_text(content)
+    path = tmp_path / "state.npz"
+    np.savez(path, version=version, nodes=nodes, names=["gpu"], levels=np.zeros((1, len(nodes))))
+    content = path.read_bytes()
     file = StateFile(str(path))
     assert file.load(NODES) is None
     (line,) = caplog.messages
-    assert line.startswith(f"straggler state file {path}: {says}. ") and "kept as state.json.unused" in line
-    assert path.read_text() == content
+    assert line.startswith(f"straggler state file {path}: {says}. ") and "kept as state.npz.unused" in line
+    assert path.read_bytes() == content
     for number in range(3):
-        file.save({"number": number}, NODES)
+        file.save(numbered(number), NODES)
     file.close(timeout=30)
-    assert load(path) == {"number": 2}
-    assert (tmp_path / "state.json.unused").read_text() == content
+    assert number_in(path) == 2
+    assert (tmp_path / "state.npz.unused").read_bytes() == content
     assert len(caplog.messages) == 1
+
+
+def archive(**arrays: Any) -> bytes:
+    content = io.BytesIO()
+    np.savez(content, **arrays)
+    return content.getvalue()
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        "",
-        "epoch: 3",
-        '{"version": 1, "nodes": ["n0"',
-        "[" * 100_000,
-        '{"version": 1, "nodes": "n0", "state": {}}',
-        '{"version": 1, "nodes": ["n0", "n0", "n1", "n1"], "state": []}',
+        b"",
+        b"epoch: 3",
+        b'{"version": 1, "nodes": ["n0"], "state": {}}',
         b"\xff\xfe\x00",
+        as_bytes(LEVELS, NODES)[:-30],
+        archive(version=VERSION, nodes=NODES, names=["gpu"]),
+        archive(version=VERSION, nodes=NODES, names=["gpu"], levels=np.zeros((1, 3))),
+        archive(version=VERSION, nodes=NODES, names=["gpu"], levels=np.array([[{}] * 4])),
     ],
+    ids=range(8),
 )
 def test_a_file_of_somebody_else_is_left_alone(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str | bytes
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes
 ) -> None:
     path = tmp_path / "config.yaml"
-    data = content.encode() if isinstance(content, str) else content
-    path.write_bytes(data)
+    path.write_bytes(content)
     file = StateFile(str(path))
     assert file.load(NODES) is None
-    file.save({"number": 1}, NODES)
+    file.save(numbered(1), NODES)
     file.close(timeout=30)
-    assert path.read_bytes() == data and os.listdir(tmp_path) == ["config.yaml"]
+    assert path.read_bytes() == content and os.listdir(tmp_path) == ["config.yaml"]
     assert caplog.messages == [
         f"straggler state file {path}: it is no state file, or cut off. It is left as it is, and what verdicts learn "
         "is not kept for the next start: name another file, or remove this one"
@@ -168,7 +174,7 @@ def test_a_folder_that_cannot_be_made_is_one_warning(
     file = StateFile(str(tmp_path / "file" / "state.json"))
     assert file.load(NODES) is None
     for number in range(3):
-        file.save({"number": number}, NODES)
+        file.save(numbered(number), NODES)
         wait_until(file._states.empty)
     file.close(timeout=30)
     reading, writing = caplog.messages
@@ -179,17 +185,17 @@ def test_a_folder_that_cannot_be_made_is_one_warning(
 def test_a_full_disk_leaves_the_old_file(small_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = small_disk / "s"
     saved(path)
-    saved(path, {"large": "x" * 100_000})
+    saved(path, numbered(1, 10_000))
     assert [text for text in caplog.messages if "No space left on device" in text] == caplog.messages != []
-    assert load(path) == STATE
+    assert load(path) is not None
     assert [entry.name for entry in small_disk.iterdir()] == ["s"]
 
 
 def test_a_read_only_disk_is_one_warning(small_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
     saved(small_disk / "s")
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    saved(small_disk / "s", {})
-    assert load(small_disk / "s") == STATE
+    saved(small_disk / "s", numbered(1))
+    assert list(load(small_disk / "s") or {}) == list(LEVELS)
     (line,) = caplog.messages
     assert "Read-only file system" in line
 
@@ -222,7 +228,7 @@ def test_a_disk_that_hangs_costs_training_a_second_once(
     assert time.monotonic() - began < 5
     began = time.monotonic()
     for number in range(1000):
-        file.save({"number": number}, NODES)
+        file.save(numbered(number), NODES)
     file.close(timeout=0.1)
     assert time.monotonic() - began < 5
     assert file._states.qsize() <= 2  # nothing piles up
@@ -233,46 +239,30 @@ def test_a_disk_that_hangs_costs_training_a_second_once(
 
 def test_a_program_that_ends_without_shutdown_has_saved(tmp_path: Path, spawn: Spawner) -> None:
     code = (
-        "import sys; from holdfast.straggler.state_file import StateFile; f = StateFile(sys.argv[1]); "
-        "f.load(['n0']); f.save({'a': 1}, ['n0'])"
+        "import sys, numpy; from holdfast.straggler.state_file import StateFile; f = StateFile(sys.argv[1]); "
+        "n = ['n0', 'n0', 'n1', 'n1']; f.load(n); f.save({'section 0': numpy.ones(4)}, n)"
     )
     process = spawn.python(code, str(tmp_path / "s"))
     assert process.wait() == 0, process.output()
-    assert json.loads((tmp_path / "s").read_text())["state"] == {"a": 1}
+    assert number_in(tmp_path / "s") == 1
 
 
 def test_a_reader_sees_the_old_or_the_new_file(tmp_path: Path) -> None:
     path = tmp_path / "s"
-    saved(path, {"n": 0, "pad": "x" * 100_000})
+    saved(path, numbered(0, 10_000))
     file = StateFile(str(path))
-    seen: set[int] = set()
+    seen: set[float] = set()
     numbers = iter(range(1, 100_000))
 
     def three_were_seen() -> bool:
-        file.save({"n": next(numbers), "pad": "x" * 100_000}, NODES)
-        seen.add(json.loads(path.read_bytes())["state"]["n"])
+        file.save(numbered(next(numbers), 10_000), NODES)
+        seen.add(number_in(path))
         return len(seen) > 3
 
     wait_until(three_were_seen)
-    file.save({"n": -1}, NODES)
+    file.save(numbered(-1), NODES)
     file.close(timeout=30)
-    assert load(path) == {"n": -1}
-
-
-def test_the_file_is_parsed_in_the_thread_that_reads_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    saved(tmp_path / "s")
-    where: list[str] = []
-    real = json.loads
-
-    def noted(text: bytes) -> Any:
-        where.append(threading.current_thread().name)
-        return real(text)
-
-    monkeypatch.setattr(json, "loads", noted)
-    assert load(tmp_path / "s") == STATE
-    assert where == ["holdfast-in-time"]
+    assert number_in(path) == -1
 
 
 def test_no_thread_to_read_it_is_one_warning(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import random
 import re
@@ -13,12 +12,14 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import numpy as np
 import pytest
 
 from holdfast.straggler import Detector, Report, Thresholds
 from holdfast.straggler.gpu_facts import FIELDS
 from holdfast.straggler.host import CAUSES
 from holdfast.straggler.session import Session
+from holdfast.straggler.state_file import as_bytes
 from tests.straggler.ranks import Table, ThreadChannel, run
 from tests.straggler.test_session import ran, session
 
@@ -261,32 +262,13 @@ def test_verdicts_travel_in_the_gather_of_scores() -> None:
     assert [kind for kind, _ in calls[-4:]] == ["least", "bytes_to_rank_0"] * 2
 
 
-def state_file(path: Path, version: int, levels: object) -> str:
-    nodes = [f"node-{rank // 4}" for rank in range(8)]
-    state = {"version": version, "nodes": nodes, "levels": levels}
-    path.write_text(json.dumps({"version": 1, "ranks": 8, "nodes": nodes, "state": state}))
-    return str(path)
-
-
-def test_a_state_that_cannot_be_restored_is_one_warning_and_no_verdict_less(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = state_file(tmp_path / "s", 1, {"section fwd": [10**400] * 8})
-    found = reports(one_loads_slowly, state_file=path)
-    assert [one.rank for one in found[-1].verdicts()] == [5]
-    assert found[0].withheld == ("the job is warming up: this report counts for nothing",)
-    said = [text for text in caplog.messages if "state" in text]
-    assert len(said) == 1 and said[0].startswith("the straggler state file is not used: ")
-
-
 @pytest.mark.parametrize("stale", [-3.0, -0.3])
 def test_a_state_of_another_job_blames_nobody(tmp_path: Path, stale: float) -> None:
-    from numpy import array
-
-    levels = array([0.0, 0.0, stale, 0.0, 0.0, 0.0, 0.0, 0.0], "<f4").tobytes()
-    text = base64.b64encode(levels).decode()
-    path = state_file(tmp_path / "s", 2, {"section fwd": text, "section data_loading": text})
-    found = reports(lambda rank, section: 1.06 if rank == 2 else 1.0, windows=6, state_file=path)
+    levels = np.array([0.0, 0.0, stale, 0.0, 0.0, 0.0, 0.0, 0.0])
+    path = tmp_path / "s"
+    nodes = [f"node-{rank // 4}" for rank in range(8)]
+    path.write_bytes(as_bytes({"section fwd": levels, "section data_loading": levels}, nodes))
+    found = reports(lambda rank, section: 1.06 if rank == 2 else 1.0, windows=6, state_file=str(path))
     assert [report.verdicts() for report in found] == [[]] * 6
 
 

@@ -10,6 +10,7 @@ from holdfast.fault_tolerance.board.values import BoardEvent, Identity, Limits, 
 from holdfast.journal.event import Event
 from holdfast.journal.goodput import goodput
 from holdfast.journal.incidents import incidents
+from holdfast.journal.job import JobNow
 from holdfast.views.live_frame import RankState, View, frame, rank_state
 from tests.journal.story import START, Story
 
@@ -100,10 +101,8 @@ VIEW = View(
     START + 200,
     "a",
     (RankState(0, "unknown"), RANK),
-    LEDGER,
-    FOUND,
-    (progress("b"),),
-    notes=("a note",),
+    JobNow(LEDGER, FOUND, (progress("b"),)),
+    ("a note",),
 )
 
 
@@ -126,7 +125,7 @@ def test_frame_of_a_narrow_terminal_goes_without_the_rate() -> None:
 
 
 def test_frame_of_this_nodes_own_report_is_left_out() -> None:
-    view = replace(VIEW, progress=(progress("a"),))
+    view = replace(VIEW, journal=JobNow(progress=(progress("a"),)))
     assert not any("reported" in line for line in texts(view))
     assert any("reported" in line for line in texts(replace(view, ranks=())))
 
@@ -139,7 +138,7 @@ def test_frame_fits_the_height_and_shows_who_is_late(height: int, ranks: int, no
     if ranks:
         states = (*states[:-1], replace(RANK, rank=ranks - 1))
     others = [progress(f"n{node}", float(node == 77)) for node in range(nodes)]
-    shown = texts(replace(VIEW, ranks=states, progress=others), height=height)
+    shown = texts(replace(VIEW, ranks=states, journal=JobNow(LEDGER, FOUND, others)), height=height)
     assert len(shown) <= height
     if height >= 12:
         assert ranks == 0 or any(line.startswith(f"{ranks - 1:>5}") and " late " in line for line in shown)
@@ -151,7 +150,9 @@ def test_frame_fits_the_height_and_shows_who_is_late(height: int, ranks: int, no
 def test_frame_texts_are_escaped() -> None:
     evil = "\x1b[2J\n[bold]"
     rank = replace(RANK, sections=((evil, 1.0),), timeout=evil)
-    view = View(evil, START, "a", (rank,), LEDGER, FOUND, (progress(evil, ranks=evil),), evil, (evil,))
+    view = View(
+        evil, START, "a", (rank,), JobNow(LEDGER, FOUND, (progress(evil, ranks=evil),), evil), (evil,)
+    )
     shown = texts(view)
     assert all(line.isprintable() for line in shown)
     assert sum("\\x1b[2J" in line for line in shown) == 5

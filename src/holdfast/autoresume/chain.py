@@ -20,14 +20,13 @@ from dataclasses import dataclass, replace
 from ..fault_tolerance.errors import ConfigError
 from ..fault_tolerance.launcher.ranks import orphans
 from ..fault_tolerance.processes import proc
-from . import flag as finished
 from . import ledger as records
-from . import policy
+from . import policy, run_dir
 from .command import MARK, NUMBER, STOPS, Cancelled, Command, Signals, await_end, shown
 from .ledger import Attempt, Chain
-from .ledger_file import LedgerFile, read_account, say
 from .outcome import PREEMPTED_CODE, SHUT_DOWN_CODE, Ending, Evidence, Kind, ending_of
 from .policy import Decision, Limits, State, decide
+from .run_dir import FLAG_VARIABLE, LedgerFile, Standing, read_account, say
 
 CANNOT_EXECUTE = 126
 """As a shell has it."""
@@ -69,7 +68,7 @@ def _arguments(command: Sequence[str]) -> Sequence[str] | None:
 
 
 def _given(arguments: Sequence[str]) -> dict[str, str]:
-    from ..fault_tolerance.launcher.command_line.scan import Vocabulary, scan
+    from ..fault_tolerance.launcher.command_line.options import Vocabulary, scan
 
     try:
         line = scan(arguments, Vocabulary())
@@ -141,15 +140,15 @@ class Keeper:
     def _settle_flag(self) -> int | None:
         """The exit code, where a finished flag says that there is nothing to do."""
         path = self._plan.flag
-        found = finished.settle(self._file.ledger, path)
-        if found is finished.Standing.OURS:
+        found = run_dir.settle_flag(self._file.ledger, path)
+        if found is Standing.OURS:
             if self._file.ledger.chain and not self._file.ledger.chain.ended:
                 self._file.append(
                     records.chain_ends(time.time(), str(State.FINISHED), "the finished flag is there")
                 )
             say(f"finished already: {path} is there. To train on, remove it")
             return 0
-        if found is finished.Standing.NO_MORE:
+        if found is Standing.NO_MORE:
             last = policy.attempt_ended(self._file.ledger.attempts[-1])
             say(f"nothing is started: {last}. To train on all the same, remove {path}")
             return SHUT_DOWN_CODE
@@ -240,7 +239,7 @@ class Keeper:
             # The plan has what the environment says of them; on its command line ft_launcher may say otherwise.
             PREEMPTED: str(plan.launcher.preempted_code),
             RUN_DIR: plan.run_dir,
-            finished.VARIABLE: plan.flag,
+            FLAG_VARIABLE: plan.flag,
             NUMBER: str(attempt.number),
             MARK: attempt.mark,
         }
@@ -250,7 +249,7 @@ class Keeper:
     def _evidence(self, attempt: Attempt, code: int | None, stop: signal.Signals | None = None) -> Evidence:
         return Evidence(
             exit_code=code,
-            flag=finished.exists(self._plan.flag),
+            flag=run_dir.flag_exists(self._plan.flag),
             cancelled_by="" if stop is None else ("Ctrl-C" if stop is signal.SIGINT else stop.name),
             account=read_account(self._plan.run_dir, attempt.began),
             preempted_code=self._plan.launcher.preempted_code,
@@ -268,7 +267,7 @@ class Keeper:
         why = decision.why
         if decision.state is State.GAVE_UP:
             try:
-                finished.check(self._plan.flag)
+                run_dir.check_flag(self._plan.flag)
             except ConfigError as error:
                 why = f"{why}; and {error}"
         if self._file.ledger.chain is not None and not self._file.ledger.chain.ended:

@@ -31,8 +31,8 @@ from ..fault_tolerance.launcher.ranks import orphans
 from ..fault_tolerance.processes import kill, proc
 from ..visible import escaped
 from .ledger import Attempt
-from .ledger_file import say
 from .policy import duration
+from .run_dir import say
 
 PR_SET_PDEATHSIG = 1
 

@@ -7,14 +7,14 @@ keeper was killed has no end, and the next process continues it. Attempts are nu
 A record is a flat JSON object with `t` (unix seconds) and `kind`. What always holds: records, fields and values that
 this version does not know are passed over, and a record that makes no sense is left out; none of them is an error.
 
-Does not cover: files (`ledger_file`), and what follows from the ledger (`policy`).
+Does not cover: files (`run_dir`), and what follows from the ledger (`policy`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from .outcome import Account, Ending, Kind
@@ -168,9 +168,8 @@ def chain_begins(
 
 
 def attempt_begins(t: float, attempt: Attempt) -> Record:
-    """The attempt is about to be started; of it `number`, `host`, `pid`, `started`, `mark` and `job` are kept."""
-    names = ("host", "pid", "started", "mark", "job")
-    kept = {name: getattr(attempt, name) for name in names}
+    """The attempt is about to be started; of it `_AT_BEGIN` is kept."""
+    kept = {name: getattr(attempt, name) for name in _AT_BEGIN}
     return {"t": t, "kind": ATTEMPT, "attempt": attempt.number, **{k: v for k, v in kept.items() if v}}
 
 
@@ -185,21 +184,12 @@ def attempt_ends(
 ) -> Record:
     """The attempt has ended, and why. `seen`: at about `t`, and not some time before."""
     account = account or Account()
-    found = {
+    known = {
         "node": ending.node,
         "rank": ending.rank,
-        "resumed_step": account.resumed_step,
-        "last_step": account.last_step,
-        "nodes": list(account.nodes),
-        "suspected": list(account.suspected),
-        "checkpoint": account.checkpoint,
-        "took_steps": None if account.took_steps else False,
-        "failure": account.failure,
-        "same_failures": account.same_failures or None,
-        "same_failure_limit": account.same_failure_limit or None,
-        "only_same": None if account.only_same else False,
-        "seen": None if seen else False,
+        **{name: getattr(account, name) for name in _OF_ACCOUNT},
     }
+    defaults = {field.name: field.default for field in fields(Attempt)}
     return {
         "t": t,
         "kind": ATTEMPT_END,
@@ -208,7 +198,8 @@ def attempt_ends(
         "exit_code": exit_code,
         "why": ending.why,
         "witnessed": ending.witnessed,
-        **{name: value for name, value in found.items() if value not in (None, "", [])},
+        **{name: value for name, value in known.items() if value != defaults[name]},
+        **({} if seen else {"seen": False}),
     }
 
 
@@ -217,20 +208,22 @@ def chain_ends(t: float, state: str, why: str) -> Record:
     return {"t": t, "kind": CHAIN_END, "state": str(state), "why": why}
 
 
+_AT_BEGIN = ("host", "pid", "started", "mark", "job")
+_OF_ACCOUNT = (
+    *("resumed_step", "last_step", "nodes", "suspected", "checkpoint", "took_steps"),
+    *("failure", "same_failures", "same_failure_limit", "only_same"),
+)
+_AT_END = ("exit_code", "why", "witnessed", "node", "rank", *_OF_ACCOUNT)
+_OF_CHAIN = ("command", "flag", "host", "pid", "started")
+"""Fields of an attempt or a chain that are fields of a record."""
+
 _Chains = tuple[Chain, ...]
 
 
 def _chain(chains: _Chains, record: Mapping[str, Any]) -> _Chains:
     carries_on = _truth(record, "carries_on", False) and bool(chains) and not chains[-1].ended
     before = chains[-1] if carries_on else Chain(len(chains) + 1, _time(record))
-    chain = replace(
-        before,
-        command=_texts(record, "command"),
-        flag=_text(record, "flag"),
-        host=_text(record, "host"),
-        pid=_number(record, "pid"),
-        started=_number(record, "started"),
-    )
+    chain = replace(before, **_read(record, Chain, _OF_CHAIN))
     return (*(chains[:-1] if carries_on else chains), chain)
 
 
@@ -241,15 +234,7 @@ def _attempt(chains: _Chains, record: Mapping[str, Any]) -> _Chains:
     if not chains or chains[-1].ended:
         # Its chain's own record is lost.
         chains = (*chains, Chain(len(chains) + 1, _time(record)))
-    attempt = Attempt(
-        number,
-        _time(record),
-        host=_text(record, "host"),
-        pid=_number(record, "pid"),
-        started=_number(record, "started"),
-        mark=_text(record, "mark"),
-        job=_text(record, "job"),
-    )
+    attempt = Attempt(number, _time(record), **_read(record, Attempt, _AT_BEGIN))
     last = chains[-1]
     others = tuple(each for each in last.attempts if each.number != number)
     return (*chains[:-1], replace(last, attempts=(*others, attempt)))
@@ -275,21 +260,7 @@ def _ended(attempt: Attempt, record: Mapping[str, Any]) -> Attempt:
         # when it was found out says nothing of its length
         ended=_time(record) if kind is not Kind.LOST and _truth(record, "seen", True) else None,
         kind=kind,
-        exit_code=_number(record, "exit_code"),
-        why=_text(record, "why"),
-        node=_text(record, "node"),
-        rank=_number(record, "rank"),
-        witnessed=_truth(record, "witnessed", True),
-        resumed_step=_number(record, "resumed_step"),
-        last_step=_number(record, "last_step"),
-        nodes=_texts(record, "nodes"),
-        suspected=_texts(record, "suspected"),
-        checkpoint=_text(record, "checkpoint"),
-        took_steps=_truth(record, "took_steps", True),
-        failure=_text(record, "failure"),
-        same_failures=_number(record, "same_failures") or 0,
-        same_failure_limit=_number(record, "same_failure_limit") or 0,
-        only_same=_truth(record, "only_same", True),
+        **_read(record, Attempt, _AT_END),
     )
 
 
@@ -308,20 +279,33 @@ def _kind(value: str) -> Kind:
 
 # A record's fields as they may be found on disk: each of the type that is asked for, or its default.
 
+_TYPES = {"str": str, "bool": bool, "int": int, "int | None": int, "tuple[str, ...]": list}
+"""By what a field is declared as. True is no number."""
+
+
+def _read(record: Mapping[str, Any], kind: type[Attempt | Chain], names: Iterable[str]) -> dict[str, Any]:
+    """These fields of an attempt or a chain."""
+    found = {}
+    for field in fields(kind):
+        if field.name in names:
+            value = record.get(field.name)
+            if isinstance(value, (list, tuple)):
+                value = [each for each in value if isinstance(each, str)]
+            fits = type(value) is _TYPES[str(field.type)]
+            found[field.name] = (
+                (tuple(value) if isinstance(value, list) else value) if fits else field.default
+            )
+    return found
+
 
 def _text(record: Mapping[str, Any], name: str) -> str:
     value = record.get(name)
     return value if isinstance(value, str) else ""
 
 
-def _texts(record: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    value = record.get(name)
-    return tuple(each for each in value if isinstance(each, str)) if isinstance(value, list) else ()
-
-
 def _number(record: Mapping[str, Any], name: str) -> int | None:
     value = record.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return value if type(value) is int else None
 
 
 def _truth(record: Mapping[str, Any], name: str, default: bool) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from ..visible import escaped
 from . import policy
 from .ledger import Attempt, Chain, Ledger
-from .lock import is_kept
+from .run_dir import is_kept
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,19 @@
-"""The documented constructors of the fault-tolerance callbacks, the same for every framework.
+"""The documented constructors of the fault-tolerance callbacks, the same for every framework; and callbacks' loggers.
 
 What always holds: arguments that cannot be meant are refused when the callback is made; an environment that they
 cannot work in, when the training begins.
+Where the program (NeMo, say) has handlers, it decides what is shown; while there are none, the callback's lines go to
+stderr from INFO on, since they are what it is used for. The root logger stays as the program left it: a handler or a
+level of ours there would show other libraries' lines, and keep `logging.basicConfig` from doing anything.
 
-Does not cover: what the arguments do.
+Does not cover: what the arguments do; a program that sets up logging later, for warnings only, on the root: lines from
+INFO on reach its handlers.
 """
 
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -21,6 +26,9 @@ from holdfast.prefixed_log import Prefixed
 from holdfast.testing.simulated import SimulatedFaultParams
 
 from .completion import flag_path, why_no_flag
+
+INSTEAD_OF_ROOT = "holdfast.callbacks"
+"""Where no name is given, and the root has no handler."""
 
 Constructor = TypeVar("Constructor", bound=Callable[..., None])
 
@@ -155,3 +163,46 @@ def folder(value: Any) -> str | Path | None:
     if value is not None and not isinstance(value, (str, os.PathLike)):
         raise ValueError(f"exp_dir must be a folder's path or None, not {value!r}")
     return value if value is None or isinstance(value, str) else Path(value)
+
+
+# -- the logger
+
+
+def named(name: str | None) -> logging.Logger:
+    """The logger; None (or "root") is the root's, or one of ours below it where the root would show nothing."""
+    logger = logging.getLogger(name)
+    if logger.hasHandlers():
+        return logger
+    if logger.parent is None:
+        logger = logging.getLogger(INSTEAD_OF_ROOT)
+    if not _own(logger):
+        logger.addHandler(_UntilThereAreOthers(logger))
+        if logger.level == logging.NOTSET:
+            logger.setLevel(logging.INFO)
+    return logger
+
+
+class _UntilThereAreOthers(logging.StreamHandler):  # type: ignore[type-arg]
+    """Silent once the program has handlers that get the same lines."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        super().__init__()
+        self._logger = logger
+        self.setFormatter(logging.Formatter("%(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not _others(self._logger):
+            super().emit(record)
+
+
+def _own(logger: logging.Logger) -> bool:
+    return any(isinstance(handler, _UntilThereAreOthers) for handler in logger.handlers)
+
+
+def _others(logger: logging.Logger | None) -> bool:
+    """Whether a line given to this logger reaches a handler that is not ours."""
+    while logger is not None:
+        if any(not isinstance(handler, _UntilThereAreOthers) for handler in logger.handlers):
+            return True
+        logger = logger.parent if logger.propagate else None
+    return False

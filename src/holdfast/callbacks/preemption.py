@@ -30,8 +30,8 @@ from typing import Any, NoReturn
 from holdfast.fault_tolerance.stop import StopPoint, position
 from holdfast.side_group import CollectiveFailed, SideGroup
 
-from .callback_log import named
-from .notices import Notices, parse_signal
+from .arguments import named
+from .signals import Notices, parse_signal
 
 LOGGER = "nemo_logger.PreemptionCallback"
 PATIENCE = 1800.0

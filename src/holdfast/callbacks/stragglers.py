@@ -1,47 +1,48 @@
 """Straggler detection of one training, whatever framework runs it: the callback's arguments, its reports, its stop.
 
-GPU scores count where there are any. Where no GPU was measured, the section that the callback measures is scored by its
-wall time instead, and all that is said of it names the section, so that it is not taken for a GPU.
 What always holds: an argument that is not allowed is a ValueError that names it; a process has one detector, so a
 second start is refused in one line; all ranks stop after the same step or none does; a failure of a report is logged
-once, and raises nothing; a score of NaN is in no metric, and no straggler; sections of the program's own are not
-looked at; before the job stops, the nodes that it stops for are in its journal, if it has one, as suspects.
+once, and raises nothing; before the job stops, the nodes that it stops for are in its journal, if it has one.
 Does not cover: when a training begins, steps and ends, what is measured, and saving: the frameworks' callbacks do that.
-The log's lines of verdicts, which the detector itself logs.
 """
 
 from __future__ import annotations
 
-import logging
 import math
-import statistics
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from holdfast.side_group import CollectiveFailed, SideGroup
-from holdfast.straggler import log_texts
-from holdfast.straggler.detector import Detector
-from holdfast.straggler.report import StragglerId, ranks_text
+from holdfast.in_time import UnderWay
+from holdfast.straggler.detector import Detector, running
 from holdfast.visible import escaped
 
-from .callback_log import named
+from .arguments import named
 from .completion import record_suspects
+from .straggler_findings import (
+    SCORES_SHOWN,
+    SECTION,
+    TERMINATING,
+    Confirmation,
+    Fields,
+    findings,
+    lines,
+    metrics,
+    processing_time,
+    suspects,
+    suspects_by_score,
+    why_sections,
+)
 
 if TYPE_CHECKING:
-    from holdfast.straggler.report import Report, Scores, Verdict
+    from holdfast.straggler.report import Report
 
 CALLBACK = "StragglerDetectionCallback"
 LOGGER = "nemo_logger.StragglerDetectionCallback"
-SECTION = "training_step"
-"""What the callback measures."""
-SCORES_SHOWN = 5
-SUCCESSIVE = 3
-"""Reports in a row with a low score that it takes to stop."""
+PATIENCE = 60.0
+"""Seconds for which a report that is being made is waited for where the next one is due, or at the end."""
 CONFIRMED, SCORES = "confirmed", "scores"
 STOPS_ON = {
     CONFIRMED: "when a score is below its threshold in three successive reports and a verdict names that rank or its "
@@ -148,8 +149,15 @@ class StragglerArguments:
             )
 
 
+Give = Callable[[dict[str, float]], object]
+
+
 class StragglerDetection:
-    """The detector of one training, and what each of its reports leads to. Made on all ranks together."""
+    """The detector of one training, and what each of its reports leads to. Made on all ranks together.
+
+    A report is exchanged in its step. Where no stop depends on it, rank 0 makes it of that in a thread, and reads it in
+    the next step in which it is ready. With `stop_if_detected` all ranks must know of it in the same step.
+    """
 
     def __init__(self, settings: StragglerSettings, rank: int, entry: str) -> None:
         """Initialise the detector. Raises RuntimeError if it is initialised already.
@@ -174,44 +182,73 @@ class StragglerDetection:
         self._settings = settings
         self._confirmation = Confirmation()
         self._has_logged_sections = self._has_logged_failure = False
-        self._side: SideGroup | None = None
-        if settings.stop_if_detected:
-            self._side = SideGroup()
-            if rank == 0:
-                self.log.info("stop_if_detected: the job ends %s", STOPS_ON[settings.stop_on])
+        self._making: tuple[UnderWay[Report | None], Give] | None = None
+        if settings.stop_if_detected and rank == 0:
+            self.log.info("stop_if_detected: the job ends %s", STOPS_ON[settings.stop_on])
 
-    def after_step(self, give: Callable[[dict[str, float]], object]) -> bool:
+    def after_step(self, give: Give) -> bool:
         """Make a report if one is due. Collective where it is. True: all ranks stop here, which is logged.
 
         Args:
-            give: Gives metrics to the framework's loggers; called on rank 0, if they are asked for.
+            give: Gives metrics to the framework's loggers, as those of this step; called on rank 0, in this step or a
+                later one, if metrics are asked for.
         """
+        if self._making is not None and self._making[0].is_done:
+            self.finish()
         if not Detector.initialized:  # the program may have shut it down
             return False
-        started = perf_counter()
-        report = Detector.generate_report_if_interval_elapsed()
-        if not Detector.is_interval_elapsed():
+        started, session = perf_counter(), running()
+        make = session.begin_step()
+        if not session.interval_elapsed:
             return False
+        if self._settings.stop_if_detected:
+            return self._decided(None if make is None else make(), started, give)
+        if make is None:  # every rank but rank 0
+            self._log_time(perf_counter() - started)
+            return False
+        self.finish()  # the judge must have seen the one before
+        with self._logging_a_failure():
+            self._making = UnderWay(make), give
+        return False
+
+    def close(self) -> None:
+        """Read the last report, and shut the detector down."""
+        self.finish()
+        Detector.shutdown()
+
+    def finish(self) -> None:
+        """Read the report that is being made, if there is one; waits for it."""
+        if self._making is None:
+            return
+        (making, give), self._making = self._making, None
+        with self._logging_a_failure():
+            report = making.answer(PATIENCE)
+            if report is not None:
+                started = perf_counter()
+                values = self._read(report)[2]
+                if values and self._settings.metrics:
+                    give(values)
+                self._log_time(report.generate_report_elapsed_time / 1e3 + perf_counter() - started)
+
+    def _decided(self, report: Report | None, started: float, give: Give) -> bool:
+        """Whether the job stops, as rank 0 found and all ranks know."""
         is_straggling, blamed, values = False, list[Fields](), dict[str, float]()
         if report is not None:  # on rank 0
             with self._logging_a_failure():
                 is_straggling, blamed, values = self._read(report)
         # First of all: the others wait for it, and what takes the metrics may take its time.
-        stops = self._agreed(is_straggling)
+        stops = running().agreed(is_straggling)
         if values and self._settings.metrics:
             with self._logging_a_failure():
                 give(values)
-        self.log.info(log_texts.processing_time(perf_counter() - started))
+        self._log_time(perf_counter() - started)
         if stops:
             record_suspects(blamed)
-            self.log.error(log_texts.TERMINATING)
+            self.log.error(TERMINATING)
         return stops
 
-    def close(self) -> None:
-        """Shut the detector down."""
-        if self._side is not None:
-            self._side.close()
-        Detector.shutdown()
+    def _log_time(self, seconds: float) -> None:
+        self.log.info(processing_time(seconds))
 
     def _read(self, report: Report) -> tuple[bool, list[Fields], dict[str, float]]:
         """Log it. Returns whether there is a straggler to stop for, the nodes to leave out then, and the metrics."""
@@ -228,18 +265,6 @@ class StragglerDetection:
                 self.log.warning("The job ends for %s", escaped(str(verdict)))
         blamed = suspects_by_score(found, report) if self._settings.stop_on == SCORES else suspects(confirmed)
         return is_straggling, blamed, metrics(found)
-
-    def _agreed(self, is_straggling: bool) -> bool:
-        """Whether to stop, as rank 0 found and all ranks know."""
-        if self._side is None or self._side.failed:
-            return False
-        try:
-            return self._side.maximum([float(is_straggling)])[0] > 0
-        except CollectiveFailed as error:
-            self.log.warning(
-                "The decision whether to stop did not reach all ranks (%s). Training continues", error
-            )
-            return False
 
     @contextmanager
     def _logging_a_failure(self) -> Iterator[None]:
@@ -271,166 +296,6 @@ def measure_from_forward(module: Any, call: Callable[[], Any]) -> Any:
         hook.remove()
         if begun:
             section.__exit__(None, None, None)
-
-
-Line = tuple[int, str]
-"""A level of the module `logging`, and a text."""
-_Kind = tuple[str, str, Mapping[int, float], Callable[[frozenset[StragglerId]], str]]
-"""A metric, a title, scores, and the warning about ranks that are below."""
-
-
-@dataclass(frozen=True)
-class Perspective:
-    """One kind of score of all ranks, the ranks that are below its threshold, and how both are called."""
-
-    metric: str
-    title: str
-    scores: Scores
-    stragglers: frozenset[StragglerId]
-    warning: str
-
-
-@dataclass(frozen=True)
-class Findings:
-    """What one report is to the callback, relative scores first. `by_section`: no GPU was measured."""
-
-    perspectives: tuple[Perspective, ...]
-    by_section: bool
-
-    @property
-    def stragglers(self) -> frozenset[StragglerId]:
-        """All ranks that are below a threshold."""
-        return frozenset[StragglerId]().union(*(each.stragglers for each in self.perspectives))
-
-
-class Confirmation:
-    """Whether scores that were low in successive reports are confirmed by a verdict."""
-
-    def __init__(self) -> None:
-        self._low: deque[frozenset[StragglerId]] = deque(maxlen=SUCCESSIVE)
-
-    def of(self, found: Findings, report: Report) -> list[Verdict]:
-        """The verdicts of this report on ranks, or on nodes of ranks, that were below a threshold in the last
-        `SUCCESSIVE` reports. Call it with every report."""
-        self._low.append(found.stragglers)
-        if len(self._low) < SUCCESSIVE:
-            return []
-        low = {one.rank for one in frozenset.intersection(*self._low)}
-        return [verdict for verdict in report.verdicts() if low.intersection(verdict.ranks)]
-
-
-_STOPPED = "the job was stopped for a straggler"
-Fields = dict[str, Any]
-"""Of an event `node_suspected`."""
-
-
-def suspects(verdicts: Sequence[Verdict]) -> list[Fields]:
-    """The nodes that these verdicts blame, one event each."""
-    found: dict[str, Fields] = {}
-    for one in verdicts:
-        fields = found.setdefault(one.node, {"suspect": one.node, "ranks": [], "facts": _STOPPED})
-        fields["ranks"] = sorted({*fields["ranks"], *one.ranks})
-        fields["facts"] += f"; {one}"
-    return list(found.values())
-
-
-def suspects_by_score(found: Findings, report: Report) -> list[Fields]:
-    """The nodes of ranks below a threshold, one event each; where that is every rank, no node is to blame."""
-    by_node: dict[str, list[int]] = {}
-    for one in sorted(found.stragglers, key=lambda one: one.rank):
-        by_node.setdefault(one.node, []).append(one.rank)
-    if len(found.stragglers) == len(report.rank_to_node):
-        return []
-    why = "below the threshold of a score in one report"
-    return [
-        {"suspect": node, "ranks": ranks, "facts": f"{_STOPPED}; {ranks_text(ranks, 8)} (node {node}): {why}"}
-        for node, ranks in by_node.items()
-    ]
-
-
-def findings(report: Report, settings: StragglerSettings) -> Findings:
-    """From rank 0's report."""
-    by_section = not _gpus_measured(report)
-    relative: _Kind
-    individual: _Kind
-    if by_section:
-        relative = (
-            "section_relative_perf",
-            f"Section relative performance ({SECTION})",
-            report.section_relative_perf_scores.get(SECTION, {}),
-            partial(log_texts.warning, f"Section {SECTION} is slower on some ranks"),
-        )
-        individual = (
-            "section_individual_perf",
-            f"Section individual performance ({SECTION})",
-            report.section_individual_perf_scores.get(SECTION, {}),
-            partial(log_texts.warning, f"Section {SECTION} became slower on some ranks"),
-        )
-    else:
-        relative = (
-            "gpu_relative_perf",
-            log_texts.RELATIVE_TITLE,
-            report.gpu_relative_perf_scores,
-            log_texts.relative_warning,
-        )
-        individual = (
-            "gpu_individual_perf",
-            log_texts.INDIVIDUAL_TITLE,
-            report.gpu_individual_perf_scores,
-            log_texts.individual_warning,
-        )
-    perspectives = []
-    for is_asked, threshold, (metric, title, scores, warning) in (
-        (settings.relative, settings.relative_threshold, relative),
-        (settings.individual, settings.individual_threshold, individual),
-    ):
-        if is_asked:
-            below = frozenset(
-                StragglerId(rank, report.rank_to_node[rank])
-                for rank, score in scores.items()
-                if score < threshold
-            )
-            perspectives.append(Perspective(metric, title, scores, below, warning(below)))
-    return Findings(tuple(perspectives), by_section)
-
-
-def lines(found: Findings, report: Report, settings: StragglerSettings) -> Iterator[Line]:
-    """What the log says of it."""
-    for each in found.perspectives:
-        if each.stragglers:
-            yield logging.WARNING, each.warning
-    if settings.shown or found.stragglers:
-        shown = settings.shown or SCORES_SHOWN
-        for each in found.perspectives:
-            yield logging.INFO, log_texts.performance(each.title, each.scores, report.rank_to_node, shown)
-
-
-def metrics(found: Findings) -> dict[str, float]:
-    """The least, the median and the greatest score of each kind that has any."""
-    result = {}
-    for each in found.perspectives:
-        known = [score for score in each.scores.values() if not math.isnan(score)]
-        if known:
-            result[f"{each.metric}/min"] = min(known)
-            result[f"{each.metric}/median"] = statistics.median(known)
-            result[f"{each.metric}/max"] = max(known)
-    return result
-
-
-def why_sections(report: Report) -> str:
-    """Said once, where sections are scored."""
-    reason = f" ({report.kernel_source_reason})" if report.kernel_source_reason else ""
-    return (
-        f"No GPU was measured{reason}: section {SECTION} is scored by its wall time instead, "
-        "with the same thresholds"
-    )
-
-
-def _gpus_measured(report: Report) -> bool:
-    if report.kernel_source != "none":
-        return True  # a report in which ranks have no kernel in common has no scores, and the next one has
-    scores = (*report.gpu_relative_perf_scores.values(), *report.gpu_individual_perf_scores.values())
-    return any(not math.isnan(score) for score in scores)
 
 
 def _shown(printed: object, logged: object) -> int:

@@ -37,14 +37,14 @@ from holdfast.fault_tolerance.timeouts.learning_conditions import (
     STEP,
     HeartbeatRules,
     SectionRules,
+    Selection,
     is_clean_stop,
 )
 from holdfast.prefixed_log import Prefixed
 from holdfast.side_group import SideGroup
 from holdfast.testing.injector import simulate
 
-from .arguments import FaultToleranceArguments, SectionsArguments, verify_environment
-from .callback_log import named
+from .arguments import FaultToleranceArguments, SectionsArguments, named, verify_environment
 from .completion import create_flag, flag_path
 
 log = logging.getLogger("holdfast.callbacks")
@@ -278,7 +278,7 @@ class HeartbeatTraining(SupervisedTraining):
             return
         (agreed,) = kept_timeouts.wanted_by_all(
             self.side,
-            [self.rules.may_learn],
+            [self.rules.may_learn and self.client.is_initialized],
             self.log,
             patience=kept_timeouts.PATIENCE_AT_A_STOP if stopped else kept_timeouts.PATIENCE,
             meanwhile=self._send,
@@ -427,6 +427,8 @@ class SectionTraining(SupervisedTraining):
         own = self.rules.selection(final=final)
         if not self._arguments.calculate_timeouts:
             return
+        if not self.client.is_initialized:  # the other ranks ask this one all the same
+            own = Selection()
         agreed = kept_timeouts.sections_wanted_by_all(
             self.side, own, self.log, patience=kept_timeouts.patience(self.client, stopped=stopped)
         )

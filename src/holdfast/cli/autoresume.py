@@ -81,12 +81,11 @@ def run(arguments: argparse.Namespace) -> str | int:
 
 def _run(arguments: argparse.Namespace) -> int:
     words = _command(arguments)
-    from ..autoresume import flag, lock
     from ..autoresume.chain import Keeper, Plan, launcher_in
     from ..autoresume.command import Signals
-    from ..autoresume.ledger_file import LedgerFile
     from ..autoresume.policy import Limits
-    from ..integrations.slurm import claim
+    from ..autoresume.run_dir import LedgerFile, flag_path, hold
+    from ..integrations.slurm.attempt import refuse_jobs
 
     launcher = launcher_in(words, os.environ)
     signals = Signals()
@@ -98,9 +97,9 @@ def _run(arguments: argparse.Namespace) -> int:
             max_idle=arguments.max_idle,
             first_wait=arguments.backoff,
         )
-        plan = Plan(tuple(words), run_dir, flag.path_of(os.environ, run_dir), limits, launcher)
-        with lock.hold(run_dir):
-            claim.refuse_jobs(run_dir)
+        plan = Plan(tuple(words), run_dir, flag_path(os.environ, run_dir), limits, launcher)
+        with hold(run_dir):
+            refuse_jobs(run_dir)
             file = LedgerFile(run_dir)
             file.read()
             return Keeper(plan, file, signals).keep()
@@ -144,18 +143,18 @@ def _run_dir(given: str | None, launchers: str | None) -> str:
 
 
 def _status(arguments: argparse.Namespace) -> str:
-    from ..autoresume.ledger_file import NAME, LedgerFile, LedgerUnreadable
+    from ..autoresume.run_dir import LEDGER, LedgerFile, LedgerUnreadable
     from ..autoresume.status import as_json, ledger_table, now_here
-    from ..integrations.slurm.claim import slurm_says
+    from ..integrations.slurm.submit import slurm_says
 
     if arguments.command:
         raise ConfigError(f"--status starts nothing; leave {' '.join(arguments.command)[:80]!r} out")
     if arguments.run_dir is not None:
         raise ConfigError(f"--status names the run directory itself; leave --run-dir {arguments.run_dir} out")
     run_dir: str = arguments.status
-    if not os.path.exists(os.path.join(run_dir, NAME)):
+    if not os.path.exists(os.path.join(run_dir, LEDGER)):
         raise LedgerUnreadable(
-            f"{run_dir}: no {NAME} in it. Is it the run directory of a holdfast autoresume?"
+            f"{run_dir}: no {LEDGER} in it. Is it the run directory of a holdfast autoresume?"
         )
     ledger = LedgerFile(run_dir).read()
     now = slurm_says(ledger) or now_here(ledger)

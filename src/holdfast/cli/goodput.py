@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Sequence
+import time
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -19,7 +19,7 @@ from .options import STDOUT, check_html, encodable, several_runs, write_html
 
 if TYPE_CHECKING:
     from ..journal.goodput import Goodput
-    from ..journal.incidents import Incident
+    from ..journal.job import JobNow
 
 BAR = 40
 """Characters of a bar for all of the time."""
@@ -51,24 +51,22 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpar
 
 def run(arguments: argparse.Namespace) -> str:
     """What the command prints. Raises HoldfastError where there is nothing to read."""
-    from ..journal.goodput import KINDS, goodput
-    from ..journal.incidents import KINDS as OF_INCIDENTS
-    from ..journal.incidents import incidents
-    from ..journal.reader import default_runs, holds_journal, runs_in, stream_run
+    from ..journal.job import read_job
+    from ..journal.reader import default_runs, holds_journal, runs_in
 
     if arguments.html is not None:
         check_html(arguments.html)
     run_dir: str = default_runs()[0].path if arguments.run_dir is None else arguments.run_dir
     if not holds_journal(run_dir) and (runs := runs_in([run_dir])):
         raise several_runs(run_dir, len(runs))
-    listed = incidents(stream_run(run_dir, OF_INCIDENTS))
-    found = goodput(stream_run(run_dir, KINDS), listed)
-    if not found.attempts:
+    job = read_job(run_dir, time.time())
+    found = job.ledger
+    if found is None:
         raise HoldfastError(
             f"{run_dir}: no event in its journal can be read, so nothing is known of its time."
         )
     if arguments.html is not None:
-        html = _page(run_dir, found, listed, arguments.html)
+        html = _page(run_dir, job, found, arguments.html)
         if arguments.html == STDOUT:
             return encodable(html)
         write_html(arguments.html, html)
@@ -77,15 +75,16 @@ def run(arguments: argparse.Namespace) -> str:
         facts = asdict(replace(found, spans=(), rates=()))
         del facts["spans"], facts["rates"]  # over time: for the page
         more = {
+            "end": job.end,
             "wall": found.wall,
             "share": found.share,
             "seconds_between_failures": found.seconds_between_failures,
         }
         return json.dumps({**facts, **more}, indent=2) + "\n"
-    return "\n".join([*_table(run_dir, found), ""])
+    return "\n".join([*_table(run_dir, found, job.end), ""])
 
 
-def _page(run_dir: str, found: Goodput, listed: Sequence[Incident], path: str) -> str:
+def _page(run_dir: str, job: JobNow, found: Goodput, path: str) -> str:
     from ..incidents.report.store import REPORT, reports
     from ..journal.reader import STARTS, read_run, stream_run
     from ..straggler.record import KIND
@@ -95,12 +94,13 @@ def _page(run_dir: str, found: Goodput, listed: Sequence[Incident], path: str) -
     folder = os.getcwd() if path == STDOUT else os.path.dirname(os.path.abspath(path))
     links = {
         number: quote(os.path.relpath(os.path.join(stored.path, REPORT), folder))
-        for number, stored in reports(run_dir, read_run(run_dir, STARTS), listed).items()
+        for number, stored in reports(run_dir, read_run(run_dir, STARTS), job.incidents).items()
         if os.path.isfile(os.path.join(stored.path, REPORT))
     }
     heat = heat_map(stream_run(run_dir, {KIND}, of_ranks=True))
     counts, means, again = _facts(found)
-    return page(found, listed, links, heat, [*counts, *means, again], os.path.abspath(run_dir))
+    end = [job.end] if job.end else []
+    return page(found, job.incidents, links, heat, [*counts, *means, again, *end], os.path.abspath(run_dir))
 
 
 def _facts(found: Goodput) -> tuple[list[str], list[str], str]:
@@ -130,7 +130,7 @@ def _facts(found: Goodput) -> tuple[list[str], list[str], str]:
     return counts, means, again
 
 
-def _table(run_dir: str, found: Goodput) -> list[str]:
+def _table(run_dir: str, found: Goodput, end: str) -> list[str]:
     from ..autoresume.policy import duration
     from ..journal.goodput import BUCKETS
 
@@ -144,11 +144,10 @@ def _table(run_dir: str, found: Goodput) -> list[str]:
             share = spent / found.wall
             bar = "#" * round(BAR * share)
             lines.append(f"{name:<13} {duration(spent):>11} {share:>6.1%}  {bar}".rstrip())
-    if not means:
-        return lines
-    lines += ["", f"{', '.join(means)} (means); {again}"]
+    if means:
+        lines += ["", f"{', '.join(means)} (means); {again}"]
     for title, counted in ("by kind", found.by_kind), ("by node", found.by_node):
         rows = [f"{escaped(name)} {count}" for name, count in list(counted.items())[:8]]
         more = f", and {len(counted) - 8} more" if len(counted) > 8 else ""
-        lines.append(f"{title}: {', '.join(rows)}{more}")
-    return lines
+        lines += [f"{title}: {', '.join(rows)}{more}"] if rows else []
+    return [*lines, "", escaped(end)] if end else lines

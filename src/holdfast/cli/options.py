@@ -42,7 +42,7 @@ def prepared_run_dir(chosen: str | None, name: str) -> str:
     Raises:
         ConfigError: if the directory cannot be used.
     """
-    from ..autoresume.ledger_file import say
+    from ..autoresume.run_dir import say
     from ..journal.run_dir import RunDirError, prepare_run_dir
 
     try:

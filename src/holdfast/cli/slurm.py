@@ -77,8 +77,8 @@ def run(arguments: argparse.Namespace) -> str | int:
     if arguments.attempt_begins or arguments.job_ends or arguments.attempt_ended is not None:
         return _inside(arguments)
     from .. import __version__
-    from ..integrations.slurm.claim import submit
     from ..integrations.slurm.script import batch_script, checked
+    from ..integrations.slurm.submit import submit
 
     plan = checked(_plan(arguments))
     if arguments.dry_run:
@@ -126,8 +126,8 @@ def _inside(arguments: argparse.Namespace) -> str | int:
 
 def _begins(arguments: argparse.Namespace) -> str | int:
     """The attempt's number for the batch script, or an exit code that shows whether trying again may help."""
-    from ..autoresume.lock import Taken
-    from ..integrations.slurm.claim import Refused
+    from ..autoresume.run_dir import Taken
+    from ..integrations.slurm.attempt import Refused
     from ..integrations.slurm.script import DONE, REFUSED
 
     keeper = _keeper(arguments)
@@ -146,7 +146,7 @@ def _keeper(arguments: argparse.Namespace) -> Keeper:
 
     from ..autoresume.policy import Limits
     from ..integrations.slurm.attempt import Keeper
-    from ..integrations.slurm.facts import Place
+    from ..integrations.slurm.job import Place
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # Slurm signals everybody; what is noted here takes a moment

@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> str | int:
     if is_live and not asked.isdecimal():
         return _watch(live)  # it waits for a job that is not there yet
     view = live.view(LONGEST_WAIT)
-    if not view.ranks and view.ledger is None:
+    if not view.ranks and view.journal.ledger is None:
         raise HoldfastError(view.notes[0] if view.notes else f"{asked}: no event in its journal. Try again")
     if is_live:
         return _watch(live)

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 
 from ..fault_tolerance.board.layout import BOARD_BYTES
-from ..fault_tolerance.launcher.ranks.boards import OWNER, PREFIX, TMPFS, is_stale
+from ..fault_tolerance.board.values import DIRECTORY_PREFIX, OWNER_FILE
+from ..fault_tolerance.launcher.ranks.boards import TMPFS, is_stale
 from ..fault_tolerance.processes import cgroups, proc
 from ..fault_tolerance.processes.cgroups import Limit
 from ..fault_tolerance.stop.page import SIZE as PAGE_BYTES
@@ -332,13 +333,13 @@ def board_directories(bases: Iterable[str] | None = None) -> tuple[list[str], in
     dead, running = [], 0
     for base in dict.fromkeys((TMPFS, tempfile.gettempdir()) if bases is None else bases):
         try:
-            names = sorted(name for name in os.listdir(base) if name.startswith(PREFIX))
+            names = sorted(name for name in os.listdir(base) if name.startswith(DIRECTORY_PREFIX))
         except OSError:
             continue
         for path in (os.path.join(base, name) for name in names):
             if is_stale(path):
                 dead.append(path)
-            elif os.path.exists(os.path.join(path, OWNER)) and os.lstat(path).st_uid == os.geteuid():
+            elif os.path.exists(os.path.join(path, OWNER_FILE)) and os.lstat(path).st_uid == os.geteuid():
                 running += 1
     return dead, running
 
@@ -352,7 +353,7 @@ def orphans() -> list[tuple[int, str]]:
         if not stats[pid].is_running:
             continue
         directory = _board_directory(pid)
-        if directory and os.path.exists(os.path.join(directory, OWNER)):
+        if directory and os.path.exists(os.path.join(directory, OWNER_FILE)):
             is_orphan = is_stale(directory)
         else:  # a zygote has no boards, and those of a rank may have been removed
             commands = map(_command, _ancestors(pid, stats))
@@ -374,7 +375,7 @@ def _board_directory(pid: int) -> str:
         return ""
     board = next((os.fsdecode(each[len(BOARD) :]) for each in words if each.startswith(BOARD)), "")
     directory, cycle = os.path.split(os.path.dirname(board))
-    is_ours = cycle.startswith("cycle-") and os.path.basename(directory).startswith(PREFIX)
+    is_ours = cycle.startswith("cycle-") and os.path.basename(directory).startswith(DIRECTORY_PREFIX)
     return directory if is_ours else ""  # else it is the board of a `RankMonitorServer`
 
 

@@ -43,7 +43,7 @@ PAST = "accepted from other releases, without effect in this version"
 """Groups of options in ``--help``."""
 
 CARDS = Reason(Effect.NOT_NEEDED, "all network cards of the node are watched, whichever GPU they are near")
-LOOKS = Reason(Effect.NOT_NEEDED, "the GPU memory in use is read every 50 ms")
+POLLS = Reason(Effect.NOT_NEEDED, "the GPU memory in use is read every 50 ms")
 MEMORY_WRITE = Reason(Effect.NOT_NEEDED, "a section call writes to shared memory; nothing answers it")
 EVENTS = Reason(Effect.NOT_NEEDED, "the launcher is notified of a failure at once and does not poll")
 SWEEP = Reason(Effect.NOT_NEEDED, "what stopped ranks leave is always ended, and logged where that fails")
@@ -87,7 +87,7 @@ def setting(
     Args:
         default: As it may be given; the config holds what `parse` makes of it.
         about: `since`, `no_effect` and `more` of the `Option`; `first`, the name to show first if it is not
-            ``ft-<field>``; `other_names` beside those of the field; `more_variables`.
+            ``ft-<field>``; `other_names` in addition to those of the field; `more_variables`.
     """
     about |= {"parse": parse, "metavar": metavar, "meaning": meaning}
     about["group"] = PAST if "no_effect" in about else group
@@ -201,7 +201,7 @@ class FaultToleranceConfig:
         512.0, optional(grammar.amount), "MEGABYTES", "GPU memory in use that counts as free", HEALTH, since="0.6")
     gpu_memory_poll_interval: float | None = setting(
         2.0, optional(grammar.seconds), "SECONDS", "time between two reads of the GPU memory in use", since="0.6",
-        no_effect=LOOKS)
+        no_effect=POLLS)
     check_remaining_processes: bool = setting(
         False, grammar.boolean, "BOOL", "log what is left of stopped ranks", since="0.6", no_effect=SWEEP)
     max_no_progress_cycles: int = setting(

@@ -29,7 +29,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.callbacks.completion import create_flag, flag_path, record_chosen
-from holdfast.callbacks.notices import Notices
+from holdfast.callbacks.signals import Notices
 from holdfast.fault_tolerance import RankMonitorClient
 from holdfast.fault_tolerance.stop import StopPoint, position
 

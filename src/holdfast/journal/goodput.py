@@ -8,10 +8,10 @@ ranks; the rest is training. Of that the share is lost whose steps a later cycle
 
 What always holds: the buckets of an attempt add up to its wall-clock time, whatever events are missing.
 Does not cover: the time in a scheduler's queue before the first attempt; steps after the last checkpoint of a job that
-was not continued, which count as training, and so do steps that a launcher had not written when it was killed; steps
-that were counted and not reported, of which none are known as lost; clocks of nodes that differ by less than 2 s, and
-one that is set back; sections that are open in some ranks only, whose mean is taken; a section's time before the first
-step, and of ranks that waited in it for the one that hung, which is taken for time of training.
+was not continued, which count as training; the last 10 s of a launcher that was killed; steps that were counted and not
+reported, of which none are known as lost; clocks of nodes that differ by less than 2 s, and one that is set back;
+sections that are open in some ranks only, whose mean is taken; a section's time before the first step, and of ranks
+that waited in it for the one that hung, which is taken for time of training.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ BUCKETS = MappingProxyType(
         "validation": "the sections `validation`, `evaluation` and `eval`",
         "data": "waiting for data: the sections `data_loading` and `dataloader`",
         "start-up": "from the launcher's start to the first step of the attempt",
-        "undetected": "from the last sign of life of a rank that failed until that was noticed",
+        "undetected": "from the last sign of life of a rank that failed until that was noticed; of a lost node, "
+        "from when the others stopped",
         "restart": "from then, or from a stop for another reason, to the first step of the next cycle",
-        "stopping": "from a preemption, or the last step, to the launchers' end",
+        "stopping": "from a preemption, or the end of the last rank, to the launchers' end",
         "waiting": "between two attempts: the scheduler's queue, or a pause of auto-resume",
         "unknown": "what the journal does not show",
     }
@@ -56,7 +57,7 @@ PLANNED = frozenset(("preemption", "shutdown", "restart", "excluded"))
 KINDS = frozenset(
     (
         "run_start", "run_end", "cycle_start", "first_step", "first_heartbeat", "resume", "progress", "stop", "restart",
-        "preemption", "incident", "verdict",
+        "preemption", "incident", "verdict", "rank_exit", "launcher_exit",
     )
 )  # fmt: skip
 """The kinds of events that this is made of."""
@@ -72,6 +73,10 @@ class Segment:
     trained: float | None = None
     """When its first rank trained; unix seconds, as all times here."""
     stopped: float | None = None
+    exited: float | None = None
+    """When its last rank ended."""
+    active: dict[str, float] = field(default_factory=dict)
+    """By node that ended it, until when all of its ranks showed activity."""
     sources: set[str] = field(default_factory=set)
     """Nodes that began it."""
     gone: set[str] = field(default_factory=set)
@@ -251,12 +256,18 @@ def _read(events: Iterable[Event]) -> tuple[list[Segment], _Lives, list[Rate]]:
             continue
         place, now = sorter.cycle_of(event), max(now, event.t)
         run = place[0]
-        if event.kind == "run_start" and run in has_cycles:
-            started_again = now if started_again is None else started_again
+        is_start = event.kind == "run_start"
+        age = event.get("age") if is_start else 0.0  # of the launcher's process
+        begun = now - (age if _is_amount(age) else 0.0)
+        if is_start and run in has_cycles:
+            started_again = begun if started_again is None else started_again
             continue
-        before = max((ended for _, ended in lives.values()), default=now) if run not in lives else now
-        begun = now if started_again is None else max(started_again, before)
-        lives[run] = lives.get(run, (begun, now))[0], now
+        if is_start or run not in lives:
+            first = min(begun, lives.get(run, (begun, now))[0])
+            begun = first if started_again is None else started_again
+            before = max((ended for other, (_, ended) in lives.items() if other != run), default=begun)
+            lives[run] = max(begun, before), now
+        lives[run] = lives[run][0], now
         if event.kind in ("cycle_start", "run_end"):
             started_again = None
         if event.kind == "cycle_start":
@@ -281,10 +292,15 @@ def _read(events: Iterable[Event]) -> tuple[list[Segment], _Lives, list[Rate]]:
         elif event.kind in ("stop", "preemption", "restart", "run_end") and event.source in segment.sources:
             segment.gone.update([event.source] if event.kind == "run_end" else [])
             if segment.stopped is None and (event.kind != "run_end" or segment.gone >= segment.sources):
-                segment.stopped = now
+                ranks_ended = segment.exited if event.kind == "run_end" else None
+                segment.stopped = now if ranks_ended is None else ranks_ended
+        elif event.kind == "rank_exit":
+            segment.exited = now
         elif event.kind == "progress":
             progress.setdefault(place, {})[event.source] = event
-            took, steps = event.get("seconds"), event.get("step_rate")
+            took, steps, inactive = (event.get(name) for name in ("seconds", "step_rate", "inactive"))
+            if event.get("reason") == "cycle_end" and _is_amount(inactive):
+                segment.active[event.source] = now - inactive
             if (
                 reporters.setdefault(place, event.source) == event.source
                 and _is_amount(took)
@@ -361,6 +377,9 @@ def _account(
         is_open = noticed is None and follows is not None
         noticed = latest if noticed is None else min(noticed, latest)
         failing = noticed - (incident.unnoticed_seconds if incident else 0.0)
+        if incident and incident.kind == "node lost" and segment.active:
+            # Its last sign of life is older than its end; the others have stopped for want of it.
+            failing = max(failing, min(noticed, *segment.active.values()))
         if segment.trained is None:
             until(failing, "unknown" if not incident else "start-up" if number == 0 else "restart")
         elif is_open:

@@ -12,7 +12,8 @@ KINDS: dict[str, tuple[str, str]] = {
     # kind: (when, fields)
     "run_start": (
         "the launcher starts",
-        "`run_id`, `argv` ([without secrets](security.md#secrets-in-reports)), `limits`, `nodes`, `nproc`",
+        "`run_id`, `argv` ([without secrets](security.md#secrets-in-reports)), `limits`, `nodes`, `nproc`;"
+        " of its process `pid`, `started` (clock ticks since boot), `pid_namespace` and `age` (seconds until now)",
     ),
     "cycle_start": (
         "all ranks are about to be started",

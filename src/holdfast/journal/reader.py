@@ -25,7 +25,7 @@ from ..fault_tolerance.errors import HoldfastError
 from .event import Event, decode
 from .incidents import COUNTED, incidents
 from .run_dir import CONCURRENT, default_folders
-from .writer import PREFIX, SUFFIX
+from .writer import NEWEST, PREFIX, SUFFIX
 
 Start = tuple[str, int]
 """A cycle of a run, by the run's id: a requeued job begins with cycle 0 again, at another time."""
@@ -63,6 +63,8 @@ def stream_run(run_dir: str, kinds: Set[str] | None = None, *, of_ranks: bool = 
         JournalUnreadable: At once, or while the events are read.
     """
     paths = journal_files(run_dir, of_ranks=of_ranks or kinds is None)
+    if kinds is None or "progress" in kinds:
+        paths += _files(run_dir, NEWEST)
     ahead = [0.0] * len(paths)
     if len(paths) > 1:
         first = (next(_events(path), None) for path in paths)
@@ -80,19 +82,21 @@ def journal_files(run_dir: str, *, of_ranks: bool = True) -> list[str]:
     Raises:
         JournalUnreadable: It cannot be listed, or has no journal at all.
     """
-    try:
-        names = sorted(os.listdir(run_dir))
-    except OSError as error:
-        raise JournalUnreadable(f"{run_dir}: {error.strerror}. Name the run directory of a job.") from None
-    found = [name for name in names if name.startswith(PREFIX) and name.endswith(SUFFIX)]
+    found = _files(run_dir, PREFIX)
     if not found:
         raise JournalUnreadable(
             f"{run_dir}: no journal-<node>.jsonl in it. Is it a job's run directory (--ft-run-dir)?"
         )
+    return [path for path in found if of_ranks or not _OF_A_RANK.search(path[: -len(SUFFIX)])]
+
+
+def _files(run_dir: str, prefix: str) -> list[str]:
+    try:
+        names = sorted(os.listdir(run_dir))
+    except OSError as error:
+        raise JournalUnreadable(f"{run_dir}: {error.strerror}. Name the run directory of a job.") from None
     return [
-        os.path.join(run_dir, name)
-        for name in found
-        if of_ranks or not _OF_A_RANK.search(name[: -len(SUFFIX)])
+        os.path.join(run_dir, name) for name in names if name.startswith(prefix) and name.endswith(SUFFIX)
     ]
 
 
@@ -160,7 +164,9 @@ def _in_order(events: Iterable[Event], ahead: float) -> Iterator[tuple[float, Ev
 
 def _events(path: str, kinds: Set[str] | None = None, start: int = 0) -> Iterator[Event]:
     """The events of a file, from this byte on. A line that ends with another kind is not decoded."""
-    source = os.path.basename(path)[len(PREFIX) : -len(SUFFIX)]
+    name = os.path.basename(path)[: -len(SUFFIX)]
+    is_newest = name.startswith(NEWEST)
+    source = name[len(NEWEST) :].rpartition(".")[0] if is_newest else name[len(PREFIX) :]
     wanted = {f'{kind}"}}'.encode() for kind in kinds or ()}
     for line in _lines(path, start):
         if kinds is not None:
@@ -180,6 +186,8 @@ def _lines(path: str, offset: int) -> Iterator[bytes]:
                 file.seek(offset)
                 chunk = file.read(CHUNK)
         except OSError as error:
+            if os.path.basename(path).startswith(NEWEST):  # its launcher has just ended
+                return
             raise JournalUnreadable(f"{path}: {error.strerror}.") from None
         offset += len(chunk)
         *whole, rest = (rest + chunk).split(b"\n") if chunk else (rest, b"")

@@ -31,6 +31,8 @@ UNANSWERED = 10.0
 """Seconds that one write may take before the run directory is reported to hang."""
 
 PREFIX, SUFFIX = "journal-", ".jsonl"
+NEWEST = "newest-"
+"""How the file begins that has one event, the newest `progress` of a launcher that runs or was killed."""
 
 
 def file_name(node: str) -> str:
@@ -47,13 +49,14 @@ class Journal:
         self.node = node
         self._capacity = capacity
         # SimpleQueue, because its put is reentrant: a signal handler may record.
-        self._queue: queue.SimpleQueue[bytes | Callable[[], bytes] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[bytes | Callable[[], bytes | None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()  # around the start of the thread only
         self.on_record: Callable[[str, bytes], object] | None = None
-        """Gets the kind and the line of each record, on the thread that records, and must return at once. Of one whose
-        fields are deferred the line has none."""
+        """Gets the kind and the line of each record, on the thread that records, and must return at once. Of one with
+        deferred fields the line has the others."""
         self._closed = False
+        self._shown = ""  # the file of `show`
         self._writing_since = 0.0  # monotonic seconds, 0 while the thread waits for records
         self._warned = threading.Lock()  # taken by the first warning and never released: two threads may try
 
@@ -74,8 +77,8 @@ class Journal:
             self.on_record(kind, line)
         self._put(line)
 
-    def defer(self, kind: str, /, make: Callable[[], Mapping[str, Any]]) -> None:
-        """As `record`, with fields that are large: they are made, and encoded, on the journal's own thread.
+    def defer(self, kind: str, /, make: Callable[[], Mapping[str, Any]], **fields: Any) -> None:
+        """As `record`, with more fields that are large: they are made, and encoded, on the journal's own thread.
 
         The time is that of this call. Where `make` raises, nothing is written, and standard error has why.
         """
@@ -83,10 +86,30 @@ class Journal:
             return
         when = {"t": time.time(), "mono": time.monotonic()}
         if self.on_record:
-            self.on_record(kind, encode(kind, {}, node=self.node, **when))
-        self._put(lambda: encode(kind, {**when, **make()}, node=self.node, t=when["t"], mono=when["mono"]))
+            self.on_record(kind, encode(kind, fields, node=self.node, **when))
+        self._put(
+            lambda: encode(kind, {**when, **make(), **fields}, node=self.node, t=when["t"], mono=when["mono"])
+        )
 
-    def _put(self, line: bytes | Callable[[], bytes]) -> None:
+    def show(self, kind: str, /, **fields: Any) -> None:
+        """As `record`, into a file of its own: each event replaces the one before, and `close` removes it."""
+        if not self._closed:
+            line = encode(kind, fields, t=time.time(), mono=time.monotonic(), node=self.node)
+            self._put(lambda: self._replace(line))
+
+    def _replace(self, line: bytes) -> None:
+        folder, name = os.path.split(self.path)
+        name = NEWEST + name.removeprefix(PREFIX).removesuffix(SUFFIX)
+        self._shown = os.path.join(folder, f"{name}.{os.getpid()}{SUFFIX}")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(self._shown, flags, 0o600)
+        try:
+            os.write(descriptor, line)
+            os.ftruncate(descriptor, len(line))  # between the two a reader finds the line, and a torn one
+        finally:
+            os.close(descriptor)
+
+    def _put(self, line: bytes | Callable[[], bytes | None]) -> None:
         if self._queue.qsize() >= self._capacity:
             self._warn("the disk does not take records as fast as they come; some are lost.")
             return
@@ -129,7 +152,8 @@ class Journal:
             while (line := self._queue.get()) is not None:
                 self._writing_since = time.monotonic()
                 try:
-                    file.append(line if isinstance(line, bytes) else line())
+                    if found := line if isinstance(line, bytes) else line():
+                        file.append(found)
                 except OSError as error:
                     self._warn(f"{error.strerror or error}.")
                 except Exception as error:  # from what was deferred
@@ -137,6 +161,9 @@ class Journal:
                 self._writing_since = 0.0
         finally:
             file.close()
+            if self._shown:
+                with contextlib.suppress(OSError):
+                    os.unlink(self._shown)
 
     def _warn(self, what: str) -> None:
         """Write the first warning to standard error, and nothing after it."""

@@ -12,13 +12,17 @@ yet and it is installed.
 
 from __future__ import annotations
 
+import functools
+import logging
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from holdfast.callbacks.signals import InitFn
 from holdfast.patches import Patches
 
 TESTED = ((2, 4), (2, 6))
@@ -183,3 +187,47 @@ def forget_failed_save(io: Any) -> None:
 def saved_this_step(keeper: Any, step: int) -> None:
     """So that a `ModelCheckpoint` with `save_on_exception` does not save this step again."""
     keeper._last_global_step_saved = step
+
+
+def seeding(rank: int) -> InitFn | None:
+    """What Lightning would give a loader without a `worker_init_fn` (`seed_everything(workers=True)`)."""
+    if not int(os.environ.get("PL_SEED_WORKERS") or 0):
+        return None
+    fabric = "lightning.fabric" if "lightning.fabric" in sys.modules else "lightning_fabric"
+    return functools.partial(import_module(f"{fabric}.utilities.seed").pl_worker_init_function, rank=rank)
+
+
+class TrainerLoggers:
+    """Metrics of ours for all loggers of a trainer: `log_dict` of the module passes on one batch in fifty.
+
+    Called on rank 0 only.
+    """
+
+    def __init__(self, log: logging.Logger) -> None:
+        """`log` gets a warning of each logger that raises."""
+        self._log = log
+        self._told: set[int] = set()
+
+    def of_this_step(self, trainer: Any) -> Callable[[Mapping[str, float]], None]:
+        """Gives metrics to each logger, now or later, at the step that Lightning itself has for the batch of now."""
+        step, epoch = step_of_loggers(trainer), trainer.current_epoch
+
+        def give(metrics: Mapping[str, float]) -> None:
+            for logger in trainer.loggers:
+                try:
+                    logger.log_metrics(metrics={**metrics, "epoch": epoch}, step=step)
+                    logger.save()
+                except Exception as error:
+                    self._tell(logger, error)
+
+        return give
+
+    def _tell(self, logger: object, error: Exception) -> None:
+        if id(logger) not in self._told:
+            self._told.add(id(logger))
+            self._log.warning(
+                "%s did not take the straggler metrics (%s: %s): they are missing there. Training continues",
+                type(logger).__name__,
+                type(error).__name__,
+                error,
+            )

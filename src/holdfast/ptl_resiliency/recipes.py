@@ -10,9 +10,7 @@ from signal import SIGTERM
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .fault_tolerance_callback import FaultToleranceCallback
-    from .preemption_callback import PreemptionCallback
-    from .straggler_det_callback import StragglerDetectionCallback
+    from .callbacks import FaultToleranceCallback, PreemptionCallback, StragglerDetectionCallback
 
 __all__ = ["fault_tolerance_callback", "preemption_callback", "straggler_det_callback"]
 
@@ -36,7 +34,7 @@ def straggler_det_callback(
     Raises:
         ValueError: an argument is not what is allowed.
     """
-    from .straggler_det_callback import StragglerDetectionCallback
+    from .callbacks import StragglerDetectionCallback
 
     return StragglerDetectionCallback(
         report_time_interval=straggler_report_time_interval,
@@ -55,13 +53,13 @@ def fault_tolerance_callback(
     autoresume: bool | None = None, calculate_timeouts: bool = True, **options: Any
 ) -> FaultToleranceCallback:
     """Limits that are learned, and the flag file for jobs that follow one another. `options` are further arguments."""
-    from .fault_tolerance_callback import FaultToleranceCallback
+    from .callbacks import FaultToleranceCallback
 
     return FaultToleranceCallback(autoresume=autoresume, calculate_timeouts=calculate_timeouts, **options)
 
 
 def preemption_callback(sig: int = SIGTERM) -> PreemptionCallback:
     """A checkpoint and a clean end when `sig` comes."""
-    from .preemption_callback import PreemptionCallback
+    from .callbacks import PreemptionCallback
 
     return PreemptionCallback(sig=sig)

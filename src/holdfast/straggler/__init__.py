@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .report import Verdict as Verdict
     from .rule import Findings as Findings
     from .rule import find_stragglers as find_stragglers
-    from .statistic import Statistic as Statistic
+    from .scores import Statistic as Statistic
     from .thresholds import Thresholds as Thresholds
     from .wrapping import CallableId as CallableId
 
@@ -26,7 +26,7 @@ _HOME = {
     "Detector": "detector",
     "Findings": "rule",
     "Report": "report",
-    "Statistic": "statistic",
+    "Statistic": "scores",
     "StragglerId": "report",
     "Thresholds": "thresholds",
     "Verdict": "report",

@@ -16,10 +16,8 @@ below `PLAUSIBLE`.
 
 from __future__ import annotations
 
-import base64
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,12 +31,10 @@ PLAUSIBLE = math.log(1.15)
 """How far, as a logarithm, levels may differ and still be alike. Chips of one kind are within 1.08."""
 FAR = math.log(3)
 """How far a rank may be from its restored level, if that was unlike its group."""
-VERSION = 2
-_STORED = np.dtype("<f4")
 
 
 class Baseline:
-    """Baselines of all ranks by name; fed once per window, saved to and restored from a dict that JSON can hold."""
+    """Baselines of all ranks by name; fed once per window."""
 
     def __init__(self, warmup_windows: int = 1, min_ranks: int = 3) -> None:
         self._warmup = warmup_windows
@@ -128,36 +124,16 @@ class Baseline:
                 restored[moved] = False
         self._nodes = nodes
 
-    def save(self) -> dict[str, Any]:
-        """What was learned, as numbers, lists, strings and bytes; the state file has bytes in base64.
+    @property
+    def levels(self) -> Mapping[str, Array]:
+        """What was learned [ranks] by name, NaN for a rank without a baseline; for `restore` after the next start."""
+        return self._levels
 
-        Levels are 32-bit numbers, lowest byte first, NaN for a rank without a baseline. As numbers in JSON they would
-        hold the interpreter for long, in each report of a large job.
-        """
-        levels = {name: base.astype(_STORED).tobytes() for name, base in self._levels.items()}
-        return {"version": VERSION, "nodes": list(self._nodes), "levels": levels}
-
-    def restore(self, saved: Mapping[str, Any]) -> None:
-        """Take over what `save` gave. ValueError, and nothing changed, if it is not that.
+    def restore(self, nodes: Sequence[str], levels: Mapping[str, Array]) -> None:
+        """Take over what was learned when the ranks were on these nodes.
 
         The warm-up is skipped again: a restarted job warms up again.
         """
-        try:
-            version = saved["version"]
-            if version != VERSION:
-                raise ValueError(f"of version {version!r}, not {VERSION}")
-            nodes = tuple(str(node) for node in saved["nodes"])
-            levels = {str(name): _levels(text, len(nodes)) for name, text in saved["levels"].items()}
-        except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
-            raise ValueError(f"straggler baseline: not a saved baseline ({error!r})") from error
-        self._nodes, self._levels, self._learning, self._windows = nodes, levels, {}, 0
+        self._nodes, self._learning, self._windows = tuple(nodes), {}, 0
+        self._levels = {name: np.where(np.isfinite(base), base, np.nan) for name, base in levels.items()}
         self._restored = {name: np.isfinite(base) for name, base in levels.items()}
-
-
-def _levels(saved: str | bytes, ranks: int) -> Array:
-    """The levels that `Baseline.save` gave, or that a file has of them."""
-    content = saved if isinstance(saved, bytes) else base64.b64decode(saved, validate=True)
-    stored = np.frombuffer(content, _STORED)
-    if len(stored) != ranks:
-        raise ValueError(f"{len(stored)} levels for {ranks} ranks")
-    return np.where(np.isfinite(stored), stored, np.nan).astype(float)

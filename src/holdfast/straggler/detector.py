@@ -142,7 +142,7 @@ class Detector:
         """
         if name is None:
             name = _caller()
-        return (Detector._session or _running()).sections.enter(name, profile_cuda)
+        return (Detector._session or running()).sections.enter(name, profile_cuda)
 
     @staticmethod
     def collective_section(name: str, profile_cuda: bool = True) -> SectionContext:
@@ -160,7 +160,7 @@ class Detector:
         operations with a root or a direction (broadcast, reduce, scatter, gather, send): a rank that sends and
         continues waits least, and would be blamed. Put no collective section around them.
         """
-        return _running().sections.enter(name, profile_cuda, waits=True)
+        return running().sections.enter(name, profile_cuda, waits=True)
 
     @classmethod
     def watch_ddp(cls, model: DistributedDataParallel) -> None:
@@ -176,7 +176,7 @@ class Detector:
 
         Does not cover: `join(divide_by_initial_world_size=False)`, where the hook still divides by all ranks.
         """
-        session = _running()
+        session = running()
         from .ddp import watch
 
         watch(model, session.sections)
@@ -189,7 +189,7 @@ class Detector:
             RuntimeError: the detector is not initialised.
             ValueError: one of them is no callable that can be replaced; then none is wrapped.
         """
-        _running().wrapped.wrap(callable_ids, profile_cuda)
+        running().wrapped.wrap(callable_ids, profile_cuda)
 
     @classmethod
     def restore_original_callables(cls) -> None:
@@ -209,7 +209,7 @@ class Detector:
 
         Does not cover: `min_ranks` of groups that are found from sections, which stays that of the first report.
         """
-        _running().verdicts.use(checked_thresholds(thresholds, "set_thresholds"))
+        running().verdicts.use(checked_thresholds(thresholds, "set_thresholds"))
 
     @classmethod
     def generate_report(cls) -> Report | None:
@@ -225,7 +225,7 @@ class Detector:
 
         Does not cover: a rank that does not call it. The others wait, as in any collective of the training.
         """
-        return _running().report()
+        return running().report()
 
     @classmethod
     def generate_report_if_interval_elapsed(cls) -> Report | None:
@@ -235,15 +235,16 @@ class Detector:
         in other steps, and on ranks that get no report (`is_interval_elapsed` tells the two apart). With `background`
         the number of steps is agreed on once, and not revised with each report.
         """
-        return _running().step()
+        return running().step()
 
     @classmethod
     def is_interval_elapsed(cls) -> bool:
         """On every rank, whether the last `generate_report_if_interval_elapsed` made a report."""
-        return _running().interval_elapsed
+        return running().interval_elapsed
 
 
-def _running() -> Session:
+def running() -> Session:
+    """What is between `initialize` and `shutdown`. RuntimeError if nothing is."""
     session = Detector._session
     if session is None:
         raise RuntimeError("Detector is not initialized. Call Detector.initialize() first")

@@ -271,9 +271,9 @@ class Exchange:
         self._reports_since = 0
         self._choose = False
 
-    def most_steps(self, steps: float) -> float:
-        """The greatest of all ranks' estimates. One all-reduce."""
-        return -self._channel.least([-steps])[0]
+    def greatest(self, value: float) -> float:
+        """Of all ranks' values. One all-reduce."""
+        return -self._channel.least([-value])[0]
 
     def references(self, own: Own, steps: float | None, compare: bool) -> References:
         """The least of all ranks' medians; without `compare` only the tables are agreed on. One all-reduce where no

@@ -1,8 +1,4 @@
-"""What the log says of straggler reports. Pure.
-
-Three kinds of text: those that are documented for the Lightning callback, letter by letter, since programs search logs
-for them; one line for each verdict that is new or over; and the detector's own failures, logged once and never raised
-into the training.
+"""What the detector logs: a line for each verdict that is new or over, and its own failures, once and never raised.
 
 What always holds: names are escaped, so that nothing of them acts on a terminal; a report adds few lines.
 Does not cover: an `Exception` that a signal handler of the program raises while the detector works: it is taken for the
@@ -14,7 +10,7 @@ from __future__ import annotations
 import logging
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.visible import escaped
@@ -22,46 +18,7 @@ from holdfast.visible import escaped
 from .report import ranks_text
 
 if TYPE_CHECKING:
-    from .report import Scores, StragglerId, Verdict
-
-RELATIVE_TITLE = "GPU relative performance"
-INDIVIDUAL_TITLE = "GPU individual performance"
-TERMINATING = "Detected stragglers. Terminating training..."
-
-
-def relative_warning(stragglers: Iterable[StragglerId]) -> str:
-    """The documented warning about GPUs that are slower than others."""
-    return warning("Some GPUs have worse relative performance", stragglers)
-
-
-def individual_warning(stragglers: Iterable[StragglerId]) -> str:
-    """The documented warning about GPUs that are slower than they were."""
-    return warning("Some GPUs performance dropped", stragglers)
-
-
-def performance(title: str, scores: Scores, nodes: Mapping[int, str], count: int) -> str:
-    """The documented list of the `count` worst and best scores; of all, the worst first, where there are not more.
-
-    `title` is `RELATIVE_TITLE` or `INDIVIDUAL_TITLE`. Ranks whose score is NaN are not listed.
-    """
-    known = sorted((rank for rank, score in scores.items() if score == score), key=lambda rank: scores[rank])
-    lines = [f"  Rank={rank} Node={escaped(nodes[rank])} Score={scores[rank]:.2f}" for rank in known]
-    if not lines:
-        lines = [f"  no score on any of {len(scores)} ranks"]
-    elif len(lines) > 2 * count:
-        lines = [
-            f" Worst performing {count}/{len(scores)} ranks:",
-            *lines[:count],
-            f" Best performing {count}/{len(scores)} ranks:",
-            *lines[::-1][:count],
-        ]
-    return "\n".join([f"\n{title}:", *lines])
-
-
-def processing_time(seconds: float) -> str:
-    """The documented line that ends the texts of each report."""
-    return f"Straggler report processing time: {seconds:.3f} sec."
-
+    from .report import Verdict
 
 MOST = 16
 """Verdicts that one report tells as new, and as many as over; a line names the ranks of the others."""
@@ -118,12 +75,6 @@ def _others(what: str, verdicts: Sequence[Verdict]) -> list[str]:
         f"STRAGGLER: {len(verdicts)} more verdicts, on {len(ranks)} rank{'s' if len(ranks) > 1 else ''} {what}: "
         f"{ranks_text(ranks, _SERIES)}. The report has each in full"
     ]
-
-
-def warning(what: str, stragglers: Iterable[StragglerId]) -> str:
-    """The documented form of a warning about these ranks."""
-    affected = ", ".join(repr(one) for one in sorted(stragglers, key=lambda one: one.rank))
-    return f"STRAGGLER DETECTION WARNING: {what}. Affected ranks: {{{affected}}}"
 
 
 T = TypeVar("T")

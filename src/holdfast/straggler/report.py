@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from .statistic import Summary
+from .scores import Summary
 
 Scores = Mapping[int, float]
 

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from .log_texts import Failures
-from .statistic import Statistic, summarise
+from .scores import Statistic, summarise
 
 if TYPE_CHECKING:
     from .kernels.source import Capture
@@ -84,19 +84,24 @@ class _Run:
     """One run of a section's body: its wall time is measured however it ends. Its attributes are set from outside: an
     `__init__` would take a seventh of the time of a section."""
 
-    __slots__ = ("capture", "key", "section", "started")
+    __slots__ = ("capture", "key", "profiled", "section", "started")
     section: Section
     capture: Capture | None
+    profiled: bool
     key: int
     started: int
 
     def __enter__(self) -> None:
         if self.capture is not None:
+            key = None
             try:
-                self.key = self.capture.enter(self.section.name)
+                key = self.capture.enter(self.section.name, self.profiled)
             except Exception as error:
-                self.capture = None
                 self.section.failures.log(KERNELS, error)
+            if key is None:
+                self.capture = None
+            else:
+                self.key = key
         self.started = perf_counter_ns()
 
     def __exit__(
@@ -123,6 +128,8 @@ class Sections:
         # Apart from each other, because a name is for one of them: by whether the section waits for other ranks.
         self._working: dict[str, Section] = {}
         self._waiting: dict[str, Section] = {}
+        # Of skipped runs whose kernels stay out of the section around them. Its times are in no report.
+        self._untold = Section("", self._failures)
         self._full_logged = False
         self.closed = False
 
@@ -142,11 +149,14 @@ class Sections:
         skips = section.skips
         if skips:
             section.skips = skips - 1
-            return SKIPPED
-        section.skips = self._skips
+            if profile_cuda or self._capture is None:
+                return SKIPPED
+            section = self._untold
+        else:
+            section.skips = self._skips
         run = _Run()
         run.section = section
-        run.capture = self._capture if profile_cuda else None
+        run.capture, run.profiled = self._capture, profile_cuda
         return run
 
     def waits(self, name: str) -> Callable[[int], None]:

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from threading import Lock
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING
 
@@ -23,20 +24,18 @@ from holdfast.fault_tolerance import environment
 from .background import Background, begin
 from .channel import find
 from .exchange import ABSENT, Channel, Exchange, Figures, Gathered, Layout, Own, References, key, pack
-from .gpu_facts import FIELDS, UNKNOWN
+from .gpu_facts import FIELDS, UNKNOWN, GpuFacts
 from .host import CAUSES, HostLosses
 from .interval import ReportInterval
 from .kernels.names import is_rooted
 from .kernels.source import Capture, KernelSource, KernelWindow
 from .labels import own_label
 from .log_texts import Failures, VerdictNews, log_ended
-from .nvml import GpuFacts
 from .report import Report
-from .scores import Scoring, medians, scored_share, weights
+from .scores import Scoring, Statistic, Summary, medians, scored_share, weights
 from .sections import KERNELS, Sections
 from .settings import compare
 from .state_file import ReportLog, StateFile, in_run_dir
-from .statistic import Statistic, Summary
 from .verdicts import NOT_GATHERED, Verdicts
 from .wrapping import Wrapped
 
@@ -82,6 +81,7 @@ class Session:
         self._talk: tuple[Channel, Exchange] | None = None
         self._background: Background[Report] | None = None
         self._ended = False
+        self._making = Lock()
 
     def close(self) -> None:
         """End: callables are what they were, sections are no longer measured. What waits for the disk is written, for a
@@ -104,6 +104,14 @@ class Session:
 
     def step(self) -> Report | None:
         """Count a step; the report, if one is due and it is this rank's to have."""
+        make = self.begin_step()
+        report = None if make is None else make()
+        if self.interval_elapsed:
+            self._interval.resume(monotonic())
+        return report
+
+    def begin_step(self) -> Callable[[], Report | None] | None:
+        """Count a step; if a report is due, exchange it. What is returned makes it, see `begin_report`."""
         interval = self._interval
         interval.step(monotonic())
         if not interval.agreed:
@@ -114,9 +122,16 @@ class Session:
         self.interval_elapsed = interval.due()
         if not self.interval_elapsed:
             return None
-        report = self.report()
+        make = self.begin_report()
         interval.resume(monotonic())
-        return report
+        return make
+
+    def agreed(self, wish: bool) -> bool:
+        """Whether any rank wishes it; all ranks ask in the same step, after a report. False where reports have ended.
+
+        It is one all-reduce more over what the report was exchanged by, so no group is made for it.
+        """
+        return (self._greatest(float(wish)) or 0.0) > 0
 
     def _most_steps(self, estimate: float) -> float | None:
         """What all ranks agree on as steps between reports; None if they cannot."""
@@ -124,11 +139,15 @@ class Session:
             return estimate
         background = self._beside()
         if background is not None:
-            return background.ask(lambda: self._exchange.most_steps(estimate))
+            return background.ask(lambda: self._exchange.greatest(estimate))
+        return self._greatest(estimate)
+
+    def _greatest(self, value: float) -> float | None:
+        """Over all ranks; None if they cannot talk."""
         if self._ended:
             return None
         try:
-            return self._exchange.most_steps(estimate)
+            return self._exchange.greatest(value)
         except Exception as error:
             self._end(error)
             return None
@@ -140,15 +159,23 @@ class Session:
 
         In the background, the newest that is finished.
         """
+        make = self.begin_report()
+        return None if make is None else make()
+
+    def begin_report(self) -> Callable[[], Report | None] | None:
+        """Exchange what was measured since the last report; None on ranks that have no report.
+
+        What is returned makes the report, in any thread, and once: nothing in it waits for another rank.
+        """
         mine = self._take()
         background = self._beside()
         if background is not None:
             background.hand_over(partial(self._made, mine))
-            return background.newest()
+            return background.newest
         if self._ended:
             return None
         try:
-            return self._made(mine)
+            return self._exchanged(mine)
         except Exception as error:
             self._end(error)
             return None
@@ -174,6 +201,11 @@ class Session:
 
     def _made(self, mine: Snapshot) -> Report | None:
         """The report, if it is this rank's to have. Raises only where a collective failed."""
+        make = self._exchanged(mine)
+        return None if make is None else make()
+
+    def _exchanged(self, mine: Snapshot) -> Callable[[], Report | None] | None:
+        """What makes the report, if it is this rank's to have. Raises only where a collective failed."""
         started = perf_counter()
         references, gathered = self._references(mine), None
         if self.settings.gather_on_rank0:
@@ -181,10 +213,15 @@ class Session:
             if gathered is None:
                 return None
         guarded = self._failures.guarded
-        report = guarded("a report", lambda: self._report(mine, references, gathered, started), None)
-        if report is not None:
-            guarded("keeping a report", lambda: self._keep(report), None)
-        return report
+
+        def make() -> Report | None:
+            with self._making:  # a program may ask for one while another is made in a thread
+                report = guarded("a report", lambda: self._report(mine, references, gathered, started), None)
+                if report is not None:
+                    guarded("keeping a report", lambda: self._keep(report), None)
+                return report
+
+        return make
 
     def _references(self, mine: Snapshot) -> References:
         if not self._collective:

@@ -1,7 +1,9 @@
 """The state file: what verdicts know of the ranks' past, kept for the next start of the job.
 
-What always holds: `save` neither waits for the disk nor raises; `load` waits for a second at most; text is made and
-parsed in threads; a file that cannot be used costs its content and one warning, never training. The file is replaced
+It is what `numpy.savez` makes of four arrays: `version`, `nodes` (of each rank), `names`, and `levels` [names, ranks].
+
+What always holds: `save` neither waits for the disk nor raises; `load` waits for a second at most; bytes are made and
+read in threads; a file that cannot be used costs its content and one warning, never training. The file is replaced
 whole, so a reader sees the old or the new one; it is private (0600), and one of another user is not read. A state file
 that does not fit (of another version, of a job with other ranks or none of these nodes) is kept as `<file>.unused` when
 the next one is written; what is no state file of ours is left alone, and then nothing is written.
@@ -12,17 +14,16 @@ Does not cover: two jobs with one state file: the last to write wins.
 from __future__ import annotations
 
 import atexit
-import base64
 import contextlib
 import errno
-import json
+import io
 import logging
 import os
 import queue
 import stat
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.in_time import TooLate, UnderWay
 from holdfast.journal.run_dir import RunDirError, make_private
@@ -33,9 +34,12 @@ from holdfast.visible import escaped
 from .record import KIND, record_of
 from .report import Report
 
+if TYPE_CHECKING:
+    from .window import Array
+
 log = logging.getLogger("holdfast.straggler")
 
-VERSION = 1
+VERSION = 2
 ANSWER = 1.0
 """Seconds that training may wait for the file's content, once."""
 
@@ -57,12 +61,15 @@ class StateFile:
         self._reading: UnderWay[Any] | None = None
         with contextlib.suppress(RuntimeError):  # no thread to be had
             self._reading = UnderWay(lambda: _parsed(_read(self.path)))
-        self._states: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._states: queue.SimpleQueue[tuple[Mapping[str, Array], Sequence[str]] | None] = (
+            queue.SimpleQueue()
+        )
         self._thread: threading.Thread | None = None
         self._keep_old = self._closed = self._warned = False
 
-    def load(self, nodes: Sequence[str]) -> dict[str, Any] | None:
-        """The state that was last saved, for a job of ranks on these nodes (one for each rank, in order). Call it once.
+    def load(self, nodes: Sequence[str]) -> tuple[list[str], dict[str, Array]] | None:
+        """The nodes of each rank and the levels [ranks] by name that were last saved, for a job of ranks on these nodes
+        (one for each rank, in order). Call it once.
 
         None when there is none that fits; that there is one which does not is warned about. Ranks that are on other
         nodes than before are for the caller to tell apart.
@@ -104,14 +111,14 @@ class StateFile:
             problem,
         )
 
-    def save(self, state: Mapping[str, Any], nodes: Sequence[str]) -> None:
-        """Replace the file's content by this state. Of several that wait for the disk, only the last is written."""
+    def save(self, levels: Mapping[str, Array], nodes: Sequence[str]) -> None:
+        """Replace the file's content by a copy of this. Of several that wait for the disk, only the last is written."""
         if self._closed:
             return
         with contextlib.suppress(queue.Empty):  # what waits is out of date
             while True:
                 self._states.get_nowait()
-        self._states.put({"version": VERSION, "ranks": len(nodes), "nodes": list(nodes), "state": state})
+        self._states.put(({name: one.astype("f4") for name, one in levels.items()}, nodes))
         if self._thread is None:
             try:
                 thread = threading.Thread(target=self._run, name="holdfast-straggler-state", daemon=True)
@@ -139,11 +146,9 @@ class StateFile:
                     with contextlib.suppress(FileNotFoundError):
                         os.replace(self.path, self.path + ".unused")
                     self._keep_old = False
-                _write(self.path, as_json(state))
+                _write(self.path, as_bytes(*state))
             except OSError as error:
                 self._warn(error.strerror or str(error))
-            except (TypeError, ValueError, RecursionError) as error:  # nothing that JSON can say
-                self._warn(str(error))
 
     def _warn(self, problem: str) -> None:
         if not self._warned:
@@ -156,43 +161,49 @@ class StateFile:
             )
 
 
-def as_json(state: Mapping[str, Any]) -> bytes:
-    """Bytes in base64. Made in pieces, between which other threads may run: it has megabytes in a large job."""
-    encoder = json.JSONEncoder(
-        separators=(",", ":"), default=lambda content: base64.b64encode(content).decode()
-    )
-    return "".join(encoder.iterencode(state)).encode()
+def as_bytes(levels: Mapping[str, Array], nodes: Sequence[str]) -> bytes:
+    """What the file holds."""
+    import numpy as np
+
+    content = io.BytesIO()
+    table = np.array(list(levels.values()), "f4").reshape(len(levels), len(nodes))
+    np.savez(content, version=VERSION, nodes=list(nodes), names=np.array(list(levels), str), levels=table)
+    return content.getvalue()
 
 
 def in_run_dir(run_dir: str, rank: int) -> str:
     """Where the state is kept unless another place is named: in the job's run directory, for the rank that judges."""
-    return os.path.join(run_dir, f"straggler-state.rank-{rank}.json")
+    return os.path.join(run_dir, f"straggler-state.rank-{rank}.npz")
 
 
-def fitting(found: Any, nodes: Sequence[str]) -> dict[str, Any]:
-    """The state in what a file says; ValueError, with the reason in one clause, if it is none for these ranks."""
-    try:
-        version, then, state = found["version"], found["nodes"], found["state"]
-    except (KeyError, TypeError):
-        raise Foreign("it is no state file, or cut off") from None
-    if version != VERSION:
-        raise ValueError(f"it is of version {version!r}, not {VERSION}")
-    if not isinstance(state, dict) or not isinstance(then, list):
-        raise Foreign("it is no state file, or cut off")
+def fitting(found: Mapping[str, Any], nodes: Sequence[str]) -> tuple[list[str], dict[str, Array]]:
+    """What a file says; ValueError, with the reason in one clause, if it is none for these ranks."""
+    then = found["nodes"].tolist()
+    if found["version"] != VERSION:
+        raise ValueError(f"it is of version {found['version']}, not {VERSION}")
     if len(then) != len(nodes):
         raise ValueError(f"it is of a job with {len(then)} ranks, not {len(nodes)}")
     if not any(old == new for old, new in zip(then, nodes, strict=True)):
         raise ValueError(
             f"it is of a job on other nodes ({escaped(str(then[0]))}, …; now {escaped(nodes[0])}, …)"
         )
-    return state
+    return then, dict(zip(found["names"].tolist(), found["levels"].astype(float), strict=True))
 
 
-def _parsed(text: bytes | None) -> Any:
+def _parsed(content: bytes | None) -> Mapping[str, Any] | None:
+    """The arrays of a file, of the shapes that they must have."""
+    import numpy as np
+
+    if content is None:
+        return None
     try:
-        return None if text is None else json.loads(text)
-    except (ValueError, RecursionError):
-        raise Foreign("it is no state file, or cut off") from None
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            found = {name: file[name] for name in ("version", "nodes", "names", "levels")}
+        if found["levels"].shape == (*found["names"].shape, *found["nodes"].shape):
+            return found
+    except Exception as error:  # whatever numpy and zip files raise of what is no such file
+        log.debug("a straggler state file cannot be read: %r", error)
+    raise Foreign("it is no state file, or cut off")
 
 
 def _read(path: str) -> bytes | None:

@@ -110,7 +110,7 @@ class Verdicts:
         )
         assessment = self._judge.add(window)
         if (state := self._state(ranks[0])) is not None:
-            state.save(self._judge.baseline.save(), list(nodes.values()))
+            state.save(self._judge.baseline.levels, list(nodes.values()))
         verdicts = [_with_facts(verdict, assessment, gathered) for verdict in assessment.verdicts]
         # The judge counts the ranks of the process group; users know their global numbers.
         named = tuple(
@@ -129,10 +129,7 @@ class Verdicts:
         state = self._state(next(iter(nodes)))
         known = None if state is None else state.load(list(nodes.values()))
         if known is not None:
-            try:
-                judge.baseline.restore(known)
-            except ValueError as error:
-                log.warning("the straggler state file is not used: %s. It is learned anew", error)
+            judge.baseline.restore(*known)
 
     def _notes(self, assessment: Judgement) -> list[str]:
         """Why some or all ranks could not be blamed, whatever they measured."""

@@ -18,13 +18,15 @@ from ..fault_tolerance.board.values import SECOND, BoardEvent, Snapshot
 from ..fault_tolerance.monitor.deadlines import SUSPICION, Suspensions, deadlines
 from ..incidents.report.wording import clock, visible
 from ..journal.event import Event
-from ..journal.goodput import Goodput
 from ..journal.incidents import Incident
+from ..journal.job import NOTHING, JobNow
 
 LATEST = 60 * SECOND
 """Steps of this time count for a rank's step rate."""
 NARROW = 64
 """Columns; below, the step rate is left out."""
+INCIDENTS = 5
+"""How many of the last are shown."""
 STYLES = {"training": "green", "late": "bold yellow", "failed": "bold red", "ended": "red"}
 """Of a rank's state, for rich."""
 
@@ -60,13 +62,7 @@ class View:
     node: str = ""
     """That of the ranks."""
     ranks: Sequence[RankState] = ()
-    ledger: Goodput | None = None
-    incidents: Sequence[Incident] = ()
-    """The last ones."""
-    progress: Sequence[Event] = ()
-    """The last `progress` event of each node in this cycle."""
-    end: str = ""
-    """How the job ended; empty while it runs."""
+    journal: JobNow = NOTHING
     notes: Sequence[str] = ()
 
 
@@ -107,14 +103,16 @@ def _rate(events: Sequence[BoardEvent], now: int) -> float | None:
 def frame(view: View, width: int, height: int = 1 << 30) -> list[Line]:
     """The lines of a frame; at most `height`."""
     head: list[Line] = [((visible(view.title, 500), "bold"), (f"  {clock(view.at)}", "dim"))]
-    if view.ledger:
-        share = f"goodput {view.ledger.share:.1%} of {duration(view.ledger.wall)}"
-        counts = f", cycles: {view.ledger.cycles}, failures: {view.ledger.failures}"
-        head.append(((share + counts, ""), (f"  {visible(view.end, 200)}", "bold")))
-    end = [_incident(each) for each in view.incidents]
+    if ledger := view.journal.ledger:
+        share = f"goodput {ledger.share:.1%} of {duration(ledger.wall)}"
+        counts = f", cycles: {ledger.cycles}, failures: {ledger.failures}"
+        head.append(((share + counts, ""), (f"  {visible(view.journal.end, 200)}", "bold")))
+    end = [_incident(each) for each in view.journal.incidents[-INCIDENTS:]]
     end += [((line, "dim"),) for note in view.notes for line in wrap(visible(note, 500), max(width, 10))[:4]]
     ranks = [_rank(each, width) for each in view.ranks]
-    nodes = [_node(each, view, width) for each in view.progress if not ranks or each.source != view.node]
+    nodes = [
+        _node(each, view, width) for each in view.journal.progress if not ranks or each.source != view.node
+    ]
     room = max(height - len(head) - len(end), 4)
     for_nodes = min(len(nodes) + 1, max(room // 2, room - len(ranks) - 1)) if nodes else 0
     title = _cells(width, "rank", "step", "steps/s", f"{'state':<9}timeout and open sections")

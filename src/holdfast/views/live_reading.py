@@ -10,26 +10,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 from ..fault_tolerance.errors import HoldfastError
 from ..fault_tolerance.processes import proc
 from ..in_time import TooLate, UnderWay
 from ..incidents.capture.rank_probe import LocalRank
 from ..incidents.diagnose.find_job import Job, find_job
-from ..journal.event import Event
-from ..journal.goodput import KINDS, goodput
-from ..journal.incidents import KINDS as OF_INCIDENTS
-from ..journal.incidents import incidents
-from ..journal.reader import stream_run
+from ..journal.job import JobNow, read_job
 from .live_frame import RankState, View, rank_state
 
 SHARE = 0.05
 """Of the time, at most, is spent on reading the journal, and on the search for a job."""
 AGAIN = 2.0
 """Seconds between two readings, at least."""
-INCIDENTS = 5
 
 
 class Throttled:
@@ -64,7 +58,7 @@ class LiveJob:
         self.job: Job | None = None
         self.problem = ""
         """Why no rank is found."""
-        self._journal: dict[str, Any] = {}
+        self._read_job = JobNow()
         self._unread = ""
         self._finding, self._reading = Throttled(self._find), Throttled(self._read)
 
@@ -84,7 +78,7 @@ class LiveJob:
             node=self.job.place.node if self.job else "",
             ranks=[_state(rank) for rank in self.job.ranks] if self.job else [],
             notes=[note for note in (self._unread, *notes) if note],
-            **self._journal,
+            journal=self._read_job,
         )
 
     def _find(self) -> None:
@@ -104,7 +98,7 @@ class LiveJob:
 
     def _read(self) -> None:
         try:
-            self._journal = read_journal(self.run_dir, time.time(), runs_here=self.job is not None)
+            self._read_job = read_job(self.run_dir, time.time())
             self._unread = ""
         except (HoldfastError, OSError) as error:  # also of files that are just removed
             self._unread = str(error)
@@ -119,32 +113,3 @@ def _state(rank: LocalRank) -> RankState:
         return RankState(rank.rank, "unknown")
     is_running = proc.is_running(rank.pid, rank.start_time)
     return rank_state(rank.rank, rank.board.snapshot(), rank.board.events(), time.monotonic_ns(), is_running)
-
-
-def read_journal(run_dir: str, now: float, *, runs_here: bool) -> dict[str, Any]:
-    """Fields of a `View` at `now` (unix seconds); without a ledger before the first event.
-
-    Raises `JournalUnreadable`.
-    """
-    found = incidents(stream_run(run_dir, OF_INCIDENTS))
-    newest: dict[str, Event] = {}
-    ends: dict[str, str] = {}  # exit codes; empty: it runs
-
-    def kept(events: Iterable[Event]) -> Iterator[Event]:
-        for event in events:
-            if event.kind == "cycle_start":
-                newest.pop(event.source, None)
-            elif event.kind == "progress":
-                newest[event.source] = event
-            elif event.kind in ("run_start", "run_end"):
-                ends[event.source] = str(event.get("exit_code")) if event.kind == "run_end" else ""
-            yield event
-
-    ledger = goodput(kept(stream_run(run_dir, KINDS)), found, now if runs_here else 0.0)
-    has_ended = bool(ends) and all(ends.values())
-    return {
-        "ledger": ledger if ledger.attempts else None,
-        "incidents": found[-INCIDENTS:],
-        "progress": [] if has_ended else [newest[source] for source in sorted(newest)],
-        "end": f"the job ended with exit code {' and '.join(sorted({*ends.values()}))}" if has_ended else "",
-    }

@@ -1,7 +1,7 @@
-"""Jobs whose script uses the modules in `modules`, and what is expected of each module.
+"""Jobs whose script uses the modules in `modules.txt`, and what is expected of each module.
 
 What always holds: whatever a module's verdict (`VERDICTS`), it is fine in every rank of both cycles.
-Does not cover: modules of real packages, unless one in `modules` imports them.
+Does not cover: modules of real packages, unless one of these imports them.
 """
 
 from __future__ import annotations
@@ -63,6 +63,10 @@ VERDICTS = {
 OF_LIBRARIES = ("uses_blas", "starts_a_pool", "seeds_torch", "uses_wandb")
 """These import real packages."""
 
+_texts = (HERE / "modules.txt").read_text().split("\n== ")[1:]
+MODULES = {name: text for name, _, text in (each.partition("\n") for each in _texts)}
+"""Name -> source."""
+
 PLACES = [(cycle, rank) for cycle in (0, 1) for rank in (0, 1)]
 
 
@@ -77,7 +81,8 @@ def use(
     flags: Sequence[str | Path] = (),
 ) -> Job:
     """A job whose script uses these modules; with `preload` the launcher gets their names. Checks what always holds."""
-    shutil.copytree(HERE / "modules", installation.packages, dirs_exist_ok=True)
+    for name, text in MODULES.items():
+        (installation.packages / f"{name}.py").write_text(text)
     shutil.copytree(HERE / "programs", folder, dirs_exist_ok=True)
     (folder / "temporary").mkdir()
     variables = {

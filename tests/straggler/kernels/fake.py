@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from holdfast.straggler.kernels import cupti
 from holdfast.straggler.kernels.cupti import CoreWindow, CuptiCore, CuptiSource, load_core, open_cupti
-from holdfast.straggler.statistic import Statistic, summarise
+from holdfast.straggler.scores import Statistic, summarise
 
 __all__ = [
     "CALLS", "FINALIZE", "Statistic", "attached", "ctypes", "cupti", "gpu", "kernels", "launch", "launch_many",

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.straggler.kernels.source import BUSY, REPORTS_OPEN, Capture, KernelWindow
-from holdfast.straggler.sections import Sections
+from holdfast.straggler.scores import Statistic
+from holdfast.straggler.sections import SectionContext, Sections
 from tests.straggler.sources import Told
 
 CEILING = 20.0
@@ -122,6 +123,41 @@ def test_after_an_interrupt_in_the_source_it_starts_and_stops_again(when: str) -
     assert source.calls[-1] == "stop"
 
 
+def test_what_is_not_to_be_profiled_pauses_the_source_within_what_is() -> None:
+    source = Told(KernelWindow())
+    sections = Sections(1, Capture(source))
+
+    def enter(name: str) -> SectionContext:
+        return sections.enter(name, name.islower())
+
+    def beside() -> None:
+        with enter("LOAD"):
+            pass
+
+    with enter("LOAD"), enter("fwd"):  # nothing is open around it
+        pass
+    with enter("step"):
+        with enter("LOAD"), enter("MORE"), enter("fwd"):
+            assert source.calls[2:] == ["start step", "pause", "resume"]
+        thread = threading.Thread(target=beside)  # where this thread's section is not around it
+        thread.start()
+        thread.join()
+    within = ["pause", "resume", "pause", "resume"]  # LOAD, fwd, the end of fwd, the end of LOAD
+    assert source.calls == ["start fwd", "stop", "start step", *within, "stop"]
+
+
+def test_a_skipped_run_is_not_profiled_either() -> None:
+    source = Told(KernelWindow())
+    sections = Sections(2, Capture(source))
+    for _ in range(2):
+        with sections.enter("step", True):
+            for _ in range(3):
+                with sections.enter("load", False):
+                    pass
+    assert source.calls == ["start step", *["pause", "resume"] * 3, "stop"]
+    assert sections.take()["load"][Statistic.NUM] == 3
+
+
 def test_a_section_that_never_ends_is_told_and_no_longer_counted() -> None:
     source = Told(*[KernelWindow(note="so it is")] * 9)
     capture = Capture(source)
@@ -173,6 +209,8 @@ class Source:
     name, reason, calls, inside = "x", "", [], lambda: None
     def start(self, section): Source.calls.append("start " + section); Source.inside()
     def stop(self, late): Source.calls.append("stop"); Source.inside()
+    def pause(self): Source.calls.append("pause"); Source.inside()
+    def resume(self): Source.calls.append("resume"); Source.inside()
     def take(self): Source.inside(); return KernelWindow()
     def close(self): Source.calls.append("close")
 capture = Capture(Source())

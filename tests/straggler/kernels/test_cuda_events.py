@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.straggler.kernels.cuda_events import KEPT, MOST_PAIRS, CudaEventSource, TorchCuda
 from holdfast.straggler.kernels.source import REPORTS_OPEN, Capture, KernelWindow
-from holdfast.straggler.statistic import Statistic
+from holdfast.straggler.scores import Statistic
 
 
 class Gpu:
@@ -101,6 +101,43 @@ def test_the_outermost_section_has_the_time(gpu: Gpu, source: CudaEventSource) -
     gpu.now += 3
     capture.leave(step)
     assert {name: found[Statistic.MAX] for name, found in source.take().compute.items()} == {"step": 5000}
+
+
+def test_what_is_not_to_be_profiled_is_left_out_of_the_time_around_it(
+    gpu: Gpu, source: CudaEventSource
+) -> None:
+    source.start("step")
+    for _ in range(2):
+        gpu.now += 1.0
+        source.pause()
+        gpu.now += 10.0
+        source.resume()
+    gpu.now, gpu.done = gpu.now + 1.0, gpu.now
+    source.stop()
+    assert source.take().compute == {}
+    gpu.done = math.inf
+    (step,) = source.take().compute.values()
+    assert (step[Statistic.NUM], step[Statistic.MAX]) == (1, 3000.0)
+    gpu.works(source, "step", 2.0)
+    assert gpu.events == 6  # three pairs, which are used again
+    source.start("step")
+    gpu.capturing = True
+    source.pause()
+    gpu.capturing = False
+    source.resume()
+    source.stop()
+    taken = source.take()
+    assert (taken.records, taken.dropped) == (1, 1)
+
+
+def test_parts_without_end_cost_a_bounded_number_of_events(gpu: Gpu, source: CudaEventSource) -> None:
+    gpu.done = -1.0
+    source.start("step")
+    for _ in range(2 * MOST_PAIRS):
+        source.pause()
+        source.resume()
+    source.stop()
+    assert gpu.events == 2 * MOST_PAIRS and source.take().dropped == 1
 
 
 def test_what_the_gpu_has_not_finished_is_in_a_later_window(gpu: Gpu, source: CudaEventSource) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from holdfast.straggler.kernels import cupti
 from tests.straggler.kernels.conftest import Run
 
@@ -16,28 +18,6 @@ def step(kernels=("gemm", "relu"), between=()):
     gpu.fake_cuda_call()
 one = source()
 """
-
-
-def test_a_window_of_sections_is_measured_and_cupti_leaves(run: Run) -> None:
-    run(
-        STEPS
-        + """
-one = source(max_sections=20)
-for report in range(1, 4):
-    for _ in range(20):
-        assert gpu.fake_calls(FINALIZE) == report - 1
-        step(between=["outside"])
-    assert gpu.fake_enabled() == 0
-    for _ in range(30):
-        step()
-    assert gpu.fake_attached() == 0 and gpu.fake_calls(FINALIZE) == report
-    window = one.take()
-    assert window.records == 40 and window.dropped == 0 and window.note == "", window
-    assert set(window.compute) == {f"{name}<grid 1,1,1 block 64,1,1>" for name in ("gemm", "relu")}
-    assert window.collectives == {}
-assert gpu.fake_calls(CALLS.index("register")) == 3
-"""
-    )
 
 
 def test_collectives_are_told_from_compute(run: Run) -> None:
@@ -86,76 +66,36 @@ assert window.note == "CUPTI had no times for 1 kernels", window
     )
 
 
-def test_reports_that_come_before_the_window_is_full(run: Run) -> None:
-    run(
-        STEPS
-        + """
-for _ in range(10):
-    step(); step()
-    window = one.take()
-    assert (window.records, window.note) == (4, ""), window
-assert gpu.fake_calls(FINALIZE) == 0
-"""
-    )
-
-
-def test_a_report_while_the_window_s_last_kernels_run(run: Run) -> None:
-    run(
-        STEPS
-        + """
-one = source(max_sections=20)
-for _ in range(20):
-    step()
-assert one.take().records == 2 * 20
-step()
-assert one.take().records == 2
-"""
-    )
-
-
-def test_cupti_stays_attached_where_another_tool_has_subscribed(run: Run) -> None:
+@pytest.mark.parametrize(
+    ("prepare", "why"),
+    [
+        (
+            "gpu.fake_other_subscriber(1)",
+            "cuptiSubscribe failed: CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED (39)",
+        ),
+        ("gpu.fake_fail(FINALIZE, 999, 1)", "cuptiFinalize failed: CUPTI_ERROR_UNKNOWN (999)"),
+    ],
+)
+def test_cupti_that_cannot_leave_stays_attached_and_the_log_says_why(
+    run: Run, prepare: str, why: str
+) -> None:
     told = run(
         STEPS
-        + """
+        + f"""
 one = source(max_sections=20)
-gpu.fake_other_subscriber(1)
-for report in range(2):
-    for _ in range(20 + 10):
-        step()
-    window = one.take()
-    assert (window.records, window.note) == (2 * 20, ""), window
-assert gpu.fake_calls(FINALIZE) == 0
-print(os.getpid())
-"""
-    )
-    pid = told.splitlines()[0]
-    assert told.count("stays attached") == 1
-    assert (
-        f"INFO CUPTI stays attached to this process (pid {pid}) between reports, which may slow it down: "
-        "cuptiSubscribe failed: CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED (39)" in told
-    )
-
-
-def test_cupti_that_would_not_leave_stays_and_the_log_says_why(run: Run) -> None:
-    told = run(
-        STEPS
-        + """
-one = source(max_sections=20)
-gpu.fake_fail(FINALIZE, 999, 1)
+{prepare}
 for report in range(3):
     for _ in range(20 + 10):
         step()
     window = one.take()
     assert (window.records, window.note) == (2 * 20, ""), window
-assert (gpu.fake_calls(FINALIZE), gpu.fake_subscribed()) == (1, 0)
+assert (gpu.fake_calls(FINALIZE), gpu.fake_subscribed()) == ({int("FINALIZE" in prepare)}, 0)
 print(os.getpid())
 """
     )
-    pid = told.splitlines()[0]
-    assert told.count("stays attached") == 1
-    assert (
-        f"INFO CUPTI stays attached to this process (pid {pid}) between reports, which may slow it down: "
-        "cuptiFinalize failed: CUPTI_ERROR_UNKNOWN (999)" in told
+    pid, line = told.splitlines()
+    assert line == (
+        f"INFO CUPTI stays attached to this process (pid {pid}) between reports, which may slow it down: {why}"
     )
 
 
@@ -298,20 +238,6 @@ for capturing in (broken, lambda: True):
     one.start("fwd"); launch("gemm"); one.stop()
     assert [gpu.fake_calls(call) for call in range(len(CALLS))] == before
 assert one.take().records == 1
-"""
-    )
-
-
-def test_the_chosen_source_is_cupti(run: Run) -> None:
-    run(
-        """
-from holdfast.straggler.kernels.choose import choose
-stand_in_torch()
-one = choose()
-assert one.name == "none"
-one.start("fwd"); launch("gemm"); one.stop()
-assert (one.name, one.reason, one.take().records) == ("cupti", "", 1)
-one.close()
 """
     )
 

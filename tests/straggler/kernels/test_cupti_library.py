@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.straggler.kernels.cupti import candidates, load_core, tool_in_the_way
+from holdfast.straggler.kernels.cupti import load_core, tool_in_the_way
 from tests.straggler.kernels.conftest import Run
 
 OPENED = """
@@ -121,10 +121,6 @@ assert told.startswith("{reason}"), told
 def test_installations_of_nsight_are_no_sessions() -> None:
     assert tool_in_the_way({"NSYS_HOME": "/opt/nsys", "NSYS_ROOT_DIR": "/opt", "PATH": "/bin"}) == ""
     assert tool_in_the_way({"NSYS_PROFILING_SESSION_ID": "1"}) == "NSYS_PROFILING_SESSION_ID"
-
-
-def test_the_override_is_all_that_is_looked_at() -> None:
-    assert candidates({"HOLDFAST_CUPTI_LIBRARY": "/opt/libcupti.so.13"}) == [("/opt/libcupti.so.13", False)]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the core is for Linux")

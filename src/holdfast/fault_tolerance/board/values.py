@@ -11,6 +11,11 @@ from dataclasses import dataclass, field
 
 SECOND = 1_000_000_000
 CHECKPOINTING = "checkpointing"  # the documented section whose end is a checkpoint
+VARIABLE = "FT_RANK_MONITOR_IPC_SOCKET"
+"""The environment variable with the path of a rank's board (the name is the documented one; nothing is a socket)."""
+DIRECTORY_PREFIX = "holdfast-"
+OWNER_FILE = "owner"
+"""In the directory with a launcher's boards: as long as the launcher lives, it holds a lock on this file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +32,21 @@ class Identity:
     local_rank: int
     cycle: int
     started_ns: int
+
+
+class Observer:
+    """The durations that a board's writer sees, in nanoseconds. This one ignores them."""
+
+    __slots__ = ()
+
+    def heartbeat(self, now_ns: int, gap_ns: int) -> None:
+        """A heartbeat was sent, so long after the one before; 0: it is the first since supervision began."""
+
+    def in_section(self, name: str, spent_ns: int) -> None:
+        """A section was closed."""
+
+    def out_of_section(self, spent_ns: int) -> None:
+        """A section was opened after a time without any."""
 
 
 @dataclass(frozen=True, slots=True)

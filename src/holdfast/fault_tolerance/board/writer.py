@@ -28,7 +28,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from operator import index
 from time import monotonic_ns
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from holdfast.prefixed_log import log as _log
 
@@ -60,10 +60,7 @@ from .layout import (
 )
 from .mapped import MappedFile, detach_in_child, private_words
 from .reader import read_identity
-from .values import Identity, Limits, Request
-
-if TYPE_CHECKING:
-    from ..timeouts.observed_durations import Intervals
+from .values import Identity, Limits, Observer, Request
 
 _T = TypeVar("_T")
 _STEP_LIMIT = 1 << 62
@@ -89,16 +86,17 @@ class BoardWriter:
     def __init__(
         self,
         path: str | None,
-        intervals: Intervals | None = None,
+        intervals: Observer | None = None,
         on_new_section: Callable[[str], None] | None = None,
     ) -> None:
         self._file: MappedFile | None = None
         self._identity, words = private_words(L.IDENTITY_BYTES), private_words(L.RANK_BYTES)
         if path is not None:
             self._file, self._identity, words = _claim(path)
-        self._observe_heartbeat = intervals.heartbeat if intervals else _ignore
-        self._observe_inside = intervals.in_section if intervals else _ignore
-        self._observe_outside = intervals.out_of_section if intervals else _ignore
+        observer = intervals or Observer()
+        self._observe_heartbeat = observer.heartbeat
+        self._observe_inside = observer.in_section
+        self._observe_outside = observer.out_of_section
         self._on_new_section = on_new_section
         self._lock = threading.RLock()
         self._words = words
@@ -111,7 +109,6 @@ class BoardWriter:
         self._out_since = 0  # when the last open section closed; 0 while one is open and before the first
         self._last_beat = 0  # 0: none yet
         self._longest_gap = -1  # between two heartbeats, as the observer has it
-        self._over = False  # supervision has ended
         self._overflowed = False
         detach_in_child(self)
 
@@ -263,7 +260,6 @@ class BoardWriter:
             now, words = monotonic_ns(), self._words
             self._out_since = now if self._opened_ever else 0
             self._last_beat = 0  # the time without supervision is no gap
-            self._over = False
             words[L.SEQUENCE] = self._sequence + 1
             words[L.SINCE : L.SPENT] = _ALL_CLOSED
             words[L.CONNECTED_AT] = now
@@ -274,7 +270,6 @@ class BoardWriter:
     def finish(self) -> None:
         """Supervision ends because the program ends it. What is open stays on the board as evidence."""
         with self._lock:
-            self._over = True
             self._note(L.FINISH, 0, 0, monotonic_ns(), L.FLAG_CONNECTED | L.FLAG_FINISHED)
 
     def mark(self, name: str, value: int = 0) -> None:
@@ -364,10 +359,6 @@ class BoardWriter:
         # Another thread of the parent may have held the lock; it does not exist here.
         self._lock = threading.RLock()
         self.detach()
-
-
-def _ignore(*_: object) -> None:
-    """Observes nothing."""
 
 
 def _claim(path: str) -> tuple[MappedFile, memoryview, memoryview]:

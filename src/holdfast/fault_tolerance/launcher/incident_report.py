@@ -111,9 +111,7 @@ class Reporter:
         self._post = post
         self._under_way: list[threading.Thread] = []
         self._writes = threading.Lock()
-        self._failed: set[int] = (
-            set()
-        )  # cycles of which a failure is reported: it replaces what was said before
+        self._failed = set[int]()  # cycles of which a failure is reported: it replaces an earlier report
         self._hurry = threading.Event()
         self._failures = ""  # the judgements until now, as in the job's store
 
@@ -273,7 +271,7 @@ class Reporter:
         return failure
 
     def _suspect(self, failure: Judged, summary: Summary) -> None:
-        """Add the judgement to the history of the job, and say what it makes suspect."""
+        """Add the judgement to the history of the job, and report what it makes suspect."""
         line = suspects.encoded(failure)
         self._failures += line + "\n"
         if self._store is not None:
@@ -304,7 +302,7 @@ def _write(place: str, *nodes: NodeEvidence) -> Verdict:
 
 
 def judged_failure(case: Case, verdict: Verdict, summary: Summary) -> Judged:
-    """What this incident says of the nodes and the program, for the choice of the next members."""
+    """What follows from this incident for the nodes and the program, for the choice of the next members."""
     raised = next((rank.raised for rank in case.ranks if rank.rank == verdict.rank), None)
     exception = " ".join(f"{raised.type}: {raised.message}".split())[:TEXT] if raised else ""
     nature = raised.nature if raised else Nature.OWN
@@ -386,9 +384,8 @@ def with_ends(
         if end is not None:
             by_itself = failed.get(local_rank)
             if by_itself is not None and by_itself.exit.status != end.status:
-                end = replace(
-                    end, by_launcher=True
-                )  # its exception was ending it when the launcher stopped it
+                # Its exception was ending it when the launcher stopped it.
+                end = replace(end, by_launcher=True)
             asked = (by_itself is None and end.status != 0) or bool(by_itself and by_itself.hung)
             exit_ = _exit(end, evidence.mono, memory, asked=asked)
             rank = replace(rank, exit=replace(exit_, kept_by=by_itself.kept_by if by_itself else ""))
@@ -401,7 +398,7 @@ def with_ends(
 def _exit(end: RankExit, mono: float, memory: OomWatch | None, *, asked: bool) -> Exit:
     memory_text = core = ""
     if not asked and end.status < 0:
-        with contextlib.suppress(Exception):  # a courtesy: the exit itself is reported whatever happens
+        with contextlib.suppress(Exception):  # the exit itself is reported in any case
             memory_text = memory.killed(end.pid) if memory and end.status == -signal.SIGKILL else ""
             core = core_dump(end.pid, -end.status)
     meaning = end.end if asked else end.meaning

@@ -24,6 +24,7 @@ from holdfast.health.cards import LINK_DOWN
 from holdfast.health.checks import Wanted
 from holdfast.in_time import TooLate, within
 from holdfast.incidents.suspicions import FORGIVEN_AFTER
+from holdfast.journal.job import writer_facts
 from holdfast.journal.run_dir import lock_run_dir, prepare_run_dir
 from holdfast.journal.writer import Journal
 
@@ -90,9 +91,9 @@ def run(options: LauncherOptions, inbox: Inbox, ahead: Ahead) -> int:
     except Interrupted as stop:  # before any rank was started
         console.received(stop.number)
         return of_stop(stop.number, options.preempted_exit_code)
-    except BoardUnavailable as error:
+    except (BoardUnavailable, StoreUnreachable) as error:
         logger.error("%s", error)
-        return Outcome.NO_BOARDS.code
+        return (Outcome.NO_BOARDS if isinstance(error, BoardUnavailable) else Outcome.UNREACHABLE).code
     finally:
         console.flush()
 
@@ -112,18 +113,13 @@ def _serve(options: LauncherOptions, node: str, inbox: Inbox, ahead: Ahead, stac
     orphans.adopt()
     journal = Journal(own.run_dir, node)
     stack.callback(journal.close)
+    stack.callback(journal.record, "launcher_exit")
     board_dir, control, monitor = _supervise(options, inbox, journal, stack)
     health = NodeHealth(_wanted(options, own.run_dir, node), options.resolved.config, journal, inbox.post)
     stack.callback(health.close)
     settle(given, own.run_dir, board_dir)
-    try:
-        with inbox.interruptible():  # it may wait for the node that hosts the store
-            store, me, is_host = _join(options, node, run_id, inbox, health)
-    except StoreUnreachable as lost:
-        logger.error("%s", lost)
-        journal.record("job_lost", reason=str(lost), host="")
-        journal.record("run_end", exit_code=Outcome.UNREACHABLE.code, reason=str(lost))
-        return Outcome.UNREACHABLE.code
+    with inbox.interruptible():  # it may wait for the node that hosts the store
+        store, me, is_host = _join(options, node, run_id, inbox, health, journal)
     stack.callback(store.close)
     if is_host and isinstance(store, StoreClient):
         _recall_suspects(store, own.run_dir)
@@ -131,9 +127,8 @@ def _serve(options: LauncherOptions, node: str, inbox: Inbox, ahead: Ahead, stac
     settings, limits = _settings(options, me, is_host), _limits(options)
     boards = CycleBoards(board_dir, limits)
     at_once = b"torch" in script_text(given.training_script)
-    fork = partial(
-        ahead.fork_store_host, store_host.__file__
-    )  # in 10 ms, and with the zygote's memory shared
+    # A fork takes 10 ms, and shares the zygote's memory.
+    fork = partial(ahead.fork_store_host, store_host.__file__)
     stores = RankStores(me.address, inbox, at_once=at_once, fork=fork)
     stack.callback(stores.close)
     cycle_log = None
@@ -235,15 +230,15 @@ def _announce(
         argv = redacted_arguments(sys.argv[1:], os.environ)
         return {"run_id": run_id, "argv": argv, "limits": limits, "nodes": list(nodes), "nproc": ranks}
 
-    journal.defer("run_start", run_start)
+    journal.defer("run_start", run_start, **writer_facts())
     count = f"{ranks} rank{'s' if ranks > 1 else ''} on this node"
     logger.info("%s; limits %s; journal in %s", count, limits, run_dir)
 
 
 def _join(
-    options: LauncherOptions, node: str, run_id: str, inbox: Inbox, health: NodeHealth
+    options: LauncherOptions, node: str, run_id: str, inbox: Inbox, health: NodeHealth, journal: Journal
 ) -> tuple[LocalStore | StoreClient, Member, bool]:
-    """The job's store, this node in it, and whether this launcher hosts the store."""
+    """The job's store, this node in it, and whether this launcher hosts the store. Raises StoreUnreachable."""
     given = options.torch
     order = given.node_rank if given.has_node_rank else -1  # with c10d, too, it orders the nodes
     if order < 0 and options.resolved.config.use_infra_group_rank:
@@ -258,7 +253,12 @@ def _join(
         return LocalStore(), me, True
     nodes = (given.least_nodes, given.most_nodes)
     parameters = parameters_of(given, nodes, run_id, rdzv_settings(given.rdzv_conf))
-    meeting = meet(parameters, node)
+    try:
+        meeting = meet(parameters, node)
+    except StoreUnreachable as lost:
+        journal.record("job_lost", reason=str(lost), host="")
+        journal.record("run_end", exit_code=Outcome.UNREACHABLE.code, reason=str(lost))
+        raise
     client = StoreClient(meeting.store, meeting.connect, meeting.endpoint, inbox.wake)
     return client, replace(me, node=meeting.name, address=meeting.address), meeting.is_host
 
@@ -312,7 +312,7 @@ def _settings(options: LauncherOptions, me: Member, is_host: bool) -> Settings:
         same_failure_limit=options.same_failure_limit,
         exclude_suspects=options.exclude_suspects,
         segment=1 if given.is_one_node else config.segment or 1,
-        checks_health=not given.is_one_node or options.health_action == EXCLUDE,
+        checks_health=not given.is_one_node,
         exclude_sick=options.health_action == EXCLUDE,
         no_restart_code=options.no_restart_exit_code,
     )

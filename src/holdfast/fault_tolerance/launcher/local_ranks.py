@@ -220,6 +220,8 @@ class LocalRanks:
             due = self._progress.due(now, boards)
             if fields := due if reason == "interval" else self._progress.event(now, boards, reason):
                 self._journal.record("progress", **fields)
+            elif shown := self._progress.shown(now, boards):
+                self._journal.show("progress", **shown)
 
     # -- the end ----------------------------------------------------------------------------------------------
 

@@ -48,6 +48,7 @@ class NodeHealth:
         self._checks = Checks(wanted)
         self._lock = threading.Lock()  # held by one check after the other
         self._reported: dict[tuple[str, str], Finding] = {}
+        self._posted: Health | None = None
         self._cycle, self._next = 0, 0.0  # when the next check is due while ranks train, in monotonic seconds
         self._stops_waiting = threading.Event()
         self._pauses = 0  # begun or ended, since ranks were stopped
@@ -82,7 +83,6 @@ class NodeHealth:
         first, self._first = self._first, None
 
         def work() -> None:
-            found: list[Finding] = []
             try:
                 found = self._run() if first is None else first.answer(2 * self._wanted.seconds + 1.0)
                 self._report([*found, *self._clock()])
@@ -91,7 +91,7 @@ class NodeHealth:
             except Exception as error:
                 self._journal.record("launcher_error", what="the check of this node", error=repr(error))
             finally:
-                self._post(_answer(cycle, found))
+                self._post(self._answer(cycle))
 
         try:
             UnderWay(work)
@@ -114,9 +114,10 @@ class NodeHealth:
             if pauses != self._pauses:
                 return  # the ranks were stopped meanwhile, and processes of the check may be missing
             is_full = any(each.check == STORAGE for each in found)
-            new = self._report([*found, *(self._clock() if is_full else [])])
-            if any(each.verdict == SICK for each in new):
-                self._post(_answer(-1, new))
+            self._report([*found, *(self._clock() if is_full else [])])
+            if (answer := self._answer(cycle)) != self._posted:
+                self._posted = answer
+                self._post(answer)
 
         with suppress(RuntimeError):
             UnderWay(work)
@@ -148,8 +149,13 @@ class NodeHealth:
 
         return host.check_clock(self._wanted.node, swap)
 
-    def _report(self, found: list[Finding]) -> list[Finding]:
-        """Log and record what is new, and give it; forget what is gone."""
+    def _answer(self, cycle: int) -> Health:
+        sick = [each for each in self._reported.values() if each.verdict == SICK]
+        is_own = not sick or any(each.is_hardware or each.check == "command" for each in sick)
+        return Health(cycle, "; ".join(map(_safe, sick)), is_own)
+
+    def _report(self, found: list[Finding]) -> None:
+        """Log and record what is new; forget what is gone."""
         bad = {each.key: each for each in found if each.verdict not in (GOOD, ABSENT)}
         checked = {each.check for each in found}
         new = [] if self.is_closed else [each for key, each in bad.items() if key not in self._reported]
@@ -168,7 +174,6 @@ class NodeHealth:
                 suspect = {"suspect": self._wanted.node, "facts": f"node {self._wanted.node}: {line}"}
                 self._journal.record("node_suspected", cycle=self._cycle, **suspect)
                 self._post(Suspected())
-        return new
 
     # -- the memory of GPUs -----------------------------------------------------------------------------------
 
@@ -219,12 +224,6 @@ class NodeHealth:
         self.is_closed = True
         self.stop_waiting()
         self._checks.close()
-
-
-def _answer(cycle: int, found: list[Finding]) -> Health:
-    sick = [each for each in found if each.verdict == SICK]
-    is_own = not sick or any(each.is_hardware or each.check == "command" for each in sick)
-    return Health(cycle, "; ".join(map(_safe, sick)), is_own)
 
 
 def _safe(finding: Finding) -> str:

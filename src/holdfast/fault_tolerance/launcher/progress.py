@@ -20,8 +20,8 @@ from typing import Any, Literal
 from ..board.values import Snapshot
 from ..monitor.deadlines import SECOND
 
-INTERVAL = 300.0
-"""Seconds between two events of a cycle."""
+INTERVAL, SHOWN = 300.0, 10.0
+"""Seconds between two events of a cycle, and between two that are shown until the next one, for a job that runs."""
 
 Boards = Mapping[int, Snapshot]
 """By local rank."""
@@ -39,7 +39,7 @@ class ProgressLog:
 
     def __init__(self, cycle: int, now: float) -> None:
         self._cycle = cycle
-        self._last_event = now
+        self._last_event = self._last_shown = now
         self._rate_from: tuple[float, int] | None = None
         """When the rate's time begins, and the highest step then; None before the first step."""
 
@@ -51,6 +51,13 @@ class ProgressLog:
             return None
         return self.event(now, boards, "interval")
 
+    def shown(self, now: float, boards: Boards) -> dict[str, Any] | None:
+        """The fields of an event that takes the place of the one shown before, where one is due, else None."""
+        if now - self._last_shown < SHOWN:
+            return None
+        self._last_shown = now
+        return self._fields(now, boards, "interval")
+
     def event(self, now: float, boards: Boards, reason: Reason) -> dict[str, Any]:
         """The fields of an event at this moment.
 
@@ -59,8 +66,15 @@ class ProgressLog:
             boards: As read just now.
             reason: Why it is recorded; a closed set, for programs.
         """
+        fields = self._fields(now, boards, reason)
+        self._last_event = now
+        self._rate_from = (now, max(steps)) if (steps := _steps(boards)) else None
+        return fields
+
+    def _fields(self, now: float, boards: Boards, reason: Reason) -> dict[str, Any]:
         steps = _steps(boards)
-        fields = {
+        counted = any(board.counted for board in boards.values())
+        return {
             "cycle": self._cycle,
             "reason": reason,
             "seconds": round(now - self._last_event, 3),
@@ -71,12 +85,8 @@ class ProgressLog:
             "sections": _sections(now, boards.values()),
             **_checkpoints(boards.values()),
             "inactive": _inactive(now, boards.values()),
+            **({"counted": True} if counted else {}),  # as in `first_step`: from the start of each process
         }
-        if any(board.counted for board in boards.values()):
-            fields["counted"] = True  # as in `first_step`: numbered from the start of each process
-        self._last_event = now
-        self._rate_from = (now, max(steps)) if steps else None
-        return fields
 
     def _step_rate(self, now: float, steps: list[int]) -> float | None:
         """Steps per second; None before the first step, and where the program has begun to count anew."""

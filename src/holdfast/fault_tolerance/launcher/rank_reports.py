@@ -213,5 +213,5 @@ class RankReports:
 
 
 def _reported_step(board: Snapshot | None) -> int | None:
-    """The last step that the program has reported. One that was counted says nothing of other cycles."""
+    """The last step that the program has reported. A counted step is not comparable between cycles."""
     return None if board is None or board.counted else board.step

@@ -44,7 +44,7 @@ def pids(own: str = "/proc/self") -> Limit | None:
 
 
 def memory(own: str = "/proc/self") -> Limit | None:
-    """Bytes of memory, without the file cache that the kernel would give up: the level with the least left."""
+    """Bytes of memory, without the file cache that the kernel would free: the level with the least left."""
     limits = [limit for folder in levels("memory", own) if (limit := _memory(folder))]
     return min(limits, key=lambda limit: limit.left, default=None)
 

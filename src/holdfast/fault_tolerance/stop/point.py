@@ -26,7 +26,7 @@ from .rules import ENDED, GO, STOP, TAKES_PART, WAIT, at_boundary
 POLL = 0.001  # seconds between two reads while waiting
 SIGN_OF_LIFE = 1.0  # seconds between two calls of `waiting`
 
-_said: set[str] = set()
+_logged: set[str] = set()
 
 
 class StopPoint:
@@ -60,8 +60,8 @@ class StopPoint:
             return None  # no launcher: a `RankMonitorServer`. Or no memory, which the launcher has logged
         except (BoardError, OSError, ValueError) as error:
             why = str(error)
-            if why not in _said:
-                _said.add(why)
+            if why not in _logged:
+                _logged.add(why)
                 _log.warning("this process (pid %d) takes part in no agreed stop: %s", os.getpid(), why)
             return None
 

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-SETUP, STEP, CHECKPOINTING = "setup", "step", "checkpointing"
+from ..board.values import CHECKPOINTING as CHECKPOINTING
+
+SETUP, STEP = "setup", "step"
 SECTIONS = (SETUP, STEP, CHECKPOINTING)
 
 MIN_ITERATIONS_FOR_HEARTBEATS = 2

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..board import Limits, Snapshot
 from ..board.values import SECOND as SECOND
+from ..board.values import Observer
 from ..errors import NotReady
 from .learned_timeouts import INITIAL, OUT_OF_SECTION, SUBSEQUENT
 
@@ -29,7 +30,7 @@ RUNNING = "\0"
 _ABSENT = -1.0
 
 
-class Intervals:
+class Intervals(Observer):
     """The longest that one rank has observed since the client was made, also over several periods of supervision."""
 
     __slots__ = ("_first_heartbeat", "_longest", "_longest_gap", "_longest_out")
@@ -41,20 +42,17 @@ class Intervals:
         self._longest: dict[str, int] = {}
 
     def heartbeat(self, now_ns: int, gap_ns: int) -> None:
-        """A heartbeat was sent, so long after the one before; 0: it is the first since supervision began."""
         if gap_ns > self._longest_gap:
             self._longest_gap = gap_ns
         if not self._first_heartbeat:
             self._first_heartbeat = now_ns
 
     def in_section(self, name: str, spent_ns: int) -> None:
-        """A section was closed."""
         longest = self._longest
         if name not in longest or spent_ns > longest[name]:
             longest[name] = spent_ns
 
     def out_of_section(self, spent_ns: int) -> None:
-        """A section was opened after a time without any."""
         if spent_ns > self._longest_out:
             self._longest_out = spent_ns
 

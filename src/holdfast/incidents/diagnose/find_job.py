@@ -29,9 +29,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from ...fault_tolerance.board import BoardReader
-from ...fault_tolerance.environment import BOARD
+from ...fault_tolerance.board.values import DIRECTORY_PREFIX, OWNER_FILE, VARIABLE
 from ...fault_tolerance.errors import BoardError, HoldfastError
-from ...fault_tolerance.launcher.ranks.boards import OWNER, PREFIX
 from ...fault_tolerance.processes import proc
 from ...in_time import TooLate, within
 from ...visible import escaped
@@ -311,8 +310,8 @@ def _how_many(local: int, place: NodeContext) -> str:
 def _launcher(pid: int) -> Launcher | None:
     """The launcher with this pid, None where that is none. The kernel's list of descriptors is read; none is opened."""
     files = [link(f"/proc/{pid}/fd/{name}") for name in names(f"/proc/{pid}/fd")]
-    boards = [os.path.dirname(path) for path in files if os.path.basename(path) == OWNER]
-    boards = [folder for folder in boards if os.path.basename(folder).startswith(PREFIX)]
+    boards = [os.path.dirname(path) for path in files if os.path.basename(path) == OWNER_FILE]
+    boards = [folder for folder in boards if os.path.basename(folder).startswith(DIRECTORY_PREFIX)]
     if not boards:
         return None
     journals = {os.path.dirname(path) for path in files if _JOURNAL.fullmatch(os.path.basename(path))}
@@ -399,7 +398,7 @@ def _job_of_others(local: dict[int, Environment], processes: Processes, why: str
     for pid, each in local.items():
         rank = _number(each, RANK_NAMES) or 0
         local_rank = _number(each, LOCAL_RANK_NAMES)
-        board, prefix = _own_board(each.get(BOARD, ""), pid, processes)
+        board, prefix = _own_board(each.get(VARIABLE, ""), pid, processes)
         start = processes.stats[pid].start_time
         found.append(
             LocalRank(rank, rank if local_rank is None else local_rank, pid, start, place.node, board, prefix)

@@ -221,6 +221,8 @@ def _in_a_cycle(job: JobView) -> Verdict | None:
         culprit = views[off[0]]
         text = f"{culprit.activity.text}; {why}"
         return against(culprit.evidence, MISMATCHED, text, MEDIUM, job.waiters)
+    if found := _apart_from_a_pipeline(job):
+        return replace(found, confidence=LOW)
     one = views[in_cycle[0]]
     other = views[next(edge.awaited[0] for edge in edges if one.rank in edge.waiters)]
     cycle = f"rank {one.rank} {one.activity.text}, and rank {other.rank} {other.activity.text}"

@@ -17,7 +17,8 @@ from ..evidence import Collective, Missing, RankEvidence
 COMPLETED, STARTED, SCHEDULED = "completed", "started", "scheduled"
 _DONE = frozenset({COMPLETED, "done", "retired"})
 _UNEVEN = ("gather", "scatter", "all_to_all", "alltoall", "coalesced", "broadcast_object")
-"""Operations whose ranks may have other sizes than each other."""
+_EVEN = ("all_gather", "allgather", "reduce_scatter")
+"""Operations whose ranks may have other sizes than each other; and of these, operations whose ranks may not."""
 K = TypeVar("K", bound=Hashable)
 Group = tuple[object, ...]
 
@@ -64,7 +65,7 @@ def reached(entries: Sequence[Collective], entry: Collective) -> bool:
 def signature(entry: Collective) -> tuple[str, str, str]:
     """The values on which the ranks of a group must agree."""
     name = operation(entry)
-    if any(word in name for word in _UNEVEN) and not name.startswith("all_gather"):
+    if any(word in name for word in _UNEVEN) and not any(word in name for word in _EVEN):
         return name, "", ""
     return name, entry.sizes, entry.dtype
 

@@ -1,24 +1,31 @@
-"""The beginning and the end of an attempt, called by the batch script inside the job.
+"""The beginning and the end of an attempt, called by the batch script inside the job; and which job may train.
+
+A job *claims* a run directory in a small file that outlives the runs of the job.
 
 What always holds: an attempt is in the ledger before anything of it is started; its end is there before anything
 follows from it; a job that was cancelled is never requeued; and giving up is not exit code 0.
+Two jobs never both have the claim, nor a job and a `holdfast autoresume`. It is looked at and taken under a lock that
+is held for moments, and it counts as long as Slurm knows its job as pending or running. Jobs look for a keeper
+(`run_dir.hold`) under that lock, and keepers, which hold theirs by then, for a claim: the second of them sees the
+first.
 
 Does not cover: what follows from an end (`autoresume.policy`). A batch script that is killed before it has called
-`ended` (the machine is dead, Slurm's KillWait is over): the next attempt notes what is known then.
+`ended` (the machine is dead, Slurm's KillWait is over): the next attempt notes what is known then. Filesystems without
+locks; there the ledger is all there is, and a warning reports it.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
-from ...autoresume import flag, lock
 from ...autoresume import ledger as records
 from ...autoresume.ledger import Attempt, Chain
-from ...autoresume.ledger_file import LedgerFile, read_account, say
 from ...autoresume.outcome import (
     INTERRUPTED_CODE,
     SIGKILL_CODE,
@@ -30,12 +37,121 @@ from ...autoresume.outcome import (
     ending_of,
 )
 from ...autoresume.policy import FAILURES, GAVE_UP_CODE, Decision, Limits, State, decide, nodes_to_exclude
-from . import claim, commands
-from .facts import BY_SOMEBODY, Place, Word, node_name, spared, word_of
+from ...autoresume.run_dir import (
+    Held,
+    LedgerFile,
+    Standing,
+    Unlockable,
+    flag_exists,
+    flag_path,
+    hold,
+    read_account,
+    say,
+    settle_flag,
+    take_lock,
+)
+from ...checkpoints.atomic import whole_file
+from ...fault_tolerance.errors import HoldfastError
+from . import job as slurm
+from .job import BY_SOMEBODY, Place, SlurmError, Word, node_name, word_of
 from .script import DONE
+
+NAME = "slurm-job.json"
+LOCK = ".slurm.lock"
+PATIENCE = 60.0
+"""Seconds to wait for a process that reads the claim just now."""
 
 UNWRITTEN = "The training continues; runs of the job of which the ledger tells nothing count as failures when one fails"
 """What follows from a full disk: each of our processes lives for a moment, and forgets what it could not write."""
+
+
+class Refused(HoldfastError):
+    """Another job trains there. The message is one line: which, and what to do."""
+
+
+@contextmanager
+def claim_looked_at(run_dir: str) -> Iterator[None]:
+    """No other process takes the claim inside this block."""
+    until = time.monotonic() + PATIENCE
+    held = None
+    while held is None:
+        try:
+            held = take_lock(run_dir, LOCK)
+        except Held:
+            if time.monotonic() > until:
+                raise Refused(f"another process has held {run_dir}/{LOCK} for {PATIENCE:g} s") from None
+            time.sleep(0.1)
+        except Unlockable as error:
+            say(f"warning: no lock ({error}): make sure that no other job trains in {run_dir}")
+            break
+    try:
+        yield
+    finally:
+        if held is not None:
+            held.close()
+
+
+def claimed_by(run_dir: str) -> str:
+    """The job that has the claim; empty where none does."""
+    try:
+        with open(os.path.join(run_dir, NAME)) as file:
+            told = json.load(file)
+        return str(told["job"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def refuse_others(run_dir: str, mine: str = "") -> None:
+    """Raises `Refused` if another job than `mine` has the claim and lives, or it is unknown whether it does."""
+    owner = claimed_by(run_dir)
+    if not owner or owner == mine:
+        return
+    try:
+        job = slurm.job(owner)
+    except SlurmError as error:
+        raise Refused(
+            f"job {owner} has trained in {run_dir}, and whether it still does is not known ({error}). If it is over: "
+            f"rm {shlex.quote(os.path.join(run_dir, NAME))}"
+        ) from None
+    if job.alive:
+        raise Refused(
+            f"job {owner} trains in {run_dir} already ({job.state}). Wait for it, end it (scancel {owner}), or use "
+            "another run directory"
+        )
+
+
+def refuse_jobs(run_dir: str) -> None:
+    """For a `holdfast autoresume` that holds its lock: raises `Refused` where a job trains, or will."""
+    # Who makes the lock's file after this sees that ours is held.
+    if os.path.lexists(os.path.join(run_dir, LOCK)) or claimed_by(run_dir):
+        with claim_looked_at(run_dir):
+            refuse_others(run_dir)
+
+
+def claim(run_dir: str, job: str) -> None:
+    """Take the claim. Raises OSError with the file's name."""
+    path = os.path.join(run_dir, NAME)
+    try:
+        with whole_file(path) as unfinished:
+            unfinished.write_text(json.dumps({"job": job}))
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from None
+
+
+def keep_claim(run_dir: str, job: str) -> None:
+    """The claim for a job that is about to train. A disk that does not take it is warned of, and no reason not to."""
+    if claimed_by(run_dir) == job:
+        return
+    try:
+        claim(run_dir, job)
+    except OSError as error:
+        say(
+            f"warning: {error.filename} cannot be written: {error.strerror}. Make sure that no other job trains in "
+            f"{run_dir}"
+        )
+
+
+# -- the attempt
 
 
 class _Cancelled(Exception):
@@ -52,7 +168,7 @@ class Keeper:
         self._exclude_after, self._notice = exclude_after, notice
         self._file = LedgerFile(run_dir, UNWRITTEN)
         self._file.read()
-        self._flag = flag.path_of(os.environ, run_dir)
+        self._flag = flag_path(os.environ, run_dir)
         self._keeper = f"{records.JOB}{place.job}"
         known = {attempt.job for attempt in self._file.ledger.attempts if attempt.kind is not None}
         self._untold = sum(run not in known for run in place.runs_before)
@@ -69,14 +185,14 @@ class Keeper:
     def begins(self) -> int:
         """0: continue; DONE: the training is finished; 1: the chain is over.
 
-        Raises `claim.Refused`, `lock.Taken`, `ConfigError`.
+        Raises `Refused`, `Taken`, `ConfigError`.
         """
         place = self._place
-        with claim.looked_at(self._run_dir):
-            claim.refuse_others(self._run_dir, place.job)
-            with lock.hold(self._run_dir):
+        with claim_looked_at(self._run_dir):
+            refuse_others(self._run_dir, place.job)
+            with hold(self._run_dir):
                 pass
-            claim.keep(self._run_dir, place.job)
+            keep_claim(self._run_dir, place.job)
         self._end_what_is_open()
         done = self._settle_flag()
         if done is not None:
@@ -103,9 +219,9 @@ class Keeper:
         """Why no attempt could follow this one; found out now, not after hours."""
         job = self._place.job
         try:
-            if commands.job(job).requeueable:
+            if slurm.job(job).requeueable:
                 return ""
-        except commands.SlurmError as error:
+        except SlurmError as error:
             say(f"warning: {error}")
             return ""
         return (
@@ -127,17 +243,17 @@ class Keeper:
     def _unseen(self, attempt: Attempt) -> tuple[Word, str]:
         """What Slurm can still tell of an attempt, and the node that it has lost."""
         job = attempt.job.partition(".")[0]
-        with suppress(commands.SlurmError):
-            if job != self._place.job and commands.job(job).state == "CANCELLED":
+        with suppress(SlurmError):
+            if job != self._place.job and slurm.job(job).state == "CANCELLED":
                 return Word(Scheduler.CANCELLED, "cancelled by the user (scancel)"), ""
-            lost = commands.down(attempt.host) if attempt.host else []
+            lost = slurm.down(attempt.host) if attempt.host else []
             if lost:
                 return Word(Scheduler.NODE_LOST, f"Slurm has lost {', '.join(lost)}"), lost[0]
         return Word(Scheduler.NOTHING), ""
 
     def _settle_flag(self) -> int | None:
-        found = flag.settle(self._file.ledger, self._flag)
-        if found is flag.Standing.NONE:
+        found = settle_flag(self._file.ledger, self._flag)
+        if found is Standing.NONE:
             return None
         if self._file.ledger.chain and not self._file.ledger.chain.ended:
             self._file.append(
@@ -179,8 +295,8 @@ class Keeper:
         if self._file.ledger.chain is None or self._file.ledger.chain.ended:
             self._begin_chain()
         began = None
-        with suppress(commands.SlurmError):
-            job = commands.job(self._place.job)
+        with suppress(SlurmError):
+            job = slurm.job(self._place.job)
             began = job.began if job.restarts == self._place.restarts else None
         return self._begin_attempt(began or time.time())
 
@@ -200,9 +316,9 @@ class Keeper:
     def _see_to(self, attempt: Attempt, code: int | None, word: Word) -> int:
         node = ""
         if word.scheduler is Scheduler.NODE_LOST:
-            with suppress(commands.SlurmError):
-                node = next(iter(commands.down(self._place.nodes)), "")
-                if not node and not commands.node_failed(self._place.job):
+            with suppress(SlurmError):
+                node = next(iter(slurm.down(self._place.nodes)), "")
+                if not node and not slurm.node_failed(self._place.job):
                     word = BY_SOMEBODY
         self._close(attempt, self._evidence(attempt, code, word, node))
         chain = self._file.ledger.chains[-1]
@@ -226,8 +342,8 @@ class Keeper:
     def _word(self, code: int, told: Account = Account()) -> Word:  # noqa: B008  # it is frozen
         place = self._place
         try:
-            job = commands.job(place.job)
-        except commands.SlurmError as error:
+            job = slurm.job(place.job)
+        except SlurmError as error:
             say(f"warning: {error}")
             return Word(Scheduler.NOTHING)
         return word_of(
@@ -246,10 +362,10 @@ class Keeper:
         without = f", without {', '.join(bad)}" if bad else ""
         try:
             if not requeued:
-                commands.insist(lambda: self._requeue(code or 0))
+                slurm.insist(lambda: self._requeue(code or 0))
         except _Cancelled as word:
             return self._over(Decision(State.CANCELLED, str(word), exit_code=INTERRUPTED_CODE))
-        except commands.SlurmError as error:
+        except SlurmError as error:
             why = f"{decision.why}; but job {job} could not be requeued ({error}). To carry on: scontrol requeue {job}"
             return self._over(Decision(State.GAVE_UP, why, exit_code=GAVE_UP_CODE))
         say(f"{decision.why}; job {job} is requeued, attempt {number} follows{without}")
@@ -263,18 +379,13 @@ class Keeper:
         if now.scheduler is Scheduler.CANCELLED:
             raise _Cancelled(now.says)
         if not now.requeued:
-            commands.requeue(self._place.job)
+            slurm.requeue(self._place.job)
 
     def _exclude(self, bad: tuple[str, ...]) -> None:
         job, nodes = self._place.job, ",".join(bad)
-
-        def exclude() -> None:
-            before = commands.job(job).excluded
-            commands.exclude(job, f"{before},{nodes}" if before else nodes)
-
         try:
-            commands.insist(exclude)
-        except commands.SlurmError as error:
+            slurm.insist(lambda: slurm.exclude(job, nodes))
+        except SlurmError as error:
             say(
                 f"warning: {nodes} could not be left out ({error}). To do it: "
                 f"scontrol update JobId={job} ExcNodeList={nodes}"
@@ -285,23 +396,14 @@ class Keeper:
         bad = nodes_to_exclude(self._file.ledger.chains[-1].attempts, after=self._exclude_after)
         if not bad:
             return ()
+        job = self._place.job
         try:
-            job = commands.job(self._place.job)
-            excluded = commands.names(job.excluded)
-            found = spared(
-                bad,
-                commands.states(job.partition),
-                needed=job.nodes,
-                excluded=excluded,
-                required=commands.names(job.required),
-            )
-        except commands.SlurmError as error:
+            found, kept, needed = slurm.can_be_left_out(job, bad)
+        except SlurmError as error:
             say(f"warning: {', '.join(bad)} cannot be left out: {error}")
             return ()
-        if kept := [node for node in bad if node not in (*found, *excluded)]:
-            say(
-                f"{', '.join(kept)}: to be left out, but job {self._place.job} needs {job.nodes} nodes of those left"
-            )
+        if kept:
+            say(f"{', '.join(kept)}: to be left out, but job {job} needs {needed} nodes of those left")
         return found
 
     # Both
@@ -310,14 +412,14 @@ class Keeper:
         self._file.append(records.chain_ends(time.time(), str(decision.state), decision.why))
         say(f"{decision.why}. All attempts: holdfast autoresume --status {shlex.quote(self._run_dir)}")
         if requeued and decision.state is not State.CANCELLED:
-            with suppress(commands.SlurmError):
-                commands.cancel(self._place.job)
+            with suppress(SlurmError):
+                slurm.cancel(self._place.job)
         return decision.exit_code
 
     def _evidence(self, attempt: Attempt, code: int | None, word: Word, node: str) -> Evidence:
         return Evidence(
             code,
-            flag.exists(self._flag),
+            flag_exists(self._flag),
             scheduler=word.scheduler,
             scheduler_says=word.says,
             node=node,

@@ -14,21 +14,19 @@ from holdfast.lazy import names
 if TYPE_CHECKING:
     from holdfast.testing.simulated import SimulatedFaultParams as SimulatedFaultParams
 
-    from .bundle import HoldfastCallback as HoldfastCallback
-    from .fault_tolerance_callback import FaultToleranceCallback as FaultToleranceCallback
-    from .fault_tolerance_callback import (
-        FaultToleranceSectionsCallback as FaultToleranceSectionsCallback,
-    )
-    from .preemption_callback import PreemptionCallback as PreemptionCallback
-    from .straggler_det_callback import StragglerDetectionCallback as StragglerDetectionCallback
+    from .callbacks import FaultToleranceCallback as FaultToleranceCallback
+    from .callbacks import FaultToleranceSectionsCallback as FaultToleranceSectionsCallback
+    from .callbacks import HoldfastCallback as HoldfastCallback
+    from .callbacks import PreemptionCallback as PreemptionCallback
+    from .callbacks import StragglerDetectionCallback as StragglerDetectionCallback
 
 _HOME = {
-    "FaultToleranceCallback": "fault_tolerance_callback",
-    "FaultToleranceSectionsCallback": "fault_tolerance_callback",
-    "HoldfastCallback": "bundle",
-    "PreemptionCallback": "preemption_callback",
+    "FaultToleranceCallback": "callbacks",
+    "FaultToleranceSectionsCallback": "callbacks",
+    "HoldfastCallback": "callbacks",
+    "PreemptionCallback": "callbacks",
     "SimulatedFaultParams": "..testing.simulated",
-    "StragglerDetectionCallback": "straggler_det_callback",
+    "StragglerDetectionCallback": "callbacks",
 }
 
 __all__ = [

@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from holdfast.callbacks import callback_log
+from holdfast.callbacks import arguments
 from holdfast.checkpoints.complete import MARK, first_complete, why_incomplete
 from holdfast.patches import Around, Patches
 from holdfast.side_group import TIMEOUT, CollectiveFailed, SideGroup
@@ -243,7 +243,7 @@ def choose(folder: str | os.PathLike[str]) -> str:
     Raises OSError if the folder is there and cannot be read, or one of its checkpoints cannot and no other is complete:
     no training should begin anew because a disk is gone.
     """
-    told = callback_log.named(log.name)
+    told = arguments.named(log.name)
     found = first_complete(_newest_first(Path(folder).absolute()))
     for skipped in found.skipped:
         told.warning("checkpoint skipped: %s", skipped)

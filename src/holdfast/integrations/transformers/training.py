@@ -11,8 +11,9 @@ one more, and save it: here it trains none. `Trainer` evaluates before it saves,
 evaluations: a file in the checkpoint says that one was left out, and it is done where the training continues.
 
 Does not cover: the first training of a callback that came by `add_callback`, which calls no hook: what is missing then
-is logged. An evaluation that was to be followed by a save under `save_strategy="best"`; the best model with
-transformers 4.46, which decides on it only when it saves.
+is logged once transformers has loaded the checkpoint, and where it fails in that, nothing of ours has run. An
+evaluation that was to be followed by a save under `save_strategy="best"`; the best model with transformers 4.46, which
+decides on it only when it saves.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from holdfast.callbacks import callback_log
+from holdfast.callbacks import arguments
 from holdfast.callbacks.completion import record_chosen
 from holdfast.patches import Patches
 from holdfast.side_group import CollectiveFailed, SideGroup
@@ -182,7 +183,7 @@ class TrainCall:
     def _train_no_more(self) -> None:
         """Where all steps are done. Does nothing where this transformers has no method for an epoch."""
         trainer = self.trainer
-        log = callback_log.named(LOGGER)
+        log = arguments.named(LOGGER)
 
         def unless_done(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             state = trainer.state
@@ -271,8 +272,20 @@ def _caller(callback: SurroundingCallback) -> Any:
 
 def _surround(trainer: Any) -> None:
     """From now on a call of this trainer's `train` is `_train`."""
-    if getattr(vars(trainer).get("train"), "func", None) is not _train:
-        trainer.train = functools.partial(_train, trainer, trainer.train)
+    if not hasattr(type(trainer), "_holdfast_surrounds"):
+        trainer.__class__ = _surrounded(type(trainer))
+
+
+@functools.cache
+def _surrounded(kind: type) -> type:
+    """This class with another `train`. A function in the trainer itself would be in its copies, and train the first."""
+
+    @functools.wraps(kind.train)  # type: ignore[attr-defined]
+    def train(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return _train(self, functools.partial(kind.train, self), *args, **kwargs)  # type: ignore[attr-defined]
+
+    own = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
+    return type(kind)(kind.__name__, (kind,), {**own, "train": train, "_holdfast_surrounds": True})
 
 
 def _train(trainer: Any, train: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -309,7 +322,7 @@ def _begin_late(trainer: Any, name: str) -> None:
     trainer.callback_handler.callbacks.append(end := _LateEnd(training))
     training._at_the_end.callback(trainer.callback_handler.remove_callback, end)
     if training.rank == 0:
-        callback_log.named(LOGGER).warning(
+        arguments.named(LOGGER).warning(
             "%s came by add_callback, after transformers chose the checkpoint to resume from. In this training an "
             "incomplete checkpoint is not skipped, an evaluation that a preemption left out is not done, and an "
             "exception is not noticed. Give it to Trainer(callbacks=[...])",

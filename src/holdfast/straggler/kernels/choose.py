@@ -96,6 +96,14 @@ class LaterSource(KernelSource):
         if self._source is not None:
             self._source.stop(late)
 
+    def pause(self) -> None:
+        if self._source is not None:
+            self._source.pause()
+
+    def resume(self) -> None:
+        if self._source is not None:
+            self._source.resume()
+
     def take(self) -> KernelWindow:
         return KernelWindow() if self._source is None else self._source.take()
 

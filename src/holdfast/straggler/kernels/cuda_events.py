@@ -3,7 +3,8 @@
 The time runs from where the stream gets to the section's begin to where it gets to its end. So it holds everything
 that the stream did or waited for meanwhile: kernels, copies, waiting for other streams, for the host to launch more,
 and for other ranks in a collective. All of it counts as compute of the section, except that a `collective_section` is
-never scored: any other section that contains a collective tells who waits, not who is slow.
+never scored: any other section that contains a collective tells who waits, not who is slow. A section within it that is
+not to be profiled cuts the run into parts, each with a pair of its own, whose times are added.
 
 What always holds: nothing raises, and nothing waits for the GPU. No CUDA call is made before the training itself
 initialised CUDA in this process: an earlier one would read `CUDA_VISIBLE_DEVICES` too early, and break every process
@@ -18,13 +19,14 @@ from __future__ import annotations
 
 import sys
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
-from ..statistic import summarise
+from ..scores import summarise
 from .source import REPORTS_OPEN, KernelSource, KernelWindow
 
 MOST_PAIRS = 1024
-"""Runs whose end the GPU has not reached. Further runs are dropped, and counted."""
+"""Whose end the GPU has not reached. Further runs are dropped, and counted."""
 KEPT = 8192
 """Times kept of each section in a window; older ones are counted, and forgotten."""
 _US = 1e3  # milliseconds
@@ -49,15 +51,16 @@ class TorchCuda:
 
 
 class _Pair:
-    """Two events of one device, around one run of a section."""
+    """Two events of one device, around one run of a section, or around one part of it."""
 
-    __slots__ = ("begin", "device", "end", "reports", "section", "stream")
+    __slots__ = ("begin", "device", "earlier", "end", "reports", "section", "stream")
 
     def __init__(self, cuda: Any, device: int) -> None:
         self.begin, self.end, self.device = cuda.event(), cuda.event(), device
         self.section = ""
         self.reports = 0  # while it was open
         self.stream: Any = None
+        self.earlier: _Pair | None = None  # the part of the run before this one
 
 
 class CudaEventSource(KernelSource):
@@ -76,7 +79,7 @@ class CudaEventSource(KernelSource):
         self._open: _Pair | None = None
         self._times: dict[str, deque[float]] = {}
         self._counts: dict[str, int] = {}
-        self._begun = self._dropped = 0
+        self._begun = self._dropped = self._used = 0
         self._failed = ""
 
     def start(self, section: str) -> None:
@@ -86,23 +89,49 @@ class CudaEventSource(KernelSource):
             if self._cuda.usable():
                 self._begun += 1
                 self._begin(section)
+                self._dropped += self._open is None
         except Exception as error:
             self._fail(error)
 
     def stop(self, late: bool = False) -> None:
         """The end is recorded on the stream of the begin, whichever thread comes here."""
+        self._end(late)
         pair, self._open = self._open, None
+        if pair is not None:
+            self._ended.append(pair)
+
+    def pause(self) -> None:
+        self._end()
+
+    def resume(self) -> None:
+        """The next part begins; the run is dropped if that cannot be measured."""
+        earlier, self._open = self._open, None
+        if earlier is None:
+            return
+        try:
+            if self._cuda.usable():
+                self._begin(earlier.section)
+            if self._open is not None:
+                self._open.reports, self._open.earlier = earlier.reports, earlier
+                return
+            self._dropped += 1
+            self._give_back(earlier)
+        except Exception as error:
+            self._fail(error)
+
+    def _end(self, late: bool = False) -> None:
+        """Record the end of the open run, or of a part of it. Drop the run if that is no time: it is open too long,
+        or ended earlier, or a capture began in it: an event in a graph cannot be asked."""
+        pair = self._open
         if pair is None:
             return
         try:
-            # A capture began in the section: an event in a graph cannot be asked. And a pair that stays open forever,
-            # or ended earlier, is no time.
             if late or not self._cuda.usable() or pair.reports > REPORTS_OPEN:
+                self._open = None
                 self._dropped += 1
-                self._free.setdefault(pair.device, []).append(pair)
-                return
-            pair.end.record(pair.stream)
-            self._ended.append(pair)
+                self._give_back(pair)
+            else:
+                pair.end.record(pair.stream)
         except Exception as error:
             self._fail(error)
 
@@ -125,34 +154,48 @@ class CudaEventSource(KernelSource):
     def close(self) -> None:
         self._open = None
         self._ended.clear()
-        self._free, self._times, self._counts = {}, {}, {}
+        self._free, self._times, self._counts, self._used = {}, {}, {}, 0
 
     def _begin(self, section: str) -> None:
-        """Record the begin of a run; one more that was dropped, if the GPU is too far behind."""
+        """Record the begin of a run or of a part of it, unless the GPU is too far behind."""
         stream = self._cuda.stream()
         free = self._free.setdefault(stream.device_index, [])
         if not free:
             self._read()
-        if not free and len(self._ended) >= MOST_PAIRS:
-            self._dropped += 1
+        if not free and self._used >= MOST_PAIRS:
             return
         pair = free.pop() if free else _Pair(self._cuda, stream.device_index)
+        self._used += 1
         pair.section, pair.stream, pair.reports = section, stream, 0
         pair.begin.record(stream)
         self._open = pair
 
     def _read(self) -> None:
         """Note the microseconds of the runs that the GPU has finished, up to the first that it has not."""
-        while self._ended and self._ended[0].end.query():
+        while self._ended and all(part.end.query() for part in _parts(self._ended[0])):
             pair = self._ended.popleft()
-            taken = pair.begin.elapsed_time(pair.end) * _US
+            taken = sum(part.begin.elapsed_time(part.end) for part in _parts(pair)) * _US
             self._times.setdefault(pair.section, deque(maxlen=KEPT)).append(taken)
             self._counts[pair.section] = self._counts.get(pair.section, 0) + 1
-            pair.stream = None
-            self._free.setdefault(pair.device, []).append(pair)
+            self._give_back(pair)
+
+    def _give_back(self, last: _Pair) -> None:
+        """The events of a run may be used again."""
+        for part in list(_parts(last)):
+            part.stream = part.earlier = None
+            self._free.setdefault(part.device, []).append(part)
+            self._used -= 1
 
     def _fail(self, error: Exception) -> None:
         """Measure no more: after an error of CUDA, each further call would only repeat it."""
         if not self._failed:
             self._failed = f"timing by CUDA events ended after an error: {type(error).__name__}: {error}"
         self.close()
+
+
+def _parts(last: _Pair) -> Iterator[_Pair]:
+    """The pairs of a run."""
+    part: _Pair | None = last
+    while part is not None:
+        yield part
+        part = part.earlier

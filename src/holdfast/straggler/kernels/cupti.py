@@ -1,6 +1,7 @@
 """GPU kernels timed by CUPTI: those that are launched in profiled sections, and no others.
 
-Recording is switched on with the outermost section and off at its end. Kernels that were launched in it and end later
+Recording is switched on with the outermost section and off at its end, and off for a section within it that is not to
+be profiled. Kernels that were launched in it and end later
 still count; a kernel during which recording was switched on again has no reliable end (see native/core.cpp) and does
 not. Between sections CUPTI stays attached: attaching may take seconds. With `max_sections` it leaves the process when
 so many sections of a report were profiled, two sections later, when their kernels are done.
@@ -27,7 +28,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from ..statistic import Statistic, Summary
+from ..scores import Statistic, Summary
 from .cuda_events import TorchCuda
 from .names import is_collective
 from .source import KernelSource, KernelWindow
@@ -239,14 +240,24 @@ class CuptiSource(KernelSource):
             self._attached = self._attached or not failed
 
     def stop(self, late: bool = False) -> None:
-        if not self._recording:
-            return
-        if _profiler_is_active():
+        if self._may_switch():
+            self._recording = False
+            self._profiled += 1
+            self._note(self._core.pause())
+
+    def pause(self) -> None:
+        if self._may_switch():
+            self._note(self._core.pause())
+
+    def resume(self) -> None:
+        if self._may_switch():
+            self._note(self._core.resume())
+
+    def _may_switch(self) -> bool:
+        """Whether a section is recorded, and torch's profiler has not come meanwhile."""
+        if self._recording and _profiler_is_active():
             self._yield_to_profiler()
-            return
-        self._recording = False
-        self._profiled += 1
-        self._note(self._core.pause())
+        return self._recording
 
     def take(self) -> KernelWindow:
         """Kernels that have not ended yet are in the next window."""

@@ -1,7 +1,8 @@
 """The interface of a source of kernel times, and what stands between it and the sections of the training.
 
 A source measures between `start` and `stop`. `Capture` starts it with the first open section and stops it with the
-last, because sections may be nested and may run in several threads.
+last, because sections may be nested and may run in several threads; it pauses it while a section that is not to be
+profiled is open within one that is.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from ..statistic import Summary
+from ..scores import Summary
 
 REPORTS_OPEN = 3
 """Reports in a row that find a section open, before it counts as one whose end never comes."""
@@ -74,6 +75,12 @@ class KernelSource:
     def stop(self, late: bool = False) -> None:
         """Measure no more. Called from any thread; `late`: the section ended some time ago."""
 
+    def pause(self) -> None:
+        """Leave out kernels launched from now on, until `resume`: both come between a `start` and its `stop`."""
+
+    def resume(self) -> None:
+        """Measure again."""
+
     def take(self) -> KernelWindow:
         """Return what was measured since the last call. Never waits for the GPU."""
         return KernelWindow()
@@ -92,8 +99,9 @@ class Capture:
     reports, in which the source may see less. If other sections ended meanwhile, it then no longer counts, and the
     report's note names it. In a forked child the source is off.
 
-    Does not cover: such a section where no other one ever ends; an exception of a signal handler between taking the
-    lock and the call, after which each report says that the source is busy; interpreters without the global lock.
+    Does not cover: kernels that other threads launch while one has paused the source, which are left out as well; a
+    section that never ends where no other one ever does; an exception of a signal handler between taking the lock and
+    the call, after which each report says that the source is busy; interpreters without the global lock.
     """
 
     def __init__(self, source: KernelSource) -> None:
@@ -101,32 +109,47 @@ class Capture:
         self._process = os.getpid()
         self._lock = threading.Lock()  # held while the source is called
         self._keys = count()
-        self._open: dict[
-            int, tuple[str, int]
-        ] = {}  # the name and the number of the report; the outermost first
-        self._running = self._closing = self._closed = False
+        # Name, number of the report, and thread of each profiled section; the outermost first.
+        self._open: dict[int, tuple[str, int, int]] = {}
+        self._left_out: dict[
+            int, int
+        ] = {}  # the threads of sections within these that are not to be profiled
+        self._running = self._paused = self._closing = self._closed = False
         self._reports = 0
         self._ended_inside = False
         self._late = False  # the last section ended while another thread was calling the source
 
-    def enter(self, section: str) -> int:
-        """A section was opened: the key to close it."""
+    def enter(self, section: str, profiled: bool = True) -> int | None:
+        """A section was opened: the key to close it. None for one that changes nothing: it is not to be profiled, and
+        not within one that is, in this thread."""
+        thread = threading.get_ident()
+        if not profiled and all(of != thread for _, _, of in tuple(self._open.values())):
+            return None
         key = next(self._keys)
-        self._open[key] = (section, self._reports)
+        if profiled:
+            self._open[key] = (section, self._reports, thread)
+        else:
+            self._left_out[key] = thread
         try:
-            if not self._running:
+            if not self._running or self._left_out:
                 self._settle()
         except BaseException:  # of a signal handler: what was not opened is never closed
             self._open.pop(key, None)
+            self._left_out.pop(key, None)
             raise
         return key
 
     def leave(self, key: int) -> None:
         """A section was closed. Harmless for one that is not open."""
         self._open.pop(key, None)
+        if self._left_out:
+            self._left_out.pop(key, None)
         if self._open:
             self._ended_inside = True
+            if self._paused or self._left_out:
+                self._settle()
         else:
+            self._left_out.clear()
             self._settle()
             self._late = self._running and not self._open
 
@@ -159,28 +182,44 @@ class Capture:
     def _is_due(self) -> bool:
         if self._closed or os.getpid() != self._process:
             return False
-        return self._closing or (self._late and self._running) or self._running is not bool(self._open)
+        if self._closing or (self._late and self._running) or self._running is not bool(self._open):
+            return True
+        return self._running and self._paused is not self._pauses()
+
+    def _pauses(self) -> bool:
+        """Whether the innermost open section of some thread is not to be profiled."""
+        innermost = {thread: key for key, (_, _, thread) in tuple(self._open.items())}
+        return any(key > innermost.get(thread, -1) for key, thread in tuple(self._left_out.items()))
 
     def _act(self) -> None:
         # Each state is noted before its call, so that a call that a signal handler's exception ends is not repeated.
-        outermost = next((section for section, _ in tuple(self._open.values())), None)
+        outermost = next((section for section, _, _ in tuple(self._open.values())), None)
         if self._closing:
             if not self._closed:
                 self._closed = True
                 self._source.close()
         elif self._running and (outermost is None or self._late):
             late, self._late, self._running = self._late, False, False
+            if self._paused:
+                self._paused = False
+                self._source.resume()
             self._source.stop(late)
         elif not self._running and outermost is not None:
             self._late, self._running = False, True
             self._source.start(outermost)
+        elif self._running and self._paused is not self._pauses():
+            self._paused = not self._paused
+            if self._paused:
+                self._source.pause()
+            else:
+                self._source.resume()
 
     def _forget(self) -> str:
         self._reports += 1
         old: dict[int, str] = {}
         if self._ended_inside:
             open_now = tuple(self._open.items())
-            old = {key: name for key, (name, since) in open_now if self._reports - since > REPORTS_OPEN}
+            old = {key: name for key, (name, since, _) in open_now if self._reports - since > REPORTS_OPEN}
         self._ended_inside = False
         for key in old:
             self._open.pop(key, None)

@@ -44,14 +44,13 @@ def check(options: SimpleNamespace, where: Where) -> None:
     """Raise `ConfigError` for the first of torchrun's options that does not fit another.
 
     Replaces an empty id, and adds `least_nodes` and `most_nodes`, and `is_one_node`: there is no address at which
-    other nodes could join.
+    other nodes, or a spare, could join. Only the launcher that chooses it knows the port that port 0 becomes.
 
     Args:
         where: The flag or the variable that set an option.
     """
     nodes = [int(part) for part in options.nnodes.split(":")]
     options.least_nodes, options.most_nodes = nodes[0], nodes[-1]
-    options.is_one_node = options.standalone or (nodes[-1] == 1 and not options.rdzv_endpoint)
     count = int(options.nproc_per_node)
     # Ranks that a filter names must exist: torch would show no output, without an error.
     shown = [int(part) for part in options.local_ranks_filter.split(",") if part]
@@ -64,6 +63,9 @@ def check(options: SimpleNamespace, where: Where) -> None:
         _check_rendezvous(options, where)
     elif options.least_nodes > 1:
         raise ConfigError(f"--standalone is for one node, and {where('nnodes')} is {options.nnodes}")
+    endpoint = options.rdzv_endpoint.strip()
+    is_reachable = bool(endpoint) and not options.standalone and parse_endpoint(endpoint).port > 0
+    options.is_one_node = options.standalone or (options.most_nodes == 1 and not is_reachable)
 
 
 def _check_rendezvous(options: SimpleNamespace, where: Where) -> None:

@@ -1,7 +1,7 @@
 """torchrun's options: one table, good for all supported versions of torch, so that a command line needs no torch.
 
 Values that torch would refuse late, by assertion or not at all, are refused by their grammar here. torch is imported
-only for ranks per GPU, and for another event log handler than torch's own two.
+only for ranks per GPU or accelerator, and for another event log handler than torch's own two.
 
 A test compares the table with the installed torch's own parser. An option that the table lacks is searched in the
 parser of a torch that is newer than the tested ones or has a special build (:func:`options_of_torch`, which imports
@@ -58,6 +58,8 @@ def _nnodes(value: str) -> str:
 def _nproc_per_node(value: str) -> str:
     if value.strip().isdecimal() and int(value) > 0:
         return value.strip()
+    if value == "cpu":
+        return str(len(os.sched_getaffinity(0)))  # as torch has it, without its import
     import torch
     from torch.distributed.run import determine_local_world_size
 

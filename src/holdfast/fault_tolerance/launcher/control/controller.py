@@ -66,8 +66,9 @@ def step(node: Node, event: Event, now: float) -> list[Action]:
                 node.report_until = 0.0
         case m.Suspected():
             node.is_suspect = True
-        case m.Health(cycle, sick) if cycle == node.record.cycle:
-            node.health = sick
+        case m.Health(cycle, sick, is_own):
+            if cycle == node.record.cycle:
+                node.health, node.may_leave = sick, bool(sick) and is_own and node.settings.exclude_sick
         case m.IterationRead(cycle, number):
             if cycle == node.record.cycle:
                 node.take_iteration(number, now)

@@ -6,9 +6,11 @@ member then acknowledges; node 0 opens the ranks' store and writes where it is. 
 begins with the acknowledgements.
 
 Nodes that trained until now come before spares, and are waited for while their heartbeats move. A node that past
-failures make suspect, or that its own checks find sick, comes after all others: a spare takes its place. What always
-holds: no rank starts before every member of the cycle has acknowledged it; without a node that waits, and without
---ft-exclude-suspects, every node keeps its place.
+failures make suspect, or that its own checks find sick, comes after all others: a spare takes its place. With
+--ft-exclude-suspects or --ft-health-action exclude it has no place where enough others are there, and the sick one
+leaves. Where all nodes are suspect or sick, none is left out.
+What always holds: no rank starts before every member of the cycle has acknowledged it; without a node that waits, and
+without these options, every node keeps its place.
 Does not cover: a member that vanishes after its acknowledgement. Its neighbour finds it lost. A failure whose report is
 not made before the next one: it counts from the restart after that.
 """
@@ -26,7 +28,6 @@ from . import messages as m
 from .messages import Action, Event, Log, journal
 from .node import BUSY, SAVING, Confirm, Gather, Leave, Node, Start
 from .records import FAILURES, HOST, LEFT, Kind, Member, Membership, decode, encode, key, whole_number
-from .stopping import leave_by_request
 from .suspects import suspected_nodes
 
 LOG_AFTER = 2.0
@@ -108,11 +109,7 @@ def enter_gather(node: Node, phase: Gather, now: float) -> list[Action]:
 def on_gather(node: Node, phase: Gather, event: Event, now: float) -> list[Action]:
     """One event while the membership is formed, or while this node waits as a spare."""
     record = node.record
-    if isinstance(event, m.Health) and node.health and event.is_own and node.settings.exclude_sick:
-        node.phase = leave = leave_by_request(node, m.Requested(-1, "exclude_this_node", node.health))
-        text = f"node {node.name} leaves the job: {leave.reason}"
-        return [Log(text), journal("node_excluded", reason=leave.reason)]
-    sick = {"sick": node.health} if node.health else {}
+    sick = {"sick": node.health, "may_leave": node.may_leave} if node.health else {}
     me = replace(node.settings.me, nnodes=node.settings.nnodes)
     ask = m.Append(node.key("join"), encode({**asdict(me), **sick}))
     is_compared = node.settings.is_host or phase.has_compared
@@ -124,6 +121,11 @@ def on_gather(node: Node, phase: Gather, event: Event, now: float) -> list[Actio
         if node.takes_part:
             node.phase = Confirm()
             return contradiction
+        if node.may_leave:
+            reason = f"node {node.name} is sick: {node.health}"
+            node.phase = Leave(Outcome.EXCLUDED.code, reason, "excluded")
+            text = f"node {node.name} leaves the job: {reason}"
+            return [Log(text), journal("node_excluded", reason=reason)]
         if not phase.is_spare:
             phase.is_spare, phase.has_logged = True, False
         return [
@@ -167,13 +169,19 @@ def _choose(node: Node, phase: Gather, event: Event, now: float) -> list[Action]
     joined = {name: Member.decode(line) for name, line in lines.items() if name not in node.view.log(LEFT)}
     actions = _compare_nnodes(node, phase, [lines[name] for name in joined])
     suspected, times = suspected_nodes(node, {*joined.values(), *previous.members}, now)
+    excluded = {name for name in joined if lines[name].get("may_leave")}
+    excluded |= suspected.keys() if settings.exclude_suspects else set()
     sick = {name: str(why) for name in joined if (why := lines[name].get("sick"))}
     suspected |= {name: name for name in sick}
     waits = [name for name in missing(node, previous, joined, now) if name not in suspected]
-    most = settings.most
-    if settings.exclude_suspects:
-        most = min(most, max(settings.least, len(joined.keys() - suspected.keys())))
-    chosen = place(joined.values(), previous, most, suspected.keys(), times, settings.segment)
+    able = [each for name, each in joined.items() if name not in excluded]
+
+    def choose(nodes: Collection[Member], most: int) -> tuple[Member, ...]:
+        return place(nodes, previous, most, suspected.keys(), times, settings.segment)
+
+    chosen = choose(able, settings.most)
+    if len(chosen) < settings.least:
+        chosen = choose(joined.values(), settings.least if able else settings.most)
     if len(chosen) < settings.least:
         phase.quorum_since = None
         is_early = waits and now - phase.since < settings.join_timeout
@@ -187,26 +195,36 @@ def _choose(node: Node, phase: Gather, event: Event, now: float) -> list[Action]
     full = settings.most - settings.most % settings.segment
     if len(chosen) < full or not suspected.keys().isdisjoint(names):
         new = len(joined) - sum(name in joined for name in previous.names)
-        is_early = new < record.waiting and waited < SPARES_WAIT if before else waited < settings.last_call
-        if is_early:
+        if before:
+            limit = SPARES_WAIT if new < record.waiting else 0.0
+        else:
+            limit = (
+                settings.last_call if len(joined) < settings.most else min(SPARES_WAIT, settings.last_call)
+            )
+        if waited < limit:
             return actions
-    left_out = _left_out(node, suspected, joined, names, now)
-    found = Membership(chosen, tuple(left_out), tuple(sick.items()))
+    found = Membership(chosen, tuple(_doubts(node, suspected, sick, joined, names, now).items()))
     return [*actions, *node.once(m.Cas(node.key("members"), "", found.encode()))]
 
 
-def _left_out(
-    node: Node, suspected: Mapping[str, str], joined: Collection[str], names: Collection[str], now: float
-) -> list[str]:
-    """The suspected and sick nodes that are there and have no place, and the domains of which none has one."""
+def _doubts(
+    node: Node,
+    suspected: Mapping[str, str],
+    sick: Mapping[str, str],
+    joined: Collection[str],
+    names: Collection[str],
+    now: float,
+) -> dict[str, str]:
+    """The suspected and sick nodes that are there, and the domains of which none has a place; with why it is sick."""
     there = [
         name
         for name in suspected
-        if name in joined or not node.is_lost(name, node.settings.node_timeout, now)
+        if name in joined
+        or not (name in node.record.lost or node.is_lost(name, node.settings.node_timeout, now))
     ]
-    nodes = [name for name in there if name not in names and name not in node.record.lost]
     kept = {suspected[name] for name in names if name in suspected}
-    return [*nodes, *sorted({suspected[name] for name in nodes} - kept - {*nodes})]
+    domains = sorted({suspected[name] for name in there if name not in names} - kept)
+    return {name: sick.get(name, "") for name in (*there, *domains)}
 
 
 def missing(node: Node, previous: Membership, joined: Collection[str], now: float) -> list[str]:
@@ -298,7 +316,7 @@ def _log_waiting(node: Node, phase: Gather, now: float) -> list[Action]:
     settings, cycle, who = node.settings, node.record.cycle, f"node {node.name}"
     wanted = settings.nnodes.replace(":", " to ")
     if phase.is_spare and node.name in node.membership.left_out:
-        why = "it is sick" if node.name in dict(node.membership.sick) else "it is suspect"
+        why = "it is sick" if dict(node.membership.doubts)[node.name] else "it is suspect"
         text = f"has no place in cycle {cycle}, since {why}; it waits"
     elif phase.is_spare and node.nodes >= settings.most:
         text = f"is a spare: the job runs on {node.nodes} nodes, this one waits"
@@ -359,34 +377,32 @@ def _all_ready(node: Node) -> bool:
     return node.view.log(node.key("ack")).keys() >= set(node.membership.names)
 
 
-def sick_nodes(node: Node) -> list[Action]:
-    """What the membership says of sick nodes: every node logs it, node 0 records it."""
-    actions: list[Action] = []
-    for name, why in node.membership.sick if node.record.gather else ():
-        trains = name in node.membership.names
-        effect = "it trains, as no other node waits for its place" if trains else "it has no place"
-        actions.append(Log(f"node {name} is sick, {effect}: {why}"))
-        if node.is_leader:
-            fields = {"sick": name, "reason": why, "trains": trains}
-            actions.append(journal("node_sick", cycle=node.record.cycle, **fields))
-    return actions
-
-
-def members_not_back(node: Node) -> list[Action]:
-    """For the journal, on node 0: members of the cycle before that are not in this one."""
-    before = node.view.get(key("members", node.record.base), "")
-    if not (node.is_leader and node.record.gather and before):
+def changed_members(node: Node) -> list[Action]:
+    """Where a membership was formed: every node logs which nodes are sick; node 0 records it, and which members of the
+    cycle before have no place."""
+    if not node.record.gather:
         return []
-    members = node.membership
-    previous, actions = Membership.decode(before).names, list[Action]()
+    members, cycle = node.membership, node.record.cycle
+    actions: list[Action] = []
+    for name, why in members.doubts:
+        if why:
+            trains = name in members.names
+            effect = "it trains, as no other node waits for its place" if trains else "it has no place"
+            actions.append(Log(f"node {name} is sick, {effect}: {why}"))
+            if node.is_leader:
+                actions.append(journal("node_sick", cycle=cycle, sick=name, reason=why, trains=trains))
+    before = node.view.get(key("members", node.record.base), "")
+    if not (node.is_leader and before):
+        return actions
+    previous = Membership.decode(before).names
     for name in [name for name in previous if name in members.left_out]:
         number = previous.index(name)
         instead = members.names[number] if number < len(members.names) else ""
         instead = "" if instead in previous else instead
         text = f"node {instead} takes its place" if instead else "the others continue without it"
-        what = "sick" if name in dict(members.sick) else "suspect"
+        what = "sick" if dict(members.doubts)[name] else "suspect"
         actions.append(Log(f"node {name} is {what}: {text}"))
-        fields = {"cycle": node.record.cycle - 1, "suspect": name}
+        fields = {"cycle": cycle - 1, "suspect": name}
         actions.append(journal("node_replaced", **fields, **({"instead": instead} if instead else {})))
     names = [name for name in previous if name not in (*members.names, *members.left_out)]
     return [*actions, *([journal("node_not_back", cycle=node.record.base, lost=names)] if names else [])]

@@ -163,7 +163,7 @@ class Suspected(Event):
 
 @dataclass(frozen=True, slots=True)
 class Health(Event):
-    """The answer to `CheckHealth` of this cycle; with cycle -1 what was found while the ranks train."""
+    """The answer to `CheckHealth` of this cycle, or what was found since while the ranks train."""
 
     cycle: int
     sick: str = ""  # why no rank may train on this node; "": nothing

@@ -283,9 +283,8 @@ class Node:
     iteration: int = -1  # of the last checkpoint, as it was read in this cycle
     read_until: float | None = None  # it is being read, until then at most; None: not in this cycle
     health: str | None = None  # why this node is sick, "": it is not; None: not known yet in this cycle
-    request: m.Requested | None = (
-        None  # a rank's, or this node's for its health, that no record has fulfilled yet
-    )
+    may_leave: bool = False  # it is so sick that it leaves, where the others can continue without it
+    request: m.Requested | None = None  # a rank's, that no record has fulfilled yet
     pending: m.Signal | None = None  # came while the ranks were being started
     now: float = 0.0  # of the newest event
     beaten: float = -NEVER
@@ -449,7 +448,7 @@ class Node:
         """The cycle of this record is the next one."""
         self.clock = (max(record.at, self.job_time(now)), now)
         self.record, self.has_begun, self.evidence, self.request = record, False, "", None
-        self.iteration, self.read_until, self.health = -1, None, None
+        self.iteration, self.read_until, self.health, self.may_leave = -1, None, None, False
         self.is_suspect = self.is_suspect and not record.gather
         self.sent.clear()
         self.tick = m.Tick(self.tick.contact, self.tick.round_trip, self.tick.refused)

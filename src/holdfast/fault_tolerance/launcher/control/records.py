@@ -25,8 +25,8 @@ T = TypeVar("T")
 JOIN_INTERVAL = 30.0
 JOIN_BUDGET = 10
 HOUR = 3600.0
-"""A restart only to let nodes join: seconds between two, and how many in an hour. A flapping node must not restart a
-healthy job again and again."""
+"""A restart only to let nodes join, or to continue without a sick one: seconds between two, and how many in an hour. A
+flapping node must not restart a healthy job again and again."""
 CALL_OFF_BUDGET = 10
 """Cycles in a row that are called off before their ranks start. The job ends with the next one."""
 
@@ -36,7 +36,7 @@ class Kind(str, Enum):
 
     START = "start"
     RESTART = "restart"  # something failed: uses one restart of --max-restarts
-    JOIN = "join"  # nodes join, or a membership did not come about
+    JOIN = "join"  # nodes join, one is sick, or a membership did not come about
     LEAVE = "exclude"  # a node leaves, the others continue
     END = "end"  # no cycle begins: the job ends
 
@@ -161,15 +161,19 @@ class Membership:
     """The nodes that take part, in order."""
 
     members: tuple[Member, ...]
-    left_out: tuple[str, ...] = ()
-    """Nodes, and node domains, that have no place because past failures make them suspect, or because they are sick."""
-    sick: tuple[tuple[str, str], ...] = ()
-    """The sick nodes that asked for a place, and why they are."""
+    doubts: tuple[tuple[str, str], ...] = ()
+    """The suspected and sick nodes, with or without a place, and the suspected node domains without one; each with why
+    it is sick, "" where past failures make it suspect."""
 
     @cached_property
     def names(self) -> tuple[str, ...]:
         """The nodes' names, in order."""
         return tuple(member.node for member in self.members)
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The nodes and node domains that have no place because they are suspect or sick."""
+        return tuple(name for name, _ in self.doubts if name not in self.names)
 
     @property
     def world_size(self) -> int:
@@ -202,19 +206,16 @@ class Membership:
 
     def encode(self) -> str:
         """The value of the store."""
-        left_out = {"left_out": self.left_out} if self.left_out else {}
-        sick = {"sick": dict(self.sick)} if self.sick else {}
-        return encode({"members": [asdict(member) for member in self.members], **left_out, **sick})
+        doubts = {"doubts": dict(self.doubts)} if self.doubts else {}
+        return encode({"members": [asdict(member) for member in self.members], **doubts})
 
     @classmethod
     def decode(cls, text: str) -> Membership:
         """The reverse of :meth:`encode`."""
-        lines, left_out = (decode(text).get(name) for name in ("members", "left_out"))
+        lines, doubts = (decode(text).get(name) for name in ("members", "doubts"))
         lines = [line for line in lines if isinstance(line, dict)] if isinstance(lines, list) else []
-        left_out = [name for name in left_out if isinstance(name, str)] if isinstance(left_out, list) else []
-        sick = decode(text).get("sick")
-        sick = {str(name): str(why) for name, why in sick.items()} if isinstance(sick, dict) else {}
-        return cls(tuple(map(Member.decode, lines)), tuple(left_out), tuple(sick.items()))
+        doubts = doubts.items() if isinstance(doubts, dict) else ()
+        return cls(tuple(map(Member.decode, lines)), tuple((name, str(why)) for name, why in doubts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +320,7 @@ class Settings:
     no_restart_code: int = DO_NOT_REQUEUE  # exit code then
     segment: int = 1  # nodes of one domain in each complete group of the membership
     checks_health: bool = False  # a node asks for a place when it knows whether it is sick
-    exclude_sick: bool = False  # a sick node leaves, whether or not another waits for its place
+    exclude_sick: bool = False  # the same for a sick node, which leaves
 
     @property
     def nnodes(self) -> str:
@@ -437,13 +438,12 @@ class Ending:
             return self.end(why, Outcome.CALLED_OFF.code)
         return self.next(Kind.JOIN, reason, lost=lost, called_off=self.now.called_off + 1)
 
-    def join(self, count: int) -> CycleRecord | None:
-        """Let `count` nodes join; None while the budget for that is used."""
+    def join(self, reason: str) -> CycleRecord | None:
+        """Form the membership anew although nothing has failed; None while the budget for that is used."""
         joins = tuple(at for at in self.now.joins if self.job_time - at <= HOUR)
         if len(joins) >= JOIN_BUDGET or (joins and self.job_time - joins[-1] < JOIN_INTERVAL):
             return None
-        reason = f"{count} more node{'s' if count > 1 else ''} came to join"
-        return self.next(Kind.JOIN, reason, joins=(*joins, self.job_time))
+        return self.next(Kind.JOIN, reason, joins=(*joins, self.job_time), waiting=self.waiting)
 
     def end(self, reason: str, exit_code: int, *, preempted: bool = False) -> CycleRecord:
         """The job ends."""

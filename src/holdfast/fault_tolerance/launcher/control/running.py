@@ -21,7 +21,7 @@ from ..exit_codes import Outcome
 from . import agreed_stop
 from . import messages as m
 from .exiting import record_description, watch_exits
-from .gathering import members_not_back, place, sick_nodes
+from .gathering import changed_members, place
 from .messages import PASSED_ON, Action, Event, Log, journal
 from .node import BUSY, READING, Done, Leave, LocalProgress, Node, Preempt, Rank, Run, Settle, Start, Stop
 from .records import LEFT, Kind, Member, decode, encode, key, whole_number
@@ -51,8 +51,7 @@ def enter_start(node: Node, phase: Start, now: float) -> list[Action]:
     node.tick = replace(node.tick, boards={})  # of the cycle before
     begins = {"world_size": members.world_size, "node_rank": members.index(node.name)}
     return [
-        *members_not_back(node),
-        *sick_nodes(node),
+        *changed_members(node),
         journal("cycle_start", cycle=cycle, **begins),
         m.StartRanks(cycle, members, phase.address, phase.port),
     ]
@@ -116,9 +115,6 @@ def on_run(node: Node, phase: Run, event: Event, now: float) -> list[Action]:
             return [*record_description(node, event, now), *watch_exits(node, now)]
         case m.Requested():
             return on_request(node, event, now)
-        case m.Health(-1, sick, True) if node.settings.exclude_sick and node.request is None:
-            if node.nodes - 1 + node.waiting >= node.settings.least:  # a job that trains does not end for it
-                return on_request(node, m.Requested(-1, "exclude_this_node", sick), now)
         case m.Signal() if event.is_stop:
             node.phase = Preempt(event.number, event.by)
         case m.Signal(number):
@@ -160,6 +156,7 @@ def _watch(node: Node, phase: Run, now: float) -> list[Action]:
         *watch_exits(node, now),
         *watch_neighbour(node, now, "are making no progress"),
         *_watch_newcomers(node, now),
+        *_watch_health(node, now),
         *watch_stop(node, phase, now),
     ]
 
@@ -229,8 +226,9 @@ def _watch_newcomers(node: Node, now: float) -> list[Action]:
         able = [*node.membership.members, *(Member.decode(lines[name]) for name in names if name not in lost)]
         most, segment = node.settings.most, node.settings.segment
         more = len(place(able, node.membership, most, segment=segment)) - node.nodes
-    record = node.ending(now).join(more) if alive and more > 0 and not node.has_proposed else None
-    return [*actions, *(node.propose(record) if record else [])]
+    if not alive or more < 1:
+        return actions
+    return [*actions, *_form_anew(node, f"{more} more node{'s' if more > 1 else ''} came to join", now)]
 
 
 def _may_join(node: Node, name: str, now: float) -> bool:
@@ -238,7 +236,21 @@ def _may_join(node: Node, name: str, now: float) -> bool:
     left_out = node.membership.left_out
     domain = str(node.view.log(node.key("join"))[name].get("domain", ""))
     is_old = node.job_time(now) - node.record.at >= FORGIVEN_AFTER
-    return is_old or not node.settings.exclude_suspects or (name not in left_out and domain not in left_out)
+    excludes = node.settings.exclude_suspects or node.settings.exclude_sick
+    return is_old or not excludes or (name not in left_out and domain not in left_out)
+
+
+def _watch_health(node: Node, now: float) -> list[Action]:
+    """This node was found sick after the membership was formed: the others may be able to continue without it."""
+    is_needed = node.nodes - 1 + node.waiting < node.settings.least
+    if not node.may_leave or is_needed or dict(node.membership.doubts).get(node.name):
+        return []
+    return _form_anew(node, f"node {node.name} is sick: {node.health}", now)
+
+
+def _form_anew(node: Node, reason: str, now: float) -> list[Action]:
+    record = None if node.has_proposed else node.ending(now).join(reason)
+    return node.propose(record) if record else []
 
 
 def watch_stop(node: Node, phase: Run | Done, now: float) -> list[Action]:

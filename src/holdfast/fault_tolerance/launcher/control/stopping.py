@@ -374,10 +374,8 @@ def received(event: m.Signal) -> list[Action]:
 
 
 def leave_by_request(node: Node, request: m.Requested) -> Leave:
-    """A rank requested it, or this node for its health (rank -1), and no rank runs here."""
+    """A rank requested it, and no rank runs here."""
     why = f"rank {request.rank} (node {node.name}) requested it: {request.description}"
-    if request.rank < 0:
-        why = f"node {node.name} is sick: {request.description}"
     if request.action == "shutdown_workload":
         return Leave(Outcome.SHUT_DOWN.code, why, "shutdown")
     if node.nodes - 1 + node.waiting < node.settings.least:

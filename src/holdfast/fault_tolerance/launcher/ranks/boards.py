@@ -21,6 +21,7 @@ from typing import Any
 
 from ...board import Board, BoardUnavailable, Identity, Limits, Snapshot
 from ...board.layout import BOARD_BYTES
+from ...board.values import DIRECTORY_PREFIX, OWNER_FILE
 from ...monitor.control import FILE as CONTROL
 from ...monitor.control import ControlPage
 from ...monitor.deadlines import Milestones
@@ -30,9 +31,6 @@ from ...stop.page import StopPages
 
 logger = logging.getLogger("holdfast.launcher")
 TMPFS = "/dev/shm"
-PREFIX = "holdfast-"
-OWNER = "owner"
-"""The file with the lock."""
 
 
 def private_directory(ranks: int = 0) -> str:
@@ -44,7 +42,7 @@ def private_directory(ranks: int = 0) -> str:
     problems = []
     for base in (TMPFS, None):
         try:
-            made = tempfile.mkdtemp(prefix=PREFIX, dir=base)
+            made = tempfile.mkdtemp(prefix=DIRECTORY_PREFIX, dir=base)
         except OSError as error:
             problems.append(f"{base or 'no temporary folder'}: {error.strerror}")
             continue
@@ -66,11 +64,11 @@ def private_directory(ranks: int = 0) -> str:
 
 def lock_directory(directory: str) -> int:
     """A descriptor that holds the directory until it is closed or this process ends. Raises OSError."""
-    new = os.path.join(directory, f"{OWNER}.new")
+    new = os.path.join(directory, f"{OWNER_FILE}.new")
     descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        os.rename(new, os.path.join(directory, OWNER))  # from here on others find it locked
+        os.rename(new, os.path.join(directory, OWNER_FILE))  # from here on others find it locked
     except OSError:
         os.close(descriptor)
         raise
@@ -82,7 +80,7 @@ def remove_stale(base: str) -> list[str]:
     removed = []
     with suppress(OSError):
         for entry in os.scandir(base):
-            if entry.name.startswith(PREFIX) and is_stale(entry.path):
+            if entry.name.startswith(DIRECTORY_PREFIX) and is_stale(entry.path):
                 shutil.rmtree(entry.path, ignore_errors=True)
                 removed.append(entry.path)
     return removed
@@ -94,7 +92,7 @@ def is_stale(directory: str) -> bool:
         found = os.lstat(directory)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
             return False
-        descriptor = os.open(os.path.join(directory, OWNER), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = os.open(os.path.join(directory, OWNER_FILE), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return False
     try:

@@ -1,0 +1,434 @@
+"""Our callbacks for `Trainer`: supervision and the flag for auto-resume, preemption, straggler reports, and all in one.
+
+`FaultToleranceCallback` sends heartbeats in `train` only, after every optimizer step with the step.
+`FaultToleranceSectionsCallback` opens "setup" from the begin of `train` to the first batch, "step" around each
+optimizer step with its batches, and around each batch of an evaluation, "checkpointing" around each save. Both may be
+in the same trainer. What always holds: only `train` is supervised; `evaluate` and `predict` by themselves need no
+launcher. The errors of a wrong start are raised at the begin of `train`; from then on nothing raises because
+supervision fails. Limits are learned by all ranks or by none, and the flag is created when `train` has come to its end,
+before supervision ends.
+
+`PreemptionCallback`: a signal to any process of the training, or to ft_launcher, is a notice. At the next boundary on
+which all ranks agree (after an optimizer step; under ft_launcher, and with one process, also in evaluations) the
+trainer saves `checkpoint-N` as it always does and the process exits with code 0. What always holds: a save that fails
+does not end with code 0; an evaluation that was due, or was cut short, is done when the training continues; after the
+training handlers and loaders are as they were. A signal before all ranks have come to `train` does what it would do
+without the callback.
+
+`StragglerDetectionCallback` measures `trainer.compute_loss` while the model trains. DistributedDataParallel may first
+give all ranks rank 0's buffers, where ranks wait for one another, so there the section begins where the wrapper calls
+the model. What always holds: all ranks stop after the same step or none does; after the training the detector is shut
+down and the trainer as it was; a failure of reports is logged once and the training continues.
+
+`HoldfastCallback`: for one training the three are in the trainer as if they had been given themselves; one that the
+trainer has already is not added.
+
+Does not cover: what the program does after `train`, a last `save_model` for example: the flag is there by then. A rank
+that never comes to another boundary (it hangs: `ft_launcher` ends it). Stragglers in evaluation and prediction; weights
+that are gathered in the forward pass (FSDP); a stop under `save_strategy="best"`, which may end without a checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+
+from holdfast.callbacks.arguments import FaultToleranceArguments, SectionsArguments
+from holdfast.callbacks.completion import why_complete
+from holdfast.callbacks.preemption import Preemption, PreemptionArguments
+from holdfast.callbacks.signals import StayingWorkers
+from holdfast.callbacks.straggler_findings import SECTION
+from holdfast.callbacks.stragglers import (
+    StragglerArguments,
+    StragglerDetection,
+    measure_from_forward,
+)
+from holdfast.callbacks.supervision import HeartbeatTraining, SectionTraining, SupervisedTraining
+from holdfast.fault_tolerance.stop.rules import END
+from holdfast.fault_tolerance.timeouts.learning_conditions import CHECKPOINTING, STEP
+from holdfast.straggler.detector import Detector
+
+from .training import SurroundingCallback, TrainCall
+
+if TYPE_CHECKING:
+    EarlyStoppingCallback: Any = None
+else:
+    from transformers import EarlyStoppingCallback
+
+__all__ = [
+    "FaultToleranceCallback",
+    "FaultToleranceSectionsCallback",
+    "HoldfastCallback",
+    "PreemptionCallback",
+    "StragglerDetectionCallback",
+]
+
+_LOADER_MAKERS = ("get_train_dataloader", "get_eval_dataloader", "get_test_dataloader")
+
+
+class SupervisedCallback(FaultToleranceArguments, SurroundingCallback):
+    """Subclasses say what they do at the hooks of transformers."""
+
+    KIND: ClassVar[type[SupervisedTraining]]
+
+    _run: Any = None
+    """The training (a `KIND`) that is supervised now."""
+
+    @property
+    def is_initialized(self) -> bool:
+        """Whether a training is supervised now."""
+        return self._run is not None and self._run.client.is_initialized
+
+    def begin(self, training: TrainCall) -> None:
+        """Raises RuntimeError without `ft_launcher`, or without FAULT_TOL_FINISHED_FLAG_FILE where `autoresume` needs
+        it, or where there are no limits at all; ValueError if states cannot be kept; RankMonitorClientError if the
+        program uses a client of its own."""
+        folder = Path(self.exp_dir or Path(training.trainer.args.output_dir) / self.FT_DIR_NAME).absolute()
+        self._run = self.KIND(self, training.rank, folder, lambda: training.step)
+        self._watch(training)
+
+        def resumes() -> None:
+            self._run.rules.loaded = True
+
+        training.on_resume.append(resumes)
+
+    def finished(self, training: TrainCall) -> None:
+        if self._run is not None:
+            self._run.finish(lambda: _why_complete(training))
+
+    def failed(self, training: TrainCall, error: BaseException) -> None:
+        if self._run is not None:
+            self._run.fail(error)
+
+    def end(self, training: TrainCall) -> None:
+        run, self._run = self._run, None
+        if run is not None:
+            run.end()
+
+    def _watch(self, training: TrainCall) -> None:
+        """The trainer's saves, and what else has no hook, from now on until the training ends."""
+        raise NotImplementedError
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies: they supervise nothing yet."""
+        return {**super().__getstate__(), "_run": None}
+
+
+class FaultToleranceCallback(SupervisedCallback):
+    """Sends heartbeats to the launcher's monitor while the trainer trains.
+
+    The constructor describes the arguments. What the begin of `train` raises is described at `begin`.
+    """
+
+    KIND = HeartbeatTraining
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """A heartbeat."""
+        super().on_train_begin(args, state, control)
+        self._beat()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """A heartbeat with the step."""
+        if self._run is not None:
+            self._run.iterate()
+
+    def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """A heartbeat, where gradients are accumulated."""
+        self._beat()
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """A heartbeat."""
+        self._beat()
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """A heartbeat."""
+        self._beat()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """A heartbeat."""
+        self._beat()
+
+    def _watch(self, training: TrainCall) -> None:
+        run = self._run
+
+        def saved() -> None:
+            run.saved()
+            run.beat()
+
+        training.checkpoints.before.append(run.saving)
+        training.checkpoints.after.append(saved)
+
+    def _beat(self) -> None:
+        if self._run is not None:
+            self._run.beat()
+
+
+class FaultToleranceSectionsCallback(SectionsArguments, SupervisedCallback):
+    """Reports the trainer's sections setup, step and checkpointing to the launcher's monitor while it trains.
+
+    The constructor describes the arguments. The begin of `train` raises what it raises in `FaultToleranceCallback`,
+    and ValueError unless `rank_section_timeouts` has limits for exactly these sections.
+    """
+
+    KIND = SectionTraining
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """A step begins, and with the first one the setup is over."""
+        if self._run is not None:
+            self._run.rules.iterations += 1
+            self._run.begin_step()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The step is over; after a checkpoint, learn."""
+        if self._run is not None:
+            self._run.end_step()
+            self._run.learn_if_due()
+
+    def _watch(self, training: TrainCall) -> None:
+        run = self._run
+
+        def predict(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            with run.within(STEP):
+                return original(*args, **kwargs)
+
+        training.patches.wrap(training.trainer, "prediction_step", predict)
+        training.checkpoints.around = lambda: run.within(CHECKPOINTING)
+        training.checkpoints.after.append(run.rules.saved)
+
+
+def _why_complete(training: TrainCall) -> str:
+    """Whether `max_steps`, of all epochs, are done, or a callback for early stopping has lost its patience."""
+    stopped_early = any(
+        isinstance(each, EarlyStoppingCallback)
+        and each.early_stopping_patience_counter >= each.early_stopping_patience
+        for each in training.trainer.callback_handler.callbacks
+    )
+    return why_complete(
+        None,  # few iterations are no end: Trainer always knows max_steps
+        global_step=training.step,
+        max_steps=int(training.trainer.state.max_steps),
+        asked_to_stop=True,
+        early_stopping=stopped_early,
+    )
+
+
+class PreemptionCallback(PreemptionArguments, SurroundingCallback):
+    """Saves a checkpoint and exits with code 0 when the job is to be preempted."""
+
+    place: ClassVar[int] = 1
+    """It may end the process, and knows then what all others have asked for."""
+
+    _run: PreemptibleTraining | None = None
+
+    def begin(self, training: TrainCall) -> None:
+        """Raises SystemExit(0) if all ranks know already that they are to stop."""
+        self._run = run = PreemptibleTraining(training, self.sig)
+        if not run.listen(run.take_over):
+            self._close()
+            run.notices.raise_again()
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The evaluation that the last start has left is done here."""
+        super().on_train_begin(args, state, control)
+        if self._run:
+            self._run.begin()
+        if self._training is not None:
+            self._training.catch_up()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """A boundary."""
+        if self._run is not None and self._run.after_step():
+            ends_epoch = float(state.epoch or 0).is_integer()
+            control.should_training_stop = True
+            # What is due at the epoch's end comes after this; one save is enough.
+            control.should_save = not ends_epoch and not control.should_evaluate
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Where the last step of an epoch was the place: after what is due here."""
+        if self._run is not None and self._run.stops:
+            control.should_training_stop = True
+            control.should_save = not control.should_evaluate
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """A boundary, in an evaluation."""
+        if self._run is not None:
+            self._run.in_evaluation()
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """An evaluation without steps of its own."""
+        if self._run is not None and self._run.stops:
+            self._run.save_and_exit()
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The checkpoint is complete, on all ranks."""
+        if self._run is not None and self._run.stops:
+            self._run.exit()
+
+    def finished(self, training: TrainCall) -> None:
+        self._close()
+
+    def failed(self, training: TrainCall, error: BaseException) -> None:
+        """Said where the save for a preemption has failed, on each rank."""
+        if self._run is not None and self._run.stops and not isinstance(error, SystemExit):
+            self._run.failed(training.step, error)
+
+    def end(self, training: TrainCall) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        run, self._run = self._run, None
+        if run is not None:
+            run.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_run": None}
+
+
+class PreemptibleTraining(Preemption):
+    """One call of `train`. No process exits with 0 unless the checkpoint is complete on all ranks."""
+
+    def __init__(self, training: TrainCall, sig: int) -> None:
+        super().__init__(sig, training.rank)
+        self._training = training
+        self._workers = StayingWorkers(self.signals)
+        self._in_evaluation = 0
+        """Batches of the evaluation that runs."""
+
+    def take_over(self) -> None:
+        """The trainer's data loaders."""
+        for name in _LOADER_MAKERS:
+            self._training.patches.wrap(self._training.trainer, name, self._loader_made)
+
+    def after_step(self) -> bool:
+        """After each optimizer step: whether all stop here."""
+        self._in_evaluation = 0
+        if self.after_batch():
+            self.stop(self._training.checkpoints.took)
+        return self.stops
+
+    def in_evaluation(self) -> None:
+        """After each batch of an evaluation. Raises SystemExit(0) when the checkpoint is complete."""
+        self._in_evaluation = min(self._in_evaluation + 1, END - 1)
+        if not self.stops and self.in_validation(self._in_evaluation):
+            self.stop(self._training.checkpoints.took)
+        if self.stops:
+            self.save_and_exit()
+
+    def save_and_exit(self) -> NoReturn:
+        """In an evaluation, which is left, or when it is over. Raises SystemExit(0), or what the save raised."""
+        trainer = self._training.trainer
+        self._training.leave_evaluation()
+        trainer._save_checkpoint(trainer.model, trial=None)
+        self.exit()
+
+    def exit(self) -> NoReturn:
+        """The trainer has saved. Raises SystemExit(0), or OSError if it is not known that all ranks have."""
+        step, newest = self._training.step, self._training.checkpoints.newest
+        if newest is None or not newest.endswith(f"-{step}"):
+            raise OSError(f"the checkpoint of step {step} is not known to be complete on all ranks")
+        self.complete(step, newest)
+
+    def close(self) -> None:
+        """Everything back as it was. May be called twice."""
+        self._workers.undo()
+        super().close()
+
+    def _loader_made(
+        self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        loader = original(*args, **kwargs)
+        self._workers.of(getattr(loader, "base_dataloader", loader))  # accelerate's have torch's within
+        return loader
+
+
+class StragglerDetectionCallback(StragglerArguments, SurroundingCallback):
+    """Reports the performance of each rank every `report_time_interval` seconds of training.
+
+    The constructor describes the arguments; `enable_ptl_logging` gives the scores to `trainer.log`.
+    """
+
+    _run: StragglerDetection | None = None
+    _stops = False
+
+    def begin(self, training: TrainCall) -> None:
+        """Raises RuntimeError if the detector is initialised already."""
+        self._run = StragglerDetection(self._settings, training.rank, "trainer.train()")
+        training.patches.wrap(training.trainer, "compute_loss", _measured)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Make a report if one is due."""
+        training, run = self._training, self._run
+        if training is None or run is None:
+            return
+        if run.after_step(lambda metrics: _give(training.trainer, control, metrics)):
+            self._stops = control.should_training_stop = True
+            # What is due at the epoch's end comes after this; one save is enough.
+            control.should_save = not float(state.epoch or 0).is_integer()
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Where the last step of an epoch was the place."""
+        if self._stops:
+            control.should_training_stop = control.should_save = True
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Raises SystemExit(1) if the training was to stop."""
+        if self._stops and self._training is not None and self._run is not None:
+            if self._training.rank == 0:
+                self._run.log.info("Saved checkpoint-%d before terminating", state.global_step)
+            raise SystemExit(1)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Read the last report. Raises SystemExit(1) if the training was to stop and another decided that nothing is
+        saved."""
+        if self._run is not None:
+            self._run.finish()
+        if self._stops and self._run is not None:
+            self._run.log.warning("No checkpoint was saved before terminating")
+            raise SystemExit(1)
+
+    def failed(self, training: TrainCall, error: BaseException) -> None:
+        if self._stops and self._run is not None and not isinstance(error, SystemExit):
+            self._run.log.error("Not saved before terminating: %s", error)
+
+    def end(self, training: TrainCall) -> None:
+        self._stops = False
+        run, self._run = self._run, None
+        if run is not None:
+            run.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_run": None, "_stops": False}
+
+
+def _give(trainer: Any, control: Any, metrics: dict[str, float]) -> None:
+    """To rank 0's loggers only: what they ask for in return, the other ranks would not do."""
+    asked, whole = dict(vars(control)), trainer.control
+    try:
+        trainer.log(dict(metrics))
+    finally:
+        vars(control).update(asked)
+        trainer.control = whole
+
+
+def _measured(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Calls `compute_loss` as a section, while the model trains and the detector is initialised."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    model = args[0] if args else kwargs.get("model")
+    if not Detector.initialized or not getattr(model, "training", False):
+        return original(*args, **kwargs)
+    if isinstance(model, DistributedDataParallel):
+        return measure_from_forward(model.module, lambda: original(*args, **kwargs))
+    with Detector.detection_section(SECTION):
+        return original(*args, **kwargs)
+
+
+class HoldfastCallback(SurroundingCallback):
+    """`Trainer(callbacks=[HoldfastCallback()])`: hangs are found, preemptions saved, slow ranks named.
+
+    The finished flag is made where FAULT_TOL_FINISHED_FLAG_FILE names it; timeouts are learned.
+    """
+
+    def __init__(self) -> None:
+        self.parts = (FaultToleranceCallback(), PreemptionCallback(), StragglerDetectionCallback())

@@ -1,0 +1,125 @@
+"""A job as its run directory shows it now: where its time went, its incidents, and whether its launchers still run.
+
+A launcher that has recorded no end is looked for among the processes of this machine, by its pid and start time.
+Does not cover: launchers of other machines, and of other containers: for these the job is shown up to their last event,
+which is at most `writer.SHOWN` seconds old while ranks train.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..fault_tolerance.processes import proc
+from .event import Event
+from .goodput import KINDS, Goodput, goodput
+from .incidents import KINDS as OF_INCIDENTS
+from .incidents import Incident, incidents
+from .reader import stream_run
+
+_NAMESPACE = "/proc/self/ns/pid"
+"""Its link names the namespace; processes of two may have the same number."""
+
+
+def writer_facts() -> dict[str, Any]:
+    """What a `run_start` event has of the launcher's process. `age` is its seconds until now."""
+    pid = os.getpid()
+    started = proc.start_time(pid)
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - (started or 0) / os.sysconf("SC_CLK_TCK")
+    return {
+        "pid": pid,
+        "started": started,
+        "pid_namespace": os.readlink(_NAMESPACE),
+        "age": round(age, 3) if started else 0.0,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class JobNow:
+    """What there is to show."""
+
+    ledger: Goodput | None = None
+    """None before the first event."""
+    incidents: Sequence[Incident] = ()
+    progress: Sequence[Event] = ()
+    """The newest `progress` event of each node in this cycle; of a job that has ended none."""
+    end: str = ""
+    """How the job, or some of its launchers, ended; empty while all run, as far as is known here."""
+
+
+NOTHING = JobNow()
+
+
+def read_job(run_dir: str, now: float) -> JobNow:
+    """Read the journals at `now` (unix seconds). Raises `JournalUnreadable`."""
+    launchers = _Launchers()
+
+    def noted() -> Iterator[Event]:
+        for event in stream_run(run_dir, KINDS | OF_INCIDENTS):
+            launchers.take(event)
+            yield event
+
+    found = incidents(noted())
+    end, runs_here = launchers.end()
+    ledger = goodput(stream_run(run_dir, KINDS), found, now if runs_here else 0.0)
+    progress = [event for _, event in sorted(launchers.progress.items())] if launchers.unended else ()
+    return JobNow(ledger if ledger.attempts else None, found, progress, end)
+
+
+class _Launchers:
+    """Which launchers have begun and have recorded no end, from the events in order."""
+
+    def __init__(self) -> None:
+        self.progress: dict[str, Event] = {}  # by source, as all of these
+        self.unended: dict[str, float] = {}  # the time of the last event
+        self._starts: dict[str, Event] = {}
+        self._codes: dict[str, str] = {}
+        self._cycle: object = None
+
+    def take(self, event: Event) -> None:
+        """The next event."""
+        source = event.source
+        if event.kind == "cycle_start":
+            self.progress.pop(source, None)
+            if event.get("cycle") != self._cycle:  # a node that has no part in it is out of the job
+                self.unended.clear()
+            self._cycle = event.get("cycle")
+        elif event.kind == "run_start":
+            self._starts[source] = event
+            if not self.unended:
+                self._codes.clear()
+        elif event.kind == "progress":
+            self.progress[source] = event
+        elif event.kind == "run_end":
+            self.unended.pop(source, None)
+            self._codes[source] = str(event.get("exit_code"))
+        if event.kind in ("run_start", "cycle_start") or source in self.unended:
+            self.unended[source] = event.t
+
+    def end(self) -> tuple[str, bool]:
+        """How they ended, in words, and whether one of them runs on this machine."""
+        if not self.unended:
+            codes = " and ".join(sorted({*self._codes.values()}))
+            return f"the job ended with exit code {codes}" if codes else "", False
+        runs = {source: _is_running(self._starts.get(source)) for source in self.unended}
+        gone = [source for source in sorted(runs) if runs[source] is False]
+        if not gone:
+            return "", True in runs.values()
+        who = "the job" if len(gone) == len(runs) else f"node {', '.join(gone)}"
+        last = max(self.unended[source] for source in gone)
+        when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(last))
+        return f"{who} ended without a record at {when}", True in runs.values()
+
+
+def _is_running(start: Event | None) -> bool | None:
+    """Whether the launcher runs that wrote this `run_start`; None where that cannot be seen from here."""
+    if start is None or start.node.partition(":")[0] != socket.gethostname():
+        return None
+    pid, started, space = (start.get(name) for name in ("pid", "started", "pid_namespace"))
+    if not (isinstance(pid, int) and isinstance(started, int) and space == os.readlink(_NAMESPACE)):
+        return None
+    return proc.is_running(pid, started)

@@ -1,0 +1,258 @@
+"""The disk of the ranks' and the launcher's log files is full or hung: neither ranks nor launcher wait for it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.launcher.conftest import LAUNCHER, Job, Jobs
+from tests.pipes import full_pipe
+from tests.processes import Spawner
+
+FLAG = "--ft-per-cycle-applog-prefix"
+FLOOD = """
+def flood(count):
+    block = b"".join(b"line %06d of the flood ...................................................\\n" % number
+                     for number in range(1000))
+    for _ in range(count):
+        os.write(1, block)
+"""
+TO_NOWHERE = ["bash", "-c", 'exec "$@" >/dev/null', "bash"]
+
+
+def lost(text: str) -> list[int]:
+    return [int(count) for count in re.findall(r"\[holdfast\] (\d+) lines? lost: the disk ", text)]
+
+
+def warned(job: Job, flag_file: Path) -> str:
+    """The one warning on the terminal, which names the file; and the one event."""
+    (line,) = [line for line in job.said() if str(flag_file) in line]
+    (event,) = job.journal("output_lost")
+    assert event["path"] == str(flag_file)
+    return line
+
+
+def test_hung_file_delays_neither_ranks_nor_restart_nor_end(jobs: Jobs) -> None:
+    """A FIFO without a reader takes 64 KiB, and then every write waits forever."""
+    for cycle in range(2):
+        os.mkfifo(jobs.folder / f"job_cycle{cycle}.log")
+    text = (
+        FLOOD
+        + """
+began = time.monotonic()
+flood(300)
+sys.stderr.write(f"flooded {time.monotonic() - began:.1f}\\n")
+meet()
+sys.exit(3 if CYCLE == 0 else 0)
+"""
+    )
+    job = jobs(text, FLAG, "job", "--max-restarts", "1", under=TO_NOWHERE)
+    said = job.end(0)
+    assert all(float(each) < 10 for each in re.findall(r"flooded (\S+)", said))
+    assert len(re.findall("flooded", said)) == 4
+    warned(job, jobs.folder / "job_cycle0.log")
+    stop, start = job.journal("stop")[0], job.journal("cycle_start")[1]
+    assert start["mono"] - stop["mono"] < 2
+
+
+def test_hung_file_takes_nothing_from_the_copies_of_tee(jobs: Jobs) -> None:
+    os.mkfifo(jobs.folder / "job_cycle0.log")
+    job = jobs(FLOOD + "flood(20)\nprint('last')", FLAG, "job", "--tee", "3", "--log-dir", "logs")
+    job.end(0)
+    shown = job.spawned.out().splitlines()
+    assert shown.count("[default0]:last") == shown.count("[default1]:last") == 1
+    assert len(shown) == 40_002
+    assert len(job.journal("output_lost")) == 1
+
+
+@pytest.fixture
+def hung(tmp_path: Path) -> Iterator[Callable[[Path], None]]:
+    """Mounts a FUSE filesystem over a folder, whose server, this process, never reads a request."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    mounted: list[tuple[Path, int]] = []
+
+    def mount(path: Path) -> None:
+        try:
+            device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            pytest.skip(f"no FUSE here: {error}")
+        options = f"fd={device},rootmode=40000,user_id=0,group_id=0".encode()
+        if libc.mount(b"holdfast-test", os.fsencode(path), b"fuse", 0, options):
+            os.close(device)
+            pytest.skip("no FUSE filesystem can be mounted here")
+        mounted.append((path, device))
+
+    yield mount
+    for path, device in mounted:
+        os.close(device)  # ends every call that waits
+        libc.umount2(os.fsencode(path), 2)
+
+
+def test_filesystem_that_hangs_at_a_restart(jobs: Jobs, hung: Callable[[Path], None]) -> None:
+    """The file of the next cycle cannot even be opened, and the launcher's own log hangs too."""
+    folder = jobs.folder / "disk"
+    folder.mkdir()
+    (jobs.folder / "other").mkdir()
+    text = """
+say("here")
+meet()
+while CYCLE == 0 and not os.path.exists(os.environ["NOTES"] + "/hung"):
+    time.sleep(0.01)
+sys.exit(3 if CYCLE < 5 else 0)
+"""
+    log = ("--ft-launcher-log", folder / "ft.log")
+    job = jobs(text, FLAG, folder / "job", *log, "--max-restarts", "5")
+    job.hear("here", ranks=[0, 1])
+    hung(folder)
+    (job.notes / "hung").touch()
+    job.end(0)
+    run = job.journal("run_end", "cycle_start", "stop")
+    stops = [each["mono"] for each in run if each["kind"] == "stop"]
+    starts = [each["mono"] for each in run if each["kind"] == "cycle_start"][1:]
+    assert len(starts) == 5 and all(start - stop < 2 for stop, start in zip(stops, starts, strict=False))
+    assert [line for line in job.said() if "the ranks' output cannot be appended" in line]
+    assert len(job.journal("output_lost")) == 1
+
+
+def test_filesystem_that_hangs_at_the_start_is_a_usage_error(
+    jobs: Jobs, hung: Callable[[Path], None]
+) -> None:
+    folder = jobs.folder / "disk"
+    folder.mkdir()
+    hung(folder)
+    job = jobs.plain(FLAG, folder / "job", jobs.script("say('started')"))
+    (line,) = job.end(2).splitlines()
+    assert f"{FLAG}: no file can be made in {folder}: its filesystem has not answered for 10 s" in line
+
+
+@pytest.fixture
+def _mounts_are_possible() -> None:
+    namespace = ["unshare", "--mount", "true"]
+    if not shutil.which("unshare") or subprocess.run(namespace, capture_output=True).returncode:
+        pytest.skip("nothing can be mounted here")
+
+
+@pytest.mark.usefixtures("_mounts_are_possible")
+def test_full_disk_loses_lines_and_names_the_number(jobs: Jobs) -> None:
+    """Full from the start; the rank frees it after more than the queue holds."""
+    folder = jobs.folder / "disk"
+    folder.mkdir()
+    ballast = folder / "ballast"
+    setup = (
+        f"mount -t tmpfs -o size=64M tmpfs {folder} && "
+        f"dd if=/dev/zero of={ballast} bs=4k status=none 2>/dev/null; truncate -s -100000 {ballast}; "
+        'exec "$@" >/dev/null'
+    )
+    text = (
+        FLOOD
+        + f"""
+began = time.monotonic()
+flood(400)
+open(os.environ["NOTES"] + "/flooded", "w").write(str(time.monotonic() - began))
+os.unlink({str(ballast)!r})
+def text():
+    with open({str(folder / "job_cycle0.log")!r}) as file:
+        return file.read()
+while " lost: the disk " not in text():
+    time.sleep(0.05)
+print("after")
+while not text().endswith("rank 0: after\\n"):
+    time.sleep(0.05)
+open(os.environ["NOTES"] + "/copy", "w").write(text())
+"""
+    )
+    job = jobs(text, FLAG, folder / "job", nproc=1, under=["unshare", "--mount", "bash", "-c", setup, "bash"])
+    job.end(0)
+    assert float((job.notes / "flooded").read_text()) < 10
+    found = (job.notes / "copy").read_text()
+    lines = [line for line in found.splitlines() if "lost" not in line]
+    assert [
+        line for line in lines if not re.fullmatch(r"rank 0: (line \d{6} of the flood \.+|after)", line)
+    ] == []
+    assert lost(found) and len(lines) - 1 + sum(lost(found)) == 400_000
+    assert "No space left on device" in warned(job, folder / "job_cycle0.log")
+
+
+def test_log_file_that_hangs_loses_no_line_on_the_terminal(jobs: Jobs) -> None:
+    os.mkfifo(jobs.folder / "ft.log")
+    job = jobs("sys.exit(3)", "--ft-launcher-log", "ft.log", "--max-restarts", "3")
+    job.end(3)
+    assert len(job.journal("restart")) == 3
+
+
+# -- logs and readers that hang ------------------------------------------------------------------------------
+
+# A FIFO without a writer: opening it waits forever, as a file on a filesystem that is gone does.
+HUNG_LOG = """
+path = os.readlink("/proc/self/fd/2")
+os.unlink(path)
+os.mkfifo(path)
+meet()
+os._exit(3) if RANK == 1 else wait()
+"""
+
+
+def test_logs_that_cannot_be_read(jobs: Jobs) -> None:
+    job = jobs(HUNG_LOG, "--redirects", "2", "--log-dir", jobs.folder / "logs", "--max-restarts", "1")
+    said = job.end(3)
+    assert "what the ranks wrote cannot be read: the filesystem of " in said
+    assert "FAILED: rank 1" in said and len(job.journal("restart")) == 1
+    stop, failed = job.journal("stop")[0], job.journal("rank_exit")[0]
+    assert stop["mono"] - failed["mono"] < 0.9  # nothing was read before the ranks were stopped
+
+
+def test_log_output_that_nobody_reads(jobs: Jobs, spawn: Spawner) -> None:
+    """`ft_launcher --tee 1 … | less`: torch's tailer waits for the reader, the launcher does not."""
+    reader, writer = os.pipe()
+    script = jobs.script("say('x' * 200_000)\nmeet()\nsys.exit(3) if RANK == 1 else wait()")
+    run_dir: Path = jobs.folder / "run"
+    command = [*LAUNCHER, "--ft-run-dir", run_dir, "--nproc-per-node", "2", "--tee", "1", script]
+    notes = jobs.folder / "notes"
+    notes.mkdir()
+    into = ["bash", "-c", f'exec "$@" >&{writer}', "bash"]
+    job = spawn([*into, *command], env={"NOTES": str(notes)}, pass_fds=[writer])
+    os.close(writer)
+    assert job.wait() == 3, job.output()
+    assert "FAILED: rank 1" in job.err()
+    os.close(reader)
+
+
+def test_standard_error_that_nobody_reads(jobs: Jobs) -> None:
+    """A terminal held by Ctrl-S: a hang is found, the ranks are restarted, the job ends."""
+    reader, writer = full_pipe()
+    text = """
+from holdfast.fault_tolerance import RankMonitorClient
+client = RankMonitorClient()
+client.init_workload_monitoring()
+client.send_heartbeat()
+meet()
+wait() if RANK == 1 else os._exit(0)
+"""
+    into = ["bash", "-c", f'exec "$@" 2>/proc/{os.getpid()}/fd/{writer}', "bash"]
+    job = jobs(text, "--max-restarts", "1", "--ft-rank-heartbeat-timeout", "0.5", under=into)
+    job.end(137)
+    assert len(job.journal("verdict")) == 2 and len(job.journal("restart")) == 1
+    for end in (reader, writer):
+        os.close(end)
+
+
+def test_what_ranks_say_cannot_pass_for_the_launchers_lines(jobs: Jobs) -> None:
+    text = r"""
+from holdfast.fault_tolerance import RankMonitorClient, WorkloadAction, WorkloadControlRequest
+client = RankMonitorClient()
+client.init_workload_monitoring()
+why = "tired\n[holdfast] all is well\x1b[2J"
+client.send_workload_control_request(WorkloadControlRequest(WorkloadAction.ShutdownWorkload, why))
+wait()
+"""
+    job = jobs(text, nproc=1)
+    said = job.end(93)
+    assert r"tired\n[holdfast] all is well\x1b[2J" in said
+    assert "\n[holdfast] all is well" not in said and "\x1b" not in said

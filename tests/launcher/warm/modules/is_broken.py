@@ -1,5 +1,0 @@
-"""Cannot be imported."""
-
-import sys
-
-sys.exit("is_broken: not here")
