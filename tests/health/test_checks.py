@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.health import ABSENT, GOOD, SICK, WARNING, Finding, cards, host, probe, storage
+from holdfast.health import ABSENT, GOOD, SICK, WARNING, Finding, cards, host, probe, programs, storage
 from holdfast.health.checks import Checks, Wanted
 
 CARDS = {"mlx5_0": 400, "mlx5_1": 400}
@@ -115,7 +115,7 @@ def test_storage_that_hangs_is_named_and_delays_nothing(tmp_path: Path) -> None:
     assert time.monotonic() - began < 10.0
     assert found[str(pipe)].verdict == SICK and "no answer within 1 s" in found[str(pipe)].text
     assert found[str(tmp_path)].verdict == GOOD
-    assert not probe.RUNNING
+    assert not programs.RUNNING
 
 
 def test_mounts_and_lustre(tmp_path: Path) -> None:
@@ -145,12 +145,12 @@ def test_mounts_and_lustre(tmp_path: Path) -> None:
     ],
 )
 def test_the_last_line_of_the_command_is_the_reason(command: str, verdict: str, text: str) -> None:
-    assert probe.run_command(command, 20.0) == Finding("command", verdict, text)
+    assert programs.run_command(command, 20.0) == Finding("command", verdict, text)
 
 
 def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
-    finding = probe.run_command(f"sleep 1000 & echo $! > {pid}; wait", 1.0)
+    finding = programs.run_command(f"sleep 1000 & echo $! > {pid}; wait", 1.0)
     assert (finding.verdict, finding.text) == (SICK, "no answer of --ft-health-command within 1 s")
     child = int(pid.read_text())
     until = time.monotonic() + 10.0
@@ -159,13 +159,13 @@ def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None
 
 
 def test_nothing_is_started_while_it_is_held() -> None:
-    probe.pause(True)
+    programs.pause(True)
     try:
-        assert "ranks are being stopped" in probe.run_command("true", 5.0).text
+        assert "ranks are being stopped" in programs.run_command("true", 5.0).text
         with pytest.raises(probe.Unanswered, match="ranks are being stopped"):
             probe.Probe().ask("gpus", 5.0)
     finally:
-        probe.pause(False)
+        programs.pause(False)
 
 
 def test_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

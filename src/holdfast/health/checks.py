@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from holdfast.in_time import TooLate, UnderWay
 
-from . import ABSENT, SICK, WARNING, Finding, cards, gpus, host, storage
-from .probe import Probe, Unanswered, end_all, run_command
+from . import ABSENT, SICK, WARNING, Finding, cards, gpus, host, programs, storage
+from .probe import Probe, Unanswered
 
 SECONDS = 2.0
 OPENS = 60.0
@@ -69,7 +69,7 @@ class Checks:
             host.CHECK: lambda: host.check(wanted.run_dir),
         }
         if wanted.command:
-            parts["command"] = lambda: [run_command(wanted.command, wanted.seconds)]
+            parts["command"] = lambda: [programs.run_command(wanted.command, wanted.seconds)]
         if not trains or now - self._slow_at >= STORAGE_EVERY:
             self._slow_at = now
             parts[storage.CHECK] = self._check_storage
@@ -158,4 +158,4 @@ class Checks:
         """End the processes."""
         self.gpus.end()
         self._storage.end()
-        end_all()
+        programs.end_all()

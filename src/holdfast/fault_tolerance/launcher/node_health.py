@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from holdfast.health import ABSENT, GOOD, SICK, Finding, host, probe
+from holdfast.health import ABSENT, GOOD, SICK, Finding, host, probe, programs
 from holdfast.health.checks import Checks, Wanted
 from holdfast.health.storage import CHECK as STORAGE
 from holdfast.in_time import TooLate, UnderWay
@@ -125,7 +125,7 @@ class NodeHealth:
     def pause(self, is_paused: bool) -> None:
         """Ranks are being stopped, and no process may be started; or they are gone."""
         self._pauses += 1
-        probe.pause(is_paused)
+        programs.pause(is_paused)
 
     def take_first(self) -> None:
         """Report what the first check finds, where no controller asks for it."""
