@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,6 +118,31 @@ def test_storage_that_hangs_is_named_and_delays_nothing(tmp_path: Path) -> None:
     assert found[str(pipe)].verdict == SICK and "no answer within 1 s" in found[str(pipe)].text
     assert found[str(tmp_path)].verdict == GOOD
     assert not programs.RUNNING
+
+
+STALLED = """
+import ctypes, os, sys
+from holdfast.health.checks import Checks, Wanted
+folder, server = sys.argv[1], os.open("/dev/fuse", os.O_RDWR)
+options = f"fd={server},rootmode=40000,user_id=0,group_id=0".encode()
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.mount(b"stalled", os.fsencode(folder), b"fuse", 0, options):
+    sys.exit(f"no mount: {os.strerror(ctypes.get_errno())}")
+checks = Checks(Wanted(storage_paths=(folder,), card_states=None, seconds=1.0))
+print([(each.verdict, each.text) for each in checks.run() if each.check == "storage"])
+os.close(server)  # the kernel answers with an error from here on
+checks.close()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/fuse"), reason="needs root and /dev/fuse")
+def test_filesystem_whose_server_does_not_answer(tmp_path: Path) -> None:
+    """A FUSE filesystem, mounted for this process only, whose server answers no request."""
+    command = ["unshare", "--mount", sys.executable, "-c", STALLED, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    if "no mount" in done.stderr or "unshare" in done.stderr:
+        pytest.skip(done.stderr)
+    assert done.stdout.strip() == str([(SICK, f"{tmp_path}: no answer within 1 s")]), done.stderr
 
 
 def test_mounts_and_lustre(tmp_path: Path) -> None:
